@@ -1,0 +1,131 @@
+"""Description of a machine: GPUs, host memory, SSD, and the PCIe links that join them."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from g10sim.config.quantities import Bytes, Duration, Frequency, Rate, Spec
+
+
+class GpuSpec(Spec):
+    """The GPUs of a machine, all alike.
+
+    ``memory`` is the HBM that traces may fill, ``clock`` the length of a cycle, ``page_size`` the
+    granularity of the unified memory, ``allocation_rate`` the speed of mapping and zeroing new pages.
+    """
+
+    count: int = Field(default=1, ge=1, le=1024, description="number of GPUs")
+    memory: Bytes = Field(description="HBM of one GPU")
+    clock: Frequency = Field(description="clock of the simulated cycles")
+    page_size: Bytes = Field(default="4 KiB", description="page of the unified memory")
+    allocation_rate: Rate = Field(description="speed of mapping new pages")
+
+    @field_validator("memory", "clock", "page_size", "allocation_rate")
+    @classmethod
+    def _positive(cls, value: int) -> int:
+        if value == 0:
+            raise ValueError("found 0; allowed: more than zero")
+        return value
+
+
+class HostSpec(Spec):
+    """Host memory set aside for the GPUs; 0 where there is none."""
+
+    memory: Bytes = Field(description="host memory for tensors")
+
+
+class SsdSpec(Spec):
+    """Flash at link fidelity: a read and a write rate and a latency for each demanded group of pages."""
+
+    model: Literal["link"] = Field(default="link", description="fidelity of the flash model")
+    capacity: Bytes = Field(description="flash space for tensors")
+    read_bandwidth: Rate = Field(description="from the SSD")
+    write_bandwidth: Rate = Field(description="to the SSD")
+    latency: Duration = Field(description="of one access")
+
+    @field_validator("read_bandwidth", "write_bandwidth")
+    @classmethod
+    def _positive(cls, value: int) -> int:
+        if value == 0:
+            raise ValueError("found 0; allowed: more than zero")
+        return value
+
+
+class SharedLinkSpec(Spec):
+    """A link that several GPUs cross on their way to host memory and SSD (switch uplink, root complex)."""
+
+    name: str = Field(min_length=1)
+    gpus: tuple[int, ...] = Field(min_length=1, description="GPUs whose traffic crosses it")
+    bandwidth: Rate = Field(description="in each direction")
+
+    @field_validator("bandwidth")
+    @classmethod
+    def _positive(cls, value: int) -> int:
+        if value == 0:
+            raise ValueError("found 0; allowed: more than zero")
+        return value
+
+
+class PcieSpec(Spec):
+    """The tree of PCIe links: every GPU's own link and the links that GPUs share."""
+
+    bandwidth: Rate = Field(description="of each GPU's own link, in each direction")
+    shared: tuple[SharedLinkSpec, ...] = Field(default=(), description="links that GPUs share")
+
+    @field_validator("bandwidth")
+    @classmethod
+    def _positive(cls, value: int) -> int:
+        if value == 0:
+            raise ValueError("found 0; allowed: more than zero")
+        return value
+
+
+class PageFaultSpec(Spec):
+    """Demand paging: the GPU waits ``latency`` for each group of at most ``group`` bytes of one tensor."""
+
+    latency: Duration = Field(description="of handling one group of faults")
+    group: Bytes = Field(default="2 MiB", description="most bytes that one handling brings in")
+
+    @field_validator("group")
+    @classmethod
+    def _positive(cls, value: int) -> int:
+        if value == 0:
+            raise ValueError("found 0; allowed: more than zero")
+        return value
+
+
+class SystemSpec(Spec):
+    """One machine. ``sources`` says for every number (by dotted key) where it comes from."""
+
+    name: str = Field(min_length=1)
+    description: str = ""
+    gpu: GpuSpec
+    host: HostSpec
+    ssd: SsdSpec
+    pcie: PcieSpec
+    page_fault: PageFaultSpec
+    sources: dict[str, str] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _links_form_a_tree(self) -> SystemSpec:
+        seen: list[SharedLinkSpec] = []
+        for link in self.pcie.shared:
+            unknown = [gpu for gpu in link.gpus if not 0 <= gpu < self.gpu.count]
+            if unknown:
+                raise ValueError(
+                    f"pcie.shared: link '{link.name}' names GPU {unknown[0]}; "
+                    f"allowed: 0 to {self.gpu.count - 1} (gpu.count is {self.gpu.count})"
+                )
+            for other in seen:
+                common = set(link.gpus) & set(other.gpus)
+                if common and common not in (set(link.gpus), set(other.gpus)):
+                    raise ValueError(
+                        f"pcie.shared: links '{other.name}' and '{link.name}' overlap without one "
+                        "containing the other; allowed: a tree"
+                    )
+            if any(other.name == link.name for other in seen):
+                raise ValueError(f"pcie.shared: two links are called '{link.name}'; allowed: unique names")
+            seen.append(link)
+        return self

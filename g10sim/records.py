@@ -1,0 +1,101 @@
+"""What the simulator emits: plain immutable records, interpreted elsewhere."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum, StrEnum
+
+
+class Location(IntEnum):
+    """Where pages of a tensor are."""
+
+    NONE = 0
+    GPU = 1
+    HOST = 2
+    FLASH = 3
+
+
+class StallReason(StrEnum):
+    """Why a kernel waited."""
+
+    FAULT_HOST = "fault_host"
+    FAULT_FLASH = "fault_flash"
+    FIRST_TOUCH = "first_touch"
+    LATE_PREFETCH = "late_prefetch"
+    EVICTION = "eviction"
+    ALLOCATION = "allocation"
+    SYNCHRONIZATION = "synchronization"
+    LINK_CONTENTION = "link_contention"
+    BARRIER = "barrier"
+
+
+@dataclass(frozen=True, slots=True)
+class KernelRecord:
+    """One execution of a kernel; times in cycles, faults in pages, occupancy in pages at its end.
+
+    ``end - start`` equals ``compute_cycles`` plus the sum of ``stalls``. ``overlap_cycles`` is the part of
+    its time with transfers in flight. ``in_transfer_pages`` were on their way when it started.
+    """
+
+    job: int
+    gpu: int
+    iteration: int
+    kernel: int
+    start: int
+    end: int
+    compute_cycles: int
+    overlap_cycles: int
+    stalls: tuple[tuple[StallReason, int], ...]
+    in_transfer_pages: int
+    host_fault_pages: int
+    flash_fault_pages: int
+    first_touch_pages: int
+    gpu_pages: int
+    host_pages: int
+
+
+@dataclass(frozen=True, slots=True)
+class MigrationRecord:
+    """Pages of one tensor that moved between two locations during [start, end] (cycles)."""
+
+    gpu: int
+    tensor: int
+    source: Location
+    target: Location
+    cause: str
+    start: int
+    end: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryRecord:
+    """Bytes in use at a time (cycles)."""
+
+    time: int
+    gpu: int
+    gpu_bytes: int
+    host_bytes: int
+    flash_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class IterationRecord:
+    """One iteration of one job: times in cycles, traffic in bytes, page faults in pages."""
+
+    job: int
+    gpu: int
+    iteration: int
+    start: int
+    end: int
+    ideal_cycles: int
+    compute_cycles: int
+    overlap_cycles: int
+    stalls: tuple[tuple[StallReason, int], ...]
+    ssd_to_gpu_bytes: int
+    gpu_to_ssd_bytes: int
+    host_to_gpu_bytes: int
+    gpu_to_host_bytes: int
+    page_faults: int
+    peak_gpu_bytes: int
+    peak_host_bytes: int

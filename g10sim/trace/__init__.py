@@ -1,0 +1,1 @@
+"""Trace model, file format and checks."""

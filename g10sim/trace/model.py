@@ -1,0 +1,153 @@
+"""What is simulated: one iteration of a model as kernels that read and write tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from functools import cached_property
+
+
+class TensorKind(StrEnum):
+    """Role of a tensor in training (categories of PyTorch's memory tracker, plus workspace)."""
+
+    WEIGHT = "weight"
+    BUFFER = "buffer"
+    GRADIENT = "gradient"
+    OPTIMIZER_STATE = "optimizer_state"
+    ACTIVATION = "activation"
+    INPUT = "input"
+    TEMPORARY = "temporary"
+    WORKSPACE = "workspace"
+    OTHER = "other"
+
+
+class Phase(StrEnum):
+    """Part of an iteration that a kernel belongs to."""
+
+    FORWARD = "forward"
+    BACKWARD = "backward"
+    OPTIMIZER = "optimizer"
+    OTHER = "other"
+
+
+class TimeSource(StrEnum):
+    """Where a kernel's duration comes from."""
+
+    MEASURED = "measured"
+    BENCHMARKED = "benchmarked"
+    ROOFLINE = "roofline"
+    SYNTHETIC = "synthetic"
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """A contiguous allocation.
+
+    ``id`` is its index in ``Trace.tensors``; ``size_bytes`` is at least 1. A ``persistent`` tensor
+    (weight, optimizer state) keeps its contents from one iteration to the next; any other one is born
+    at the first kernel that touches it and is dead after its last use.
+    """
+
+    id: int
+    name: str
+    size_bytes: int
+    kind: TensorKind
+    persistent: bool
+
+
+@dataclass(frozen=True, slots=True)
+class FaultProfile:
+    """Durations of a kernel measured while its data were faulting, in ticks of the trace's time base.
+
+    ``outputs_faulting``: every input resident, outputs touched first; ``all_faulting``: nothing
+    resident. duration <= outputs_faulting <= all_faulting.
+    """
+
+    outputs_faulting: int
+    all_faulting: int
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """One kernel launch.
+
+    ``id`` is its position in the iteration. ``duration`` (with all data resident) counts ticks of the
+    trace's time base. ``inputs`` are read, ``outputs`` written (a tensor updated in place is in both);
+    scratch space is an output of kind workspace. ``layer`` is the module path, ``layer_type`` its kind
+    ("Conv2d"). ``flops`` and ``moved_bytes`` are 0 where unknown.
+    """
+
+    id: int
+    name: str
+    duration: int
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    phase: Phase = Phase.OTHER
+    layer: str = ""
+    layer_type: str = ""
+    flops: int = 0
+    moved_bytes: int = 0
+    time_source: TimeSource = TimeSource.MEASURED
+    fault_profile: FaultProfile | None = None
+
+    @property
+    def tensors(self) -> tuple[int, ...]:
+        """Ids of all tensors it needs resident, inputs first, each once."""
+        return tuple(dict.fromkeys(self.inputs + self.outputs))
+
+
+@dataclass(frozen=True)
+class Trace:
+    """One iteration of a model: kernels in launch order and the tensors they touch.
+
+    ``ticks_per_second`` is the time base of all durations. ``origin`` says how the trace was made
+    (strings only: command, library versions, GPU name).
+    """
+
+    model: str
+    batch_size: int
+    ticks_per_second: int
+    tensors: tuple[Tensor, ...]
+    kernels: tuple[Kernel, ...]
+    origin: Mapping[str, str] = field(default_factory=dict)
+
+    def duration_cycles(self, kernel: Kernel, clock_hz: int) -> int:
+        """A kernel's duration at a GPU clock, in cycles, truncated (as the published simulator does)."""
+        return kernel.duration * clock_hz // self.ticks_per_second
+
+    def workspace_bytes(self, kernel: Kernel) -> int:
+        """Bytes of scratch space that a kernel uses."""
+        outputs = (self.tensors[i] for i in kernel.outputs)
+        return sum(tensor.size_bytes for tensor in outputs if tensor.kind is TensorKind.WORKSPACE)
+
+    @cached_property
+    def uses(self) -> tuple[tuple[int, ...], ...]:
+        """For each tensor the ids of the kernels that touch it, ascending."""
+        found: list[list[int]] = [[] for _ in self.tensors]
+        for kernel in self.kernels:
+            for tensor in kernel.tensors:
+                found[tensor].append(kernel.id)
+        return tuple(tuple(kernels) for kernels in found)
+
+    @cached_property
+    def births(self) -> tuple[int, ...]:
+        """For each tensor the first kernel that touches it (0 for a tensor that none touches)."""
+        return tuple(kernels[0] if kernels else 0 for kernels in self.uses)
+
+    @cached_property
+    def deaths(self) -> tuple[int, ...]:
+        """For each tensor one more than the last kernel that needs its contents.
+
+        That is the last kernel with the tensor among its inputs; a tensor that is never read dies after
+        its birth kernel (the live range of the G10 paper, section 4.1). A persistent tensor never dies:
+        its death is the number of kernels.
+        """
+        last_read = [-1] * len(self.tensors)
+        for kernel in self.kernels:
+            for tensor in kernel.inputs:
+                last_read[tensor] = kernel.id
+        return tuple(
+            len(self.kernels) if tensor.persistent else max(read, birth) + 1
+            for tensor, read, birth in zip(self.tensors, last_read, self.births, strict=True)
+        )

@@ -1,0 +1,117 @@
+"""Quantities with units: the only place that knows GB from GiB.
+
+Inside g10sim sizes are integer bytes, rates integer bytes/second, durations integer picoseconds,
+frequencies integer hertz and simulated time integer GPU cycles.
+"""
+
+from __future__ import annotations
+
+import re
+from decimal import ROUND_HALF_EVEN, Decimal, InvalidOperation
+from fractions import Fraction
+
+PICOSECONDS_PER_SECOND = 10**12
+
+_SIZE = {"B": 1, "kB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
+_SIZE |= {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
+_TIME = {"ps": 1, "ns": 10**3, "us": 10**6, "ms": 10**9, "s": 10**12}
+_FREQUENCY = {"Hz": 1, "kHz": 10**3, "MHz": 10**6, "GHz": 10**9}
+_RATE = {f"{unit}/s": factor for unit, factor in _SIZE.items()}
+_COMPUTE = {"FLOP/s": 1, "GFLOP/s": 10**9, "TFLOP/s": 10**12, "PFLOP/s": 10**15}
+
+_QUANTITY = re.compile(r"\s*([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*([A-Za-z/]*)\s*")
+
+
+def _parse(value: object, units: dict[str, int], what: str, example: str) -> int:
+    allowed = f"a {what} with a unit ({', '.join(units)}), for example '{example}'"
+    if isinstance(value, bool) or not isinstance(value, (str, int, float)):
+        raise ValueError(f"found {value!r}; allowed: {allowed}")
+    match = _QUANTITY.fullmatch(str(value))
+    if match is None:
+        raise ValueError(f"found {value!r}; allowed: {allowed}")
+    number, unit = match.groups()
+    if not unit:
+        raise ValueError(f"found {value!r} without a unit; allowed: {allowed}")
+    if unit not in units:
+        raise ValueError(f"found unknown unit {unit!r} in {value!r}; allowed: {allowed}")
+    try:
+        amount = Decimal(number) * units[unit]
+    except InvalidOperation as error:
+        raise ValueError(f"found {value!r}; allowed: {allowed}") from error
+    if amount < 0:
+        raise ValueError(f"found negative {value!r}; allowed: {allowed}, zero or more")
+    return int(amount.to_integral_value(ROUND_HALF_EVEN))
+
+
+def parse_bytes(value: object) -> int:
+    """Read a size such as ``'40 GiB'``; returns bytes. Raises ValueError."""
+    return _parse(value, _SIZE, "size", "40 GiB")
+
+
+def parse_rate(value: object) -> int:
+    """Read a data rate such as ``'15.754 GB/s'``; returns bytes/second. Raises ValueError."""
+    return _parse(value, _RATE, "data rate", "15.754 GB/s")
+
+
+def parse_duration(value: object) -> int:
+    """Read a duration such as ``'45 us'``; returns picoseconds. Raises ValueError."""
+    return _parse(value, _TIME, "duration", "45 us")
+
+
+def parse_frequency(value: object) -> int:
+    """Read a frequency such as ``'1.2 GHz'``; returns hertz. Raises ValueError."""
+    return _parse(value, _FREQUENCY, "frequency", "1.2 GHz")
+
+
+def parse_compute_rate(value: object) -> int:
+    """Read a compute rate such as ``'19.5 TFLOP/s'``; returns FLOP/second. Raises ValueError."""
+    return _parse(value, _COMPUTE, "compute rate", "19.5 TFLOP/s")
+
+
+def _format(amount: int, units: dict[str, int]) -> str:
+    def digits(unit: str) -> tuple[int, int]:
+        return len(_number(amount, units[unit]).replace(".", "").strip("0")), -units[unit]
+
+    fitting = [unit for unit in units if amount >= units[unit]] or list(units)[:1]
+    best = min(fitting, key=digits)
+    return f"{_number(amount, units[best])} {best}"
+
+
+def _number(amount: int, factor: int) -> str:
+    text = format(Decimal(amount) / Decimal(factor), "f")
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def format_bytes(size_bytes: int) -> str:
+    """Write a size exactly, in the unit that gives the shortest number (``'40 GiB'``)."""
+    return _format(size_bytes, _SIZE)
+
+
+def format_rate(bytes_per_second: int) -> str:
+    """Write a data rate exactly, in the unit that gives the shortest number."""
+    return _format(bytes_per_second, _RATE)
+
+
+def format_duration(picoseconds: int) -> str:
+    """Write a duration exactly, in the unit that gives the shortest number."""
+    return _format(picoseconds, _TIME)
+
+
+def format_frequency(hertz: int) -> str:
+    """Write a frequency exactly, in the unit that gives the shortest number."""
+    return _format(hertz, _FREQUENCY)
+
+
+def format_compute_rate(flop_per_second: int) -> str:
+    """Write a compute rate exactly, in the unit that gives the shortest number."""
+    return _format(flop_per_second, _COMPUTE)
+
+
+def duration_to_cycles(picoseconds: int, clock_hz: int) -> int:
+    """Cycles that a duration takes at a clock, rounded up (a wait never ends early)."""
+    return -(-picoseconds * clock_hz // PICOSECONDS_PER_SECOND)
+
+
+def cycles_to_ms(cycles: int, clock_hz: int) -> float:
+    """Milliseconds of a number of cycles at a clock."""
+    return float(Fraction(cycles * 1000, clock_hz))
