@@ -31,6 +31,9 @@ class BehaviourSpec(Spec):
     running_tensors: Literal["pinned", "evictable"] = Field(
         default="pinned", description="whether the running kernel's pages may be evicted"
     )
+    flash_capacity: Literal["limited", "unlimited"] = Field(
+        default="limited", description="whether the SSD can fill up"
+    )
     fault_cost: Literal["latency", "profiled"] = Field(
         default="latency",
         description="latency: each group of faults waits; profiled: closed form over profiled durations",
@@ -56,6 +59,7 @@ GPG = BehaviourSpec(
     recency="arrival",
     dead_tensors="kept",
     running_tensors="evictable",
+    flash_capacity="unlimited",
     fault_cost="profiled",
     compute_overlap="while_arriving",
     reported_iteration="fastest",

@@ -1,0 +1,103 @@
+"""What page faults cost."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from g10sim.config.system import SystemSpec
+from g10sim.trace.model import FaultProfile
+from g10sim.units import PICOSECONDS_PER_SECOND
+
+# Rate that the published simulator assumes for a side whose profiled durations do not differ
+# (its hidden constant; bytes per millisecond).
+_UNPROFILED_BYTES_PER_MS = 1.0630044e9
+
+
+@dataclass(slots=True)
+class FaultCount:
+    """Pages of one side (inputs or outputs) of a kernel that fault, by where they lie."""
+
+    pages: int = 0
+    flash: int = 0
+    host: int = 0
+    absent: int = 0
+
+    @property
+    def faulting(self) -> int:
+        """Pages that fault."""
+        return self.flash + self.host + self.absent
+
+
+def demand_rate(
+    size_bytes: int, bandwidth: int, latency_ps: int, group_bytes: int
+) -> int:
+    """Rate at which demanded pages of one tensor arrive on an idle link, in bytes/second.
+
+    Every group of ``group_bytes`` waits once for ``latency_ps`` and is then sent at ``bandwidth``
+    (bytes/second): rate = size / (groups * latency + size / bandwidth).
+    """
+    groups = -(-size_bytes // group_bytes)
+    waiting_ps = groups * latency_ps
+    sending_ps = -(-size_bytes * PICOSECONDS_PER_SECOND // bandwidth)
+    return max(1, size_bytes * PICOSECONDS_PER_SECOND // (waiting_ps + sending_ps))
+
+
+class ProfiledFaultCost:
+    """Closed form of the published G10 simulator for a kernel's time beyond its duration.
+
+    With r the share of a side's pages that fault, q the share of those on flash, and S the side's bytes:
+    time = max over {flash, host} of the sum over both sides of (r * q * S / B_flash) or
+    (r * (1 - q) * S / B_host). B_host comes from the profiled durations in whole seconds (an integer
+    division there) or is unlimited; B_flash = B_host * fault latency / (fault latency + flash latency), at
+    most the SSD's rate; B_host is at most what the link has left beside flash.
+    """
+
+    def __init__(self, system: SystemSpec) -> None:
+        fault_us = system.page_fault.latency / 1e6
+        flash_us = system.ssd.latency / 1e6
+        self._page_bytes = system.gpu.page_size
+        self._flash_share = fault_us / (fault_us + flash_us) if fault_us + flash_us else 1.0
+        self._link = system.pcie.bandwidth / 1000
+        self._read = system.ssd.read_bandwidth / 1000
+        self._cycles_per_ms = system.gpu.clock / 1000
+        self._clock = system.gpu.clock
+
+    def cycles(
+        self, duration: int, profile: FaultProfile | None, inputs: FaultCount, outputs: FaultCount
+    ) -> int:
+        """Return the cycles that faults add; durations in cycles, counts in pages."""
+        if not inputs.faulting and not outputs.faulting:
+            return 0
+        differences = self._profiled_differences_ms(duration, profile)
+        sides = (inputs, outputs)
+        sizes = [side.pages * self._page_bytes for side in sides]
+        host = [
+            size / gap if gap else _UNPROFILED_BYTES_PER_MS
+            for size, gap in zip(sizes, differences, strict=True)
+        ]
+        flash = [
+            min(rate * self._flash_share, self._read) if side.flash else 0.0
+            for rate, side in zip(host, sides, strict=True)
+        ]
+        left = self._link - max(flash)
+        host = [min(rate, left) for rate in host]
+        flash_ms = host_ms = 0.0
+        for side, flash_rate, host_rate in zip(sides, flash, host, strict=True):
+            from_flash = side.flash * self._page_bytes
+            from_host = (side.faulting - side.flash) * self._page_bytes
+            if from_flash and flash_rate:
+                flash_ms += from_flash / flash_rate
+            if from_host:
+                if not host_rate:
+                    return 0
+                host_ms += from_host / host_rate
+        return int(max(flash_ms, host_ms) * self._cycles_per_ms)
+
+    def _profiled_differences_ms(self, duration: int, profile: FaultProfile | None) -> Sequence[int]:
+        if profile is None:
+            return 0, 0
+        seconds = [
+            cycles // self._clock for cycles in (profile.all_faulting, profile.outputs_faulting, duration)
+        ]
+        return (seconds[0] - seconds[1]) * 1000, (seconds[1] - seconds[2]) * 1000

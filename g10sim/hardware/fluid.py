@@ -1,0 +1,304 @@
+"""Transfers as flows at constant rates between changes (any number of GPUs on a tree of links).
+
+Each queue's first run flows at a rate that its links allow: demanded pages first, planned evictions
+next, prefetches last; flows of equal rank share max-min fair. When GPU memory is full, pages that come in
+push out as many victims, and such a flow needs both directions. Something changes when a run or a victim
+is used up or a memory becomes full; between changes whole pages are counted from rate times time, and the
+part of a page that has moved is carried over.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+from g10sim.config.system import SystemSpec
+from g10sim.hardware.faults import demand_rate
+from g10sim.hardware.links import Link, Share, Topology, share_max_min
+from g10sim.hardware.memory import GpuMemory, Pool
+from g10sim.hardware.recency import Run
+from g10sim.hardware.victims import VictimRule
+from g10sim.records import Location, StallReason
+
+_NONE, _GPU, _HOST, _FLASH = Location.NONE, Location.GPU, Location.HOST, Location.FLASH
+_DEMAND, _EVICT, _PREFETCH = range(3)
+
+Observer = Callable[[int, int, Location, Location, bool, int, int, int], None]
+
+
+class _Flow(Share):
+    """Pages of one run on the move, and the victims that make room for them."""
+
+    __slots__ = ("lane", "progress", "rank", "run", "source", "target", "victim")
+
+    def __init__(
+        self,
+        lane: _Lane,
+        source: Location,
+        victim: Run | None,
+        target: Location,
+        links: list[Link],
+        rank: int,
+    ) -> None:
+        run = lane.queue[0]
+        super().__init__(links, run.rate if rank == _DEMAND else 0)
+        self.lane, self.run, self.source = lane, run, source
+        self.victim, self.target, self.rank = victim, target, rank
+        self.progress = lane.carry
+
+
+class _Lane:
+    """A queue of one GPU; ``carry`` is the part of a page that has already moved (bytes times hertz)."""
+
+    __slots__ = ("carry", "gpu", "queue", "site")
+
+    def __init__(self, gpu: int, queue: deque[Run], site: _Site) -> None:
+        self.gpu, self.queue, self.site = gpu, queue, site
+        self.carry = 0
+
+
+class _Site:
+    """One GPU with the memory of the job that runs on it."""
+
+    def __init__(self, gpu: int, memory: GpuMemory, victims: VictimRule) -> None:
+        self.gpu, self.memory, self.victims = gpu, memory, victims
+        queues = memory.queues
+        self.faults = [
+            (_Lane(gpu, queues.fault_flash, self), _FLASH),
+            (_Lane(gpu, queues.fault_host, self), _HOST),
+            (_Lane(gpu, queues.fault_absent, self), _NONE),
+        ]
+        self.prefetches = [
+            (_Lane(gpu, queues.prefetch_flash, self), _FLASH),
+            (_Lane(gpu, queues.prefetch_host, self), _HOST),
+            (_Lane(gpu, queues.prefetch_absent, self), _NONE),
+        ]
+        self.evictions = [
+            (_Lane(gpu, queues.evict_flash, self), _FLASH),
+            (_Lane(gpu, queues.evict_host, self), _HOST),
+        ]
+
+
+class FluidTransfers:
+    """Moves the pages in the queues of all GPUs."""
+
+    def __init__(
+        self, system: SystemSpec, host: Pool, flash: Pool, observer: Observer | None = None
+    ) -> None:
+        self._topology = Topology(system)
+        self._page_bytes = system.gpu.page_size
+        self._page_work = system.gpu.page_size * system.gpu.clock
+        self._fault = system.page_fault
+        self._flash_latency = system.ssd.latency
+        self._host, self._flash = host, flash
+        self._observer = observer
+        self._sites: dict[int, _Site] = {}
+        self._busy: dict[int, int] = {}
+        self._flows: list[_Flow] | None = []
+        self._now = 0
+        self.events = 0
+
+    def attach(self, gpu: int, memory: GpuMemory, victims: VictimRule) -> None:
+        """Serve a job's memory on a GPU from now on."""
+        self._sites[gpu] = _Site(gpu, memory, victims)
+        self._busy.setdefault(gpu, 0)
+        self.changed()
+
+    def detach(self, gpu: int) -> None:
+        """Stop serving a GPU whose job has ended."""
+        del self._sites[gpu]
+        self.changed()
+
+    def demand(self, gpu: int, tensor: int) -> None:
+        """Put every page of a tensor that is not on the GPU nor in transfer on the fault queues."""
+
+        def rate(pages: int, place: Location) -> int:
+            latency = self._fault.latency + (self._flash_latency if place is _FLASH else 0)
+            bandwidth = self._topology.path_bandwidth(gpu, place)
+            return demand_rate(pages * self._page_bytes, bandwidth, latency, self._fault.group)
+
+        self._sites[gpu].memory.demand(tensor, rate)
+
+    def busy_cycles(self, gpu: int) -> int:
+        """Cycles so far during which pages crossed a GPU's link."""
+        return self._busy.get(gpu, 0)
+
+    def bottleneck(self, gpu: int) -> StallReason | None:
+        """What slows a GPU's demanded pages beyond their own path: eviction, or others on a shared link."""
+        for flow in self._current():
+            if flow.lane.gpu == gpu and flow.rank == _DEMAND and flow.bottleneck is not None:
+                if flow.bottleneck not in self._topology.inward(gpu, flow.source):
+                    return StallReason.EVICTION
+                if flow.bottleneck.shared and flow.rate < flow.bottleneck.capacity and len(self._sites) > 1:
+                    return StallReason.LINK_CONTENTION
+        return None
+
+    def changed(self) -> None:
+        """Forget the rates: queues, working sets or eviction orders were altered."""
+        self._flows = None
+
+    def next_change(self) -> int | None:
+        """Cycle at which a run or a victim is used up or a memory is full, or None."""
+        left = self._cycles_to_change(self._current())
+        return None if left is None else self._now + left
+
+    def advance(self, now: int) -> None:
+        """Move everything that moves up to the cycle ``now``."""
+        while self._now < now:
+            flows = self._current()
+            if not flows:
+                self._now = now
+                return
+            left = self._cycles_to_change(flows)
+            if left is not None and self._now + left <= now:
+                self._move(flows, left)
+                self._flows = None
+                self.events += 1
+            else:
+                self._move(flows, now - self._now)
+
+    def _current(self) -> list[_Flow]:
+        if self._flows is None:
+            self._flows = self._make_flows()
+        return self._flows
+
+    def _make_flows(self) -> list[_Flow]:
+        flows = [flow for site in self._sites.values() for flow in self._site_flows(site)]
+        self._topology.reset()
+        for rank in (_DEMAND, _EVICT, _PREFETCH):
+            share_max_min([flow for flow in flows if flow.rank == rank])
+        return flows
+
+    def _site_flows(self, site: _Site) -> list[_Flow]:
+        flows = self._evictions(site)
+        evicting = bool(flows)
+        for (lane, source), (later, _) in zip(site.faults, site.prefetches, strict=True):
+            if lane.queue:
+                self._add_arrival(flows, lane, source, _DEMAND, evicting)
+            elif later.queue:
+                needed = later.queue[0].tensor in site.memory.needed
+                self._add_arrival(flows, later, source, _DEMAND if needed else _PREFETCH, evicting)
+        if not flows and any(site.memory.moving[tensor] for tensor in site.memory.needed):
+            for lane, source in site.prefetches:
+                if lane.queue:
+                    self._add_arrival(flows, lane, source, _DEMAND, evicting)
+        return flows
+
+    def _evictions(self, site: _Site) -> list[_Flow]:
+        flows = []
+        for lane, wish in site.evictions:
+            if lane.queue:
+                target = wish if wish is _FLASH or self._host.free else _FLASH
+                links = self._topology.outward(site.gpu, target)
+                flows.append(_Flow(lane, _GPU, None, target, links, _EVICT))
+        return flows
+
+    def _add_arrival(
+        self, flows: list[_Flow], lane: _Lane, source: Location, rank: int, evicting: bool
+    ) -> None:
+        site, links = lane.site, self._topology.inward(lane.gpu, source)
+        if site.memory.free:
+            flows.append(_Flow(lane, source, None, _NONE, links, rank))
+            return
+        if evicting and rank == _PREFETCH:
+            return
+        victim = site.victims.choose(site.memory, rank == _DEMAND)
+        if victim is None:
+            return
+        target = _NONE
+        if not site.victims.is_worthless(victim.tensor):
+            target = _HOST if self._host.free or source is _HOST else _FLASH
+        links = [*links, *self._topology.outward(lane.gpu, target)]
+        flows.append(_Flow(lane, source, victim, target, links, rank))
+
+    def _cycles_to_change(self, flows: list[_Flow]) -> int | None:
+        """Cycles until a flow's run, its victim, or the room it uses is used up."""
+        soonest: int | None = None
+        rooms: dict[tuple[str, int], tuple[int, list[_Flow]]] = {}
+        for flow in flows:
+            if not flow.rate:
+                continue
+            cycles = self._cycles_for(flow, flow.run.count)
+            soonest = cycles if soonest is None else min(soonest, cycles)
+            if flow.victim is not None:
+                rooms.setdefault(("victim", id(flow.victim)), (flow.victim.count, []))[1].append(flow)
+            elif flow.source is not _GPU:
+                room = flow.lane.site.memory.free
+                rooms.setdefault(("gpu", flow.lane.gpu), (room, []))[1].append(flow)
+            if flow.target is _HOST and flow.source is not _HOST:
+                rooms.setdefault(("host", 0), (self._host.free, []))[1].append(flow)
+        for room, users in rooms.values():
+            cycles = self._cycles_for_all(users, room)
+            soonest = cycles if soonest is None else min(soonest, cycles)
+        return soonest
+
+    def _cycles_for(self, flow: _Flow, pages: int) -> int:
+        return max(1, -(-(pages * self._page_work - flow.progress) // flow.rate))
+
+    def _cycles_for_all(self, flows: list[_Flow], pages: int) -> int:
+        """Cycles until flows together have moved so many pages, but at least one page."""
+        rate = sum(flow.rate for flow in flows)
+        progress = sum(flow.progress for flow in flows)
+        first = min(self._cycles_for(flow, flow.progress // self._page_work + 1) for flow in flows)
+        return max(first, -(-(pages * self._page_work - progress) // rate))
+
+    def _move(self, flows: list[_Flow], cycles: int) -> None:
+        start, self._now = self._now, self._now + cycles
+        crossing = {flow.lane.gpu for flow in flows if flow.rate and _uses_link(flow)}
+        for gpu in crossing:
+            self._busy[gpu] += cycles
+        for flow in flows:
+            flow.progress += flow.rate * cycles
+            pages = self._whole_pages(flow)
+            flow.progress -= pages * self._page_work
+            if pages:
+                self._carry_out(flow, pages, start)
+            flow.lane.carry = min(flow.progress, self._page_work) if flow.lane.queue else 0
+        for site in self._sites.values():
+            site.memory.note_peak()
+
+    def _whole_pages(self, flow: _Flow) -> int:
+        pages = min(flow.progress // self._page_work, flow.run.count)
+        if flow.victim is not None:
+            pages = min(pages, flow.victim.count)
+        elif flow.source is not _GPU:
+            pages = min(pages, flow.lane.site.memory.free)
+        if flow.target is _HOST and flow.source is not _HOST:
+            pages = min(pages, self._host.free)
+        return pages
+
+    def _carry_out(self, flow: _Flow, pages: int, start: int) -> None:
+        memory, run, victim = flow.lane.site.memory, flow.run, flow.victim
+        run.count -= pages
+        memory.moving[run.tensor] -= pages
+        if flow.source is _GPU:
+            memory.free += pages
+            memory.deposit(run.tensor, pages, flow.target)
+        else:
+            memory.arrive(run.tensor, pages, flow.source)
+            if victim is None:
+                memory.free -= pages
+            else:
+                victim.count -= pages
+                memory.idle[victim.tensor] -= pages
+                memory.deposit(victim.tensor, pages, flow.target)
+        if not run.count and flow.lane.queue and flow.lane.queue[0] is run:
+            flow.lane.queue.popleft()
+        if self._observer is not None:
+            self._report(flow, pages, start)
+
+    def _report(self, flow: _Flow, pages: int, start: int) -> None:
+        if self._observer is None:
+            return
+        gpu, demanded = flow.lane.gpu, flow.rank == _DEMAND
+        if flow.source is _GPU:
+            self._observer(gpu, flow.run.tensor, _GPU, flow.target, demanded, start, self._now, pages)
+            return
+        self._observer(gpu, flow.run.tensor, flow.source, _GPU, demanded, start, self._now, pages)
+        if flow.victim is not None:
+            self._observer(gpu, flow.victim.tensor, _GPU, flow.target, demanded, start, self._now, pages)
+
+
+def _uses_link(flow: _Flow) -> bool:
+    """Whether a flow crosses PCIe at all (mapping new pages does not)."""
+    return flow.source is not _NONE or flow.target is not _NONE

@@ -1,0 +1,120 @@
+"""Links with capacities, and how flows share them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from g10sim.config.system import SystemSpec
+from g10sim.records import Location
+
+
+class Link:
+    """One direction of a link (or a device's read or write port); capacity in bytes/second."""
+
+    __slots__ = ("capacity", "left", "name", "shared", "users")
+
+    def __init__(self, name: str, capacity: int, *, shared: bool = False) -> None:
+        self.name = name
+        self.capacity = capacity
+        self.shared = shared
+        self.left = capacity
+        self.users = 0
+
+
+class Share:
+    """What one flow gets: ``rate`` in bytes/second and the link that limits it (None: its own limit)."""
+
+    __slots__ = ("bottleneck", "limit", "links", "rate")
+
+    def __init__(self, links: Sequence[Link], limit: int) -> None:
+        self.links = links
+        self.limit = limit
+        self.rate = 0
+        self.bottleneck: Link | None = None
+
+
+class Topology:
+    """The tree of links of a system and the path of every kind of transfer."""
+
+    def __init__(self, system: SystemSpec) -> None:
+        gpus = range(system.gpu.count)
+        link = system.pcie.bandwidth
+        self._read = Link("SSD read", system.ssd.read_bandwidth, shared=True)
+        self._write = Link("SSD write", system.ssd.write_bandwidth, shared=True)
+        self._inward = [[Link(f"GPU {gpu} in", link)] for gpu in gpus]
+        self._outward = [[Link(f"GPU {gpu} out", link)] for gpu in gpus]
+        self._mapping = [Link(f"GPU {gpu} page mapping", system.gpu.allocation_rate) for gpu in gpus]
+        for spec in system.pcie.shared:
+            inward = Link(f"{spec.name} in", spec.bandwidth, shared=True)
+            outward = Link(f"{spec.name} out", spec.bandwidth, shared=True)
+            for gpu in spec.gpus:
+                self._inward[gpu].append(inward)
+                self._outward[gpu].append(outward)
+        self.links = tuple(
+            dict.fromkeys([self._read, self._write, *sum(self._inward + self._outward, []), *self._mapping])
+        )
+
+    def inward(self, gpu: int, source: Location) -> list[Link]:
+        """Links that pages cross on their way in; new pages only need mapping."""
+        if source is Location.NONE:
+            return [self._mapping[gpu]]
+        return [*self._inward[gpu], self._read] if source is Location.FLASH else self._inward[gpu]
+
+    def outward(self, gpu: int, target: Location) -> list[Link]:
+        """Links that pages cross on their way out; dropped pages cross none."""
+        if target is Location.NONE:
+            return []
+        return [*self._outward[gpu], self._write] if target is Location.FLASH else self._outward[gpu]
+
+    def path_bandwidth(self, gpu: int, source: Location) -> int:
+        """Rate of an otherwise idle path into a GPU, in bytes/second."""
+        return min(link.capacity for link in self.inward(gpu, source))
+
+    def reset(self) -> None:
+        """Give every link its whole capacity back."""
+        for link in self.links:
+            link.left = link.capacity
+
+
+def share_max_min(shares: Sequence[Share]) -> None:
+    """Give flows of equal rank max-min fair rates of what their links have left, and use it up.
+
+    Progressive filling (Bertsekas and Gallager, Data Networks, 6.5.2): all rates rise together; a flow
+    stops at its own limit or when one of its links is full. Rates are whole bytes/second, rounded down.
+    """
+    active = list(shares)
+    while active:
+        for share in active:
+            for link in share.links:
+                link.users = 0
+        for share in active:
+            for link in share.links:
+                link.users += 1
+        level, bottleneck = _lowest_level(active)
+        still: list[Share] = []
+        for share in active:
+            if bottleneck is None:
+                stops = bool(share.limit) and share.limit <= level
+            else:
+                stops = bottleneck in share.links
+            if stops:
+                share.rate, share.bottleneck = level, bottleneck
+                for link in share.links:
+                    link.left -= level
+            else:
+                still.append(share)
+        active = still
+
+
+def _lowest_level(active: Sequence[Share]) -> tuple[int, Link | None]:
+    """Return the rate at which the first flow stops, and the link that stops it (None: its limit)."""
+    level, bottleneck = -1, None
+    for share in active:
+        if share.limit and (level < 0 or share.limit < level):
+            level, bottleneck = share.limit, None
+    for share in active:
+        for link in share.links:
+            fair = link.left // link.users
+            if level < 0 or fair < level:
+                level, bottleneck = fair, link
+    return level, bottleneck

@@ -1,0 +1,131 @@
+"""The eviction order of a GPU's pages: runs of interchangeable pages of one tensor, oldest first."""
+
+from __future__ import annotations
+
+from collections.abc import Container
+
+# An arrival joins a run of its own tensor among the last few, so that interleaved arrivals of several
+# tensors make few runs. Joining any but the last run blurs the order of at most this many pages.
+MERGE_PAGES = 4096
+_MERGE_DEPTH = 4
+_COMPACT_AT = 8192
+_PRUNE_AT = 64
+
+
+class Run:
+    """``count`` pages of one tensor that share a place in a queue or in the eviction order.
+
+    ``rate`` limits how fast a demanded run can be served, in bytes/second; 0 means no limit.
+    """
+
+    __slots__ = ("count", "rate", "tensor")
+
+    def __init__(self, tensor: int, count: int, rate: int = 0) -> None:
+        self.tensor = tensor
+        self.count = count
+        self.rate = rate
+
+
+class Recency:
+    """Pages that may be evicted, in order, as runs.
+
+    Taking pages is lowering ``count`` of a run that this class handed out; empty runs are skipped.
+    A *scan* walks forward past protected tensors and never returns before the next ``restart_scan``.
+    """
+
+    def __init__(self, num_tensors: int) -> None:
+        self._runs: list[Run] = []
+        self._head = 0
+        self._scan: int | None = 0
+        self._scanned: Run | None = None
+        self._of: list[list[Run]] = [[] for _ in range(num_tensors)]
+
+    def append(self, tensor: int, count: int) -> None:
+        """Add pages at the recent end."""
+        runs = self._runs
+        last = len(runs) - 1
+        for i in range(last, max(last - _MERGE_DEPTH, self._head - 1), -1):
+            run = runs[i]
+            if run.tensor == tensor:
+                if run.count and run is not self._scanned and (i == last or run.count < MERGE_PAGES):
+                    run.count += count
+                    return
+                break
+        run = Run(tensor, count)
+        runs.append(run)
+        own = self._of[tensor]
+        if len(own) >= _PRUNE_AT and len(own) % _PRUNE_AT == 0:
+            own[:] = [old for old in own if old.count]
+        own.append(run)
+
+    def remove(self, tensor: int) -> None:
+        """Take out every page of a tensor."""
+        for run in self._of[tensor]:
+            run.count = 0
+        self._of[tensor].clear()
+
+    def oldest(self) -> Run | None:
+        """Return the run whose pages go first, or None."""
+        runs = self._runs
+        head, end = self._head, len(runs)
+        while head < end and not runs[head].count:
+            head += 1
+        self._head = head
+        if head >= _COMPACT_AT and head * 2 > end:
+            self._compact()
+            head = 0
+        return runs[head] if head < len(runs) else None
+
+    def oldest_outside(self, tensors: Container[int]) -> Run | None:
+        """Return the oldest run whose tensor is not in ``tensors``, or None; walks from the oldest."""
+        self.oldest()
+        runs = self._runs
+        for i in range(self._head, len(runs)):
+            if runs[i].count and runs[i].tensor not in tensors:
+                return runs[i]
+        return None
+
+    def restart_scan(self) -> None:
+        """Begin a new scan at the oldest page."""
+        self._scan = self._head
+        self._scanned = None
+
+    def scan_outside(self, tensors: Container[int]) -> Run | None:
+        """Return the scan's run, the first at or after its place outside ``tensors``.
+
+        None once the scan went past the most recent page: later arrivals wait for the next scan.
+        """
+        if self._scan is None:
+            return None
+        if self._scanned is not None and self._scanned.count:
+            return self._scanned
+        runs = self._runs
+        place = max(self._scan, self._head)
+        while place < len(runs):
+            run = runs[place]
+            if run.count and run.tensor not in tensors:
+                self._scan, self._scanned = place, run
+                return run
+            place += 1
+        self._scan = self._scanned = None
+        return None
+
+    def _compact(self) -> None:
+        del self._runs[: self._head]
+        if self._scan is not None:
+            self._scan = max(0, self._scan - self._head)
+        self._head = 0
+
+    def oldest_of(self, tensor: int) -> Run | None:
+        """Return the oldest run of one tensor, or None."""
+        own = self._of[tensor]
+        for place, run in enumerate(own):
+            if run.count:
+                del own[:place]
+                return run
+        own.clear()
+        return None
+
+    def pages(self, tensor: int) -> int:
+        """Pages of one tensor in the order."""
+        return sum(run.count for run in self._of[tensor])

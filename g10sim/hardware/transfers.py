@@ -1,0 +1,47 @@
+"""The interface behind which bytes move: queues and room in, what moves until the next change out."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from g10sim.hardware.memory import GpuMemory
+from g10sim.hardware.victims import VictimRule
+from g10sim.records import StallReason
+
+
+class Transfers(Protocol):
+    """Moves queued pages as time passes. State is brought forward lazily, by ``advance``."""
+
+    events: int
+
+    def attach(self, gpu: int, memory: GpuMemory, victims: VictimRule) -> None:
+        """Serve a job's memory on a GPU from now on."""
+        ...
+
+    def detach(self, gpu: int) -> None:
+        """Stop serving a GPU whose job has ended."""
+        ...
+
+    def changed(self) -> None:
+        """Forget what was foreseen: queues, working sets or eviction orders were altered."""
+        ...
+
+    def next_change(self) -> int | None:
+        """Cycle at which something may become different by itself, or None."""
+        ...
+
+    def advance(self, now: int) -> None:
+        """Move everything that moves up to the cycle ``now``."""
+        ...
+
+    def demand(self, gpu: int, tensor: int) -> None:
+        """Put every page of a tensor that is not on the GPU nor in transfer on the fault queues."""
+        ...
+
+    def busy_cycles(self, gpu: int) -> int:
+        """Cycles so far during which pages of a GPU were moving."""
+        ...
+
+    def bottleneck(self, gpu: int) -> StallReason | None:
+        """What slows a GPU's demanded pages beyond their own path, or None."""
+        ...

@@ -1,0 +1,189 @@
+"""The public interface of migration policies: what they see and what they may ask for."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Protocol
+
+from g10sim.config.behaviour import BehaviourSpec
+from g10sim.config.system import SystemSpec
+from g10sim.policies.plan import MigrationPlan
+from g10sim.records import Location
+from g10sim.trace.model import Trace
+from g10sim.trace.workload import Job, Workload
+
+
+@dataclass(frozen=True, slots=True)
+class Prefetch:
+    """Bring what lies elsewhere to the GPU and allocate what has no contents yet."""
+
+    tensor: int
+
+
+@dataclass(frozen=True, slots=True)
+class Evict:
+    """Move a tensor's pages off the GPU, to HOST or FLASH."""
+
+    tensor: int
+    target: Location = Location.HOST
+
+
+@dataclass(frozen=True, slots=True)
+class Free:
+    """Drop the contents of a tensor that nothing will read again."""
+
+    tensor: int
+
+
+@dataclass(frozen=True, slots=True)
+class Protect:
+    """Until the next kernel starts, prefetches may not push out pages of these tensors."""
+
+    tensors: frozenset[int]
+
+
+Action = Prefetch | Evict | Free | Protect
+
+
+class PolicyView(Protocol):
+    """Questions a policy may ask during simulation; nothing here changes anything."""
+
+    @property
+    def job(self) -> int:
+        """Position of the running job in the workload."""
+        ...
+
+    @property
+    def gpu(self) -> int:
+        """GPU that the job runs on."""
+        ...
+
+    @property
+    def trace(self) -> Trace:
+        """The job's trace."""
+        ...
+
+    @property
+    def now_cycles(self) -> int:
+        """Current simulated time in cycles."""
+        ...
+
+    @property
+    def iteration(self) -> int:
+        """Iteration in progress, counted from 0."""
+        ...
+
+    @property
+    def kernel(self) -> int:
+        """Kernel that is about to start (or running)."""
+        ...
+
+    @property
+    def free_bytes(self) -> int:
+        """Empty GPU memory."""
+        ...
+
+    @property
+    def host_free_bytes(self) -> int:
+        """Empty host memory."""
+        ...
+
+    def size_bytes(self, tensor: int) -> int:
+        """Size of a tensor in whole pages."""
+        ...
+
+    def resident_bytes(self, tensor: int) -> int:
+        """Bytes of a tensor on the GPU and not in transfer: what an eviction would move."""
+        ...
+
+    def host_bytes(self, tensor: int) -> int:
+        """Bytes of a tensor in host memory and not in transfer."""
+        ...
+
+    def flash_bytes(self, tensor: int) -> int:
+        """Bytes of a tensor on flash and not in transfer."""
+        ...
+
+    def in_transfer_bytes(self, tensor: int) -> int:
+        """Bytes of a tensor that wait in a queue or are on a link."""
+        ...
+
+    def is_needed(self, tensor: int) -> bool:
+        """Whether the current kernel needs the tensor (it may not be evicted then)."""
+        ...
+
+    def is_dead(self, tensor: int) -> bool:
+        """Whether the tensor's contents will not be read any more in this iteration."""
+        ...
+
+    def next_use(self, tensor: int) -> int:
+        """Kernels until the tensor is used again after the current one, at least 1.
+
+        A persistent tensor's next use may be in the next iteration; for any other tensor without a
+        further use it is twice the number of kernels.
+        """
+        ...
+
+
+class Policy:
+    """Decides what moves between GPU, host memory and flash.
+
+    A subclass sets ``name`` (key in YAML), ``label`` (in legends) and ``paper`` (citation), takes its
+    parameters as keyword arguments of the constructor and stores them unchanged under the same names.
+    It overrides what it needs: ``plan_job`` decides before time starts; ``on_kernel_start`` and
+    ``choose_victims`` decide during simulation. Pages that a kernel misses are fetched on demand, and a
+    full GPU makes room by evicting least recent pages, whatever a policy does.
+    """
+
+    name: ClassVar[str] = ""
+    label: ClassVar[str] = ""
+    paper: ClassVar[str] = ""
+    unlimited_memory: ClassVar[bool] = False
+    """Simulate a GPU with room for everything."""
+    drops_dead_tensors: ClassVar[bool] = False
+    """Dead pages are never written out, also where the machine itself would write them."""
+    moves_ahead: ClassVar[bool] = True
+    """Asks for migrations before they are demanded."""
+    reference_plan: ClassVar[str | None] = None
+    """File name of the plan that the published simulator writes for this design."""
+
+    def plan(
+        self, workload: Workload, system: SystemSpec, behaviour: BehaviourSpec
+    ) -> Sequence[MigrationPlan | None]:
+        """Return one plan (or None) per job, before time starts; by default from ``plan_job``."""
+        return tuple(self.plan_job(job, system, behaviour) for job in workload.jobs)
+
+    def plan_job(self, job: Job, system: SystemSpec, behaviour: BehaviourSpec) -> MigrationPlan | None:
+        """Return the plan of one job, or None. Raises UnsupportedError when the design cannot run it."""
+        return None
+
+    def on_kernel_start(self, view: PolicyView) -> Iterable[Action]:
+        """Return what to do when a kernel is about to start, after the plan's own moves."""
+        return ()
+
+    def choose_victims(self, view: PolicyView) -> Iterable[int] | None:
+        """Return tensors to evict from a full GPU, first choice first; None leaves it to recency.
+
+        Asked when a page needs room and no earlier choice has pages left. Tensors that the current
+        kernel needs may not be named.
+        """
+        return None
+
+    @classmethod
+    def with_reference_plan(cls, path: Path) -> Policy:
+        """Return a policy that follows the plan at ``path``, written by the published simulator."""
+        from g10sim.policies.replay import Replay
+
+        return Replay(plan_file=str(path))
+
+    @classmethod
+    def parameter_names(cls) -> tuple[str, ...]:
+        """Names of the constructor's parameters."""
+        return tuple(name for name in inspect.signature(cls).parameters)
+
+    def parameters(self) -> dict[str, Any]:
+        """Parameters of this instance by name."""
+        return {name: getattr(self, name) for name in self.parameter_names()}

@@ -1,0 +1,114 @@
+"""Finding policies: built-in ones, installed plug-ins, and ``module:Class`` names."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import pkgutil
+from collections.abc import Mapping
+from functools import cache
+from importlib.metadata import entry_points
+from typing import Any, TypeVar
+
+import g10sim.policies
+from g10sim.errors import ConfigError, PolicyError
+from g10sim.policies.base import Policy
+from g10sim.registry import choices_text, nearest
+
+ENTRY_POINT_GROUP = "g10sim.policies"
+
+PolicyClass = TypeVar("PolicyClass", bound=type[Policy])
+
+
+@cache
+def _registered() -> dict[str, type[Policy]]:
+    return {}
+
+
+def register_policy(policy: PolicyClass) -> PolicyClass:
+    """Class decorator that makes a policy available under its ``name``.
+
+    Raises PolicyError when another class already has the name, or it has none.
+    """
+    known = _registered()
+    if not policy.name:
+        raise PolicyError(f"policy class {policy.__module__}:{policy.__name__} has no name")
+    other = known.get(policy.name)
+    if other is not None and (other.__module__, other.__qualname__) != (
+        policy.__module__,
+        policy.__qualname__,
+    ):
+        raise PolicyError(
+            f"two policies are called '{policy.name}': {other.__module__}:{other.__name__} and "
+            f"{policy.__module__}:{policy.__name__}"
+        )
+    known[policy.name] = policy
+    return policy
+
+
+def available() -> dict[str, type[Policy]]:
+    """Return all policies by name: built-in, registered by decorator, and installed plug-ins."""
+    for module in pkgutil.iter_modules(g10sim.policies.__path__):
+        importlib.import_module(f"g10sim.policies.{module.name}")
+    known = dict(_registered())
+    for point in entry_points(group=ENTRY_POINT_GROUP):
+        if point.name not in known:
+            known[point.name] = _checked(_load(point.value, point.name), point.value)
+    return dict(sorted(known.items()))
+
+
+def create(spec: str | Mapping[str, Any]) -> Policy:
+    """Make a policy from its name, ``module:Class``, or a mapping of ``name`` and parameters.
+
+    Raises PolicyError for a name that is not known or a plug-in that cannot be loaded, ConfigError for
+    parameters that it does not take or refuses.
+    """
+    if isinstance(spec, str):
+        spec = {"name": spec}
+    parameters = dict(spec)
+    name = parameters.pop("name", None)
+    if not isinstance(name, str):
+        raise ConfigError(f"policy {dict(spec)!r}: found no name; allowed: a mapping with the key 'name'")
+    policy = find(name)
+    known = policy.parameter_names()
+    for key in parameters:
+        if key not in known:
+            allowed = choices_text(known) or "no parameters"
+            raise ConfigError(
+                f"policy '{name}': unknown parameter '{key}'{nearest(key, known)}; allowed: {allowed}"
+            )
+    try:
+        return policy(**parameters)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"policy '{name}': {error}") from error
+
+
+def find(name: str) -> type[Policy]:
+    """Return the policy class of a name or ``module:Class``. Raises PolicyError."""
+    if ":" in name:
+        return _checked(_load(name, name), name)
+    known = available()
+    if name not in known:
+        raise PolicyError(
+            f"unknown policy '{name}'{nearest(name, known)}; allowed: {choices_text(known)}, or module:Class"
+        )
+    return known[name]
+
+
+def _load(path: str, name: str) -> object:
+    module, _, attribute = path.partition(":")
+    try:
+        found: object = importlib.import_module(module)
+        for part in attribute.split("."):
+            found = getattr(found, part)
+    except Exception as error:
+        raise PolicyError(
+            f"policy plug-in '{name}': cannot load {path}: {type(error).__name__}: {error}"
+        ) from error
+    return found
+
+
+def _checked(found: object, path: str) -> type[Policy]:
+    if not (inspect.isclass(found) and issubclass(found, Policy)):
+        raise PolicyError(f"policy plug-in '{path}': found {found!r}; allowed: a subclass of Policy")
+    return found

@@ -1,0 +1,91 @@
+"""The validator behind ``--check``: invariants that every run must keep."""
+
+from __future__ import annotations
+
+from g10sim.errors import InvariantError
+from g10sim.hardware.memory import GpuMemory
+from g10sim.records import IterationRecord, KernelRecord
+from g10sim.trace.model import Kernel
+
+
+def _require(holds: bool, what: str) -> None:
+    if not holds:
+        raise InvariantError(what)
+
+
+class Checker:
+    """Raises InvariantError as soon as an invariant is broken.
+
+    Capacity is never exceeded; no kernel computes without its data; pages are conserved; kernels run
+    once and in order; every cycle has an owner; no iteration is faster than its kernels.
+    """
+
+    def __init__(self, *, streams_working_set: bool) -> None:
+        self._streams = streams_working_set
+        self._last: dict[int, KernelRecord] = {}
+        self._sums: dict[int, int] = {}
+
+    def kernel_starts(self, memory: GpuMemory, kernel: Kernel) -> None:
+        """Check the working set of a kernel that is about to compute.
+
+        Where the running kernel's pages may be evicted, they have all been there but may have left again.
+        """
+        where = f"kernel {kernel.id} ({kernel.name})"
+        _require(0 <= memory.free <= memory.capacity_pages, f"{where}: GPU memory holds {memory.used} pages")
+        _require(memory.host_pool.free >= 0, f"{where}: host memory is over its capacity")
+        _require(memory.flash_pool.free >= 0, f"{where}: flash is over its capacity")
+        if not self._streams:
+            missing = [t for t in kernel.tensors if memory.idle[t] != memory.pages[t]]
+            _require(not missing, f"{where}: computes without tensors {missing[:5]}")
+
+    def kernel_ended(self, record: KernelRecord) -> None:
+        """Check order and ownership of time."""
+        where = f"iteration {record.iteration}, kernel {record.kernel}"
+        stalls = sum(cycles for _, cycles in record.stalls)
+        _require(
+            record.compute_cycles + stalls == record.end - record.start,
+            f"{where}: {record.compute_cycles} + {stalls} cycles are not {record.end - record.start}",
+        )
+        last = self._last.get(record.job)
+        if last is not None:
+            follows = (record.iteration, record.kernel) in (
+                (last.iteration, last.kernel + 1),
+                (last.iteration + 1, 0),
+            )
+            _require(follows and record.start == last.end, f"{where}: does not follow the kernel before it")
+        self._last[record.job] = record
+        self._sums[record.job] = self._sums.get(record.job, 0) + record.end - record.start
+
+    def iteration_ended(self, record: IterationRecord, memory: GpuMemory) -> None:
+        """Check conservation of pages and the sum of all cycles."""
+        where = f"iteration {record.iteration}"
+        elapsed = record.end - record.start
+        stalls = sum(cycles for _, cycles in record.stalls)
+        _require(record.compute_cycles + stalls == elapsed, f"{where}: cycles without an owner")
+        _require(self._sums.pop(record.job, 0) == elapsed, f"{where}: kernels do not fill the iteration")
+        _require(elapsed >= record.ideal_cycles, f"{where}: faster than its kernels")
+        check_conservation(memory, where)
+
+
+def check_conservation(memory: GpuMemory, where: str) -> None:
+    """Check that every page of every tensor is in exactly one place. Raises InvariantError."""
+    queues = memory.queues
+    queued = [0] * len(memory.pages)
+    on_gpu = sum(memory.idle)
+    for name in queues.__slots__:
+        for run in getattr(queues, name):
+            _require(run.count > 0, f"{where}: empty run in {name}")
+            queued[run.tensor] += run.count
+            if name.startswith("evict"):
+                on_gpu += run.count
+    for tensor, pages in enumerate(memory.pages):
+        counts = (memory.absent, memory.host, memory.flash, memory.idle, memory.moving)
+        here = [count[tensor] for count in counts]
+        _require(min(here) >= 0, f"{where}: tensor {tensor} has a negative count")
+        _require(sum(here) == pages, f"{where}: tensor {tensor} has {sum(here)} of {pages} pages")
+        _require(queued[tensor] == memory.moving[tensor], f"{where}: tensor {tensor} is queued wrongly")
+        _require(
+            memory.recency.pages(tensor) == memory.idle[tensor],
+            f"{where}: tensor {tensor} is ordered wrongly",
+        )
+    _require(on_gpu == memory.used, f"{where}: {on_gpu} pages on the GPU, {memory.used} counted")

@@ -1,0 +1,122 @@
+"""Builds a machine, runs a workload under a policy, and returns the records."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Generator
+from typing import Any
+
+import simpy
+from simpy.events import Event
+
+from g10sim.config.behaviour import BehaviourSpec
+from g10sim.config.system import SystemSpec
+from g10sim.errors import ConfigError, PolicyError
+from g10sim.hardware.batched import BatchedTransfers
+from g10sim.hardware.fluid import FluidTransfers
+from g10sim.hardware.memory import GpuMemory, Pool
+from g10sim.hardware.transfers import Transfers
+from g10sim.policies.base import Policy
+from g10sim.policies.plan import MigrationPlan
+from g10sim.records import Location
+from g10sim.sim.checks import Checker
+from g10sim.sim.executor import JobRun, Machine
+from g10sim.sim.recorder import Recorder, RunRecords
+from g10sim.trace.workload import Job, Workload
+
+
+def run(
+    workload: Workload,
+    system: SystemSpec,
+    policy: Policy,
+    behaviour: BehaviourSpec | None = None,
+    *,
+    record: Collection[str] = (),
+    check: bool = False,
+) -> RunRecords:
+    """Simulate a workload on a system under a policy.
+
+    ``record`` names what to keep beside iterations: kernels, migrations, memory. With ``check`` every
+    invariant is tested while time passes. Raises UnsupportedError when the policy cannot run the
+    workload, CapacityError when no policy could, PolicyError for an illegal or failing policy.
+    """
+    behaviour = behaviour or BehaviourSpec()
+    for number, job in enumerate(workload.jobs):
+        if not 0 <= job.gpu < system.gpu.count:
+            raise ConfigError(
+                f"workload.jobs[{number}].gpu: found {job.gpu}; allowed: 0 to {system.gpu.count - 1}"
+            )
+    plans = policy.plan(workload, system, behaviour)
+    if len(plans) != len(workload.jobs):
+        raise PolicyError(
+            f"policy '{policy.name}': plan returned {len(plans)} plans; allowed: one per job, "
+            f"{len(workload.jobs)}"
+        )
+    return _Simulation(workload, system, policy, plans, behaviour, record, check).run()
+
+
+class _Simulation:
+    """One run from time 0 until every job has ended."""
+
+    def __init__(
+        self,
+        workload: Workload,
+        system: SystemSpec,
+        policy: Policy,
+        plans: Collection[MigrationPlan | None],
+        behaviour: BehaviourSpec,
+        record: Collection[str],
+        check: bool,
+    ) -> None:
+        self._env = simpy.Environment()
+        self._system, self._policy = system, policy
+        page = system.gpu.page_size
+        self._host = Pool("host memory", system.host.memory // page, page)
+        self._flash = Pool("the SSD", self._flash_pages(workload, behaviour), page)
+        transfers = self._transfers(behaviour)
+        recorder = Recorder(frozenset(record))
+        checker = Checker(streams_working_set=behaviour.running_tensors == "evictable") if check else None
+        self._machine = Machine(self._env, system, behaviour, transfers, recorder, checker)
+        self._jobs = [
+            JobRun(number, job, self._memory(job), policy, plan, self._machine)
+            for number, (job, plan) in enumerate(zip(workload.jobs, plans, strict=True))
+        ]
+
+    def _transfers(self, behaviour: BehaviourSpec) -> Transfers:
+        if behaviour.transfers == "batched":
+            return BatchedTransfers(self._system, behaviour)
+        return FluidTransfers(self._system, self._host, self._flash)
+
+    def _flash_pages(self, workload: Workload, behaviour: BehaviourSpec) -> int:
+        page = self._system.gpu.page_size
+        if self._policy.unlimited_memory or behaviour.flash_capacity == "unlimited":
+            return sum(
+                -(-tensor.size_bytes // page) for job in workload.jobs for tensor in job.trace.tensors
+            )
+        return self._system.ssd.capacity // page
+
+    def _memory(self, job: Job) -> GpuMemory:
+        page = self._system.gpu.page_size
+        pages = [-(-tensor.size_bytes // page) for tensor in job.trace.tensors]
+        unlimited = self._policy.unlimited_memory
+        capacity = sum(pages) if unlimited else self._system.gpu.memory // page
+        memory = GpuMemory(pages, capacity, page, self._host, self._flash)
+        for tensor in job.trace.tensors:
+            if unlimited or tensor.persistent:
+                memory.place(tensor.id, Location.GPU if unlimited else Location.FLASH)
+        return memory
+
+    def run(self) -> RunRecords:
+        env, machine = self._env, self._machine
+        gpus = [simpy.Resource(env) for _ in range(self._system.gpu.count)]
+        done = env.all_of([env.process(self._job(job, gpus)) for job in self._jobs])
+        while not done.triggered:
+            if env.peek() == float("inf"):
+                raise machine.clockwork.explain_deadlock() or RuntimeError("no event is left")
+            env.step()
+        if not done.ok:
+            raise done.value
+        return machine.recorder.records(machine.transfers.events)
+
+    @staticmethod
+    def _job(job: JobRun, gpus: list[simpy.Resource]) -> Generator[Event, Any, None]:
+        yield from job.run(gpus[job.job.gpu])

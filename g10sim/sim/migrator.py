@@ -1,0 +1,113 @@
+"""The only writer of residency between kernels: checks what policies ask for and sets it going."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from g10sim.config.behaviour import BehaviourSpec
+from g10sim.errors import PlanError, PolicyError
+from g10sim.hardware.memory import GpuMemory
+from g10sim.policies.base import Action, Evict, Free, Policy, Prefetch, Protect
+from g10sim.policies.plan import MigrationPlan, PlannedMove
+from g10sim.records import Location
+from g10sim.trace.model import Trace
+
+
+def moves_by_kernel(plan: MigrationPlan | None, trace: Trace) -> list[tuple[PlannedMove, ...]]:
+    """Group a plan's moves by the kernel that issues them; one group more than there are kernels.
+
+    Raises PlanError for a kernel or tensor that the trace does not have.
+    """
+    groups: list[list[PlannedMove]] = [[] for _ in range(len(trace.kernels) + 1)]
+    for number, move in enumerate(plan.moves if plan is not None else ()):
+        if not 0 <= move.kernel < len(groups):
+            raise PlanError(
+                f"plan, move {number}: kernel {move.kernel} does not exist; allowed: 0 to {len(groups) - 1}"
+            )
+        if not 0 <= move.tensor < len(trace.tensors):
+            raise PlanError(
+                f"plan, move {number}: tensor {move.tensor} does not exist; "
+                f"allowed: 0 to {len(trace.tensors) - 1}"
+            )
+        groups[move.kernel].append(move)
+    return [tuple(group) for group in groups]
+
+
+class Migrator:
+    """Carries out planned moves and actions on one job's memory."""
+
+    def __init__(self, trace: Trace, memory: GpuMemory, policy: Policy, behaviour: BehaviourSpec) -> None:
+        self._trace, self._memory, self._policy = trace, memory, policy.name
+        self._births, self._deaths = trace.births, trace.deaths
+        self._persistent = tuple(tensor.persistent for tensor in trace.tensors)
+        self._pinned = behaviour.running_tensors == "pinned"
+
+    def issue(self, kernel: int, moves: Iterable[PlannedMove]) -> None:
+        """Set planned moves going. Raises PolicyError for an illegal one."""
+        for move in moves:
+            if move.target is Location.GPU:
+                self._memory.request_prefetch(move.tensor)
+            elif move.target is Location.NONE:
+                self._free(kernel, move.tensor)
+            else:
+                self._evict(kernel, move.tensor, move.target)
+
+    def perform(self, kernel: int, actions: Iterable[Action]) -> bool:
+        """Set a policy's actions going; returns whether there were any. Raises PolicyError."""
+        acted = False
+        for action in actions:
+            acted = True
+            if isinstance(action, Prefetch):
+                self._known(kernel, action.tensor)
+                self._memory.request_prefetch(action.tensor)
+            elif isinstance(action, Protect):
+                self._memory.protected = action.tensors
+            elif isinstance(action, Evict):
+                self._known(kernel, action.tensor)
+                self._evict(kernel, action.tensor, action.target)
+            elif isinstance(action, Free):
+                self._known(kernel, action.tensor)
+                self._free(kernel, action.tensor)
+            else:
+                raise PolicyError(
+                    f"policy '{self._policy}', kernel {kernel}: found action {action!r}; "
+                    "allowed: Prefetch, Evict, Free, Protect"
+                )
+        return acted
+
+    def release(self, tensors: Iterable[int]) -> None:
+        """Free dead tensors for good: nothing of them stays queued."""
+        for tensor in tensors:
+            self._memory.cancel(tensor)
+            self._memory.discard(tensor)
+
+    def _known(self, kernel: int, tensor: object) -> None:
+        if not isinstance(tensor, int) or not 0 <= tensor < len(self._persistent):
+            raise PolicyError(
+                f"policy '{self._policy}', kernel {kernel}: tensor {tensor!r} does not exist; "
+                f"allowed: 0 to {len(self._persistent) - 1}"
+            )
+
+    def _refuse(self, kernel: int, tensor: int, what: str, rule: str) -> PolicyError:
+        name = self._trace.tensors[tensor].name
+        return PolicyError(
+            f"policy '{self._policy}', kernel {kernel} ({self._trace.kernels[kernel].name}): {what} tensor "
+            f"'{name}', which {rule}"
+        )
+
+    def _evict(self, kernel: int, tensor: int, target: Location) -> None:
+        if target not in (Location.HOST, Location.FLASH):
+            raise PolicyError(
+                f"policy '{self._policy}', kernel {kernel}: eviction to {target!r}; allowed: HOST, FLASH"
+            )
+        if self._pinned and tensor in self._memory.needed:
+            raise self._refuse(
+                kernel, tensor, "evicts", "the running kernel needs; allowed: tensors that it does not need"
+            )
+        self._memory.request_eviction(tensor, target)
+
+    def _free(self, kernel: int, tensor: int) -> None:
+        live = self._births[tensor] < kernel < self._deaths[tensor]
+        if live or self._persistent[tensor]:
+            raise self._refuse(kernel, tensor, "frees", "will be read again; allowed: dead tensors")
+        self._memory.discard(tensor)

@@ -1,0 +1,101 @@
+"""The read-only window through which policies look at the simulation."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable
+
+from g10sim.hardware.memory import GpuMemory
+from g10sim.trace.model import Trace
+
+
+class View:
+    """Implements ``g10sim.policies.base.PolicyView`` for one job."""
+
+    def __init__(
+        self, job: int, gpu: int, trace: Trace, memory: GpuMemory, now: Callable[[], int]
+    ) -> None:
+        self._job, self._gpu, self._trace, self._memory, self._now = job, gpu, trace, memory, now
+        self._iteration = self._kernel = 0
+
+    def enter(self, iteration: int, kernel: int) -> None:
+        """Say which kernel is about to start (for the executor)."""
+        self._iteration, self._kernel = iteration, kernel
+
+    @property
+    def job(self) -> int:
+        """Position of the running job in the workload."""
+        return self._job
+
+    @property
+    def gpu(self) -> int:
+        """GPU that the job runs on."""
+        return self._gpu
+
+    @property
+    def trace(self) -> Trace:
+        """The job's trace."""
+        return self._trace
+
+    @property
+    def now_cycles(self) -> int:
+        """Current simulated time in cycles."""
+        return self._now()
+
+    @property
+    def iteration(self) -> int:
+        """Iteration in progress, counted from 0."""
+        return self._iteration
+
+    @property
+    def kernel(self) -> int:
+        """Kernel that is about to start (or running)."""
+        return self._kernel
+
+    @property
+    def free_bytes(self) -> int:
+        """Empty GPU memory."""
+        return self._memory.free * self._memory.page_bytes
+
+    @property
+    def host_free_bytes(self) -> int:
+        """Empty host memory."""
+        return self._memory.host_pool.free * self._memory.page_bytes
+
+    def size_bytes(self, tensor: int) -> int:
+        """Size of a tensor in whole pages."""
+        return self._memory.pages[tensor] * self._memory.page_bytes
+
+    def resident_bytes(self, tensor: int) -> int:
+        """Bytes of a tensor on the GPU and not in transfer."""
+        return self._memory.idle[tensor] * self._memory.page_bytes
+
+    def host_bytes(self, tensor: int) -> int:
+        """Bytes of a tensor in host memory and not in transfer."""
+        return self._memory.host[tensor] * self._memory.page_bytes
+
+    def flash_bytes(self, tensor: int) -> int:
+        """Bytes of a tensor on flash and not in transfer."""
+        return self._memory.flash[tensor] * self._memory.page_bytes
+
+    def in_transfer_bytes(self, tensor: int) -> int:
+        """Bytes of a tensor that wait in a queue or are on a link."""
+        return self._memory.moving[tensor] * self._memory.page_bytes
+
+    def is_needed(self, tensor: int) -> bool:
+        """Whether the current kernel needs the tensor."""
+        return tensor in self._memory.needed
+
+    def is_dead(self, tensor: int) -> bool:
+        """Whether the tensor's contents will not be read any more in this iteration."""
+        return self._kernel >= self._trace.deaths[tensor]
+
+    def next_use(self, tensor: int) -> int:
+        """Kernels until the tensor is used again after the current one, at least 1."""
+        uses, kernels = self._trace.uses[tensor], len(self._trace.kernels)
+        place = bisect_right(uses, self._kernel)
+        if place < len(uses):
+            return uses[place] - self._kernel
+        if uses and self._trace.tensors[tensor].persistent:
+            return uses[0] + kernels - self._kernel
+        return 2 * kernels
