@@ -1,0 +1,1 @@
+"""Configuration: schema of a run, systems, behaviours, loading."""

@@ -18,9 +18,11 @@ class BehaviourSpec(Spec):
 
     transfers: Literal["fluid", "batched"] = Field(
         default="fluid",
-        description="fluid: constant rates between changes; batched: DMA batches with integer quotas per link",
+        description="fluid: constant rates between changes; batched: DMA batches with integer quotas",
     )
-    batch_pages: int = Field(default=50, ge=1, description="pages of one DMA batch (batched transfers)")
+    batch_pages: int = Field(
+        default=50, strict=True, ge=1, description="pages of one DMA batch (batched transfers)"
+    )
     recency: Literal["use", "arrival"] = Field(
         default="use", description="what moves a page to the recent end of the eviction order"
     )
@@ -47,6 +49,7 @@ class BehaviourSpec(Spec):
     )
     overlap_in_stall: bool = Field(
         default=False,
+        strict=True,
         description="designs without planned moves report overlapped time as compute, subtracted from stall",
     )
     planner_gigabyte: Literal["decimal", "binary"] = Field(

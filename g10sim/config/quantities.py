@@ -27,6 +27,4 @@ Bytes = Annotated[int, *_quantity(units.parse_bytes, units.format_bytes, "40 GiB
 Rate = Annotated[int, *_quantity(units.parse_rate, units.format_rate, "15.754 GB/s")]
 Duration = Annotated[int, *_quantity(units.parse_duration, units.format_duration, "45 us")]
 Frequency = Annotated[int, *_quantity(units.parse_frequency, units.format_frequency, "1.2 GHz")]
-ComputeRate = Annotated[
-    int, *_quantity(units.parse_compute_rate, units.format_compute_rate, "19.5 TFLOP/s")
-]
+ComputeRate = Annotated[int, *_quantity(units.parse_compute_rate, units.format_compute_rate, "19.5 TFLOP/s")]

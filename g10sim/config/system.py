@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, field_validator, model_validator
 
 from g10sim.config.quantities import Bytes, Duration, Frequency, Rate, Spec
+from g10sim.units import parse_bytes
 
 
 class GpuSpec(Spec):
@@ -16,10 +17,15 @@ class GpuSpec(Spec):
     granularity of the unified memory, ``allocation_rate`` the speed of mapping and zeroing new pages.
     """
 
-    count: int = Field(default=1, ge=1, le=1024, description="number of GPUs")
+    count: int = Field(default=1, strict=True, ge=1, le=1024, description="number of GPUs")
     memory: Bytes = Field(description="HBM of one GPU")
     clock: Frequency = Field(description="clock of the simulated cycles")
-    page_size: Bytes = Field(default="4 KiB", description="page of the unified memory")
+    page_size: Bytes = Field(
+        default=parse_bytes("4 KiB"),
+        validate_default=False,
+        json_schema_extra={"default": "4 KiB"},
+        description="page of the unified memory",
+    )
     allocation_rate: Rate = Field(description="speed of mapping new pages")
 
     @field_validator("memory", "clock", "page_size", "allocation_rate")
@@ -57,7 +63,9 @@ class SharedLinkSpec(Spec):
     """A link that several GPUs cross on their way to host memory and SSD (switch uplink, root complex)."""
 
     name: str = Field(min_length=1)
-    gpus: tuple[int, ...] = Field(min_length=1, description="GPUs whose traffic crosses it")
+    gpus: tuple[Annotated[int, Field(strict=True)], ...] = Field(
+        min_length=1, description="GPUs whose traffic crosses it"
+    )
     bandwidth: Rate = Field(description="in each direction")
 
     @field_validator("bandwidth")
@@ -86,7 +94,11 @@ class PageFaultSpec(Spec):
     """Demand paging: the GPU waits ``latency`` for each group of at most ``group`` bytes of one tensor."""
 
     latency: Duration = Field(description="of handling one group of faults")
-    group: Bytes = Field(default="2 MiB", description="most bytes that one handling brings in")
+    group: Bytes = Field(
+        default=parse_bytes("2 MiB"),
+        validate_default=False,
+        description="most bytes that one handling brings in",
+    )
 
     @field_validator("group")
     @classmethod

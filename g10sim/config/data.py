@@ -1,0 +1,63 @@
+"""Where the bundled data lie, and how a file named in a configuration is found."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from g10sim.errors import ConfigError
+
+_PACKAGE = Path(__file__).resolve().parents[1]
+_WILDCARDS = frozenset("*?[")
+
+
+def data_path(*parts: str) -> Path:
+    """Path of bundled data (``configs``, ``traces``, ``experiments``), in a clone or an installed wheel."""
+    installed = _PACKAGE / "data"
+    return (installed if installed.is_dir() else _PACKAGE.parent).joinpath(*parts)
+
+
+def _directories(beside: Path | None) -> Iterator[Path]:
+    yield Path()
+    if beside is not None:
+        yield beside
+    yield data_path()
+
+
+def find_file(name: str, beside: Path | None = None) -> Path:
+    """Find a file named in a configuration.
+
+    A relative name is tried in the working directory, then in ``beside`` (the configuration's own
+    directory), then in the bundled data. Raises ConfigError when there is none.
+    """
+    candidates = [directory / name for directory in _directories(beside)]
+    for path in candidates:
+        if path.is_file():
+            return path
+    raise ConfigError(f"found '{name}', which is no file in {_places(beside)}; allowed: an existing file")
+
+
+def find_files(pattern: str, beside: Path | None = None) -> list[tuple[str, Path]]:
+    """Find the files that a name or glob pattern stands for, as sorted pairs (name, path).
+
+    The first of the three places of :func:`find_file` with a match counts. A name is spelled as the
+    pattern is (relative to the place it was found in). Raises ConfigError when nothing matches.
+    """
+    if not _WILDCARDS & set(pattern):
+        return [(pattern, find_file(pattern, beside))]
+    for directory in _directories(beside):
+        anchor = Path(pattern).anchor
+        root = Path(anchor) if anchor else directory
+        found = sorted(path for path in root.glob(pattern[len(anchor) :]) if path.is_file())
+        if found:
+            return [(str(path if anchor else path.relative_to(directory)), path) for path in found]
+    raise ConfigError(
+        f"found pattern '{pattern}', which matches no file in {_places(beside)}; allowed: existing files"
+    )
+
+
+def _places(beside: Path | None) -> str:
+    places = ["the working directory", "the bundled data"]
+    if beside is not None:
+        places.insert(1, str(beside))
+    return ", ".join(places[:-1]) + " or " + places[-1]

@@ -1,0 +1,219 @@
+"""Strict YAML: duplicate keys are errors, booleans and numbers as in YAML 1.2, and lines are kept."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from g10sim.errors import ConfigError
+
+KeyPath = tuple[str | int, ...]
+
+
+class _Loader(yaml.SafeLoader):
+    """Resolves plain scalars by the YAML 1.2 core schema (https://yaml.org/spec/1.2.2/#103-core-schema)."""
+
+    yaml_implicit_resolvers: dict[str, Any] = {}  # noqa: RUF012 (the base class keys it by class)
+
+
+_CORE_SCHEMA: tuple[tuple[str, str, str], ...] = (
+    ("null", r"~|null|Null|NULL|", "~nN"),
+    ("bool", r"true|True|TRUE|false|False|FALSE", "tTfF"),
+    ("int", r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+", "-+0123456789"),
+    (
+        "float",
+        r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)",
+        "-+.0123456789",
+    ),
+)
+for _tag, _pattern, _first in _CORE_SCHEMA:
+    _Loader.add_implicit_resolver(
+        f"tag:yaml.org,2002:{_tag}",
+        re.compile(rf"(?:{_pattern})\Z"),
+        [*_first, ""] if _tag == "null" else [*_first],
+    )
+
+
+def _number(text: str) -> int:
+    unsigned = text.lstrip("+-")
+    value = (
+        int(unsigned, {"0o": 8, "0x": 16}.get(unsigned[:2], 10))
+        if unsigned[:2] in ("0o", "0x")
+        else int(unsigned)
+    )
+    return -value if text.startswith("-") else value
+
+
+def _real(text: str) -> float:
+    return float(text.lower().replace(".inf", "inf").replace(".nan", "nan"))
+
+
+_SCALARS: dict[str, Callable[[str], object]] = {
+    "tag:yaml.org,2002:null": lambda text: None,
+    "tag:yaml.org,2002:bool": lambda text: text.lower() == "true",
+    "tag:yaml.org,2002:int": _number,
+    "tag:yaml.org,2002:float": _real,
+    "tag:yaml.org,2002:str": str,
+}
+
+
+@dataclass
+class Document:
+    """A mapping read from YAML (or made in Python), and where each of its keys stands.
+
+    ``places`` maps the path of a key (names and list positions) to a text such as ``run.yaml:7``.
+    """
+
+    data: dict[str, Any]
+    source: str
+    path: Path | None = None
+    places: dict[KeyPath, str] = field(default_factory=dict)
+
+    @property
+    def directory(self) -> Path | None:
+        """Directory of the file it was read from."""
+        return None if self.path is None else self.path.parent
+
+    def place(self, path: KeyPath) -> str:
+        """Text that says where a key stands: its own line or that of the nearest key around it."""
+        for length in range(len(path), 0, -1):
+            if path[:length] in self.places:
+                return self.places[path[:length]]
+        return self.source
+
+    def error(self, path: KeyPath, message: str) -> ConfigError:
+        """Make the error for a key: file, line, dotted path, and what is wrong."""
+        where = f"{self.place(path)}: " if self.place(path) else ""
+        return ConfigError(f"{where}{dotted(path)}: {message}" if path else f"{where}{message}")
+
+
+def dotted(path: KeyPath) -> str:
+    """Write a path as in ``system.host.memory`` or ``policies.1.look_ahead``."""
+    return ".".join(str(part) for part in path)
+
+
+def read_text(path: Path) -> str:
+    """Return the text of a file. Raises ConfigError when it cannot be read as UTF-8."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(
+            f"{path}: cannot be read: {error.strerror}; allowed: a readable YAML file"
+        ) from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path}: found bytes that are no UTF-8 text; allowed: a YAML file") from error
+
+
+def load_document(path: Path) -> Document:
+    """Read a YAML file whose top is a mapping. Raises ConfigError naming file and line."""
+    return parse_document(read_text(path), str(path), path)
+
+
+def parse_document(text: str, source: str, path: Path | None = None) -> Document:
+    """Read YAML text whose top is a mapping. Raises ConfigError naming the source and the line."""
+    places: dict[KeyPath, str] = {}
+    data = _Reader(source, places).read(text)
+    if not isinstance(data, dict):
+        raise ConfigError(f"{source}: found {_kind(data)}; allowed: a mapping (key: value)")
+    return Document(data, source, path, places)
+
+
+def parse_value(text: str, source: str) -> Any:
+    """Read one YAML value (of a command-line option). Raises ConfigError naming the source."""
+    return _Reader(source, None).read(text)
+
+
+class _Reader:
+    """Builds plain data from YAML nodes; ``places`` None means that the text has no lines worth naming."""
+
+    def __init__(self, source: str, places: dict[KeyPath, str] | None) -> None:
+        self._source = source
+        self._places = places
+        self._open: list[yaml.Node] = []
+
+    def read(self, text: str) -> Any:
+        try:
+            nodes = list(yaml.compose_all(text, Loader=_Loader))
+        except yaml.MarkedYAMLError as error:
+            mark = error.problem_mark or error.context_mark
+            raise ConfigError(
+                f"{self._at(mark)}: {error.problem or error.context}; allowed: valid YAML"
+            ) from error
+        except yaml.YAMLError as error:
+            raise ConfigError(
+                f"{self._source}: {' '.join(str(error).split())}; allowed: valid YAML"
+            ) from error
+        if len(nodes) > 1:
+            raise ConfigError(f"{self._at(nodes[1].start_mark)}: found a second document; allowed: one")
+        return self._build(nodes[0], ()) if nodes else None
+
+    def _at(self, mark: yaml.Mark | None) -> str:
+        return self._source if mark is None or self._places is None else f"{self._source}:{mark.line + 1}"
+
+    def _build(self, node: yaml.Node, path: KeyPath) -> Any:
+        if any(node is other for other in self._open):
+            raise ConfigError(f"{self._at(node.start_mark)}: {dotted(path)}: found an alias to itself")
+        self._open.append(node)
+        try:
+            if isinstance(node, yaml.MappingNode):
+                return self._mapping(node, path)
+            if isinstance(node, yaml.SequenceNode):
+                return [self._item(item, (*path, position)) for position, item in enumerate(node.value)]
+            return self._scalar(node, path)
+        finally:
+            self._open.pop()
+
+    def _item(self, node: yaml.Node, path: KeyPath) -> Any:
+        self._note(path, node)
+        return self._build(node, path)
+
+    def _mapping(self, node: yaml.MappingNode, path: KeyPath) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        lines: dict[str, int] = {}
+        for key_node, value_node in node.value:
+            key = key_node.value
+            here = self._at(key_node.start_mark)
+            if not isinstance(key_node, yaml.ScalarNode):
+                raise ConfigError(
+                    f"{here}: {dotted(path) or 'key'}: found a key that is no text; allowed: a name"
+                )
+            if key in found:
+                first = f" (first on line {lines[key]})" if self._places is not None else ""
+                raise ConfigError(f"{here}: {dotted((*path, key))}: found twice{first}; allowed: once")
+            lines[key] = key_node.start_mark.line + 1
+            self._note((*path, key), key_node)
+            found[key] = self._build(value_node, (*path, key))
+        return found
+
+    def _scalar(self, node: yaml.Node, path: KeyPath) -> object:
+        if node.tag not in _SCALARS:
+            where = f"{dotted(path)}: " if path else ""
+            raise ConfigError(
+                f"{self._at(node.start_mark)}: {where}found the tag {node.tag}; allowed: plain YAML values"
+            )
+        return _SCALARS[node.tag](node.value)
+
+    def _note(self, path: KeyPath, node: yaml.Node) -> None:
+        if self._places is not None:
+            self._places[path] = self._at(node.start_mark)
+
+
+def _kind(value: object) -> str:
+    if value is None:
+        return "nothing"
+    return {"list": "a list", "str": f"the text {value!r}"}.get(type(value).__name__, repr(value))
+
+
+def merge(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return ``base`` with ``changes`` laid over it; mappings are merged, anything else replaced."""
+    merged = dict(base)
+    for key, value in changes.items():
+        known = merged.get(key)
+        both = isinstance(known, Mapping) and isinstance(value, Mapping)
+        merged[key] = merge(known, value) if both and known is not None else value
+    return merged

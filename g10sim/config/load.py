@@ -1,0 +1,129 @@
+"""Reading a run configuration: YAML file, options on top, sweep values on top of those."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from g10sim.config.document import Document, KeyPath, dotted, load_document, parse_value
+from g10sim.config.presets import PRESET_KEY, behaviour_data, system_data, validated
+from g10sim.config.run import RunConfig
+from g10sim.errors import ConfigError
+from g10sim.registry import choices_text, nearest
+
+
+def load_run(path: Path, settings: Iterable[str] = ()) -> Document:
+    """Read a run configuration and lay ``dotted.key=value`` settings over it.
+
+    The file's own name is the run's name where it gives none. Raises ConfigError naming the place.
+    """
+    document = load_document(path)
+    document.data.setdefault("name", path.stem)
+    for setting in settings:
+        document = _with_setting(document, setting)
+    return document
+
+
+def run_config(document: Document) -> RunConfig:
+    """Check a whole run configuration and resolve its presets. Raises ConfigError naming the place."""
+    data = dict(document.data)
+    if "system" in data:
+        data["system"] = system_data(data["system"], document, ("system",), document.directory)
+    if "compat" in data:
+        data["compat"] = behaviour_data(data["compat"], document, ("compat",))
+    config = validated(RunConfig, data, document)
+    for key in config.sweep:
+        _check_sweep_key(key, config, document)
+    return config
+
+
+def with_values(document: Document, values: dict[str, Any], place_of: KeyPath = ()) -> Document:
+    """Return a copy with values laid over dotted keys; errors in them point to ``place_of``/key."""
+    changed = Document(copy.deepcopy(document.data), document.source, document.path, dict(document.places))
+    for key, value in values.items():
+        path = _place_value(changed, key, value)
+        place = document.place((*place_of, key))
+        changed.places = {at: text for at, text in changed.places.items() if at[: len(path)] != path}
+        changed.places[path] = place
+    return changed
+
+
+def _with_setting(document: Document, setting: str) -> Document:
+    key, equals, text = setting.partition("=")
+    option = f"--set {setting}"
+    if not equals or not key.strip():
+        raise ConfigError(
+            f"{option}: found no 'key=value'; allowed: for example --set system.host.memory='64 GiB'"
+        )
+    located = Document(
+        document.data, document.source, document.path, {**document.places, (key.strip(),): option}
+    )
+    try:
+        return with_values(located, {key.strip(): parse_value(text, option)})
+    except ConfigError as error:
+        message = str(error)
+        raise ConfigError(message if message.startswith(option) else f"{option}: {message}") from None
+
+
+def _place_value(document: Document, key: str, value: object) -> KeyPath:
+    """Put a value at a dotted key of ``document.data``, making mappings on the way; return its path."""
+    parts = ["sweep", key.removeprefix("sweep.")] if key.startswith("sweep.") else key.split(".")
+    path: KeyPath = ()
+    here: Any = document.data
+    for part in parts[:-1]:
+        step = _step(here, part, path)
+        path = (*path, step)
+        following = {} if isinstance(here, dict) and step not in here else here[step]
+        here[step] = _opened(following, path)
+        here = here[step]
+    last = _step(here, parts[-1], path)
+    here[last] = value
+    return (*path, last)
+
+
+def _step(here: object, part: str, path: KeyPath) -> str | int:
+    """Check that ``part`` can be a key of (or a position in) what lies at ``path``."""
+    if isinstance(here, list):
+        if not part.isdigit() or int(part) >= len(here):
+            allowed = f"a position from 0 to {len(here) - 1}"
+            raise ConfigError(f"{dotted(path)}: found '{part}' for an entry of a list; allowed: {allowed}")
+        return int(part)
+    if not isinstance(here, dict):
+        raise ConfigError(f"{dotted(path)}: found {here!r}; allowed: a mapping with the key '{part}'")
+    return part
+
+
+def _opened(value: object, path: KeyPath) -> object:
+    """Spell out a short form so that a key inside it can be set."""
+    if isinstance(value, str) and path in (("system",), ("compat",)):
+        return {PRESET_KEY: value}
+    if isinstance(value, str) and len(path) == 2 and path[0] == "policies":
+        return {"name": value}
+    return {} if value is None else value
+
+
+_SWEEPABLE = ("workload", "system", "policies", "compat", "seed")
+
+
+def _check_sweep_key(key: str, config: RunConfig, document: Document) -> None:
+    top, *rest = key.split(".")
+    path: KeyPath = ("sweep", key)
+    if top not in _SWEEPABLE:
+        raise document.error(
+            path,
+            f"found a key that cannot be swept{nearest(top, _SWEEPABLE)}; "
+            f"allowed: keys of {choices_text(_SWEEPABLE)}",
+        )
+    if key == "policies" or key == "workload" or key.startswith("workload.trace"):
+        raise document.error(
+            path, "found a whole list; allowed: several entries of 'policies' or 'workload.trace'"
+        )
+    if top == "policies" and not (
+        len(rest) > 1 and rest[0].isdigit() and int(rest[0]) < len(config.policies)
+    ):
+        raise document.error(
+            path,
+            f"found '{key}'; allowed: policies.POSITION.PARAMETER, position 0 to {len(config.policies) - 1}",
+        )

@@ -1,0 +1,134 @@
+"""Systems and behaviours by name, as a mapping, or as a named one with changes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import ValidationError
+
+from g10sim.config.behaviour import PRESETS, BehaviourSpec
+from g10sim.config.data import data_path, find_file
+from g10sim.config.document import Document, KeyPath, load_document, merge
+from g10sim.config.problems import describe
+from g10sim.config.quantities import Spec
+from g10sim.config.system import SystemSpec
+from g10sim.errors import ConfigError
+from g10sim.registry import choices_text, nearest
+
+PRESET_KEY = "preset"
+_SOURCES = "sources"
+_OVERRIDDEN = "set by the user"
+
+Model = TypeVar("Model", bound=Spec)
+
+
+def system_names() -> tuple[str, ...]:
+    """Names of the hardware presets, sorted."""
+    return tuple(sorted(path.stem for path in data_path("configs", "systems").glob("*.yaml")))
+
+
+def load_system(spec: str | Mapping[str, Any] | SystemSpec, beside: Path | None = None) -> SystemSpec:
+    """Make a system from a preset's name, a YAML file, a mapping, or ``{preset: NAME, ...changes}``.
+
+    Raises ConfigError naming the dotted key, what was found and what is allowed.
+    """
+    if isinstance(spec, SystemSpec):
+        return spec
+    document = Document({"system": spec}, "")
+    data = system_data(spec, document, ("system",), beside)
+    return validated(SystemSpec, data, document, ("system",))
+
+
+def load_behaviour(spec: str | Mapping[str, Any] | BehaviourSpec | None) -> BehaviourSpec:
+    """Make a behaviour from a preset's name, a mapping, ``{preset: NAME, ...changes}`` or None (defaults).
+
+    Raises ConfigError naming the dotted key, what was found and what is allowed.
+    """
+    if isinstance(spec, BehaviourSpec):
+        return spec
+    document = Document({"compat": spec}, "")
+    data = behaviour_data(spec, document, ("compat",))
+    return validated(BehaviourSpec, data, document, ("compat",))
+
+
+def system_data(
+    spec: object, document: Document, path: KeyPath, beside: Path | None = None
+) -> dict[str, Any]:
+    """Resolve the preset of a system's description; the result is not checked yet. Raises ConfigError."""
+    preset, changes = _split(spec, document, path)
+    if preset is None:
+        return {"name": "custom", **changes}
+    merged = merge(_preset_system(preset, document, path, beside), changes)
+    changed = _leaves(changes)
+    sources = {key: text for key, text in merged.get(_SOURCES, {}).items() if not _touched(key, changed)}
+    own = changes.get(_SOURCES, {})
+    set_here = {key: _OVERRIDDEN for key in changed if key not in ("name", "description")}
+    merged[_SOURCES] = {**sources, **set_here, **(own if isinstance(own, Mapping) else {})}
+    return merged
+
+
+def behaviour_data(spec: object, document: Document, path: KeyPath) -> dict[str, Any]:
+    """Resolve the preset of a behaviour; the result is not checked yet. Raises ConfigError."""
+    preset, changes = _split({} if spec is None else spec, document, path)
+    if preset is None:
+        return changes
+    if preset not in PRESETS:
+        raise document.error(
+            path,
+            f"found unknown preset '{preset}'{nearest(preset, PRESETS)}; allowed: {choices_text(PRESETS)}",
+        )
+    return merge(PRESETS[preset].model_dump(mode="json"), changes)
+
+
+def validated(model: type[Model], data: Mapping[str, Any], document: Document, path: KeyPath = ()) -> Model:
+    """Check data against a model. Raises ConfigError with the place, path and what is allowed."""
+    try:
+        return model.model_validate(data)
+    except ValidationError as error:
+        where, message = describe(error, model)
+        raise document.error((*path, *where), message) from None
+
+
+def _split(spec: object, document: Document, path: KeyPath) -> tuple[str | None, dict[str, Any]]:
+    if isinstance(spec, str):
+        return spec, {}
+    if not isinstance(spec, Mapping):
+        raise document.error(path, f"found {spec!r}; allowed: the name of a preset, or a mapping")
+    changes = dict(spec)
+    preset = changes.pop(PRESET_KEY, None)
+    if preset is not None and not isinstance(preset, str):
+        raise document.error((*path, PRESET_KEY), f"found {preset!r}; allowed: the name of a preset")
+    return preset, changes
+
+
+def _preset_system(name: str, document: Document, path: KeyPath, beside: Path | None) -> dict[str, Any]:
+    names = system_names()
+    if name in names:
+        return load_document(data_path("configs", "systems", f"{name}.yaml")).data
+    if name.endswith((".yaml", ".yml")):
+        try:
+            return load_document(find_file(name, beside)).data
+        except ConfigError as error:
+            raise document.error(path, str(error)) from None
+    raise document.error(
+        path,
+        f"found unknown system '{name}'{nearest(name, names)}; "
+        f"allowed: {choices_text(names)}, or a YAML file",
+    )
+
+
+def _leaves(data: Mapping[str, Any], prefix: str = "") -> list[str]:
+    found: list[str] = []
+    for key, value in data.items():
+        name = f"{prefix}{key}"
+        if isinstance(value, Mapping):
+            found += [] if name == _SOURCES else _leaves(value, f"{name}.")
+        else:
+            found.append(name)
+    return found
+
+
+def _touched(key: str, changed: list[str]) -> bool:
+    return any(key == other or key.startswith(f"{other}.") for other in changed)

@@ -1,0 +1,122 @@
+"""Definition of a run: workload x system x policies, what to sweep, what to record."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, ConfigDict, Field, field_validator, model_validator
+
+from g10sim.config.behaviour import BehaviourSpec
+from g10sim.config.quantities import Duration, Spec
+from g10sim.config.system import SystemSpec
+
+Table = Literal["summary", "kernels", "migrations", "memory", "timeline"]
+
+
+def _listed(value: object) -> object:
+    return [value] if isinstance(value, str) else value
+
+
+def _named(value: object) -> object:
+    return {"name": value} if isinstance(value, str) else value
+
+
+Iterations = Annotated[int, Field(strict=True, ge=1, le=10_000, description="how often the trace is run")]
+
+
+class JobSpec(Spec):
+    """One job: a trace that a GPU runs some iterations of, from its arrival on."""
+
+    trace: str = Field(min_length=1, description="trace file")
+    arrival: Duration = Field(
+        default=0,
+        validate_default=False,
+        json_schema_extra={"default": "0 s"},
+        description="when the job may start",
+    )
+    gpu: int = Field(default=0, strict=True, ge=0, description="GPU it runs on")
+    iterations: Iterations = 2
+
+
+class WorkloadSpec(Spec):
+    """What runs: one trace at a time (``trace``), or several jobs together (``jobs``)."""
+
+    trace: Annotated[tuple[str, ...], BeforeValidator(_listed)] = Field(
+        default=(), description="trace file, glob pattern, or a list of them: one run per trace"
+    )
+    iterations: Iterations = 2
+    jobs: tuple[JobSpec, ...] = Field(default=(), description="jobs of one run, together on the machine")
+
+    @model_validator(mode="after")
+    def _one_kind(self) -> WorkloadSpec:
+        if self.trace and self.jobs:
+            raise ValueError("found both 'trace' and 'jobs'; allowed: one of them")
+        if not self.trace and not self.jobs:
+            raise ValueError("found neither 'trace' nor 'jobs'; allowed: one of them, not empty")
+        if self.jobs and "iterations" in self.model_fields_set:
+            raise ValueError("found 'iterations' beside 'jobs'; allowed: iterations of each job")
+        return self
+
+
+class PolicySpec(Spec):
+    """A policy by name (or ``module:Class``); the other keys are its parameters."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+
+    name: str = Field(min_length=1, description="policy key, or module:Class")
+
+    def as_mapping(self) -> dict[str, Any]:
+        """Name and parameters, as the registry of policies takes them."""
+        return {"name": self.name, **(self.model_extra or {})}
+
+
+class RunConfig(Spec):
+    """One run configuration; every cell is a trace under a policy on a system."""
+
+    name: str = Field(default="run", min_length=1, description="name of the run, a column of the results")
+    workload: WorkloadSpec = Field(description="what is simulated")
+    system: SystemSpec = Field(description="machine: a preset, a mapping, or a preset with changes")
+    policies: tuple[Annotated[PolicySpec, BeforeValidator(_named)], ...] = Field(
+        min_length=1, description="policies to compare"
+    )
+    sweep: dict[str, tuple[Any, ...]] = Field(
+        default_factory=dict, description="values of dotted keys; every combination is run"
+    )
+    seed: int = Field(default=0, strict=True, ge=0, description="seed of everything random")
+    record: tuple[Table, ...] = Field(default=("summary",), description="tables to write")
+    compat: BehaviourSpec = Field(
+        default_factory=BehaviourSpec,
+        description="behaviour of memory management: a preset, a mapping, or a preset with changes",
+    )
+    output: str | None = Field(default=None, min_length=1, description="directory of the results")
+
+    @field_validator("policies")
+    @classmethod
+    def _distinct(cls, policies: tuple[PolicySpec, ...]) -> tuple[PolicySpec, ...]:
+        for position, policy in enumerate(policies):
+            if policy in policies[:position]:
+                raise ValueError(f"found policy '{policy.name}' twice with equal parameters; allowed: once")
+        return policies
+
+    @field_validator("sweep")
+    @classmethod
+    def _filled(cls, sweep: dict[str, tuple[Any, ...]]) -> dict[str, tuple[Any, ...]]:
+        for key, values in sweep.items():
+            if not values:
+                raise ValueError(f"found no values for '{key}'; allowed: a list with at least one")
+        return sweep
+
+    @model_validator(mode="after")
+    def _jobs_fit(self) -> RunConfig:
+        for position, job in enumerate(self.workload.jobs):
+            if job.gpu >= self.system.gpu.count:
+                raise ValueError(
+                    f"workload.jobs.{position}.gpu: found {job.gpu}; allowed: 0 to "
+                    f"{self.system.gpu.count - 1} (system.gpu.count is {self.system.gpu.count})"
+                )
+        return self
+
+    @property
+    def tables(self) -> tuple[str, ...]:
+        """Tables to record beyond the summary."""
+        return tuple(table for table in dict.fromkeys(self.record) if table != "summary")

@@ -1,0 +1,66 @@
+"""JSON Schema of a run configuration, generated from its definition: editors complete and check with it."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+from g10sim.config.behaviour import PRESETS, BehaviourSpec
+from g10sim.config.presets import PRESET_KEY, system_names
+from g10sim.config.run import RunConfig
+from g10sim.config.system import SystemSpec
+
+_REFERENCE = "#/$defs/"
+
+
+def run_schema() -> dict[str, Any]:
+    """Return the JSON Schema (draft 2020-12) of a run configuration as it is written in YAML."""
+    schema = RunConfig.model_json_schema()
+    schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
+    schema["title"] = "g10sim run configuration"
+    definitions: dict[str, Any] = schema["$defs"]
+    keys = schema["properties"]
+    for key, model, names in (
+        ("system", SystemSpec, list(system_names())),
+        ("compat", BehaviourSpec, sorted(PRESETS)),
+    ):
+        changes = _changes(model.__name__, definitions, names)
+        whole = {"$ref": f"{_REFERENCE}{model.__name__}"}
+        keys[key] = {
+            "description": keys[key].get("description", ""),
+            "anyOf": [{"type": "string", "examples": names}, whole, {"$ref": f"{_REFERENCE}{changes}"}],
+        }
+    definitions["SystemSpec"]["required"].remove("name")
+    named = {"type": "string", "description": "policy key, or module:Class"}
+    keys["policies"]["items"] = {"anyOf": [named, keys["policies"]["items"]]}
+    trace = definitions["WorkloadSpec"]["properties"]["trace"]
+    trace["anyOf"] = [{"type": "string"}, {"type": trace.pop("type"), "items": trace.pop("items")}]
+    return schema
+
+
+def _changes(name: str, definitions: dict[str, Any], presets: list[str]) -> str:
+    """Define a preset with changes: every key of the model optional, ``preset`` required."""
+    pending = [name]
+    while pending:
+        current = pending.pop()
+        target = f"{current}Changes"
+        if target in definitions:
+            continue
+        changes = copy.deepcopy(definitions[current])
+        changes.pop("required", None)
+        pending += _redirect(changes)
+        definitions[target] = changes
+    top = definitions[f"{name}Changes"]
+    top["properties"] = {PRESET_KEY: {"type": "string", "examples": presets}, **top["properties"]}
+    top["required"] = [PRESET_KEY]
+    return f"{name}Changes"
+
+
+def _redirect(changes: dict[str, Any]) -> list[str]:
+    """Let direct references to other models point to their changeable form; return those models."""
+    found: list[str] = []
+    for value in changes.get("properties", {}).values():
+        if "$ref" in value:
+            found.append(value["$ref"].removeprefix(_REFERENCE))
+            value["$ref"] += "Changes"
+    return found
