@@ -1,0 +1,123 @@
+"""Structural rules that every trace keeps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from g10sim.errors import TraceError
+from g10sim.trace.model import Kernel, Tensor, TensorKind, Trace
+
+_LARGEST_SUM = 2**63 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """A broken rule: in tensor or kernel number ``index``, or in the trace as a whole (index -1)."""
+
+    subject: Literal["tensor", "kernel", "trace"]
+    index: int
+    message: str
+
+    def __str__(self) -> str:
+        return self.message if self.subject == "trace" else f"{self.subject} {self.index}: {self.message}"
+
+
+def problems(trace: Trace) -> Iterator[Problem]:
+    """Yield every broken rule, those of the whole trace first, then tensors, then kernels.
+
+    The rules: ids count up from 0; tensors have at least one byte; kernels name known tensors, each at
+    most once among the inputs and once among the outputs; durations are not negative and not all zero;
+    duration <= outputs_faulting <= all_faulting; and a tensor is written before it is read unless its
+    contents come from before the iteration (persistent) or from outside (kind input).
+    """
+    yield from _trace_problems(trace)
+    for index, tensor in enumerate(trace.tensors):
+        if message := _tensor_problem(index, tensor):
+            yield Problem("tensor", index, message)
+    exists = [tensor.persistent or tensor.kind is TensorKind.INPUT for tensor in trace.tensors]
+    for index, kernel in enumerate(trace.kernels):
+        if message := _kernel_problem(index, kernel, exists, trace.tensors):
+            yield Problem("kernel", index, message)
+        for output in kernel.outputs:
+            if 0 <= output < len(exists):
+                exists[output] = True
+
+
+def check_trace(trace: Trace, place: str = "trace") -> None:
+    """Raise TraceError for the first broken rule; ``place`` (a file name) starts its message."""
+    for problem in problems(trace):
+        raise TraceError(f"{place}: {problem}")
+
+
+def _trace_problems(trace: Trace) -> Iterator[Problem]:
+    def problem(message: str) -> Problem:
+        return Problem("trace", -1, message)
+
+    if trace.batch_size < 1:
+        yield problem(f"found batch_size {trace.batch_size}; allowed: at least 1")
+    if trace.ticks_per_second < 1:
+        yield problem(f"found ticks_per_second {trace.ticks_per_second}; allowed: at least 1")
+    if not trace.kernels:
+        yield problem("found no kernels; allowed: at least one")
+    elif not any(kernel.duration for kernel in trace.kernels):
+        yield problem("found only kernels of duration 0; allowed: at least one that takes time")
+    if sum(tensor.size_bytes for tensor in trace.tensors) > _LARGEST_SUM:
+        yield problem("found tensors of more than 2^63-1 bytes together; allowed: at most that")
+    if (
+        sum(max(k.duration, k.fault_profile.all_faulting if k.fault_profile else 0) for k in trace.kernels)
+        > _LARGEST_SUM
+    ):
+        yield problem("found durations of more than 2^63-1 ticks together; allowed: at most that")
+
+
+def _tensor_problem(index: int, tensor: Tensor) -> str:
+    if tensor.id != index:
+        return f"found id {tensor.id}; allowed: {index} (ids count up from 0)"
+    if tensor.size_bytes < 1:
+        return f"'{tensor.name}': found size_bytes {tensor.size_bytes}; allowed: at least 1"
+    return ""
+
+
+def _kernel_problem(index: int, kernel: Kernel, exists: list[bool], tensors: tuple[Tensor, ...]) -> str:
+    if kernel.id != index:
+        return f"found id {kernel.id}; allowed: {index} (ids count up from 0)"
+    message = _number_problem(kernel)
+    message = message or _reference_problem("inputs", kernel.inputs, len(tensors))
+    message = message or _reference_problem("outputs", kernel.outputs, len(tensors))
+    if not message:
+        for tensor in kernel.inputs:
+            if not exists[tensor]:
+                message = (
+                    f"reads tensor {tensor} ('{tensors[tensor].name}') before it exists; "
+                    "allowed: a tensor that an earlier kernel wrote, a persistent one, or one of kind input"
+                )
+                break
+    return f"'{kernel.name}': {message}" if message else ""
+
+
+def _number_problem(kernel: Kernel) -> str:
+    if kernel.duration < 0:
+        return f"found duration {kernel.duration}; allowed: 0 or more"
+    if kernel.flops < 0:
+        return f"found flops {kernel.flops}; allowed: 0 or more"
+    if kernel.moved_bytes < 0:
+        return f"found moved_bytes {kernel.moved_bytes}; allowed: 0 or more"
+    profile = kernel.fault_profile
+    if profile and not kernel.duration <= profile.outputs_faulting <= profile.all_faulting:
+        return (
+            f"found fault_profile ({profile.outputs_faulting}, {profile.all_faulting}) with duration "
+            f"{kernel.duration}; allowed: duration <= outputs_faulting <= all_faulting"
+        )
+    return ""
+
+
+def _reference_problem(what: str, references: tuple[int, ...], count: int) -> str:
+    if references and (min(references) < 0 or max(references) >= count):
+        unknown = next(tensor for tensor in references if not 0 <= tensor < count)
+        return f"found unknown tensor {unknown} among its {what}; allowed: 0 to {count - 1}"
+    if len(set(references)) != len(references):
+        twice = next(tensor for tensor in references if references.count(tensor) > 1)
+        return f"found tensor {twice} twice among its {what}; allowed: once"
+    return ""

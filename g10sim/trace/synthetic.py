@@ -1,0 +1,162 @@
+"""Small traces with known answers, and big or random ones for tests and measurements."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+from g10sim.trace.model import Kernel, Phase, Tensor, TensorKind, TimeSource, Trace
+
+TICKS_PER_SECOND = 10**9
+"""Time base of every synthetic trace: durations are nanoseconds."""
+
+
+class TraceBuilder:
+    """Puts a trace together one tensor and one kernel at a time; ids are handed out in order."""
+
+    def __init__(self, model: str, batch_size: int = 1, ticks_per_second: int = TICKS_PER_SECOND) -> None:
+        self._model = model
+        self._batch_size = batch_size
+        self._ticks_per_second = ticks_per_second
+        self._tensors: list[Tensor] = []
+        self._kernels: list[Kernel] = []
+
+    def tensor(self, name: str, size_bytes: int, kind: TensorKind, *, persistent: bool = False) -> int:
+        """Add a tensor; returns its id."""
+        tensor = Tensor(len(self._tensors), name, size_bytes, kind, persistent)
+        self._tensors.append(tensor)
+        return tensor.id
+
+    def kernel(
+        self,
+        name: str,
+        duration: int,
+        inputs: Sequence[int],
+        outputs: Sequence[int],
+        phase: Phase = Phase.OTHER,
+        layer: str = "",
+    ) -> int:
+        """Add a kernel (duration in ticks) after the ones already there; returns its id."""
+        kernel = Kernel(
+            id=len(self._kernels),
+            name=name,
+            duration=duration,
+            inputs=tuple(inputs),
+            outputs=tuple(outputs),
+            phase=phase,
+            layer=layer,
+            time_source=TimeSource.SYNTHETIC,
+        )
+        self._kernels.append(kernel)
+        return kernel.id
+
+    def build(self) -> Trace:
+        """Return the trace; it is not checked."""
+        return Trace(
+            model=self._model,
+            batch_size=self._batch_size,
+            ticks_per_second=self._ticks_per_second,
+            tensors=tuple(self._tensors),
+            kernels=tuple(self._kernels),
+            origin={"source": "synthetic"},
+        )
+
+
+def chain(
+    layers: int,
+    *,
+    activation_bytes: int = 1 << 20,
+    weight_bytes: int = 1 << 18,
+    workspace_bytes: int = 0,
+    forward_ticks: int = 1_000_000,
+    backward_ticks: int = 2_000_000,
+    optimizer_ticks: int = 100_000,
+) -> Trace:
+    """Training of a plain chain of layers: forward, backward and update kernels, all layers alike.
+
+    Layer i of n reads activation i and weight i and writes activation i+1; its backward kernel reads
+    activations i and i+1 (saved), the gradient of activation i+1 and weight i, and writes the gradients
+    of activation i and of weight i; its update kernel follows at once. Known answers: 3n kernels,
+    n * (forward + backward + optimizer) ticks, activation i lives from kernel i-1 to the backward kernel
+    of layer i-1 at n + 2(n-i), and the footprint is that of the peak at the last forward kernel. The loss
+    gradient is born in the first backward kernel's place as an input from outside.
+    """
+    builder = TraceBuilder(f"chain{layers}")
+    weights = [
+        builder.tensor(f"layer{i}.weight", weight_bytes, TensorKind.WEIGHT, persistent=True)
+        for i in range(layers)
+    ]
+    activations = [builder.tensor("input", activation_bytes, TensorKind.INPUT)]
+    activations += [
+        builder.tensor(f"layer{i}.output", activation_bytes, TensorKind.ACTIVATION) for i in range(layers)
+    ]
+
+    def scratch(name: str) -> list[int]:
+        return [builder.tensor(name, workspace_bytes, TensorKind.WORKSPACE)] if workspace_bytes else []
+
+    for i in range(layers):
+        outputs = [activations[i + 1], *scratch(f"layer{i}.forward.workspace")]
+        inputs = [weights[i], activations[i]]
+        builder.kernel("Forward", forward_ticks, inputs, outputs, Phase.FORWARD, f"layer{i}")
+    gradient = builder.tensor("loss.gradient", activation_bytes, TensorKind.INPUT)
+    for i in reversed(range(layers)):
+        inputs = [weights[i], activations[i], activations[i + 1], gradient]
+        gradient = builder.tensor(f"layer{i}.input.gradient", activation_bytes, TensorKind.TEMPORARY)
+        update = builder.tensor(f"layer{i}.weight.gradient", weight_bytes, TensorKind.GRADIENT)
+        outputs = [gradient, update, *scratch(f"layer{i}.backward.workspace")]
+        builder.kernel("Backward", backward_ticks, inputs, outputs, Phase.BACKWARD, f"layer{i}")
+        inputs = [weights[i], update]
+        builder.kernel("Update", optimizer_ticks, inputs, [weights[i]], Phase.OPTIMIZER, f"layer{i}")
+    return builder.build()
+
+
+def long_chain(kernels: int, *, tensor_bytes: int = 1 << 20, live_tensors: int = 64) -> Trace:
+    """Return a trace of ``kernels`` kernels whose size grows in number only: for measuring cost.
+
+    Kernel k writes tensor k+1 and reads tensors k and, once there are so many, k - ``live_tensors``:
+    every tensor has one inactive period of ``live_tensors`` - 1 kernels, and ``live_tensors`` + 2 tensors
+    are alive at a time. Tensor 0 comes from outside. Durations are 10 us.
+    """
+    builder = TraceBuilder(f"long_chain{kernels}")
+    builder.tensor("input", tensor_bytes, TensorKind.INPUT)
+    for k in range(kernels):
+        output = builder.tensor(f"activation{k}", tensor_bytes, TensorKind.ACTIVATION)
+        inputs = [k] if k < live_tensors else [k, k - live_tensors]
+        builder.kernel("Step", 10_000, inputs, [output], Phase.FORWARD)
+    return builder.build()
+
+
+def random_trace(
+    seed: int, *, kernels: int = 30, largest_tensor_bytes: int = 8 << 20, longest_ticks: int = 1_000_000
+) -> Trace:
+    """Draw a valid trace: weights, inputs, in-place updates, workspaces, reuse at any distance.
+
+    The same arguments give the same trace. At least one kernel takes time.
+    """
+    draw = random.Random(seed)
+    builder = TraceBuilder(f"random{seed}", batch_size=draw.randint(1, 1024))
+
+    def size_bytes() -> int:
+        return draw.choice([1, draw.randint(1, 8192), draw.randint(1, largest_tensor_bytes)])
+
+    readable = [
+        builder.tensor(f"weight{i}", size_bytes(), TensorKind.WEIGHT, persistent=True)
+        for i in range(draw.randint(0, 4))
+    ]
+    readable += [
+        builder.tensor(f"input{i}", size_bytes(), TensorKind.INPUT) for i in range(draw.randint(1, 3))
+    ]
+    for k in range(kernels):
+        inputs = draw.sample(readable, min(len(readable), draw.randint(0, 4)))
+        outputs = [
+            builder.tensor(f"activation{k}.{i}", size_bytes(), TensorKind.ACTIVATION)
+            for i in range(draw.randint(0, 2))
+        ]
+        readable += outputs
+        if inputs and draw.random() < 0.2:
+            outputs.append(draw.choice(inputs))
+        if draw.random() < 0.3:
+            outputs.append(builder.tensor(f"workspace{k}", size_bytes(), TensorKind.WORKSPACE))
+        phase = draw.choice(list(Phase))
+        builder.kernel(f"Kernel{k}", draw.randint(1, longest_ticks), inputs, outputs, phase, f"layer{k // 3}")
+    return builder.build()
