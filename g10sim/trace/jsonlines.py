@@ -3,19 +3,30 @@
 from __future__ import annotations
 
 import gzip
+import hashlib
 import io
 import json
 import os
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
+from enum import Enum
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NoReturn, TypeVar
 
 from g10sim.errors import G10SimError
 
 _GZIP_MAGIC = b"\x1f\x8b"
 _SHOWN_CHARACTERS = 60
+UNHASHED_KEYS = ("sha256", "origin")
+_TYPE_NAMES = {
+    str: "a text",
+    int: "an integer",
+    bool: "true or false",
+    list: "a list of integers",
+    dict: "an object of texts",
+}
+_Choice = TypeVar("_Choice", bound=Enum)
 _LINE_ENDS = ("\n", "\r\n", "")
 
 _encode = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
@@ -85,6 +96,133 @@ def decode_line(path: Path, number: int, line: bytes, error: type[G10SimError]) 
         text = decode_text(path, number, line, error)
         raise error(f"{path}: line {number}: found {shown(text)}; allowed: one JSON object")
     return record
+
+
+class Fields:
+    """Keys that a kind of line may have: their types, which are required, and defaults of the others."""
+
+    def __init__(self, required: dict[str, type], optional: dict[str, tuple[type, Any]]) -> None:
+        self.types = required | {key: kind for key, (kind, _) in optional.items()}
+        self.required = frozenset(required)
+        self.defaults = {key: default for key, (_, default) in optional.items()}
+
+
+class RecordReader:
+    """Reads a file of a header and records line by line, hashes it and knows the place for messages.
+
+    Every method raises the error class given here, naming file and line.
+    """
+
+    def __init__(self, path: Path, error: type[G10SimError]) -> None:
+        self._path = path
+        self._error = error
+        self._lines = read_lines(path, error)
+        self._number = 0
+        self._digest = hashlib.sha256()
+        self._expected_hash = ""
+        self._accepted_shapes: set[tuple[object, ...]] = set()
+
+    def header(self, name: str, version: int, allowed: Fields, counts: tuple[str, ...]) -> dict[str, Any]:
+        """Read the first line; ``counts`` are the keys that say how many records follow."""
+        record = self._record("a header")
+        if record.get("format") != name:
+            self.fail(f"found format {shown(record.get('format'))}; allowed: {name!r}")
+        found = record.get("version")
+        if type(found) is not int or found != version:
+            self.fail(f"found version {shown(found)}; allowed: {version}")
+        header = self.fields(record, allowed)
+        for key in counts:
+            if header[key] < 0:
+                self.fail(f"{key}: found {header[key]}; allowed: 0 or more")
+        self._expected_hash = header["sha256"]
+        identity = {key: value for key, value in record.items() if key not in UNHASHED_KEYS}
+        self._digest.update(encode_line(identity).encode("ascii"))
+        return header
+
+    def record(self, subject: str, allowed: Fields) -> dict[str, Any]:
+        """Read the next line, which must have a key ``subject``; left-out keys get their defaults."""
+        record = self._record(f"a {subject} (the header promises more)")
+        if subject not in record:
+            self.fail(f"found {shown(record)}; allowed: a {subject} (the header promises more)")
+        return self.fields(record, allowed)
+
+    def _record(self, wanted: str) -> dict[str, Any]:
+        line = next(self._lines, None)
+        self._number += 1
+        if line is None:
+            self.fail(f"found the end of the file; allowed: {wanted}")
+        if self._number > 1:
+            self._digest.update(line)
+        return decode_line(self._path, self._number, line, self._error)
+
+    def finish(self, promised: str) -> None:
+        """Make sure that nothing follows."""
+        line = next(self._lines, None)
+        if line is not None:
+            self._number += 1
+            text = decode_text(self._path, self._number, line, self._error)
+            self.fail(f"found {shown(text)}; allowed: nothing (the header promises {promised})")
+
+    def check_hash(self, canonical_hash: Callable[[], str]) -> None:
+        """Compare the header's hash with the file as it stands or, failing that, its canonical form.
+
+        The same contents written with other spacing or key order are still the same contents.
+        """
+        if self._expected_hash in ("", self._digest.hexdigest()):
+            return
+        found = canonical_hash()
+        if self._expected_hash != found:
+            self._number = 1
+            self.fail(
+                f"found contents with sha256 {found}; allowed: {shown(self._expected_hash)}, "
+                "as the header says (the file was changed after it was written)"
+            )
+
+    def fields(self, record: dict[str, Any], allowed: Fields) -> dict[str, Any]:
+        """Check keys and types of a record and fill in defaults."""
+        # Lines of one file have few shapes, so each shape is judged once.
+        shape = (allowed, *record, *map(type, record.values()))
+        if shape not in self._accepted_shapes:
+            self._check_fields(record, allowed)
+            self._accepted_shapes.add(shape)
+        return allowed.defaults | record
+
+    def _check_fields(self, record: dict[str, Any], allowed: Fields) -> None:
+        types = allowed.types
+        for key, value in record.items():
+            if key not in types:
+                self.fail(f"found unknown key {shown(key)}; allowed: {', '.join(types)}")
+            if type(value) is not types[key]:
+                self.fail(f"{key}: found {shown(value)}; allowed: {_TYPE_NAMES[types[key]]}")
+        for key in types:
+            if key in allowed.required and key not in record:
+                self.fail(f"found no {key}; allowed: {key} with {_TYPE_NAMES[types[key]]}")
+
+    def choice(self, key: str, value: str, allowed: Mapping[str, _Choice]) -> _Choice:
+        """Translate one of a few words."""
+        found = allowed.get(value)
+        if found is None:
+            self.fail(f"{key}: found {shown(value)}; allowed: {', '.join(allowed)}")
+        return found
+
+    def integers(self, key: str, values: list[Any]) -> tuple[int, ...]:
+        """Check that a list holds integers only."""
+        for value in values:
+            if type(value) is not int:
+                self.fail(f"{key}: found {shown(value)} in a list; allowed: integers")
+        return tuple(values)
+
+    def fail(self, message: str) -> NoReturn:
+        """Raise the error for the line read last."""
+        raise self._error(f"{self._path}: line {self._number}: {message}")
+
+
+def hash_lines(lines: Iterable[str]) -> str:
+    """SHA-256 (hexadecimal) of canonical lines; the first must be a header without its unhashed keys."""
+    digest = hashlib.sha256()
+    for line in lines:
+        digest.update(line.encode("ascii"))
+    return digest.hexdigest()
 
 
 def write_lines(path: Path, lines: Iterable[str], error: type[G10SimError]) -> None:
