@@ -1,1 +1,42 @@
-"""Cycle-level simulation of one unified memory made of GPU HBM, host DRAM and flash."""
+"""g10sim: simulates training on a unified memory of GPU, host and flash, cycle by cycle.
+
+The names below are the Python interface; they are loaded when first used, so that importing a part of
+the package costs no more than that part.
+"""
+
+from __future__ import annotations
+
+import importlib
+from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from g10sim.api import Result, read_results, run, simulate, system
+    from g10sim.trace.format import load_trace, save_trace
+
+try:
+    __version__ = version("g10sim")
+except PackageNotFoundError:  # used from a source tree that was never installed
+    __version__ = "0"
+
+__all__ = ["Result", "load_trace", "read_results", "run", "save_trace", "simulate", "system", "__version__"]
+
+_HOMES = {
+    "Result": "g10sim.api",
+    "read_results": "g10sim.api",
+    "run": "g10sim.api",
+    "simulate": "g10sim.api",
+    "system": "g10sim.api",
+    "load_trace": "g10sim.trace.format",
+    "save_trace": "g10sim.trace.format",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'g10sim' has no attribute '{name}'")
+    return getattr(importlib.import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -21,6 +21,11 @@ def load_run(path: Path, settings: Iterable[str] = ()) -> Document:
     """
     document = load_document(path)
     document.data.setdefault("name", path.stem)
+    return with_settings(document, settings)
+
+
+def with_settings(document: Document, settings: Iterable[str]) -> Document:
+    """Return a copy with ``dotted.key=value`` settings laid over it, in order. Raises ConfigError."""
     for setting in settings:
         document = _with_setting(document, setting)
     return document

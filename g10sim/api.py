@@ -1,0 +1,152 @@
+"""The Python interface: simulate one workload in this process, or run a configuration with workers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from g10sim.config.behaviour import BehaviourSpec
+from g10sim.config.document import Document
+from g10sim.config.load import load_run, with_settings
+from g10sim.config.presets import load_behaviour, load_system
+from g10sim.config.system import SystemSpec
+from g10sim.errors import ConfigError
+from g10sim.experiment.cells import make_policy
+from g10sim.experiment.execution import simulate as simulate_workload
+from g10sim.experiment.results import read_results
+from g10sim.experiment.run import Outcome, run_experiment
+from g10sim.policies.base import Policy
+from g10sim.registry import choices_text, nearest
+from g10sim.sim.recorder import RunRecords
+from g10sim.stats.summary import Row
+from g10sim.stats.tables import TABLES, kernels_table, memory_table, migrations_table
+from g10sim.stats.timeline import chrome_trace
+from g10sim.trace.format import load_trace
+from g10sim.trace.model import Trace
+from g10sim.trace.workload import Job, Workload
+
+__all__ = ["Outcome", "Result", "load_trace", "read_results", "run", "simulate", "system"]
+
+_RECORDS = ("summary", *TABLES)
+
+
+@dataclass(frozen=True)
+class Result:
+    """What :func:`simulate` returns.
+
+    ``rows`` has one summary per job. ``records`` are the plain records that the tables are made of.
+    """
+
+    workload: Workload
+    system: SystemSpec
+    records: RunRecords
+    rows: tuple[Row, ...]
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """Metrics of the first (usually only) job, by the column names of results.csv."""
+        return dict(self.rows[0])
+
+    @property
+    def performance(self) -> float:
+        """Ideal time over execution time of the first job: 1.0 is a GPU with unlimited memory."""
+        return float(self.rows[0]["performance"])
+
+    @cached_property
+    def kernels(self) -> pd.DataFrame:
+        """One row per kernel execution; empty unless ``record`` had 'kernels'."""
+        return kernels_table(self.records.kernels)
+
+    @cached_property
+    def migrations(self) -> pd.DataFrame:
+        """One row per migration; empty unless ``record`` had 'migrations'."""
+        return migrations_table(self.records.migrations)
+
+    @cached_property
+    def memory(self) -> pd.DataFrame:
+        """One row per change of memory in use; empty unless ``record`` had 'memory'."""
+        return memory_table(self.records.memory)
+
+    def timeline(self) -> dict[str, Any]:
+        """Chrome trace (for ui.perfetto.dev) of the recorded kernels and migrations."""
+        clock = self.system.gpu.clock
+        return chrome_trace(self.workload, clock, self.records.kernels, self.records.migrations)
+
+
+def system(name: str | Mapping[str, Any], **changes: Any) -> SystemSpec:
+    """Make a system from a preset's name (or a mapping), with changes such as ``host={"memory": "64 GiB"}``.
+
+    Raises ConfigError naming the dotted key, what was found and what is allowed.
+    """
+    spec: dict[str, Any] = {"preset": name} if isinstance(name, str) else dict(name)
+    return load_system({**spec, **changes})
+
+
+def simulate(
+    trace: Trace | Workload | str | Path,
+    system: SystemSpec | str | Mapping[str, Any],
+    policy: Policy | str | Mapping[str, Any],
+    *,
+    iterations: int = 2,
+    compat: BehaviourSpec | str | Mapping[str, Any] | None = None,
+    seed: int = 0,
+    record: Iterable[str] = ("summary",),
+    check: bool = False,
+) -> Result:
+    """Simulate a trace (a Trace, a file, or a Workload of jobs) on a system under a policy.
+
+    ``record`` names tables to keep beside the summary: kernels, migrations, memory. ``check`` tests every
+    invariant on the way. Raises UnsupportedError when the policy cannot run the workload, and other
+    errors of :mod:`g10sim.errors` for bad input.
+    """
+    tables = tuple(record)
+    for table in tables:
+        if table not in _RECORDS:
+            raise ConfigError(
+                f"record: found {table!r}{nearest(str(table), _RECORDS)}; allowed: {choices_text(_RECORDS)}"
+            )
+    if isinstance(iterations, bool) or not isinstance(iterations, int) or iterations < 1:
+        raise ConfigError(f"iterations: found {iterations!r}; allowed: a whole number from 1")
+    machine = load_system(system)
+    if not isinstance(policy, Policy):
+        policy = make_policy({"name": policy} if isinstance(policy, str) else policy, seed)
+    workload = _workload(trace, iterations)
+    wanted = tuple(table for table in tables if table != "summary")
+    records, rows = simulate_workload(
+        workload, machine, policy, load_behaviour(compat), tables=wanted, check=check
+    )
+    return Result(workload, machine, records, tuple(rows))
+
+
+def run(
+    config: str | Path | Mapping[str, Any],
+    *,
+    output: str | Path | None = None,
+    workers: int = 1,
+    settings: Iterable[str] = (),
+    force: bool = False,
+    check: bool = False,
+) -> Outcome:
+    """Run a configuration (a YAML file or a mapping of the same form) as ``g10sim run`` does.
+
+    ``settings`` are texts ``dotted.key=value``. Finished cells in the output directory are reused unless
+    ``force``. Raises ConfigError, PolicyError or TraceError before anything runs.
+    """
+    if isinstance(config, Mapping):
+        document = with_settings(Document(dict(config), ""), settings)
+    else:
+        document = load_run(Path(config), settings)
+    directory = None if output is None else Path(output)
+    return run_experiment(document, output=directory, workers=workers, force=force, check=check)
+
+
+def _workload(trace: Trace | Workload | str | Path, iterations: int) -> Workload:
+    if isinstance(trace, Workload):
+        return trace
+    loaded = trace if isinstance(trace, Trace) else load_trace(trace)
+    return Workload((Job(loaded, iterations=iterations),))

@@ -1,0 +1,170 @@
+"""A cell: one workload under one policy on one system, with everything that decides its result."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import g10sim
+from g10sim.config.behaviour import BehaviourSpec
+from g10sim.config.system import SystemSpec
+from g10sim.errors import G10SimError, PolicyError
+from g10sim.policies import registry
+from g10sim.policies.base import Policy
+from g10sim.trace.format import load_trace
+from g10sim.trace.workload import Job, Workload
+from g10sim.units import duration_to_cycles
+
+FILE_PARAMETER_SUFFIX = "_file"
+"""Ending of the names of policy parameters that are paths of files."""
+
+_DECIDES_NO_RESULT = ("cli", "capture", "plots", "data")
+
+
+@dataclass(frozen=True)
+class TraceInput:
+    """A trace file: its name in the configuration, where it lies, and what identifies its contents."""
+
+    name: str
+    path: str
+    sha256: str
+    model: str
+    batch_size: int
+
+
+@dataclass(frozen=True)
+class CellJob:
+    """One job of a cell; ``arrival_picoseconds`` after the start of the simulation."""
+
+    trace: TraceInput
+    iterations: int = 2
+    gpu: int = 0
+    arrival_picoseconds: int = 0
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One simulation of an experiment.
+
+    ``policy`` has the key ``name`` and the parameters; with ``reference_plan`` the policy follows that
+    plan of the published simulator instead. ``swept`` holds the values of swept keys as text.
+    ``tables`` names the records to keep. ``key`` is equal for two cells where results are.
+    """
+
+    index: int
+    name: str
+    label: str
+    jobs: tuple[CellJob, ...]
+    system: SystemSpec
+    behaviour: BehaviourSpec
+    policy: Mapping[str, Any]
+    reference_plan: str | None = None
+    swept: Mapping[str, str] = field(default_factory=dict)
+    seed: int = 0
+    tables: tuple[str, ...] = ()
+    check: bool = False
+    one_job: bool = True
+
+    @property
+    def key(self) -> str:
+        """SHA-256 (hexadecimal) over everything that decides the result, the program included."""
+        text = json.dumps(self._identity(), sort_keys=True, default=str)
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    def workload(self) -> Workload:
+        """Load the traces. Raises TraceError."""
+        clock = self.system.gpu.clock
+        return Workload(
+            tuple(
+                Job(
+                    load_trace(job.trace.path),
+                    job.gpu,
+                    duration_to_cycles(job.arrival_picoseconds, clock),
+                    job.iterations,
+                )
+                for job in self.jobs
+            )
+        )
+
+    def make_policy(self) -> Policy:
+        """Make a fresh policy. Raises PolicyError or ConfigError."""
+        if self.reference_plan is not None:
+            return registry.find(self.policy["name"]).with_reference_plan(Path(self.reference_plan))
+        return make_policy(self.policy, self.seed)
+
+    def _identity(self) -> dict[str, Any]:
+        system = self.system.model_dump(mode="json", exclude={"name", "description", "sources"})
+        return {
+            "program": program_hash(),
+            "jobs": [
+                [job.trace.sha256, job.iterations, job.gpu, job.arrival_picoseconds] for job in self.jobs
+            ],
+            "system": system,
+            "behaviour": self.behaviour.model_dump(mode="json"),
+            "policy": dict(self.policy),
+            "files": {name: _file_hash(Path(name)) for name in self._files()},
+            "plug-in": plugin_hash(self.policy["name"]),
+            "seed": self.seed,
+            "tables": sorted(self.tables),
+            "check": self.check,
+        }
+
+    def _files(self) -> Iterator[str]:
+        if self.reference_plan is not None:
+            yield self.reference_plan
+        for parameter, value in self.policy.items():
+            if parameter.endswith(FILE_PARAMETER_SUFFIX) and isinstance(value, str):
+                yield value
+
+
+def make_policy(spec: Mapping[str, Any], seed: int) -> Policy:
+    """Make a policy from its name and parameters; one that takes a ``seed`` gets that of the run.
+
+    Raises PolicyError or ConfigError, also for a plug-in whose constructor raises.
+    """
+    try:
+        if "seed" not in spec and "seed" in registry.find(spec["name"]).parameter_names():
+            spec = {**spec, "seed": seed}
+        return registry.create(spec)
+    except G10SimError:
+        raise
+    except Exception as error:
+        raise PolicyError(
+            f"policy '{spec['name']}': its constructor raised {type(error).__name__}: {error}"
+        ) from error
+
+
+@cache
+def program_hash() -> str:
+    """Hash of the sources that decide results: an edited simulator does not reuse old cells."""
+    package = Path(g10sim.__file__).parent
+    digest = hashlib.sha256(g10sim.__version__.encode())
+    for path in sorted(package.rglob("*.py")):
+        name = path.relative_to(package)
+        if name.parts[0] not in _DECIDES_NO_RESULT:
+            digest.update(str(name).encode())
+            digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+@cache
+def plugin_hash(name: str) -> str:
+    """Hash of the source file of a policy that does not come with g10sim; empty for one that does."""
+    policy = registry.find(name)
+    if policy.__module__.startswith("g10sim."):
+        return ""
+    try:
+        source = inspect.getsourcefile(policy)
+    except TypeError:  # defined at a prompt: no file to look at
+        source = None
+    return _file_hash(Path(source)) if source else ""
+
+
+def _file_hash(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""

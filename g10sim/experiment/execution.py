@@ -1,0 +1,120 @@
+"""Simulating one cell, and what is kept of it."""
+
+from __future__ import annotations
+
+import resource
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from g10sim.config.behaviour import BehaviourSpec
+from g10sim.config.system import SystemSpec
+from g10sim.errors import G10SimError, UnsupportedError
+from g10sim.experiment.cells import Cell
+from g10sim.experiment.store import CellStore
+from g10sim.policies.base import Policy
+from g10sim.sim.engine import run
+from g10sim.sim.recorder import RunRecords
+from g10sim.stats.summary import Row, summarize
+from g10sim.trace.workload import Workload
+
+OK, UNSUPPORTED, FAILED = "ok", "unsupported", "failed"
+
+_TIMELINE = "timeline"
+_TIMELINE_NEEDS = ("kernels", "migrations")
+
+
+@dataclass(frozen=True)
+class CellResult:
+    """Outcome of a cell: ``ok`` with one row per job, ``unsupported`` or ``failed`` with a message.
+
+    ``timing`` holds wall and CPU seconds, peak memory in bytes, and the worker.
+    """
+
+    status: str
+    message: str
+    rows: tuple[Row, ...]
+    timing: dict[str, Any]
+
+
+def simulate(
+    workload: Workload,
+    system: SystemSpec,
+    policy: Policy,
+    behaviour: BehaviourSpec,
+    *,
+    tables: tuple[str, ...] = (),
+    check: bool = False,
+) -> tuple[RunRecords, list[Row]]:
+    """Run a workload and summarize it: the records and one row per job.
+
+    Raises UnsupportedError, CapacityError, PolicyError, PlanError or InvariantError.
+    """
+    wanted = set(tables) - {_TIMELINE}
+    if _TIMELINE in tables:
+        wanted.update(_TIMELINE_NEEDS)
+    records = run(workload, system, policy, behaviour, record=wanted, check=check)
+    rows = summarize(
+        workload,
+        system,
+        behaviour,
+        records.iterations,
+        events=records.events,
+        moves_ahead=policy.moves_ahead,
+    )
+    return records, rows
+
+
+@dataclass(frozen=True)
+class CellTask:
+    """What a worker process needs: the cell and the directory of results."""
+
+    cell: Cell
+    directory: Path
+
+
+def run_cell(task: CellTask, slot: int) -> CellResult:
+    """Simulate a cell and store its outcome, unless it failed: a failure is tried again next time."""
+    wall, cpu = time.perf_counter(), time.process_time()
+    store = CellStore(task.directory)
+    status, message, rows = _attempt(task.cell, store)
+    timing = {
+        "wall_seconds": round(time.perf_counter() - wall, 6),
+        "cpu_seconds": round(time.process_time() - cpu, 6),
+        "peak_memory_bytes": _peak_memory_bytes(),
+        "worker": slot,
+    }
+    result = CellResult(status, message, tuple(rows), timing)
+    if status != FAILED:
+        try:
+            store.save(task.cell.key, vars(result))
+        except OSError as error:
+            return CellResult(FAILED, f"{task.directory}: cannot be written: {error.strerror}", (), timing)
+    return result
+
+
+def _attempt(cell: Cell, store: CellStore) -> tuple[str, str, list[Row]]:
+    try:
+        workload, policy = cell.workload(), cell.make_policy()
+        records, rows = simulate(
+            workload, cell.system, policy, cell.behaviour, tables=cell.tables, check=cell.check
+        )
+        store.save_tables(cell.key, cell.tables, records, workload, cell.system.gpu.clock)
+    except UnsupportedError as error:
+        return UNSUPPORTED, _one_line(error), []
+    except G10SimError as error:
+        return FAILED, _one_line(error), []
+    except Exception as error:
+        return FAILED, f"internal error: {type(error).__name__}: {_one_line(error)}", []
+    return OK, "", rows
+
+
+def _one_line(error: BaseException) -> str:
+    return " ".join(str(error).split())
+
+
+def _peak_memory_bytes() -> int:
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024

@@ -1,0 +1,179 @@
+"""From a run configuration to its cells, in an order that depends on nothing else."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from g10sim.config.data import find_file, find_files
+from g10sim.config.document import Document
+from g10sim.config.load import run_config, with_values
+from g10sim.config.run import PolicySpec, RunConfig
+from g10sim.errors import ConfigError, PolicyError
+from g10sim.experiment.cells import FILE_PARAMETER_SUFFIX, Cell, CellJob, TraceInput, make_policy
+from g10sim.trace.format import load_trace, trace_hash
+
+_POLICY_KEY = re.compile(r"policies\.(\d+)\.")
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A checked run configuration with its cells. ``config`` is that without any swept value."""
+
+    config: RunConfig
+    cells: tuple[Cell, ...]
+
+    @property
+    def swept_keys(self) -> tuple[str, ...]:
+        """Dotted keys with more than one value, in the order of the configuration."""
+        return tuple(self.config.sweep)
+
+
+def expand(document: Document, *, check: bool = False) -> Experiment:
+    """Check a configuration with every combination of swept values and list its cells.
+
+    Order: traces, then combinations (the last key varies fastest), then policies. A swept parameter of
+    one policy leaves the others' cells alone. Raises ConfigError, PolicyError or TraceError.
+    """
+    config = run_config(document)
+    combinations = [_Combination(document, values) for values in _products(config.sweep)]
+    workloads = _Workloads(document)
+    cells: list[Cell] = []
+    for position in range(max(1, len(workloads.files(config)))):
+        seen: set[tuple[int, tuple[str, ...]]] = set()
+        for combination in combinations:
+            for number, policy in enumerate(combination.config.policies):
+                swept = combination.swept_for(number)
+                if (number, tuple(swept.values())) in seen:
+                    continue
+                seen.add((number, tuple(swept.values())))
+                jobs = workloads.jobs(combination.config, position)
+                cells.append(
+                    Cell(
+                        index=len(cells),
+                        name=config.name,
+                        label=_label(policy, config.policies[number], config.policies),
+                        jobs=jobs,
+                        system=combination.config.system,
+                        behaviour=combination.config.compat,
+                        policy=combination.policy(number),
+                        swept=swept,
+                        seed=combination.config.seed,
+                        tables=config.tables,
+                        check=check,
+                        one_job=not config.workload.jobs,
+                    )
+                )
+    return Experiment(config, tuple(cells))
+
+
+def _products(sweep: Mapping[str, Sequence[Any]]) -> Iterator[dict[str, Any]]:
+    for values in itertools.product(*sweep.values()):
+        yield dict(zip(sweep, values, strict=True))
+
+
+def _label(policy: PolicySpec, base: PolicySpec, all_policies: Sequence[PolicySpec]) -> str:
+    """Name of a policy in results: its key, with its parameters where the key alone is ambiguous."""
+    if sum(other.name == base.name for other in all_policies) == 1:
+        return policy.name
+    parameters = ", ".join(f"{key}={value}" for key, value in (base.model_extra or {}).items())
+    return f"{policy.name}({parameters})" if parameters else policy.name
+
+
+class _Combination:
+    """One combination of swept values: the configuration it gives, checked, and its policies."""
+
+    def __init__(self, document: Document, values: Mapping[str, Any]) -> None:
+        self._document = with_values(document, dict(values), ("sweep",)) if values else document
+        self._text = {key: _text(value) for key, value in values.items()}
+        self.config = run_config(self._document)
+        self._policies = [self._checked(number, spec) for number, spec in enumerate(self.config.policies)]
+
+    def swept_for(self, policy: int) -> dict[str, str]:
+        """Swept values as text; empty for a parameter of another policy."""
+        found = dict(self._text)
+        for key in found:
+            match = _POLICY_KEY.match(key)
+            if match is not None and int(match.group(1)) != policy:
+                found[key] = ""
+        return found
+
+    def policy(self, number: int) -> dict[str, Any]:
+        """Name and parameters of a policy, with files found."""
+        return self._policies[number]
+
+    def _checked(self, number: int, spec: PolicySpec) -> dict[str, Any]:
+        mapping = spec.as_mapping()
+        for key, value in mapping.items():
+            if key.endswith(FILE_PARAMETER_SUFFIX) and isinstance(value, str):
+                mapping[key] = self._found(number, key, value)
+        try:
+            make_policy(mapping, self.config.seed)
+        except (ConfigError, PolicyError) as error:
+            raise self._document.error(_blamed(number, mapping, str(error)), str(error)) from error
+        return mapping
+
+    def _found(self, number: int, key: str, name: str) -> str:
+        try:
+            return str(find_file(name, self._document.directory))
+        except ConfigError as error:
+            raise self._document.error(("policies", number, key), str(error)) from None
+
+
+def _blamed(number: int, mapping: Mapping[str, Any], message: str) -> tuple[str | int, ...]:
+    """Path of the parameter that a message of the registry names, else of the policy."""
+    for key in mapping:
+        if key != "name" and re.search(rf"(?:'{re.escape(key)}'|\b{re.escape(key)}:)", message):
+            return ("policies", number, key)
+    return ("policies", number)
+
+
+class _Workloads:
+    """Finds and reads the trace files of a configuration, each once."""
+
+    def __init__(self, document: Document) -> None:
+        self._document = document
+        self._read: dict[Path, tuple[str, str, int]] = {}
+
+    def files(self, config: RunConfig) -> list[tuple[str, Path]]:
+        """Names and paths of the traces to run one at a time."""
+        found: list[tuple[str, Path]] = []
+        for number, pattern in enumerate(config.workload.trace):
+            try:
+                found += find_files(pattern, self._document.directory)
+            except ConfigError as error:
+                raise self._document.error(("workload", "trace", number), str(error)) from None
+        return list(dict.fromkeys(found))
+
+    def jobs(self, config: RunConfig, position: int) -> tuple[CellJob, ...]:
+        """Jobs of a cell: one with the trace at a position, or those of the configuration."""
+        workload = config.workload
+        if not workload.jobs:
+            name, path = self.files(config)[position]
+            return (CellJob(self._input(name, path), workload.iterations),)
+        return tuple(
+            CellJob(self._job_input(number, job.trace), job.iterations, job.gpu, job.arrival)
+            for number, job in enumerate(workload.jobs)
+        )
+
+    def _job_input(self, number: int, name: str) -> TraceInput:
+        try:
+            return self._input(name, find_file(name, self._document.directory))
+        except ConfigError as error:
+            raise self._document.error(("workload", "jobs", number, "trace"), str(error)) from None
+
+    def _input(self, name: str, path: Path) -> TraceInput:
+        if path not in self._read:
+            trace = load_trace(path)
+            self._read[path] = trace_hash(trace), trace.model, trace.batch_size
+        sha256, model, batch_size = self._read[path]
+        return TraceInput(name, str(path.resolve()), sha256, model, batch_size)
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else json.dumps(value)

@@ -1,0 +1,91 @@
+"""Rows and files of results: the same bytes for the same cells, every time."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import yaml
+
+from g10sim.errors import ConfigError
+from g10sim.experiment.cells import Cell
+from g10sim.experiment.execution import CellResult
+from g10sim.files import write_text
+from g10sim.stats.summary import METRIC_COLUMNS
+
+_BEFORE_SWEPT = ("cell", "name", "trace", "model", "batch_size", "policy")
+_AFTER_SWEPT = ("seed", "status", "message")
+JOB_COLUMNS = ("job", "gpu")
+"""Columns at the end of results of workloads with several jobs: one row per job."""
+
+
+def result_columns(swept_keys: Sequence[str], *, jobs: bool = False) -> tuple[str, ...]:
+    """Columns of results.csv; a swept key that is a column anyway is not repeated."""
+    fixed = (*_BEFORE_SWEPT, *_AFTER_SWEPT, *METRIC_COLUMNS)
+    swept = [key for key in swept_keys if key not in fixed]
+    return (*_BEFORE_SWEPT, *swept, *_AFTER_SWEPT, *METRIC_COLUMNS, *(JOB_COLUMNS if jobs else ()))
+
+
+def result_rows(cells: Iterable[Cell], results: Iterable[CellResult]) -> Iterator[dict[str, Any]]:
+    """Rows of results.csv in cell order, one per job; a cell without numbers has only the first columns."""
+    for cell, result in zip(cells, results, strict=True):
+        for number, job in enumerate(cell.jobs):
+            metrics = result.rows[number] if result.rows else {}
+            row: dict[str, Any] = {
+                **cell.swept,
+                "cell": cell.index,
+                "name": cell.name,
+                "trace": job.trace.name,
+                "model": job.trace.model,
+                "batch_size": job.trace.batch_size,
+                "policy": cell.label,
+                "seed": cell.seed,
+                "status": result.status,
+                "message": result.message,
+                **metrics,
+            }
+            yield row if cell.one_job else {**row, "job": number, "gpu": job.gpu}
+
+
+def write_csv(path: Path, columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> None:
+    """Write rows with these columns (others are left out), whole or not at all. Raises ConfigError."""
+    buffer = io.StringIO(newline="")
+    writer = csv.DictWriter(buffer, columns, extrasaction="ignore", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    _write(path, buffer.getvalue())
+
+
+def write_json(path: Path, data: Mapping[str, Any]) -> None:
+    """Write indented JSON, whole or not at all. Raises ConfigError."""
+    _write(path, json.dumps(data, indent=2) + "\n")
+
+
+def write_yaml(path: Path, data: Mapping[str, Any]) -> None:
+    """Write YAML in the order of the data, whole or not at all. Raises ConfigError."""
+    _write(path, yaml.safe_dump(dict(data), sort_keys=False, allow_unicode=True, width=120))
+
+
+def read_results(directory: str | Path) -> pd.DataFrame:
+    """Read ``results.csv`` of a directory of results. Raises ConfigError when there is none."""
+    path = Path(directory) / "results.csv"
+    try:
+        return pd.read_csv(path)
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"{path}: cannot be read: {error}; allowed: a directory written by 'run'"
+        ) from error
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        write_text(path, text)
+    except OSError as error:
+        raise ConfigError(
+            f"{path}: cannot be written: {error.strerror}; allowed: a writable directory"
+        ) from error

@@ -1,0 +1,106 @@
+"""The directory of results: finished cells for resuming, and the files made from them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from g10sim.errors import ConfigError
+from g10sim.files import replacing, write_text
+from g10sim.sim.recorder import RunRecords
+from g10sim.stats.tables import kernels_table, memory_table, migrations_table
+from g10sim.stats.timeline import chrome_trace
+from g10sim.trace.workload import Workload
+
+_CELLS = "cells"
+
+
+class CellStore:
+    """Finished cells under ``DIR/cells``, by key: one JSON file each, and its tables beside it."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._cells = directory / _CELLS
+
+    def prepare(self) -> None:
+        """Make the directories. Raises ConfigError when they cannot be written."""
+        try:
+            self._cells.mkdir(parents=True, exist_ok=True)
+            with replacing(self._cells / "probe") as probe:
+                probe.write_text("")
+            (self._cells / "probe").unlink()
+        except OSError as error:
+            raise ConfigError(
+                f"output {self._directory}: cannot be written: "
+                f"{error.strerror}; allowed: a writable directory"
+            ) from error
+
+    def save(self, key: str, outcome: Mapping[str, Any]) -> None:
+        """Keep the outcome of a cell. Raises OSError."""
+        write_text(self._cells / f"{key}.json", json.dumps(outcome, sort_keys=False) + "\n")
+
+    def load(self, key: str, tables: Iterable[str]) -> dict[str, Any] | None:
+        """Return the outcome of a cell that ran to its end with all its tables, else None."""
+        try:
+            outcome = json.loads((self._cells / f"{key}.json").read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return None
+        whole = isinstance(outcome, dict) and {"status", "message", "rows", "timing"} <= outcome.keys()
+        if not whole or (outcome["status"] == "ok" and not all(self.table(key, t).is_file() for t in tables)):
+            return None
+        return dict(outcome)
+
+    def table(self, key: str, table: str) -> Path:
+        """Path of a table of a cell."""
+        return self._cells / f"{key}.{table}.{'json' if table == 'timeline' else 'parquet'}"
+
+    def save_tables(
+        self, key: str, tables: Iterable[str], records: RunRecords, workload: Workload, clock_hz: int
+    ) -> None:
+        """Keep the tables that were asked for. Raises OSError."""
+        for table in tables:
+            with replacing(self.table(key, table)) as temporary:
+                if table == "timeline":
+                    timeline = chrome_trace(workload, clock_hz, records.kernels, records.migrations)
+                    temporary.write_text(json.dumps(timeline), encoding="utf-8")
+                else:
+                    _frame(table, records).to_parquet(temporary, index=False)
+
+    def merge_table(self, table: str, cells: Iterable[tuple[int, str]]) -> None:
+        """Write ``DIR/TABLE.parquet`` (``DIR/timeline/CELL.json``) from tables of cells (index, key)."""
+        if table == "timeline":
+            target = self._directory / "timeline"
+            target.mkdir(exist_ok=True)
+            for index, key in cells:
+                write_text(target / f"{index}.json", self.table(key, table).read_text(encoding="utf-8"))
+            return
+        writer: pq.ParquetWriter | None = None
+        with replacing(self._directory / f"{table}.parquet") as temporary:
+            try:
+                for index, key in cells:
+                    part = pq.read_table(self.table(key, table))
+                    column = pa.array([index] * part.num_rows, type=pa.int64())
+                    part = part.add_column(0, "cell", column).replace_schema_metadata(None)
+                    writer = writer or pq.ParquetWriter(temporary, part.schema)
+                    writer.write_table(part)
+            finally:
+                if writer is not None:
+                    writer.close()
+            if writer is None:
+                empty = _frame(table, RunRecords(()))
+                empty.insert(0, "cell", pd.Series(dtype="int64"))
+                empty.to_parquet(temporary, index=False)
+
+
+def _frame(table: str, records: RunRecords) -> pd.DataFrame:
+    if table == "kernels":
+        return kernels_table(records.kernels)
+    if table == "migrations":
+        return migrations_table(records.migrations)
+    return memory_table(records.memory)
