@@ -1,0 +1,1 @@
+"""Traces and plans in foreign formats."""
