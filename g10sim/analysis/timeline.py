@@ -1,0 +1,29 @@
+"""When kernels run if no kernel ever waits."""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from g10sim.trace.model import Trace
+
+Integers: TypeAlias = npt.NDArray[np.int64]
+
+
+def kernel_starts(trace: Trace, clock_hz: int) -> Integers:
+    """Start of every kernel and the end of the last one, in cycles: one more entry than kernels."""
+    durations = [trace.duration_cycles(kernel, clock_hz) for kernel in trace.kernels]
+    starts = np.zeros(len(durations) + 1, dtype=np.int64)
+    np.cumsum(durations, out=starts[1:])
+    return starts
+
+
+def kernel_at(starts: Integers, time: int) -> int:
+    """Kernel running at a time (cycles), by bisection; the first or last one outside the iteration.
+
+    A kernel runs from its start until just before its end, so one without duration never runs.
+    """
+    found = int(np.searchsorted(starts, time, side="right")) - 1
+    return min(max(found, 0), len(starts) - 2)

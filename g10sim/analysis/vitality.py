@@ -1,0 +1,80 @@
+"""Tensor vitality: when tensors live and when nothing uses them (G10 paper, section 4.2)."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from dataclasses import dataclass
+
+from g10sim.analysis.timeline import Integers
+from g10sim.trace.model import Trace
+
+
+@dataclass(frozen=True, slots=True)
+class LiveRange:
+    """Kernels ``birth`` to ``death`` - 1, during which the contents of a tensor are needed."""
+
+    tensor: int
+    birth: int
+    death: int
+
+
+@dataclass(frozen=True, slots=True)
+class InactivePeriod:
+    """Kernels between two uses of a tensor, none of which touches it: ``start`` to ``end`` - 1.
+
+    A period that ``wraps`` belongs to a persistent tensor and crosses the border of the iteration: it lasts
+    from ``start`` to the end and from the beginning to ``end`` - 1 of the next iteration, whose first use
+    is kernel ``end``. With the last use in the last kernel, ``start`` is 0 and all of it lies after the border.
+    """
+
+    tensor: int
+    start: int
+    end: int
+    wraps: bool = False
+
+    def num_kernels(self, kernels_in_iteration: int) -> int:
+        """Count the kernels in it."""
+        return (self.end - self.start) + (kernels_in_iteration if self.start >= self.end else 0)
+
+    def cycles(self, starts: Integers) -> int:
+        """Sum of the durations of its kernels, given ``timeline.kernel_starts``."""
+        length = int(starts[self.end]) - int(starts[self.start])
+        return length + (int(starts[-1]) if self.start >= self.end else 0)
+
+
+def live_ranges(trace: Trace) -> tuple[LiveRange, ...]:
+    """Live range of every tensor, by id; that of a persistent tensor is the whole iteration.
+
+    A tensor that no kernel touches has an empty range.
+    """
+    end = len(trace.kernels)
+    ranges = []
+    for tensor, uses in zip(trace.tensors, trace.uses, strict=True):
+        if tensor.persistent:
+            ranges.append(LiveRange(tensor.id, 0, end))
+        elif uses:
+            ranges.append(LiveRange(tensor.id, trace.births[tensor.id], trace.deaths[tensor.id]))
+        else:
+            ranges.append(LiveRange(tensor.id, 0, 0))
+    return tuple(ranges)
+
+
+def inactive_periods(trace: Trace) -> tuple[InactivePeriod, ...]:
+    """Every inactive period, by tensor and then by start, the wrapped one of a tensor last.
+
+    Uses after the death of a tensor (results that nothing reads) neither end nor begin a period. A
+    persistent tensor that no kernel touches has none: it is not part of the iteration.
+    """
+    num_kernels = len(trace.kernels)
+    periods: list[InactivePeriod] = []
+    for tensor, all_uses, death in zip(trace.tensors, trace.uses, trace.deaths, strict=True):
+        uses = all_uses[: bisect_left(all_uses, death)]
+        periods += [
+            InactivePeriod(tensor.id, use + 1, following)
+            for use, following in zip(uses, uses[1:], strict=False)
+            if following > use + 1
+        ]
+        if tensor.persistent and uses and (uses[0] > 0 or uses[-1] < num_kernels - 1):
+            start = (uses[-1] + 1) % num_kernels
+            periods.append(InactivePeriod(tensor.id, start, uses[0], wraps=True))
+    return tuple(periods)
