@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from dataclasses import dataclass
+from itertools import pairwise
 
 from g10sim.analysis.timeline import Integers
 from g10sim.trace.model import Trace
@@ -24,7 +25,7 @@ class InactivePeriod:
 
     A period that ``wraps`` belongs to a persistent tensor and crosses the border of the iteration: it lasts
     from ``start`` to the end and from the beginning to ``end`` - 1 of the next iteration, whose first use
-    is kernel ``end``. With the last use in the last kernel, ``start`` is 0 and all of it lies after the border.
+    is kernel ``end``. With the last use in the last kernel, ``start`` is 0: all of it is after the border.
     """
 
     tensor: int
@@ -71,7 +72,7 @@ def inactive_periods(trace: Trace) -> tuple[InactivePeriod, ...]:
         uses = all_uses[: bisect_left(all_uses, death)]
         periods += [
             InactivePeriod(tensor.id, use + 1, following)
-            for use, following in zip(uses, uses[1:], strict=False)
+            for use, following in pairwise(uses)
             if following > use + 1
         ]
         if tensor.persistent and uses and (uses[0] > 0 or uses[-1] < num_kernels - 1):

@@ -9,7 +9,10 @@ from typing import Literal
 from g10sim.errors import TraceError
 from g10sim.trace.model import Kernel, Tensor, TensorKind, Trace
 
-_LARGEST_SUM = 2**63 - 1
+# Numbers beyond these cannot be meant, and below them sums of bytes and cycles fit 64 bits at any clock.
+_LARGEST = 2**63 - 1
+_MOST_TICKS_PER_SECOND = 10**12
+_MOST_SECONDS = 10**6
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +32,9 @@ def problems(trace: Trace) -> Iterator[Problem]:
 
     The rules: ids count up from 0; tensors have at least one byte; kernels name known tensors, each at
     most once among the inputs and once among the outputs; durations are not negative and not all zero;
-    duration <= outputs_faulting <= all_faulting; and a tensor is written before it is read unless its
-    contents come from before the iteration (persistent) or from outside (kind input).
+    duration <= outputs_faulting <= all_faulting; numbers are no larger than 64-bit arithmetic bears; and
+    a tensor is written before it is read unless its contents come from before the iteration (persistent)
+    or from outside (kind input).
     """
     yield from _trace_problems(trace)
     for index, tensor in enumerate(trace.tensors):
@@ -55,21 +59,22 @@ def _trace_problems(trace: Trace) -> Iterator[Problem]:
     def problem(message: str) -> Problem:
         return Problem("trace", -1, message)
 
-    if trace.batch_size < 1:
-        yield problem(f"found batch_size {trace.batch_size}; allowed: at least 1")
-    if trace.ticks_per_second < 1:
-        yield problem(f"found ticks_per_second {trace.ticks_per_second}; allowed: at least 1")
+    if not 1 <= trace.batch_size <= _LARGEST:
+        yield problem(f"found batch_size {trace.batch_size}; allowed: 1 to 2^63-1")
+    if not 1 <= trace.ticks_per_second <= _MOST_TICKS_PER_SECOND:
+        yield problem(f"found ticks_per_second {trace.ticks_per_second}; allowed: 1 to 10^12 (picoseconds)")
+    elif sum(map(_longest, trace.kernels)) > _MOST_SECONDS * trace.ticks_per_second:
+        yield problem(f"found durations of more than {_MOST_SECONDS} seconds together; allowed: at most that")
     if not trace.kernels:
         yield problem("found no kernels; allowed: at least one")
     elif not any(kernel.duration for kernel in trace.kernels):
         yield problem("found only kernels of duration 0; allowed: at least one that takes time")
-    if sum(tensor.size_bytes for tensor in trace.tensors) > _LARGEST_SUM:
+    if sum(tensor.size_bytes for tensor in trace.tensors) > _LARGEST:
         yield problem("found tensors of more than 2^63-1 bytes together; allowed: at most that")
-    if (
-        sum(max(k.duration, k.fault_profile.all_faulting if k.fault_profile else 0) for k in trace.kernels)
-        > _LARGEST_SUM
-    ):
-        yield problem("found durations of more than 2^63-1 ticks together; allowed: at most that")
+
+
+def _longest(kernel: Kernel) -> int:
+    return kernel.fault_profile.all_faulting if kernel.fault_profile else kernel.duration
 
 
 def _tensor_problem(index: int, tensor: Tensor) -> str:
@@ -100,10 +105,10 @@ def _kernel_problem(index: int, kernel: Kernel, exists: list[bool], tensors: tup
 def _number_problem(kernel: Kernel) -> str:
     if kernel.duration < 0:
         return f"found duration {kernel.duration}; allowed: 0 or more"
-    if kernel.flops < 0:
-        return f"found flops {kernel.flops}; allowed: 0 or more"
-    if kernel.moved_bytes < 0:
-        return f"found moved_bytes {kernel.moved_bytes}; allowed: 0 or more"
+    if not 0 <= kernel.flops <= _LARGEST:
+        return f"found flops {kernel.flops}; allowed: 0 to 2^63-1"
+    if not 0 <= kernel.moved_bytes <= _LARGEST:
+        return f"found moved_bytes {kernel.moved_bytes}; allowed: 0 to 2^63-1"
     profile = kernel.fault_profile
     if profile and not kernel.duration <= profile.outputs_faulting <= profile.all_faulting:
         return (
