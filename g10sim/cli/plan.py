@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Annotated
@@ -13,8 +13,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from g10sim.cli.text import rounded_bytes
-from g10sim.policies.plan import MigrationPlan
-from g10sim.policies.plan_comparison import PlanComparison, compare_plans
+from g10sim.policies.plan import PlannedMove
+from g10sim.policies.plan_comparison import PlanComparison, ShiftedMove, compare_plans
 from g10sim.policies.plan_format import load_plan
 from g10sim.records import Location
 from g10sim.trace.format import load_trace
@@ -54,9 +54,7 @@ def show(
     console.print(_right_aligned(table, 1))
     rows = ((str(m.kernel), str(m.tensor), _name(m.target), *_details(trace, m.tensor)) for m in plan.moves)
     if moves and plan.moves:
-        table = Table(
-            "kernel", "tensor", "to", *_detail_columns(trace), title=f"First moves of {len(plan.moves)}"
-        )
+        table = Table("kernel", "tensor", "to", *_detail_columns(trace), title="First moves")
         _print_first(console, table, rows, moves)
 
 
@@ -88,9 +86,9 @@ def diff(
 
 def _counts_by_target(found: PlanComparison, trace: Trace | None) -> Table:
     table = Table("moves", *map(_name, _TARGETS))
-    groups = {
+    groups: dict[str, Sequence[PlannedMove | ShiftedMove]] = {
         "in both": found.same,
-        "at another kernel": found.shifted,
+        "at other kernels": found.shifted,
         "only in first": found.only_first,
         "only in second": found.only_second,
     }
@@ -98,7 +96,7 @@ def _counts_by_target(found: PlanComparison, trace: Trace | None) -> Table:
         cells = []
         for target in _TARGETS:
             tensors = [move.tensor for move in group if move.target is target]
-            cells.append(" / ".join([str(len(tensors)), *_sum_bytes(trace, tensors)]))
+            cells.append("\n".join([str(len(tensors)), *_sum_bytes(trace, tensors)]))
         table.add_row(name, *cells)
     return _right_aligned(table, 1)
 

@@ -168,7 +168,7 @@ def _lifetimes(trace: Trace) -> Table:
         if not trace.tensors[live.tensor].persistent
     ]
     periods = [(period.tensor, period.cycles(starts)) for period in inactive_periods(trace)]
-    names = [f"up to {rounded_seconds(limit)}" for limit in _BUCKETS_SECONDS] + ["longer"]
+    names = [f"up to {limit * 1000:g} ms" for limit in _BUCKETS_SECONDS] + ["longer"]
     lived, unused = _histogram(trace, lives), _histogram(trace, periods)
     for bucket, (lives_here, periods_here) in enumerate(zip(lived, unused, strict=True)):
         table.add_row(names[bucket], *_count_and_bytes(lives_here), *_count_and_bytes(periods_here))
