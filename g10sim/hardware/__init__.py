@@ -1,0 +1,1 @@
+"""Models of memory, links, faults and transfers."""

@@ -22,7 +22,7 @@ _NONE, _GPU, _HOST, _FLASH = Location.NONE, Location.GPU, Location.HOST, Locatio
 
 
 class _Move(NamedTuple):
-    """``count`` pages of ``run`` came from ``source``; as many of ``victim`` went to ``target`` for them.
+    """``pages`` of ``run`` came from ``source``; as many of ``victim`` went to ``target`` for them.
 
     A planned eviction has source GPU, no victim, and its own target.
     """
@@ -31,7 +31,7 @@ class _Move(NamedTuple):
     source: Location
     run: Run
     victim: Run | None
-    count: int
+    pages: int
     target: Location
 
     def same(self, other: _Move) -> bool:
@@ -39,7 +39,7 @@ class _Move(NamedTuple):
         return (
             self.run is other.run
             and self.victim is other.victim
-            and self.count == other.count
+            and self.pages == other.pages
             and self.target == other.target
             and self.source == other.source
         )
@@ -47,6 +47,9 @@ class _Move(NamedTuple):
 
 class BatchedTransfers:
     """Moves the pages in one GPU's queues, batch by batch."""
+
+    _memory: GpuMemory
+    _victims: VictimRule
 
     def __init__(self, system: SystemSpec, behaviour: BehaviourSpec) -> None:
         if system.gpu.count != 1:
@@ -65,7 +68,7 @@ class BatchedTransfers:
         self._repeats = 0
         self._moves: list[_Move] = []
         self._previous: list[_Move] | None = None
-        self._stuck = False
+        self._stuck = True
 
     def attach(self, gpu: int, memory: GpuMemory, victims: VictimRule) -> None:
         """Serve this memory from now on."""
@@ -76,6 +79,7 @@ class BatchedTransfers:
     def detach(self, gpu: int) -> None:
         """Stop serving the memory of a GPU whose job has ended."""
         self.changed()
+        self._stuck = True
 
     def changed(self) -> None:
         """Forget what was foreseen: queues, working set or eviction order were altered."""
@@ -115,8 +119,17 @@ class BatchedTransfers:
 
     def _repeat(self, times: int) -> None:
         self.events += 1
+        pools = {_HOST: self._memory.host_pool, _FLASH: self._memory.flash_pool}
+        # Leavers of many batches would overfill a pool before the arrivals of the same batches empty it.
+        lent = [(pools[move.target], move.pages * times) for move in self._moves if move.target in pools]
+        for pool, count in lent:
+            pool.free += count
         for move in self._moves:
-            self._apply(move._replace(count=move.count * times))
+            self._apply(move._replace(pages=move.pages * times))
+        for pool, count in lent:
+            pool.free -= count
+        for pool in pools.values():
+            pool.take(0)
         self._busy += times * self.interval_cycles
         self._repeats -= times
         self._next += times * self.interval_cycles
@@ -167,14 +180,13 @@ class BatchedTransfers:
 
     def _fetch(self, flash: deque[Run], host: deque[Run], *, demanded: bool) -> bool:
         """Bring pages in; False when pages from flash found no room, which holds up those behind."""
-        limit = min(self._flash_in, self._link_in, self._arrivals)
+        limit = min(self._flash_in, self._link_in)
         moved = self._serve(flash, _FLASH, limit, demanded=demanded)
         self._flash_in -= moved
         self._link_in -= moved
         if moved < limit and flash:
             return False
-        limit = min(self._link_in, self._arrivals)
-        self._link_in -= self._serve(host, _HOST, limit, demanded=demanded)
+        self._link_in -= self._serve(host, _HOST, self._link_in, demanded=demanded)
         return True
 
     def _serve(self, queue: deque[Run], source: Location, limit: int, *, demanded: bool) -> int:
@@ -264,7 +276,7 @@ class BatchedTransfers:
         memory = self._memory
         used: dict[Run, int] = {}
         arrivals: dict[int, int] = {}
-        for queue, source, run, victim, count, target in self._moves:
+        for _, source, run, victim, count, target in self._moves:
             used[run] = used.get(run, 0) + count
             if source is not _GPU:
                 arrivals[run.tensor] = arrivals.get(run.tensor, 0) + count
@@ -276,9 +288,11 @@ class BatchedTransfers:
                 back = memory.queues.fault_host if target is _HOST else memory.queues.fault_flash
                 if back and back[-1].tensor == leaver:
                     used[back[-1]] = used.get(back[-1], 0) - count
-        repeats = min((run.count - 1) // use for run, use in used.items() if use > 0) if any(
-            use > 0 for use in used.values()
-        ) else MERGE_PAGES
+        repeats = (
+            min((run.count - 1) // use for run, use in used.items() if use > 0)
+            if any(use > 0 for use in used.values())
+            else MERGE_PAGES
+        )
         if len(arrivals) > 1:
             repeats = min(repeats, MERGE_PAGES // max(arrivals.values()))
         return repeats

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -29,9 +30,7 @@ class FaultCount:
         return self.flash + self.host + self.absent
 
 
-def demand_rate(
-    size_bytes: int, bandwidth: int, latency_ps: int, group_bytes: int
-) -> int:
+def demand_rate(size_bytes: int, bandwidth: int, latency_ps: int, group_bytes: int) -> int:
     """Rate at which demanded pages of one tensor arrive on an idle link, in bytes/second.
 
     Every group of ``group_bytes`` waits once for ``latency_ps`` and is then sent at ``bandwidth``
@@ -50,7 +49,8 @@ class ProfiledFaultCost:
     time = max over {flash, host} of the sum over both sides of (r * q * S / B_flash) or
     (r * (1 - q) * S / B_host). B_host comes from the profiled durations in whole seconds (an integer
     division there) or is unlimited; B_flash = B_host * fault latency / (fault latency + flash latency), at
-    most the SSD's rate; B_host is at most what the link has left beside flash.
+    most the SSD's rate; B_host is at most what the link has left beside flash. Where that leaves nothing, the
+    host's term is infinite and the time is 0, or it is 0/0 and only flash counts.
     """
 
     def __init__(self, system: SystemSpec) -> None:
@@ -81,18 +81,15 @@ class ProfiledFaultCost:
             for rate, side in zip(host, sides, strict=True)
         ]
         left = self._link - max(flash)
-        host = [min(rate, left) for rate in host]
         flash_ms = host_ms = 0.0
-        for side, flash_rate, host_rate in zip(sides, flash, host, strict=True):
-            from_flash = side.flash * self._page_bytes
-            from_host = (side.faulting - side.flash) * self._page_bytes
-            if from_flash and flash_rate:
-                flash_ms += from_flash / flash_rate
-            if from_host:
-                if not host_rate:
-                    return 0
-                host_ms += from_host / host_rate
-        return int(max(flash_ms, host_ms) * self._cycles_per_ms)
+        for side, size, flash_rate, host_rate in zip(sides, sizes, flash, host, strict=True):
+            share = side.faulting / side.pages if side.pages else 0.0
+            on_flash = side.flash / side.faulting if side.faulting else 0.0
+            if side.flash:
+                flash_ms += share * on_flash * size / flash_rate
+            host_ms += _ieee_divide(share * (1 - on_flash) * size, min(host_rate, left))
+        slowest_ms = host_ms if flash_ms < host_ms else flash_ms
+        return int(slowest_ms * self._cycles_per_ms) if math.isfinite(slowest_ms) else 0
 
     def _profiled_differences_ms(self, duration: int, profile: FaultProfile | None) -> Sequence[int]:
         if profile is None:
@@ -101,3 +98,10 @@ class ProfiledFaultCost:
             cycles // self._clock for cycles in (profile.all_faulting, profile.outputs_faulting, duration)
         ]
         return (seconds[0] - seconds[1]) * 1000, (seconds[1] - seconds[2]) * 1000
+
+
+def _ieee_divide(dividend: float, divisor: float) -> float:
+    """Divide as floating-point hardware does: 0/0 is not a number, x/0 is infinite."""
+    if divisor:
+        return dividend / divisor
+    return math.inf if dividend else math.nan

@@ -82,9 +82,7 @@ class _Site:
 class FluidTransfers:
     """Moves the pages in the queues of all GPUs."""
 
-    def __init__(
-        self, system: SystemSpec, host: Pool, flash: Pool, observer: Observer | None = None
-    ) -> None:
+    def __init__(self, system: SystemSpec, host: Pool, flash: Pool, observer: Observer | None = None) -> None:
         self._topology = Topology(system)
         self._page_bytes = system.gpu.page_size
         self._page_work = system.gpu.page_size * system.gpu.clock
@@ -124,7 +122,7 @@ class FluidTransfers:
         return self._busy.get(gpu, 0)
 
     def bottleneck(self, gpu: int) -> StallReason | None:
-        """What slows a GPU's demanded pages beyond their own path: eviction, or others on a shared link."""
+        """Tell whether eviction, or others on a shared link, slow a GPU's demanded pages."""
         for flow in self._current():
             if flow.lane.gpu == gpu and flow.rank == _DEMAND and flow.bottleneck is not None:
                 if flow.bottleneck not in self._topology.inward(gpu, flow.source):

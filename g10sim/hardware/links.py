@@ -50,9 +50,8 @@ class Topology:
             for gpu in spec.gpus:
                 self._inward[gpu].append(inward)
                 self._outward[gpu].append(outward)
-        self.links = tuple(
-            dict.fromkeys([self._read, self._write, *sum(self._inward + self._outward, []), *self._mapping])
-        )
+        paths = (link for path in (*self._inward, *self._outward) for link in path)
+        self.links = tuple(dict.fromkeys([self._read, self._write, *paths, *self._mapping]))
 
     def inward(self, gpu: int, source: Location) -> list[Link]:
         """Links that pages cross on their way in; new pages only need mapping."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Container
 
 # An arrival joins a run of its own tensor among the last few, so that interleaved arrivals of several
-# tensors make few runs. Joining any but the last run blurs the order of at most this many pages.
+# tensors make few runs. Joining any but the last run moves pages past at most this many others.
 MERGE_PAGES = 4096
 _MERGE_DEPTH = 4
 _COMPACT_AT = 8192
@@ -44,12 +44,17 @@ class Recency:
         """Add pages at the recent end."""
         runs = self._runs
         last = len(runs) - 1
+        later = 0
         for i in range(last, max(last - _MERGE_DEPTH, self._head - 1), -1):
             run = runs[i]
             if run.tensor == tensor:
-                if run.count and run is not self._scanned and (i == last or run.count < MERGE_PAGES):
+                fits = i == last or run.count + count <= MERGE_PAGES
+                if run.count and fits and run is not self._scanned:
                     run.count += count
                     return
+                break
+            later += run.count
+            if later > MERGE_PAGES:
                 break
         run = Run(tensor, count)
         runs.append(run)

@@ -43,5 +43,5 @@ class Transfers(Protocol):
         ...
 
     def bottleneck(self, gpu: int) -> StallReason | None:
-        """What slows a GPU's demanded pages beyond their own path, or None."""
+        """Tell what slows a GPU's demanded pages beyond their own path, or None."""
         ...

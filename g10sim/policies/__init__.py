@@ -1,0 +1,1 @@
+"""Migration policies and their public interface."""

@@ -1,0 +1,1 @@
+"""The engine: the only place where processes of the simulation are written."""

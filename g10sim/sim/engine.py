@@ -89,9 +89,7 @@ class _Simulation:
     def _flash_pages(self, workload: Workload, behaviour: BehaviourSpec) -> int:
         page = self._system.gpu.page_size
         if self._policy.unlimited_memory or behaviour.flash_capacity == "unlimited":
-            return sum(
-                -(-tensor.size_bytes // page) for job in workload.jobs for tensor in job.trace.tensors
-            )
+            return sum(-(-tensor.size_bytes // page) for job in workload.jobs for tensor in job.trace.tensors)
         return self._system.ssd.capacity // page
 
     def _memory(self, job: Job) -> GpuMemory:

@@ -107,7 +107,7 @@ class JobRun:
             needed = sum(pages[tensor] for tensor in kernel.tensors)
             if needed > self.memory.capacity_pages:
                 raise CapacityError(
-                    f"kernel {kernel.id} ({kernel.name}) of trace '{self.job.trace.model}' has a working set of "
+                    f"kernel {kernel.id} ({kernel.name}) of '{self.job.trace.model}' has a working set of "
                     f"{format_bytes(needed * page_bytes)}; allowed: at most the GPU memory, "
                     f"{format_bytes(self.memory.capacity_pages * page_bytes)}"
                 )
@@ -228,9 +228,7 @@ class JobRun:
                     count.absent += self.memory.absent[tensor]
         return inputs, outputs
 
-    def _profiled_cost(
-        self, kernel: Kernel, duration: int, inputs: FaultCount, outputs: FaultCount
-    ) -> int:
+    def _profiled_cost(self, kernel: Kernel, duration: int, inputs: FaultCount, outputs: FaultCount) -> int:
         if self._behaviour.fault_cost != "profiled":
             return 0
         profile = kernel.fault_profile

@@ -85,8 +85,8 @@ class NominatedVictims(RecencyVictims):
                 )
             if tensor in memory.needed:
                 raise PolicyError(
-                    f"policy '{self._policy}', kernel {self.kernel}: victim '{self._names[tensor]}' is in the "
-                    "running kernel's working set; allowed: tensors that it does not need"
+                    f"policy '{self._policy}', kernel {self.kernel}: victim '{self._names[tensor]}' is in "
+                    "the running kernel's working set; allowed: tensors that it does not need"
                 )
             self._current = memory.recency.oldest_of(tensor)
             if self._current is not None:

@@ -12,9 +12,7 @@ from g10sim.trace.model import Trace
 class View:
     """Implements ``g10sim.policies.base.PolicyView`` for one job."""
 
-    def __init__(
-        self, job: int, gpu: int, trace: Trace, memory: GpuMemory, now: Callable[[], int]
-    ) -> None:
+    def __init__(self, job: int, gpu: int, trace: Trace, memory: GpuMemory, now: Callable[[], int]) -> None:
         self._job, self._gpu, self._trace, self._memory, self._now = job, gpu, trace, memory, now
         self._iteration = self._kernel = 0
 
