@@ -1,0 +1,153 @@
+"""What a CUDA device runs as one operator and the CPU in parts: fused attention, and dropout with its mask.
+
+Attention is recorded as one operator each way, with the memory of the fused kernels: forward keeps query,
+key, value, output and the logarithm of the softmax's denominators (Dao et al., FlashAttention,
+arXiv 2205.14135, section 3.1); dropout inside it keeps only a random seed, no mask.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from typing import Any
+
+import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+NAMESPACE = "g10sim"
+_LEAST_DIMENSIONS = 3
+_FORWARD = (
+    "(Tensor query, Tensor key, Tensor value, Tensor? mask, float dropout, bool causal, float scale)"
+    " -> (Tensor, Tensor)"
+)
+_BACKWARD = (
+    "(Tensor gradient, Tensor query, Tensor key, Tensor value, Tensor? mask, Tensor output,"
+    " Tensor denominators, float dropout, bool causal, float scale) -> (Tensor, Tensor, Tensor)"
+)
+
+
+def _never_computed(*_: Any) -> Any:
+    raise RuntimeError("fused attention is recorded, never computed; allowed: fake tensors")
+
+
+_attention: Any = torch.library.custom_op(
+    f"{NAMESPACE}::attention", _never_computed, mutates_args=(), schema=_FORWARD
+)
+_attention_backward: Any = torch.library.custom_op(
+    f"{NAMESPACE}::attention_backward", _never_computed, mutates_args=(), schema=_BACKWARD
+)
+
+
+def _heads_inside(tensor: Any, width: int) -> Any:
+    """Make an empty result whose heads lie next to each other, as the fused kernels lay it out."""
+    batch, heads, length, _ = tensor.shape
+    return tensor.new_empty((batch, length, heads, width)).transpose(1, 2)
+
+
+def _attention_shapes(query: Any, key: Any, value: Any, *_: Any) -> tuple[Any, Any]:
+    return (
+        _heads_inside(query, value.shape[-1]),
+        query.new_empty(query.shape[:-1], dtype=torch.float32),
+    )
+
+
+def _attention_backward_shapes(
+    gradient: Any, query: Any, key: Any, value: Any, *_: Any
+) -> tuple[Any, Any, Any]:
+    return tuple(_heads_inside(tensor, tensor.shape[-1]) for tensor in (query, key, value))
+
+
+def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, Any]) -> None:
+    query, key, value, mask, *ctx.options = inputs
+    ctx.set_materialize_grads(False)
+    ctx.save_for_backward(query, key, value, mask, *output)
+
+
+def _differentiate(ctx: Any, gradient: Any, _: Any) -> tuple[Any, ...]:
+    gradients = _attention_backward(gradient, *ctx.saved_tensors, *ctx.options)
+    return (*gradients, None, None, None, None)
+
+
+_attention.register_fake(_attention_shapes)
+_attention_backward.register_fake(_attention_backward_shapes)
+_attention.register_autograd(_differentiate, setup_context=_keep)
+
+
+def _product_flops(query: Any, key: Any, width: int, causal: bool) -> int:
+    """FLOPs of one product over all pairs of positions; a causal kernel skips those after the diagonal."""
+    batch, heads, length, _ = query.shape
+    keys = key.shape[-2]
+    corner = min(length, keys)
+    pairs = corner * (corner + 1) // 2 + (length - corner) * keys if causal else length * keys
+    return int(2 * batch * heads * pairs * width)
+
+
+def attention_flops(
+    query: Any, key: Any, value: Any, mask: Any, dropout: float, causal: bool, scale: float
+) -> int:
+    """FLOPs of fused attention: scores and weighted values."""
+    return sum(_product_flops(query, key, tensor.shape[-1], causal) for tensor in (query, value))
+
+
+def attention_backward_flops(
+    gradient: Any, query: Any, key: Any, value: Any, mask: Any, output: Any, denominators: Any, *options: Any
+) -> int:
+    """FLOPs of its gradient: the scores again, and the gradients of scores, query, key and value.
+
+    Five products for the forward pass's two (Dao, FlashAttention-2, arXiv 2307.08691, section 4.1).
+    """
+    causal = bool(options[1])
+    scores = _product_flops(query, key, query.shape[-1], causal)
+    values = _product_flops(query, key, value.shape[-1], causal)
+    return 3 * scores + 2 * values
+
+
+def _fused(
+    query: Any,
+    key: Any,
+    value: Any,
+    attn_mask: Any = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Any:
+    learned_mask = attn_mask is not None and attn_mask.requires_grad
+    if query.dim() < _LEAST_DIMENSIONS or learned_mask:
+        return torch.ops.aten._scaled_dot_product_attention_math(
+            query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
+        )[0]
+    lead = query.shape[:-3]
+    scale = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
+    inputs = [_four_dimensional(tensor, lead) for tensor in (query, key, value)]
+    output = _attention(*inputs, attn_mask, dropout_p, is_causal, scale)[0]
+    return output.reshape(*lead, *output.shape[-3:]) if len(lead) != 1 else output
+
+
+def _four_dimensional(tensor: Any, lead: Any) -> Any:
+    return tensor if len(lead) == 1 else tensor.reshape(math.prod(lead), *tensor.shape[-3:])
+
+
+def _dropout(tensor: Any, probability: float, train: bool) -> Any:
+    if not train or probability == 0 or tensor.numel() == 0:
+        return tensor
+    if probability == 1:
+        return tensor * 0
+    return torch.native_dropout(tensor, probability, True)[0]
+
+
+@contextmanager
+def device_operators(attention: str) -> Iterator[None]:
+    """Make CPU tensors take the operators of a CUDA device while the context is open.
+
+    ``attention`` is ``fused`` or ``eager`` (scores and softmax as tensors of their own). Dropout keeps a
+    mask of one byte an element (``native_dropout``, CUDA's form) and not the CPU's mask of floats.
+    """
+    with torch.library._scoped_library("aten", "IMPL") as library:
+        library.impl("dropout", _dropout, "AutogradCPU")
+        if attention == "fused":
+            library.impl("scaled_dot_product_attention", _fused, "AutogradCPU")
+        with nullcontext() if attention == "fused" else sdpa_kernel(SDPBackend.MATH):
+            yield

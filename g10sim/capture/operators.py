@@ -1,0 +1,255 @@
+"""What is known about single operators: which are no kernels, their class, FLOPs and number format."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import prod
+from typing import Any
+
+import torch
+from torch.utils.flop_counter import flop_registry
+
+from g10sim.capture.attention import NAMESPACE, attention_backward_flops, attention_flops
+from g10sim.capture.gpu import COMPUTING, NumberFormat, OperatorClass
+
+ALLOCATIONS = frozenset(
+    f"aten::{name}"
+    for name in ("empty", "empty_like", "empty_strided", "empty_permuted", "new_empty", "new_empty_strided")
+)
+"""Operators that give a storage without writing to it."""
+
+NO_KERNELS = ALLOCATIONS | frozenset(
+    {
+        "aten::_local_scalar_dense",
+        "aten::_unsafe_view",
+        "aten::alias",
+        "aten::detach",
+        "aten::is_same_size",
+        "aten::lift",
+        "aten::lift_fresh",
+        "aten::record_stream",
+        "aten::resize_",
+        "aten::set_",
+        "aten::size",
+        "aten::stride",
+        "aten::sym_numel",
+        "aten::sym_size",
+        "aten::sym_storage_offset",
+        "aten::sym_stride",
+        "prim::device",
+        "prim::layout",
+        "profiler::_record_function_enter_new",
+        "profiler::_record_function_exit",
+    }
+)
+"""Operators that launch nothing; views need no entry: their results share storage and they write nothing."""
+
+OVERWRITING = frozenset(
+    f"aten::{name}"
+    for name in (
+        *("bernoulli_", "copy_", "exponential_", "fill_", "normal_", "random_", "uniform_", "zero_"),
+        *("_foreach_copy_", "_foreach_zero_"),
+    )
+)
+"""In-place operators that do not read what they replace."""
+
+_MATMULS = ("mm", "addmm", "mv", "addmv", "dot", "vdot", "_scaled_mm", "_addmm_activation", "_int_mm")
+_NORMALIZATIONS = (
+    *("_softmax", "_log_softmax", "_safe_softmax", "_softmax_backward_data", "_log_softmax_backward_data"),
+    *("native_layer_norm", "native_layer_norm_backward", "native_group_norm", "native_group_norm_backward"),
+    *("native_batch_norm", "native_batch_norm_backward", "_native_batch_norm_legit", "cudnn_batch_norm"),
+    *("cudnn_batch_norm_backward", "_fused_rms_norm", "_fused_rms_norm_backward", "batch_norm_backward"),
+    "_batch_norm_with_update",
+)
+_POOLINGS = (
+    *("max_pool2d_with_indices", "max_pool2d_with_indices_backward", "avg_pool2d", "avg_pool2d_backward"),
+    *("_adaptive_avg_pool2d", "_adaptive_avg_pool2d_backward", "adaptive_max_pool2d"),
+    *("adaptive_max_pool2d_backward", "cumsum", "cumprod", "sort", "topk", "std_mean", "var_mean"),
+    *("logsumexp", "linalg_vector_norm", "nll_loss_forward", "nll_loss2d_forward"),
+)
+_INDEXING = (
+    *("embedding", "embedding_dense_backward", "index", "index_select", "gather", "scatter", "scatter_"),
+    *("scatter_add", "scatter_add_", "index_add", "index_add_", "index_put", "index_put_", "take"),
+    *("_index_put_impl_", "_unsafe_index", "_unsafe_index_put", "nll_loss_backward", "nll_loss2d_backward"),
+)
+_COPIES = (
+    *(
+        "_to_copy",
+        "clone",
+        "copy_",
+        "copy",
+        "fill_",
+        "fill",
+        "zero_",
+        "zeros",
+        "zeros_like",
+        "ones",
+        "ones_like",
+    ),
+    *("full", "full_like", "new_zeros", "new_ones", "new_full", "cat", "stack", "constant_pad_nd", "arange"),
+    *("slice_backward", "select_backward", "slice_scatter", "select_scatter", "split_with_sizes_copy"),
+    *("repeat", "roll", "flip", "tril", "triu", "tril_", "triu_", "scalar_tensor", "eye", "linspace"),
+    *("as_strided_scatter", "unfold_backward", "diagonal_backward"),
+)
+_ELEMENTWISE = (
+    *("native_dropout", "native_dropout_backward", "bernoulli_", "normal_", "uniform_", "random_", "rand"),
+    *(
+        "randn",
+        "rand_like",
+        "randn_like",
+        "randint",
+        "bernoulli",
+        "masked_fill_",
+        "masked_fill",
+        "glu_backward",
+    ),
+    *("glu", "exponential_"),
+)
+_CLASSES: dict[str, OperatorClass] = {
+    **dict.fromkeys(_MATMULS, OperatorClass.MATMUL),
+    **dict.fromkeys(("bmm", "baddbmm"), OperatorClass.BATCHED_MATMUL),
+    **dict.fromkeys(
+        ("convolution", "_convolution", "convolution_backward", "cudnn_convolution"),
+        OperatorClass.CONVOLUTION,
+    ),
+    **dict.fromkeys(_NORMALIZATIONS, OperatorClass.NORMALIZATION),
+    **dict.fromkeys(_POOLINGS, OperatorClass.REDUCTION),
+    **dict.fromkeys(_INDEXING, OperatorClass.INDEXING),
+    **dict.fromkeys(_COPIES, OperatorClass.COPY),
+    **dict.fromkeys(_ELEMENTWISE, OperatorClass.ELEMENTWISE),
+}
+_GATHERED = {
+    "aten::embedding": 0,
+    "aten::index": 0,
+    "aten::index_select": 0,
+    "aten::gather": 0,
+    "aten::take": 0,
+} | {
+    "aten::_unsafe_index": 0,
+    "aten::nll_loss_forward": 0,
+    "aten::nll_loss2d_forward": 0,
+}
+_SCATTERED = frozenset(
+    f"aten::{name}"
+    for name in ("index_put_", "_index_put_impl_", "scatter_", "scatter_add_", "index_add_", "index_copy_")
+)
+_SECTOR_BYTES = 32
+"""Smallest access to device memory (CUDA C++ Best Practices Guide, "Coalesced Access to Global Memory")."""
+
+_FORMATS = {
+    torch.float64: NumberFormat.FLOAT64,
+    torch.float32: NumberFormat.FLOAT32,
+    torch.bfloat16: NumberFormat.BFLOAT16,
+    torch.float16: NumberFormat.FLOAT16,
+}
+
+
+def short_name(schema_name: str) -> str:
+    """Name of an operator without its library (``add_`` of ``aten::add_``)."""
+    return schema_name.rpartition("::")[2]
+
+
+def operator_class(func: Any) -> OperatorClass:
+    """Class of an operator; ``OTHER`` for one that is not known."""
+    namespace, name = func.namespace, short_name(func._schema.name)
+    if namespace == NAMESPACE or "attention" in name:
+        return OperatorClass.ATTENTION
+    known = _CLASSES.get(name)
+    if known is not None:
+        return known
+    if name.startswith(("_foreach_", "_fused_")):
+        return OperatorClass.OPTIMIZER
+    tags = func.tags
+    if torch.Tag.pointwise in tags or torch.Tag.pointwise in _functional_tags(func, name):
+        return OperatorClass.ELEMENTWISE
+    if torch.Tag.reduction in tags:
+        return OperatorClass.REDUCTION
+    return OperatorClass.OTHER
+
+
+def _functional_tags(func: Any, name: str) -> Sequence[Any]:
+    """Tags of the form that returns a new tensor: in-place forms lack some of them."""
+    packet = getattr(getattr(torch.ops, func.namespace), name.rstrip("_"), None)
+    overload = (
+        getattr(packet, func._overloadname, None) if packet is not None and name.endswith("_") else None
+    )
+    return overload.tags if overload is not None else ()
+
+
+def count_flops(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> int:
+    """Count floating-point operations (a multiply-add is two) of one call; 0 for operators that move bytes.
+
+    The formulas are those of ``torch.utils.flop_counter``, and our own for fused attention and products
+    with vectors.
+    """
+    if operator_class(func) not in COMPUTING:
+        return 0
+    name = short_name(func._schema.name)
+    if func.namespace == NAMESPACE:
+        formula = attention_flops if name == "attention" else attention_backward_flops
+        return int(formula(*args, **kwargs))
+    packet = func._overloadpacket
+    if packet in flop_registry:
+        return int(flop_registry[packet](*args, **kwargs, out_val=result))
+    if name in ("mv", "dot", "vdot", "addmv"):
+        matrix = args[1] if name == "addmv" else args[0]
+        return int(2 * prod(matrix.shape))
+    return 0
+
+
+def has_known_cost(func: Any) -> bool:
+    """Tell whether the class of an operator is known and, where that class computes, its FLOPs too."""
+    found = operator_class(func)
+    if found is OperatorClass.OTHER:
+        return False
+    named = short_name(func._schema.name) in (*_MATMULS[:5], "_int_mm") or func.namespace == NAMESPACE
+    return found not in COMPUTING or named or func._overloadpacket in flop_registry
+
+
+def number_format(func: Any, tensors: Sequence[Any]) -> NumberFormat:
+    """Return the format an operator multiplies in: that of its widest floating-point operand.
+
+    float32 counts as tf32 where this process's PyTorch settings let tensor cores round it
+    (``torch.backends.cudnn.allow_tf32`` for convolutions, ``torch.get_float32_matmul_precision()``
+    for matrix products); the caller falls back to float32 on a GPU without tf32.
+    """
+    found = [_FORMATS[tensor.dtype] for tensor in tensors if tensor.dtype in _FORMATS]
+    widest = min(found, key=list(NumberFormat).index, default=NumberFormat.FLOAT32)
+    if widest is not NumberFormat.FLOAT32:
+        return widest
+    kind = operator_class(func)
+    if kind is OperatorClass.CONVOLUTION:
+        rounded = torch.backends.cudnn.allow_tf32
+    elif kind in (OperatorClass.MATMUL, OperatorClass.BATCHED_MATMUL):
+        rounded = torch.get_float32_matmul_precision() != "highest"
+    else:
+        rounded = False
+    return NumberFormat.TF32 if rounded else NumberFormat.FLOAT32
+
+
+def touched_bytes(tensor: Any) -> int:
+    """Bytes of a storage that a tensor covers: each element once, repeated (expanded) ones too."""
+    elements = prod(
+        size if stride else min(size, 1) for size, stride in zip(tensor.shape, tensor.stride(), strict=True)
+    )
+    return min(int(elements * tensor.element_size()), int(tensor.untyped_storage().nbytes()))
+
+
+def read_bytes(func: Any, tensors: Sequence[Any], position: int, written_bytes: int) -> int:
+    """Bytes that an operator reads of its tensor argument number ``position``.
+
+    A look-up reads the rows it returns, at least a memory sector for each index, and not the table.
+    """
+    whole = touched_bytes(tensors[position])
+    if _GATHERED.get(func._schema.name) != position:
+        return whole
+    indices = [int(tensor.numel()) for tensor in tensors[1:] if tensor.dtype in (torch.int64, torch.int32)]
+    return min(whole, max(written_bytes, _SECTOR_BYTES * max(indices, default=0)))
+
+
+def mutated_bytes(func: Any, tensors: Sequence[Any], target: Any) -> int:
+    """Bytes that an in-place operator changes in ``target``: of a scatter, as many as it is given."""
+    whole = touched_bytes(target)
+    if func._schema.name not in _SCATTERED:
+        return whole
+    return min(whole, sum(touched_bytes(tensor) for tensor in tensors if tensor is not target))
