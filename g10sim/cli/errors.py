@@ -1,0 +1,39 @@
+"""How errors reach the person at the terminal: one line on standard error, and an exit code."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from rich.console import Console
+from rich.markup import escape
+
+from g10sim.errors import G10SimError
+
+CELL_FAILED, BAD_INPUT, INTERRUPTED = 1, 2, 130
+
+
+def exit_code(command: Callable[[], object]) -> int:
+    """Run a command and return its exit code; an error becomes one line on standard error.
+
+    Bad input, of g10sim or of the command line itself, gives 2; an interruption 130.
+    """
+    try:
+        status = command()
+    except G10SimError as error:
+        complain(str(error))
+        return BAD_INPUT
+    except typer.TyperException as error:
+        message = error.format_message()
+        if message:  # none where a command without arguments has shown its help
+            complain(message)
+        return BAD_INPUT
+    except (KeyboardInterrupt, typer.Abort):
+        complain("interrupted; finished cells are kept")
+        return INTERRUPTED
+    return status if isinstance(status, int) else 0
+
+
+def complain(message: str) -> None:
+    """Write one line to standard error, however many the message has."""
+    console = Console(stderr=True, soft_wrap=True, highlight=False)
+    console.print(f"[bold red]error:[/] {escape(' '.join(message.split()))}")
