@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import typer
 from rich.console import Console
 from rich.markup import escape
 
