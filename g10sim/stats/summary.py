@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 
+from g10sim.analysis.footprint import footprint_bytes, oversubscription
 from g10sim.config.behaviour import BehaviourSpec
 from g10sim.config.system import SystemSpec
 from g10sim.records import IterationRecord, StallReason
@@ -57,14 +58,13 @@ def summarize(
     rows = []
     for number, job in enumerate(workload.jobs):
         record = reported_iteration(by_job[number], behaviour)
-        footprint = sum(tensor.size_bytes for tensor in job.trace.tensors)
         rows.append(
             _times(record, system.gpu.clock, job.trace.batch_size)
             | _breakdown(record, behaviour, moves_ahead)
             | _traffic(record)
             | {
-                "footprint_bytes": footprint,
-                "oversubscription": footprint / system.gpu.memory,
+                "footprint_bytes": footprint_bytes(job.trace),
+                "oversubscription": oversubscription(job.trace, system.gpu.memory),
                 "events": events,
             }
         )

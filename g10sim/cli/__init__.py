@@ -1,0 +1,1 @@
+"""The commands of g10sim."""

@@ -1,0 +1,38 @@
+"""The command line: puts the commands together."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import typer
+
+from g10sim.cli import plan, trace
+from g10sim.cli.capture import capture
+from g10sim.cli.errors import exit_code
+from g10sim.cli.run import run
+from g10sim.cli.system import policies, system
+from g10sim.cli.validate import validate
+
+app = typer.Typer(
+    name="g10sim",
+    help="Simulate training on a unified memory of GPU, host and flash, cycle by cycle.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+)
+app.command()(run)
+app.command()(validate)
+app.command()(policies)
+app.command()(system)
+trace.app.command()(capture)
+app.add_typer(trace.app, name="trace")
+app.add_typer(plan.app, name="plan")
+
+
+def main() -> None:
+    """Run the command line and leave with its exit code."""
+    here = str(Path.cwd())
+    if here not in sys.path:  # so that module:Class names a file in the working directory
+        sys.path.insert(0, here)
+    sys.exit(exit_code(lambda: app(standalone_mode=False)))

@@ -1,0 +1,130 @@
+"""``g10sim run``: a configuration in, a directory of results and a table out."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from g10sim.cli.errors import CELL_FAILED, complain
+from g10sim.cli.output import say, show_table
+from g10sim.config.load import load_run
+from g10sim.config.schema import run_schema
+from g10sim.errors import ConfigError
+from g10sim.experiment.cells import Cell
+from g10sim.experiment.execution import OK, CellResult
+from g10sim.experiment.run import Outcome, run_experiment
+
+
+def run(
+    config: Annotated[
+        Path | None, typer.Argument(help="Run configuration (YAML).", show_default=False)
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option("-o", "--output", help="Directory of results, instead of the configuration's."),
+    ] = None,
+    workers: Annotated[int, typer.Option("-j", "--workers", min=1, help="Cells simulated at a time.")] = 1,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", help="Set a dotted key, such as system.host.memory='64 GiB'.", metavar="KEY=VALUE"
+        ),
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Run cells again that are stored.")] = False,
+    check: Annotated[bool, typer.Option("--check", help="Test every invariant while simulating.")] = False,
+    schema: Annotated[
+        bool, typer.Option("--schema", help="Print the JSON Schema of configurations and do nothing else.")
+    ] = False,
+) -> None:
+    """Simulate every cell of CONFIG; cells that are finished and unchanged are not run again.
+
+    Exit code 0: every cell ran; 1: some cell failed; 2: bad input.
+    """
+    if schema:
+        sys.stdout.write(json.dumps(run_schema(), indent=2) + "\n")
+        return
+    if config is None:
+        raise ConfigError("run: found no configuration; allowed: the path of a YAML file, or --schema")
+    document = load_run(config, settings or ())
+    with CellProgress() as bar:
+        outcome = run_experiment(
+            document,
+            output=output,
+            workers=workers,
+            force=force,
+            check=check,
+            started=bar.start,
+            progress=bar.advance,
+        )
+    _show(outcome)
+    reused = f", {outcome.reused} of them from an earlier run" if outcome.reused else ""
+    say(f"{len(outcome.cells)} cells{reused}; results in {outcome.directory / 'results.csv'}")
+    for cell, message in outcome.failures:
+        complain(f"cell {cell.index} ({cell.jobs[0].trace.name}, {cell.label}) failed: {message}")
+    if outcome.failures:
+        raise typer.Exit(CELL_FAILED)
+
+
+class CellProgress:
+    """A progress bar on standard error, where that is a terminal."""
+
+    def __init__(self) -> None:
+        console = Console(stderr=True)
+        self._progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            console=console,
+            transient=True,
+            disable=not console.is_terminal,
+        )
+
+    def __enter__(self) -> CellProgress:
+        self._progress.start()
+        self._task = self._progress.add_task("cells", total=None)
+        return self
+
+    def __exit__(self, *details: object) -> None:
+        self._progress.stop()
+
+    def start(self, total: int) -> None:
+        """Say how many cells there are."""
+        self._progress.update(self._task, total=total)
+
+    def advance(self, cell: Cell, result: CellResult) -> None:
+        """One more cell is done."""
+        self._progress.update(self._task, advance=1, description=f"{cell.label} {result.status}")
+
+
+def _show(outcome: Outcome) -> None:
+    swept = [key for key in outcome.cells[0].swept if key in outcome.columns]
+    several = len({row["trace"] for row in outcome.rows}) > 1
+    names = [*(["trace"] if several else []), "policy", *swept, "status"]
+    show_table(
+        names,
+        ("time (ms)", "of ideal", "stall", "moved (GB)", "faults"),
+        ((*(str(row[name]) for name in names), *_figures(row)) for row in outcome.rows),
+        title=outcome.cells[0].name,
+    )
+
+
+def _figures(row: dict[str, object]) -> tuple[str, ...]:
+    if row["status"] != OK:
+        return ("",) * 5
+    number = {key: value for key, value in row.items() if isinstance(value, (int, float))}
+    moved = sum(number[f"{way}_bytes"] for way in ("ssd_to_gpu", "gpu_to_ssd", "host_to_gpu", "gpu_to_host"))
+    stall = number["stall_cycles"] / number["exec_cycles"] if number["exec_cycles"] else 0.0
+    return (
+        f"{number['exec_ms']:,.3f}",
+        f"{number['performance']:.1%}",
+        f"{stall:.1%}",
+        f"{moved / 1e9:,.2f}",
+        f"{number['page_faults']:,}",
+    )

@@ -1,0 +1,59 @@
+"""``g10sim system`` and ``g10sim policies``: what there is to choose from."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Annotated
+
+import typer
+import yaml
+
+from g10sim.cli.output import say, show_table
+from g10sim.config.presets import load_system, system_names
+from g10sim.policies.base import Policy
+from g10sim.policies.registry import available
+from g10sim.units import format_bytes, format_rate
+
+
+def system(
+    name: Annotated[str | None, typer.Argument(help="Preset to show in full.", show_default=False)] = None,
+) -> None:
+    """List the hardware presets, or show one with the source of every number."""
+    if name is not None:
+        data = load_system(name).model_dump(mode="json")
+        say(yaml.safe_dump(data, sort_keys=False, allow_unicode=True, width=120).rstrip())
+        return
+    show_table(
+        ("name", "GPUs", "HBM", "host memory", "PCIe", "SSD read", "SSD write"),
+        (),
+        (
+            (
+                preset,
+                str(spec.gpu.count),
+                format_bytes(spec.gpu.memory),
+                format_bytes(spec.host.memory),
+                format_rate(spec.pcie.bandwidth),
+                format_rate(spec.ssd.read_bandwidth),
+                format_rate(spec.ssd.write_bandwidth),
+            )
+            for preset, spec in ((name, load_system(name)) for name in system_names())
+        ),
+    )
+
+
+def policies() -> None:
+    """List the policies: name, label, paper and parameters with their defaults."""
+    show_table(
+        ("name", "label", "paper", "parameters"),
+        (),
+        ((name, policy.label, policy.paper, _parameters(policy)) for name, policy in available().items()),
+    )
+
+
+def _parameters(policy: type[Policy]) -> str:
+    """Parameters as ``name = default``, one a line; one without default has only its name."""
+    lines = []
+    for parameter in inspect.signature(policy).parameters.values():
+        given = parameter.default
+        lines.append(parameter.name if given is inspect.Parameter.empty else f"{parameter.name} = {given!r}")
+    return "\n".join(lines)

@@ -1,0 +1,79 @@
+"""``g10sim validate``: the published results simulated again."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from g10sim.cli.errors import CELL_FAILED, complain
+from g10sim.cli.output import say, show_table
+from g10sim.cli.run import CellProgress
+from g10sim.experiment.execution import FAILED
+from g10sim.experiment.validation import Agreement, agreements
+from g10sim.experiment.validation import validate as run_validation
+
+
+def validate(
+    reference: Annotated[
+        Path, typer.Argument(help="Directory with published.csv and traces/MODEL/BATCH/.", show_default=False)
+    ],
+    figures: Annotated[str, typer.Option(help="Only these figures, comma-separated.")] = "",
+    models: Annotated[str, typer.Option(help="Only these models, comma-separated.")] = "",
+    policies: Annotated[str, typer.Option(help="Only these policies, comma-separated.")] = "",
+    workers: Annotated[int, typer.Option("-j", "--workers", min=1, help="Cells simulated at a time.")] = 1,
+    output: Annotated[
+        Path, typer.Option("-o", "--output", help="Directory of validation.csv and of finished cells.")
+    ] = Path("results/validation"),
+) -> None:
+    """Simulate the published results of REFERENCE and write and summarize validation.csv.
+
+    Exit code 0: every cell ran; 1: some cell failed; 2: bad input.
+    """
+    with CellProgress() as bar:
+        compared = run_validation(
+            reference,
+            output,
+            figures=_names(figures),
+            models=_names(models),
+            policies=_names(policies),
+            workers=workers,
+            started=bar.start,
+            progress=bar.advance,
+        )
+    show_table(
+        ("figure", "policy", "plan"),
+        ("cells", "exact", "median", "p95", "max", "mismatched", "left out"),
+        _summary(agreements(compared)),
+        title="relative error against the published results",
+    )
+    say(f"{len(compared)} rows in {output / 'validation.csv'}")
+    failures = {
+        f"{one.row.texts['model']} {one.row.batch} {one.row.texts['policy']} failed: {one.message}": None
+        for one in compared
+        if one.status == FAILED
+    }
+    for failure in failures:
+        complain(failure)
+    if failures:
+        raise typer.Exit(CELL_FAILED)
+
+
+def _names(text: str) -> list[str]:
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
+def _summary(groups: list[Agreement]) -> Iterator[tuple[str, ...]]:
+    for group in groups:
+        errors = (_percent(error) for error in (group.median, group.p95, group.maximum))
+        counts = str(group.mismatched), str(group.left_out)
+        yield group.figure, group.policy, group.plan, str(group.cells), str(group.exact), *errors, *counts
+
+
+def _percent(error: float | None) -> str:
+    if error is None:
+        return ""
+    return "inf" if math.isinf(error) else f"{error:.4%}"

@@ -1,0 +1,234 @@
+"""Simulates the published results again and says how far apart the two are."""
+
+from __future__ import annotations
+
+import math
+import tempfile
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from g10sim.config.behaviour import GPG
+from g10sim.config.presets import load_system
+from g10sim.config.system import SystemSpec
+from g10sim.experiment.cells import Cell, CellJob, TraceInput
+from g10sim.experiment.execution import FAILED, OK, UNSUPPORTED, CellResult
+from g10sim.experiment.published import (
+    COLUMNS,
+    PUBLISHED_SYSTEM,
+    PublishedRow,
+    read_published,
+    trace_directory,
+)
+from g10sim.experiment.results import write_csv
+from g10sim.experiment.run import Progress, run_cells
+from g10sim.importers.gpg import import_gpg
+from g10sim.policies.base import Policy
+from g10sim.policies.registry import available
+from g10sim.policies.replay import PUBLISHED_PLANS, Replay
+from g10sim.trace.format import save_trace, trace_hash
+
+OWN, REFERENCE, NO_PLAN = "own", "reference", ""
+SKIPPED = "skipped"
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A published row, how it was simulated (``plan``), and what came out.
+
+    ``simulated`` is infinite where unsupported; ``relative_error`` is None where there is nothing to
+    compare.
+    """
+
+    row: PublishedRow
+    plan: str
+    status: str
+    message: str = ""
+    simulated: float | None = None
+    relative_error: float | None = None
+
+    def as_row(self) -> dict[str, object]:
+        """Columns of validation.csv."""
+        return {
+            **self.row.texts,
+            "plan": self.plan,
+            "simulated": "" if self.simulated is None else self.simulated,
+            "relative_error": "" if self.relative_error is None else self.relative_error,
+            "status": f"{self.status}: {self.message}" if self.message else self.status,
+        }
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """How well one policy's rows of one figure agree; errors are absolute values of relative errors.
+
+    ``cells`` counts the rows compared, ``mismatched`` those that only one side supports, and
+    ``left_out`` those that failed or were skipped. Errors are None where no row has one.
+    """
+
+    figure: str
+    policy: str
+    plan: str
+    cells: int
+    exact: int
+    median: float | None
+    p95: float | None
+    maximum: float | None
+    mismatched: int
+    left_out: int
+
+
+@dataclass(frozen=True)
+class _Wanted:
+    """One comparison to make: a row, the plan it is made with, and the cell that gives it."""
+
+    row: PublishedRow
+    plan: str
+    cell: Cell | None
+    reason: str = ""
+
+
+def validate(
+    reference: Path,
+    output: Path,
+    *,
+    figures: Iterable[str] = (),
+    models: Iterable[str] = (),
+    policies: Iterable[str] = (),
+    workers: int = 1,
+    started: Callable[[int], None] | None = None,
+    progress: Progress | None = None,
+) -> list[Comparison]:
+    """Simulate every published row whose trace exists and write ``OUTPUT/validation.csv``.
+
+    Rows that describe the same simulation share it, and finished ones are reused. Raises ConfigError,
+    TraceError or PlanError for bad input.
+    """
+    rows = read_published(reference, figures=figures, models=models, policies=policies)
+    with tempfile.TemporaryDirectory(prefix="g10sim-") as scratch:
+        wanted = _plan(reference, rows, _Traces(reference, Path(scratch)))
+        cells = [entry.cell for entry in wanted if entry.cell is not None]
+        if started is not None:
+            started(len({cell.key for cell in cells}))
+        results, _ = run_cells(cells, output, workers=workers, progress=progress)
+    outcomes = iter(results)
+    compared = [_compare(entry, next(outcomes) if entry.cell is not None else None) for entry in wanted]
+    columns = (*COLUMNS, "plan", "simulated", "relative_error", "status")
+    write_csv(output / "validation.csv", columns, (one.as_row() for one in compared))
+    return compared
+
+
+def agreements(comparisons: Sequence[Comparison]) -> list[Agreement]:
+    """Summarize comparisons per figure, policy and plan, in order of appearance."""
+    groups: dict[tuple[str, str, str], list[Comparison]] = {}
+    for one in comparisons:
+        groups.setdefault((one.row.texts["figure"], one.row.texts["policy"], one.plan), []).append(one)
+    return [_agreement(*key, group) for key, group in groups.items()]
+
+
+def _agreement(figure: str, policy: str, plan: str, group: Sequence[Comparison]) -> Agreement:
+    compared = [one for one in group if one.status in (OK, UNSUPPORTED)]
+    same_verdict = [one for one in compared if math.isinf(one.row.value) == (one.status == UNSUPPORTED)]
+    errors = [abs(one.relative_error or 0.0) for one in same_verdict]
+    finite = [error for error in errors if math.isfinite(error)]
+    return Agreement(
+        figure,
+        policy,
+        plan,
+        cells=len(compared),
+        exact=errors.count(0.0),
+        median=float(np.median(finite)) if finite else None,
+        p95=float(np.percentile(finite, 95)) if finite else None,
+        maximum=max(errors, default=None),
+        mismatched=len(compared) - len(same_verdict),
+        left_out=len(group) - len(compared),
+    )
+
+
+class _Traces:
+    """Imports each trace once and keeps it in our format where workers find it."""
+
+    def __init__(self, reference: Path, scratch: Path) -> None:
+        self._reference, self._scratch = reference, scratch
+        self._inputs: dict[tuple[str, int], TraceInput] = {}
+
+    def input(self, row: PublishedRow) -> TraceInput:
+        """Return the trace of a row. Raises TraceError."""
+        model, batch = row.trace
+        if row.trace not in self._inputs:
+            trace = import_gpg(trace_directory(self._reference, row), model, batch)
+            path = self._scratch / f"{len(self._inputs)}.g10t"
+            save_trace(trace, path)
+            name = f"{model}/{batch}"
+            self._inputs[row.trace] = TraceInput(name, str(path), trace_hash(trace), model, batch)
+        return self._inputs[row.trace]
+
+
+def _plan(reference: Path, rows: Sequence[PublishedRow], traces: _Traces) -> list[_Wanted]:
+    wanted: list[_Wanted] = []
+    known = available()
+    machine = load_system(PUBLISHED_SYSTEM)
+    for row in rows:
+        name = row.texts["policy"]
+        if row.variation:
+            reason = f"kernel times varied by {row.texts['variation']} are not offered"
+            wanted.append(_Wanted(row, NO_PLAN, None, reason))
+            continue
+        policy = known.get(name)
+        file = policy.reference_plan if policy is not None else PUBLISHED_PLANS.get(name)
+        guide = trace_directory(reference, row) / file if file else None
+        guide = guide if guide is not None and guide.is_file() else None
+        system = row.system()
+        if guide is not None and (_fits_any_system(policy) or _same_machine(system, machine)):
+            cell = _cell(row, traces, system, policy or Replay, guide)
+            wanted.append(_Wanted(row, REFERENCE, cell))
+        elif policy is None:
+            reason = f"there is no policy '{name}'" + (
+                ", and its plan is for another system" if guide else ""
+            )
+            wanted.append(_Wanted(row, NO_PLAN, None, reason))
+        if policy is not None:
+            cell = _cell(row, traces, system, policy, None)
+            wanted.append(_Wanted(row, OWN if guide else NO_PLAN, cell))
+    return wanted
+
+
+def _fits_any_system(policy: type[Policy] | None) -> bool:
+    """Whether the published plan only orders what the policy itself does, rather than times moves."""
+    default = Policy.with_reference_plan.__func__  # type: ignore[attr-defined]
+    return policy is not None and policy.with_reference_plan.__func__ is not default  # type: ignore[attr-defined]
+
+
+def _same_machine(system: SystemSpec, other: SystemSpec) -> bool:
+    def numbers(spec: SystemSpec) -> dict[str, object]:
+        return spec.model_dump(exclude={"name", "description", "sources"})
+
+    return numbers(system) == numbers(other)
+
+
+def _cell(
+    row: PublishedRow, traces: _Traces, system: SystemSpec, policy: type[Policy], guide: Path | None
+) -> Cell:
+    return Cell(
+        index=0,
+        name="validation",
+        label=row.texts["policy"],
+        jobs=(CellJob(traces.input(row)),),
+        system=system,
+        behaviour=GPG,
+        policy={"name": policy.name},
+        reference_plan=None if guide is None else str(guide),
+    )
+
+
+def _compare(entry: _Wanted, result: CellResult | None) -> Comparison:
+    row = entry.row
+    if result is None:
+        return Comparison(row, entry.plan, SKIPPED, entry.reason)
+    if result.status == FAILED:
+        return Comparison(row, entry.plan, FAILED, result.message)
+    simulated = math.inf if result.status == UNSUPPORTED else row.simulated(result.rows[0], row.system())
+    error = row.relative_error(simulated)
+    return Comparison(row, entry.plan, result.status, result.message, simulated, error)
