@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from g10sim.errors import TraceError
+from g10sim.trace.jsonlines import shown
 from g10sim.trace.model import Kernel, Tensor, TensorKind, Trace
 
 # Numbers beyond these cannot be meant, and below them sums of bytes and cycles fit 64 bits at any clock.
@@ -81,7 +82,7 @@ def _tensor_problem(index: int, tensor: Tensor) -> str:
     if tensor.id != index:
         return f"found id {tensor.id}; allowed: {index} (ids count up from 0)"
     if tensor.size_bytes < 1:
-        return f"'{tensor.name}': found size_bytes {tensor.size_bytes}; allowed: at least 1"
+        return f"{shown(tensor.name)}: found size_bytes {tensor.size_bytes}; allowed: at least 1"
     return ""
 
 
@@ -95,11 +96,11 @@ def _kernel_problem(index: int, kernel: Kernel, exists: list[bool], tensors: tup
         for tensor in kernel.inputs:
             if not exists[tensor]:
                 message = (
-                    f"reads tensor {tensor} ('{tensors[tensor].name}') before it exists; "
+                    f"reads tensor {tensor} ({shown(tensors[tensor].name)}) before it exists; "
                     "allowed: a tensor that an earlier kernel wrote, a persistent one, or one of kind input"
                 )
                 break
-    return f"'{kernel.name}': {message}" if message else ""
+    return f"{shown(kernel.name)}: {message}" if message else ""
 
 
 def _number_problem(kernel: Kernel) -> str:

@@ -95,7 +95,18 @@ def decode_line(path: Path, number: int, line: bytes, error: type[G10SimError]) 
     if type(record) is not dict or text[end:] not in _LINE_ENDS:
         text = decode_text(path, number, line, error)
         raise error(f"{path}: line {number}: found {shown(text)}; allowed: one JSON object")
+    if b"\\u" in line:
+        _refuse_half_characters(path, number, record, error)
     return record
+
+
+def _refuse_half_characters(path: Path, number: int, record: object, error: type[G10SimError]) -> None:
+    """Refuse escapes of lone surrogates, which no terminal or file can show."""
+    try:
+        json.dumps(record, ensure_ascii=False).encode("utf-8")
+    except UnicodeEncodeError as found:
+        half = f"found half a character ({found.object[found.start]!r})"
+        raise error(f"{path}: line {number}: {half}; allowed: Unicode text") from found
 
 
 class Fields:

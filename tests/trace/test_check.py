@@ -1,0 +1,79 @@
+"""Rules of a trace that a file cannot show, and the order in which problems are told."""
+
+from dataclasses import replace
+
+import pytest
+
+from g10sim.errors import TraceError
+from g10sim.trace.check import check_trace, problems
+from g10sim.trace.model import TensorKind
+from g10sim.trace.synthetic import TraceBuilder, chain
+
+
+def changed_kernel(trace, index, **changes):
+    kernels = list(trace.kernels)
+    kernels[index] = replace(kernels[index], **changes)
+    return replace(trace, kernels=tuple(kernels))
+
+
+def test_good_trace_has_no_problems():
+    assert list(problems(chain(3))) == []
+
+
+def test_no_kernels():
+    with pytest.raises(TraceError, match=r"^trace: found no kernels; allowed: at least one$"):
+        check_trace(replace(chain(1), kernels=()))
+
+
+def test_all_durations_zero():
+    trace = chain(1, forward_ticks=0, backward_ticks=0, optimizer_ticks=0)
+    with pytest.raises(
+        TraceError, match=r"^x: found only kernels of duration 0; allowed: at least one that takes"
+    ):
+        check_trace(trace, "x")
+
+
+def test_some_durations_zero_are_fine():
+    assert list(problems(chain(1, forward_ticks=0))) == []
+
+
+def test_too_many_bytes_or_seconds():
+    many_bytes = chain(1, activation_bytes=2**62)
+    assert [str(problem) for problem in problems(many_bytes)] == [
+        "found tensors of more than 2^63-1 bytes together; allowed: at most that"
+    ]
+    long = chain(1, forward_ticks=10**16)
+    assert [str(problem) for problem in problems(long)] == [
+        "found durations of more than 1000000 seconds together; allowed: at most that"
+    ]
+
+
+def test_every_problem_is_told_with_its_place():
+    trace = chain(2)
+    tensors = (replace(trace.tensors[0], size_bytes=-4), *trace.tensors[1:])
+    trace = changed_kernel(replace(trace, tensors=tensors), 1, outputs=(3, 99))
+    found = [(problem.subject, problem.index) for problem in problems(trace)]
+    assert found[:2] == [("tensor", 0), ("kernel", 1)]
+
+
+@pytest.mark.parametrize(
+    ("kind", "persistent", "good"),
+    [
+        (TensorKind.INPUT, False, True),
+        (TensorKind.OPTIMIZER_STATE, True, True),
+        (TensorKind.ACTIVATION, False, False),
+        (TensorKind.WORKSPACE, False, False),
+    ],
+)
+def test_what_may_be_read_before_a_kernel_wrote_it(kind, persistent, good):
+    builder = TraceBuilder("reader")
+    tensor = builder.tensor("t", 1, kind, persistent=persistent)
+    builder.kernel("Read", 1, [tensor], [])
+    assert (not list(problems(builder.build()))) == good
+
+
+def test_update_in_place_does_not_create_its_tensor():
+    builder = TraceBuilder("in_place")
+    tensor = builder.tensor("t", 1, TensorKind.ACTIVATION)
+    builder.kernel("Update", 1, [tensor], [tensor])
+    assert [problem.index for problem in problems(builder.build())] == [0]
