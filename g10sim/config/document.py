@@ -196,7 +196,14 @@ class _Reader:
             raise ConfigError(
                 f"{self._at(node.start_mark)}: {where}found the tag {node.tag}; allowed: plain YAML values"
             )
-        return _SCALARS[node.tag](node.value)
+        try:
+            return _SCALARS[node.tag](node.value)
+        except ValueError as error:  # Python reads no integer of more than 4,300 digits
+            size = len(node.value)
+            raise ConfigError(
+                f"{self._at(node.start_mark)}: {dotted(path)}: found a number of {size} characters; "
+                "allowed: a shorter one"
+            ) from error
 
     def _note(self, path: KeyPath, node: yaml.Node) -> None:
         if self._places is not None:

@@ -1,0 +1,171 @@
+import pytest
+
+from g10sim.config.behaviour import GPG, BehaviourSpec
+from g10sim.config.data import data_path, find_file, find_files
+from g10sim.config.presets import load_behaviour, load_system, system_names
+from g10sim.config.system import SystemSpec
+from g10sim.errors import ConfigError
+
+NOT_NUMBERS = {"name", "description", "ssd.model", "pcie.shared.0.name", "sources"}
+
+
+def leaves(data, prefix=""):
+    items = data.items() if isinstance(data, dict) else enumerate(data)
+    for key, value in items:
+        name = f"{prefix}{key}"
+        if name == "sources":
+            continue
+        if isinstance(value, (dict, list)) and name != "pcie.shared.0.gpus":
+            yield from leaves(value, f"{name}.")
+        else:
+            yield name
+
+
+@pytest.mark.parametrize("name", system_names())
+def test_every_number_of_a_preset_has_a_source(name):
+    system = load_system(name)
+    assert system.name == name
+    assert system.description
+    numbers = set(leaves(system.model_dump(mode="json"))) - NOT_NUMBERS
+    assert numbers == set(system.sources)
+    assert all(len(source) > 5 for source in system.sources.values())
+
+
+def test_the_published_setting():
+    system = load_system("a100-40g-pcie3-znand")
+    assert system.gpu.memory == 40 * 2**30
+    assert system.gpu.clock == 1_200_000_000
+    assert system.gpu.page_size == 4096
+    assert system.gpu.allocation_rate == pytest.approx(1 / 0.814e-12)
+    assert system.host.memory == 128 * 2**30
+    assert (system.ssd.read_bandwidth, system.ssd.write_bandwidth) == (3_200_000_000, 3_200_000_000)
+    assert system.ssd.latency == 20 * 10**6
+    assert system.pcie.bandwidth == 15_754_000_000
+    assert system.page_fault.latency == 45 * 10**6
+
+
+@pytest.mark.parametrize("name", system_names())
+def test_a_system_written_out_is_the_same_system(name):
+    system = load_system(name)
+    assert load_system(system.model_dump(mode="json")) == system
+
+
+def test_changes_of_a_preset_replace_its_numbers_and_their_sources():
+    changed = load_system({"preset": "a100-40g-pcie3-znand", "host": {"memory": "64 GiB"}})
+    assert changed.host.memory == 64 * 2**30
+    assert changed.gpu == load_system("a100-40g-pcie3-znand").gpu
+    assert changed.sources["host.memory"] == "set by the user"
+    assert "A100" in changed.sources["gpu.memory"]
+
+
+def test_a_system_from_a_file(tmp_path):
+    path = tmp_path / "mine.yaml"
+    path.write_text(data_path("configs", "systems", "v100-16g-pcie3-optane.yaml").read_text())
+    assert load_system("mine.yaml", tmp_path) == load_system("v100-16g-pcie3-optane")
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        (
+            "a100-40g-pcie3-znan",
+            r"^system: found unknown system 'a100-40g-pcie3-znan' \(did you mean 'a100-40g",
+        ),
+        (
+            {"preset": "h100-80g-pcie5-nvme", "host": {"memry": "1 GiB"}},
+            r"^system.host.memry: .*did you mean 'memory'",
+        ),
+        (
+            {"preset": "h100-80g-pcie5-nvme", "host": {"memory": 64}},
+            r"^system.host.memory: found 64 without a unit",
+        ),
+        ({"preset": "h100-80g-pcie5-nvme", "host": {"memory": "64 GBit"}}, r"found unknown unit 'GBit'"),
+        ({"preset": "h100-80g-pcie5-nvme", "host": {"memory": "-1 GiB"}}, r"found negative '-1 GiB'"),
+        (
+            {"preset": "h100-80g-pcie5-nvme", "host": 3},
+            r"^system.host: found 3; allowed: a mapping with the keys memory",
+        ),
+        (
+            {"preset": "h100-80g-pcie5-nvme", "gpu": {"count": True}},
+            r"^system.gpu.count: found True; allowed: a valid int",
+        ),
+        (
+            {"preset": "h100-80g-pcie5-nvme", "gpu": {"count": 0}},
+            r"^system.gpu.count: found 0; allowed: greater",
+        ),
+        (
+            {"preset": "h100-80g-pcie5-nvme", "gpu": {"page_size": "0 B"}},
+            r"^system.gpu.page_size: found 0; allowed: more",
+        ),
+        (
+            {"preset": "h100-80g-pcie5-nvme", "ssd": {"model": "links"}},
+            r"^system.ssd.model: found 'links' .*'link'",
+        ),
+        ({"preset": 7}, r"^system.preset: found 7; allowed: the name of a preset"),
+        (["h100"], r"^system: found \['h100'\]; allowed: the name of a preset, or a mapping"),
+        ({"gpu": {}}, r"^system.gpu.memory: found nothing \(the key is missing\)"),
+        ("missing.yaml", r"^system: found 'missing.yaml', which is no file"),
+    ],
+)
+def test_bad_systems_name_key_value_and_choices(spec, message):
+    with pytest.raises(ConfigError, match=message) as caught:
+        load_system(spec)
+    assert "allowed: " in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def shared(*links):
+    rate = "10 GB/s"
+    links = [{"name": name, "gpus": list(gpus), "bandwidth": rate} for name, gpus in links]
+    return {"preset": "4xa100-40g-pcie4-shared", "pcie": {"shared": links}}
+
+
+def test_shared_links_must_form_a_tree():
+    nested = load_system(shared(("left", (0, 1)), ("right", (2, 3)), ("root", (0, 1, 2, 3))))
+    assert [link.name for link in nested.pcie.shared] == ["left", "right", "root"]
+    with pytest.raises(ConfigError, match=r"pcie.shared: links 'a' and 'b' overlap .*allowed: a tree"):
+        load_system(shared(("a", (0, 1)), ("b", (1, 2))))
+    with pytest.raises(ConfigError, match=r"pcie.shared: two links are called 'a'"):
+        load_system(shared(("a", (0, 1)), ("a", (2, 3))))
+    with pytest.raises(ConfigError, match=r"pcie.shared: link 'a' names GPU 4; allowed: 0 to 3"):
+        load_system(shared(("a", (3, 4))))
+
+
+def test_behaviours():
+    assert load_behaviour(None) == BehaviourSpec()
+    assert load_behaviour("gpg") == GPG
+    assert load_behaviour({"preset": "gpg", "recency": "use"}) == GPG.model_copy(update={"recency": "use"})
+    with pytest.raises(
+        ConfigError, match=r"compat: found unknown preset 'gpgg' \(did you mean 'gpg'\?\); allowed: gpg"
+    ):
+        load_behaviour("gpgg")
+    with pytest.raises(ConfigError, match=r"compat.batch_pages: found '50'; allowed: a valid integer"):
+        load_behaviour({"batch_pages": "50"})
+
+
+def test_systems_are_immutable():
+    system = load_system("h100-80g-pcie5-nvme")
+    with pytest.raises(ValueError, match="frozen"):
+        system.name = "other"
+    assert isinstance(system, SystemSpec)
+
+
+def test_files_are_found_here_then_beside_the_configuration_then_among_the_bundled_data(
+    tmp_path, monkeypatch
+):
+    here, beside = tmp_path / "here", tmp_path / "beside"
+    for directory in (here, beside):
+        (directory / "traces").mkdir(parents=True)
+    monkeypatch.chdir(here)
+    (beside / "traces" / "one.g10t").write_text("beside")
+    assert find_file("traces/one.g10t", beside).read_text() == "beside"
+    (here / "traces" / "one.g10t").write_text("here")
+    assert find_file("traces/one.g10t", beside).read_text() == "here"
+    assert find_file("configs/quickstart.yaml", beside) == data_path("configs", "quickstart.yaml")
+    (here / "traces" / "a.g10t").write_text("")
+    assert [name for name, _ in find_files("traces/*.g10t", beside)] == ["traces/a.g10t", "traces/one.g10t"]
+    assert [path.name for _, path in find_files(f"{beside}/traces/*")] == ["one.g10t"]
+    with pytest.raises(ConfigError, match=r"found 'no.g10t', which is no file in the working directory"):
+        find_file("no.g10t", beside)
+    with pytest.raises(ConfigError, match=r"found pattern 'no\*', which matches no file"):
+        find_files("no*")

@@ -1,0 +1,134 @@
+import pytest
+
+import g10sim
+from g10sim.config.behaviour import BehaviourSpec
+from g10sim.errors import CapacityError, ConfigError, PolicyError, TraceError
+from g10sim.policies.base import Policy
+from g10sim.records import IterationRecord, StallReason
+from g10sim.stats.summary import METRIC_COLUMNS, STALL_COLUMNS, reported_iteration, summarize
+from g10sim.trace.workload import Job, Workload
+
+from .conftest import SYSTEM
+
+POLICIES = ["ideal", "base_uvm", "deepum"]
+
+
+def test_a_system_with_changes():
+    system = g10sim.system("a100-40g-pcie3-znand", host={"memory": "64 GiB"})
+    assert system.host.memory == 64 * 2**30
+    with pytest.raises(ConfigError, match=r"system.hosts: found an unknown key"):
+        g10sim.system("a100-40g-pcie3-znand", hosts={})
+
+
+@pytest.mark.parametrize("compat", [None, "gpg"])
+@pytest.mark.parametrize("policy", POLICIES)
+def test_every_cycle_of_the_summary_has_an_owner(trace, policy, compat):
+    result = g10sim.simulate(trace, SYSTEM, policy, compat=compat, check=True)
+    summary = result.summary
+    assert tuple(summary) == METRIC_COLUMNS
+    assert (
+        summary["ideal_cycles"] + sum(summary[column] for column in STALL_COLUMNS) == summary["exec_cycles"]
+    )
+    assert result.performance == summary["ideal_cycles"] / summary["exec_cycles"]
+    assert summary["exec_ms"] == pytest.approx(summary["exec_cycles"] / 1.2e6)
+    assert summary["samples_per_s"] == pytest.approx(trace.batch_size / (summary["exec_ms"] / 1e3))
+    if compat is None:
+        parts = ("compute_cycles", "overlap_cycles", "stall_cycles")
+        assert sum(summary[part] for part in parts) == summary["exec_cycles"]
+
+
+def test_the_ideal_time_is_the_sum_of_the_durations(trace):
+    result = g10sim.simulate(trace, SYSTEM, "ideal")
+    durations = sum(trace.duration_cycles(kernel, 1_200_000_000) for kernel in trace.kernels)
+    assert result.summary["exec_cycles"] == durations
+    assert result.performance == 1.0
+    assert g10sim.simulate(trace, SYSTEM, "base_uvm").performance < 1.0
+
+
+def test_tables_are_recorded_on_demand(trace):
+    quiet = g10sim.simulate(trace, SYSTEM, "base_uvm")
+    assert quiet.kernels.empty
+    assert quiet.migrations.empty
+    assert quiet.memory.empty
+    loud = g10sim.simulate(
+        trace, SYSTEM, "base_uvm", iterations=3, record=["kernels", "migrations", "memory"]
+    )
+    assert len(loud.kernels) == 3 * len(trace.kernels)
+    last = loud.kernels[loud.kernels["iteration"] == 2]
+    assert (last["end"] - last["start"]).sum() == loud.summary["exec_cycles"]
+    spread = last["compute_cycles"] + last[list(STALL_COLUMNS)].sum(axis="columns")
+    assert spread.sum() == loud.summary["exec_cycles"]
+    assert set(loud.migrations["target"]) <= {"GPU", "HOST", "FLASH", "NONE"}
+    assert loud.memory["gpu_bytes"].max() <= 8 * 2**20
+    names = {event["name"] for event in loud.timeline()["traceEvents"]}
+    assert {"Forward", "Backward", "Update", "stall", "process_name"} <= names
+
+
+def test_a_trace_file_a_policy_object_and_a_workload_do_as_well(trace, trace_file):
+    class Lazy(Policy):
+        """Does nothing."""
+
+        name = "lazy"
+
+    by_object = g10sim.simulate(trace_file, SYSTEM, Lazy())
+    assert (
+        by_object.summary["exec_cycles"] == g10sim.simulate(trace, SYSTEM, "base_uvm").summary["exec_cycles"]
+    )
+    workload = Workload((Job(trace), Job(trace, arrival_cycles=10)))
+    assert len(g10sim.simulate(workload, SYSTEM, "base_uvm").rows) == 2
+
+
+def test_bad_arguments(trace, tmp_path):
+    with pytest.raises(
+        ConfigError, match=r"record: found 'kernel' \(did you mean 'kernels'\?\); allowed: kernels"
+    ):
+        g10sim.simulate(trace, SYSTEM, "ideal", record=["kernel"])
+    with pytest.raises(ConfigError, match="iterations: found 0; allowed: a whole number from 1"):
+        g10sim.simulate(trace, SYSTEM, "ideal", iterations=0)
+    with pytest.raises(PolicyError, match=r"unknown policy 'ideel' \(did you mean 'ideal'\?\)"):
+        g10sim.simulate(trace, SYSTEM, "ideel")
+    with pytest.raises(CapacityError, match="working set"):
+        g10sim.simulate(trace, {**SYSTEM, "gpu": {"memory": "1 MiB"}}, "base_uvm")
+    with pytest.raises(TraceError, match=r"none.g10t"):
+        g10sim.simulate(tmp_path / "none.g10t", SYSTEM, "ideal")
+    with pytest.raises(AttributeError, match="no attribute 'simulat'"):
+        g10sim.simulat  # noqa: B018
+
+
+def record(iteration, cycles, *, stalls=(), overlap=0, job=0, start=0):
+    ideal = cycles - sum(waited for _, waited in stalls)
+    traffic = dict.fromkeys(("ssd_to_gpu", "gpu_to_ssd", "host_to_gpu", "gpu_to_host"), 0)
+    return IterationRecord(
+        job=job,
+        gpu=0,
+        iteration=iteration,
+        start=start,
+        end=start + cycles,
+        ideal_cycles=ideal,
+        compute_cycles=ideal,
+        overlap_cycles=overlap,
+        stalls=tuple(stalls),
+        **{f"{way}_bytes": value for way, value in traffic.items()},
+        page_faults=0,
+        peak_gpu_bytes=0,
+        peak_host_bytes=0,
+    )
+
+
+def test_which_iteration_is_reported():
+    records = [record(0, 90), record(1, 90), record(2, 100)]
+    assert reported_iteration(records, BehaviourSpec()).iteration == 2
+    assert reported_iteration(records, BehaviourSpec(reported_iteration="fastest")).iteration == 1
+
+
+def test_the_breakdown_of_an_iteration(trace):
+    system = g10sim.system(SYSTEM)
+    stalls = [(StallReason.FAULT_HOST, 30), (StallReason.EVICTION, 10)]
+    iterations = [record(0, 100, stalls=stalls, overlap=20, start=50)]
+    (row,) = summarize(
+        Workload((Job(trace),)), system, BehaviourSpec(), iterations, events=7, moves_ahead=True
+    )
+    assert (row["exec_cycles"], row["ideal_cycles"], row["events"]) == (100, 60, 7)
+    assert (row["compute_cycles"], row["overlap_cycles"], row["stall_cycles"]) == (40, 20, 40)
+    assert (row["stall_fault_host_cycles"], row["stall_eviction_cycles"]) == (30, 10)
+    assert row["stall_barrier_cycles"] == 0
