@@ -206,6 +206,13 @@ def has_known_cost(func: Any) -> bool:
     return found not in COMPUTING or named or func._overloadpacket in flop_registry
 
 
+def running_statistics(func: Any, args: Sequence[Any]) -> tuple[int, ...]:
+    """Positions of the arguments that batch normalization updates in training though its schema is silent."""
+    if func._schema.name not in ("aten::native_batch_norm", "aten::cudnn_batch_norm") or not args[5]:
+        return ()
+    return tuple(position for position in (3, 4) if args[position] is not None)
+
+
 def number_format(func: Any, tensors: Sequence[Any]) -> NumberFormat:
     """Return the format an operator multiplies in: that of its widest floating-point operand.
 

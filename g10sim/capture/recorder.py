@@ -89,14 +89,19 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         """Say what a tensor's storage is; the first description of a storage counts."""
         record = self._record_of(tensor, None)
         if record is not None and record.kind is None:
-            record.kind, record.name, record.persistent, record.on_host = kind, name, persistent, False
+            record.kind, record.name, record.persistent = kind, name, persistent
+            self._move(record, to_host=False)
 
     def describe_host(self, tensor: Any) -> None:
         """Say that a tensor stays in host memory (step counters of an optimizer)."""
         record = self._record_of(tensor, None)
-        if record is not None and not record.on_host:
-            record.on_host = True
-            self._live_bytes -= record.size_bytes
+        if record is not None:
+            self._move(record, to_host=True)
+
+    def _move(self, record: StorageRecord, *, to_host: bool) -> None:
+        if record.on_host != to_host:
+            record.on_host = to_host
+            self._live_bytes += -record.size_bytes if to_host else record.size_bytes
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
@@ -274,3 +279,5 @@ def _mutations(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Ite
         value = args[position] if position < len(args) else kwargs.get(name)
         for tensor in _tensors(value):
             yield tensor, is_out
+    for position in operators.running_statistics(func, args):
+        yield args[position], False

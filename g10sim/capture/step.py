@@ -10,7 +10,7 @@ from typing import Any
 from unittest import mock
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from g10sim.capture.assemble import assemble
 from g10sim.capture.attention import device_operators
@@ -68,8 +68,7 @@ def capture_step(
     _check_choice("attention", attention, ATTENTIONS)
     with _fake_device(dtype, attention):
         try:
-            with _initialization_without_values():
-                network, inputs = build()
+            network, inputs = build()
         except Exception as error:
             raise refusal(error, model, "building the model") from error
         step = TrainingStep(network, inputs, optimizer)
@@ -97,20 +96,30 @@ def _check_choice(option: str, found: str, choices: Mapping[str, object] | Seque
 
 @contextmanager
 def _fake_device(dtype: str, attention: str) -> Iterator[None]:
+    """Make every tensor one of shapes without values, on a device that takes CUDA's operators."""
     previous = torch.get_default_dtype()
     torch.set_default_dtype(_DTYPES[dtype])
     try:
-        with FakeTensorMode(allow_non_fake_inputs=True), device_operators(attention):
+        with (
+            FakeTensorMode(allow_non_fake_inputs=True),
+            device_operators(attention),
+            # This initialization draws until all values fit a range: it would ask for values.
+            mock.patch.object(torch.nn.init, "_no_grad_trunc_normal_", lambda tensor, *_, **__: tensor),
+            # The inherited copy has a storage that its own views do not share (seen in PyTorch 2.13).
+            mock.patch.object(FakeTensor, "__deepcopy__", _deep_copy, create=True),
+        ):
             yield
     finally:
         torch.set_default_dtype(previous)
 
 
-@contextmanager
-def _initialization_without_values() -> Iterator[None]:
-    """Leave out the one initialization of PyTorch that asks for values (it draws until all fit a range)."""
-    with mock.patch.object(torch.nn.init, "_no_grad_trunc_normal_", lambda tensor, *_, **__: tensor):
-        yield
+def _deep_copy(tensor: Any, memo: dict[int, Any]) -> Any:
+    if id(tensor) not in memo:
+        made = tensor.detach().clone()
+        is_parameter = isinstance(tensor, torch.nn.Parameter)
+        memo[id(tensor)] = torch.nn.Parameter(made) if is_parameter else made
+        memo[id(tensor)].requires_grad_(tensor.requires_grad)
+    return memo[id(tensor)]
 
 
 def _first_dimension(inputs: Any) -> int:

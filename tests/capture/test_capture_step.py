@@ -1,0 +1,290 @@
+from pathlib import Path
+
+import pytest
+
+from g10sim.analysis.footprint import footprint_bytes
+from g10sim.capture import capture_step
+from g10sim.capture.gpu import load_gpu
+from g10sim.errors import ConfigError, TraceError
+from g10sim.trace.check import check_trace
+from g10sim.trace.model import Phase, TensorKind, TimeSource
+
+FLOAT_BYTES = 4
+
+
+def kernels_named(trace, *names):
+    return [kernel for kernel in trace.kernels if kernel.name in names]
+
+
+def names_of(trace, tensors):
+    return [trace.tensors[tensor].name for tensor in tensors]
+
+
+def tensors_of(trace, kind):
+    return [tensor for tensor in trace.tensors if tensor.kind is kind]
+
+
+def test_a_perceptron_gives_the_kernels_one_expects(models):
+    trace = capture_step(models.perceptron, optimizer="sgd")
+    check_trace(trace)
+    found = [(kernel.phase.value, kernel.layer, kernel.name) for kernel in trace.kernels]
+    assert found == [
+        ("forward", "first", "addmm"),
+        ("forward", "", "relu"),
+        ("forward", "second", "addmm"),
+        ("forward", "", "sum"),
+        ("backward", "", "ones_like"),
+        ("backward", "second", "mm"),
+        ("backward", "second", "mm"),
+        ("backward", "second", "sum"),
+        ("backward", "", "threshold_backward"),
+        ("backward", "first", "mm"),
+        ("backward", "first", "sum"),
+        ("optimizer", "", "_foreach_add_"),
+    ]
+    assert trace.batch_size == 16
+    assert trace.kernels[0].layer_type == "Linear"
+    assert {kernel.time_source for kernel in trace.kernels} == {TimeSource.ROOFLINE}
+
+
+def test_kernels_name_the_storages_they_touch_and_what_they_cost(models):
+    trace = capture_step(models.perceptron, optimizer="sgd")
+    first = trace.kernels[0]
+    assert set(names_of(trace, first.inputs)) == {"input.0", "first.weight", "first.bias"}
+    assert [trace.tensors[tensor].size_bytes for tensor in first.outputs] == [16 * 128 * FLOAT_BYTES]
+    assert first.flops == 2 * 16 * 64 * 128
+    assert first.moved_bytes == FLOAT_BYTES * (16 * 64 + 64 * 128 + 128 + 16 * 128)
+    expected = load_gpu("a100-40g").launch_overhead // 1000
+    assert all(kernel.duration > expected for kernel in trace.kernels)
+
+
+def test_weights_and_their_gradients_are_told_apart(models):
+    trace = capture_step(models.perceptron, optimizer="sgd")
+    weights = tensors_of(trace, TensorKind.WEIGHT)
+    gradients = tensors_of(trace, TensorKind.GRADIENT)
+    assert [tensor.name for tensor in weights] == [
+        "first.weight",
+        "first.bias",
+        "second.weight",
+        "second.bias",
+    ]
+    assert {f"{tensor.name}.grad": tensor.size_bytes for tensor in weights} == {
+        tensor.name: tensor.size_bytes for tensor in gradients
+    }
+    assert all(tensor.persistent for tensor in weights)
+    assert not any(tensor.persistent for tensor in gradients)
+    update = trace.kernels[-1]
+    assert {tensor.id for tensor in gradients} <= set(update.inputs)
+    assert {tensor.id for tensor in weights} == set(update.outputs)
+
+
+@pytest.mark.parametrize(("optimizer", "states"), [("sgd", 0), ("adam", 2), ("adamw", 2)])
+def test_optimizer_states_exist_before_the_step_and_outlive_it(models, optimizer, states):
+    trace = capture_step(models.perceptron, optimizer=optimizer)
+    found = tensors_of(trace, TensorKind.OPTIMIZER_STATE)
+    weights = sum(tensor.size_bytes for tensor in tensors_of(trace, TensorKind.WEIGHT))
+    assert sum(tensor.size_bytes for tensor in found) == states * weights
+    assert all(tensor.persistent for tensor in found)
+    made = [kernel for kernel in trace.kernels if kernel.phase is Phase.OPTIMIZER and "like" in kernel.name]
+    assert made == []
+
+
+def test_an_optimizer_works_on_lists_of_tensors(models):
+    trace = capture_step(models.perceptron, optimizer="adamw")
+    optimizer = [kernel for kernel in trace.kernels if kernel.phase is Phase.OPTIMIZER]
+    assert all(kernel.name.startswith("_foreach_") for kernel in optimizer)
+    assert len(optimizer) < 12
+    assert len(kernels_named(trace, "_foreach_sqrt")[0].outputs) == 4
+
+
+def test_fused_attention_is_one_kernel_each_way_that_keeps_no_scores(models):
+    trace = capture_step(models.attention())
+    check_trace(trace)
+    forward, backward = kernels_named(trace, "attention", "attention_backward")
+    assert (forward.phase, backward.phase) == (Phase.FORWARD, Phase.BACKWARD)
+    one = 8 * 64 * 64 * FLOAT_BYTES
+    denominators = 8 * 4 * 64 * FLOAT_BYTES
+    assert [trace.tensors[tensor].size_bytes for tensor in forward.outputs] == [one, denominators]
+    assert set(forward.inputs) | set(forward.outputs) < set(backward.inputs)
+    assert [trace.tensors[tensor].size_bytes for tensor in backward.outputs] == [one] * 3
+    product = 2 * 8 * 4 * 64 * 64 * 16
+    assert (forward.flops, backward.flops) == (2 * product, 5 * product)
+    assert not kernels_named(trace, "bmm", "_softmax", "native_dropout", "bernoulli_")
+
+
+def test_causal_attention_skips_the_pairs_after_the_diagonal(models):
+    forward = kernels_named(capture_step(models.attention(causal=True)), "attention")[0]
+    assert forward.flops == 2 * 2 * 8 * 4 * (64 * 65 // 2) * 16
+
+
+def test_grouped_keys_and_values_stay_small(models):
+    trace = capture_step(models.attention(key_heads=2))
+    backward = kernels_named(trace, "attention_backward")[0]
+    sizes = [trace.tensors[tensor].size_bytes for tensor in backward.outputs]
+    assert sizes == [8 * 64 * 64 * FLOAT_BYTES, 8 * 64 * 32 * FLOAT_BYTES, 8 * 64 * 32 * FLOAT_BYTES]
+
+
+def test_eager_attention_has_its_scores_as_tensors(models):
+    fused = capture_step(models.attention())
+    eager = capture_step(models.attention(), attention="eager")
+    check_trace(eager)
+    assert kernels_named(eager, "bmm", "baddbmm")
+    assert not kernels_named(eager, "attention", "attention_backward")
+    assert footprint_bytes(eager) > footprint_bytes(fused)
+
+
+def test_dropout_keeps_a_mask_of_one_byte_an_element(models):
+    trace = capture_step(models.conv_net)
+    dropout = kernels_named(trace, "native_dropout")[0]
+    elements = 32 * 16 * 8 * 8
+    assert [trace.tensors[tensor].size_bytes for tensor in dropout.outputs] == [4 * elements, elements]
+
+
+def test_a_convolutional_net_resolves_in_place_kernels_and_running_statistics(models):
+    trace = capture_step(models.conv_net, optimizer="adam")
+    check_trace(trace)
+    relu = kernels_named(trace, "relu_")[0]
+    assert relu.inputs == relu.outputs
+    assert trace.tensors[relu.inputs[0]].kind is TensorKind.ACTIVATION
+    assert relu.moved_bytes == 2 * trace.tensors[relu.inputs[0]].size_bytes
+    convolution = kernels_named(trace, "convolution")[0]
+    assert convolution.flops == 2 * 32 * 16 * 16 * 16 * 3 * 3 * 3
+    norm = kernels_named(trace, "native_batch_norm", "cudnn_batch_norm", "_native_batch_norm_legit")[0]
+    statistics = {"norm.running_mean", "norm.running_var"}
+    assert statistics <= set(names_of(trace, norm.inputs))
+    assert statistics <= set(names_of(trace, norm.outputs))
+    assert {tensor.name for tensor in tensors_of(trace, TensorKind.BUFFER)} > statistics
+
+
+def test_backward_kernels_belong_to_the_module_whose_gradient_they_make(models):
+    trace = capture_step(models.conv_net)
+    owners = {kernel.name: kernel.layer for kernel in trace.kernels if kernel.phase is Phase.BACKWARD}
+    assert owners["convolution_backward"] == "conv"
+    assert owners["max_pool2d_with_indices_backward"] == "pool"
+    assert owners["native_dropout_backward"] == "drop"
+
+
+def test_no_view_or_allocation_is_a_kernel(models):
+    trace = capture_step(models.language)
+    forbidden = (
+        "view",
+        "t",
+        "transpose",
+        "permute",
+        "expand",
+        "detach",
+        "empty",
+        "empty_like",
+        "unsqueeze",
+        "alias",
+    )
+    assert not kernels_named(trace, *forbidden)
+    assert all(kernel.outputs for kernel in trace.kernels)
+
+
+def test_tied_weights_are_one_tensor(models):
+    trace = capture_step(models.language)
+    check_trace(trace)
+    tied = [
+        tensor
+        for tensor in trace.tensors
+        if tensor.size_bytes == 1000 * 64 * FLOAT_BYTES and tensor.persistent
+    ]
+    assert [tensor.name for tensor in tied] == [
+        "embedding.weight",
+        "embedding.weight.exp_avg",
+        "embedding.weight.exp_avg_sq",
+    ]
+
+
+def test_a_look_up_moves_its_rows_and_not_the_table(models):
+    trace = capture_step(lambda: models.language(batch_size=2, seq_len=8))
+    look_up = kernels_named(trace, "embedding")[0]
+    rows = 2 * 8 * 64 * FLOAT_BYTES
+    assert look_up.moved_bytes == rows + 2 * 8 * 8 + rows
+
+
+def test_frozen_weights_have_no_gradient_and_buffers_are_kept(models):
+    trace = capture_step(models.frozen)
+    check_trace(trace)
+    assert {tensor.name for tensor in tensors_of(trace, TensorKind.GRADIENT)} == {
+        "head.weight.grad",
+        "head.bias.grad",
+    }
+    assert {tensor.name for tensor in tensors_of(trace, TensorKind.WEIGHT)} == {
+        *("body.weight", "body.bias", "head.weight", "head.bias")
+    }
+    assert [tensor.persistent for tensor in tensors_of(trace, TensorKind.BUFFER)] == [True]
+
+
+def test_half_precision_halves_the_tensors_and_uses_tensor_cores(models):
+    def large():
+        return models.perceptron(batch_size=2**16)
+
+    single = capture_step(large, optimizer="sgd")
+    half = capture_step(large, optimizer="sgd", dtype="bfloat16")
+    assert footprint_bytes(half) * 2 == footprint_bytes(single)
+    assert half.kernels[0].duration < single.kernels[0].duration
+
+
+def test_the_same_step_gives_the_same_trace(models):
+    assert capture_step(models.language) == capture_step(models.language)
+
+
+def test_an_operator_of_unknown_cost_is_named_and_priced_by_its_bytes(models):
+    trace = capture_step(models.unusual)
+    check_trace(trace)
+    assert "_fft_r2c x1" in trace.origin["operators_priced_by_bytes"]
+    assert kernels_named(trace, "_fft_r2c")[0].moved_bytes == 4 * 32 * 4 + 4 * 17 * 8
+
+
+def test_an_initialization_that_asks_for_values_is_left_out(models):
+    assert capture_step(models.truncated).kernels
+
+
+def test_a_step_that_depends_on_values_is_refused_with_its_line(models):
+    with pytest.raises(
+        TraceError, match=r"mine: the training step stopped at .*capture_models.py:\d+ \(forward\)"
+    ) as no:
+        capture_step(models.undecided, model="mine")
+    assert "whose result depends on values" in str(no.value)
+    line = int(str(no.value).split("capture_models.py:")[1].split(" ")[0])
+    assert "the line that a refusal names" in Path(models.__file__).read_text().splitlines()[line - 1]
+
+
+def test_a_model_that_cannot_be_built_is_refused(models):
+    with pytest.raises(
+        TraceError, match=r"building the model stopped at .*\(broken\): RuntimeError: no such file"
+    ):
+        capture_step(models.broken)
+
+
+def test_a_model_with_nothing_to_train_is_refused(models):
+    with pytest.raises(ConfigError, match="no parameter to train"):
+        capture_step(models.no_gradient)
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        (
+            {"optimizer": "adamx"},
+            r"optimizer: found 'adamx' \(did you mean 'adam.?'\?\); allowed: adam, adamw, sgd",
+        ),
+        ({"dtype": "float8"}, r"dtype: found 'float8'"),
+        ({"attention": "flash"}, r"attention: found 'flash'.*allowed: eager, fused"),
+        ({"gpu": "tpu"}, r"found unknown GPU 'tpu'.*allowed: a100-40g"),
+    ],
+)
+def test_a_wrong_option_is_refused_with_what_is_allowed(models, option, message):
+    with pytest.raises(ConfigError, match=message):
+        capture_step(models.perceptron, **option)
+
+
+def test_capturing_leaves_pytorch_as_it_was(torch, models):
+    capture_step(models.language, dtype="bfloat16")
+    assert torch.get_default_dtype() is torch.float32
+    out = torch.nn.functional.dropout(torch.ones(1000), 0.5)
+    assert set(out.unique().tolist()) == {0.0, 2.0}
+    scores = torch.nn.functional.scaled_dot_product_attention(*torch.ones(3, 1, 1, 4, 4))
+    assert torch.equal(scores, torch.ones(1, 1, 4, 4))
