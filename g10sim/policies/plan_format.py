@@ -18,6 +18,7 @@ from g10sim.trace.jsonlines import (
     encode_line,
     hash_lines,
     read_lines,
+    short_hash,
     shown,
     write_lines,
 )
@@ -33,7 +34,9 @@ _HEADER = Fields(
 _MOVE = Fields({"kernel": int, "tensor": int, "target": str}, {})
 _TARGETS = {location.name.lower(): location for location in Location}
 
-_GUIDE_LINE = re.compile(r"Issued Time: (\d{1,18}) Tensor: (\d{1,18}) G:[xo] From: (\w+), To: (\w+)", re.ASCII)
+_GUIDE_LINE = re.compile(
+    r"Issued Time: (\d{1,18}) Tensor: (\d{1,18}) G:[xo] From: (\w+), To: (\w+)", re.ASCII
+)
 _GUIDE_TARGETS = {
     "In_gpu": Location.GPU,
     "In_cpu": Location.HOST,
@@ -74,8 +77,8 @@ def load_plan(path: str | Path, trace: Trace | None = None) -> MigrationPlan:
         found = trace_hash(trace)
         if header["trace"] != found:
             reader.fail(
-                f"found a plan for the trace with sha256 {shown(header['trace'])}; allowed: one for "
-                f"{found} ({trace.model}, batch size {trace.batch_size})"
+                f"found a plan for the trace with sha256 {short_hash(header['trace'])}; allowed: one for "
+                f"{short_hash(found)} ({trace.model}, batch size {trace.batch_size})"
             )
     plan = MigrationPlan(tuple(_move(reader) for _ in range(header["moves"])), header["planner"])
     reader.finish(f"{header['moves']} moves")

@@ -18,6 +18,7 @@ from g10sim.errors import G10SimError
 
 _GZIP_MAGIC = b"\x1f\x8b"
 _SHOWN_CHARACTERS = 60
+_HASH_CHARACTERS = 16
 UNHASHED_KEYS = ("sha256", "origin")
 _TYPE_NAMES = {
     str: "a text",
@@ -42,6 +43,11 @@ def shown(value: object) -> str:
     """Return a found value for a message, shortened."""
     text = repr(value)
     return text if len(text) <= _SHOWN_CHARACTERS else text[: _SHOWN_CHARACTERS - 3] + "..."
+
+
+def short_hash(text: str) -> str:
+    """Return the beginning of a hash for a message."""
+    return shown(text if len(text) <= _HASH_CHARACTERS else f"{text[:_HASH_CHARACTERS]}...")
 
 
 def read_lines(path: Path, error: type[G10SimError]) -> Iterator[bytes]:
@@ -184,9 +190,10 @@ class RecordReader:
         found = canonical_hash()
         if self._expected_hash != found:
             self._number = 1
+            expected = short_hash(self._expected_hash)
             self.fail(
-                f"found contents with sha256 {found}; allowed: {shown(self._expected_hash)}, "
-                "as the header says (the file was changed after it was written)"
+                f"found contents with sha256 {short_hash(found)}; allowed: {expected}, as the header says "
+                "(the file was changed after it was written)"
             )
 
     def fields(self, record: dict[str, Any], allowed: Fields) -> dict[str, Any]:

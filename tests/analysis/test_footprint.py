@@ -1,0 +1,61 @@
+"""Live bytes, footprint, working sets and oversubscription."""
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from g10sim.analysis.footprint import excess_bytes, footprint_bytes, live_bytes, oversubscription, total_bytes
+from g10sim.analysis.vitality import live_ranges
+from g10sim.analysis.working_set import largest_working_set, working_set_bytes
+from g10sim.trace.model import TensorKind
+from g10sim.trace.synthetic import TraceBuilder, random_trace
+
+
+def example():
+    builder = TraceBuilder("example")
+    weight = builder.tensor("w", 100, TensorKind.WEIGHT, persistent=True)
+    data = builder.tensor("x", 10, TensorKind.INPUT)
+    hidden = builder.tensor("h", 20, TensorKind.ACTIVATION)
+    scratch = builder.tensor("s", 500, TensorKind.WORKSPACE)
+    builder.kernel("a", 1, [weight, data], [hidden, scratch])
+    builder.kernel("b", 1, [hidden], [hidden])
+    builder.kernel("c", 1, [], [])
+    builder.kernel("d", 1, [weight], [hidden])
+    return builder.build()
+
+
+def test_live_bytes():
+    # The last kernel writes what nothing reads: it is dead but takes room there.
+    assert live_bytes(example()).tolist() == [630, 120, 100, 120]
+
+
+def test_footprint_and_total():
+    assert footprint_bytes(example()) == 630
+    assert total_bytes(example()) == 630
+
+
+def test_working_sets_count_a_tensor_once():
+    assert working_set_bytes(example()).tolist() == [630, 20, 0, 120]
+    assert largest_working_set(example()) == (0, 630)
+
+
+def test_oversubscription_and_pressure():
+    assert oversubscription(example(), 315) == 2.0
+    assert excess_bytes(example(), 110).tolist() == [520, 10, 0, 10]
+
+
+@given(seed=st.integers(0, 10**6))
+@settings(deadline=None, max_examples=60)
+def test_live_bytes_by_definition(seed):
+    trace = random_trace(seed)
+    ranges = live_ranges(trace)
+    expected = [
+        sum(
+            tensor.size_bytes
+            for tensor in trace.tensors
+            if ranges[tensor.id].birth <= kernel.id < ranges[tensor.id].death or tensor.id in kernel.tensors
+        )
+        for kernel in trace.kernels
+    ]
+    assert live_bytes(trace).tolist() == expected
+    assert all(working_set_bytes(trace) <= live_bytes(trace))
+    assert largest_working_set(trace)[1] <= footprint_bytes(trace) <= total_bytes(trace)

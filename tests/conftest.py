@@ -1,0 +1,15 @@
+"""The published simulator's data, where the tests are told about it."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture(scope="session")
+def published():
+    """Directory of the published simulator's data."""
+    reference = os.environ.get("G10SIM_REFERENCE")
+    if not reference:
+        pytest.skip("needs the published data: set G10SIM_REFERENCE to the directory that holds gpg/traces")
+    return Path(reference) / "gpg"

@@ -1,0 +1,222 @@
+"""Plan files: ours and the published simulator's."""
+
+import gzip
+import json
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from g10sim.errors import PlanError
+from g10sim.policies.plan import MigrationPlan, PlannedMove
+from g10sim.policies.plan_comparison import ShiftedMove, compare_plans
+from g10sim.policies.plan_format import load_plan, read_prefetch_guide, save_plan
+from g10sim.records import Location
+from g10sim.trace.format import trace_hash
+from g10sim.trace.synthetic import chain
+
+PLAN = MigrationPlan(
+    (
+        PlannedMove(0, 3, Location.GPU),
+        PlannedMove(0, 1, Location.HOST),
+        PlannedMove(2, 0, Location.FLASH),
+        PlannedMove(6, 3, Location.NONE),
+    ),
+    planner="by hand",
+)
+GUIDE = [
+    "Issued Time: 0 Tensor: 3 G:x From: Not_Known, To: In_gpu",
+    "Issued Time: 0 Tensor: 1 G:o From: Not_Known, To: In_cpu",
+    "Issued Time: 2 Tensor: 0 G:x From: Not_Known, To: In_ssd",
+    "Issued Time: 6 Tensor: 3 G:x From: Not_Known, To: Not_present",
+]
+IN_ONE_DIRECTORY = settings(
+    suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=60
+)
+
+
+@pytest.fixture
+def trace():
+    """Six kernels."""
+    return chain(2)
+
+
+@pytest.fixture
+def file(tmp_path, trace):
+    path = tmp_path / "plan.g10p"
+    save_plan(PLAN, path, trace)
+    return path
+
+
+def error_of(path, trace=None):
+    with pytest.raises(PlanError) as found:
+        load_plan(path, trace)
+    message = str(found.value)
+    assert message.startswith(f"{path}: ")
+    return message.removeprefix(f"{path}: ")
+
+
+def rewritten(path, index, **changes):
+    records = [json.loads(line) for line in gzip.decompress(path.read_bytes()).splitlines()]
+    records[0].pop("sha256")
+    records[index].update(changes)
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    return path
+
+
+def test_plan_comes_back(file, trace):
+    assert load_plan(file, trace) == PLAN
+    assert load_plan(file) == PLAN
+
+
+def test_header_names_planner_and_trace(file, trace):
+    header = json.loads(gzip.decompress(file.read_bytes()).splitlines()[0])
+    assert (header["planner"], header["trace"], header["moves"]) == ("by hand", trace_hash(trace), 4)
+
+
+def test_plan_for_no_trace_fits_any(tmp_path):
+    save_plan(PLAN, tmp_path / "any.g10p")
+    assert load_plan(tmp_path / "any.g10p", chain(3)) == PLAN
+
+
+def test_plan_for_another_trace_is_refused(file, trace):
+    other = chain(2, forward_ticks=7)
+    assert error_of(file, other) == (
+        f"line 1: found a plan for the trace with sha256 '{trace_hash(trace)[:16]}...'; "
+        f"allowed: one for '{trace_hash(other)[:16]}...' (chain2, batch size 1)"
+    )
+
+
+@given(data=st.data())
+@IN_ONE_DIRECTORY
+def test_random_plans_come_back(tmp_path, data):
+    move = st.builds(PlannedMove, st.integers(0, 9), st.integers(0, 9), st.sampled_from(list(Location)))
+    plan = MigrationPlan.ordered(data.draw(st.lists(move)), data.draw(st.text(max_size=5)))
+    save_plan(plan, tmp_path / "p.g10p")
+    assert load_plan(tmp_path / "p.g10p") == plan
+
+
+@given(data=st.data())
+@IN_ONE_DIRECTORY
+def test_changed_files_are_plan_errors_or_the_same_plan(tmp_path, data):
+    path = tmp_path / "p.g10p"
+    save_plan(PLAN, path)
+    text = gzip.decompress(path.read_bytes()).decode()
+    position = data.draw(st.integers(0, len(text) - 1))
+    changed = (
+        text[:position] + data.draw(st.text(max_size=3)) + text[position + data.draw(st.integers(0, 30)) :]
+    )
+    path.write_text(changed if '"sha256":"' in changed else text)
+    try:
+        good = load_plan(path) == PLAN
+    except PlanError as error:
+        good = str(error).startswith(f"{path}: ") and "; allowed: " in str(error)
+    assert good
+
+
+def test_guide_is_read_in_its_order(tmp_path, trace):
+    path = tmp_path / "prefetch_guide.other.config"
+    path.write_text("".join(f"{line}\n" for line in GUIDE))
+    assert load_plan(path, trace).moves == PLAN.moves
+    zipped = tmp_path / "prefetch_guide.other.config.gz"
+    zipped.write_bytes(gzip.compress(path.read_bytes()))
+    assert read_prefetch_guide(zipped) == MigrationPlan(PLAN.moves, "prefetch_guide.other")
+
+
+def test_bad_guide_line(tmp_path):
+    path = tmp_path / "guide"
+    path.write_text(f"{GUIDE[0]}\n{GUIDE[1].replace('In_cpu', 'In_tape')}\n")
+    assert error_of(path) == (
+        "line 2: found 'Issued Time: 0 Tensor: 1 G:o From: Not_Known, To: In_tape'; allowed: 'Issued Time: "
+        "KERNEL Tensor: TENSOR G:x|o From: PLACE, To: In_gpu|In_cpu|In_ssd|Not_present'"
+    )
+
+
+def test_guide_with_unknown_tensor(tmp_path, trace):
+    path = tmp_path / "guide"
+    path.write_text(f"{GUIDE[0]}\n{GUIDE[1].replace('Tensor: 1', 'Tensor: 99')}\n")
+    tensors = len(trace.tensors)
+    assert error_of(path, trace) == (
+        f"line 2: found unknown tensor 99; allowed: 0 to {tensors - 1} (the trace has {tensors} tensors)"
+    )
+
+
+MOVE_CASES = [
+    ({"tensor": 50}, "line 3: found unknown tensor 50; allowed: 0 to 9 (the trace has 10 tensors)"),
+    ({"tensor": -1}, "line 3: found unknown tensor -1; allowed: 0 to 9 (the trace has 10 tensors)"),
+    ({"kernel": 7}, "line 3: found kernel 7; allowed: 0 to 6 (the trace has 6 kernels)"),
+    ({"kernel": 3}, "line 4: found kernel 2 after kernel 3; allowed: kernels in ascending order"),
+    ({"target": "disk"}, "line 3: target: found 'disk'; allowed: none, gpu, host, flash"),
+    ({"kernel": "0"}, "line 3: kernel: found '0'; allowed: an integer"),
+    ({"when": 1}, "line 3: found unknown key 'when'; allowed: kernel, tensor, target"),
+]
+
+
+@pytest.mark.parametrize(("changes", "message"), MOVE_CASES)
+def test_move_messages(file, trace, changes, message):
+    assert error_of(rewritten(file, 2, **changes), trace) == message
+
+
+def test_without_a_trace_only_the_form_is_checked(file):
+    assert load_plan(rewritten(file, 4, tensor=50, kernel=99)).moves[3] == PlannedMove(99, 50, Location.NONE)
+
+
+def test_file_of_another_kind(tmp_path):
+    path = tmp_path / "x.g10p"
+    path.write_text('{"format": "g10sim-trace", "version": 1}\n')
+    assert error_of(path) == "line 1: found format 'g10sim-trace'; allowed: 'g10sim-plan'"
+    assert "cannot be read: No such file" in error_of(tmp_path / "none")
+
+
+def test_too_few_and_too_many_moves(file):
+    assert "line 6: found the end of the file; allowed: a kernel" in error_of(rewritten(file, 0, moves=5))
+    lines = file.read_text().splitlines()
+    file.write_text("\n".join([lines[0].replace('"moves": 5', '"moves": 3'), *lines[1:]]))
+    assert error_of(file).endswith("; allowed: nothing (the header promises 3 moves)")
+
+
+def test_plan_that_does_not_fit_is_not_written(tmp_path, trace):
+    plan = MigrationPlan((PlannedMove(0, 77, Location.GPU),))
+    with pytest.raises(PlanError, match="not written: move 0: found unknown tensor 77; allowed: 0 to 9"):
+        save_plan(plan, tmp_path / "p.g10p", trace)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_comparison():
+    second = MigrationPlan(
+        (
+            PlannedMove(0, 1, Location.HOST),
+            PlannedMove(1, 3, Location.GPU),
+            PlannedMove(2, 0, Location.HOST),
+            PlannedMove(6, 3, Location.NONE),
+        )
+    )
+    found = compare_plans(PLAN, second)
+    assert found.same == (PLAN.moves[1], PLAN.moves[3])
+    assert found.shifted == (ShiftedMove(3, Location.GPU, 0, 1),)
+    assert found.only_first == (PLAN.moves[2],)
+    assert found.only_second == (second.moves[2],)
+    assert found.same_order
+
+
+def test_comparison_sees_another_order_and_repeated_moves():
+    move, other = PLAN.moves[:2]
+    found = compare_plans(MigrationPlan((move, other, move)), MigrationPlan((other, move)))
+    assert (found.same, found.only_first, found.only_second) == ((move, other), (move,), ())
+    assert not found.same_order
+
+
+@given(data=st.data())
+@settings(deadline=None, max_examples=60)
+def test_comparison_accounts_for_every_move(data):
+    move = st.builds(PlannedMove, st.integers(0, 5), st.integers(0, 3), st.sampled_from(list(Location)))
+    first, second = (MigrationPlan.ordered(data.draw(st.lists(move))) for _ in range(2))
+    found = compare_plans(first, second)
+    matched = len(found.same) + len(found.shifted)
+    assert matched + len(found.only_first) == len(first.moves)
+    assert matched + len(found.only_second) == len(second.moves)
+    left = {(m.tensor, m.target) for m in found.only_first} & {
+        (m.tensor, m.target) for m in found.only_second
+    }
+    assert not left
+    assert compare_plans(first, first).same == first.moves
