@@ -5,9 +5,9 @@ from __future__ import annotations
 import hashlib
 import inspect
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -71,9 +71,12 @@ class Cell:
     check: bool = False
     one_job: bool = True
 
-    @property
+    @cached_property
     def key(self) -> str:
-        """SHA-256 (hexadecimal) over everything that decides the result, the program included."""
+        """SHA-256 (hexadecimal) over everything that decides the result, the program included.
+
+        Files that the policy reads count with their contents at the time of the first look at the key.
+        """
         text = json.dumps(self._identity(), sort_keys=True, default=str)
         return hashlib.sha256(text.encode()).hexdigest()
 
@@ -107,20 +110,13 @@ class Cell:
             ],
             "system": system,
             "behaviour": self.behaviour.model_dump(mode="json"),
-            "policy": dict(self.policy),
-            "files": {name: _file_hash(Path(name)) for name in self._files()},
+            "policy": {parameter: _contents(parameter, value) for parameter, value in self.policy.items()},
+            "reference plan": "" if self.reference_plan is None else _file_hash(Path(self.reference_plan)),
             "plug-in": plugin_hash(self.policy["name"]),
             "seed": self.seed,
             "tables": sorted(self.tables),
             "check": self.check,
         }
-
-    def _files(self) -> Iterator[str]:
-        if self.reference_plan is not None:
-            yield self.reference_plan
-        for parameter, value in self.policy.items():
-            if parameter.endswith(FILE_PARAMETER_SUFFIX) and isinstance(value, str):
-                yield value
 
 
 def make_policy(spec: Mapping[str, Any], seed: int) -> Policy:
@@ -164,6 +160,13 @@ def plugin_hash(name: str) -> str:
     except TypeError:  # defined at a prompt: no file to look at
         source = None
     return _file_hash(Path(source)) if source else ""
+
+
+def _contents(parameter: str, value: object) -> object:
+    """Return a parameter's value; for the path of a file the hash of what is in it."""
+    if parameter.endswith(FILE_PARAMETER_SUFFIX) and isinstance(value, str):
+        return _file_hash(Path(value))
+    return value
 
 
 def _file_hash(path: Path) -> str:

@@ -1,0 +1,177 @@
+import json
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+import g10sim
+from g10sim.config.document import load_document
+from g10sim.config.load import load_run, run_config
+from g10sim.errors import ConfigError
+from g10sim.experiment.results import read_results
+from g10sim.stats.summary import METRIC_COLUMNS
+
+PLUGINS = "experiment.plugins"
+
+
+def plugin(name, **parameters):
+    return {"name": f"{PLUGINS}:{name}", **parameters}
+
+
+def plans(log):
+    return log.read_text().count("planned") if log.exists() else 0
+
+
+def test_results(config, tmp_path):
+    swept = {**config, "sweep": {"system.host.memory": ["0 B", "4 MiB"]}}
+    outcome = g10sim.run(swept, output=tmp_path / "out")
+    assert (outcome.reused, outcome.failures) == (0, [])
+    table = read_results(tmp_path / "out")
+    first = ["cell", "name", "trace", "model", "batch_size", "policy", "system.host.memory", "seed"]
+    assert list(table.columns) == [*first, "status", "message", *METRIC_COLUMNS]
+    assert list(table["cell"]) == [0, 1, 2, 3, 4, 5]
+    assert list(table["policy"]) == ["ideal", "base_uvm", "deepum"] * 2
+    assert list(table["system.host.memory"]) == ["0 B"] * 3 + ["4 MiB"] * 3
+    assert set(table["status"]) == {"ok"}
+    assert (table.loc[table["policy"] == "ideal", "performance"] == 1.0).all()
+    assert table.loc[1, "exec_cycles"] > table.loc[4, "exec_cycles"] > table.loc[0, "exec_cycles"]
+    metrics = list(METRIC_COLUMNS)
+    pd.testing.assert_frame_equal(outcome.table[metrics], table[metrics], check_dtype=False)
+
+
+def test_a_cell_gives_what_simulating_it_gives(config, trace, tmp_path):
+    outcome = g10sim.run({**config, "policies": ["deepum"]}, output=tmp_path / "out")
+    direct = g10sim.simulate(trace, config["system"], "deepum")
+    assert {key: outcome.rows[0][key] for key in METRIC_COLUMNS} == direct.summary
+
+
+def test_one_worker_or_two_give_the_same_bytes(config, tmp_path):
+    swept = {
+        **config,
+        "sweep": {"system.host.memory": ["0 B", "4 MiB"]},
+        "record": ["kernels", "migrations", "memory", "timeline"],
+    }
+    files = ("results.csv", "kernels.parquet", "migrations.parquet", "memory.parquet", "timeline/3.json")
+    g10sim.run(swept, output=tmp_path / "one", workers=1)
+    g10sim.run(swept, output=tmp_path / "two", workers=2)
+    for name in files:
+        assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes()
+    kernels = pd.read_parquet(tmp_path / "one" / "kernels.parquet")
+    assert list(kernels.columns[:2]) == ["cell", "job"]
+    assert list(kernels["cell"].unique()) == [0, 1, 2, 3, 4, 5]
+    results = read_results(tmp_path / "one").set_index("cell")
+    last = kernels[kernels["iteration"] == 1].groupby("cell")
+    assert (last["end"].max() - last["start"].min()).equals(results["exec_cycles"])
+
+
+def test_what_is_written_beside_the_results(config, tmp_path):
+    directory = tmp_path / "out"
+    g10sim.run(config, output=directory)
+    resolved = load_document(directory / "config.yaml").data
+    assert resolved["system"]["gpu"]["memory"] == "8 MiB"
+    assert resolved["system"]["ssd"]["read_bandwidth"] == "3.2 GB/s"
+    assert resolved["compat"]["transfers"] == "fluid"
+    provenance = json.loads((directory / "provenance.json").read_text())
+    assert provenance["g10sim"] == g10sim.__version__
+    assert provenance["seed"] == 0
+    (trace,) = provenance["traces"].values()
+    assert len(trace["sha256"]) == 64
+    timing = pd.read_csv(directory / "timing.csv")
+    columns = ["cell", "key", "wall_seconds", "cpu_seconds", "peak_memory_bytes", "worker"]
+    assert list(timing.columns) == columns
+    assert (timing["peak_memory_bytes"] > 10 * 2**20).all()
+    assert not list(directory.rglob("*.tmp"))
+    again = g10sim.run(directory / "config.yaml", output=directory)
+    assert again.reused == 3
+
+
+def test_finished_cells_are_not_run_again(config, tmp_path):
+    log, directory = tmp_path / "log", tmp_path / "out"
+    config["policies"] = ["ideal", plugin("Slow", log=str(log))]
+    g10sim.run(config, output=directory)
+    before = {name: (directory / name).read_bytes() for name in ("results.csv", "timing.csv")}
+    again = g10sim.run(config, output=directory)
+    assert (again.reused, plans(log)) == (2, 1)
+    assert before == {name: (directory / name).read_bytes() for name in before}
+    more = g10sim.run({**config, "sweep": {"seed": [0, 1]}}, output=directory)
+    assert (more.reused, plans(log)) == (2, 2)
+    g10sim.run(config, output=directory, force=True)
+    assert plans(log) == 3
+    (directory / "cells" / f"{again.cells[1].key}.json").write_text('{"status": "ok"')
+    assert g10sim.run(config, output=directory).reused == 1
+    assert plans(log) == 4
+    assert (directory / "results.csv").read_bytes() == before["results.csv"]
+
+
+def test_a_missing_table_runs_its_cell_again(config, tmp_path):
+    config.update(policies=["ideal"], record=["kernels"])
+    outcome = g10sim.run(config, output=tmp_path)
+    (tmp_path / "cells" / f"{outcome.cells[0].key}.kernels.parquet").unlink()
+    assert g10sim.run(config, output=tmp_path).reused == 0
+    assert g10sim.run(config, output=tmp_path).reused == 1
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_cell_that_dies_takes_no_other_with_it(config, tmp_path, workers):
+    config["policies"] = [plugin("Killed"), "ideal", plugin("Leaves"), plugin("Raises"), "base_uvm"]
+    outcome = g10sim.run(config, output=tmp_path / "out", workers=workers)
+    table = read_results(tmp_path / "out")
+    assert list(table["status"]) == ["failed", "ok", "failed", "failed", "ok"]
+    messages = [message for _, message in outcome.failures]
+    assert messages[0] == "the worker process was killed by signal SIGKILL"
+    assert messages[1] == "the worker process ended with exit code 7"
+    assert "raises" in messages[2]
+    assert "KeyError" in messages[2]
+    assert list(table["exec_cycles"].isna()) == [True, False, True, True, False]
+    assert (table["model"] == "chain8").all()
+
+
+def test_failures_are_tried_again_and_verdicts_are_kept(config, tmp_path):
+    marker = tmp_path / "marker"
+    config["policies"] = [plugin("Flaky", marker=str(marker)), plugin("Unsupported")]
+    first = g10sim.run(config, output=tmp_path / "out")
+    assert [row["status"] for row in first.rows] == ["failed", "unsupported"]
+    assert first.rows[1]["message"] == "needs a bigger machine"
+    marker.touch()
+    second = g10sim.run(config, output=tmp_path / "out")
+    assert [row["status"] for row in second.rows] == ["ok", "unsupported"]
+    assert second.reused == 1
+
+
+def test_several_jobs_give_one_row_each(config, trace_file, tmp_path):
+    config["system"] = {**config["system"], "gpu": {"memory": "8 MiB", "count": 2}}
+    config["workload"] = {
+        "jobs": [
+            {"trace": str(trace_file), "gpu": 1, "iterations": 3},
+            {"trace": str(trace_file), "arrival": "1 ms"},
+        ]
+    }
+    outcome = g10sim.run({**config, "policies": ["ideal", "base_uvm"]}, output=tmp_path / "out")
+    table = outcome.table
+    assert list(table.columns[-2:]) == ["job", "gpu"]
+    assert list(zip(table["cell"], table["job"], table["gpu"], strict=True)) == [
+        (0, 0, 1),
+        (0, 1, 0),
+        (1, 0, 1),
+        (1, 1, 0),
+    ]
+    assert run_config(load_run(tmp_path / "out" / "config.yaml")).workload.jobs[1].arrival == 10**9
+
+
+def test_outputs_that_cannot_be_written_are_refused_before_anything_runs(config, tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match=r"output .*file/out: cannot be written: Not a directory; allowed"):
+        g10sim.run(config, output=tmp_path / "file" / "out")
+
+
+def test_results_that_are_not_there(tmp_path):
+    with pytest.raises(ConfigError, match=r"results.csv: cannot be read: .*allowed: a directory written by"):
+        read_results(tmp_path)
+
+
+def test_the_output_of_the_configuration_and_its_default(config, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    config["policies"] = ["ideal"]
+    assert g10sim.run(config).directory == Path("results/small")
+    assert g10sim.run({**config, "output": "elsewhere"}).directory == Path("elsewhere")
+    assert (tmp_path / "elsewhere" / "results.csv").is_file()
