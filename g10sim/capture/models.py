@@ -144,8 +144,10 @@ def _model(known: KnownModel, attention: str, **settings: Any) -> Any:
     configuration._attn_implementation = "sdpa" if attention == "fused" else "eager"
     # Keys and values of a generation cache would stay alive through the whole training step.
     configuration.use_cache = False
-    configuration.loss_type = known.task.value.removeprefix("AutoModel")
-    return getattr(transformers, known.task.value).from_config(configuration).train()
+    model = getattr(transformers, known.task.value).from_config(configuration).train()
+    # The loss follows from the name of the class, but not for every class.
+    model.loss_type = known.task.value.removeprefix("AutoModel")
+    return model
 
 
 def _text_model(
