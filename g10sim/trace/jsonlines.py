@@ -248,7 +248,7 @@ def write_lines(path: Path, lines: Iterable[str], error: type[G10SimError]) -> N
 
     Raises ``error`` for a path that cannot be written.
     """
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    partial = path.parent / f".{path.name}.{os.getpid()}.partial"
     try:
         with partial.open("wb") as raw, gzip.GzipFile("", "wb", compresslevel=6, fileobj=raw, mtime=0) as out:
             out.writelines(line.encode("ascii") for line in lines)

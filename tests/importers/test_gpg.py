@@ -3,6 +3,8 @@
 import gzip
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from g10sim.errors import TraceError
 from g10sim.importers.gpg import import_gpg
@@ -258,3 +260,21 @@ def test_truncated_gzip(directory):
     path = directory / "kernels.config.gz"
     path.write_bytes(path.read_bytes()[:-20])
     assert error_of(directory).endswith("; allowed: a whole gzip file")
+
+
+@given(data=st.data())
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=60)
+def test_changed_files_are_trace_errors_or_traces(directory, data):
+    originals = {path: path.read_text() for path in directory.iterdir()}
+    path = data.draw(st.sampled_from(sorted(originals)))
+    text = originals[path]
+    position = data.draw(st.integers(0, len(text) - 1))
+    inserted = data.draw(st.text(max_size=3) | st.integers(0, 10**30).map(str))
+    path.write_text(text[:position] + inserted + text[position + data.draw(st.integers(0, 30)) :])
+    try:
+        good = len(import_gpg(directory).kernels) >= 1
+    except TraceError as error:
+        good = "; allowed: " in str(error) and "\n" not in str(error)
+    finally:
+        path.write_text(text)
+    assert good

@@ -2,7 +2,6 @@
 
 import gzip
 import json
-import os
 from dataclasses import replace
 
 import pytest
@@ -393,6 +392,14 @@ def test_unwritable_path(tmp_path, trace):
     )
 
 
+def test_directory_as_output(tmp_path, trace, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for path in (".", str(tmp_path)):
+        with pytest.raises(TraceError, match=r"cannot be written: .*; allowed: a writable path"):
+            save_trace(trace, path)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_failed_write_leaves_the_old_file_and_nothing_else(tmp_path, trace, monkeypatch):
     path = tmp_path / "x.g10t"
     save_trace(trace, path)
@@ -401,7 +408,6 @@ def test_failed_write_leaves_the_old_file_and_nothing_else(tmp_path, trace, monk
     def full(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(os, "replace", full)
     monkeypatch.setattr("pathlib.Path.replace", full)
     with pytest.raises(TraceError, match="cannot be written: No space left on device"):
         save_trace(replace(trace, batch_size=9), path)
