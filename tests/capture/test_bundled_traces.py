@@ -48,7 +48,8 @@ def test_bundled_traces_fit_and_oversubscribe_a_40_gib_gpu():
     assert sum(1.3 < ratio < 3 for ratio in ratios) >= 2
 
 
-def test_the_command_of_the_manifest_makes_the_same_file_again(entry, tmp_path):
+def test_the_command_of_the_manifest_makes_the_same_file_again(tmp_path):
+    entry = MANIFEST[0]
     torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install 'g10sim[capture]'")
     transformers = pytest.importorskip("transformers", reason="transformers is not installed")
     versions = {"torch": str(torch.__version__), "transformers": transformers.__version__}
