@@ -29,8 +29,9 @@ def exit_code(command: Callable[[], object]) -> int:
             complain(message)
         return BAD_INPUT
     except (KeyboardInterrupt, typer.Abort):
+        status = INTERRUPTED
+    if status == INTERRUPTED:  # typer may turn the interruption into this exit code itself
         complain("interrupted; finished cells are kept")
-        return INTERRUPTED
     return status if isinstance(status, int) else 0
 
 

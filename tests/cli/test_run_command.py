@@ -1,0 +1,264 @@
+import csv
+import gzip
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from g10sim.policies.plan import MigrationPlan, PlannedMove
+from g10sim.policies.plan_format import save_plan
+from g10sim.records import Location
+from g10sim.trace.format import save_trace
+from g10sim.trace.synthetic import chain
+
+G10SIM = Path(sys.executable).with_name("g10sim")
+
+
+def rows(path="out/results.csv"):
+    with Path(path).open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def refused(ended, *words):
+    """One clear line, exit code 2, nothing written."""
+    assert ended.code == 2
+    assert ended.err.count("\n") == 1
+    assert ended.err.startswith("error: ")
+    assert "Traceback" not in ended.err
+    for word in words:
+        assert word in ended.err
+    assert not Path("out").exists()
+
+
+def failed(ended, *words):
+    """One clear line for the cell that failed, exit code 1, whole results."""
+    assert ended.code == 1
+    assert ended.err.count("\n") == 1
+    assert ended.err.startswith("error: cell ")
+    for word in words:
+        assert word in ended.err
+    statuses = {row["policy"]: (row["status"], row["message"]) for row in rows()}
+    assert statuses["ideal"] == ("ok", "")
+    (status,) = [status for status, _ in statuses.values() if status != "ok"]
+    assert status == "failed"
+    assert not list(Path("out").rglob("*.tmp"))
+
+
+def test_a_run_ends_with_a_table_and_results(g10sim, config):
+    ended = g10sim("run", config())
+    assert ended.code == 0
+    assert ended.err == ""
+    for word in ("ideal", "base_uvm", "deepum", "100.0%", "3 cells; results in out/results.csv"):
+        assert word in ended.out
+    assert [row["policy"] for row in rows()] == ["ideal", "base_uvm", "deepum"]
+    again = g10sim("run", config())
+    assert "3 cells, 3 of them from an earlier run" in again.out
+    assert "earlier run" not in g10sim("run", config(), "--force").out
+
+
+def test_options(g10sim, config):
+    command = ("run", config(), "-o", "there", "-j", "2", "--check", "--set", "policies=[ideal, base_uvm]")
+    ended = g10sim(*command, "--set", "system.host.memory=16 MiB")
+    assert ended.code == 0
+    found = rows("there/results.csv")
+    assert [row["policy"] for row in found] == ["ideal", "base_uvm"]
+    assert int(found[1]["gpu_to_ssd_bytes"]) == 0
+    assert not Path("out").exists()
+
+
+def test_runs_and_numbers_of_workers_give_the_same_bytes(g10sim, config):
+    name = config(sweep={"system.host.memory": ["0 B", "4 MiB", "16 MiB"]})
+    for directory, workers in (("a", 1), ("b", 1), ("c", 2)):
+        assert g10sim("run", name, "-o", directory, "-j", workers).code == 0
+    assert Path("a/results.csv").read_bytes() == Path("b/results.csv").read_bytes()
+    assert Path("a/results.csv").read_bytes() == Path("c/results.csv").read_bytes()
+
+
+def test_the_schema_of_configurations(g10sim):
+    ended = g10sim("run", "--schema")
+    assert ended.code == 0
+    assert "policies" in json.loads(ended.out)["properties"]
+
+
+def test_an_unsupported_policy_is_a_result(g10sim, config, here):
+    (here / "small_gpu.py").write_text(
+        "from g10sim.errors import UnsupportedError\n"
+        "from g10sim.policies.base import Policy\n"
+        "class SmallGpu(Policy):\n"
+        "    name = 'small_gpu'\n"
+        "    def plan_job(self, job, system, behaviour):\n"
+        "        raise UnsupportedError('needs more')\n"
+    )
+    ended = g10sim("run", config(policies=["ideal", "small_gpu:SmallGpu"]))
+    assert ended.code == 0
+    assert [row["status"] for row in rows()] == ["ok", "unsupported"]
+    assert "unsupported" in ended.out
+
+
+class TestBadInput:
+    def test_unknown_key(self, g10sim, config):
+        refused(g10sim("run", config(polices=["ideal"])), "run.yaml:", "polices", "did you mean 'policies'?")
+
+    def test_missing_key(self, g10sim, here):
+        (here / "run.yaml").write_text("policies: [ideal]\nsystem: a100-40g-pcie3-znand\n")
+        refused(g10sim("run", "run.yaml"), "run.yaml", "workload", "missing")
+
+    def test_missing_unit(self, g10sim, config):
+        system = {"preset": "a100-40g-pcie3-znand", "host": {"memory": 64}}
+        ended = g10sim("run", config(system=system))
+        refused(ended, "run.yaml:7: system.host.memory: found 64 without a unit; allowed: a size with a unit")
+
+    def test_negative_size(self, g10sim, config):
+        ended = g10sim("run", config(), "--set", "system.gpu.memory=-1 GiB")
+        refused(
+            ended, "--set system.gpu.memory=-1 GiB: system.gpu.memory: found negative '-1 GiB'; allowed: "
+        )
+
+    def test_unknown_policy(self, g10sim, config):
+        ended = g10sim("run", config(policies=["ideal", "base_uvn"]))
+        refused(ended, "run.yaml:", "policies.1", "unknown policy 'base_uvn' (did you mean 'base_uvm'?)")
+
+    def test_unknown_policy_parameter(self, g10sim, config):
+        ended = g10sim("run", config(policies=[{"name": "deepum", "lookahead": 3}]))
+        refused(ended, "policies.0.lookahead", "did you mean 'look_ahead'?", "order_file")
+
+    def test_unknown_system(self, g10sim, config):
+        refused(
+            g10sim("run", config(system="a100-40g")), "run.yaml:4: system: found unknown system 'a100-40g'"
+        )
+
+    def test_missing_trace(self, g10sim, config):
+        ended = g10sim("run", config(workload={"trace": "none.g10t"}))
+        refused(ended, "run.yaml:3: workload.trace.0: found 'none.g10t', which is no file")
+
+    def test_truncated_trace(self, g10sim, config, here):
+        name = config()
+        trace = here / "chain.g10t"
+        trace.write_bytes(trace.read_bytes()[:-200])
+        refused(g10sim("run", name), "chain.g10t", "allowed: ")
+
+    def test_trace_with_a_tensor_used_before_it_exists(self, g10sim, config, here):
+        name = config()
+        trace = here / "chain.g10t"
+        lines = gzip.decompress(trace.read_bytes()).decode().splitlines()
+        kernels = [number for number, line in enumerate(lines) if '"kernel"' in line and "Forward" in line]
+        first, second = (json.loads(lines[number]) for number in kernels[:2])
+        first["inputs"].append(second["outputs"][0])
+        lines[kernels[0]] = json.dumps(first)
+        trace.write_text("\n".join(lines) + "\n")
+        refused(g10sim("run", name), f"chain.g10t: line {kernels[0] + 1}", "before")
+
+    def test_working_set_larger_than_gpu_memory(self, g10sim, config):
+        system = {"preset": "a100-40g-pcie3-znand", "gpu": {"memory": "2 MiB"}}
+        ended = g10sim("run", config(system=system, policies=["ideal", "base_uvm"]))
+        failed(ended, "chain.g10t, base_uvm", "working set", "allowed: at most the GPU memory, 2 MiB")
+
+    def test_plan_naming_an_unknown_tensor(self, g10sim, config, here):
+        save_plan(MigrationPlan((PlannedMove(1, 4711, Location.GPU),)), here / "bad.g10p")
+        ended = g10sim("run", config(policies=["ideal", {"name": "replay", "plan_file": "bad.g10p"}]))
+        failed(ended, "bad.g10p", "4711", "allowed: ")
+
+    @pytest.mark.parametrize("output", ["chain.g10t/out", "/proc/none/out"])
+    def test_unwritable_output(self, g10sim, config, output):
+        ended = g10sim("run", config(), "-o", output)
+        refused(ended, f"output {output}: cannot be written", "allowed: a writable directory")
+
+    def test_plugin_that_raises(self, g10sim, config, here):
+        (here / "raising.py").write_text(
+            "from g10sim.policies.base import Policy\n"
+            "class Raising(Policy):\n"
+            "    name = 'raising'\n"
+            "    def on_kernel_start(self, view):\n"
+            "        raise KeyError('lost')\n"
+        )
+        failed(g10sim("run", config(policies=["ideal", "raising:Raising"])), "raising", "KeyError", "lost")
+
+    def test_plugin_that_cannot_be_loaded(self, g10sim, config, here):
+        (here / "unloadable.py").write_text("import nothing_like_it\n")
+        ended = g10sim("run", config(policies=["unloadable:Some"]))
+        refused(ended, "policies.0", "unloadable:Some", "nothing_like_it")
+
+    def test_plugin_that_evicts_data_of_the_running_kernel(self, g10sim, config, here):
+        (here / "evicting.py").write_text(
+            "from g10sim.policies.base import Evict, Policy\n"
+            "class Evicting(Policy):\n"
+            "    name = 'evicting'\n"
+            "    def on_kernel_start(self, view):\n"
+            "        return [Evict(view.trace.kernels[view.kernel].inputs[0])] if view.kernel else []\n"
+        )
+        ended = g10sim("run", config(policies=["ideal", "evicting:Evicting"]))
+        failed(ended, "policy 'evicting'", "kernel 1", "tensor")
+
+    def test_damaged_yaml(self, g10sim, here):
+        (here / "run.yaml").write_text("name: [1\n")
+        refused(g10sim("run", "run.yaml"), "run.yaml:", "allowed: valid YAML")
+
+    def test_no_configuration(self, g10sim):
+        refused(g10sim("run"), "found no configuration")
+        refused(g10sim("run", "none.yaml"), "none.yaml: cannot be read: No such file or directory")
+
+    def test_bad_options(self, g10sim, config):
+        refused(g10sim("run", config(), "--sett", "seed=1"), "--sett")
+        refused(g10sim("run", config(), "-j", "0"), "-j")
+        refused(g10sim("run", config(), "--scheduler", "x"), "--scheduler")
+
+
+SLOW = """\
+import time
+from g10sim.policies.base import Policy
+class Slow(Policy):
+    name = "slow"
+    def plan_job(self, job, system, behaviour):
+        time.sleep(0.2)
+"""
+
+
+def test_a_run_killed_in_the_middle_resumes_and_ends_with_the_same_results(config, here, g10sim):
+    (here / "slow.py").write_text(SLOW)
+    name = config(policies=["slow:Slow", "base_uvm"], sweep={"seed": [0, 1, 2, 3]})
+    killed = subprocess.Popen([G10SIM, "run", name, "-o", "killed"], cwd=here)
+    cells = here / "killed" / "cells"
+    deadline = time.monotonic() + 60
+    while len(list(cells.glob("*.json"))) < 3 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    killed.send_signal(signal.SIGKILL)
+    assert killed.wait() == -signal.SIGKILL
+    assert not (here / "killed" / "results.csv").exists()
+    stored = {path: path.stat().st_mtime_ns for path in cells.glob("*.json")}
+    assert 3 <= len(stored) < 8
+    resumed = g10sim("run", name, "-o", "killed")
+    assert resumed.code == 0
+    assert " of them from an earlier run" in resumed.out
+    assert all(path.stat().st_mtime_ns == changed for path, changed in stored.items())
+    assert g10sim("run", name, "-o", "whole", "-j", "2").code == 0
+    assert Path("killed/results.csv").read_bytes() == Path("whole/results.csv").read_bytes()
+
+
+def test_an_interrupted_run_keeps_finished_cells(config, here):
+    (here / "slow.py").write_text(SLOW.replace("0.2", "30"))
+    name = config(policies=["ideal", "slow:Slow"])
+    running = subprocess.Popen([G10SIM, "run", name], cwd=here, stderr=subprocess.PIPE, text=True)
+    cells = here / "out" / "cells"
+    deadline = time.monotonic() + 60
+    while not list(cells.glob("*.json")) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    running.send_signal(signal.SIGINT)
+    _, err = running.communicate(timeout=20)
+    assert running.returncode == 130
+    assert err == "error: interrupted; finished cells are kept\n"
+    assert len(list(cells.glob("*.json"))) == 1
+
+
+def test_simulating_imports_no_torch_and_no_matplotlib(here):
+    save_trace(chain(2), here / "chain.g10t")
+    program = (
+        "import sys, g10sim, g10sim.cli.main\n"
+        "g10sim.simulate('chain.g10t', 'a100-40g-pcie3-znand', 'base_uvm')\n"
+        "sys.exit(bool({'torch', 'matplotlib'} & set(sys.modules)))\n"
+    )
+    assert subprocess.run([sys.executable, "-c", program], cwd=here, env=dict(os.environ)).returncode == 0

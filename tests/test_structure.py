@@ -1,0 +1,89 @@
+"""Rules about the source itself: who may import whom, and where names of policies may stand."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+import g10sim
+from g10sim.policies.registry import available
+
+PACKAGE = Path(g10sim.__file__).parent
+
+LAYERS = [
+    {"errors", "units", "records", "registry", "files"},
+    {"config"},
+    {"trace"},
+    {"analysis"},
+    {"policies", "hardware"},
+    {"sim", "stats"},
+    {"importers", "capture"},
+    {"experiment"},
+    {"api"},
+    {"cli"},
+]
+"""Parts of the package, lowest first; a part imports itself and lower ones only."""
+
+MODULES = sorted(path for path in PACKAGE.rglob("*.py") if path.relative_to(PACKAGE).parts[0] != "data")
+
+
+def part(path):
+    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+def height(name):
+    (found,) = [position for position, layer in enumerate(LAYERS) if name in layer]
+    return found
+
+
+def imports(path):
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            yield node.module
+            yield from (f"{node.module}.{alias.name}" for alias in node.names if node.module == "g10sim")
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_imports_go_down_only(path):
+    here = part(path)
+    if here == "__init__":
+        return
+    for name in imports(path):
+        parts = name.split(".")
+        if parts[0] == "g10sim" and len(parts) > 1 and parts[1] != "__version__":
+            assert parts[1] == here or height(parts[1]) < height(here), f"{here} imports {name}"
+
+
+def outside(*parts):
+    return [path for path in MODULES if part(path) not in parts]
+
+
+@pytest.mark.parametrize(
+    ("library", "homes"),
+    [
+        ("torch", {"capture"}),
+        ("transformers", {"capture"}),
+        ("matplotlib", {"plots"}),
+        ("simpy", {"hardware", "sim"}),
+        ("typer", {"cli"}),
+        ("rich", {"cli"}),
+    ],
+)
+def test_libraries_are_used_only_where_they_belong(library, homes):
+    users = {
+        part(path) for path in outside(*homes) if library in {name.split(".")[0] for name in imports(path)}
+    }
+    assert users == set()
+
+
+def test_only_policies_name_policies():
+    names = set(available())
+    assert len(names) > 3
+    for path in outside("policies"):
+        constants = {
+            node.value for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Constant)
+        }
+        assert not {value for value in constants if isinstance(value, str)} & names, path
