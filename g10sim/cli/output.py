@@ -26,11 +26,11 @@ def show_table(
     names: Sequence[str], figures: Sequence[str], rows: Iterable[Sequence[str]], title: str | None = None
 ) -> None:
     """Write a table: columns of names to the left, columns of figures, right-aligned, after them."""
-    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
+    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for name in names:
         table.add_column(name, overflow="fold")
     for figure in figures:
-        table.add_column(figure, justify="right", overflow="fold")
+        table.add_column(figure, justify="right", no_wrap=True)
     for row in rows:
         table.add_row(*row)
     console().print(table, markup=False)

@@ -105,12 +105,15 @@ class CellProgress:
 
 def _show(outcome: Outcome) -> None:
     swept = [key for key in outcome.cells[0].swept if key in outcome.columns]
-    several = len({row["trace"] for row in outcome.rows}) > 1
-    names = [*(["trace"] if several else []), "policy", *swept, "status"]
+    names = {"trace": [Path(row["trace"]).stem for row in outcome.rows]}
+    names |= {key: [str(row[key]) for row in outcome.rows] for key in ("policy", *swept, "status")}
+    for key in ("trace", "status"):
+        if set(names[key]) == {OK} or (key == "trace" and len(set(names[key])) == 1):
+            del names[key]
     show_table(
-        names,
-        ("time (ms)", "of ideal", "stall", "moved (GB)", "faults"),
-        ((*(str(row[name]) for name in names), *_figures(row)) for row in outcome.rows),
+        list(names),
+        ("time\n(ms)", "of\nideal", "stall", "moved\n(GB)", "page\nfaults"),
+        zip(*names.values(), *zip(*map(_figures, outcome.rows), strict=True), strict=True),
         title=outcome.cells[0].name,
     )
 
@@ -122,9 +125,9 @@ def _figures(row: dict[str, object]) -> tuple[str, ...]:
     moved = sum(number[f"{way}_bytes"] for way in ("ssd_to_gpu", "gpu_to_ssd", "host_to_gpu", "gpu_to_host"))
     stall = number["stall_cycles"] / number["exec_cycles"] if number["exec_cycles"] else 0.0
     return (
-        f"{number['exec_ms']:,.3f}",
+        f"{number['exec_ms']:,.1f}",
         f"{number['performance']:.1%}",
         f"{stall:.1%}",
-        f"{moved / 1e9:,.2f}",
+        f"{moved / 1e9:,.1f}",
         f"{number['page_faults']:,}",
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
@@ -46,9 +45,9 @@ def validate(
         )
     show_table(
         ("figure", "policy", "plan"),
-        ("cells", "exact", "median", "p95", "max", "mismatched", "left out"),
+        ("exact", "median", "p95", "max", "support\ndiffers", "left\nout"),
         _summary(agreements(compared)),
-        title="relative error against the published results",
+        title="absolute relative error against the published results",
     )
     say(f"{len(compared)} rows in {output / 'validation.csv'}")
     failures = {
@@ -68,12 +67,11 @@ def _names(text: str) -> list[str]:
 
 def _summary(groups: list[Agreement]) -> Iterator[tuple[str, ...]]:
     for group in groups:
-        errors = (_percent(error) for error in (group.median, group.p95, group.maximum))
-        counts = str(group.mismatched), str(group.left_out)
-        yield group.figure, group.policy, group.plan, str(group.cells), str(group.exact), *errors, *counts
+        exact = f"{group.exact} of {group.cells}" if group.cells else ""
+        errors = (_error(error) for error in (group.median, group.p95, group.maximum))
+        counts = (str(count) if count else "" for count in (group.mismatched, group.left_out))
+        yield group.figure, group.policy, group.plan, exact, *errors, *counts
 
 
-def _percent(error: float | None) -> str:
-    if error is None:
-        return ""
-    return "inf" if math.isinf(error) else f"{error:.4%}"
+def _error(error: float | None) -> str:
+    return "" if error is None else "0" if error == 0 else f"{error:.1e}"

@@ -47,10 +47,9 @@ class BehaviourSpec(Spec):
     reported_iteration: Literal["last", "fastest"] = Field(
         default="last", description="iteration that results report"
     )
-    overlap_in_stall: bool = Field(
-        default=False,
-        strict=True,
-        description="designs without planned moves report overlapped time as compute, subtracted from stall",
+    breakdown: Literal["computing", "in_flight"] = Field(
+        default="computing",
+        description="what overlaps: transfers while a kernel computes, or all time in flight beyond its stall",
     )
     planner_gigabyte: Literal["decimal", "binary"] = Field(
         default="decimal", description="what planners take GB/s for: 1e9 or 2^30 bytes/s"
@@ -66,7 +65,7 @@ GPG = BehaviourSpec(
     fault_cost="profiled",
     compute_overlap="while_arriving",
     reported_iteration="fastest",
-    overlap_in_stall=True,
+    breakdown="in_flight",
     planner_gigabyte="binary",
 )
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from g10sim.config.data import find_file
 from g10sim.config.document import Document, KeyPath, dotted, load_document, parse_value
 from g10sim.config.presets import PRESET_KEY, behaviour_data, system_data, validated
 from g10sim.config.run import RunConfig
@@ -17,9 +18,10 @@ from g10sim.registry import choices_text, nearest
 def load_run(path: Path, settings: Iterable[str] = ()) -> Document:
     """Read a run configuration and lay ``dotted.key=value`` settings over it.
 
-    The file's own name is the run's name where it gives none. Raises ConfigError naming the place.
+    The path may name a bundled file (``configs/quickstart.yaml``). The file's own name is the run's name
+    where it gives none. Raises ConfigError naming the place.
     """
-    document = load_document(path)
+    document = load_document(find_file(str(path)))
     document.data.setdefault("name", path.stem)
     return with_settings(document, settings)
 

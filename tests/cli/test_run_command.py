@@ -79,6 +79,12 @@ def test_runs_and_numbers_of_workers_give_the_same_bytes(g10sim, config):
     assert Path("a/results.csv").read_bytes() == Path("c/results.csv").read_bytes()
 
 
+def test_the_quickstart_runs_from_anywhere(g10sim):
+    ended = g10sim("run", "configs/quickstart.yaml", "-o", "out", "--set", "policies=[ideal]")
+    assert ended.code == 0
+    assert {row["performance"] for row in rows()} == {"1.0"}
+
+
 def test_the_schema_of_configurations(g10sim):
     ended = g10sim("run", "--schema")
     assert ended.code == 0
@@ -200,7 +206,9 @@ class TestBadInput:
 
     def test_no_configuration(self, g10sim):
         refused(g10sim("run"), "found no configuration")
-        refused(g10sim("run", "none.yaml"), "none.yaml: cannot be read: No such file or directory")
+        refused(
+            g10sim("run", "none.yaml"), "found 'none.yaml', which is no file", "allowed: an existing file"
+        )
 
     def test_bad_options(self, g10sim, config):
         refused(g10sim("run", config(), "--sett", "seed=1"), "--sett")

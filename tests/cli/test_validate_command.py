@@ -17,7 +17,7 @@ def test_the_default_batch_of_bert_as_published(g10sim, published):
         "validate", published, "--figures", "fig11", "--models", "BERT_Base", "-o", "out", "-j", "2"
     )
     assert ended.code == 0
-    for word in ("fig11", "base_uvm", "reference", "mismatched", "rows in out/validation.csv"):
+    for word in ("fig11", "base_uvm", "reference", "differs", "rows in out/validation.csv"):
         assert word in ended.out
     found = errors()
     assert found["ideal", ""] == 0
