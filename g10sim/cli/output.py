@@ -26,7 +26,7 @@ def show_table(
     names: Sequence[str], figures: Sequence[str], rows: Iterable[Sequence[str]], title: str | None = None
 ) -> None:
     """Write a table: columns of names to the left, columns of figures, right-aligned, after them."""
-    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
     for name in names:
         table.add_column(name, overflow="fold")
     for figure in figures:
