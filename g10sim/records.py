@@ -29,12 +29,22 @@ class StallReason(StrEnum):
     BARRIER = "barrier"
 
 
+class MigrationCause(StrEnum):
+    """Why pages moved."""
+
+    PAGE_FAULT = "page_fault"
+    PREFETCH = "prefetch"
+    PLANNED_EVICTION = "planned_eviction"
+    MAKING_ROOM = "making_room"
+
+
 @dataclass(frozen=True, slots=True)
 class KernelRecord:
     """One execution of a kernel; times in cycles, faults in pages, occupancy in pages at its end.
 
-    ``end - start`` equals ``compute_cycles`` plus the sum of ``stalls``. ``overlap_cycles`` is the part of
-    its time with transfers in flight. ``in_transfer_pages`` were on their way when it started.
+    ``end - start`` equals ``compute_cycles`` plus the sum of ``stalls``. Transfers were in flight for
+    ``in_flight_cycles`` of it, and for ``overlap_cycles`` of the computing. ``in_transfer_pages`` were on
+    their way when it started.
     """
 
     job: int
@@ -45,6 +55,7 @@ class KernelRecord:
     end: int
     compute_cycles: int
     overlap_cycles: int
+    in_flight_cycles: int
     stalls: tuple[tuple[StallReason, int], ...]
     in_transfer_pages: int
     host_fault_pages: int
@@ -56,13 +67,16 @@ class KernelRecord:
 
 @dataclass(frozen=True, slots=True)
 class MigrationRecord:
-    """Pages of one tensor that moved between two locations during [start, end] (cycles)."""
+    """Pages of one tensor that moved between two locations during [start, end] (cycles).
+
+    Source NONE is an allocation, target NONE the dropping of dead pages.
+    """
 
     gpu: int
     tensor: int
     source: Location
     target: Location
-    cause: str
+    cause: MigrationCause
     start: int
     end: int
     size_bytes: int
@@ -91,6 +105,7 @@ class IterationRecord:
     ideal_cycles: int
     compute_cycles: int
     overlap_cycles: int
+    in_flight_cycles: int
     stalls: tuple[tuple[StallReason, int], ...]
     ssd_to_gpu_bytes: int
     gpu_to_ssd_bytes: int

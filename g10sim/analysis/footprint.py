@@ -29,18 +29,18 @@ def live_bytes(trace: Trace) -> Integers:
     return np.cumsum(changes[:-1])
 
 
-def footprint_bytes(trace: Trace) -> int:
+def peak_live_bytes(trace: Trace) -> int:
     """Most bytes alive at a time: the GPU memory with which nothing ever has to leave it."""
     return int(live_bytes(trace).max(initial=0))
 
 
-def total_bytes(trace: Trace) -> int:
-    """Bytes of all tensors together, alive at the same time or not."""
+def footprint_bytes(trace: Trace) -> int:
+    """Bytes of all tensors of an iteration, alive at the same time or not (as in the G10 paper)."""
     return sum(tensor.size_bytes for tensor in trace.tensors)
 
 
 def oversubscription(trace: Trace, gpu_memory_bytes: int) -> float:
-    """Footprint / GPU memory: above 1 the trace does not fit."""
+    """Footprint / GPU memory; where dead tensors are released, a trace may fit above 1."""
     return float(Fraction(footprint_bytes(trace), gpu_memory_bytes))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 
-from g10sim.analysis.footprint import footprint_bytes
+from g10sim.analysis.footprint import peak_live_bytes
 from g10sim.capture.gpu import NANOSECONDS_PER_SECOND, GpuTimingSpec, NumberFormat
 from g10sim.capture.recorder import KernelDraft, Recorder, StorageRecord
 from g10sim.trace.model import Kernel, Phase, Tensor, TensorKind, TimeSource, Trace
@@ -30,7 +30,7 @@ def assemble(
     found = {
         "gpu": gpu.name,
         "time_source": TimeSource.ROOFLINE.value,
-        "footprint_bytes": str(footprint_bytes(trace)),
+        "peak_live_bytes": str(peak_live_bytes(trace)),
         "allocated_peak_bytes": str(recorder.allocated_peak_bytes),
     }
     if recorder.unpriced:

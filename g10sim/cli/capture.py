@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from g10sim.analysis.footprint import footprint_bytes, oversubscription
+from g10sim.analysis.footprint import footprint_bytes, peak_live_bytes
 from g10sim.capture.gpu import GpuTimingSpec, load_gpu
 from g10sim.trace.format import save_trace
 from g10sim.trace.model import Trace
@@ -90,9 +90,10 @@ def _report(trace: Trace, gpu: GpuTimingSpec, output: Path) -> None:
         f"{escape(str(output))}: {len(trace.kernels)} kernels, {len(trace.tensors)} tensors, "
         f"{time_ms:.1f} ms on {gpu.name} (roofline)"
     )
+    peak = peak_live_bytes(trace)
     console.print(
-        f"footprint {footprint_bytes(trace) / _GIB:.2f} GiB, {oversubscription(trace, gpu.memory):.2f} x "
-        f"its {format_bytes(gpu.memory)}"
+        f"footprint {footprint_bytes(trace) / _GIB:.2f} GiB, at most {peak / _GIB:.2f} GiB alive at a time, "
+        f"{peak / gpu.memory:.2f} x its {format_bytes(gpu.memory)}"
     )
     unpriced = trace.origin.get("operators_priced_by_bytes")
     if unpriced:

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from g10sim.analysis.footprint import footprint_bytes, live_bytes, total_bytes
+from g10sim.analysis.footprint import footprint_bytes, live_bytes, peak_live_bytes
 from g10sim.analysis.timeline import Integers, kernel_starts
 from g10sim.analysis.vitality import inactive_periods, live_ranges
 from g10sim.analysis.working_set import working_set_bytes
@@ -123,11 +123,11 @@ def _overview(file: Path, trace: Trace) -> Table:
             f"{len(trace.kernels)} ({', '.join(f'{count} {name}' for name, count in phases.items())})",
         ),
         ("compute time", rounded_seconds(seconds)),
-        ("footprint", _at_kernel(trace, live)),
+        ("footprint (all tensors)", rounded_bytes(footprint_bytes(trace))),
+        ("most alive at a time", _at_kernel(trace, live)),
         ("largest working set", _at_kernel(trace, needed)),
         ("median working set", rounded_bytes(int(np.median(needed)))),
         ("persistent tensors", rounded_bytes(persistent)),
-        ("all tensors together", rounded_bytes(total_bytes(trace))),
         ("sha256", trace_hash(trace)),
         *((f"origin: {key}", value) for key, value in sorted(trace.origin.items())),
     ]
@@ -189,12 +189,15 @@ def _count_and_bytes(sizes: list[int]) -> tuple[str, str]:
 
 
 def _oversubscription(trace: Trace, memories: list[tuple[str, int]]) -> Table:
-    footprint, needed = footprint_bytes(trace), int(working_set_bytes(trace).max())
-    table = Table("system", "GPU memory", "footprint / memory", "working sets", title="Oversubscription")
+    footprint, peak = footprint_bytes(trace), peak_live_bytes(trace)
+    needed = int(working_set_bytes(trace).max())
+    table = Table("system", "GPU memory", "footprint / memory", "most alive / memory", "working sets")
+    table.title = "Oversubscription"
     table.title_justify = "left"
     for name, size_bytes in memories:
         fits = "fit" if needed <= size_bytes else f"largest takes {needed / size_bytes:.2f} of it"
-        table.add_row(escape(name), format_bytes(size_bytes), f"{footprint / size_bytes:.2f}", fits)
+        shares = (f"{size / size_bytes:.2f}" for size in (footprint, peak))
+        table.add_row(escape(name), format_bytes(size_bytes), *shares, fits)
     return _right_aligned(table)
 
 

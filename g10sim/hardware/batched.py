@@ -15,6 +15,7 @@ from g10sim.config.system import SystemSpec
 from g10sim.errors import ConfigError
 from g10sim.hardware.memory import GpuMemory
 from g10sim.hardware.recency import MERGE_PAGES, Run
+from g10sim.hardware.transfers import Observer, cause_of
 from g10sim.hardware.victims import VictimRule
 from g10sim.records import Location, StallReason
 
@@ -33,6 +34,7 @@ class _Move(NamedTuple):
     victim: Run | None
     pages: int
     target: Location
+    demanded: bool
 
     def same(self, other: _Move) -> bool:
         """Whether two moves take the same number of pages from the same runs to the same place."""
@@ -51,7 +53,9 @@ class BatchedTransfers:
     _memory: GpuMemory
     _victims: VictimRule
 
-    def __init__(self, system: SystemSpec, behaviour: BehaviourSpec) -> None:
+    def __init__(
+        self, system: SystemSpec, behaviour: BehaviourSpec, observer: Observer | None = None
+    ) -> None:
         if system.gpu.count != 1:
             raise ConfigError(
                 f"compat.transfers: batched transfers serve one GPU; found gpu.count {system.gpu.count}"
@@ -63,22 +67,26 @@ class BatchedTransfers:
         self._write_pages = min(pages, pages * system.ssd.write_bandwidth // link)
         self._arrival_pages = pages * system.gpu.allocation_rate // link
         self.events = 0
+        self._observer = observer
         self._next = 0
         self._busy = 0
         self._repeats = 0
         self._moves: list[_Move] = []
         self._previous: list[_Move] | None = None
         self._stuck = True
+        self._attached = False
 
     def attach(self, gpu: int, memory: GpuMemory, victims: VictimRule) -> None:
         """Serve this memory from now on."""
         self._memory = memory
         self._victims = victims
+        self._attached = True
         self.changed()
 
     def detach(self, gpu: int) -> None:
         """Stop serving the memory of a GPU whose job has ended."""
         self.changed()
+        self._attached = False
         self._stuck = True
 
     def changed(self) -> None:
@@ -100,6 +108,8 @@ class BatchedTransfers:
             if self._repeats:
                 self._repeat(min(self._repeats, pending))
             elif self._stuck or not self._memory.queues.busy:
+                if self._attached and self._memory.queues.busy:
+                    self._busy += pending * self.interval_cycles
                 self._next += pending * self.interval_cycles
             else:
                 self._form_batch()
@@ -110,7 +120,7 @@ class BatchedTransfers:
         self._memory.demand(tensor)
 
     def busy_cycles(self, gpu: int) -> int:
-        """Cycles so far in batches that moved pages."""
+        """Cycles so far with pages in a queue, whether or not they could move."""
         return self._busy
 
     def bottleneck(self, gpu: int) -> StallReason | None:
@@ -126,6 +136,9 @@ class BatchedTransfers:
             pool.free += count
         for move in self._moves:
             self._apply(move._replace(pages=move.pages * times))
+            if self._observer is not None:
+                end = self._next + (times - 1) * self.interval_cycles
+                self._report(move, times, end)
         for pool, count in lent:
             pool.free -= count
         for pool in pools.values():
@@ -176,7 +189,7 @@ class BatchedTransfers:
         self._link_out -= count
         if target is _FLASH:
             self._flash_out -= count
-        self._do(_Move(queue, _GPU, run, None, count, target))
+        self._do(_Move(queue, _GPU, run, None, count, target, False))
 
     def _fetch(self, flash: deque[Run], host: deque[Run], *, demanded: bool) -> bool:
         """Bring pages in; False when pages from flash found no room, which holds up those behind."""
@@ -203,16 +216,18 @@ class BatchedTransfers:
                 if victim is None:
                     break
                 count = min(count, victim.count)
-                if not self._victims.is_worthless(victim.tensor):
-                    target, room = self._destination(source)
-                    if not room:
-                        break
+                target, room = self._destination(source)
+                if not room:
+                    break
+                if self._victims.is_worthless(victim.tensor):
+                    target = _NONE
+                else:
                     count = min(count, room)
                     self._spend(count, source, target)
             moved += count
             if source is _HOST:
                 self._spill = False
-            self._do(_Move(queue, source, run, victim, count, target))
+            self._do(_Move(queue, source, run, victim, count, target, demanded))
         self._arrivals -= moved
         return moved
 
@@ -237,9 +252,32 @@ class BatchedTransfers:
     def _do(self, move: _Move) -> None:
         self._apply(move)
         self._moves.append(move)
+        if self._observer is not None:
+            self._report(move, 1, self._next)
+
+    def _report(self, move: _Move, times: int, end: int) -> None:
+        start = self._next - self.interval_cycles
+        tensor = move.run.tensor
+        self._tell(tensor, move.source, move.target if move.source is _GPU else _GPU, move, times, start, end)
+        if move.victim is not None:
+            self._tell(move.victim.tensor, _GPU, move.target, move, times, start, end)
+
+    def _tell(
+        self,
+        tensor: int,
+        source: Location,
+        target: Location,
+        move: _Move,
+        times: int,
+        start: int,
+        end: int,
+    ) -> None:
+        if self._observer is not None:
+            cause = cause_of(source, planned=move.source is _GPU, demanded=move.demanded)
+            self._observer(0, tensor, source, target, cause, start, end, move.pages * times)
 
     def _apply(self, move: _Move) -> None:
-        queue, source, run, victim, count, target = move
+        queue, source, run, victim, count, target, _ = move
         memory, tensor = self._memory, move.run.tensor
         run.count -= count
         memory.moving[tensor] -= count
@@ -276,7 +314,7 @@ class BatchedTransfers:
         memory = self._memory
         used: dict[Run, int] = {}
         arrivals: dict[int, int] = {}
-        for _, source, run, victim, count, target in self._moves:
+        for _, source, run, victim, count, target, _ in self._moves:
             used[run] = used.get(run, 0) + count
             if source is not _GPU:
                 arrivals[run.tensor] = arrivals.get(run.tensor, 0) + count
@@ -301,7 +339,7 @@ class BatchedTransfers:
         """Batches until the GPU, host memory or flash comes so close to full that moves may differ."""
         memory = self._memory
         gpu = host = flash = 0
-        for _, source, _, victim, count, target in self._moves:
+        for _, source, _, victim, count, target, _ in self._moves:
             host += count * ((target is _HOST) - (source is _HOST))
             flash += count * ((target is _FLASH) - (source is _FLASH))
             if source is _GPU:

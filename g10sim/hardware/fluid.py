@@ -10,20 +10,18 @@ part of a page that has moved is carried over.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
 
 from g10sim.config.system import SystemSpec
 from g10sim.hardware.faults import demand_rate
 from g10sim.hardware.links import Link, Share, Topology, share_max_min
 from g10sim.hardware.memory import GpuMemory, Pool
 from g10sim.hardware.recency import Run
+from g10sim.hardware.transfers import Observer, cause_of
 from g10sim.hardware.victims import VictimRule
 from g10sim.records import Location, StallReason
 
 _NONE, _GPU, _HOST, _FLASH = Location.NONE, Location.GPU, Location.HOST, Location.FLASH
 _DEMAND, _EVICT, _PREFETCH = range(3)
-
-Observer = Callable[[int, int, Location, Location, bool, int, int, int], None]
 
 
 class _Flow(Share):
@@ -286,15 +284,18 @@ class FluidTransfers:
             self._report(flow, pages, start)
 
     def _report(self, flow: _Flow, pages: int, start: int) -> None:
-        if self._observer is None:
-            return
-        gpu, demanded = flow.lane.gpu, flow.rank == _DEMAND
-        if flow.source is _GPU:
-            self._observer(gpu, flow.run.tensor, _GPU, flow.target, demanded, start, self._now, pages)
-            return
-        self._observer(gpu, flow.run.tensor, flow.source, _GPU, demanded, start, self._now, pages)
+        target = flow.target if flow.source is _GPU else _GPU
+        self._tell(flow, flow.run.tensor, flow.source, target, pages, start)
         if flow.victim is not None:
-            self._observer(gpu, flow.victim.tensor, _GPU, flow.target, demanded, start, self._now, pages)
+            self._tell(flow, flow.victim.tensor, _GPU, flow.target, pages, start)
+
+    def _tell(
+        self, flow: _Flow, tensor: int, source: Location, target: Location, pages: int, start: int
+    ) -> None:
+        if self._observer is not None:
+            planned, demanded = flow.source is _GPU, flow.rank == _DEMAND
+            cause = cause_of(source, planned=planned, demanded=demanded)
+            self._observer(flow.lane.gpu, tensor, source, target, cause, start, self._now, pages)
 
 
 def _uses_link(flow: _Flow) -> bool:

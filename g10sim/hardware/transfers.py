@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 from g10sim.hardware.memory import GpuMemory
 from g10sim.hardware.victims import VictimRule
-from g10sim.records import StallReason
+from g10sim.records import Location, MigrationCause, StallReason
+
+Observer = Callable[[int, int, Location, Location, MigrationCause, int, int, int], None]
+"""Is told of moves: GPU, tensor, from, to, cause, start and end cycle, pages."""
+
+
+def cause_of(source: Location, *, planned: bool, demanded: bool) -> MigrationCause:
+    """Name the cause of a move from ``source`` that was ``planned`` as an eviction, or was ``demanded``."""
+    if source is Location.GPU:
+        return MigrationCause.PLANNED_EVICTION if planned else MigrationCause.MAKING_ROOM
+    return MigrationCause.PAGE_FAULT if demanded else MigrationCause.PREFETCH
 
 
 class Transfers(Protocol):

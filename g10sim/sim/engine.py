@@ -14,12 +14,13 @@ from g10sim.errors import ConfigError, PolicyError
 from g10sim.hardware.batched import BatchedTransfers
 from g10sim.hardware.fluid import FluidTransfers
 from g10sim.hardware.memory import GpuMemory, Pool
-from g10sim.hardware.transfers import Transfers
+from g10sim.hardware.transfers import Observer, Transfers
 from g10sim.policies.base import Policy
 from g10sim.policies.plan import MigrationPlan
 from g10sim.records import Location
 from g10sim.sim.checks import Checker
-from g10sim.sim.executor import JobRun, Machine
+from g10sim.sim.executor import JobRun
+from g10sim.sim.machine import Machine
 from g10sim.sim.recorder import Recorder, RunRecords
 from g10sim.trace.workload import Job, Workload
 
@@ -35,8 +36,8 @@ def run(
 ) -> RunRecords:
     """Simulate a workload on a system under a policy.
 
-    ``record`` names what to keep beside iterations: kernels, migrations, memory. With ``check`` every
-    invariant is tested while time passes. Raises UnsupportedError when the policy cannot run the
+    ``record`` names what to keep beside iterations: kernels, migrations, memory, or timeline for all.
+    With ``check`` every invariant is tested while time passes. Raises UnsupportedError when the policy cannot run the
     workload, CapacityError when no policy could, PolicyError for an illegal or failing policy.
     """
     behaviour = behaviour or BehaviourSpec()
@@ -72,8 +73,8 @@ class _Simulation:
         page = system.gpu.page_size
         self._host = Pool("host memory", system.host.memory // page, page)
         self._flash = Pool("the SSD", self._flash_pages(workload, behaviour), page)
-        transfers = self._transfers(behaviour)
-        recorder = Recorder(frozenset(record))
+        recorder = Recorder(frozenset(record), page)
+        transfers = self._transfers(behaviour, recorder.moved if recorder.wants_migrations else None)
         checker = Checker(streams_working_set=behaviour.running_tensors == "evictable") if check else None
         self._machine = Machine(self._env, system, behaviour, transfers, recorder, checker)
         self._jobs = [
@@ -81,10 +82,10 @@ class _Simulation:
             for number, (job, plan) in enumerate(zip(workload.jobs, plans, strict=True))
         ]
 
-    def _transfers(self, behaviour: BehaviourSpec) -> Transfers:
+    def _transfers(self, behaviour: BehaviourSpec, observer: Observer | None) -> Transfers:
         if behaviour.transfers == "batched":
-            return BatchedTransfers(self._system, behaviour)
-        return FluidTransfers(self._system, self._host, self._flash)
+            return BatchedTransfers(self._system, behaviour, observer)
+        return FluidTransfers(self._system, self._host, self._flash, observer)
 
     def _flash_pages(self, workload: Workload, behaviour: BehaviourSpec) -> int:
         page = self._system.gpu.page_size

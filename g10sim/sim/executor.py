@@ -8,43 +8,34 @@ from typing import Any
 import simpy
 from simpy.events import Event
 
-from g10sim.config.behaviour import BehaviourSpec
-from g10sim.config.system import SystemSpec
-from g10sim.errors import CapacityError, G10SimError, PolicyError
-from g10sim.hardware.faults import FaultCount, ProfiledFaultCost
+from g10sim.errors import G10SimError, PolicyError
 from g10sim.hardware.memory import GpuMemory
-from g10sim.hardware.transfers import Transfers
 from g10sim.policies.base import Action, Policy
-from g10sim.policies.plan import MigrationPlan
-from g10sim.records import IterationRecord, KernelRecord, Location, StallReason
+from g10sim.policies.plan import MigrationPlan, PlannedMove
+from g10sim.records import StallReason
 from g10sim.sim.accounts import WaitLog, reason_for_waiting
-from g10sim.sim.checks import Checker
-from g10sim.sim.clockwork import Clockwork
+from g10sim.sim.ledger import Execution, Ledger
+from g10sim.sim.machine import Machine
 from g10sim.sim.migrator import Migrator, moves_by_kernel
-from g10sim.sim.recorder import Recorder
 from g10sim.sim.victims import NominatedVictims, RecencyVictims
 from g10sim.sim.view import View
-from g10sim.trace.model import FaultProfile, Kernel
+from g10sim.sim.working_set import FaultCharge, check_working_sets, count_faults, dominant_reason
+from g10sim.trace.model import Kernel, Trace
 from g10sim.trace.workload import Job
 from g10sim.units import format_bytes
 
 
-class Machine:
-    """What all jobs of a run share."""
-
-    def __init__(
-        self,
-        env: simpy.Environment,
-        system: SystemSpec,
-        behaviour: BehaviourSpec,
-        transfers: Transfers,
-        recorder: Recorder,
-        checker: Checker | None,
-    ) -> None:
-        self.env, self.system, self.behaviour = env, system, behaviour
-        self.transfers, self.recorder, self.checker = transfers, recorder, checker
-        self.clockwork = Clockwork(env, transfers)
-        self.fault_cost = ProfiledFaultCost(system)
+def released_after(trace: Trace) -> list[tuple[int, ...]]:
+    """For each kernel the tensors that are dead once it has run (read no more, or written in vain)."""
+    dying: list[tuple[int, ...]] = []
+    for kernel in trace.kernels:
+        dead = (
+            tensor
+            for tensor in kernel.tensors
+            if not trace.tensors[tensor].persistent and trace.deaths[tensor] <= kernel.id + 1
+        )
+        dying.append(tuple(dead))
+    return dying
 
 
 class JobRun:
@@ -59,96 +50,69 @@ class JobRun:
         plan: MigrationPlan | None,
         machine: Machine,
     ) -> None:
-        self.number, self.job, self.memory, self.policy = number, job, memory, policy
-        self._machine, self._env, self._transfers = machine, machine.env, machine.transfers
-        self._behaviour = machine.behaviour
-        trace, clock = job.trace, machine.system.gpu.clock
-        self._migrator = Migrator(trace, memory, policy, machine.behaviour)
-        self._view = View(number, job.gpu, trace, memory, lambda: int(machine.env.now))
+        trace, behaviour = job.trace, machine.behaviour
+        check_working_sets(trace, memory)
+        self.job = job
+        self._memory, self._policy, self._machine = memory, policy, machine
+        self._transfers, self._behaviour = machine.transfers, behaviour
+        self._migrator = Migrator(trace, memory, policy, behaviour)
+        self._charge = FaultCharge(trace, machine.system, behaviour)
+        self._view = View(number, job.gpu, trace, memory, lambda: machine.now)
+        self._ledger = Ledger(
+            number,
+            job.gpu,
+            memory,
+            machine.recorder,
+            machine.checker,
+            overlap_is_computing=behaviour.breakdown == "computing",
+        )
         self._moves = moves_by_kernel(plan, trace)
+        clock = machine.system.gpu.clock
         self._durations = [trace.duration_cycles(kernel, clock) for kernel in trace.kernels]
         self._needed = [frozenset(kernel.tensors) for kernel in trace.kernels]
-        self._dying = self._deaths_by_kernel()
+        releases = behaviour.dead_tensors == "released" and not policy.unlimited_memory
+        self._dying = released_after(trace) if releases else [()] * len(trace.kernels)
         self._reacts = type(policy).on_kernel_start is not Policy.on_kernel_start
-        self.victims = self._victim_rule()
-        self._check_working_sets()
-
-    @property
-    def ideal_cycles(self) -> int:
-        """Sum of the kernels' durations."""
-        return sum(self._durations)
+        self._victims = self._victim_rule()
 
     def _victim_rule(self) -> RecencyVictims:
-        trace, policy, behaviour = self.job.trace, self.policy, self._behaviour
+        trace, policy, behaviour = self.job.trace, self._policy, self._behaviour
         if type(policy).choose_victims is Policy.choose_victims:
             return RecencyVictims(trace, policy, behaviour)
         return NominatedVictims(trace, policy, behaviour, self._nominate)
 
-    def _nominate(self) -> Iterable[int] | None:
-        try:
-            return self.policy.choose_victims(self._view)
-        except Exception as error:
-            raise self._blame("choose_victims", error) from error
-
-    def _deaths_by_kernel(self) -> list[tuple[int, ...]]:
-        """Tensors whose pages are released after each kernel, where the machine does that."""
-        trace = self.job.trace
-        dying: list[list[int]] = [[] for _ in trace.kernels]
-        if self._behaviour.dead_tensors == "released" and not self.policy.unlimited_memory:
-            for kernel in trace.kernels:
-                for tensor in kernel.tensors:
-                    if not trace.tensors[tensor].persistent and trace.deaths[tensor] <= kernel.id + 1:
-                        dying[kernel.id].append(tensor)
-        return [tuple(tensors) for tensors in dying]
-
-    def _check_working_sets(self) -> None:
-        pages, page_bytes = self.memory.pages, self.memory.page_bytes
-        for kernel in self.job.trace.kernels:
-            needed = sum(pages[tensor] for tensor in kernel.tensors)
-            if needed > self.memory.capacity_pages:
-                raise CapacityError(
-                    f"kernel {kernel.id} ({kernel.name}) of '{self.job.trace.model}' has a working set of "
-                    f"{format_bytes(needed * page_bytes)}; allowed: at most the GPU memory, "
-                    f"{format_bytes(self.memory.capacity_pages * page_bytes)}"
-                )
-
     def run(self, gpu: simpy.Resource) -> Generator[Event, Any, None]:
         """SimPy process: wait for arrival and for the GPU, run all iterations, leave the GPU empty."""
+        env, transfers = self._machine.env, self._transfers
         if self.job.arrival_cycles:
-            yield self._env.timeout(self.job.arrival_cycles)
+            yield env.timeout(self.job.arrival_cycles)
         with gpu.request() as turn:
             yield turn
-            self._transfers.advance(self._env.now)
-            self._transfers.attach(self.job.gpu, self.memory, self.victims)
+            transfers.advance(self._machine.now)
+            transfers.attach(self.job.gpu, self._memory, self._victims)
             for iteration in range(self.job.iterations):
                 yield from self._iterate(iteration)
-            self._transfers.advance(self._env.now)
             self._migrator.release(range(len(self.job.trace.tensors)))
-            self._transfers.detach(self.job.gpu)
+            transfers.detach(self.job.gpu)
             self._machine.clockwork.rearm()
 
     def _iterate(self, iteration: int) -> Generator[Event, Any, None]:
-        start, before = self._env.now, self.memory.traffic.snapshot()
-        self.memory.peak_used = self.memory.used
-        self.memory.host_pool.peak_used = self.memory.host_pool.used
-        self._compute = self._overlap = 0
-        self._stalls: dict[StallReason, int] = {}
+        self._ledger.open_iteration(self._machine.now)
         for kernel in self.job.trace.kernels:
             moves = self._moves[kernel.id]
             if kernel.id == 0 and iteration > 0:
                 moves = self._moves[-1] + moves
             self._begin(iteration, kernel, moves)
             yield from self._execute(iteration, kernel)
-        self._transfers.advance(self._env.now)
-        self._finish_iteration(iteration, int(start), before)
+        self._ledger.close_iteration(iteration, self._machine.now, sum(self._durations))
 
-    def _begin(self, iteration: int, kernel: Kernel, moves: Iterable[Any]) -> None:
-        memory = self.memory
-        self._transfers.advance(self._env.now)
-        self._transfers.changed()
+    def _begin(self, iteration: int, kernel: Kernel, moves: Iterable[PlannedMove]) -> None:
+        """Let plan and policy act before a kernel starts."""
+        memory, victims = self._memory, self._victims
+        self._transfers.advance(self._machine.now)
         memory.needed = self._needed[kernel.id]
         memory.protected = frozenset()
-        self.victims.kernel = kernel.id
+        victims.kernel = kernel.id
         self._view.enter(iteration, kernel.id)
         if self._behaviour.running_tensors == "pinned":
             for tensor in kernel.tensors:
@@ -160,199 +124,112 @@ class JobRun:
         if self._behaviour.recency == "use":
             for tensor in kernel.tensors:
                 memory.touch(tensor)
-        self.victims.restart()
-        memory.recency.restart_scan()
+        self._restart_victims()
+
+    def _restart_victims(self) -> None:
+        self._victims.restart()
+        self._memory.recency.restart_scan()
+        self._transfers.changed()
+
+    def _execute(self, iteration: int, kernel: Kernel) -> Generator[Event, Any, None]:
+        """Wait for the working set, then compute."""
+        execution = self._execution(iteration, kernel)
+        start, duration = execution.start, execution.duration
+        end = start + duration
+        if not self._is_resident():
+            waits = WaitLog()
+            extra = self._charge.cycles(kernel, duration, execution.inputs, execution.outputs)
+            yield from self._fetch(execution, waits)
+            end = self._end(execution, extra)
+            rest = dominant_reason(execution.inputs, execution.outputs)
+            execution.stalls = waits.charge(end - start - duration, rest)
+        if self._machine.checker is not None:
+            self._machine.checker.kernel_starts(self._memory, kernel)
+        execution.busy_at_compute = self._transfers.busy_cycles(self.job.gpu)
+        self._machine.clockwork.rearm()
+        yield self._machine.env.timeout(end - self._machine.now)
+        self._transfers.advance(self._machine.now)
+        self._migrator.release(self._dying[kernel.id])
+        self._transfers.changed()
+        busy = self._transfers.busy_cycles(self.job.gpu)
+        self._ledger.close_kernel(execution, self._machine.now, busy)
+
+    def _execution(self, iteration: int, kernel: Kernel) -> Execution:
+        inputs, outputs = count_faults(kernel, self._memory)
+        return Execution(
+            iteration,
+            kernel,
+            start=self._machine.now,
+            duration=self._durations[kernel.id],
+            in_transfer_pages=sum(self._memory.moving[tensor] for tensor in kernel.tensors),
+            inputs=inputs,
+            outputs=outputs,
+            busy_at_start=self._transfers.busy_cycles(self.job.gpu),
+        )
+
+    def _is_resident(self) -> bool:
+        memory = self._memory
+        if memory.queues.faulting:
+            return False
+        return all(memory.idle[tensor] == memory.pages[tensor] for tensor in memory.needed)
+
+    def _has_arrived(self) -> bool:
+        memory = self._memory
+        return not memory.queues.faulting and not any(memory.moving[tensor] for tensor in memory.needed)
+
+    def _fetch(self, execution: Execution, waits: WaitLog) -> Generator[Event, Any, None]:
+        """Demand what is missing and wait until it is there."""
+        machine, memory = self._machine, self._memory
+        for tensor in execution.kernel.tensors:
+            self._transfers.demand(self.job.gpu, tensor)
+        memory.traffic.faults += execution.faulting_pages
+        self._transfers.changed()
+        since, reason = machine.now, self._reason()
+
+        def step() -> bool:
+            nonlocal since, reason
+            waits.add(reason, machine.now - since)
+            since, reason = machine.now, self._reason()
+            return self._has_arrived()
+
+        if not self._has_arrived():
+            yield machine.clockwork.wait(step, self._describe_wait)
+            self._restart_victims()
+
+    def _reason(self) -> StallReason:
+        return self._transfers.bottleneck(self.job.gpu) or reason_for_waiting(self._memory)
+
+    def _end(self, execution: Execution, extra: int) -> int:
+        now = self._machine.now
+        if self._behaviour.compute_overlap == "while_arriving":
+            return max(execution.start + execution.duration + extra, now)
+        return now + execution.duration + extra
+
+    def _describe_wait(self) -> str:
+        memory, kernel = self._memory, self.job.trace.kernels[self._view.kernel]
+        missing = sum(memory.moving[tensor] for tensor in kernel.tensors)
+        return (
+            f"kernel {kernel.id} ({kernel.name}) waits for ever for "
+            f"{format_bytes(missing * memory.page_bytes)}: nothing can leave the GPU; host memory has "
+            f"{format_bytes(memory.host_pool.free * memory.page_bytes)} free"
+        )
 
     def _ask(self) -> Iterable[Action]:
         try:
-            return tuple(self.policy.on_kernel_start(self._view))
+            return tuple(self._policy.on_kernel_start(self._view))
         except Exception as error:
             raise self._blame("on_kernel_start", error) from error
+
+    def _nominate(self) -> Iterable[int] | None:
+        try:
+            return self._policy.choose_victims(self._view)
+        except Exception as error:
+            raise self._blame("choose_victims", error) from error
 
     def _blame(self, hook: str, error: Exception) -> G10SimError:
         if isinstance(error, G10SimError):
             return error
         return PolicyError(
-            f"policy '{self.policy.name}', kernel {self._view.kernel}: {hook} raised "
+            f"policy '{self._policy.name}', kernel {self._view.kernel}: {hook} raised "
             f"{type(error).__name__}: {error}"
         )
-
-    def _execute(self, iteration: int, kernel: Kernel) -> Generator[Event, Any, None]:
-        memory, start = self.memory, int(self._env.now)
-        duration = self._durations[kernel.id]
-        in_transfer = sum(memory.moving[tensor] for tensor in kernel.tensors)
-        inputs, outputs = self._count_faults(kernel)
-        waits = WaitLog()
-        if not self._ready():
-            for tensor in kernel.tensors:
-                self._transfers.demand(self.job.gpu, tensor)
-            memory.traffic.faults += inputs.faulting + outputs.faulting
-            extra = self._profiled_cost(kernel, duration, inputs, outputs)
-            yield from self._wait(waits)
-            end = self._end(start, duration, extra)
-        else:
-            self._transfers.changed()
-            end = start + duration
-        stalls = waits.charge(end - start - duration, _dominant(inputs, outputs))
-        if self._machine.checker is not None:
-            self._machine.checker.kernel_starts(self.memory, kernel)
-        busy_before = self._transfers.busy_cycles(self.job.gpu)
-        self._machine.clockwork.rearm()
-        yield self._env.timeout(end - int(self._env.now))
-        self._transfers.advance(self._env.now)
-        overlap = min(duration, self._transfers.busy_cycles(self.job.gpu) - busy_before)
-        self._migrator.release(self._dying[kernel.id])
-        self._account(iteration, kernel, start, duration, overlap, stalls, in_transfer, inputs, outputs)
-
-    def _ready(self) -> bool:
-        memory = self.memory
-        if memory.queues.faulting:
-            return False
-        pages, idle = memory.pages, memory.idle
-        return all(idle[tensor] == pages[tensor] for tensor in memory.needed)
-
-    def _arrived(self) -> bool:
-        memory = self.memory
-        return not memory.queues.faulting and not any(memory.moving[tensor] for tensor in memory.needed)
-
-    def _count_faults(self, kernel: Kernel) -> tuple[FaultCount, FaultCount]:
-        inputs, outputs = FaultCount(), FaultCount()
-        seen: set[int] = set()
-        for count, tensors in ((inputs, kernel.inputs), (outputs, kernel.outputs)):
-            for tensor in tensors:
-                count.pages += self.memory.pages[tensor]
-                if tensor not in seen:
-                    seen.add(tensor)
-                    count.flash += self.memory.flash[tensor]
-                    count.host += self.memory.host[tensor]
-                    count.absent += self.memory.absent[tensor]
-        return inputs, outputs
-
-    def _profiled_cost(self, kernel: Kernel, duration: int, inputs: FaultCount, outputs: FaultCount) -> int:
-        if self._behaviour.fault_cost != "profiled":
-            return 0
-        profile = kernel.fault_profile
-        if profile is not None:
-            clock, ticks = self._machine.system.gpu.clock, self.job.trace.ticks_per_second
-            profile = FaultProfile(
-                profile.outputs_faulting * clock // ticks, profile.all_faulting * clock // ticks
-            )
-        return self._machine.fault_cost.cycles(duration, profile, inputs, outputs)
-
-    def _wait(self, waits: WaitLog) -> Generator[Event, Any, None]:
-        self._transfers.changed()
-        mark = [int(self._env.now), self._waiting_reason()]
-
-        def step() -> bool:
-            waits.add(mark[1], int(self._env.now) - mark[0])
-            mark[:] = int(self._env.now), self._waiting_reason()
-            return self._arrived()
-
-        if not self._arrived():
-            yield self._machine.clockwork.wait(step, self._describe_wait)
-            self._transfers.advance(self._env.now)
-            self.memory.recency.restart_scan()
-            self._transfers.changed()
-
-    def _waiting_reason(self) -> Any:
-        return self._transfers.bottleneck(self.job.gpu) or reason_for_waiting(self.memory)
-
-    def _describe_wait(self) -> str:
-        kernel = self.job.trace.kernels[self._view.kernel]
-        missing = sum(self.memory.moving[tensor] for tensor in kernel.tensors)
-        return (
-            f"kernel {kernel.id} ({kernel.name}) waits for ever for "
-            f"{format_bytes(missing * self.memory.page_bytes)}: nothing can leave the GPU, host memory has "
-            f"{format_bytes(self.memory.host_pool.free * self.memory.page_bytes)} free"
-        )
-
-    def _end(self, start: int, duration: int, extra: int) -> int:
-        now = int(self._env.now)
-        if self._behaviour.compute_overlap == "while_arriving":
-            return max(start + duration + extra, now)
-        return now + duration + extra
-
-    def _account(
-        self,
-        iteration: int,
-        kernel: Kernel,
-        start: int,
-        duration: int,
-        overlap: int,
-        stalls: tuple[tuple[StallReason, int], ...],
-        in_transfer: int,
-        inputs: FaultCount,
-        outputs: FaultCount,
-    ) -> None:
-        self._compute += duration
-        self._overlap += overlap
-        for reason, cycles in stalls:
-            self._stalls[reason] = self._stalls.get(reason, 0) + cycles
-        recorder = self._machine.recorder
-        recorder.kernel_count += 1
-        if "kernels" not in recorder.wanted and self._machine.checker is None:
-            return
-        record = KernelRecord(
-            job=self.number,
-            gpu=self.job.gpu,
-            iteration=iteration,
-            kernel=kernel.id,
-            start=start,
-            end=int(self._env.now),
-            compute_cycles=duration,
-            overlap_cycles=overlap,
-            stalls=stalls,
-            in_transfer_pages=in_transfer,
-            host_fault_pages=inputs.host + outputs.host,
-            flash_fault_pages=inputs.flash + outputs.flash,
-            first_touch_pages=inputs.absent + outputs.absent,
-            gpu_pages=self.memory.used,
-            host_pages=self.memory.host_pool.used,
-        )
-        recorder.kernels.append(record)
-        if self._machine.checker is not None:
-            self._machine.checker.kernel_ended(record)
-
-    def _finish_iteration(self, iteration: int, start: int, before: tuple[int, ...]) -> None:
-        memory, page = self.memory, self.memory.page_bytes
-        flash_in, flash_out, host_in, host_out, faults = (
-            after - earlier for after, earlier in zip(memory.traffic.snapshot(), before, strict=True)
-        )
-        memory.note_peak()
-        record = IterationRecord(
-            job=self.number,
-            gpu=self.job.gpu,
-            iteration=iteration,
-            start=start,
-            end=int(self._env.now),
-            ideal_cycles=self.ideal_cycles,
-            compute_cycles=self._compute,
-            overlap_cycles=self._overlap,
-            stalls=tuple(sorted(self._stalls.items())),
-            ssd_to_gpu_bytes=flash_in * page,
-            gpu_to_ssd_bytes=flash_out * page,
-            host_to_gpu_bytes=host_in * page,
-            gpu_to_host_bytes=host_out * page,
-            page_faults=faults,
-            peak_gpu_bytes=memory.peak_used * page,
-            peak_host_bytes=memory.host_pool.peak_used * page,
-        )
-        self._machine.recorder.iterations.append(record)
-        if self._machine.checker is not None:
-            self._machine.checker.iteration_ended(record, memory)
-
-
-def _dominant(inputs: FaultCount, outputs: FaultCount) -> StallReason:
-    """Reason of time that a closed form adds: flash before host before first touch."""
-    if inputs.flash or outputs.flash:
-        return StallReason.FAULT_FLASH
-    if inputs.host or outputs.host:
-        return StallReason.FAULT_HOST
-    if inputs.absent or outputs.absent:
-        return StallReason.FIRST_TOUCH
-    return StallReason.LATE_PREFETCH
-
-
-def initial_location(memory: GpuMemory, policy: Policy) -> Location:
-    """Where persistent tensors are before the first iteration: on flash, or on an unlimited GPU."""
-    return Location.GPU if policy.unlimited_memory else Location.FLASH

@@ -3,9 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 
-from g10sim.records import IterationRecord, KernelRecord, MemoryRecord, MigrationRecord
+from g10sim.hardware.memory import GpuMemory
+from g10sim.records import (
+    IterationRecord,
+    KernelRecord,
+    Location,
+    MemoryRecord,
+    MigrationCause,
+    MigrationRecord,
+)
+
+_Key = tuple[int, int, Location, Location, MigrationCause]
 
 
 @dataclass(frozen=True)
@@ -19,23 +29,76 @@ class RunRecords:
     events: int = 0
 
 
-@dataclass
 class Recorder:
-    """Lists of records; only iterations are always kept."""
+    """Lists of records. Iterations are always kept; ``wanted`` names kernels, migrations, memory.
 
-    wanted: Collection[str]
-    iterations: list[IterationRecord] = field(default_factory=list)
-    kernels: list[KernelRecord] = field(default_factory=list)
-    migrations: list[MigrationRecord] = field(default_factory=list)
-    memory: list[MemoryRecord] = field(default_factory=list)
-    kernel_count: int = 0
+    ``timeline`` stands for all three.
+    """
+
+    def __init__(self, wanted: Collection[str], page_bytes: int) -> None:
+        everything = "timeline" in wanted
+        self.wants_kernels = everything or "kernels" in wanted
+        self.wants_migrations = everything or "migrations" in wanted
+        self.wants_memory = everything or "memory" in wanted
+        self.kernel_count = 0
+        self._page_bytes = page_bytes
+        self._iterations: list[IterationRecord] = []
+        self._kernels: list[KernelRecord] = []
+        self._migrations: list[MigrationRecord] = []
+        self._memory: list[MemoryRecord] = []
+        self._open: dict[_Key, MigrationRecord] = {}
+
+    def kernel(self, record: KernelRecord) -> None:
+        """Keep a kernel's record."""
+        self._kernels.append(record)
+
+    def iteration(self, record: IterationRecord) -> None:
+        """Keep an iteration's record."""
+        self._iterations.append(record)
+
+    def memory(self, time: int, gpu: int, memory: GpuMemory) -> None:
+        """Keep the levels of memory at a time."""
+        page = self._page_bytes
+        self._memory.append(
+            MemoryRecord(
+                time,
+                gpu,
+                memory.used * page,
+                memory.host_pool.used * page,
+                memory.flash_pool.used * page,
+            )
+        )
+
+    def moved(
+        self,
+        gpu: int,
+        tensor: int,
+        source: Location,
+        target: Location,
+        cause: MigrationCause,
+        start: int,
+        end: int,
+        pages: int,
+    ) -> None:
+        """Keep a move; what follows the same move without a gap is one migration."""
+        key = (gpu, tensor, source, target, cause)
+        size_bytes = pages * self._page_bytes
+        before = self._open.get(key)
+        if before is not None and start <= before.end:
+            self._open[key] = replace(before, end=end, size_bytes=before.size_bytes + size_bytes)
+            return
+        if before is not None:
+            self._migrations.append(before)
+        self._open[key] = MigrationRecord(gpu, tensor, source, target, cause, start, end, size_bytes)
 
     def records(self, transfer_events: int) -> RunRecords:
-        """Return what was collected."""
+        """Return what was collected, migrations by their start."""
+        migrations = [*self._migrations, *self._open.values()]
+        migrations.sort(key=lambda record: (record.start, record.end, record.gpu, record.tensor))
         return RunRecords(
-            tuple(self.iterations),
-            tuple(self.kernels),
-            tuple(self.migrations),
-            tuple(self.memory),
+            tuple(self._iterations),
+            tuple(self._kernels),
+            tuple(migrations),
+            tuple(self._memory),
             self.kernel_count + transfer_events,
         )

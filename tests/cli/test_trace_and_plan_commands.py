@@ -48,7 +48,7 @@ def test_check(run, trace):
     code, output, errors = run("trace", "check", "chain.g10t")
     assert (code, errors) == (0, "")
     assert output == (
-        "chain.g10t: good; chain4, batch size 1: 12 kernels, 18 tensors, footprint 7.00 GiB; "
+        "chain.g10t: good; chain4, batch size 1: 12 kernels, 18 tensors, footprint 10.0 GiB; "
         f"sha256 {trace_hash(trace)}\n"
     )
 
@@ -69,11 +69,12 @@ def test_info(run):
     assert (code, errors) == (0, "")
     rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in output.splitlines() if "│" in line]
     table = {row[0]: row[1:] for row in rows}
-    assert table["footprint"] == ["7.00 GiB (at kernel 4, Backward)"]
+    assert table["footprint (all tensors)"] == ["10.0 GiB"]
+    assert table["most alive at a time"] == ["7.00 GiB (at kernel 4, Backward)"]
     assert table["kernels"] == ["12 (4 forward, 4 backward, 4 optimizer)"]
     assert table["compute time"] == ["12.4 ms"]
     assert table["activation"] == ["4", "4.00 GiB", "1.00 GiB"]
-    assert ["", "3.5 GiB", "2.00", "largest takes 1.14 of it"] in rows
+    assert ["", "3.5 GiB", "2.86", "2.00", "largest takes 1.14 of it"] in rows
 
 
 @pytest.mark.usefixtures("trace")

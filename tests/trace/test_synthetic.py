@@ -2,7 +2,7 @@
 
 import pytest
 
-from g10sim.analysis.footprint import footprint_bytes
+from g10sim.analysis.footprint import peak_live_bytes
 from g10sim.trace.check import problems
 from g10sim.trace.model import Phase, TensorKind
 from g10sim.trace.synthetic import chain, long_chain, random_trace
@@ -29,14 +29,14 @@ def test_chain(layers):
 def test_chain_footprint():
     trace = chain(4, activation_bytes=100, weight_bytes=7)
     # First backward kernel: the input, four outputs, the gradients of loss and of its input, five of 7 bytes.
-    assert footprint_bytes(trace) == 7 * 100 + 4 * 7 + 7
+    assert peak_live_bytes(trace) == 7 * 100 + 4 * 7 + 7
 
 
 def test_long_chain():
     trace = long_chain(300, tensor_bytes=8, live_tensors=10)
     assert list(problems(trace)) == []
     assert len(trace.kernels) == 300
-    assert footprint_bytes(trace) == 12 * 8
+    assert peak_live_bytes(trace) == 12 * 8
 
 
 def test_random_traces_keep_the_rules_and_depend_on_the_seed_only():
