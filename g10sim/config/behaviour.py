@@ -49,7 +49,7 @@ class BehaviourSpec(Spec):
     )
     breakdown: Literal["computing", "in_flight"] = Field(
         default="computing",
-        description="what overlaps: transfers while a kernel computes, or all time in flight beyond its stall",
+        description="what overlaps: transfers while a kernel computes, or time in flight beyond its stall",
     )
     planner_gigabyte: Literal["decimal", "binary"] = Field(
         default="decimal", description="what planners take GB/s for: 1e9 or 2^30 bytes/s"

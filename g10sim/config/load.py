@@ -123,7 +123,8 @@ def _check_sweep_key(key: str, config: RunConfig, document: Document) -> None:
             f"found a key that cannot be swept{nearest(top, _SWEEPABLE)}; "
             f"allowed: keys of {choices_text(_SWEEPABLE)}",
         )
-    if key == "policies" or key == "workload" or key.startswith("workload.trace"):
+    whole = key in ("policies", "workload") or key.startswith("workload.trace") or rest[1:] == ["name"]
+    if whole:
         raise document.error(
             path, "found a whole list; allowed: several entries of 'policies' or 'workload.trace'"
         )

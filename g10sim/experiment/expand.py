@@ -6,7 +6,7 @@ import itertools
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -41,35 +41,40 @@ def expand(document: Document, *, check: bool = False) -> Experiment:
     one policy leaves the others' cells alone. Raises ConfigError, PolicyError or TraceError.
     """
     config = run_config(document)
-    combinations = [_Combination(document, values) for values in _products(config.sweep)]
-    workloads = _Workloads(document)
-    cells: list[Cell] = []
-    for position in range(max(1, len(workloads.files(config)))):
-        seen: set[tuple[int, tuple[str, ...]]] = set()
-        for combination in combinations:
-            for number, policy in enumerate(combination.config.policies):
-                swept = combination.swept_for(number)
-                if (number, tuple(swept.values())) in seen:
-                    continue
-                seen.add((number, tuple(swept.values())))
-                jobs = workloads.jobs(combination.config, position)
-                cells.append(
-                    Cell(
-                        index=len(cells),
-                        name=config.name,
-                        label=_label(policy, config.policies[number], config.policies),
-                        jobs=jobs,
-                        system=combination.config.system,
-                        behaviour=combination.config.compat,
-                        policy=combination.policy(number),
-                        swept=swept,
-                        seed=combination.config.seed,
-                        tables=config.tables,
-                        check=check,
-                        one_job=not config.workload.jobs,
-                    )
-                )
-    return Experiment(config, tuple(cells))
+    policies = _Policies()
+    combinations = [_Combination(document, values, policies) for values in _products(config.sweep)]
+    workloads = _Workloads(document, config)
+    labels = [_label(policy, config.policies) for policy in config.policies]
+    entries = _distinct(combinations)
+    cells = (
+        Cell(
+            index=0,
+            name=config.name,
+            label=labels[number],
+            jobs=workloads.jobs(combination.config, position),
+            system=combination.config.system,
+            behaviour=combination.config.compat,
+            policy=combination.policies[number],
+            swept=combination.swept_for(number),
+            seed=combination.config.seed,
+            tables=config.tables,
+            check=check,
+            one_job=not config.workload.jobs,
+        )
+        for position in range(workloads.count)
+        for combination, number in entries
+    )
+    return Experiment(config, tuple(replace(cell, index=index) for index, cell in enumerate(cells)))
+
+
+def _distinct(combinations: Sequence[_Combination]) -> list[tuple[_Combination, int]]:
+    """Pair combinations with policies, leaving out where only another policy's parameter differs."""
+    found: dict[tuple[int, tuple[str, ...]], tuple[_Combination, int]] = {}
+    for combination in combinations:
+        for number in range(len(combination.policies)):
+            swept = tuple(combination.swept_for(number).values())
+            found.setdefault((number, swept), (combination, number))
+    return list(found.values())
 
 
 def _products(sweep: Mapping[str, Sequence[Any]]) -> Iterator[dict[str, Any]]:
@@ -77,22 +82,39 @@ def _products(sweep: Mapping[str, Sequence[Any]]) -> Iterator[dict[str, Any]]:
         yield dict(zip(sweep, values, strict=True))
 
 
-def _label(policy: PolicySpec, base: PolicySpec, all_policies: Sequence[PolicySpec]) -> str:
+def _label(policy: PolicySpec, all_policies: Sequence[PolicySpec]) -> str:
     """Name of a policy in results: its key, with its parameters where the key alone is ambiguous."""
-    if sum(other.name == base.name for other in all_policies) == 1:
+    if sum(other.name == policy.name for other in all_policies) == 1:
         return policy.name
-    parameters = ", ".join(f"{key}={value}" for key, value in (base.model_extra or {}).items())
+    parameters = ", ".join(f"{key}={value}" for key, value in (policy.model_extra or {}).items())
     return f"{policy.name}({parameters})" if parameters else policy.name
 
 
-class _Combination:
-    """One combination of swept values: the configuration it gives, checked, and its policies."""
+class _Policies:
+    """Checks policies by making each one once."""
 
-    def __init__(self, document: Document, values: Mapping[str, Any]) -> None:
+    def __init__(self) -> None:
+        self._good: set[str] = set()
+
+    def check(self, mapping: Mapping[str, Any], seed: int) -> None:
+        """Raise ConfigError or PolicyError for a policy that cannot be made."""
+        key = json.dumps([mapping, seed], sort_keys=True, default=str)
+        if key not in self._good:
+            make_policy(mapping, seed)
+            self._good.add(key)
+
+
+class _Combination:
+    """One combination of swept values: the configuration it gives, checked, and its policies.
+
+    ``policies`` are names and parameters, with files found.
+    """
+
+    def __init__(self, document: Document, values: Mapping[str, Any], policies: _Policies) -> None:
         self._document = with_values(document, dict(values), ("sweep",)) if values else document
         self._text = {key: _text(value) for key, value in values.items()}
         self.config = run_config(self._document)
-        self._policies = [self._checked(number, spec) for number, spec in enumerate(self.config.policies)]
+        self.policies = [self._checked(number, policies) for number in range(len(self.config.policies))]
 
     def swept_for(self, policy: int) -> dict[str, str]:
         """Swept values as text; empty for a parameter of another policy."""
@@ -103,17 +125,13 @@ class _Combination:
                 found[key] = ""
         return found
 
-    def policy(self, number: int) -> dict[str, Any]:
-        """Name and parameters of a policy, with files found."""
-        return self._policies[number]
-
-    def _checked(self, number: int, spec: PolicySpec) -> dict[str, Any]:
-        mapping = spec.as_mapping()
+    def _checked(self, number: int, policies: _Policies) -> dict[str, Any]:
+        mapping = self.config.policies[number].as_mapping()
         for key, value in mapping.items():
             if key.endswith(FILE_PARAMETER_SUFFIX) and isinstance(value, str):
                 mapping[key] = self._found(number, key, value)
         try:
-            make_policy(mapping, self.config.seed)
+            policies.check(mapping, self.config.seed)
         except (ConfigError, PolicyError) as error:
             raise self._document.error(_blamed(number, mapping, str(error)), str(error)) from error
         return mapping
@@ -134,16 +152,20 @@ def _blamed(number: int, mapping: Mapping[str, Any], message: str) -> tuple[str 
 
 
 class _Workloads:
-    """Finds and reads the trace files of a configuration, each once."""
+    """Finds and reads the trace files of a configuration, each once.
 
-    def __init__(self, document: Document) -> None:
+    ``count`` is the number of traces to run one at a time, or 1 for jobs that run together.
+    """
+
+    def __init__(self, document: Document, config: RunConfig) -> None:
         self._document = document
         self._read: dict[Path, tuple[str, str, int]] = {}
+        self._files = self._found(config.workload.trace)
+        self.count = max(1, len(self._files))
 
-    def files(self, config: RunConfig) -> list[tuple[str, Path]]:
-        """Names and paths of the traces to run one at a time."""
+    def _found(self, patterns: Sequence[str]) -> list[tuple[str, Path]]:
         found: list[tuple[str, Path]] = []
-        for number, pattern in enumerate(config.workload.trace):
+        for number, pattern in enumerate(patterns):
             try:
                 found += find_files(pattern, self._document.directory)
             except ConfigError as error:
@@ -154,7 +176,7 @@ class _Workloads:
         """Jobs of a cell: one with the trace at a position, or those of the configuration."""
         workload = config.workload
         if not workload.jobs:
-            name, path = self.files(config)[position]
+            name, path = self._files[position]
             return (CellJob(self._input(name, path), workload.iterations),)
         return tuple(
             CellJob(self._job_input(number, job.trace), job.iterations, job.gpu, job.arrival)

@@ -37,8 +37,8 @@ def run(
     """Simulate a workload on a system under a policy.
 
     ``record`` names what to keep beside iterations: kernels, migrations, memory, or timeline for all.
-    With ``check`` every invariant is tested while time passes. Raises UnsupportedError when the policy cannot run the
-    workload, CapacityError when no policy could, PolicyError for an illegal or failing policy.
+    With ``check`` every invariant is tested while time passes. Raises UnsupportedError when the policy
+    cannot run the workload, CapacityError when no policy could, PolicyError for an illegal or failing policy.
     """
     behaviour = behaviour or BehaviourSpec()
     for number, job in enumerate(workload.jobs):

@@ -19,6 +19,9 @@ TABLES: Mapping[str, type] = {
 }
 
 
+_COLUMN_TYPES = {"int": "int64", "tuple[tuple[StallReason, int], ...]": "object"}
+
+
 def kernels_table(records: Iterable[KernelRecord]) -> pd.DataFrame:
     """One row per kernel execution; times in cycles, ``stalls`` spread over one column per reason."""
     records = tuple(records)
@@ -41,10 +44,10 @@ def memory_table(records: Iterable[MemoryRecord]) -> pd.DataFrame:
 
 
 def _table(kind: type, records: tuple[Any, ...]) -> pd.DataFrame:
-    columns = [field.name for field in fields(kind)]
-    whole = [field.name for field in fields(kind) if field.type == "int"]
-    table = pd.DataFrame({name: [_plain(getattr(record, name)) for record in records] for name in columns})
-    return table.astype(dict.fromkeys(whole, "int64"))
+    """Make a table whose column types depend on the kind of record alone, also where there is none."""
+    types = {field.name: _COLUMN_TYPES.get(str(field.type), "string") for field in fields(kind)}
+    table = pd.DataFrame({name: [_plain(getattr(record, name)) for record in records] for name in types})
+    return table.astype(types)
 
 
 def _plain(value: object) -> object:

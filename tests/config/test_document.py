@@ -1,7 +1,7 @@
 import json
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from g10sim.config.document import load_document, merge, parse_document, parse_value
@@ -86,11 +86,13 @@ plain = st.recursive(
 )
 
 
+@settings(deadline=None, max_examples=50)
 @given(st.dictionaries(text, plain))
 def test_what_json_writes_is_read_as_it_was(data):
     assert parse(json.dumps(data)) == data
 
 
+@settings(deadline=None, max_examples=50)
 @given(st.text())
 def test_any_text_is_read_or_refused_as_a_config_error(text):
     plain_types = (type(None), bool, int, float, str, list, dict)

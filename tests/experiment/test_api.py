@@ -1,7 +1,7 @@
 import pytest
 
 import g10sim
-from g10sim.config.behaviour import BehaviourSpec
+from g10sim.config.behaviour import GPG, BehaviourSpec
 from g10sim.errors import CapacityError, ConfigError, PolicyError, TraceError
 from g10sim.policies.base import Policy
 from g10sim.records import IterationRecord, StallReason
@@ -95,7 +95,7 @@ def test_bad_arguments(trace, tmp_path):
         g10sim.simulat  # noqa: B018
 
 
-def record(iteration, cycles, *, stalls=(), overlap=0, job=0, start=0):
+def record(iteration, cycles, *, stalls=(), overlap=0, in_flight=0, job=0, start=0):
     ideal = cycles - sum(waited for _, waited in stalls)
     traffic = dict.fromkeys(("ssd_to_gpu", "gpu_to_ssd", "host_to_gpu", "gpu_to_host"), 0)
     return IterationRecord(
@@ -107,6 +107,7 @@ def record(iteration, cycles, *, stalls=(), overlap=0, job=0, start=0):
         ideal_cycles=ideal,
         compute_cycles=ideal,
         overlap_cycles=overlap,
+        in_flight_cycles=in_flight,
         stalls=tuple(stalls),
         **{f"{way}_bytes": value for way, value in traffic.items()},
         page_faults=0,
@@ -121,14 +122,24 @@ def test_which_iteration_is_reported():
     assert reported_iteration(records, BehaviourSpec(reported_iteration="fastest")).iteration == 1
 
 
-def test_the_breakdown_of_an_iteration(trace):
+STALLS = [(StallReason.FAULT_HOST, 30), (StallReason.EVICTION, 10)]
+
+
+def breakdown(trace, behaviour, **policy):
+    iterations = [record(0, 100, stalls=STALLS, overlap=20, in_flight=50, start=50)]
     system = g10sim.system(SYSTEM)
-    stalls = [(StallReason.FAULT_HOST, 30), (StallReason.EVICTION, 10)]
-    iterations = [record(0, 100, stalls=stalls, overlap=20, start=50)]
-    (row,) = summarize(
-        Workload((Job(trace),)), system, BehaviourSpec(), iterations, events=7, moves_ahead=True
-    )
+    (row,) = summarize(Workload((Job(trace),)), system, behaviour, iterations, events=7, **policy)
     assert (row["exec_cycles"], row["ideal_cycles"], row["events"]) == (100, 60, 7)
-    assert (row["compute_cycles"], row["overlap_cycles"], row["stall_cycles"]) == (40, 20, 40)
     assert (row["stall_fault_host_cycles"], row["stall_eviction_cycles"]) == (30, 10)
     assert row["stall_barrier_cycles"] == 0
+    return row["compute_cycles"], row["overlap_cycles"], row["stall_cycles"]
+
+
+def test_the_breakdown_of_an_iteration(trace):
+    assert breakdown(trace, BehaviourSpec(), moves_ahead=True) == (40, 20, 40)
+    assert breakdown(trace, BehaviourSpec(), moves_ahead=False) == (40, 20, 40)
+
+
+def test_the_breakdown_as_published(trace):
+    assert breakdown(trace, GPG, moves_ahead=True) == (50, 20, 50)
+    assert breakdown(trace, GPG, moves_ahead=False) == (50, 0, 30)
