@@ -1,8 +1,9 @@
 """Transfers as periodic DMA batches with integer quotas per link (one GPU).
 
 At every multiple of an interval a batch of pages moves at once; the directions are independent. This is
-how the published G10 simulator moves data. A batch is computed exactly, run by run; when two batches in a
-row make the same moves, as many further ones as must be alike are applied in one step.
+how the published G10 simulator moves data. A batch is computed exactly, run by run; when a batch
+uses nothing up, or two in a row make the same moves, as many further ones as must be alike are applied
+in one step.
 """
 
 from __future__ import annotations
@@ -72,6 +73,7 @@ class BatchedTransfers:
         self._busy = 0
         self._repeats = 0
         self._moves: list[_Move] = []
+        self._steady = False
         self._previous: list[_Move] | None = None
         self._stuck = True
         self._attached = False
@@ -150,6 +152,7 @@ class BatchedTransfers:
     def _form_batch(self) -> None:
         self.events += 1
         self._moves = []
+        self._steady = True
         self._link_in = self._link_out = self._link_pages
         self._flash_in, self._flash_out = self._read_pages, self._write_pages
         self._arrivals = self._arrival_pages
@@ -251,9 +254,18 @@ class BatchedTransfers:
 
     def _do(self, move: _Move) -> None:
         self._apply(move)
+        self._steady = self._steady and self._leaves_all_alike(move)
         self._moves.append(move)
         if self._observer is not None:
             self._report(move, 1, self._next)
+
+    def _leaves_all_alike(self, move: _Move) -> bool:
+        """Whether a move used nothing up and sent nothing back to the fault queues."""
+        victim = move.victim
+        if victim is None:
+            returns = move.source is _GPU and move.run.tensor in self._memory.needed
+            return bool(move.run.count and self._memory.free) and not returns
+        return bool(move.run.count and victim.count) and victim.tensor not in self._memory.needed
 
     def _report(self, move: _Move, times: int, end: int) -> None:
         start = self._next - self.interval_cycles
@@ -304,10 +316,18 @@ class BatchedTransfers:
             self._stuck = True
             return
         self._busy += self.interval_cycles
-        if previous is None or len(previous) != len(moves):
-            return
-        if all(move.same(other) for move, other in zip(moves, previous, strict=True)):
+        if (self._steady and self._host_is_roomy()) or self._same_moves(previous):
             self._repeats = max(0, min(self._run_repeats(), self._room_repeats()))
+
+    def _host_is_roomy(self) -> bool:
+        """Whether host memory is so far from full that it cannot matter to the next batch."""
+        return self._memory.host_pool.free > 2 * self._link_pages
+
+    def _same_moves(self, previous: list[_Move] | None) -> bool:
+        moves = self._moves
+        if previous is None or len(previous) != len(moves):
+            return False
+        return all(move.same(other) for move, other in zip(moves, previous, strict=True))
 
     def _run_repeats(self) -> int:
         """Batches until a run is used up, and until interleaved arrivals would blur the order too much."""
