@@ -1,0 +1,1 @@
+"""Speed and memory of the simulator itself: ``python -m benchmarks --help``."""

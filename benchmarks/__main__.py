@@ -1,0 +1,112 @@
+"""Commands of the benchmarks: ``cells`` measures ordinary cells, ``long`` very long traces."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import Progress
+
+from benchmarks import report
+from benchmarks.cells import BUNDLED, LONG, PUBLISHED, Cell, bundled_cells, long_cells, published_cells
+from benchmarks.measure import Measurement
+
+REFERENCE_VARIABLE = "G10SIM_REFERENCE"
+
+app = typer.Typer(help="Speed and memory of the simulator itself.", add_completion=False)
+
+Repeats = Annotated[int, typer.Option("--repeats", min=1, help="Runs of each cell; the median counts.")]
+Output = Annotated[Path, typer.Option("-o", "--output", help="Directory of the CSV files.")]
+
+
+@app.command()
+def cells(
+    groups: Annotated[
+        str, typer.Option(help=f"Only these groups, comma-separated: {PUBLISHED}, {BUNDLED}.")
+    ] = "",
+    models: Annotated[str, typer.Option(help="Only these models (bundled: files), comma-separated.")] = "",
+    batch_sizes: Annotated[str, typer.Option(help="Only these batch sizes, comma-separated.")] = "",
+    policies: Annotated[str, typer.Option(help="Only these policies, comma-separated.")] = "",
+    reference_plans: Annotated[
+        bool,
+        typer.Option("--reference-plans", help="Also with published plans of designs we plan ourselves."),
+    ] = False,
+    repeats: Repeats = 3,
+    output: Output = Path("results/benchmarks"),
+) -> None:
+    """Measure published cells (where G10SIM_REFERENCE names their data) and bundled traces."""
+    console = Console(width=None if sys.stdout.isatty() else 140)
+    everything = [*_published(console, reference_plans), *bundled_cells()]
+    chosen = [
+        cell
+        for cell in everything
+        if _matches(groups, cell.group)
+        and _matches(models, cell.model)
+        and _matches(batch_sizes, str(cell.batch_size))
+        and _matches(policies, cell.policy)
+    ]
+    if not chosen:
+        raise typer.BadParameter(f"no cell has these names; {len(everything)} cells are known")
+    _run(console, "cells", chosen, repeats, output)
+
+
+@app.command("long")
+def long_traces(
+    kernels: Annotated[
+        list[int] | None, typer.Option(min=1, help="Kernels of the trace; repeatable.")
+    ] = None,
+    policies: Annotated[str, typer.Option(help="Policies, comma-separated.")] = "base_uvm,deepum",
+    repeats: Repeats = 1,
+    output: Output = Path("results/benchmarks"),
+) -> None:
+    """Measure synthetic traces of very many kernels: cost must grow with their number only."""
+    console = Console(width=None if sys.stdout.isatty() else 140)
+    counts = kernels or [20_000, 200_000]
+    _run(console, LONG, list(long_cells(counts, policies.split(","))), repeats, output)
+
+
+def _published(console: Console, reference_plans: bool) -> list[Cell]:
+    reference = os.environ.get(REFERENCE_VARIABLE)
+    if reference is None:
+        console.print(f"{REFERENCE_VARIABLE} is not set: no published cells")
+        return []
+    return list(published_cells(Path(reference) / "gpg", reference_plans=reference_plans))
+
+
+def _matches(wanted: str, name: str) -> bool:
+    return not wanted or name in wanted.split(",")
+
+
+def _run(console: Console, name: str, chosen: Iterable[Cell], repeats: int, output: Path) -> None:
+    todo = list(chosen)
+    rows = []
+    with Progress(console=console, disable=not console.is_terminal) as progress:
+        bar = progress.add_task("measuring", total=len(todo) * repeats)
+        for cell in todo:
+            runs = []
+            for _ in range(repeats):
+                runs.append(_in_a_process(cell))
+                progress.advance(bar)
+            rows.append(report.summarize(cell, runs))
+    for group in dict.fromkeys(row["group"] for row in rows):
+        report.show(console, group, [row for row in rows if row["group"] == group])
+    console.print(f"{len(rows)} rows in {report.write(output, name, rows)}")
+
+
+def _in_a_process(cell: Cell) -> Measurement:
+    command = [sys.executable, "-m", "benchmarks.measure", json.dumps(cell.task())]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    if ended.returncode:
+        raise SystemExit(f"{cell.model} {cell.batch_size} {cell.policy} failed:\n{ended.stderr}")
+    return Measurement(**json.loads(ended.stdout))
+
+
+if __name__ == "__main__":
+    app()

@@ -1,0 +1,125 @@
+"""Measures one cell in this process and writes what it found to standard output, as JSON.
+
+``python -m benchmarks.measure CELL`` takes the cell as JSON. Every measurement is a process of its own, so
+that nothing of an earlier one is left in memory or in a cache.
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from g10sim.config.presets import load_behaviour, load_system
+from g10sim.experiment.cells import make_policy
+from g10sim.experiment.execution import simulate
+from g10sim.importers.gpg import import_gpg
+from g10sim.policies import registry
+from g10sim.policies.base import Policy
+from g10sim.trace.format import load_trace
+from g10sim.trace.model import Trace
+from g10sim.trace.synthetic import long_chain
+from g10sim.trace.workload import Job, Workload
+
+Made = TypeVar("Made")
+
+_STATUS = Path("/proc/self/status")
+_RESET_PEAK = Path("/proc/self/clear_refs")
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """What one run of a cell cost: CPU seconds by part, events, and bytes beyond the loaded libraries.
+
+    ``process_seconds`` is everything since the process began: interpreter, imports and the three parts.
+    """
+
+    load_seconds: float
+    plan_seconds: float
+    simulate_seconds: float
+    process_seconds: float
+    events: int
+    memory_bytes: int
+    base_memory_bytes: int
+    exec_cycles: int
+
+
+def measure(cell: dict[str, Any]) -> Measurement:
+    """Load, plan and simulate a cell once."""
+    registry.available()
+    system, behaviour = load_system(cell["system"]), load_behaviour(cell["compat"])
+    base = _start_of_memory()
+    trace, load_seconds = _timed(lambda: _trace(cell))
+    policy = _policy(cell)
+    planning = _time_planning(policy)
+    workload = Workload((Job(trace, iterations=cell["iterations"]),))
+    (records, rows), seconds = _timed(lambda: simulate(workload, system, policy, behaviour))
+    return Measurement(
+        load_seconds,
+        sum(planning),
+        seconds - sum(planning),
+        time.process_time(),
+        records.events,
+        _peak_memory_bytes() - base,
+        base,
+        int(rows[0]["exec_cycles"]),
+    )
+
+
+def _trace(cell: dict[str, Any]) -> Trace:
+    source = cell["trace"]
+    if "kernels" in source:
+        return long_chain(source["kernels"])
+    if "directory" in source:
+        return import_gpg(Path(source["directory"]), source["model"], source["batch"])
+    return load_trace(source["file"])
+
+
+def _policy(cell: dict[str, Any]) -> Policy:
+    if cell["plan_file"] is None:
+        return make_policy({"name": cell["policy"]}, 0)
+    policy = registry.available().get(cell["policy"], Policy)
+    return policy.with_reference_plan(Path(cell["plan_file"]))
+
+
+def _time_planning(policy: Policy) -> list[float]:
+    """Let a policy note the CPU seconds of its planning in the returned list."""
+    plan, seconds = policy.plan, list[float]()
+
+    def timed(*arguments: Any) -> Any:
+        plans, spent = _timed(lambda: plan(*arguments))
+        seconds.append(spent)
+        return plans
+
+    vars(policy)["plan"] = timed
+    return seconds
+
+
+def _timed(call: Callable[[], Made]) -> tuple[Made, float]:
+    start = time.process_time()
+    return call(), time.process_time() - start
+
+
+def _start_of_memory() -> int:
+    """Return the resident bytes of interpreter and libraries; the peak counts from here on."""
+    if not _RESET_PEAK.exists():
+        return _peak_memory_bytes()
+    _RESET_PEAK.write_text("5")  # forgets the peak so far (Linux, proc_pid_clear_refs(5))
+    return _peak_memory_bytes()
+
+
+def _peak_memory_bytes() -> int:
+    if _STATUS.exists():
+        (line,) = [line for line in _STATUS.read_text().splitlines() if line.startswith("VmHWM:")]
+        return int(line.split()[1]) * 1024
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
+
+
+if __name__ == "__main__":
+    json.dump(asdict(measure(json.loads(sys.argv[1]))), sys.stdout)
