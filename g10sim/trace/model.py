@@ -113,7 +113,7 @@ class Trace:
     origin: Mapping[str, str] = field(default_factory=dict)
 
     def duration_cycles(self, kernel: Kernel, clock_hz: int) -> int:
-        """Return a kernel's duration in cycles of a GPU clock, truncated (as the published simulator does)."""
+        """Return a kernel's duration in cycles of a GPU clock, truncated as in the published simulator."""
         return kernel.duration * clock_hz // self.ticks_per_second
 
     def workspace_bytes(self, kernel: Kernel) -> int:
