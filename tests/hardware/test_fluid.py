@@ -1,0 +1,362 @@
+"""Fluid transfers: times by formula, who goes first, and what a full memory does."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from machines import machine
+
+from g10sim.errors import CapacityError
+from g10sim.hardware.fluid import FluidTransfers
+from g10sim.hardware.memory import GpuMemory, Pool
+from g10sim.records import Location, MigrationCause, StallReason
+from g10sim.sim.checks import check_conservation
+
+GPU, HOST, FLASH, NONE = Location.GPU, Location.HOST, Location.FLASH, Location.NONE
+
+
+class OldestFirst:
+    """Victims by age; ``worthless`` tensors are dropped."""
+
+    def __init__(self, worthless=()):
+        self.worthless = worthless
+
+    def choose(self, memory, demanded):
+        return memory.recency.oldest_outside(memory.needed)
+
+    def is_worthless(self, tensor):
+        return tensor in self.worthless
+
+
+class Bench:
+    """Transfers and the memory of one job per GPU; ``places`` gives each tensor (pages, place)."""
+
+    def __init__(self, system, *jobs, worthless=()):
+        page = system.gpu.page_size
+        self.host = Pool("host memory", system.host.memory // page, page)
+        self.flash = Pool("the SSD", system.ssd.capacity // page, page)
+        self.moves = []
+        self.now = 0
+        self.transfers = FluidTransfers(system, self.host, self.flash, lambda *move: self.moves.append(move))
+        self.memories = []
+        for gpu, places in enumerate(jobs):
+            pages = [count for count, _ in places]
+            memory = GpuMemory(pages, system.gpu.memory // page, page, self.host, self.flash)
+            for tensor, (_, place) in enumerate(places):
+                if place is not NONE:
+                    memory.place(tensor, place)
+            self.memories.append(memory)
+            self.transfers.attach(gpu, memory, OldestFirst(worthless))
+
+    @property
+    def memory(self):
+        return self.memories[0]
+
+    def demand(self, *tensors, gpu=0):
+        self.memories[gpu].needed = frozenset(tensors)
+        for tensor in tensors:
+            self.transfers.demand(gpu, tensor)
+        self.transfers.changed()
+
+    def prefetch(self, tensor, gpu=0):
+        self.memories[gpu].request_prefetch(tensor)
+        self.transfers.changed()
+
+    def evict(self, tensor, target, gpu=0):
+        self.memories[gpu].request_eviction(tensor, target)
+        self.transfers.changed()
+
+    def until(self, done):
+        """Cycle of the change after which ``done`` holds."""
+        while not done():
+            time = self.transfers.next_change()
+            assert time is not None, "nothing moves any more"
+            self.transfers.advance(time)
+            self.now = time
+        return self.now
+
+    def arrival(self, tensor, gpu=0):
+        memory = self.memories[gpu]
+        return self.until(lambda: memory.idle[tensor] == memory.pages[tensor])
+
+    def departure(self, tensor, gpu=0):
+        memory = self.memories[gpu]
+        return self.until(lambda: not memory.moving[tensor] and not memory.idle[tensor])
+
+
+@given(pages=st.integers(1, 1000), place=st.sampled_from([HOST, FLASH, NONE]), rate=st.integers(1, 40))
+def test_prefetch_takes_bytes_over_bandwidth_rounded_up(pages, place, rate):
+    bandwidth = f"{rate / 10} GB/s"
+    system = machine(2000, pcie=bandwidth, read=bandwidth, mapping=bandwidth)
+    bench = Bench(system, [(pages, place)])
+    bench.prefetch(0)
+    assert bench.arrival(0) == -(-pages * 1000 * 10 // rate)
+
+
+def test_flash_is_limited_by_the_ssd_and_host_by_the_link():
+    for place, cycles in ((HOST, 7000), (FLASH, 14_000), (NONE, 3500)):
+        bench = Bench(machine(mapping="2 GB/s"), [(7, place)])
+        bench.prefetch(0)
+        assert bench.arrival(0) == cycles
+
+
+@pytest.mark.parametrize(
+    ("place", "pages", "group", "cycles"),
+    [
+        (HOST, 10, 4, 3 * 1000 + 10 * 1000),
+        (FLASH, 10, 4, 3 * (1000 + 2000) + 10 * 2000),
+        (NONE, 10, 4, 3 * 1000 + 10 * 1000),
+        (HOST, 1, 4, 1000 + 1000),
+        (HOST, 8, 8, 1000 + 8000),
+        (HOST, 9, 8, 2000 + 9000),
+    ],
+)
+def test_demanded_pages_wait_once_per_group(place, pages, group, cycles):
+    bench = Bench(machine(group_pages=group), [(pages, place)])
+    bench.demand(0)
+    assert bench.arrival(0) == pytest.approx(cycles, abs=1)
+
+
+def test_demanded_tensors_of_one_place_come_one_after_the_other():
+    bench = Bench(machine(), [(3, HOST), (2, HOST)])
+    bench.demand(0, 1)
+    assert bench.arrival(0) == 6000
+    assert bench.arrival(1) == 10_000
+
+
+def test_demanded_pages_of_different_places_come_together():
+    bench = Bench(machine(), [(5, HOST), (2, FLASH), (3, NONE)])
+    bench.demand(0, 1, 2)
+    # Page times 2000, 5000 and 2000: rates 0.5 + 0.2 fit the link, and mapping is a link of its own.
+    assert bench.arrival(2) == 6000
+    assert bench.arrival(0) == 10_000
+    assert bench.arrival(1) == 10_000
+
+
+def test_demands_of_equal_rank_share_the_link_evenly():
+    bench = Bench(machine(fault="0 us", flash_latency="0 us", read="1 GB/s"), [(10, HOST), (4, FLASH)])
+    bench.demand(0, 1)
+    assert bench.arrival(1) == 8000
+    assert bench.arrival(0) == 14_000
+
+
+def test_demand_goes_before_prefetch():
+    bench = Bench(machine(fault="0 us"), [(10, HOST), (2, FLASH)])
+    bench.prefetch(1)
+    bench.demand(0)
+    assert bench.arrival(0) == 10_000
+    assert bench.memory.idle[1] == 0
+    assert bench.arrival(1) == 14_000
+
+
+def test_prefetch_uses_what_demand_leaves():
+    bench = Bench(machine(), [(10, HOST), (2, FLASH)])
+    bench.prefetch(1)
+    bench.demand(0)
+    assert bench.arrival(1) == 4000
+    assert bench.arrival(0) == 20_000
+
+
+def test_needed_prefetch_is_as_urgent_as_a_demand():
+    bench = Bench(machine(fault="0 us"), [(4, FLASH), (4, HOST)])
+    bench.prefetch(0)
+    bench.demand(0, 1)
+    # Half the link each.
+    assert bench.arrival(0) == 8000
+    assert bench.arrival(1) == 8000
+
+
+def test_demand_pushes_out_before_planned_eviction():
+    # The swap's victims take the whole way out, so the planned eviction has to wait for them.
+    bench = Bench(machine(8, fault="0 us"), [(4, GPU), (4, GPU), (4, HOST)])
+    bench.evict(1, HOST)
+    bench.demand(2)
+    assert bench.arrival(2) == 4000
+    assert bench.memory.host[1] == 0
+    assert bench.departure(1) == 8000
+
+
+def test_planned_eviction_goes_before_prefetch():
+    # On a full GPU the prefetch takes the room that the eviction makes, and pushes out nothing else.
+    bench = Bench(machine(8), [(4, GPU), (4, GPU), (4, HOST)])
+    bench.evict(1, HOST)
+    bench.prefetch(2)
+    assert bench.departure(1) == 4000
+    assert bench.arrival(2) in range(4000, 8001)
+    assert bench.memory.idle[0] == 4
+
+
+@pytest.mark.xfail(strict=True, reason="a prefetch waits until the whole planned eviction is out")
+def test_prefetch_follows_a_planned_eviction_page_by_page():
+    bench = Bench(machine(8), [(4, GPU), (4, GPU), (4, HOST)])
+    bench.evict(1, HOST)
+    bench.prefetch(2)
+    assert bench.arrival(2) == 5000
+
+
+@pytest.mark.xfail(strict=True, reason="a page that leaves for a full SSD does not wait for room")
+def test_full_ssd_lets_pages_change_places():
+    # Eight pages come from flash, and make room there for the four that leave.
+    bench = Bench(machine(12, 0, flash_pages=8, write="0.5 GB/s"), [(4, GPU), (8, FLASH)])
+    bench.prefetch(1)
+    bench.evict(0, FLASH)
+    assert bench.arrival(1) == 16_000
+    assert bench.departure(0) <= 18_000
+
+
+def test_swap_runs_at_the_slower_direction():
+    to_flash = Bench(machine(4, 0), [(4, GPU), (2, FLASH)])
+    to_flash.demand(1)
+    assert to_flash.arrival(1) == pytest.approx(10_000, abs=1)
+    slow_write = Bench(machine(4, 0, write="0.1 GB/s"), [(4, GPU), (2, FLASH)])
+    slow_write.demand(1)
+    assert slow_write.arrival(1) == 20_000
+    assert slow_write.transfers.busy_cycles(0) == 20_000
+
+
+def test_swap_with_a_full_host_memory_uses_the_room_that_the_incoming_page_leaves():
+    bench = Bench(machine(4, 2, fault="0 us"), [(4, GPU), (2, HOST)])
+    assert bench.host.free == 0
+    bench.demand(1)
+    assert bench.arrival(1) == 2000
+    assert (bench.memory.host[0], bench.memory.flash[0]) == (2, 0)
+
+
+def test_dropped_victims_use_no_link():
+    bench = Bench(machine(4, 0, write="0.001 GB/s"), [(4, GPU), (4, FLASH)], worthless={0})
+    bench.prefetch(1)
+    assert bench.arrival(1) == 8000
+    assert bench.memory.absent[0] == 4
+    assert bench.memory.traffic.snapshot() == (4, 0, 0, 0, 0)
+
+
+def test_eviction_goes_to_flash_from_the_moment_the_host_is_full():
+    bench = Bench(machine(10, 4), [(10, GPU)])
+    bench.evict(0, HOST)
+    assert bench.departure(0) == 4 * 1000 + 6 * 4000
+    assert (bench.memory.host[0], bench.memory.flash[0]) == (4, 6)
+
+
+def test_full_ssd_is_an_error_that_names_it():
+    bench = Bench(machine(10, 0, flash_pages=3), [(10, GPU)])
+    bench.evict(0, FLASH)
+    with pytest.raises(CapacityError, match=r"^the SSD is full: its 3 kB cannot hold another"):
+        bench.departure(0)
+
+
+def test_part_of_a_page_is_not_lost_when_something_else_changes():
+    bench = Bench(machine(), [(2, HOST), (1, NONE)])
+    bench.prefetch(0)
+    bench.transfers.advance(1700)
+    assert bench.memory.idle[0] == 1
+    bench.prefetch(1)
+    assert bench.arrival(0) == 2000
+
+
+def test_time_before_a_request_does_not_count():
+    bench = Bench(machine(), [(2, HOST)])
+    bench.transfers.advance(12_345)
+    bench.prefetch(0)
+    assert bench.arrival(0) == 14_345
+
+
+@pytest.mark.parametrize(("uplink", "times"), [("1 GB/s", [16_000, 16_000]), ("2 GB/s", [8000, 8000])])
+def test_gpus_share_an_uplink(uplink, times):
+    system = machine(gpus=2, shared=[("uplink", (0, 1), uplink)])
+    bench = Bench(system, [(8, HOST)], [(8, HOST)])
+    bench.prefetch(0, gpu=0)
+    bench.prefetch(0, gpu=1)
+    assert [bench.arrival(0, gpu=gpu) for gpu in (0, 1)] == times
+
+
+def test_gpu_on_the_uplink_alone_has_it_all():
+    system = machine(gpus=2, shared=[("uplink", (0, 1), "1 GB/s")])
+    bench = Bench(system, [(8, HOST)], [(2, HOST)])
+    bench.prefetch(0, gpu=0)
+    bench.prefetch(0, gpu=1)
+    assert bench.arrival(0, gpu=1) == 4000
+    assert bench.arrival(0, gpu=0) == 10_000
+
+
+def test_flash_bandwidth_is_shared_across_own_links():
+    bench = Bench(machine(gpus=2), [(4, FLASH)], [(4, FLASH)])
+    bench.prefetch(0, gpu=0)
+    bench.prefetch(0, gpu=1)
+    assert bench.arrival(0, gpu=0) == 16_000
+
+
+def test_bottleneck_names_eviction_and_contention():
+    swap = Bench(machine(4, 0, write="0.1 GB/s"), [(4, GPU), (2, FLASH)])
+    swap.demand(1)
+    assert swap.transfers.bottleneck(0) is StallReason.EVICTION
+    alone = Bench(machine(), [(4, HOST)])
+    alone.demand(0)
+    assert alone.transfers.bottleneck(0) is None
+    crowd = Bench(machine(gpus=2, fault="0 us", shared=[("u", (0, 1), "1 GB/s")]), [(4, HOST)], [(4, HOST)])
+    crowd.demand(0, gpu=0)
+    crowd.demand(0, gpu=1)
+    assert crowd.transfers.bottleneck(0) is StallReason.LINK_CONTENTION
+
+
+def test_observer_hears_of_every_page_and_why():
+    bench = Bench(machine(4, 10), [(4, GPU), (2, FLASH), (1, NONE)])
+    bench.demand(1)
+    bench.arrival(1)
+    bench.memory.needed = frozenset()
+    bench.evict(0, FLASH)
+    bench.until(lambda: not bench.memory.queues.busy)
+    bench.prefetch(2)
+    bench.arrival(2)
+    moved = {}
+    for gpu, tensor, source, target, cause, start, end, pages in bench.moves:
+        assert gpu == 0
+        assert start < end
+        key = tensor, source, target, cause
+        moved[key] = moved.get(key, 0) + pages
+    assert moved == {
+        (1, FLASH, GPU, MigrationCause.PAGE_FAULT): 2,
+        (0, GPU, HOST, MigrationCause.MAKING_ROOM): 2,
+        (0, GPU, FLASH, MigrationCause.PLANNED_EVICTION): 2,
+        (2, NONE, GPU, MigrationCause.PREFETCH): 1,
+    }
+
+
+def test_link_is_busy_while_pages_cross_it_and_not_while_they_are_mapped():
+    bench = Bench(machine(), [(3, HOST), (9, NONE)])
+    bench.prefetch(0)
+    bench.prefetch(1)
+    assert bench.arrival(1) == 9000
+    assert bench.transfers.busy_cycles(0) == 3000
+
+
+REQUESTS = st.lists(
+    st.tuples(
+        st.sampled_from(["demand", "prefetch", "evict host", "evict flash", "wait"]),
+        st.integers(0, 5),
+        st.integers(1, 20_000),
+    ),
+    max_size=25,
+)
+PLACES = st.lists(st.tuples(st.integers(1, 9), st.sampled_from([NONE, HOST, FLASH])), min_size=6, max_size=6)
+
+
+@given(places=PLACES, requests=REQUESTS, host_pages=st.integers(0, 60))
+def test_pages_are_conserved_and_no_memory_overflows(places, requests, host_pages):
+    placed = [(pages, FLASH if place is HOST and host_pages < 54 else place) for pages, place in places]
+    bench = Bench(machine(20, host_pages), placed)
+    memory, now = bench.memory, 0
+    for request, tensor, wait in requests:
+        if request == "demand":
+            bench.demand(tensor)
+        elif request == "prefetch":
+            bench.prefetch(tensor)
+        elif request != "wait" and tensor not in memory.needed:
+            bench.evict(tensor, HOST if request == "evict host" else FLASH)
+        now += wait
+        bench.transfers.advance(now)
+        check_conservation(memory, "test")
+        assert 0 <= memory.free <= 20
+        assert bench.host.free >= 0
+        in_host = sum(memory.host) + sum(
+            run.count for queue in (memory.queues.fault_host, memory.queues.prefetch_host) for run in queue
+        )
+        assert bench.host.used == in_host

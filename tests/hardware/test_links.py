@@ -1,0 +1,129 @@
+"""Max-min fair sharing by hand, and its defining property on random flows."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+from machines import machine
+
+from g10sim.hardware.links import Link, Share, Topology, share_max_min
+from g10sim.records import Location
+
+
+def rates(*flows):
+    shares = [Share(links, limit) for links, limit in flows]
+    share_max_min(shares)
+    return [share.rate for share in shares]
+
+
+def test_one_flow_gets_its_narrowest_link():
+    wide, narrow = Link("wide", 100), Link("narrow", 30)
+    share = Share([wide, narrow], 0)
+    share_max_min([share])
+    assert share.rate == 30
+    assert share.bottleneck is narrow
+    assert (wide.left, narrow.left) == (70, 0)
+
+
+def test_flows_on_one_link_share_it_evenly():
+    link = Link("link", 90)
+    assert rates(*[([link], 0)] * 3) == [30, 30, 30]
+
+
+def test_what_a_limited_flow_leaves_goes_to_the_others():
+    link = Link("link", 90)
+    assert rates(([link], 10), ([link], 0), ([link], 0)) == [10, 40, 40]
+
+
+def test_limit_above_the_fair_share_does_not_matter():
+    link = Link("link", 90)
+    assert rates(([link], 60), ([link], 0)) == [45, 45]
+
+
+def test_what_a_flow_blocked_elsewhere_leaves_goes_to_the_others():
+    # Bertsekas and Gallager's example: the flow through both links is held at the narrow one.
+    first, second = Link("first", 100), Link("second", 30)
+    assert rates(([first], 0), ([first, second], 0), ([second], 0)) == [85, 15, 15]
+
+
+def test_three_links_in_a_row():
+    a, b, c = Link("a", 10), Link("b", 4), Link("c", 9)
+    assert rates(([a, b, c], 0), ([a], 0), ([b], 0), ([c], 0)) == [2, 8, 2, 7]
+
+
+def test_flow_without_links_runs_at_its_limit():
+    share = Share([], 5)
+    share_max_min([share])
+    assert (share.rate, share.bottleneck) == (5, None)
+
+
+def test_later_ranks_get_what_is_left():
+    link = Link("link", 100)
+    assert rates(([link], 70)) == [70]
+    assert rates(([link], 0), ([link], 0)) == [15, 15]
+    assert rates(([link], 0)) == [0]
+
+
+def test_shared_uplink_is_on_the_paths_of_its_gpus_only():
+    system = machine(gpus=3, pcie="16 GB/s", shared=[("switch", (0, 1), "20 GB/s")])
+    topology = Topology(system)
+    flows = [Share(topology.inward(gpu, Location.HOST), 0) for gpu in range(3)]
+    share_max_min(flows)
+    assert [flow.rate for flow in flows] == [10**10, 10**10, 16 * 10**9]
+    assert flows[0].bottleneck.name == "switch in"
+
+
+def test_directions_are_independent():
+    topology = Topology(machine(pcie="2 GB/s", write="1 GB/s"))
+    flows = [Share(topology.inward(0, Location.HOST), 0), Share(topology.outward(0, Location.FLASH), 0)]
+    share_max_min(flows)
+    assert [flow.rate for flow in flows] == [2 * 10**9, 10**9]
+
+
+def test_flash_is_shared_by_all_gpus():
+    topology = Topology(machine(gpus=4, pcie="16 GB/s", read="2 GB/s"))
+    flows = [Share(topology.inward(gpu, Location.FLASH), 0) for gpu in range(4)]
+    share_max_min(flows)
+    assert [flow.rate for flow in flows] == [5 * 10**8] * 4
+
+
+def test_new_pages_only_need_mapping_and_dropped_ones_nothing():
+    topology = Topology(machine(mapping="7 GB/s"))
+    assert [link.name for link in topology.inward(0, Location.NONE)] == ["GPU 0 page mapping"]
+    assert topology.outward(0, Location.NONE) == []
+    assert topology.path_bandwidth(0, Location.NONE) == 7 * 10**9
+
+
+def test_path_bandwidth_is_that_of_the_narrowest_link():
+    topology = Topology(machine(gpus=2, pcie="8 GB/s", read="5 GB/s", shared=[("uplink", (1,), "3 GB/s")]))
+    assert [topology.path_bandwidth(gpu, Location.FLASH) for gpu in range(2)] == [5 * 10**9, 3 * 10**9]
+
+
+def test_reset_gives_capacity_back():
+    topology = Topology(machine())
+    share_max_min([Share(topology.inward(0, Location.FLASH), 0)])
+    topology.reset()
+    assert all(link.left == link.capacity for link in topology.links)
+
+
+FLOWS = st.lists(
+    st.tuples(st.sets(st.integers(0, 4), min_size=1), st.integers(0, 500)), min_size=1, max_size=8
+)
+
+
+@given(st.lists(st.integers(1, 1000), min_size=5, max_size=5), FLOWS)
+def test_no_flow_can_gain_without_a_poorer_one_losing(capacities, flows):
+    links = [Link(str(i), capacity) for i, capacity in enumerate(capacities)]
+    shares = [Share([links[i] for i in sorted(crossed)], limit) for crossed, limit in flows]
+    share_max_min(shares)
+    for link in links:
+        used = sum(share.rate for share in shares if link in share.links)
+        assert used <= link.capacity
+        assert link.left == link.capacity - used
+    rounding = len(shares)
+    for share in shares:
+        assert not share.limit or share.rate <= share.limit
+        if share.bottleneck is None:
+            assert share.rate == share.limit
+        else:
+            assert share.bottleneck.left <= rounding
+            richest = max(other.rate for other in shares if share.bottleneck in other.links)
+            assert share.rate >= richest - rounding

@@ -1,0 +1,159 @@
+"""Eviction order: arrivals at the recent end, takers at the oldest, scans that only go forward."""
+
+from collections import Counter
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from g10sim.hardware.recency import MERGE_PAGES, Recency
+
+
+def drain(recency):
+    """Take everything, oldest first, as (tensor, pages) with neighbours of a tensor joined."""
+    order = []
+    while (run := recency.oldest()) is not None:
+        if order and order[-1][0] == run.tensor:
+            order[-1] = (run.tensor, order[-1][1] + run.count)
+        else:
+            order.append((run.tensor, run.count))
+        run.count = 0
+    return order
+
+
+def filled(*arrivals, tensors=10):
+    recency = Recency(tensors)
+    for tensor, count in arrivals:
+        recency.append(tensor, count)
+    return recency
+
+
+def test_pages_leave_in_the_order_of_arrival():
+    many = MERGE_PAGES + 1
+    recency = filled((0, many), (1, many), (0, many), (2, 5))
+    assert drain(recency) == [(0, many), (1, many), (0, many), (2, 5)]
+    assert recency.oldest() is None
+
+
+def test_arrival_joins_the_last_run_of_its_tensor_without_limit():
+    recency = filled((3, 5), (3, 10 * MERGE_PAGES))
+    assert recency.oldest().count == 5 + 10 * MERGE_PAGES
+
+
+def test_interleaved_arrivals_join_up_to_the_merge_bound():
+    recency = filled(*[(0, 1), (1, 1)] * 10_000)
+    runs = drain(recency)
+    assert max(count for _, count in runs) <= MERGE_PAGES
+    assert len(runs) <= 2 * -(-10_000 // MERGE_PAGES) + 2
+
+
+def test_arrival_does_not_join_across_more_than_the_merge_bound():
+    assert drain(filled((0, 1), (1, MERGE_PAGES + 1), (0, 1))) == [(0, 1), (1, MERGE_PAGES + 1), (0, 1)]
+    assert drain(filled((0, 1), (1, MERGE_PAGES), (0, 1))) == [(0, 2), (1, MERGE_PAGES)]
+
+
+def test_arrival_does_not_join_a_run_that_was_used_up():
+    recency = filled((0, 4), (1, 1))
+    recency.oldest().count = 0
+    recency.append(0, 2)
+    assert drain(recency) == [(1, 1), (0, 2)]
+
+
+def test_partly_taken_run_stays_the_oldest():
+    recency = filled((0, 4), (1, 4))
+    recency.oldest().count -= 3
+    assert (recency.oldest().tensor, recency.oldest().count) == (0, 1)
+
+
+def test_removal_takes_every_page_of_one_tensor():
+    recency = filled((0, 4), (1, 4), (0, 9000), (2, 1))
+    recency.remove(0)
+    assert recency.pages(0) == 0
+    assert recency.oldest_of(0) is None
+    assert drain(recency) == [(1, 4), (2, 1)]
+
+
+def test_oldest_outside_skips_tensors_and_can_come_back_to_them():
+    recency = filled((0, 1), (1, 1), (2, 1))
+    assert recency.oldest_outside({0, 1}).tensor == 2
+    assert recency.oldest_outside({1}).tensor == 0
+    assert recency.oldest_outside({0, 1, 2}) is None
+
+
+def test_oldest_of_one_tensor_follows_arrival():
+    recency = filled((0, MERGE_PAGES + 1), (1, MERGE_PAGES + 1), (0, 7))
+    first = recency.oldest_of(0)
+    assert first.count == MERGE_PAGES + 1
+    first.count = 0
+    assert recency.oldest_of(0).count == 7
+
+
+def test_scan_only_goes_forward():
+    recency = filled((0, 1), (1, 1), (2, 1))
+    recency.restart_scan()
+    assert recency.scan_outside({0}).tensor == 1
+    recency.scan_outside({0}).count = 0
+    assert recency.scan_outside(set()).tensor == 2
+    recency.restart_scan()
+    assert recency.scan_outside(set()).tensor == 0
+
+
+def test_scan_reaches_arrivals_until_it_ends():
+    recency = filled((0, 1))
+    recency.restart_scan()
+    recency.scan_outside(set()).count = 0
+    recency.append(1, 1)
+    assert recency.scan_outside(set()).tensor == 1
+
+
+def test_scan_past_the_end_waits_for_the_next_scan():
+    recency = filled((0, 1))
+    recency.restart_scan()
+    assert recency.scan_outside({0}) is None
+    recency.append(1, 1)
+    assert recency.scan_outside({0}) is None
+    recency.restart_scan()
+    assert recency.scan_outside({0}).tensor == 1
+
+
+def test_arrival_never_joins_the_run_under_the_scan():
+    recency = filled((0, 1), (1, 1))
+    recency.restart_scan()
+    scanned = recency.scan_outside({0})
+    recency.append(1, 5)
+    assert scanned.count == 1
+    assert recency.pages(1) == 6
+
+
+def test_scan_keeps_its_place_when_old_runs_are_forgotten():
+    pages = MERGE_PAGES + 1
+    recency = filled(*[(i % 3, pages) for i in range(20_000)], tensors=4)
+    recency.append(3, 1)
+    recency.restart_scan()
+    assert recency.scan_outside({0, 1, 2}).tensor == 3
+    for _ in range(15_000):
+        recency.oldest().count = 0
+    assert recency.oldest() is not None
+    assert recency.scan_outside({0, 1, 2}).tensor == 3
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(["append", "take", "remove"]), st.integers(0, 3), st.integers(1, 50)))
+)
+def test_pages_are_neither_lost_nor_made(operations):
+    recency, pages = Recency(4), Counter()
+    for operation, tensor, count in operations:
+        if operation == "append":
+            recency.append(tensor, count)
+            pages[tensor] += count
+        elif operation == "remove":
+            recency.remove(tensor)
+            pages[tensor] = 0
+        elif (run := recency.oldest()) is not None:
+            taken = min(run.count, count)
+            run.count -= taken
+            pages[run.tensor] -= taken
+    assert [recency.pages(tensor) for tensor in range(4)] == [pages[tensor] for tensor in range(4)]
+    total = Counter()
+    for tensor, count in drain(recency):
+        total[tensor] += count
+    assert total == +pages
