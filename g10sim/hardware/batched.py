@@ -145,6 +145,7 @@ class BatchedTransfers:
             pool.free -= count
         for pool in pools.values():
             pool.take(0)
+        self._memory.note_peak()
         self._busy += times * self.interval_cycles
         self._repeats -= times
         self._next += times * self.interval_cycles
