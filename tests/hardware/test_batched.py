@@ -1,0 +1,319 @@
+"""Batched transfers: quotas, order, destinations, and jumps over equal batches."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from machines import machine
+
+from g10sim.config.behaviour import GPG
+from g10sim.errors import ConfigError
+from g10sim.hardware.batched import BatchedTransfers
+from g10sim.hardware.memory import GpuMemory, Pool
+from g10sim.records import Location, MigrationCause
+from g10sim.sim.checks import check_conservation
+
+GPU, HOST, FLASH, NONE = Location.GPU, Location.HOST, Location.FLASH, Location.NONE
+INTERVAL = 50_000
+
+
+class ByAge:
+    """Oldest first; prefetches scan past protected tensors; ``worthless`` tensors are dropped."""
+
+    def __init__(self, worthless=()):
+        self.worthless = worthless
+
+    def choose(self, memory, demanded):
+        if not demanded and memory.protected:
+            return memory.recency.scan_outside(memory.protected)
+        return memory.recency.oldest()
+
+    def is_worthless(self, tensor):
+        return tensor in self.worthless
+
+
+class OneByOne(BatchedTransfers):
+    """Computes every batch by itself."""
+
+    def _run_repeats(self):
+        return 0
+
+
+class Bench:
+    """50 pages a batch each way, of those 10 from flash and 10 to it."""
+
+    def __init__(
+        self, places, gpu=100_000, host=100_000, *, mapping="100 GB/s", worthless=(), kind=BatchedTransfers
+    ):
+        system = machine(gpu, host, read="0.2 GB/s", write="0.2 GB/s", mapping=mapping)
+        self.host, self.flash = Pool("host memory", host, 1000), Pool("the SSD", 10**7, 1000)
+        self.memory = GpuMemory([pages for pages, _ in places], gpu, 1000, self.host, self.flash)
+        for tensor, (_, place) in enumerate(places):
+            if place is not NONE:
+                self.memory.place(tensor, place)
+        self.moves = []
+        self.transfers = kind(system, GPG, lambda *move: self.moves.append(move))
+        self.transfers.attach(0, self.memory, ByAge(worthless))
+        self.now = -1
+
+    def demand(self, *tensors):
+        self.memory.needed = frozenset(tensors)
+        for tensor in tensors:
+            self.transfers.demand(0, tensor)
+        self.transfers.changed()
+
+    def prefetch(self, tensor):
+        self.memory.request_prefetch(tensor)
+        self.transfers.changed()
+
+    def evict(self, tensor, target):
+        self.memory.request_eviction(tensor, target)
+        self.transfers.changed()
+
+    def batch(self, count=1):
+        """Let batches happen; returns (from flash, to flash, from host, to host) pages."""
+        before = self.memory.traffic.snapshot()
+        for _ in range(count):
+            self.now += INTERVAL if self.now >= 0 else 1
+            self.transfers.advance(self.now)
+        check_conservation(self.memory, "test")
+        after = self.memory.traffic.snapshot()
+        return tuple(new - old for new, old in zip(after[:4], before[:4], strict=True))
+
+
+def test_interval_is_a_batch_at_link_speed():
+    assert BatchedTransfers(machine(), GPG).interval_cycles == INTERVAL
+    assert BatchedTransfers(machine(pcie="3 GB/s"), GPG).interval_cycles == 16_666
+
+
+def test_batches_serve_one_gpu():
+    with pytest.raises(ConfigError, match=r"^compat\.transfers: batched transfers serve one GPU; found"):
+        BatchedTransfers(machine(gpus=2), GPG)
+
+
+def test_host_pages_fill_the_link():
+    bench = Bench([(120, HOST)])
+    bench.demand(0)
+    assert [bench.batch() for _ in range(4)] == [(0, 0, 50, 0), (0, 0, 50, 0), (0, 0, 20, 0), (0, 0, 0, 0)]
+
+
+def test_flash_gets_its_share_first_and_the_host_the_rest():
+    bench = Bench([(30, FLASH), (200, HOST)])
+    bench.demand(1, 0)
+    assert [bench.batch() for _ in range(4)] == [(10, 0, 40, 0)] * 3 + [(0, 0, 50, 0)]
+
+
+def test_new_pages_have_a_quota_that_fetches_use_up():
+    bench = Bench([(60, HOST), (500, NONE)], mapping="4 GB/s")
+    bench.demand(0, 1)
+    bench.batch()
+    assert (bench.memory.idle[0], bench.memory.idle[1]) == (50, 150)
+    bench.batch()
+    assert (bench.memory.idle[0], bench.memory.idle[1]) == (60, 340)
+
+
+def test_faults_come_before_prefetches_of_the_same_kind():
+    bench = Bench([(60, HOST), (60, HOST)])
+    bench.prefetch(0)
+    bench.demand(1)
+    bench.batch()
+    assert (bench.memory.idle[0], bench.memory.idle[1]) == (0, 50)
+    bench.batch()
+    assert (bench.memory.idle[0], bench.memory.idle[1]) == (40, 60)
+
+
+def test_directions_are_independent():
+    bench = Bench([(200, GPU), (200, HOST)], gpu=1000)
+    bench.evict(0, HOST)
+    bench.prefetch(1)
+    assert bench.batch() == (0, 0, 50, 50)
+
+
+def test_planned_evictions_make_room_in_the_same_batch():
+    bench = Bench([(100, GPU), (100, HOST), (10, GPU)], gpu=110)
+    bench.evict(0, HOST)
+    bench.demand(1)
+    assert bench.batch() == (0, 0, 50, 50)
+    assert bench.memory.idle[2] == 10
+
+
+def test_planned_evictions_go_to_flash_first_and_share_the_link():
+    bench = Bench([(100, GPU), (100, GPU)], gpu=1000)
+    bench.evict(0, HOST)
+    bench.evict(1, FLASH)
+    assert bench.batch() == (0, 10, 0, 40)
+
+
+def test_planned_evictions_to_a_full_host_go_to_flash_at_its_rate():
+    bench = Bench([(100, GPU)], gpu=1000, host=20)
+    bench.evict(0, HOST)
+    assert [bench.batch() for _ in range(3)] == [(0, 10, 0, 20), (0, 10, 0, 0), (0, 10, 0, 0)]
+
+
+def test_page_that_comes_into_a_full_gpu_needs_room_on_the_way_out():
+    bench = Bench([(100, GPU), (100, HOST), (100, GPU)], gpu=200)
+    bench.evict(2, HOST)
+    bench.demand(1)
+    # The eviction takes the whole way out: only the room that it made is filled.
+    assert bench.batch() == (0, 0, 50, 50)
+    assert bench.memory.idle[0] == 100
+
+
+def test_victims_go_to_the_host_by_default():
+    bench = Bench([(200, GPU), (200, FLASH)], gpu=200)
+    bench.demand(1)
+    assert bench.batch() == (10, 0, 0, 10)
+
+
+@pytest.mark.parametrize(("free", "expected"), [(0, (10, 10, 0, 0)), (1, (10, 10, 40, 40))])
+def test_one_free_host_page_lets_five_times_as_much_move(free, expected):
+    bench = Bench([(1000, GPU), (500, FLASH), (500, HOST)], gpu=1000, host=500 + free)
+    bench.demand(1, 2)
+    assert bench.batch() == expected
+
+
+def test_with_a_full_host_swaps_with_it_still_fill_the_link():
+    bench = Bench([(1000, GPU), (500, HOST)], gpu=1000, host=500)
+    bench.demand(1)
+    into_flash = bench.batch()
+    assert into_flash == (0, 1, 50, 49)
+    assert bench.batch() == (0, 0, 50, 50)
+
+
+def test_host_that_fills_up_during_a_batch_sends_the_rest_to_flash():
+    bench = Bench([(1000, GPU), (500, NONE)], gpu=1000, host=30)
+    bench.demand(1)
+    assert [bench.batch() for _ in range(2)] == [(0, 10, 0, 30), (0, 10, 0, 0)]
+
+
+def test_worthless_victims_are_dropped_without_traffic():
+    bench = Bench([(100, GPU), (100, HOST)], gpu=100, worthless={0})
+    bench.demand(1)
+    assert bench.batch() == (0, 0, 50, 0)
+    assert bench.memory.absent[0] == 50
+
+
+def test_flash_prefetch_without_a_victim_holds_up_the_host_queue():
+    bench = Bench([(100, GPU), (50, FLASH), (50, HOST)], gpu=100)
+    bench.memory.protected = frozenset({0})
+    bench.prefetch(1)
+    bench.prefetch(2)
+    assert bench.batch() == (0, 0, 0, 0)
+
+
+def test_prefetches_that_the_kernel_waits_for_become_demands_when_nothing_else_moves():
+    bench = Bench([(100, GPU), (50, FLASH)], gpu=100)
+    bench.memory.protected = frozenset({0})
+    bench.prefetch(1)
+    assert bench.batch() == (0, 0, 0, 0)
+    bench.demand(1)
+    assert bench.batch() == (10, 0, 0, 10)
+
+
+def test_kernel_that_loses_its_own_pages_faults_them_again():
+    bench = Bench([(100, GPU), (100, HOST)], gpu=100)
+    bench.demand(0, 1)
+    bench.batch()
+    assert bench.memory.idle == [50, 50]
+    assert [(run.tensor, run.count) for run in bench.memory.queues.fault_host] == [(1, 50), (0, 50)]
+
+
+def test_nothing_is_foreseen_when_nothing_can_move():
+    bench = Bench([(100, GPU), (10, FLASH)], gpu=100)
+    assert bench.transfers.next_change() is None
+    bench.memory.protected = frozenset({0})
+    bench.prefetch(1)
+    assert bench.transfers.next_change() == 0
+    bench.batch()
+    assert bench.transfers.next_change() is None
+
+
+def test_equal_batches_are_jumped():
+    bench = Bench([(50_000, HOST)])
+    bench.demand(0)
+    bench.transfers.advance(INTERVAL * 998)
+    assert bench.memory.idle[0] == 50 * 999
+    assert bench.transfers.events < 10
+    assert bench.transfers.next_change() == INTERVAL * 999
+
+
+def test_observer_hears_of_jumped_batches_too():
+    bench = Bench([(1000, GPU), (2000, HOST), (100, GPU)], gpu=1100)
+    bench.evict(2, FLASH)
+    bench.demand(1)
+    bench.transfers.advance(INTERVAL * 100)
+    moved = {}
+    for _, tensor, source, target, cause, _, _, pages in bench.moves:
+        key = tensor, source, target, cause
+        moved[key] = moved.get(key, 0) + pages
+    assert moved[1, HOST, GPU, MigrationCause.PAGE_FAULT] == bench.memory.traffic.host_in
+    assert moved[2, GPU, FLASH, MigrationCause.PLANNED_EVICTION] == 100
+    left = sum(pages for (_, source, _, _), pages in moved.items() if source is GPU)
+    assert left == bench.memory.traffic.host_out + bench.memory.traffic.flash_out
+
+
+def state(bench):
+    """Everything that later batches depend on, neighbours of one tensor joined."""
+    memory = bench.memory
+    queues = {name: joined(getattr(memory.queues, name)) for name in memory.queues.__slots__}
+    order = joined(run for run in memory.recency._runs if run.count)
+    counts = memory.absent, memory.host, memory.flash, memory.idle, memory.moving
+    rooms = memory.free, bench.host.free, bench.flash.free, memory.peak_used
+    return counts, rooms, memory.traffic.snapshot(), queues, order, bench.transfers.busy_cycles(0)
+
+
+def joined(runs):
+    pairs = []
+    for run in runs:
+        if pairs and pairs[-1][0] == run.tensor:
+            pairs[-1] = (run.tensor, pairs[-1][1] + run.count)
+        else:
+            pairs.append((run.tensor, run.count))
+    return pairs
+
+
+PLACES = st.lists(
+    st.tuples(st.integers(1, 900), st.sampled_from([GPU, HOST, FLASH, NONE])), min_size=3, max_size=7
+)
+REQUESTS = st.lists(
+    st.tuples(
+        st.sampled_from(["demand", "prefetch", "evict host", "evict flash", "protect"]),
+        st.sets(st.integers(0, 6), max_size=3),
+        st.integers(0, 60 * INTERVAL),
+    ),
+    min_size=1,
+    max_size=6,
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    places=PLACES,
+    requests=REQUESTS,
+    spare=st.integers(0, 400),
+    host_spare=st.one_of(st.integers(0, 60), st.integers(0, 3000)),
+    worthless=st.sets(st.integers(0, 6), max_size=2),
+)
+def test_jumping_changes_nothing(places, requests, spare, host_spare, worthless):
+    sizes = {place: sum(pages for pages, where in places if where is place) for place in (GPU, HOST)}
+    largest = max(sizes[GPU], sum(sorted(pages for pages, _ in places)[-3:]))
+    rooms = largest + spare, sizes[HOST] + host_spare
+    benches = [Bench(places, *rooms, worthless=worthless, kind=kind) for kind in (BatchedTransfers, OneByOne)]
+    now = 0
+    for request, chosen, wait in requests:
+        tensors = sorted(tensor for tensor in chosen if tensor < len(places))
+        for bench in benches:
+            if request == "demand":
+                bench.demand(*tensors)
+            elif request == "protect":
+                bench.memory.protected = frozenset(tensors)
+                bench.memory.recency.restart_scan()
+                bench.transfers.changed()
+            for tensor in tensors:
+                if request == "prefetch":
+                    bench.prefetch(tensor)
+                elif request.startswith("evict"):
+                    bench.evict(tensor, HOST if request == "evict host" else FLASH)
+            bench.transfers.advance(now + wait)
+        now += wait
+        assert state(benches[0]) == state(benches[1])
+    check_conservation(benches[0].memory, "test")
