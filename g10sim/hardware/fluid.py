@@ -159,10 +159,12 @@ class FluidTransfers:
         return self._flows
 
     def _make_flows(self) -> list[_Flow]:
-        flows = [flow for site in self._sites.values() for flow in self._site_flows(site)]
-        self._topology.reset()
-        for rank in (_DEMAND, _EVICT, _PREFETCH):
-            share_max_min([flow for flow in flows if flow.rank == rank])
+        sites = [site for site in self._sites.values() if site.memory.queues.busy]
+        flows = [flow for site in sites for flow in self._site_flows(site)]
+        if flows:
+            self._topology.reset()
+            for rank in (_DEMAND, _EVICT, _PREFETCH):
+                share_max_min([flow for flow in flows if flow.rank == rank])
         return flows
 
     def _site_flows(self, site: _Site) -> list[_Flow]:

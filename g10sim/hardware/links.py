@@ -82,6 +82,9 @@ def share_max_min(shares: Sequence[Share]) -> None:
     stops at its own limit or when one of its links is full. Rates are whole bytes/second, rounded down.
     """
     active = list(shares)
+    if len(active) == 1:
+        _take_all(active[0])
+        return
     while active:
         for share in active:
             for link in share.links:
@@ -103,6 +106,17 @@ def share_max_min(shares: Sequence[Share]) -> None:
             else:
                 still.append(share)
         active = still
+
+
+def _take_all(share: Share) -> None:
+    """Give a flow without rivals the least of what its links have left, at most its limit."""
+    narrowest = min(share.links, key=lambda link: link.left, default=None)
+    if narrowest is None or (share.limit and share.limit <= narrowest.left):
+        share.rate, share.bottleneck = share.limit, None
+    else:
+        share.rate, share.bottleneck = narrowest.left, narrowest
+    for link in share.links:
+        link.left -= share.rate
 
 
 def _lowest_level(active: Sequence[Share]) -> tuple[int, Link | None]:

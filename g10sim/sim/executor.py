@@ -69,7 +69,8 @@ class JobRun:
         self._moves = moves_by_kernel(plan, trace)
         clock = machine.system.gpu.clock
         self._durations = [trace.duration_cycles(kernel, clock) for kernel in trace.kernels]
-        self._needed = [frozenset(kernel.tensors) for kernel in trace.kernels]
+        self._tensors = [kernel.tensors for kernel in trace.kernels]
+        self._needed = [frozenset(tensors) for tensors in self._tensors]
         releases = behaviour.dead_tensors == "released" and not policy.unlimited_memory
         self._dying = released_after(trace) if releases else [()] * len(trace.kernels)
         self._reacts = type(policy).on_kernel_start is not Policy.on_kernel_start
@@ -115,14 +116,14 @@ class JobRun:
         victims.kernel = kernel.id
         self._view.enter(iteration, kernel.id)
         if self._behaviour.running_tensors == "pinned":
-            for tensor in kernel.tensors:
+            for tensor in self._tensors[kernel.id]:
                 if memory.moving[tensor]:
                     memory.cancel_eviction(tensor)
         self._migrator.issue(kernel.id, moves)
         if self._reacts:
             self._migrator.perform(kernel.id, self._ask())
         if self._behaviour.recency == "use":
-            for tensor in kernel.tensors:
+            for tensor in self._tensors[kernel.id]:
                 memory.touch(tensor)
         self._restart_victims()
 
@@ -161,7 +162,7 @@ class JobRun:
             kernel,
             start=self._machine.now,
             duration=self._durations[kernel.id],
-            in_transfer_pages=sum(self._memory.moving[tensor] for tensor in kernel.tensors),
+            in_transfer_pages=sum([self._memory.moving[tensor] for tensor in self._tensors[kernel.id]]),
             inputs=inputs,
             outputs=outputs,
             busy_at_start=self._transfers.busy_cycles(self.job.gpu),
@@ -180,7 +181,7 @@ class JobRun:
     def _fetch(self, execution: Execution, waits: WaitLog) -> Generator[Event, Any, None]:
         """Demand what is missing and wait until it is there."""
         machine, memory = self._machine, self._memory
-        for tensor in execution.kernel.tensors:
+        for tensor in self._tensors[execution.kernel.id]:
             self._transfers.demand(self.job.gpu, tensor)
         memory.traffic.faults += execution.faulting_pages
         self._transfers.changed()
