@@ -36,7 +36,7 @@ def cells(
     policies: Annotated[str, typer.Option(help="Only these policies, comma-separated.")] = "",
     reference_plans: Annotated[
         bool,
-        typer.Option("--reference-plans", help="Also with published plans of designs we plan ourselves."),
+        typer.Option("--reference-plans", help="Also with the published plans of our own policies."),
     ] = False,
     repeats: Repeats = 3,
     output: Output = Path("results/benchmarks"),

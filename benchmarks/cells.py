@@ -44,7 +44,7 @@ class Cell:
     published_seconds: float | None = None
 
     def task(self) -> dict[str, Any]:
-        """What the measuring process needs."""
+        """Return what the measuring process needs."""
         names = ("trace", "system", "compat", "policy", "plan_file", "iterations")
         return {name: value for name, value in asdict(self).items() if name in names}
 
