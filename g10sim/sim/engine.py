@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Generator
+from collections.abc import Collection, Generator, Sequence
 from typing import Any
 
 import simpy
@@ -10,7 +10,7 @@ from simpy.events import Event
 
 from g10sim.config.behaviour import BehaviourSpec
 from g10sim.config.system import SystemSpec
-from g10sim.errors import ConfigError, PolicyError
+from g10sim.errors import ConfigError, G10SimError, PolicyError
 from g10sim.hardware.batched import BatchedTransfers
 from g10sim.hardware.fluid import FluidTransfers
 from g10sim.hardware.memory import GpuMemory, Pool
@@ -46,13 +46,25 @@ def run(
             raise ConfigError(
                 f"workload.jobs[{number}].gpu: found {job.gpu}; allowed: 0 to {system.gpu.count - 1}"
             )
-    plans = policy.plan(workload, system, behaviour)
+    plans = _plan(workload, system, policy, behaviour)
     if len(plans) != len(workload.jobs):
         raise PolicyError(
             f"policy '{policy.name}': plan returned {len(plans)} plans; allowed: one per job, "
             f"{len(workload.jobs)}"
         )
     return _Simulation(workload, system, policy, plans, behaviour, record, check).run()
+
+
+def _plan(
+    workload: Workload, system: SystemSpec, policy: Policy, behaviour: BehaviourSpec
+) -> Sequence[MigrationPlan | None]:
+    try:
+        plans = policy.plan(workload, system, behaviour)
+    except G10SimError:
+        raise
+    except Exception as error:
+        raise PolicyError(f"policy '{policy.name}': plan raised {type(error).__name__}: {error}") from error
+    return plans
 
 
 class _Simulation:

@@ -221,9 +221,9 @@ class JobRun:
         except Exception as error:
             raise self._blame("on_kernel_start", error) from error
 
-    def _nominate(self) -> Iterable[int] | None:
+    def _nominate(self) -> Iterable[int]:
         try:
-            return self._policy.choose_victims(self._view)
+            return tuple(self._policy.choose_victims(self._view) or ())
         except Exception as error:
             raise self._blame("choose_victims", error) from error
 

@@ -61,7 +61,8 @@ class Migrator:
                 self._known(kernel, action.tensor)
                 self._memory.request_prefetch(action.tensor)
             elif isinstance(action, Protect):
-                self._memory.protected = action.tensors
+                running = self._memory.needed if self._pinned else frozenset()
+                self._memory.protected = frozenset(action.tensors) | running
             elif isinstance(action, Evict):
                 self._known(kernel, action.tensor)
                 self._evict(kernel, action.tensor, action.target)

@@ -49,7 +49,7 @@ class NominatedVictims(RecencyVictims):
         trace: Trace,
         policy: Policy,
         behaviour: BehaviourSpec,
-        nominate: Callable[[], Iterable[int] | None],
+        nominate: Callable[[], Iterable[int]],
     ) -> None:
         super().__init__(trace, policy, behaviour)
         self._nominate = nominate
@@ -70,7 +70,7 @@ class NominatedVictims(RecencyVictims):
             if run is not None:
                 return run
             if attempt == 0:
-                self._waiting = list(self._nominate() or ())[::-1]
+                self._waiting = list(self._nominate())[::-1]
         return super().choose(memory, demanded)
 
     def _next(self, memory: GpuMemory) -> Run | None:
@@ -78,7 +78,7 @@ class NominatedVictims(RecencyVictims):
             return self._current
         while self._waiting:
             tensor = self._waiting.pop()
-            if not 0 <= tensor < len(self._names):
+            if not isinstance(tensor, int) or not 0 <= tensor < len(self._names):
                 raise PolicyError(
                     f"policy '{self._policy}', kernel {self.kernel}: victim {tensor!r} is no tensor of the "
                     f"trace; allowed: 0 to {len(self._names) - 1}"
