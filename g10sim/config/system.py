@@ -97,6 +97,7 @@ class PageFaultSpec(Spec):
     group: Bytes = Field(
         default=parse_bytes("2 MiB"),
         validate_default=False,
+        json_schema_extra={"default": "2 MiB"},
         description="most bytes that one handling brings in",
     )
 

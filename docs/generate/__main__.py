@@ -1,0 +1,50 @@
+"""Writes the pages of the documentation that are made from data: ``python docs/generate --help``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import benchmarks_page
+import configuration_page
+import typer
+import validation_page
+from rich.console import Console
+
+from g10sim.files import write_text
+
+app = typer.Typer(help="Write the generated pages of the documentation.", add_completion=False)
+
+Results = Annotated[Path, typer.Argument(help="Directory of results.")]
+Page = Annotated[Path, typer.Option("-o", "--output", help="Page to write.")]
+
+
+@app.command()
+def configuration(output: Page = Path("docs/configuration.md")) -> None:
+    """Write the page of the configuration's keys, from the definitions that check it."""
+    _write(output, configuration_page.page())
+
+
+@app.command()
+def validation(
+    results: Results = Path("results/validation"), output: Page = Path("docs/validation.md")
+) -> None:
+    """Write the page of the validation, from the validation.csv of ``g10sim validate``."""
+    _write(output, validation_page.page(results))
+
+
+@app.command()
+def benchmarks(
+    results: Results = Path("results/benchmarks"), output: Page = Path("docs/benchmarks.md")
+) -> None:
+    """Write the page of speed and memory, from the files of ``python -m benchmarks``."""
+    _write(output, benchmarks_page.page(results))
+
+
+def _write(path: Path, text: str) -> None:
+    write_text(path, text)
+    Console(soft_wrap=True, highlight=False).print(f"{path}: {len(text.splitlines())} lines")
+
+
+if __name__ == "__main__":
+    app()
