@@ -32,6 +32,12 @@ class Share:
         self.rate = 0
         self.bottleneck: Link | None = None
 
+    def stops_at(self, level: int, bottleneck: Link | None) -> bool:
+        """Whether the flow can go no faster than ``level``: by its limit, or by a link that is now full."""
+        if bottleneck is None:
+            return bool(self.limit) and self.limit <= level
+        return bottleneck in self.links
+
 
 class Topology:
     """The tree of links of a system and the path of every kind of transfer."""
@@ -86,26 +92,26 @@ def share_max_min(shares: Sequence[Share]) -> None:
         _take_all(active[0])
         return
     while active:
-        for share in active:
-            for link in share.links:
-                link.users = 0
-        for share in active:
-            for link in share.links:
-                link.users += 1
+        _count_users(active)
         level, bottleneck = _lowest_level(active)
         still: list[Share] = []
         for share in active:
-            if bottleneck is None:
-                stops = bool(share.limit) and share.limit <= level
-            else:
-                stops = bottleneck in share.links
-            if stops:
+            if share.stops_at(level, bottleneck):
                 share.rate, share.bottleneck = level, bottleneck
                 for link in share.links:
                     link.left -= level
             else:
                 still.append(share)
         active = still
+
+
+def _count_users(active: Sequence[Share]) -> None:
+    for share in active:
+        for link in share.links:
+            link.users = 0
+    for share in active:
+        for link in share.links:
+            link.users += 1
 
 
 def _take_all(share: Share) -> None:
