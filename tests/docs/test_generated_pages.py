@@ -1,0 +1,69 @@
+"""Pages that are made from data say what the data say."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from g10sim.policies.registry import available
+from g10sim.stats.summary import METRIC_COLUMNS
+
+ROOT = Path(__file__).parents[2]
+COLUMNS = (
+    "figure", "metric", "model", "batch", "policy", "host_gb", "ssd_gbps", "pcie_gbps", "variation", "value",
+    "plan", "simulated", "relative_error", "status",
+)  # fmt: skip
+
+
+def generate(*arguments):
+    command = [sys.executable, ROOT / "docs" / "generate", *arguments]
+    subprocess.run(command, check=True, capture_output=True, cwd=ROOT)
+
+
+def page(name):
+    return (ROOT / "docs" / name).read_text(encoding="utf-8")
+
+
+def test_the_keys_of_the_configuration_are_documented_as_they_are(tmp_path):
+    generate("configuration", "-o", tmp_path / "page.md")
+    current = (tmp_path / "page.md").read_text(encoding="utf-8")
+    assert current == page("configuration.md"), "outdated: python docs/generate configuration"
+
+
+def row(policy, error, plan="", status="ok", batch=8):
+    row = ["fig15", "exec_cycles", "Net", batch, policy, 128, 3.2, 15.754, 0.0, 987654, plan, 987655, error]
+    return dict(zip(COLUMNS, [*row, status], strict=True))
+
+
+def test_the_page_of_the_validation_sums_up(tmp_path):
+    rows = [
+        row("ideal", 0.0),
+        row("ideal", 0.0, batch=16),
+        row("one", -0.0125, "own"),
+        row("one", 0.0, "own", batch=16),
+        row("one", "", "own", "unsupported: too big", batch=32),
+        row("two", "inf", batch=32),
+        row("two", "", "", "skipped: there is no policy 'two'", batch=64),
+    ]
+    pd.DataFrame(rows).to_csv(tmp_path / "validation.csv", index=False)
+    generate("validation", tmp_path, "-o", tmp_path / "page.md")
+    lines = (tmp_path / "page.md").read_text(encoding="utf-8").splitlines()
+    assert "| figure 15 | ideal |  | 2 of 2 | 0 | 0 | 0 |  |  |" in lines
+    assert "| figure 15 | one | own | 2 of 3 | 0 | 1.12% | 1.25% |  |  |" in lines
+    assert "| figure 15 | two |  | 0 of 1 |  |  |  | 1 | 1 |" in lines
+    assert "- 1 rows skipped: there is no policy 'two'" in lines
+    assert "| Net | 8 | 0 | -1.25% |  |" in lines
+    assert "| Net | 32 |  | both unsupported | support differs |" in lines
+    assert not [line for line in lines if "98765" in line], "published values are not to be repeated"
+
+
+@pytest.mark.parametrize("column", METRIC_COLUMNS)
+def test_every_column_of_the_results_is_defined(column):
+    assert f"| `{column}` |" in page("results.md")
+
+
+def test_every_policy_is_described():
+    described = page("policies.md")
+    assert [name for name in available() if f"### `{name}`" not in described] == []

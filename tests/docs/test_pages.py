@@ -1,0 +1,111 @@
+"""Every command and every Python block of the documentation runs, in an imitation of a clone."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+from doc_blocks import blocks
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", ROOT / "benchmarks" / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+NEEDS = ("reference", "torch")
+
+
+def name(page):
+    return str(page.relative_to(ROOT))
+
+
+def pages(*, needs):
+    """Pages with blocks that need exactly this (None: nothing)."""
+    return [page for page in PAGES if any(need(block) == needs for block in runnable(page))]
+
+
+def runnable(page):
+    return [block for block in blocks(page) if not block.has("install")]
+
+
+def need(block):
+    return next((what for what in NEEDS if block.has(what)), None)
+
+
+@pytest.fixture
+def clone(tmp_path):
+    """A directory like the top of a clone: what commands may write to is copied, the rest linked."""
+    for part in ("configs", "traces", "experiments", "g10sim", "tests"):
+        (tmp_path / part).symlink_to(ROOT / part)
+    for part in ("benchmarks", "docs", "plots"):
+        shutil.copytree(ROOT / part, tmp_path / part)
+    return tmp_path
+
+
+def run(command, clone, where):
+    environment = {**os.environ, "PYTHONPATH": str(clone)}
+    environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environment['PATH']}"
+    ended = subprocess.run(command, cwd=clone, env=environment, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, f"{where}: exit code {ended.returncode}\n{ended.stdout}\n{ended.stderr}"
+    return ended.stdout
+
+
+def shell(text):
+    return ["bash", "-euo", "pipefail", "-c", text]
+
+
+def run_block(block, clone, page):
+    where = f"{name(page)}, line {block.line}"
+    for command in block.values("run"):
+        run(shell(command), clone, where)
+    for file in block.values("file"):
+        (clone / file).write_text(block.code, encoding="utf-8")
+    if block.language == "yaml":
+        assert block.values("file"), f"{where}: YAML that no command uses"
+    elif block.language == "sh":
+        run(shell(block.code), clone, where)
+    else:
+        run([sys.executable, "-c", block.code], clone, where)
+
+
+@pytest.mark.parametrize("page", pages(needs=None), ids=name)
+def test_blocks_run(page, clone):
+    for block in runnable(page):
+        if need(block) is None:
+            run_block(block, clone, page)
+
+
+@pytest.mark.parametrize("page", pages(needs="reference"), ids=name)
+def test_blocks_with_the_published_data_run(page, clone, published):
+    for block in runnable(page):
+        if need(block) == "reference":
+            run_block(block, clone, page)
+
+
+@pytest.mark.skipif(find_spec("torch") is None, reason="needs PyTorch: pip install 'g10sim[capture]'")
+@pytest.mark.parametrize("page", pages(needs="torch"), ids=name)
+def test_blocks_with_pytorch_run(page, clone):
+    for block in runnable(page):
+        if need(block) == "torch":
+            run_block(block, clone, page)
+
+
+def test_the_checks_run_the_commands_of_the_readme():
+    script = re.sub(r" --quiet| -n \d+", "", (ROOT / ".ci" / "run").read_text(encoding="utf-8"))
+    commands = [
+        command.strip()
+        for block in blocks(ROOT / "README.md")
+        if block.has("install")
+        for command in block.text.split("&&")
+    ]
+    assert len(commands) == 4
+    done = [line.strip() for line in script.splitlines()]
+    assert [command for command in commands if command not in done] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_links_lead_somewhere(page):
+    for target in re.findall(r"\]\(([^)#]+)", page.read_text(encoding="utf-8")):
+        if "://" not in target:
+            assert (page.parent / target).is_file(), f"{name(page)}: {target}"
