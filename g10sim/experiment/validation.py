@@ -27,7 +27,6 @@ from g10sim.experiment.run import Progress, run_cells
 from g10sim.importers.gpg import import_gpg
 from g10sim.policies.base import Policy
 from g10sim.policies.registry import available
-from g10sim.policies.replay import PUBLISHED_PLANS, Replay
 from g10sim.trace.format import save_trace, trace_hash
 
 OWN, REFERENCE, NO_PLAN = "own", "reference", ""
@@ -177,28 +176,29 @@ def _plan(reference: Path, rows: Sequence[PublishedRow], traces: _Traces) -> lis
             wanted.append(_Wanted(row, NO_PLAN, None, reason))
             continue
         policy = known.get(name)
-        file = policy.reference_plan if policy is not None else PUBLISHED_PLANS.get(name)
-        guide = trace_directory(reference, row) / file if file else None
-        guide = guide if guide is not None and guide.is_file() else None
-        system = row.system()
+        if policy is None:
+            wanted.append(_Wanted(row, NO_PLAN, None, f"there is no policy '{name}'"))
+            continue
+        system, guide = row.system(), _guide(reference, row, policy)
         if guide is not None and (_fits_any_system(policy) or _same_machine(system, machine)):
-            cell = _cell(row, traces, system, policy or Replay, guide)
-            wanted.append(_Wanted(row, REFERENCE, cell))
-        elif policy is None:
-            reason = f"there is no policy '{name}'" + (
-                ", and its plan is for another system" if guide else ""
-            )
-            wanted.append(_Wanted(row, NO_PLAN, None, reason))
-        if policy is not None:
-            cell = _cell(row, traces, system, policy, None)
-            wanted.append(_Wanted(row, OWN if guide else NO_PLAN, cell))
+            wanted.append(_Wanted(row, REFERENCE, _cell(row, traces, system, policy, guide)))
+        cell = _cell(row, traces, system, policy, None)
+        wanted.append(_Wanted(row, NO_PLAN if guide is None else OWN, cell))
     return wanted
 
 
-def _fits_any_system(policy: type[Policy] | None) -> bool:
+def _guide(reference: Path, row: PublishedRow, policy: type[Policy]) -> Path | None:
+    """Path of the published plan beside the trace, where there is one of this policy."""
+    if policy.reference_plan is None:
+        return None
+    path = trace_directory(reference, row) / policy.reference_plan
+    return path if path.is_file() else None
+
+
+def _fits_any_system(policy: type[Policy]) -> bool:
     """Whether the published plan only orders what the policy itself does, rather than times moves."""
     default = Policy.with_reference_plan.__func__  # type: ignore[attr-defined]
-    return policy is not None and policy.with_reference_plan.__func__ is not default  # type: ignore[attr-defined]
+    return policy.with_reference_plan.__func__ is not default  # type: ignore[attr-defined]
 
 
 def _same_machine(system: SystemSpec, other: SystemSpec) -> bool:

@@ -12,9 +12,6 @@ from g10sim.policies.plan_format import load_plan
 from g10sim.policies.registry import register_policy
 from g10sim.trace.workload import Job
 
-PUBLISHED_PLANS = {"g10": "prefetch_guide.config.gz"}
-"""Plan files of published designs that have no policy of their own here: replay stands for them."""
-
 
 @register_policy
 class Replay(Policy):
