@@ -13,7 +13,6 @@ from g10sim.config.data import data_path
 from g10sim.experiment.published import PUBLISHED_SYSTEM, PublishedRow, read_published, trace_directory
 from g10sim.policies.base import Policy
 from g10sim.policies.registry import available
-from g10sim.policies.replay import PUBLISHED_PLANS
 from g10sim.trace.format import load_trace
 
 FIGURE = "fig15"
@@ -52,16 +51,17 @@ class Cell:
 def published_cells(reference: Path, *, reference_plans: bool = False) -> Iterator[Cell]:
     """Yield the cells of the figure under ``compat: gpg``, two iterations as in the published simulator.
 
-    A policy that g10sim has does its own planning; of others, and with ``reference_plans`` of all, the
-    published plan is followed where there is one.
+    Policies that g10sim lacks are left out. With ``reference_plans`` those that plan follow the published
+    plan, too, where there is one.
     """
     costs = _costs(reference)
     for row in read_published(reference, figures=[FIGURE]):
-        plan_file = _plan_file(reference, row)
-        known = row.texts["policy"] in available()
-        if known:
-            yield _published_cell(reference, row, costs, None, OWN if plan_file else "")
-        if plan_file and (reference_plans or not known):
+        policy = available().get(row.texts["policy"])
+        if policy is None:
+            continue
+        plan_file = _plan_file(reference, row, policy)
+        yield _published_cell(reference, row, costs, None, OWN if plan_file else "")
+        if reference_plans and plan_file:
             yield _published_cell(reference, row, costs, plan_file, REFERENCE)
 
 
@@ -116,11 +116,11 @@ def _published_cell(
     )
 
 
-def _plan_file(reference: Path, row: PublishedRow) -> Path | None:
-    policy = available().get(row.texts["policy"])
-    name = policy.reference_plan if policy is not None else PUBLISHED_PLANS.get(row.texts["policy"])
-    path = trace_directory(reference, row) / name if name else None
-    return path if path is not None and path.is_file() else None
+def _plan_file(reference: Path, row: PublishedRow, policy: type[Policy]) -> Path | None:
+    if policy.reference_plan is None:
+        return None
+    path = trace_directory(reference, row) / policy.reference_plan
+    return path if path.is_file() else None
 
 
 def _costs(reference: Path) -> dict[tuple[str, int, str], float]:

@@ -83,8 +83,7 @@ def _trace(cell: dict[str, Any]) -> Trace:
 def _policy(cell: dict[str, Any]) -> Policy:
     if cell["plan_file"] is None:
         return make_policy({"name": cell["policy"]}, 0)
-    policy = registry.available().get(cell["policy"], Policy)
-    return policy.with_reference_plan(Path(cell["plan_file"]))
+    return registry.find(cell["policy"]).with_reference_plan(Path(cell["plan_file"]))
 
 
 def _time_planning(policy: Policy) -> list[float]:

@@ -19,8 +19,7 @@ Written by `python docs/generate benchmarks` from the files of `python -m benchm
 _TITLES = {
     "published": """Cells of the G10 paper's figure 15 under `compat: gpg`, two iterations, traces read from
 the published text files. "published / ours" is the CPU time of the published simulator over ours, without
-the start of Python; "with start" counts that too. With a "reference plan" the published plan is replayed, so
-that planning is missing on our side.""",
+the start of Python; "with start" counts that too. "Own plan": g10sim does the planning.""",
     "bundled": "Traces that come with g10sim, default hardware (`a100-40g-pcie3-znand`), two iterations.",
     "long": """Synthetic traces in which every kernel makes a tensor of 1 MiB and 66 MiB are alive at a time,
 two iterations: with 40 GiB of GPU memory only first touches fault, with 48 MiB every kernel migrates.""",

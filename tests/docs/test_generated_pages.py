@@ -1,5 +1,6 @@
 """Pages that are made from data say what the data say."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -7,6 +8,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from g10sim.config.behaviour import BehaviourSpec
 from g10sim.policies.registry import available
 from g10sim.stats.summary import METRIC_COLUMNS
 
@@ -67,3 +69,10 @@ def test_every_column_of_the_results_is_defined(column):
 def test_every_policy_is_described():
     described = page("policies.md")
     assert [name for name in available() if f"### `{name}`" not in described] == []
+
+
+def test_every_deviation_has_a_number_and_a_parameter():
+    lines = [line.split(" | ") for line in page("deviations.md").splitlines() if re.match(r"\| \d", line)]
+    assert [int(line[0].strip("| ")) for line in lines] == list(range(1, len(lines) + 1))
+    parameters = {line[-1].strip("` |") for line in lines}
+    assert set(BehaviourSpec.model_fields) <= parameters
