@@ -25,9 +25,12 @@ _DEMAND, _EVICT, _PREFETCH = range(3)
 
 
 class _Flow(Share):
-    """Pages of one run on the move, and the victims that make room for them."""
+    """Pages of one run on the move, and the victims that make room for them.
 
-    __slots__ = ("lane", "progress", "rank", "run", "source", "target", "victim")
+    A flow that ``follows`` takes the room that planned evictions make, no faster than they make it.
+    """
+
+    __slots__ = ("follows", "lane", "progress", "rank", "run", "source", "target", "victim")
 
     def __init__(
         self,
@@ -43,6 +46,7 @@ class _Flow(Share):
         self.lane, self.run, self.source = lane, run, source
         self.victim, self.target, self.rank = victim, target, rank
         self.progress = lane.carry
+        self.follows = False
 
 
 class _Lane:
@@ -163,9 +167,21 @@ class FluidTransfers:
         flows = [flow for site in sites for flow in self._site_flows(site)]
         if flows:
             self._topology.reset()
-            for rank in (_DEMAND, _EVICT, _PREFETCH):
+            for rank in (_DEMAND, _EVICT):
                 share_max_min([flow for flow in flows if flow.rank == rank])
+            prefetches = [flow for flow in flows if flow.rank == _PREFETCH]
+            self._limit_followers(flows, [flow for flow in prefetches if flow.follows])
+            share_max_min(prefetches)
         return flows
+
+    @staticmethod
+    def _limit_followers(flows: list[_Flow], followers: list[_Flow]) -> None:
+        """Share each GPU's rate of planned evictions among the prefetches that wait for their room."""
+        for flow in followers:
+            gpu = flow.lane.gpu
+            emptied = sum(other.rate for other in flows if other.rank == _EVICT and other.lane.gpu == gpu)
+            rivals = sum(other.lane.gpu == gpu for other in followers)
+            flow.limit = max(1, emptied // rivals)
 
     def _site_flows(self, site: _Site) -> list[_Flow]:
         flows = self._evictions(site)
@@ -186,7 +202,9 @@ class FluidTransfers:
         flows = []
         for lane, wish in site.evictions:
             if lane.queue:
-                target = wish if wish is _FLASH or self._host.free else _FLASH
+                target = self._destination(_GPU, wish)
+                if target is None:
+                    continue
                 links = self._topology.outward(site.gpu, target)
                 flows.append(_Flow(lane, _GPU, None, target, links, _EVICT))
         return flows
@@ -199,15 +217,27 @@ class FluidTransfers:
             flows.append(_Flow(lane, source, None, _NONE, links, rank))
             return
         if evicting and rank == _PREFETCH:
+            flows.append(_Flow(lane, source, None, _NONE, links, rank))
+            flows[-1].follows = True
             return
         victim = site.victims.choose(site.memory, rank == _DEMAND)
         if victim is None:
             return
-        target = _NONE
+        target: Location | None = _NONE
         if not site.victims.is_worthless(victim.tensor):
-            target = _HOST if self._host.free or source is _HOST else _FLASH
+            target = self._destination(source, _HOST)
+        if target is None:
+            return
         links = [*links, *self._topology.outward(lane.gpu, target)]
         flows.append(_Flow(lane, source, victim, target, links, rank))
+
+    def _destination(self, source: Location, wish: Location) -> Location | None:
+        """Where leaving pages find room: host memory (if wished) or flash, or what arrivals leave empty."""
+        if wish is _HOST and (self._host.free or source is _HOST):
+            return _HOST
+        if self._flash.free or source is _FLASH:
+            return _FLASH
+        return _HOST if self._host.free else None
 
     def _cycles_to_change(self, flows: list[_Flow]) -> int | None:
         """Cycles until a flow's run, its victim, or the room it uses is used up."""
@@ -220,11 +250,12 @@ class FluidTransfers:
             soonest = cycles if soonest is None else min(soonest, cycles)
             if flow.victim is not None:
                 rooms.setdefault(("victim", id(flow.victim)), (flow.victim.count, []))[1].append(flow)
-            elif flow.source is not _GPU:
+            elif flow.source is not _GPU and not flow.follows:
                 room = flow.lane.site.memory.free
                 rooms.setdefault(("gpu", flow.lane.gpu), (room, []))[1].append(flow)
-            if flow.target is _HOST and flow.source is not _HOST:
-                rooms.setdefault(("host", 0), (self._host.free, []))[1].append(flow)
+            pool = self._filled_by(flow)
+            if pool is not None:
+                rooms.setdefault((pool.name, 0), (pool.free, []))[1].append(flow)
         for room, users in rooms.values():
             cycles = self._cycles_for_all(users, room)
             soonest = cycles if soonest is None else min(soonest, cycles)
@@ -249,6 +280,8 @@ class FluidTransfers:
             flow.progress += flow.rate * cycles
             pages = self._whole_pages(flow)
             flow.progress -= pages * self._page_work
+            if flow.follows and flow.progress >= self._page_work:
+                flow.progress = 0
             if pages:
                 self._carry_out(flow, pages, start)
             flow.lane.carry = min(flow.progress, self._page_work) if flow.lane.queue else 0
@@ -261,9 +294,14 @@ class FluidTransfers:
             pages = min(pages, flow.victim.count)
         elif flow.source is not _GPU:
             pages = min(pages, flow.lane.site.memory.free)
-        if flow.target is _HOST and flow.source is not _HOST:
-            pages = min(pages, self._host.free)
-        return pages
+        pool = self._filled_by(flow)
+        return pages if pool is None else min(pages, pool.free)
+
+    def _filled_by(self, flow: _Flow) -> Pool | None:
+        """Return the pool that a flow fills: it does not where its arrivals empty what its victims fill."""
+        if flow.target is flow.source:
+            return None
+        return {_HOST: self._host, _FLASH: self._flash}.get(flow.target)
 
     def _carry_out(self, flow: _Flow, pages: int, start: int) -> None:
         memory, run, victim = flow.lane.site.memory, flow.run, flow.victim

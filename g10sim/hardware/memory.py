@@ -14,19 +14,27 @@ from g10sim.units import format_bytes
 class Pool:
     """Pages of host memory or flash, shared by all GPUs."""
 
-    __slots__ = ("capacity_pages", "free", "name", "page_bytes", "peak_used")
+    __slots__ = ("_peaks", "capacity_pages", "free", "name", "page_bytes")
 
     def __init__(self, name: str, capacity_pages: int, page_bytes: int) -> None:
         self.name = name
         self.capacity_pages = capacity_pages
         self.free = capacity_pages
         self.page_bytes = page_bytes
-        self.peak_used = 0
+        self._peaks: dict[int, int] = {}
 
     @property
     def used(self) -> int:
         """Pages in use."""
         return self.capacity_pages - self.free
+
+    def watch(self, observer: int) -> None:
+        """Begin to remember the most pages in use, for one of several observers."""
+        self._peaks[observer] = self.used
+
+    def peak(self, observer: int) -> int:
+        """Return the most pages in use since an observer began to watch."""
+        return self._peaks[observer]
 
     def take(self, count: int) -> None:
         """Fill ``count`` pages. Raises CapacityError when there are not so many."""
@@ -38,8 +46,9 @@ class Pool:
                 f"hold another {format_bytes(count * self.page_bytes)} of evicted tensors"
             )
         used = self.capacity_pages - self.free
-        if used > self.peak_used:
-            self.peak_used = used
+        for observer, peak in self._peaks.items():
+            if used > peak:
+                self._peaks[observer] = used
 
 
 class Traffic:

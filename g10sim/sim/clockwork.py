@@ -35,9 +35,11 @@ class Clockwork:
         return event
 
     def rearm(self) -> None:
-        """Set the timer anew after something was altered."""
+        """Set the timer anew after something was altered; waits go on, perhaps for another reason."""
         if not self._waiting:
             return
+        for step, _ in self._waiting.values():
+            step()
         change = self._transfers.next_change()
         if change is None:
             self._armed = None

@@ -54,7 +54,7 @@ class Ledger:
         """Start the books of an iteration."""
         memory = self._memory
         memory.peak_used = memory.used
-        memory.host_pool.peak_used = memory.host_pool.used
+        memory.host_pool.watch(self._job)
         self._start, self._before = now, memory.traffic.snapshot()
         self._compute = self._overlap = self._in_flight = 0
         self._stalls: dict[StallReason, int] = {}
@@ -129,7 +129,7 @@ class Ledger:
             gpu_to_host_bytes=host_out * page,
             page_faults=faults,
             peak_gpu_bytes=memory.peak_used * page,
-            peak_host_bytes=memory.host_pool.peak_used * page,
+            peak_host_bytes=memory.host_pool.peak(self._job) * page,
         )
         self._recorder.iteration(record)
         if self._checker is not None:

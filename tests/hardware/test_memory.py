@@ -24,11 +24,12 @@ def where(memory, tensor):
 
 def test_pool_refuses_more_than_it_holds_and_stays_as_it_was():
     pool = Pool("host memory", 10, 4096)
+    pool.watch(0)
     pool.take(7)
     with pytest.raises(CapacityError) as error:
         pool.take(4)
     assert str(error.value) == "host memory is full: its 40 KiB cannot hold another 16 KiB of evicted tensors"
-    assert (pool.free, pool.used, pool.peak_used) == (3, 7, 7)
+    assert (pool.free, pool.used, pool.peak(0)) == (3, 7, 7)
 
 
 def test_tensors_without_contents_are_nowhere():

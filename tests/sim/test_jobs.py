@@ -77,9 +77,6 @@ def test_two_gpus_slow_each_other_only_on_a_shared_uplink(uplink, cycles):
     assert spans(records) == {(0, 0): (0, cycles), (1, 0): (0, cycles)}
 
 
-@pytest.mark.xfail(
-    strict=True, reason="a waiting kernel's reason is not looked at again when another job starts"
-)
 def test_waiting_behind_another_gpu_is_contention():
     system = machine(
         gpus=2, read="2 GB/s", fault="0 us", flash_latency="0 us", shared=[("uplink", (0, 1), "1 GB/s")]
@@ -118,7 +115,6 @@ def test_job_leaves_nothing_behind():
     assert all(r.host_bytes <= 4000 for r in after)
 
 
-@pytest.mark.xfail(strict=True, reason="a job that starts an iteration resets the peak for all")
 def test_peak_host_memory_of_one_job_survives_the_start_of_another():
     # Job 0 fills four host pages in its first half and takes them back; job 1 starts in between.
     first = trace_of(
@@ -159,7 +155,9 @@ def test_plan_must_have_one_entry_per_job():
         def plan(self, workload, system, behaviour):
             return (None,)
 
-    with pytest.raises(PolicyError, match=r"^policy 'short': plan returned 1 plans; allowed: one per job, 2$"):
+    with pytest.raises(
+        PolicyError, match=r"^policy 'short': plan returned 1 plans; allowed: one per job, 2$"
+    ):
         simulate_jobs([Job(reader()), Job(reader())], machine(), Short())
 
 
