@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Container
 
 # An arrival joins a run of its own tensor among the last few, so that interleaved arrivals of several
-# tensors make few runs. Joining any but the last run moves pages past at most this many others.
+# tensors make few runs. Joining any but the last run moves pages past at most this many others. The oldest
+# run takes nothing in: pages that push out pages of their own tensor would come next again, for ever.
 MERGE_PAGES = 4096
 _MERGE_DEPTH = 4
 _COMPACT_AT = 8192
@@ -48,7 +49,7 @@ class Recency:
         for i in range(last, max(last - _MERGE_DEPTH, self._head - 1), -1):
             run = runs[i]
             if run.tensor == tensor:
-                fits = i == last or run.count + count <= MERGE_PAGES
+                fits = i == last or (i > self._head and run.count + count <= MERGE_PAGES)
                 if run.count and fits and run is not self._scanned:
                     run.count += count
                     return

@@ -47,8 +47,23 @@ def test_interleaved_arrivals_join_up_to_the_merge_bound():
 
 
 def test_arrival_does_not_join_across_more_than_the_merge_bound():
-    assert drain(filled((0, 1), (1, MERGE_PAGES + 1), (0, 1))) == [(0, 1), (1, MERGE_PAGES + 1), (0, 1)]
-    assert drain(filled((0, 1), (1, MERGE_PAGES), (0, 1))) == [(0, 2), (1, MERGE_PAGES)]
+    first = [(9, 1), (0, 1)]
+    far = [(1, MERGE_PAGES + 1), (0, 1)]
+    assert drain(filled(*first, *far)) == [*first, *far]
+    assert drain(filled(*first, (1, MERGE_PAGES), (0, 1))) == [(9, 1), (0, 2), (1, MERGE_PAGES)]
+
+
+def test_arrival_joins_the_oldest_run_only_when_there_is_no_other():
+    assert drain(filled((0, 1), (1, 1), (0, 1))) == [(0, 1), (1, 1), (0, 1)]
+    # Pages that push out others of their tensor must not come next again: the order has to turn.
+    recency = filled((0, 3), (1, 1))
+    left = []
+    for _ in range(4):
+        victim = recency.oldest()
+        recency.append(0, 1)
+        victim.count -= 1
+        left.append(victim.tensor)
+    assert left == [0, 0, 0, 1]
 
 
 def test_arrival_does_not_join_a_run_that_was_used_up():
