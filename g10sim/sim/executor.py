@@ -211,7 +211,7 @@ class JobRun:
         missing = sum(memory.moving[tensor] for tensor in kernel.tensors)
         return (
             f"kernel {kernel.id} ({kernel.name}) waits for ever for "
-            f"{format_bytes(missing * memory.page_bytes)}: nothing can leave the GPU; host memory has "
+            f"{format_bytes(missing * memory.page_bytes)}: nothing moves any more; host memory has "
             f"{format_bytes(memory.host_pool.free * memory.page_bytes)} free, the SSD "
             f"{format_bytes(memory.flash_pool.free * memory.page_bytes)}"
         )
