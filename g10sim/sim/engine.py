@@ -34,7 +34,7 @@ def run(
     record: Collection[str] = (),
     check: bool = False,
 ) -> RunRecords:
-    """Simulate a workload on a system under a policy.
+    """Simulate a workload on a system under a policy, which plans for unvaried kernel times.
 
     ``record`` names what to keep beside iterations: kernels, migrations, memory, or timeline for all.
     With ``check`` every invariant is tested while time passes. Raises UnsupportedError when the policy
@@ -46,7 +46,7 @@ def run(
             raise ConfigError(
                 f"workload.jobs[{number}].gpu: found {job.gpu}; allowed: 0 to {system.gpu.count - 1}"
             )
-    plans = _plan(workload, system, policy, behaviour)
+    plans = _plan(workload.as_planned(), system, policy, behaviour)
     if len(plans) != len(workload.jobs):
         raise PolicyError(
             f"policy '{policy.name}': plan returned {len(plans)} plans; allowed: one per job, "
@@ -90,7 +90,7 @@ class _Simulation:
         checker = Checker(streams_working_set=behaviour.running_tensors == "evictable") if check else None
         self._machine = Machine(self._env, system, behaviour, transfers, recorder, checker)
         self._jobs = [
-            JobRun(number, job, self._memory(job), policy, plan, self._machine)
+            JobRun(number, job, workload.executed(number), self._memory(job), policy, plan, self._machine)
             for number, (job, plan) in enumerate(zip(workload.jobs, plans, strict=True))
         ]
 

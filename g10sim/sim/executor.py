@@ -39,12 +39,17 @@ def released_after(trace: Trace) -> list[tuple[int, ...]]:
 
 
 class JobRun:
-    """One job on its GPU, as a SimPy process."""
+    """One job on its GPU, as a SimPy process.
+
+    ``executed`` is the job's trace with the kernel times that it really takes; all decisions are made by
+    those of the job.
+    """
 
     def __init__(
         self,
         number: int,
         job: Job,
+        executed: Trace,
         memory: GpuMemory,
         policy: Policy,
         plan: MigrationPlan | None,
@@ -52,11 +57,11 @@ class JobRun:
     ) -> None:
         trace, behaviour = job.trace, machine.behaviour
         check_working_sets(trace, memory)
-        self.job = job
+        self.job, self._executed = job, executed
         self._memory, self._policy, self._machine = memory, policy, machine
         self._transfers, self._behaviour = machine.transfers, behaviour
         self._migrator = Migrator(trace, memory, policy, behaviour)
-        self._charge = FaultCharge(trace, machine.system, behaviour)
+        self._charge = FaultCharge(executed, machine.system, behaviour)
         self._view = View(number, job.gpu, trace, memory, lambda: machine.now)
         self._ledger = Ledger(
             number,
@@ -68,7 +73,7 @@ class JobRun:
         )
         self._moves = moves_by_kernel(plan, trace)
         clock = machine.system.gpu.clock
-        self._durations = [trace.duration_cycles(kernel, clock) for kernel in trace.kernels]
+        self._durations = [executed.duration_cycles(kernel, clock) for kernel in executed.kernels]
         self._tensors = [kernel.tensors for kernel in trace.kernels]
         self._needed = [frozenset(tensors) for tensors in self._tensors]
         releases = behaviour.dead_tensors == "released" and not policy.unlimited_memory
@@ -99,7 +104,7 @@ class JobRun:
 
     def _iterate(self, iteration: int) -> Generator[Event, Any, None]:
         self._ledger.open_iteration(self._machine.now)
-        for kernel in self.job.trace.kernels:
+        for kernel in self._executed.kernels:
             moves = self._moves[kernel.id]
             if kernel.id == 0 and iteration > 0:
                 moves = self._moves[-1] + moves
