@@ -12,7 +12,7 @@ from pydantic import Field, field_validator, model_validator
 from g10sim.config.data import data_path, find_file
 from g10sim.config.document import load_document
 from g10sim.config.presets import validated
-from g10sim.config.quantities import Bytes, ComputeRate, Duration, Rate, Spec
+from g10sim.config.quantities import ComputeRate, Duration, PositiveBytes, PositiveRate, Spec
 from g10sim.errors import ConfigError
 from g10sim.registry import choices_text, nearest
 from g10sim.units import PICOSECONDS_PER_SECOND
@@ -68,8 +68,8 @@ class GpuTimingSpec(Spec):
 
     name: str = Field(min_length=1)
     description: str = ""
-    memory: Bytes = Field(description="HBM, to tell by how much a trace oversubscribes it")
-    memory_bandwidth: Rate = Field(description="of the HBM")
+    memory: PositiveBytes = Field(description="HBM, to tell by how much a trace oversubscribes it")
+    memory_bandwidth: PositiveRate = Field(description="of the HBM")
     launch_overhead: Duration = Field(description="added to the time of every kernel")
     peak: dict[NumberFormat, ComputeRate] = Field(min_length=1, description="dense FLOP/s by number format")
     compute_efficiency: dict[OperatorClass, _Share] = Field(description="share of peak by operator class")
@@ -77,13 +77,6 @@ class GpuTimingSpec(Spec):
         description="share of memory_bandwidth by class"
     )
     sources: dict[str, str] = Field(description="where each number comes from, by dotted key")
-
-    @field_validator("memory", "memory_bandwidth")
-    @classmethod
-    def _positive(cls, value: int) -> int:
-        if value == 0:
-            raise ValueError("found 0; allowed: more than zero")
-        return value
 
     @field_validator("peak")
     @classmethod

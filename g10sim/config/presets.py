@@ -14,6 +14,7 @@ from g10sim.config.document import Document, KeyPath, load_document, merge
 from g10sim.config.problems import describe
 from g10sim.config.quantities import Spec
 from g10sim.config.system import SystemSpec
+from g10sim.config.variation import VariationSpec
 from g10sim.errors import ConfigError
 from g10sim.registry import choices_text, nearest
 
@@ -51,6 +52,14 @@ def load_behaviour(spec: str | Mapping[str, Any] | BehaviourSpec | None) -> Beha
     document = Document({"compat": spec}, "")
     data = behaviour_data(spec, document, ("compat",))
     return validated(BehaviourSpec, data, document, ("compat",))
+
+
+def load_variation(spec: Mapping[str, Any] | VariationSpec | None) -> VariationSpec | None:
+    """Make a variation of kernel times from a mapping; None stays None. Raises ConfigError."""
+    if spec is None or isinstance(spec, VariationSpec):
+        return spec
+    document = Document({"variation": spec}, "")
+    return validated(VariationSpec, spec, document, ("variation",))
 
 
 def system_data(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, PlainSerializer, WithJsonSchema
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, PlainSerializer, WithJsonSchema
 
 from g10sim import units
 
@@ -23,8 +23,18 @@ def _quantity(
     return BeforeValidator(parse), PlainSerializer(write), WithJsonSchema(schema)
 
 
+def _above_zero(value: int) -> int:
+    if value == 0:
+        raise ValueError("found 0; allowed: more than zero")
+    return value
+
+
 Bytes = Annotated[int, *_quantity(units.parse_bytes, units.format_bytes, "40 GiB")]
 Rate = Annotated[int, *_quantity(units.parse_rate, units.format_rate, "15.754 GB/s")]
 Duration = Annotated[int, *_quantity(units.parse_duration, units.format_duration, "45 us")]
 Frequency = Annotated[int, *_quantity(units.parse_frequency, units.format_frequency, "1.2 GHz")]
 ComputeRate = Annotated[int, *_quantity(units.parse_compute_rate, units.format_compute_rate, "19.5 TFLOP/s")]
+
+PositiveBytes = Annotated[Bytes, AfterValidator(_above_zero)]
+PositiveRate = Annotated[Rate, AfterValidator(_above_zero)]
+PositiveFrequency = Annotated[Frequency, AfterValidator(_above_zero)]

@@ -4,11 +4,20 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, ConfigDict, Field, field_validator, model_validator
+from pydantic import (
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainValidator,
+    WithJsonSchema,
+    field_validator,
+    model_validator,
+)
 
 from g10sim.config.behaviour import BehaviourSpec
 from g10sim.config.quantities import Duration, Spec
 from g10sim.config.system import SystemSpec
+from g10sim.config.variation import VariationSpec
 
 Table = Literal["summary", "kernels", "migrations", "memory", "timeline"]
 
@@ -21,6 +30,32 @@ def _named(value: object) -> object:
     return {"name": value} if isinstance(value, str) else value
 
 
+def _checked_seeds(value: object) -> int | tuple[int, ...]:
+    several = isinstance(value, (list, tuple))
+    seeds: tuple[Any, ...] = tuple(value) if isinstance(value, (list, tuple)) else (value,)
+    for position, seed in enumerate(seeds):
+        if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
+            raise ValueError(f"found {seed!r}; allowed: a whole number from 0, or a list of them")
+        if seed in seeds[:position]:
+            raise ValueError(f"found {seed} twice; allowed: every seed once")
+    if not seeds:
+        raise ValueError("found an empty list; allowed: at least one entry")
+    return seeds if several else seeds[0]
+
+
+_SEED_SCHEMA = {"type": "integer", "minimum": 0}
+Seeds = Annotated[
+    int | tuple[int, ...],
+    PlainValidator(_checked_seeds),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                _SEED_SCHEMA,
+                {"type": "array", "items": _SEED_SCHEMA, "minItems": 1, "uniqueItems": True},
+            ]
+        }
+    ),
+]
 Iterations = Annotated[int, Field(strict=True, ge=1, le=10_000, description="how often the trace is run")]
 
 
@@ -46,6 +81,9 @@ class WorkloadSpec(Spec):
     )
     iterations: Iterations = 2
     jobs: tuple[JobSpec, ...] = Field(default=(), description="jobs of one run, together on the machine")
+    variation: VariationSpec | None = Field(
+        default=None, description="random factors on kernel times, unknown to the policies"
+    )
 
     @model_validator(mode="after")
     def _one_kind(self) -> WorkloadSpec:
@@ -82,7 +120,9 @@ class RunConfig(Spec):
     sweep: dict[str, tuple[Any, ...]] = Field(
         default_factory=dict, description="values of dotted keys; every combination is run"
     )
-    seed: int = Field(default=0, strict=True, ge=0, description="seed of everything random")
+    seed: Seeds = Field(
+        default=0, description="seed of everything random; of several, each gives a row of its own"
+    )
     record: tuple[Table, ...] = Field(default=("summary",), description="tables to write")
     compat: BehaviourSpec = Field(
         default_factory=BehaviourSpec,
@@ -115,6 +155,11 @@ class RunConfig(Spec):
                     f"{self.system.gpu.count - 1} (system.gpu.count is {self.system.gpu.count})"
                 )
         return self
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        """All seeds, also of one."""
+        return self.seed if isinstance(self.seed, tuple) else (self.seed,)
 
     @property
     def tables(self) -> tuple[str, ...]:

@@ -4,9 +4,16 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, model_validator
 
-from g10sim.config.quantities import Bytes, Duration, Frequency, Rate, Spec
+from g10sim.config.quantities import (
+    Bytes,
+    Duration,
+    PositiveBytes,
+    PositiveFrequency,
+    PositiveRate,
+    Spec,
+)
 from g10sim.units import parse_bytes
 
 
@@ -18,22 +25,15 @@ class GpuSpec(Spec):
     """
 
     count: int = Field(default=1, strict=True, ge=1, le=1024, description="number of GPUs")
-    memory: Bytes = Field(description="HBM of one GPU")
-    clock: Frequency = Field(description="clock of the simulated cycles")
-    page_size: Bytes = Field(
+    memory: PositiveBytes = Field(description="HBM of one GPU")
+    clock: PositiveFrequency = Field(description="clock of the simulated cycles")
+    page_size: PositiveBytes = Field(
         default=parse_bytes("4 KiB"),
         validate_default=False,
         json_schema_extra={"default": "4 KiB"},
         description="page of the unified memory",
     )
-    allocation_rate: Rate = Field(description="speed of mapping new pages")
-
-    @field_validator("memory", "clock", "page_size", "allocation_rate")
-    @classmethod
-    def _positive(cls, value: int) -> int:
-        if value == 0:
-            raise ValueError("found 0; allowed: more than zero")
-        return value
+    allocation_rate: PositiveRate = Field(description="speed of mapping new pages")
 
 
 class HostSpec(Spec):
@@ -47,16 +47,9 @@ class SsdSpec(Spec):
 
     model: Literal["link"] = Field(default="link", description="fidelity of the flash model")
     capacity: Bytes = Field(description="flash space for tensors")
-    read_bandwidth: Rate = Field(description="from the SSD")
-    write_bandwidth: Rate = Field(description="to the SSD")
+    read_bandwidth: PositiveRate = Field(description="from the SSD")
+    write_bandwidth: PositiveRate = Field(description="to the SSD")
     latency: Duration = Field(description="of one access")
-
-    @field_validator("read_bandwidth", "write_bandwidth")
-    @classmethod
-    def _positive(cls, value: int) -> int:
-        if value == 0:
-            raise ValueError("found 0; allowed: more than zero")
-        return value
 
 
 class SharedLinkSpec(Spec):
@@ -66,47 +59,26 @@ class SharedLinkSpec(Spec):
     gpus: tuple[Annotated[int, Field(strict=True)], ...] = Field(
         min_length=1, description="GPUs whose traffic crosses it"
     )
-    bandwidth: Rate = Field(description="in each direction")
-
-    @field_validator("bandwidth")
-    @classmethod
-    def _positive(cls, value: int) -> int:
-        if value == 0:
-            raise ValueError("found 0; allowed: more than zero")
-        return value
+    bandwidth: PositiveRate = Field(description="in each direction")
 
 
 class PcieSpec(Spec):
     """The tree of PCIe links: every GPU's own link and the links that GPUs share."""
 
-    bandwidth: Rate = Field(description="of each GPU's own link, in each direction")
+    bandwidth: PositiveRate = Field(description="of each GPU's own link, in each direction")
     shared: tuple[SharedLinkSpec, ...] = Field(default=(), description="links that GPUs share")
-
-    @field_validator("bandwidth")
-    @classmethod
-    def _positive(cls, value: int) -> int:
-        if value == 0:
-            raise ValueError("found 0; allowed: more than zero")
-        return value
 
 
 class PageFaultSpec(Spec):
     """Demand paging: the GPU waits ``latency`` for each group of at most ``group`` bytes of one tensor."""
 
     latency: Duration = Field(description="of handling one group of faults")
-    group: Bytes = Field(
+    group: PositiveBytes = Field(
         default=parse_bytes("2 MiB"),
         validate_default=False,
         json_schema_extra={"default": "2 MiB"},
         description="most bytes that one handling brings in",
     )
-
-    @field_validator("group")
-    @classmethod
-    def _positive(cls, value: int) -> int:
-        if value == 0:
-            raise ValueError("found 0; allowed: more than zero")
-        return value
 
 
 class SystemSpec(Spec):
