@@ -13,8 +13,9 @@ import pandas as pd
 from g10sim.config.behaviour import BehaviourSpec
 from g10sim.config.document import Document
 from g10sim.config.load import load_run, with_settings
-from g10sim.config.presets import load_behaviour, load_system
+from g10sim.config.presets import load_behaviour, load_system, load_variation
 from g10sim.config.system import SystemSpec
+from g10sim.config.variation import VariationSpec
 from g10sim.errors import ConfigError
 from g10sim.experiment.cells import make_policy
 from g10sim.experiment.execution import simulate as simulate_workload
@@ -94,12 +95,15 @@ def simulate(
     *,
     iterations: int = 2,
     compat: BehaviourSpec | str | Mapping[str, Any] | None = None,
+    variation: VariationSpec | Mapping[str, Any] | None = None,
     seed: int = 0,
     record: Iterable[str] = ("summary",),
     check: bool = False,
 ) -> Result:
     """Simulate a trace (a Trace, a file, or a Workload of jobs) on a system under a policy.
 
+    ``variation``, such as ``{"distribution": "uniform", "magnitude": 0.1}``, multiplies kernel times by
+    random factors, decided by ``seed``, that the policy does not know; without it a Workload keeps its own.
     ``record`` names tables to keep beside the summary: kernels, migrations, memory. ``check`` tests every
     invariant on the way. Raises UnsupportedError when the policy cannot run the workload, and other
     errors of :mod:`g10sim.errors` for bad input.
@@ -110,12 +114,15 @@ def simulate(
             raise ConfigError(
                 f"record: found {table!r}{nearest(str(table), _RECORDS)}; allowed: {choices_text(_RECORDS)}"
             )
-    if isinstance(iterations, bool) or not isinstance(iterations, int) or iterations < 1:
-        raise ConfigError(f"iterations: found {iterations!r}; allowed: a whole number from 1")
+    for key, number, least in (("iterations", iterations, 1), ("seed", seed, 0)):
+        if isinstance(number, bool) or not isinstance(number, int) or number < least:
+            raise ConfigError(f"{key}: found {number!r}; allowed: a whole number from {least}")
     machine = load_system(system)
     if not isinstance(policy, Policy):
         policy = make_policy({"name": policy} if isinstance(policy, str) else policy, seed)
     workload = _workload(trace, iterations)
+    if variation is not None:
+        workload = Workload(workload.jobs, load_variation(variation), seed)
     wanted = tuple(table for table in tables if table != "summary")
     records, rows = simulate_workload(
         workload, machine, policy, load_behaviour(compat), tables=wanted, check=check

@@ -8,7 +8,6 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
-    PlainValidator,
     WithJsonSchema,
     field_validator,
     model_validator,
@@ -46,7 +45,7 @@ def _checked_seeds(value: object) -> int | tuple[int, ...]:
 _SEED_SCHEMA = {"type": "integer", "minimum": 0}
 Seeds = Annotated[
     int | tuple[int, ...],
-    PlainValidator(_checked_seeds),
+    BeforeValidator(_checked_seeds),
     WithJsonSchema(
         {
             "anyOf": [

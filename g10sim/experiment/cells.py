@@ -14,6 +14,7 @@ from typing import Any
 import g10sim
 from g10sim.config.behaviour import BehaviourSpec
 from g10sim.config.system import SystemSpec
+from g10sim.config.variation import VariationSpec
 from g10sim.errors import G10SimError, PolicyError
 from g10sim.policies import registry
 from g10sim.policies.base import Policy
@@ -66,6 +67,7 @@ class Cell:
     policy: Mapping[str, Any]
     reference_plan: str | None = None
     swept: Mapping[str, str] = field(default_factory=dict)
+    variation: VariationSpec | None = None
     seed: int = 0
     tables: tuple[str, ...] = ()
     check: bool = False
@@ -83,17 +85,16 @@ class Cell:
     def workload(self) -> Workload:
         """Load the traces. Raises TraceError."""
         clock = self.system.gpu.clock
-        return Workload(
-            tuple(
-                Job(
-                    load_trace(job.trace.path),
-                    job.gpu,
-                    duration_to_cycles(job.arrival_picoseconds, clock),
-                    job.iterations,
-                )
-                for job in self.jobs
+        jobs = tuple(
+            Job(
+                load_trace(job.trace.path),
+                job.gpu,
+                duration_to_cycles(job.arrival_picoseconds, clock),
+                job.iterations,
             )
+            for job in self.jobs
         )
+        return Workload(jobs, self.variation, self.seed)
 
     def make_policy(self) -> Policy:
         """Make a fresh policy. Raises PolicyError or ConfigError."""
@@ -113,6 +114,7 @@ class Cell:
             "policy": {parameter: _contents(parameter, value) for parameter, value in self.policy.items()},
             "reference plan": "" if self.reference_plan is None else _file_hash(Path(self.reference_plan)),
             "plug-in": plugin_hash(self.policy["name"]),
+            "variation": None if self.variation is None else self.variation.model_dump(),
             "seed": self.seed,
             "tables": sorted(self.tables),
             "check": self.check,

@@ -37,8 +37,8 @@ class Experiment:
 def expand(document: Document, *, check: bool = False) -> Experiment:
     """Check a configuration with every combination of swept values and list its cells.
 
-    Order: traces, then combinations (the last key varies fastest), then policies. A swept parameter of
-    one policy leaves the others' cells alone. Raises ConfigError, PolicyError or TraceError.
+    Order: traces, then combinations (the last key varies fastest), then policies, then seeds. A swept
+    parameter of one policy leaves the others' cells alone. Raises ConfigError, PolicyError or TraceError.
     """
     config = run_config(document)
     policies = _Policies()
@@ -56,13 +56,15 @@ def expand(document: Document, *, check: bool = False) -> Experiment:
             behaviour=combination.config.compat,
             policy=combination.policies[number],
             swept=combination.swept_for(number),
-            seed=combination.config.seed,
+            variation=combination.config.workload.variation,
+            seed=seed,
             tables=config.tables,
             check=check,
             one_job=not config.workload.jobs,
         )
         for position in range(workloads.count)
         for combination, number in entries
+        for seed in combination.config.seeds
     )
     return Experiment(config, tuple(replace(cell, index=index) for index, cell in enumerate(cells)))
 
@@ -131,7 +133,8 @@ class _Combination:
             if key.endswith(FILE_PARAMETER_SUFFIX) and isinstance(value, str):
                 mapping[key] = self._found(number, key, value)
         try:
-            policies.check(mapping, self.config.seed)
+            for seed in self.config.seeds:
+                policies.check(mapping, seed)
         except (ConfigError, PolicyError) as error:
             raise self._document.error(_blamed(number, mapping, str(error)), str(error)) from error
         return mapping

@@ -144,6 +144,8 @@ def _resolved(experiment: Experiment, directory: Path) -> dict[str, Any]:
     workload = config.workload.model_dump(mode="json")
     for key in ("trace", "iterations") if config.workload.jobs else ("jobs",):
         workload.pop(key)
+    if config.workload.variation is None:
+        workload.pop("variation")
     if not config.workload.jobs:
         workload["trace"] = list(dict.fromkeys(cell.jobs[0].trace.name for cell in experiment.cells))
     policies = [policy.as_mapping() for policy in config.policies]
@@ -151,7 +153,7 @@ def _resolved(experiment: Experiment, directory: Path) -> dict[str, Any]:
     return {**head, "policies": policies, **resolved, "output": str(directory)}
 
 
-def _provenance(cells: Iterable[Cell], seed: int) -> dict[str, Any]:
+def _provenance(cells: Iterable[Cell], seed: int | tuple[int, ...]) -> dict[str, Any]:
     traces = {job.trace.name: job.trace for cell in cells for job in cell.jobs}
     return {
         "g10sim": g10sim.__version__,

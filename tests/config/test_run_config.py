@@ -72,6 +72,19 @@ def test_jobs():
 BASE = "workload:\n  trace: a.g10t\nsystem: h100-80g-pcie5-nvme\npolicies: [ideal]\n"
 
 
+def varied(variation):
+    return BASE.replace("a.g10t", f"a.g10t\n  variation: {variation}")
+
+
+def test_variation_and_several_seeds():
+    run = config(varied("{distribution: normal, magnitude: 0.1}") + "seed: [3, 1]\n")
+    assert (run.workload.variation.distribution, run.workload.variation.magnitude) == ("normal", 0.1)
+    assert run.seeds == (3, 1)
+    again = RunConfig.model_validate(yaml.safe_load(yaml.safe_dump(run.model_dump(mode="json"))))
+    assert again == run
+    assert config(varied("{magnitude: 0}")).workload.variation.distribution == "uniform"
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -113,8 +126,34 @@ BASE = "workload:\n  trace: a.g10t\nsystem: h100-80g-pcie5-nvme\npolicies: [idea
             BASE + "record: [kernel]\n",
             r"^run.yaml:5: record.0: found 'kernel' \(did you mean 'kernels'\?\); allowed: kernels, ",
         ),
-        (BASE + "seed: -1\n", r"^run.yaml:5: seed: found -1; allowed: greater than or equal to 0"),
-        (BASE + "seed: true\n", r"^run.yaml:5: seed: found True; allowed: a valid integer"),
+        (BASE + "seed: -1\n", r"^run.yaml:5: seed: found -1; allowed: a whole number from 0, or a list"),
+        (BASE + "seed: true\n", r"^run.yaml:5: seed: found True; allowed: a whole number from 0"),
+        (BASE + "seed: [0, 1.5]\n", r"^run.yaml:5: seed: found 1.5; allowed: a whole number from 0"),
+        (BASE + "seed: [2, 1, 2]\n", r"^run.yaml:5: seed: found 2 twice; allowed: every seed once"),
+        (BASE + "seed: []\n", r"^run.yaml:5: seed: found an empty list; allowed: at least one entry"),
+        (
+            varied("{distribution: gauss, magnitude: 0.1}"),
+            r"^run.yaml:3: workload.variation.distribution: found 'gauss'; allowed: normal, uniform",
+        ),
+        (
+            varied("{magnitude: 1.0}"),
+            r"^run.yaml:3: workload.variation.magnitude: found 1.0; allowed: less than 1",
+        ),
+        (
+            varied("{distribution: normal, magnitude: -0.1}"),
+            r"^run.yaml:3: workload.variation.magnitude: found -0.1; allowed: greater than or equal to 0",
+        ),
+        (varied("{magnitude: .nan}"), r"^run.yaml:3: workload.variation.magnitude: found nan; allowed: "),
+        (varied("{magnitude: '0.1'}"), r"^run.yaml:3: workload.variation.magnitude: found '0.1'; allowed: "),
+        (
+            varied("{distribution: normal}"),
+            r"^run.yaml:3: workload.variation.magnitude: found nothing .*; allowed: how far the factors",
+        ),
+        (
+            varied("{magnitud: 0.1}"),
+            r"^run.yaml:3: workload.variation.magnitud: found an unknown key \(did you mean 'magnitude'\?\)",
+        ),
+        (varied("0.1"), r"^run.yaml:3: workload.variation: found 0.1; allowed: a mapping with the keys dis"),
         (BASE + "compat: gpu\n", r"^run.yaml:5: compat: found unknown preset 'gpu' \(did you mean 'gpg'\?\)"),
         (
             BASE + "compat:\n  recency: used\n",
@@ -187,7 +226,7 @@ def test_settings_open_short_forms():
         ("=1", r"^--set =1: found no 'key=value'"),
         ("seed=[1", r"^--set seed=\[1: .*allowed: valid YAML"),
         ("sed=1", r"^--set sed=1: sed: found an unknown key \(did you mean 'seed'\?\)"),
-        ("seed=x", r"^--set seed=x: seed: found 'x'; allowed: a valid integer"),
+        ("seed=x", r"^--set seed=x: seed: found 'x'; allowed: a whole number from 0"),
         ("seed.x=1", r"^--set seed.x=1: seed: found 0; allowed: a mapping with the key 'x'"),
         (
             "policies.5=x",
@@ -224,7 +263,8 @@ def check_schema(data):
 
 def test_the_json_schema_is_valid_and_accepts_what_the_loader_accepts():
     Draft202012Validator.check_schema(run_schema())
-    for text in (WHOLE, BASE, JOBS.replace(": ideal", ": [ideal]")):
+    several = varied("{magnitude: 0.1}") + "seed: [0, 1]\n"
+    for text in (WHOLE, BASE, several, JOBS.replace(": ideal", ": [ideal]")):
         assert check_schema(yaml.safe_load(text)) == []
     for path in data_path("configs").glob("*.yaml"):
         assert check_schema(yaml.safe_load(path.read_text())) == []
@@ -242,6 +282,10 @@ def test_the_json_schema_accepts_a_resolved_configuration():
     [
         {"polices": []},
         {"seed": "0"},
+        {"seed": [0, -1]},
+        {"seed": []},
+        {"workload": {"trace": "x", "variation": {"magnitude": 1}}},
+        {"workload": {"trace": "x", "variation": {"distribution": "gauss", "magnitude": 0.1}}},
         {"record": ["kernel"]},
         {"system": {"preset": "x", "host": {"memry": "1 B"}}},
     ],
