@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
+import pandas as pd
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -19,6 +20,8 @@ from g10sim.errors import ConfigError
 from g10sim.experiment.cells import Cell
 from g10sim.experiment.execution import OK, CellResult
 from g10sim.experiment.run import Outcome, run_experiment
+from g10sim.stats.seeds import over_seeds
+from g10sim.stats.summary import METRIC_COLUMNS
 
 
 def run(
@@ -103,31 +106,52 @@ class CellProgress:
         self._progress.update(self._task, advance=1, description=f"{cell.label} {result.status}")
 
 
+_FIGURES = {
+    "time\n(ms)": (",.1f", ",.1f"),
+    "of\nideal": (".1%", ".2%"),
+    "stall": (".1%", ".2%"),
+    "moved\n(GB)": (",.1f", ",.1f"),
+    "page\nfaults": (",.0f", ",.0f"),
+}
+"""Columns of the table, and how a figure of one seed and one of several are written."""
+
+
 def _show(outcome: Outcome) -> None:
-    swept = [key for key in outcome.cells[0].swept if key in outcome.columns]
-    names = {"trace": [Path(row["trace"]).stem for row in outcome.rows]}
-    names |= {key: [str(row[key]) for row in outcome.rows] for key in ("policy", *swept, "status")}
+    rows = [{**row, **_figures(row)} for row in outcome.rows]
+    title, hidden = outcome.cells[0].name, ""
+    if len({row["seed"] for row in rows}) > 1:
+        rows = _averaged(rows, outcome)
+        title += f": mean of {max(row['seeds'] for row in rows)} seeds, ± 95% confidence interval"
+        hidden = "seed"
+    swept = [key for key in outcome.cells[0].swept if key in outcome.columns and key != hidden]
+    names = {"trace": [Path(row["trace"]).stem for row in rows]}
+    names |= {key: [str(row[key]) for row in rows] for key in ("policy", *swept, "status")}
     for key in ("trace", "status"):
         if set(names[key]) == {OK} or (key == "trace" and len(set(names[key])) == 1):
             del names[key]
-    show_table(
-        list(names),
-        ("time\n(ms)", "of\nideal", "stall", "moved\n(GB)", "page\nfaults"),
-        zip(*names.values(), *zip(*map(_figures, outcome.rows), strict=True), strict=True),
-        title=outcome.cells[0].name,
-    )
+    texts = zip(*([_text(row, figure) for figure in _FIGURES] for row in rows), strict=True)
+    show_table(list(names), tuple(_FIGURES), zip(*names.values(), *texts, strict=True), title=title)
 
 
-def _figures(row: dict[str, object]) -> tuple[str, ...]:
+def _averaged(rows: list[dict[str, Any]], outcome: Outcome) -> list[dict[str, Any]]:
+    names = [column for column in outcome.columns if column not in METRIC_COLUMNS]
+    table = over_seeds(pd.DataFrame(rows, columns=[*names, *_FIGURES]), tuple(_FIGURES))
+    return [{str(key): value for key, value in row.items()} for row in table.to_dict("records")]
+
+
+def _text(row: dict[str, Any], figure: str) -> str:
     if row["status"] != OK:
-        return ("",) * 5
-    number = {key: value for key, value in row.items() if isinstance(value, (int, float))}
-    moved = sum(number[f"{way}_bytes"] for way in ("ssd_to_gpu", "gpu_to_ssd", "host_to_gpu", "gpu_to_host"))
-    stall = number["stall_cycles"] / number["exec_cycles"] if number["exec_cycles"] else 0.0
-    return (
-        f"{number['exec_ms']:,.1f}",
-        f"{number['performance']:.1%}",
-        f"{stall:.1%}",
-        f"{moved / 1e9:,.1f}",
-        f"{number['page_faults']:,}",
-    )
+        return ""
+    alone, several = _FIGURES[figure]
+    if "seeds" not in row:
+        return format(row[figure], alone)
+    return f"{row[figure]:{several}} ± {row[f'{figure}_interval']:{several}}"
+
+
+def _figures(row: dict[str, Any]) -> dict[str, float]:
+    if row["status"] != OK:
+        return {}
+    moved = sum(row[f"{way}_bytes"] for way in ("ssd_to_gpu", "gpu_to_ssd", "host_to_gpu", "gpu_to_host"))
+    stall = row["stall_cycles"] / row["exec_cycles"] if row["exec_cycles"] else 0.0
+    values = (row["exec_ms"], row["performance"], stall, moved / 1e9, row["page_faults"])
+    return dict(zip(_FIGURES, values, strict=True))

@@ -19,6 +19,7 @@ from g10sim.experiment.expand import Experiment, expand
 from g10sim.experiment.results import result_columns, result_rows, write_csv, write_json, write_yaml
 from g10sim.experiment.store import CellStore
 from g10sim.experiment.workers import Crash, run_in_processes
+from g10sim.stats.seeds import over_seeds
 
 Progress = Callable[[Cell, CellResult], None]
 
@@ -47,6 +48,11 @@ class Outcome:
     def table(self) -> pd.DataFrame:
         """The rows of results.csv as a DataFrame."""
         return pd.DataFrame(list(self.rows), columns=list(self.columns))
+
+    @property
+    def over_seeds(self) -> pd.DataFrame:
+        """Mean and 95% confidence interval over seeds of each cell: see :mod:`g10sim.stats.seeds`."""
+        return over_seeds(self.table)
 
 
 def run_experiment(
