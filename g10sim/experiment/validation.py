@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
 from g10sim.config.behaviour import GPG
-from g10sim.config.presets import load_system
+from g10sim.config.presets import load_system, load_variation
 from g10sim.config.system import SystemSpec
 from g10sim.experiment.cells import Cell, CellJob, TraceInput
 from g10sim.experiment.execution import FAILED, OK, UNSUPPORTED, CellResult
@@ -27,10 +27,13 @@ from g10sim.experiment.run import Progress, run_cells
 from g10sim.importers.gpg import import_gpg
 from g10sim.policies.base import Policy
 from g10sim.policies.registry import available
+from g10sim.stats.seeds import interval
 from g10sim.trace.format import save_trace, trace_hash
 
 OWN, REFERENCE, NO_PLAN = "own", "reference", ""
 SKIPPED = "skipped"
+VARIATION_SEEDS = (0, 1, 2, 3, 4)
+"""Seeds of rows whose kernel times vary; their mean is compared."""
 
 
 @dataclass(frozen=True)
@@ -81,11 +84,11 @@ class Agreement:
 
 @dataclass(frozen=True)
 class _Wanted:
-    """One comparison to make: a row, the plan it is made with, and the cell that gives it."""
+    """One comparison to make: a row, the plan it is made with, and the cells (one per seed) that give it."""
 
     row: PublishedRow
     plan: str
-    cell: Cell | None
+    cells: tuple[Cell, ...]
     reason: str = ""
 
 
@@ -102,18 +105,19 @@ def validate(
 ) -> list[Comparison]:
     """Simulate every published row whose trace exists and write ``OUTPUT/validation.csv``.
 
-    Rows that describe the same simulation share it, and finished ones are reused. Raises ConfigError,
+    Rows that describe the same simulation share it, and finished ones are reused. Of rows with varied kernel
+    times the mean over VARIATION_SEEDS is compared. Raises ConfigError,
     TraceError or PlanError for bad input.
     """
     rows = read_published(reference, figures=figures, models=models, policies=policies)
     with tempfile.TemporaryDirectory(prefix="g10sim-") as scratch:
         wanted = _plan(reference, rows, _Traces(reference, Path(scratch)))
-        cells = [entry.cell for entry in wanted if entry.cell is not None]
+        cells = [cell for entry in wanted for cell in entry.cells]
         if started is not None:
             started(len({cell.key for cell in cells}))
         results, _ = run_cells(cells, output, workers=workers, progress=progress)
     outcomes = iter(results)
-    compared = [_compare(entry, next(outcomes) if entry.cell is not None else None) for entry in wanted]
+    compared = [_compare(entry, [next(outcomes) for _ in entry.cells]) for entry in wanted]
     columns = (*COLUMNS, "plan", "simulated", "relative_error", "status")
     write_csv(output / "validation.csv", columns, (one.as_row() for one in compared))
     return compared
@@ -171,19 +175,15 @@ def _plan(reference: Path, rows: Sequence[PublishedRow], traces: _Traces) -> lis
     machine = load_system(PUBLISHED_SYSTEM)
     for row in rows:
         name = row.texts["policy"]
-        if row.variation:
-            reason = f"kernel times varied by {row.texts['variation']} are not offered"
-            wanted.append(_Wanted(row, NO_PLAN, None, reason))
-            continue
         policy = known.get(name)
         if policy is None:
-            wanted.append(_Wanted(row, NO_PLAN, None, f"there is no policy '{name}'"))
+            wanted.append(_Wanted(row, NO_PLAN, (), f"there is no policy '{name}'"))
             continue
         system, guide = row.system(), _guide(reference, row, policy)
         if guide is not None and (_fits_any_system(policy) or _same_machine(system, machine)):
-            wanted.append(_Wanted(row, REFERENCE, _cell(row, traces, system, policy, guide)))
-        cell = _cell(row, traces, system, policy, None)
-        wanted.append(_Wanted(row, NO_PLAN if guide is None else OWN, cell))
+            wanted.append(_Wanted(row, REFERENCE, _cells(row, traces, system, policy, guide)))
+        cells = _cells(row, traces, system, policy, None)
+        wanted.append(_Wanted(row, NO_PLAN if guide is None else OWN, cells))
     return wanted
 
 
@@ -208,10 +208,10 @@ def _same_machine(system: SystemSpec, other: SystemSpec) -> bool:
     return numbers(system) == numbers(other)
 
 
-def _cell(
+def _cells(
     row: PublishedRow, traces: _Traces, system: SystemSpec, policy: type[Policy], guide: Path | None
-) -> Cell:
-    return Cell(
+) -> tuple[Cell, ...]:
+    cell = Cell(
         index=0,
         name="validation",
         label=row.texts["policy"],
@@ -221,14 +221,25 @@ def _cell(
         policy={"name": policy.name},
         reference_plan=None if guide is None else str(guide),
     )
+    if not row.variation:
+        return (cell,)
+    variation = load_variation({"distribution": "uniform", "magnitude": row.variation})
+    return tuple(replace(cell, variation=variation, seed=seed) for seed in VARIATION_SEEDS)
 
 
-def _compare(entry: _Wanted, result: CellResult | None) -> Comparison:
+def _compare(entry: _Wanted, results: Sequence[CellResult]) -> Comparison:
     row = entry.row
-    if result is None:
+    if not results:
         return Comparison(row, entry.plan, SKIPPED, entry.reason)
-    if result.status == FAILED:
-        return Comparison(row, entry.plan, FAILED, result.message)
-    simulated = math.inf if result.status == UNSUPPORTED else row.simulated(result.rows[0], row.system())
-    error = row.relative_error(simulated)
-    return Comparison(row, entry.plan, result.status, result.message, simulated, error)
+    worst = next((one for status in (FAILED, UNSUPPORTED) for one in results if one.status == status), None)
+    if worst is not None and worst.status == FAILED:
+        return Comparison(row, entry.plan, FAILED, worst.message)
+    if worst is not None:
+        return Comparison(row, entry.plan, UNSUPPORTED, worst.message, math.inf, row.relative_error(math.inf))
+    system = row.system()
+    simulated = [row.simulated(result.rows[0], system) for result in results]
+    if len(simulated) == 1:
+        return Comparison(row, entry.plan, OK, "", simulated[0], row.relative_error(simulated[0]))
+    mean, width = interval(simulated)
+    message = f"mean of {len(simulated)} seeds, 95% confidence interval +-{width:.2g}"
+    return Comparison(row, entry.plan, OK, message, mean, row.relative_error(mean))

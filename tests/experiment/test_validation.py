@@ -1,12 +1,15 @@
 import csv
 import gzip
 import math
+import re
 
 import pytest
 
+from g10sim.config.variation import VariationSpec
 from g10sim.errors import ConfigError
 from g10sim.experiment.published import COLUMNS, PublishedRow, read_published
-from g10sim.experiment.validation import Comparison, agreements, validate
+from g10sim.experiment.validation import VARIATION_SEEDS, Comparison, agreements, validate
+from g10sim.trace.variation import draw_factors
 
 CYCLES = 1_000_000
 TENSORS = [
@@ -100,15 +103,27 @@ def test_policies_with_a_published_plan_are_compared_twice(reference, tmp_path):
 
 
 def test_what_cannot_be_compared_says_why(reference, tmp_path):
+    directory = reference(row("nobody", CYCLES))
+    (found,) = validate(directory, tmp_path / "out")
+    assert found.as_row()["status"] == "skipped: there is no policy 'nobody'"
+
+
+def test_rows_with_varied_kernel_times_are_compared_by_the_mean_over_seeds(reference, tmp_path):
     directory = reference(
-        row("nobody", CYCLES),
-        row("ideal", CYCLES, variation="0.05"),
+        row("ideal", CYCLES, variation="0.25"),
+        row("ideal", CYCLES),
+        row("base_uvm", 1.0, metric="performance_vs_ideal", variation="0.25"),
     )
-    found = [one.as_row()["status"] for one in validate(directory, tmp_path / "out")]
-    assert found == [
-        "skipped: there is no policy 'nobody'",
-        "skipped: kernel times varied by 0.05 are not offered",
-    ]
+    varied, plain, performance = validate(directory, tmp_path / "out")
+    factors = [draw_factors(VariationSpec(magnitude=0.25), 1, seed)[0] for seed in VARIATION_SEEDS]
+    mean = sum(round(CYCLES * factor) for factor in factors) / len(factors)
+    assert varied.simulated == pytest.approx(mean)
+    assert varied.relative_error == pytest.approx(mean / CYCLES - 1)
+    assert re.fullmatch(r"mean of 5 seeds, 95% confidence interval \+-\d.*", varied.message)
+    assert (plain.simulated, plain.message) == (CYCLES, "")
+    assert performance.simulated < 1
+    with pytest.raises(ConfigError, match="variation.magnitude: found 1.5; allowed: less than 1"):
+        validate(reference(row("ideal", CYCLES, variation="1.5")), tmp_path / "out")
 
 
 def test_finished_cells_are_reused(reference, tmp_path):
