@@ -1,0 +1,278 @@
+"""The planner of G10: what a plan promises, on random traces and on ones with known answers."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from machines import PAGE, machine, trace_of
+
+from g10sim.config.behaviour import GPG, BehaviourSpec
+from g10sim.policies.g10_planning import PlanningParameters, draft_g10, plan_g10
+from g10sim.policies.g10_planning.channels import Direction
+from g10sim.policies.g10_planning.machine import planned_machine
+from g10sim.policies.plan import PlannedMove
+from g10sim.policies.registry import create
+from g10sim.records import Location
+from g10sim.trace.synthetic import chain, random_trace
+from g10sim.trace.workload import Job, Workload
+
+GPU, HOST, FLASH, NONE = Location.GPU, Location.HOST, Location.FLASH, Location.NONE
+
+seeds = st.integers(min_value=0, max_value=10**6)
+gpu_mib = st.integers(min_value=4, max_value=80)
+host_mib = st.sampled_from([0, 8, 1000])
+methods = st.sampled_from(["paced", "published"])
+
+
+def system_of(gpu, host=1000):
+    found = machine(1, pcie="20 GB/s", read="8 GB/s", write="4 GB/s", mapping="100 GB/s")
+    return found.model_copy(
+        update={
+            "gpu": found.gpu.model_copy(update={"memory": gpu << 20}),
+            "host": found.host.model_copy(update={"memory": host << 20}),
+        }
+    )
+
+
+def pages_bytes(tensor):
+    return -(-tensor.size_bytes // PAGE) * PAGE
+
+
+def resident_bytes(trace, draft):
+    """Bytes on the GPU per kernel if the moves of a paced draft do what they are meant to."""
+    kernels = len(trace.kernels)
+    away = [set() for _ in range(kernels)]
+    for eviction in draft.evictions:
+        for kernel in range(eviction.out_by + 1, eviction.prefetch):
+            away[kernel % kernels].add(eviction.tensor)
+    asked = {allocation.tensor: allocation.kernel for allocation in draft.allocations}
+    total = [0] * kernels
+    for tensor, uses in zip(trace.tensors, trace.uses, strict=True):
+        first = 0 if tensor.persistent else asked.get(tensor.id, 0)
+        for kernel in range(kernels):
+            alive = first <= kernel < trace.deaths[tensor.id] or kernel in uses
+            if uses and alive and tensor.id not in away[kernel]:
+                total[kernel] += pages_bytes(tensor)
+    return total
+
+
+@settings(max_examples=60, deadline=None)
+@given(seeds, gpu_mib, host_mib)
+def test_occupancy_stays_within_the_target_where_the_planner_says_so(seed, gpu, host):
+    trace, system = random_trace(seed), system_of(gpu, host)
+    draft = draft_g10(trace, system)
+    resident = resident_bytes(trace, draft)
+    assert resident == draft.occupancy_bytes.tolist()
+    assert draft.target_bytes == pytest.approx(0.99 * (gpu << 20))
+    assert draft.feasible == (max(resident) <= draft.target_bytes)
+
+
+@settings(max_examples=60, deadline=None)
+@given(seeds, gpu_mib, host_mib, methods)
+def test_every_evicted_tensor_is_prefetched_before_its_next_use(seed, gpu, host, method):
+    trace, system = random_trace(seed), system_of(gpu, host)
+    kernels = len(trace.kernels)
+    for eviction in draft_g10(trace, system, PlanningParameters(method=method)).evictions:
+        uses = set(trace.uses[eviction.tensor])
+        assert eviction.start <= eviction.out_by < eviction.prefetch < eviction.end
+        assert (eviction.start - 1) % kernels in uses
+        assert eviction.end % kernels in uses
+        assert not any(kernel % kernels in uses for kernel in range(eviction.start, eviction.end))
+
+
+@settings(max_examples=60, deadline=None)
+@given(seeds, gpu_mib, host_mib, methods)
+def test_migrations_of_a_tensor_do_not_overlap(seed, gpu, host, method):
+    trace, system = random_trace(seed), system_of(gpu, host)
+    kernels = len(trace.kernels)
+    busy = {}
+    for eviction in draft_g10(trace, system, PlanningParameters(method=method)).evictions:
+        for kernel in range(eviction.start, eviction.end):
+            key = (eviction.tensor, kernel % kernels)
+            assert key not in busy
+            busy[key] = eviction
+
+
+@settings(max_examples=30, deadline=None)
+@given(seeds, gpu_mib, methods)
+def test_moves_leave_and_return_in_turn(seed, gpu, method):
+    trace = random_trace(seed)
+    plan = plan_g10(trace, system_of(gpu), PlanningParameters(method=method))
+    steps = [move.kernel for move in plan.moves]
+    assert steps == sorted(steps)
+    assert all(0 <= move.kernel <= len(trace.kernels) for move in plan.moves)
+    evicted = {
+        tensor.id: [move.target in (HOST, FLASH) for move in plan.moves if move.tensor == tensor.id]
+        for tensor in trace.tensors
+        if tensor.persistent
+    }
+    for turns in evicted.values():
+        assert all(first != second for first, second in zip(turns, turns[1:] + turns[:1], strict=True))
+
+
+@settings(max_examples=30, deadline=None)
+@given(seeds, gpu_mib, host_mib)
+def test_host_memory_is_never_overbooked(seed, gpu, host):
+    trace, system = random_trace(seed), system_of(gpu, host)
+    for method in ("paced", "published"):
+        used = np.zeros(len(trace.kernels), dtype=np.int64)
+        for eviction in draft_g10(trace, system, PlanningParameters(method=method)).evictions:
+            if eviction.host:
+                kernels = [kernel % len(used) for kernel in range(eviction.start, eviction.end)]
+                used[kernels] += eviction.size_bytes
+        assert used.max() <= host << 20
+
+
+@settings(max_examples=20, deadline=None)
+@given(seeds, gpu_mib, methods)
+def test_planning_is_deterministic(seed, gpu, method):
+    parameters = PlanningParameters(method=method)
+    plans = [plan_g10(random_trace(seed), system_of(gpu), parameters) for _ in range(2)]
+    assert plans[0] == plans[1]
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.lists(st.integers(min_value=0, max_value=50), min_size=1, max_size=20).filter(any),
+    st.lists(st.tuples(st.integers(0, 19), st.integers(1, 400), st.booleans()), max_size=8),
+)
+def test_budgets_say_when_transfers_fit(durations, transfers):
+    kernels = len(durations)
+    direction = Direction(np.array(durations, dtype=np.int64), 4.0, 1.0)
+    for start, size, to_ssd in transfers:
+        place = FLASH if to_ssd else HOST
+        free = direction.free_bytes(place).copy()
+        start %= kernels
+        finish = direction.finish(start, size, place)
+        laps = np.concatenate([free, free])
+        if finish < 2 * kernels:
+            assert (
+                laps[start : finish + 1].sum() == pytest.approx(size) or laps[start : finish + 1].sum() > size
+            )
+            assert laps[start:finish].sum() < size
+        begin = direction.latest_start(start + kernels, size, place)
+        if begin >= 0:
+            assert laps[begin : start + kernels].sum() > size - 0.01
+            assert laps[begin + 1 : start + kernels].sum() < size + 0.01 or begin == start + kernels - 1
+        before = free.sum()
+        direction.debit(start, size, place)
+        assert direction.free_bytes(place).sum() == pytest.approx(max(0.0, before - size), abs=0.01)
+        assert (direction.free_bytes(FLASH) <= direction.free_bytes(HOST) + 1e-6).all()
+        assert (direction.free_bytes(FLASH) >= -1e-6).all()
+
+
+def test_nothing_moves_to_or_from_a_gpu_with_room_for_all():
+    draft = draft_g10(chain(8), system_of(1000))
+    assert draft.feasible
+    assert draft.evictions == ()
+
+
+def test_tensors_are_allocated_by_their_birth_and_freed_at_their_death():
+    trace = chain(4)
+    moves = plan_g10(trace, system_of(1000)).moves
+    for tensor in trace.tensors:
+        if not tensor.persistent:
+            (allocated,) = [move.kernel for move in moves if move.tensor == tensor.id and move.target is GPU]
+            assert allocated <= trace.births[tensor.id]
+            assert PlannedMove(trace.deaths[tensor.id], tensor.id, NONE) in moves
+
+
+def test_results_written_after_their_death_are_freed_again():
+    trace = trace_of(
+        {"a": 1, "out": 1},
+        [(10, "", "a"), (10, "a", "out"), (10, "out", ""), (10, "a", "out"), (10, "a", "")],
+    )
+    frees = [
+        move.kernel for move in plan_g10(trace, machine(10)).moves if move.tensor == 1 and move.target is NONE
+    ]
+    assert frees == [3, 4]
+
+
+def test_hints_can_be_left_out():
+    draft = plan_g10(chain(8), system_of(4), PlanningParameters(tensor_hints=False))
+    assert not [move for move in draft.moves if move.target is NONE]
+
+
+def test_longest_period_is_evicted_and_comes_back_just_before_its_use():
+    """Six pages of room: 'x' (4 pages) leaves while 'big' (4 pages) is there, and only then."""
+    rest = [(100_000, "s", "") for _ in range(6)]
+    trace = trace_of(
+        {"s*": 1, "x": 4, "big": 4},
+        [(100_000, "s", "x"), *rest, (100_000, "s", "big"), (100_000, "big", ""), *rest, (100_000, "x", "")],
+    )
+    draft = draft_g10(trace, machine(6))
+    (eviction,) = draft.evictions
+    assert (eviction.tensor, eviction.start, eviction.end) == (1, 1, 15)
+    assert eviction.out_by < 7
+    assert eviction.prefetch == 9, "eager: memory is free from kernel 9 on"
+    assert draft.feasible
+    late = draft_g10(trace, machine(6), PlanningParameters(eager_prefetch=False))
+    assert late.evictions[0].prefetch == 14
+
+
+def test_expected_stalls_lengthen_the_plan_only_under_pressure():
+    trace = chain(24, activation_bytes=8 << 20, forward_ticks=20_000, backward_ticks=20_000)
+    roomy, tight = draft_g10(trace, system_of(1000)), draft_g10(trace, system_of(48))
+    assert roomy.expected_cycles == sum(trace.duration_cycles(k, machine(1).gpu.clock) for k in trace.kernels)
+    assert tight.expected_cycles > roomy.expected_cycles
+    once = draft_g10(trace, system_of(48), PlanningParameters(pacing_rounds=1))
+    assert once.expected_cycles == roomy.expected_cycles
+    assert tight.occupancy_bytes.max() < once.occupancy_bytes.max()
+
+
+def test_demand_evictions_relieve_the_most_pressed_kernel_without_prefetch():
+    trace = chain(24, activation_bytes=8 << 20, forward_ticks=20_000, backward_ticks=20_000)
+    parameters = PlanningParameters(method="published", tensor_hints=False)
+    before = draft_g10(trace, system_of(64), parameters)
+    after = draft_g10(trace, system_of(64), dataclasses.replace(parameters, demand_evictions=True))
+    added = after.evictions[len(before.evictions) :]
+    assert added
+    assert all(eviction.prefetch is None and not eviction.host for eviction in added)
+    assert after.occupancy_bytes[after.pressed_kernel] < 0.9 * after.target_bytes
+
+
+def test_gigabyte_of_the_published_planner_is_larger():
+    binary = planned_machine(machine(1), GPG)
+    decimal = planned_machine(machine(1), BehaviourSpec())
+    assert binary.link_rate / decimal.link_rate == pytest.approx(2**30 / 10**9)
+
+
+def test_gpus_share_the_machine_evenly():
+    alone = planned_machine(system_of(10, 100), BehaviourSpec())
+    half = planned_machine(system_of(10, 100), BehaviourSpec(), gpus=(0, 1), gpu=1)
+    assert half.host_bytes == alone.host_bytes // 2
+    assert half.write_rate == alone.write_rate / 2
+    assert half.link_rate == alone.link_rate
+
+
+def test_policy_plans_every_job_and_keeps_its_parameters():
+    policy = create({"name": "g10", "safety_margin": 3.0, "method": "published"})
+    assert policy.parameters() == {
+        "method": "published",
+        "safety_margin": 3.0,
+        "memory_target": 0.99,
+        "eager_prefetch": True,
+        "pacing_rounds": 5,
+    }
+    job = Job(chain(8))
+    plans = policy.plan(Workload((job, job)), system_of(4), BehaviourSpec())
+    assert plans[0] == plans[1] == policy.plan_job(job, system_of(4), BehaviourSpec())
+
+
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        ({"safety_margin": 0.5}, "safety_margin: found 0.5; allowed: a number from 1 to 1000"),
+        ({"memory_target": True}, "memory_target: found True; allowed: a number from 0.01 to 1"),
+        ({"memory_factor": "2"}, "memory_factor: found '2'; allowed: a number from 0.01 to 1000"),
+        ({"method": "best"}, "method: found 'best'; allowed: 'paced' or 'published'"),
+        ({"eager_prefetch": 1}, "eager_prefetch: found 1; allowed: true or false"),
+        ({"pacing_rounds": 0}, "pacing_rounds: found 0; allowed: a whole number from 1 to 100"),
+    ],
+)
+def test_wrong_parameters_are_refused(parameters, message):
+    with pytest.raises(ValueError, match="found") as error:
+        PlanningParameters(**parameters)
+    assert str(error.value) == message
