@@ -221,7 +221,8 @@ class FluidTransfers:
             flows[-1].follows = True
             return
         victim = site.victims.choose(site.memory, rank == _DEMAND)
-        if victim is None:
+        # Pages that the kernel needs wait for a planned eviction's room instead of pushing each other out.
+        if victim is None or (evicting and victim.tensor in site.memory.needed):
             return
         target: Location | None = _NONE
         if not site.victims.is_worthless(victim.tensor):

@@ -44,7 +44,8 @@ class Bench:
                 if place is not NONE:
                     memory.place(tensor, place)
             self.memories.append(memory)
-            self.transfers.attach(gpu, memory, OldestFirst(worthless))
+            self.victims = OldestFirst(worthless)
+            self.transfers.attach(gpu, memory, self.victims)
 
     @property
     def memory(self):
@@ -200,6 +201,15 @@ def test_full_ssd_lets_pages_change_places():
     assert bench.arrival(1) == 16_000
     # Room on the SSD is looked for again at the next change: when all pages have come.
     assert bench.departure(0) == 24_000
+
+
+def test_needed_pages_do_not_push_each_other_out_while_an_eviction_makes_room():
+    bench = Bench(machine(5, 0, fault="0 us", flash_latency="0 us"), [(4, GPU), (1, GPU), (1, FLASH)])
+    bench.victims.choose = lambda memory, demanded: memory.recency.oldest()
+    bench.evict(1, FLASH)
+    bench.demand(0, 2)
+    assert bench.arrival(2) == 4000 + 2000
+    assert bench.memory.traffic.flash_out == 1
 
 
 def test_swap_runs_at_the_slower_direction():

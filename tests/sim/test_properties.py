@@ -126,7 +126,9 @@ def small_system(gpu_pages, host_pages, flash_pages, ssd="3.2 GB/s"):
     )
 
 
-relaxed = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
+relaxed = settings(
+    deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much]
+)
 
 
 @relaxed
