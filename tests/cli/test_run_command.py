@@ -71,6 +71,30 @@ def test_options(g10sim, config):
     assert not Path("out").exists()
 
 
+def test_several_seeds_give_a_row_each_and_a_table_of_means(g10sim, config):
+    workload = {"trace": "chain.g10t", "variation": {"distribution": "uniform", "magnitude": 0.1}}
+    name = config(workload=workload, seed=[0, 1, 2])
+    ended = g10sim("run", name)
+    assert ended.code == 0
+    assert "mean of 3 seeds, ± 95% confidence interval" in ended.out
+    found = rows()
+    assert [(row["policy"], row["seed"]) for row in found] == [
+        (policy, seed) for policy in ("ideal", "base_uvm", "deepum") for seed in "012"
+    ]
+    for seed in range(3):
+        assert len({row["ideal_cycles"] for row in found[seed::3]}) == 1
+    assert len({row["ideal_cycles"] for row in found}) == 3
+    mean = sum(float(row["exec_ms"]) for row in found[3:6]) / 3
+    (line,) = [line for line in ended.out.splitlines() if line.startswith("base_uvm")]
+    assert f" {mean:,.1f} ± " in line
+    again = g10sim("run", "out/config.yaml", "-o", "again", "--set", "policies=[base_uvm]")
+    assert "mean of 3 seeds" in again.out
+    assert [row["exec_cycles"] for row in rows("again/results.csv")] == [
+        row["exec_cycles"] for row in found[3:6]
+    ]
+    assert "mean" not in g10sim("run", name, "--set", "seed=1").out
+
+
 def test_runs_and_numbers_of_workers_give_the_same_bytes(g10sim, config):
     name = config(sweep={"system.host.memory": ["0 B", "4 MiB", "16 MiB"]})
     for directory, workers in (("a", 1), ("b", 1), ("c", 2)):
@@ -113,6 +137,11 @@ class TestBadInput:
     def test_missing_key(self, g10sim, here):
         (here / "run.yaml").write_text("policies: [ideal]\nsystem: a100-40g-pcie3-znand\n")
         refused(g10sim("run", "run.yaml"), "run.yaml", "workload", "missing")
+
+    def test_unknown_distribution(self, g10sim, config):
+        workload = {"trace": "chain.g10t", "variation": {"distribution": "gauss", "magnitude": 0.1}}
+        ended = g10sim("run", config(workload=workload))
+        refused(ended, "run.yaml:5: workload.variation.distribution: found 'gauss'; allowed: normal, uniform")
 
     def test_missing_unit(self, g10sim, config):
         system = {"preset": "a100-40g-pcie3-znand", "host": {"memory": 64}}

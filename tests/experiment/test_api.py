@@ -2,6 +2,7 @@ import pytest
 
 import g10sim
 from g10sim.config.behaviour import GPG, BehaviourSpec
+from g10sim.config.variation import VariationSpec
 from g10sim.errors import CapacityError, ConfigError, PolicyError, TraceError
 from g10sim.policies.base import Policy
 from g10sim.records import IterationRecord, StallReason
@@ -76,6 +77,27 @@ def test_a_trace_file_a_policy_object_and_a_workload_do_as_well(trace, trace_fil
     )
     workload = Workload((Job(trace), Job(trace, arrival_cycles=10)))
     assert len(g10sim.simulate(workload, SYSTEM, "base_uvm").rows) == 2
+
+
+def test_variation_of_kernel_times(trace):
+    plain, *varied = (
+        g10sim.simulate(trace, SYSTEM, "base_uvm", variation=variation, seed=seed).summary
+        for variation, seed in (
+            (None, 1),
+            ({"magnitude": 0.1}, 1),
+            ({"magnitude": 0.1}, 1),
+            ({"magnitude": 0.1}, 2),
+        )
+    )
+    assert varied[0] == varied[1]
+    assert len({one["ideal_cycles"] for one in (plain, *varied)}) == 3
+    assert varied[0]["ideal_cycles"] == pytest.approx(plain["ideal_cycles"], rel=0.1)
+    workload = Workload((Job(trace),), VariationSpec(magnitude=0.1), seed=2)
+    assert g10sim.simulate(workload, SYSTEM, "base_uvm").summary == varied[2]
+    with pytest.raises(ConfigError, match=r"variation.distribution: found 'gauss'; allowed: normal, uniform"):
+        g10sim.simulate(trace, SYSTEM, "ideal", variation={"distribution": "gauss", "magnitude": 0.1})
+    with pytest.raises(ConfigError, match=r"seed: found -1; allowed: a whole number from 0"):
+        g10sim.simulate(trace, SYSTEM, "ideal", variation={"magnitude": 0.1}, seed=-1)
 
 
 def test_bad_arguments(trace, tmp_path):

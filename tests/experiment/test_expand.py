@@ -34,6 +34,23 @@ def test_order_is_traces_then_combinations_then_policies(config, tmp_path):
     assert [cell.seed for cell in found[:8:2]] == [1, 2, 1, 2]
 
 
+def test_several_seeds_are_cells_next_to_each_other(config):
+    found = cells(
+        config,
+        policies=["ideal", "base_uvm"],
+        seed=[2, 0],
+        workload={**config["workload"], "variation": {"magnitude": 0.1}},
+        sweep={"workload.variation.magnitude": [0.0, 0.2]},
+    )
+    assert [(cell.variation.magnitude, cell.label, cell.seed) for cell in found] == [
+        (magnitude, label, seed)
+        for magnitude in (0.0, 0.2)
+        for label in ("ideal", "base_uvm")
+        for seed in (2, 0)
+    ]
+    assert len({cell.key for cell in found}) == 8
+
+
 def test_a_swept_parameter_concerns_only_its_policy(config):
     found = cells(config, policies=["ideal", "deepum"], sweep={"policies.1.look_ahead": [2, 4]})
     assert [(cell.label, cell.swept["policies.1.look_ahead"]) for cell in found] == [
@@ -73,6 +90,8 @@ def test_equal_cells_have_equal_keys_and_others_do_not(config, tmp_path):
         {"policies": ["ideal"]},
         {"workload": {**config["workload"], "iterations": 3}},
         {"workload": {"trace": str(other)}},
+        {"workload": {**config["workload"], "variation": {"magnitude": 0.1}}},
+        {"workload": {**config["workload"], "variation": {"magnitude": 0.1, "distribution": "normal"}}},
         {"system": {**config["system"], "host": {"memory": "5 MiB"}}},
     ]
     keys = {cells(config, **{"policies": ["base_uvm"], **change})[0].key for change in changes}
