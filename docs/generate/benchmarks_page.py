@@ -61,7 +61,7 @@ def _computer(computer: dict[str, Any], rows: pd.DataFrame) -> str:
     return (
         f"Measured on {computer['processor']}, {computer['cores']} cores, "
         f"{computer['memory_bytes'] / 2**30:.0f} GiB of memory, {computer['system']}, {computer['python']}, "
-        f"{libraries}; each cell on one core, median of {' or '.join(map(str, repeats))} runs. Python "
+        f"{libraries}; each cell on one core, median of {' or '.join(map(str, repeats))} run(s). Python "
         f"with the libraries takes {base:.0f} MB; memory is what a cell takes beyond that.\n"
     )
 

@@ -48,6 +48,8 @@ g10sim run --schema > g10sim.schema.json
 - **`--set KEY=VALUE`** lays one value over the file; the value is read as YAML.
 - **`sweep`** runs every combination of the values listed for dotted keys, the last key fastest; a list
   position is a number (`policies.1.look_ahead`). Swept keys become columns of the results.
+- **Several seeds** (`seed: [0, 1, 2, 3, 4]`) give one row of the results each; the table at the end shows
+  mean and 95% confidence interval over them.
 - **The schema** printed by `--schema` lets editors complete and check configurations.
 - **A run resumes**: cells whose configuration, trace and program are unchanged are not simulated again
   (`--force` does).
@@ -57,6 +59,12 @@ g10sim run --schema > g10sim.schema.json
 _SECTIONS = {
     "RunConfig": ("Top level", ""),
     "WorkloadSpec": ("workload", "`trace` for one run per trace, or `jobs` for several jobs in one run."),
+    "VariationSpec": (
+        "workload.variation",
+        "Policies plan for the times of the trace; each kernel, with its fault profile, is executed in that"
+        " time multiplied by a factor of its own. `seed` decides the factors: the same in all iterations and"
+        " under every policy. [The model](model.md#varied-kernel-times) says more.",
+    ),
     "JobSpec": ("workload.jobs[]", "Jobs on one GPU run one after another, in order of arrival."),
     "PolicySpec": (
         "policies[]",
@@ -155,6 +163,8 @@ def _kind(field: dict[str, Any]) -> str:
     if kind == "string":
         return f"quantity, such as `{field['examples'][0]}`" if "examples" in field else "text"
     if kind == "array":
+        if field["items"].get("type") == "integer":
+            return f"list of whole numbers{_range(field['items'])}"
         items = _kind(field["items"]) if field.get("items") else "value"
         return items if items.startswith("see") else f"list of {items}"
     if kind == "object":
@@ -162,13 +172,17 @@ def _kind(field: dict[str, Any]) -> str:
         return f"mapping to {_kind(inner)}" if isinstance(inner, dict) else "mapping"
     if kind == "integer":
         return f"whole number{_range(field)}"
+    if kind == "number":
+        return f"number{_range(field)}"
     return {"boolean": "`true`, `false`"}.get(str(kind), "value")
 
 
 def _range(field: dict[str, Any]) -> str:
-    least, most = field.get("minimum"), field.get("maximum")
+    least, most, below = field.get("minimum"), field.get("maximum"), field.get("exclusiveMaximum")
     if least is None:
         return ""
+    if below is not None:
+        return f" from {least} to less than {below}"
     return f" from {least}" if most is None else f" from {least} to {most}"
 
 
