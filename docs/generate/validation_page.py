@@ -22,6 +22,13 @@ iteration, figure 12 splits it, figure 14 is traffic, figure 19 performance with
 
 """
 
+_SUMMARY = """## Summary
+
+Median and 95th percentile are those of the absolute error; lowest and highest keep the sign. Above 0 a
+time is longer than the published one.
+
+"""
+
 
 def page(results: Path) -> str:
     """Return the page as Markdown."""
@@ -29,7 +36,7 @@ def page(results: Path) -> str:
     if not path.is_file():
         raise SystemExit(f"{path}: found no file; allowed: the output of 'g10sim validate'")
     rows = pd.read_csv(path, keep_default_na=False)
-    parts = [_INTRODUCTION, "## Summary\n\nErrors are absolute values.\n\n", _summary(rows), _left_out(rows)]
+    parts = [_INTRODUCTION, _SUMMARY, _summary(rows), _left_out(rows)]
     for figure, cells in rows.groupby("figure"):
         parts.append(f"\n## {_title(str(figure))}\n\n{_figure(cells)}")
     return "".join(parts)
@@ -38,7 +45,7 @@ def page(results: Path) -> str:
 def _summary(rows: pd.DataFrame) -> str:
     return table(
         ("figure", "policy", "plan"),
-        ("exact", "median", "95th percentile", "largest", "support differs", "left out"),
+        ("exact", "median", "95th percentile", "lowest", "highest", "support differs", "left out"),
         (
             (_title(figure), policy, plan, *_agreement(group))
             for (figure, policy, plan), group in rows.groupby(["figure", "policy", "plan"], sort=False)
@@ -48,11 +55,16 @@ def _summary(rows: pd.DataFrame) -> str:
 
 def _agreement(group: pd.DataFrame) -> Iterator[str]:
     errors = [_error(row) for _, row in group.iterrows()]
-    compared = pd.Series([abs(error) for error in errors if error is not None], dtype=float)
+    compared = pd.Series([error for error in errors if error is not None], dtype=float)
     finite = compared[compared.map(math.isfinite)]
     yield f"{int((finite == 0).sum())} of {len(compared)}" if len(compared) else ""
-    for value in (finite.median(), finite.quantile(0.95), finite.max()):
-        yield "" if math.isnan(value) else _percent(value, sign="")
+    for value, sign in (
+        (finite.abs().median(), ""),
+        (finite.abs().quantile(0.95), ""),
+        (finite.min(), "+"),
+        (finite.max(), "+"),
+    ):
+        yield "" if math.isnan(value) else _percent(value, sign)
     for count in (len(compared) - len(finite), errors.count(None)):
         yield str(count) if count else ""
 

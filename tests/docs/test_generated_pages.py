@@ -52,9 +52,9 @@ def test_the_page_of_the_validation_sums_up(tmp_path):
     pd.DataFrame(rows).to_csv(tmp_path / "validation.csv", index=False)
     generate("validation", tmp_path, "-o", tmp_path / "page.md")
     lines = (tmp_path / "page.md").read_text(encoding="utf-8").splitlines()
-    assert "| figure 15 | ideal |  | 2 of 2 | 0 | 0 | 0 |  |  |" in lines
-    assert "| figure 15 | one | own | 2 of 3 | 0 | 1.12% | 1.25% |  |  |" in lines
-    assert "| figure 15 | two |  | 0 of 1 |  |  |  | 1 | 1 |" in lines
+    assert "| figure 15 | ideal |  | 2 of 2 | 0 | 0 | 0 | 0 |  |  |" in lines
+    assert "| figure 15 | one | own | 2 of 3 | 0 | 1.12% | -1.25% | 0 |  |  |" in lines
+    assert "| figure 15 | two |  | 0 of 1 |  |  |  |  | 1 | 1 |" in lines
     assert "- 1 rows skipped: there is no policy 'two'" in lines
     assert "| Net | 8 | 0 | -1.25% |  |" in lines
     assert "| Net | 32 |  | both unsupported | support differs |" in lines
