@@ -167,7 +167,7 @@ def test_wait_without_end_is_explained():
     with pytest.raises(CapacityError) as error:
         simulate_jobs([Job(reader())], system, behaviour=GPG10)
     assert str(error.value) == (
-        "kernel 0 (Kernel0) waits for ever for 8 kB: nothing can leave the GPU; "
+        "kernel 0 (Kernel0) waits for ever for 8 kB: nothing moves any more; "
         "host memory has 1 MB free, the SSD 0 B"
     )
 

@@ -270,16 +270,16 @@ def base_uvm_time(trace, **changes):
 @pytest.mark.parametrize(
     ("key", "settings_of", "values"),
     [
-        ("host memory", lambda value: {"host": {"memory": f"{value} GiB"}}, [0, 4, 16, 64]),
+        ("host memory", lambda value: {"host": {"memory": f"{value} GiB"}}, [0, 4, 64]),
         (
             "SSD bandwidth",
             lambda value: {
                 "host": {"memory": "2 GiB"},
                 "ssd": {"read_bandwidth": f"{value} GB/s", "write_bandwidth": f"{value} GB/s"},
             },
-            [1, 3, 6, 16],
+            [1, 4, 16],
         ),
-        ("GPU memory", lambda value: {"gpu": {"memory": f"{value} GiB"}}, [12, 14, 16, 20]),
+        ("GPU memory", lambda value: {"gpu": {"memory": f"{value} GiB"}}, [12, 16, 20]),
     ],
 )
 def test_more_never_slows_base_uvm_on_a_real_trace(key, settings_of, values):
