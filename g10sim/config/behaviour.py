@@ -54,6 +54,38 @@ class BehaviourSpec(Spec):
     planner_gigabyte: Literal["decimal", "binary"] = Field(
         default="decimal", description="what planners take GB/s for: 1e9 or 2^30 bytes/s"
     )
+    copy_gigabyte: Literal["decimal", "binary"] = Field(
+        default="decimal",
+        description="what copies of whole tensors (contiguous memory) take GB/s for: 1e9 or 2^30 bytes/s",
+    )
+    copy_latency: Literal["ssd", "none"] = Field(
+        default="ssd", description="what each copy of a whole tensor from or to the SSD waits for"
+    )
+    copy_host_path: Literal["shared", "split"] = Field(
+        default="shared",
+        description="shared: copies from and to the host have what others leave of the link; split: they "
+        "always have the link's rate less the SSD's",
+    )
+    copy_memory: Literal["system", "published"] = Field(
+        default="system",
+        description="GPU memory of designs that copy whole tensors: the system's, or as many times that as "
+        "the published simulator plans with and executes with (1.06 and 4 for most)",
+    )
+    copy_iterations: Literal["all", "first"] = Field(
+        default="all", description="iterations that designs that copy whole tensors are simulated for"
+    )
+    absent_weights: Literal["fetched", "ignored"] = Field(
+        default="fetched",
+        description="whether kernels wait for copied weights that are not on the GPU, or run without them",
+    )
+    unread_tensors: Literal["allocated", "skipped"] = Field(
+        default="allocated",
+        description="whether results that no kernel reads need memory in designs with a scratch buffer",
+    )
+    reported_digits: Literal["all", "six"] = Field(
+        default="all",
+        description="digits of reported milliseconds of designs that copy whole tensors",
+    )
 
 
 GPG = BehaviourSpec(
@@ -67,6 +99,14 @@ GPG = BehaviourSpec(
     reported_iteration="fastest",
     breakdown="in_flight",
     planner_gigabyte="binary",
+    copy_gigabyte="binary",
+    copy_latency="none",
+    copy_host_path="split",
+    copy_memory="published",
+    copy_iterations="first",
+    absent_weights="ignored",
+    unread_tensors="skipped",
+    reported_digits="six",
 )
 
 PRESETS = {"gpg": GPG}

@@ -63,6 +63,7 @@ def simulate(
         records.iterations,
         events=records.events,
         moves_ahead=policy.moves_ahead,
+        copies_tensors=policy.placement == "contiguous",
     )
     return records, rows
 

@@ -42,7 +42,7 @@ class _Flow(Share):
         rank: int,
     ) -> None:
         run = lane.queue[0]
-        super().__init__(links, run.rate if rank == _DEMAND else 0)
+        super().__init__(links, run.rate)
         self.lane, self.run, self.source = lane, run, source
         self.victim, self.target, self.rank = victim, target, rank
         self.progress = lane.carry
@@ -84,8 +84,15 @@ class _Site:
 class FluidTransfers:
     """Moves the pages in the queues of all GPUs."""
 
-    def __init__(self, system: SystemSpec, host: Pool, flash: Pool, observer: Observer | None = None) -> None:
-        self._topology = Topology(system)
+    def __init__(
+        self,
+        system: SystemSpec,
+        host: Pool,
+        flash: Pool,
+        observer: Observer | None = None,
+        topology: Topology | None = None,
+    ) -> None:
+        self._topology = topology or Topology(system)
         self._page_bytes = system.gpu.page_size
         self._page_work = system.gpu.page_size * system.gpu.clock
         self._fault = system.page_fault
@@ -152,6 +159,8 @@ class FluidTransfers:
             left = self._cycles_to_change(flows)
             if left is not None and self._now + left <= now:
                 self._move(flows, left)
+                for site in self._sites.values():
+                    site.memory.settle()
                 self._flows = None
                 self.events += 1
             else:

@@ -107,7 +107,8 @@ class GpuMemory:
 
     Per tensor ``absent + host + flash + idle + moving`` is its number of pages: without contents, in
     host memory, on flash, on the GPU, and in transfer (in a queue, wherever they lie). ``free`` counts
-    the GPU's empty pages. ``needed`` is the running (or waiting) kernel's working set.
+    the GPU's empty pages. ``needed`` is the running (or waiting) kernel's working set; it also waits for the
+    evictions of tensors that are ``awaited``.
     """
 
     def __init__(
@@ -129,12 +130,26 @@ class GpuMemory:
         self.traffic = Traffic()
         self.needed: frozenset[int] = frozenset()
         self.protected: Container[int] = frozenset()
+        self.awaited: frozenset[int] = frozenset()
         self.peak_used = 0
 
     @property
     def used(self) -> int:
         """GPU pages in use."""
         return self.capacity_pages - self.free
+
+    @property
+    def largest_hole_pages(self) -> int:
+        """Pages of the largest tensor that there is room for; where any page will do, all free ones."""
+        return self.free
+
+    def evicting(self) -> frozenset[int]:
+        """Return the tensors that wait to be evicted or are on their way out."""
+        queues = (self.queues.evict_flash, self.queues.evict_host)
+        return frozenset(run.tensor for queue in queues for run in queue)
+
+    def settle(self) -> None:
+        """Use room that transfers have made; where any page will do, they use it themselves."""
 
     def note_peak(self) -> None:
         """Remember the largest number of GPU pages in use."""

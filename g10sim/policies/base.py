@@ -5,14 +5,15 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Literal, Protocol
 
 from g10sim.config.behaviour import BehaviourSpec
 from g10sim.config.system import SystemSpec
 from g10sim.policies.plan import MigrationPlan
 from g10sim.records import Location
-from g10sim.trace.model import Trace
+from g10sim.trace.model import Kernel, Trace
 from g10sim.trace.workload import Job, Workload
 
 
@@ -45,7 +46,27 @@ class Protect:
     tensors: frozenset[int]
 
 
-Action = Prefetch | Evict | Free | Protect
+@dataclass(frozen=True, slots=True)
+class Synchronize:
+    """Let the next kernel wait until the evictions of these tensors are done, or (None) all under way."""
+
+    tensors: frozenset[int] | None = None
+
+
+Action = Prefetch | Evict | Free | Protect | Synchronize
+
+
+class Place(Enum):
+    """Where a tensor's block goes in contiguous GPU memory.
+
+    LEFT and RIGHT: first fit from the lowest or from the highest address. BUFFER: in scratch space that
+    all kernels share, as large as the largest such tensor. NOWHERE: it needs no memory.
+    """
+
+    LEFT = "left"
+    RIGHT = "right"
+    BUFFER = "buffer"
+    NOWHERE = "nowhere"
 
 
 class PolicyView(Protocol):
@@ -84,6 +105,11 @@ class PolicyView(Protocol):
     @property
     def free_bytes(self) -> int:
         """Empty GPU memory."""
+        ...
+
+    @property
+    def largest_hole_bytes(self) -> int:
+        """Largest tensor that could be allocated; with paged placement, all empty GPU memory."""
         ...
 
     @property
@@ -147,6 +173,10 @@ class Policy:
     """Dead pages are never written out, also where the machine itself would write them."""
     moves_ahead: ClassVar[bool] = True
     """Asks for migrations before they are demanded."""
+    placement: ClassVar[Literal["paged", "contiguous"]] = "paged"
+    """Whether any free pages will do (unified memory), or whole tensors move and need consecutive pages."""
+    published_memory_factor: ClassVar[int] = 1
+    """How much more GPU memory the published simulator gives this design (``compat.copy_memory``)."""
     reference_plan: ClassVar[str | None] = None
     """File name of the plan that the published simulator writes for this design."""
 
@@ -163,6 +193,18 @@ class Policy:
     def on_kernel_start(self, view: PolicyView) -> Iterable[Action]:
         """Return what to do when a kernel is about to start, after the plan's own moves."""
         return ()
+
+    def on_kernel_end(self, view: PolicyView) -> Iterable[Action]:
+        """Return what to do when a kernel has ended and its dead tensors are released."""
+        return ()
+
+    def places(self, job: Job, plan: MigrationPlan | None, behaviour: BehaviourSpec) -> Sequence[Place]:
+        """Return where every tensor's block goes; asked with contiguous placement only."""
+        return (Place.LEFT,) * len(job.trace.tensors)
+
+    def allocation_order(self, kernel: Kernel) -> Sequence[int]:
+        """Return a kernel's tensors in the order in which missing ones are allocated and fetched."""
+        return kernel.tensors
 
     def choose_victims(self, view: PolicyView) -> Iterable[int] | None:
         """Return tensors to evict from a full GPU, first choice first; None leaves it to recency.

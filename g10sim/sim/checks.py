@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from g10sim.errors import InvariantError
+from g10sim.hardware.contiguous import ContiguousMemory
 from g10sim.hardware.memory import GpuMemory
 from g10sim.records import IterationRecord, KernelRecord
 from g10sim.trace.model import Kernel
@@ -35,7 +36,7 @@ class Checker:
         _require(memory.host_pool.free >= 0, f"{where}: host memory is over its capacity")
         _require(memory.flash_pool.free >= 0, f"{where}: flash is over its capacity")
         if not self._streams:
-            missing = [t for t in kernel.tensors if memory.idle[t] != memory.pages[t]]
+            missing = [t for t in kernel.tensors if t in memory.needed and memory.idle[t] != memory.pages[t]]
             _require(not missing, f"{where}: computes without tensors {missing[:5]}")
 
     def kernel_ended(self, record: KernelRecord) -> None:
@@ -88,4 +89,7 @@ def check_conservation(memory: GpuMemory, where: str) -> None:
             memory.recency.pages(tensor) == memory.idle[tensor],
             f"{where}: tensor {tensor} is ordered wrongly",
         )
-    _require(on_gpu == memory.used, f"{where}: {on_gpu} pages on the GPU, {memory.used} counted")
+    counted = memory.capacity_pages - memory.free
+    _require(on_gpu == counted, f"{where}: {on_gpu} pages on the GPU, {counted} counted")
+    if isinstance(memory, ContiguousMemory):
+        memory.check()

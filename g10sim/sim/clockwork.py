@@ -7,7 +7,7 @@ from collections.abc import Callable
 import simpy
 from simpy.events import Event
 
-from g10sim.errors import CapacityError
+from g10sim.errors import CapacityError, G10SimError
 from g10sim.hardware.transfers import Transfers
 
 # Kernel events of a cycle come before transfer timers of the same cycle (SimPy sorts by time, priority,
@@ -21,13 +21,13 @@ class Clockwork:
     def __init__(self, env: simpy.Environment, transfers: Transfers) -> None:
         self._env = env
         self._transfers = transfers
-        self._waiting: dict[Event, tuple[Callable[[], bool], Callable[[], str]]] = {}
+        self._waiting: dict[Event, tuple[Callable[[], bool], Callable[[], str | G10SimError]]] = {}
         self._armed: Event | None = None
 
-    def wait(self, step: Callable[[], bool], stuck: Callable[[], str]) -> Event:
+    def wait(self, step: Callable[[], bool], stuck: Callable[[], str | G10SimError]) -> Event:
         """Return an event that happens once ``step``, called after each change, is true.
 
-        ``stuck`` describes the wait should it turn out to have no end.
+        ``stuck`` describes the wait should it turn out to have no end, or gives the error that it is.
         """
         event = self._env.event()
         self._waiting[event] = (step, stuck)
@@ -50,10 +50,11 @@ class Clockwork:
         self._armed = timer
         self._env.schedule(timer, _TIMER_PRIORITY, max(0, change - self._env.now))
 
-    def explain_deadlock(self) -> CapacityError | None:
+    def explain_deadlock(self) -> G10SimError | None:
         """Return an error that says who waits for ever, or None when nobody does."""
         for _, stuck in self._waiting.values():
-            return CapacityError(stuck())
+            found = stuck()
+            return CapacityError(found) if isinstance(found, str) else found
         return None
 
     def _ring(self, timer: Event) -> None:

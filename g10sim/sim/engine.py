@@ -12,6 +12,7 @@ from g10sim.config.behaviour import BehaviourSpec
 from g10sim.config.system import SystemSpec
 from g10sim.errors import ConfigError, G10SimError, PolicyError
 from g10sim.hardware.batched import BatchedTransfers
+from g10sim.hardware.direct import DirectTransfers
 from g10sim.hardware.fluid import FluidTransfers
 from g10sim.hardware.memory import GpuMemory, Pool
 from g10sim.hardware.transfers import Observer, Transfers
@@ -19,9 +20,11 @@ from g10sim.policies.base import Policy
 from g10sim.policies.plan import MigrationPlan
 from g10sim.records import Location
 from g10sim.sim.checks import Checker
+from g10sim.sim.contiguous import ContiguousRun, contiguous_memory, simulated_job
 from g10sim.sim.executor import JobRun
 from g10sim.sim.machine import Machine
 from g10sim.sim.recorder import Recorder, RunRecords
+from g10sim.trace.model import Trace
 from g10sim.trace.workload import Job, Workload
 
 
@@ -81,7 +84,7 @@ class _Simulation:
         check: bool,
     ) -> None:
         self._env = simpy.Environment()
-        self._system, self._policy = system, policy
+        self._system, self._policy, self._behaviour = system, policy, behaviour
         page = system.gpu.page_size
         self._host = Pool("host memory", system.host.memory // page, page)
         self._flash = Pool("the SSD", self._flash_pages(workload, behaviour), page)
@@ -90,11 +93,23 @@ class _Simulation:
         checker = Checker(streams_working_set=behaviour.running_tensors == "evictable") if check else None
         self._machine = Machine(self._env, system, behaviour, transfers, recorder, checker)
         self._jobs = [
-            JobRun(number, job, workload.executed(number), self._memory(job), policy, plan, self._machine)
+            self._job_run(number, job, workload.executed(number), plan)
             for number, (job, plan) in enumerate(zip(workload.jobs, plans, strict=True))
         ]
 
+    def _job_run(self, number: int, job: Job, executed: Trace, plan: MigrationPlan | None) -> JobRun:
+        policy, machine = self._policy, self._machine
+        transfers = machine.transfers
+        if not isinstance(transfers, DirectTransfers):
+            return JobRun(number, job, executed, self._memory(job), policy, plan, machine)
+        pools = self._host, self._flash
+        job = simulated_job(job, self._behaviour)
+        memory = contiguous_memory(job, plan, policy, self._system, self._behaviour, transfers, pools)
+        return ContiguousRun(number, job, executed, memory, policy, plan, machine)
+
     def _transfers(self, behaviour: BehaviourSpec, observer: Observer | None) -> Transfers:
+        if self._policy.placement == "contiguous":
+            return DirectTransfers(self._system, behaviour, self._host, self._flash, observer)
         if behaviour.transfers == "batched":
             return BatchedTransfers(self._system, behaviour, observer)
         return FluidTransfers(self._system, self._host, self._flash, observer)

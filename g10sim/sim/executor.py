@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable
+from collections.abc import Callable, Generator, Iterable
 from typing import Any
 
 import simpy
@@ -79,6 +79,7 @@ class JobRun:
         releases = behaviour.dead_tensors == "released" and not policy.unlimited_memory
         self._dying = released_after(trace) if releases else [()] * len(trace.kernels)
         self._reacts = type(policy).on_kernel_start is not Policy.on_kernel_start
+        self._reacts_at_end = type(policy).on_kernel_end is not Policy.on_kernel_end
         self._victims = self._victim_rule()
 
     def _victim_rule(self) -> RecencyVictims:
@@ -126,7 +127,7 @@ class JobRun:
                     memory.cancel_eviction(tensor)
         self._migrator.issue(kernel.id, moves)
         if self._reacts:
-            self._migrator.perform(kernel.id, self._ask())
+            self._migrator.perform(kernel.id, self._ask(self._policy.on_kernel_start))
         if self._behaviour.recency == "use":
             for tensor in self._tensors[kernel.id]:
                 memory.touch(tensor)
@@ -155,10 +156,20 @@ class JobRun:
         self._machine.clockwork.rearm()
         yield self._machine.env.timeout(end - self._machine.now)
         self._transfers.advance(self._machine.now)
-        self._migrator.release(self._dying[kernel.id])
+        self._finish(kernel)
         self._transfers.changed()
         busy = self._transfers.busy_cycles(self.job.gpu)
         self._ledger.close_kernel(execution, self._machine.now, busy)
+
+    def _finish(self, kernel: Kernel) -> None:
+        """Release what died with a kernel, then let the policy act."""
+        self._migrator.release(self._dying[kernel.id])
+        self._react_at_end(kernel)
+
+    def _react_at_end(self, kernel: Kernel) -> None:
+        if self._reacts_at_end:
+            self._memory.needed = frozenset()
+            self._migrator.perform(kernel.id, self._ask(self._policy.on_kernel_end))
 
     def _execution(self, iteration: int, kernel: Kernel) -> Execution:
         inputs, outputs = count_faults(kernel, self._memory)
@@ -175,7 +186,7 @@ class JobRun:
 
     def _is_resident(self) -> bool:
         memory = self._memory
-        if memory.queues.faulting:
+        if memory.queues.faulting or memory.awaited:
             return False
         return all(memory.idle[tensor] == memory.pages[tensor] for tensor in memory.needed)
 
@@ -186,6 +197,8 @@ class JobRun:
     def _fetch(self, execution: Execution, waits: WaitLog) -> Generator[Event, Any, None]:
         """Demand what is missing and wait until it is there."""
         machine, memory = self._machine, self._memory
+        if memory.awaited:
+            yield from self._synchronize(waits)
         for tensor in self._tensors[execution.kernel.id]:
             self._transfers.demand(self.job.gpu, tensor)
         memory.traffic.faults += execution.faulting_pages
@@ -202,6 +215,15 @@ class JobRun:
             yield machine.clockwork.wait(step, self._describe_wait)
             self._restart_victims()
 
+    def _synchronize(self, waits: WaitLog) -> Generator[Event, Any, None]:
+        """Wait for the evictions that the policy wants done."""
+        machine, memory = self._machine, self._memory
+        self._transfers.changed()
+        since = machine.now
+        yield machine.clockwork.wait(lambda: not memory.awaited & memory.evicting(), self._describe_wait)
+        waits.add(StallReason.SYNCHRONIZATION, machine.now - since)
+        memory.awaited = frozenset()
+
     def _reason(self) -> StallReason:
         return self._transfers.bottleneck(self.job.gpu) or reason_for_waiting(self._memory)
 
@@ -211,7 +233,7 @@ class JobRun:
             return max(execution.start + execution.duration + extra, now)
         return now + execution.duration + extra
 
-    def _describe_wait(self) -> str:
+    def _describe_wait(self) -> str | G10SimError:
         memory, kernel = self._memory, self.job.trace.kernels[self._view.kernel]
         missing = sum(memory.moving[tensor] for tensor in kernel.tensors)
         return (
@@ -221,11 +243,11 @@ class JobRun:
             f"{format_bytes(memory.flash_pool.free * memory.page_bytes)}"
         )
 
-    def _ask(self) -> Iterable[Action]:
+    def _ask(self, hook: Callable[[View], Iterable[Action]]) -> Iterable[Action]:
         try:
-            return tuple(self._policy.on_kernel_start(self._view))
+            return tuple(hook(self._view))
         except Exception as error:
-            raise self._blame("on_kernel_start", error) from error
+            raise self._blame(hook.__name__, error) from error
 
     def _nominate(self) -> Iterable[int]:
         try:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from g10sim.config.behaviour import BehaviourSpec
 from g10sim.errors import PlanError, PolicyError
 from g10sim.hardware.memory import GpuMemory
-from g10sim.policies.base import Action, Evict, Free, Policy, Prefetch, Protect
+from g10sim.policies.base import Action, Evict, Free, Policy, Prefetch, Protect, Synchronize
 from g10sim.policies.plan import MigrationPlan, PlannedMove
 from g10sim.records import Location
 from g10sim.trace.model import Trace
@@ -69,10 +69,13 @@ class Migrator:
             elif isinstance(action, Free):
                 self._known(kernel, action.tensor)
                 self._free(kernel, action.tensor)
+            elif isinstance(action, Synchronize):
+                evicting = self._memory.evicting()
+                self._memory.awaited |= evicting if action.tensors is None else evicting & action.tensors
             else:
                 raise PolicyError(
                     f"policy '{self._policy}', kernel {kernel}: found action {action!r}; "
-                    "allowed: Prefetch, Evict, Free, Protect"
+                    "allowed: Prefetch, Evict, Free, Protect, Synchronize"
                 )
         return acted
 

@@ -56,6 +56,11 @@ class View:
         return self._memory.free * self._memory.page_bytes
 
     @property
+    def largest_hole_bytes(self) -> int:
+        """Largest tensor that could be allocated."""
+        return self._memory.largest_hole_pages * self._memory.page_bytes
+
+    @property
     def host_free_bytes(self) -> int:
         """Empty host memory."""
         return self._memory.host_pool.free * self._memory.page_bytes

@@ -47,11 +47,14 @@ def summarize(
     *,
     events: int,
     moves_ahead: bool,
+    copies_tensors: bool = False,
 ) -> list[Row]:
     """Return one row with the columns METRIC_COLUMNS for each job, in job order.
 
-    ``moves_ahead`` says whether the policy asks for migrations before they are demanded.
+    ``moves_ahead`` says whether the policy asks for migrations before they are demanded, ``copies_tensors``
+    whether it copies whole tensors instead of using unified memory.
     """
+    rounds = copies_tensors and behaviour.reported_digits == "six"
     by_job: dict[int, list[IterationRecord]] = {number: [] for number in range(len(workload.jobs))}
     for record in iterations:
         by_job[record.job].append(record)
@@ -59,8 +62,8 @@ def summarize(
     for number, job in enumerate(workload.jobs):
         record = reported_iteration(by_job[number], behaviour)
         rows.append(
-            _times(record, system.gpu.clock, job.trace.batch_size)
-            | _breakdown(record, behaviour, moves_ahead)
+            _times(record, system.gpu.clock, job.trace.batch_size, rounds=rounds)
+            | _rounded(_breakdown(record, behaviour, moves_ahead), system.gpu.clock, rounds=rounds)
             | _traffic(record)
             | {
                 "footprint_bytes": footprint_bytes(job.trace),
@@ -78,8 +81,10 @@ def reported_iteration(records: Sequence[IterationRecord], behaviour: BehaviourS
     return min(reversed(records), key=lambda record: record.end - record.start)
 
 
-def _times(record: IterationRecord, clock_hz: int, batch_size: int) -> Row:
+def _times(record: IterationRecord, clock_hz: int, batch_size: int, *, rounds: bool) -> Row:
     cycles = record.end - record.start
+    if rounds:
+        cycles = _six_digits(cycles, clock_hz)
     if cycles == 0:  # every kernel takes less than a cycle and nothing moves
         return {
             "ideal_cycles": 0,
@@ -95,6 +100,17 @@ def _times(record: IterationRecord, clock_hz: int, batch_size: int) -> Row:
         "performance": record.ideal_cycles / cycles,
         "samples_per_s": batch_size * clock_hz / cycles,
     }
+
+
+def _rounded(breakdown: Row, clock_hz: int, *, rounds: bool) -> Row:
+    return (
+        {key: _six_digits(int(value), clock_hz) for key, value in breakdown.items()} if rounds else breakdown
+    )
+
+
+def _six_digits(cycles: int, clock_hz: int) -> int:
+    """Cycles of a time that was written down in milliseconds with six digits (published simulator)."""
+    return int(float(f"{cycles_to_ms(cycles, clock_hz):.6g}") * (clock_hz / 1000))
 
 
 def _breakdown(record: IterationRecord, behaviour: BehaviourSpec, moves_ahead: bool) -> Row:

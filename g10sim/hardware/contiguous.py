@@ -1,0 +1,196 @@
+"""GPU memory in which every tensor is one block: it is there as a whole, or it has no space."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from g10sim.errors import InvariantError
+from g10sim.hardware.memory import GpuMemory, Pool
+from g10sim.hardware.placement import ContiguousSpace, FitRule
+from g10sim.hardware.recency import Run
+from g10sim.records import Location
+
+_BUFFER = -1
+
+CopyRate = Callable[[int, Location, bool], int]
+"""Fastest rate in bytes/second of a copy of so many pages from or to a place; True for one that leaves."""
+
+
+class ContiguousMemory(GpuMemory):
+    """Residency of one job's tensors where whole tensors move and each needs consecutive pages.
+
+    Space is taken when a fetch starts or a tensor without contents is allocated, and given back when an
+    eviction has completed or a tensor is discarded. What finds no room waits, first come first served.
+    ``rules`` say for each tensor where its block goes; a tensor without a rule needs none of its own.
+    Beyond space, the counts mean the same as in paged memory: ``free`` pages are those without contents,
+    whether or not somebody's block covers them.
+    """
+
+    def __init__(
+        self,
+        pages: Sequence[int],
+        capacity_pages: int,
+        page_bytes: int,
+        host: Pool,
+        flash: Pool,
+        *,
+        rules: Sequence[FitRule | None],
+        copy_rate: CopyRate,
+        recalls: bool,
+    ) -> None:
+        super().__init__(pages, capacity_pages, page_bytes, host, flash)
+        self.space = ContiguousSpace(capacity_pages)
+        self.waiting: deque[int] = deque()
+        self._rules, self._copy_rate, self._recalls = tuple(rules), copy_rate, recalls
+        self._leaving: dict[int, None] = {}
+        self._condemned: set[int] = set()
+
+    @property
+    def used(self) -> int:
+        """GPU pages that belong to somebody, with or without contents."""
+        return self.space.used_pages
+
+    @property
+    def largest_hole_pages(self) -> int:
+        """Pages of the largest block that could be allocated."""
+        return self.space.holes.largest_pages
+
+    def note_peak(self) -> None:
+        """Remember the largest number of GPU pages that belong to somebody."""
+        self.peak_used = max(self.peak_used, self.space.used_pages)
+
+    def reserve(self, pages: int, rule: FitRule) -> bool:
+        """Set a block aside for good, for scratch space; False where there is no room."""
+        return self.space.allocate(_BUFFER, pages, rule)
+
+    def needs_space(self, tensor: int) -> bool:
+        """Whether a tensor has a block of its own when it is on the GPU."""
+        return self._rules[tensor] is not None
+
+    def is_usable(self, tensor: int) -> bool:
+        """Whether a kernel may use a tensor: it is all here, or leaves and may be used until it has left."""
+        here = self.idle[tensor] == self.pages[tensor]
+        return here or (tensor in self._leaving and not self._recalls)
+
+    def place(self, tensor: int, location: Location) -> None:
+        """Put a tensor without contents somewhere before time starts: on flash where the GPU has no room."""
+        if location is Location.GPU and not self._allocate(tensor):
+            location = Location.FLASH
+        super().place(tensor, location)
+
+    def request_prefetch(self, tensor: int) -> None:
+        """Ask for space for a tensor that has none; what it holds elsewhere follows when it gets it.
+
+        A tensor that is leaving stays, where such tensors are recalled.
+        """
+        if tensor in self._leaving:
+            if self._recalls:
+                self.cancel_eviction(tensor)
+        elif tensor not in self.space and tensor not in self.waiting and self.needs_space(tensor):
+            self.waiting.append(tensor)
+            self.settle()
+
+    def demand(self, tensor: int, rate: Callable[[int, Location], int] | None = None) -> None:
+        """Ask for a tensor that a kernel waits for; it takes its turn."""
+        self.request_prefetch(tensor)
+
+    def request_eviction(self, tensor: int, target: Location) -> None:
+        """Queue a tensor to go to host memory or flash, if it is here as a whole."""
+        count = self.idle[tensor]
+        if not count or count != self.pages[tensor]:
+            return
+        self.idle[tensor] = 0
+        self.moving[tensor] += count
+        self.recency.remove(tensor)
+        queue = self.queues.evict_flash if target is Location.FLASH else self.queues.evict_host
+        queue.append(Run(tensor, count, self._copy_rate(count, target, True)))
+        self._leaving[tensor] = None
+
+    def deposit(self, tensor: int, count: int, target: Location) -> None:
+        """Put pages that left the GPU where they went."""
+        pool, counts = self.flash_pool, self.flash
+        if target is Location.HOST:
+            pool, counts = self.host_pool, self.host
+            self.traffic.host_out += count
+        else:
+            self.traffic.flash_out += count
+        pool.take(count)
+        counts[tensor] += count
+
+    def settle(self) -> None:
+        """Take back the space of what has left, then give space to those who wait for it."""
+        for tensor in [tensor for tensor in self._leaving if not self.moving[tensor]]:
+            del self._leaving[tensor]
+            self.space.release(tensor)
+            if tensor in self._condemned:
+                self._condemned.remove(tensor)
+                super().discard(tensor)
+        while self.waiting and self._allocate(self.waiting[0]):
+            self._fill(self.waiting.popleft())
+
+    def _allocate(self, tensor: int) -> bool:
+        rule = self._rules[tensor]
+        return rule is not None and self.space.allocate(tensor, self.pages[tensor], rule)
+
+    def _fill(self, tensor: int) -> None:
+        """Set the copies going that a tensor's new block waits for; new contents are there at once."""
+        queues = self.queues
+        for queue, counts, place in (
+            (queues.prefetch_flash, self.flash, Location.FLASH),
+            (queues.prefetch_host, self.host, Location.HOST),
+        ):
+            count = counts[tensor]
+            if count:
+                counts[tensor] = 0
+                self.moving[tensor] += count
+                queue.append(Run(tensor, count, self._copy_rate(count, place, False)))
+        count = self.absent[tensor]
+        if count:
+            self.absent[tensor] = 0
+            self.free -= count
+            self.arrive(tensor, count, Location.NONE)
+        self.note_peak()
+
+    def discard(self, tensor: int) -> None:
+        """Forget a tensor's contents and take its space back; one that leaves unrecalled goes first."""
+        if tensor in self._leaving:
+            self._condemned.add(tensor)
+            return
+        super().discard(tensor)
+        self.space.release(tensor)
+
+    def cancel(self, tensor: int) -> None:
+        """Take a tensor out of every queue: copies on their way in or (if recalled) out are called off."""
+        if tensor in self.waiting:
+            self.waiting.remove(tensor)
+        if tensor not in self._leaving or self._recalls:
+            super().cancel(tensor)
+
+    def cancel_eviction(self, tensor: int) -> None:
+        """Keep a tensor that was to be evicted: until all of it is copied, all of it is still here."""
+        if tensor not in self._leaving:
+            return
+        del self._leaving[tensor]
+        super().cancel_eviction(tensor)
+        copied = self.host[tensor] + self.flash[tensor]
+        self.host_pool.free += self.host[tensor]
+        self.flash_pool.free += self.flash[tensor]
+        self.host[tensor] = self.flash[tensor] = 0
+        if copied:
+            self.free -= copied
+            self.arrive(tensor, copied, Location.NONE)
+
+    def check(self) -> None:
+        """Check that exactly the tensors with contents here, or on their way, have their blocks.
+
+        Raises InvariantError.
+        """
+        self.space.check()
+        blocks = self.space.blocks
+        for tensor, pages in enumerate(self.pages):
+            block = blocks.get(tensor)
+            if (block is not None) != bool(self.idle[tensor] or self.moving[tensor]):
+                raise InvariantError(f"tensor {tensor}: its pages and its block of GPU memory disagree")
+            if block is not None and block.pages != pages:
+                raise InvariantError(f"tensor {tensor}: a block of {block.pages} for {pages} pages")

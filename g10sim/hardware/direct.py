@@ -1,0 +1,82 @@
+"""Explicit copies of whole tensors between GPU, host memory and SSD, without unified memory."""
+
+from __future__ import annotations
+
+from g10sim.config.behaviour import BehaviourSpec
+from g10sim.config.system import SystemSpec
+from g10sim.hardware.faults import demand_rate
+from g10sim.hardware.fluid import FluidTransfers
+from g10sim.hardware.links import Link, Topology
+from g10sim.hardware.memory import Pool
+from g10sim.hardware.transfers import Observer
+from g10sim.records import Location
+
+
+class DirectTransfers(FluidTransfers):
+    """Copies flow like pages, one at a time per direction and other end; each waits for the SSD once.
+
+    A copy needs no handling of page faults, and its space is new memory of an allocator's pool, which
+    needs no mapping.
+    """
+
+    def __init__(
+        self,
+        system: SystemSpec,
+        behaviour: BehaviourSpec,
+        host: Pool,
+        flash: Pool,
+        observer: Observer | None = None,
+    ) -> None:
+        if behaviour.copy_gigabyte == "binary":
+            system = _binary_rates(system)
+        topology = Topology(system) if behaviour.copy_host_path == "shared" else _SplitTopology(system)
+        super().__init__(system, host, flash, observer, topology)
+        self._copy_latency = system.ssd.latency if behaviour.copy_latency == "ssd" else 0
+
+    def copy_rate(self, gpu: int, pages: int, place: Location, *, leaves: bool) -> int:
+        """Fastest rate of a copy in bytes/second: its own path's, after the SSD's latency has passed."""
+        links = self._topology.outward(gpu, place) if leaves else self._topology.inward(gpu, place)
+        bandwidth = min(link.capacity for link in links)
+        latency = self._copy_latency if place is Location.FLASH else 0
+        size_bytes = pages * self._page_bytes
+        return demand_rate(size_bytes, bandwidth, latency, size_bytes)
+
+
+def _binary_rates(system: SystemSpec) -> SystemSpec:
+    """Return the system with every GB/s of links and SSD taken for 2^30 bytes/s."""
+
+    def binary(rate: int) -> int:
+        return rate * 2**30 // 10**9
+
+    ssd, pcie = system.ssd, system.pcie
+    rates = {
+        "read_bandwidth": binary(ssd.read_bandwidth),
+        "write_bandwidth": binary(ssd.write_bandwidth),
+    }
+    shared = [link.model_copy(update={"bandwidth": binary(link.bandwidth)}) for link in pcie.shared]
+    links = {"bandwidth": binary(pcie.bandwidth), "shared": tuple(shared)}
+    return system.model_copy(
+        update={"ssd": ssd.model_copy(update=rates), "pcie": pcie.model_copy(update=links)}
+    )
+
+
+class _SplitTopology(Topology):
+    """Host copies always have what the SSD's rate leaves of the link, and never more."""
+
+    def __init__(self, system: SystemSpec) -> None:
+        super().__init__(system)
+        gpus, link = range(system.gpu.count), system.pcie.bandwidth
+        reads, writes = link - system.ssd.read_bandwidth, link - system.ssd.write_bandwidth
+        self._from_host = [Link(f"GPU {gpu} from host", max(1, reads)) for gpu in gpus]
+        self._to_host = [Link(f"GPU {gpu} to host", max(1, writes)) for gpu in gpus]
+        self.links = (*self.links, *self._from_host, *self._to_host)
+
+    def inward(self, gpu: int, source: Location) -> list[Link]:
+        """Links that pages cross on their way in."""
+        path = super().inward(gpu, source)
+        return [*path, self._from_host[gpu]] if source is Location.HOST else path
+
+    def outward(self, gpu: int, target: Location) -> list[Link]:
+        """Links that pages cross on their way out."""
+        path = super().outward(gpu, target)
+        return [*path, self._to_host[gpu]] if target is Location.HOST else path
