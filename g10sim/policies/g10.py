@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from g10sim.config.behaviour import BehaviourSpec
 from g10sim.config.system import SystemSpec
-from g10sim.policies.base import Policy
+from g10sim.policies.base import Action, Policy, PolicyView
 from g10sim.policies.g10_planning.parameters import Method, PlanningParameters
-from g10sim.policies.g10_planning.planner import plan_g10
+from g10sim.policies.g10_planning.planner import draft_g10, to_plan
+from g10sim.policies.g10_planning.recovery import Recovery
 from g10sim.policies.plan import MigrationPlan
 from g10sim.policies.registry import register_policy
 from g10sim.trace.workload import Job, Workload
@@ -40,6 +41,9 @@ class G10(Policy):
         Prefetch earlier than the latest safe time where memory is free (G10 paper, section 4.4).
     pacing_rounds
         Most rounds of planning with the stalls that the round before expects (paced method).
+    recovery_look_ahead
+        Kernels ahead of which tensors are fetched back that left the GPU against the plan; 0 leaves them
+        to page faults, as the published simulator does.
     """
 
     name = "g10"
@@ -55,6 +59,7 @@ class G10(Policy):
         memory_target: float = 0.99,
         eager_prefetch: bool = True,
         pacing_rounds: int = 5,
+        recovery_look_ahead: int = 128,
     ) -> None:
         self._planning = PlanningParameters(
             method=method,
@@ -68,17 +73,39 @@ class G10(Policy):
         self.memory_target = memory_target
         self.eager_prefetch = eager_prefetch
         self.pacing_rounds = pacing_rounds
+        ahead = recovery_look_ahead
+        if isinstance(ahead, bool) or not isinstance(ahead, int) or ahead < 0:
+            raise ValueError(f"recovery_look_ahead: found {ahead!r}; allowed: a whole number from 0")
+        self.recovery_look_ahead = ahead
+        self._recoveries: tuple[Recovery, ...] = ()
 
     def plan(
         self, workload: Workload, system: SystemSpec, behaviour: BehaviourSpec
     ) -> Sequence[MigrationPlan]:
         """Plan every job; jobs on several GPUs share links, host memory and SSD evenly."""
         gpus = frozenset(job.gpu for job in workload.jobs)
-        return tuple(
-            plan_g10(job.trace, system, self._planning, behaviour, gpus=gpus, gpu=job.gpu)
-            for job in workload.jobs
-        )
+        plans, recoveries = [], []
+        for job in workload.jobs:
+            plan, recovery = self._prepare(job, system, behaviour, gpus)
+            plans.append(plan)
+            recoveries.append(recovery)
+        self._recoveries = tuple(recoveries)
+        return tuple(plans)
 
     def plan_job(self, job: Job, system: SystemSpec, behaviour: BehaviourSpec) -> MigrationPlan:
         """Plan one job that has the machine to itself."""
-        return plan_g10(job.trace, system, self._planning, behaviour, gpus=(job.gpu,), gpu=job.gpu)
+        return self._prepare(job, system, behaviour, frozenset({job.gpu}))[0]
+
+    def on_kernel_start(self, view: PolicyView) -> Iterable[Action]:
+        """Fetch back what left the GPU against the plan."""
+        if not self.recovery_look_ahead or view.job >= len(self._recoveries):
+            return ()
+        return self._recoveries[view.job].prefetches(view, self.recovery_look_ahead)
+
+    def _prepare(
+        self, job: Job, system: SystemSpec, behaviour: BehaviourSpec, gpus: frozenset[int]
+    ) -> tuple[MigrationPlan, Recovery]:
+        draft = draft_g10(job.trace, system, self._planning, behaviour, gpus=gpus, gpu=job.gpu)
+        kernels = [kernel.tensors for kernel in job.trace.kernels]
+        recovery = Recovery(draft, kernels, system.gpu.memory)
+        return to_plan(draft, job.trace, self._planning), recovery

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from machines import PAGE, machine, trace_of
 
 from g10sim.config.behaviour import GPG, BehaviourSpec
+from g10sim.errors import ConfigError
 from g10sim.policies.g10_planning import PlanningParameters, draft_g10, plan_g10
 from g10sim.policies.g10_planning.channels import Direction
 from g10sim.policies.g10_planning.machine import planned_machine
@@ -255,10 +256,59 @@ def test_policy_plans_every_job_and_keeps_its_parameters():
         "memory_target": 0.99,
         "eager_prefetch": True,
         "pacing_rounds": 5,
+        "recovery_look_ahead": 128,
     }
     job = Job(chain(8))
     plans = policy.plan(Workload((job, job)), system_of(4), BehaviourSpec())
     assert plans[0] == plans[1] == policy.plan_job(job, system_of(4), BehaviourSpec())
+
+
+class StrayView:
+    """Kernel 1 of three; tensor 'b' is in host memory though the plan never evicted it."""
+
+    job, gpu, kernel, iteration, now_cycles = 0, 0, 1, 0, 0
+
+    def __init__(self, trace, free_pages, host_pages=2, in_transfer=()):
+        self.trace, self.free_bytes = trace, free_pages * PAGE
+        self._host, self._in_transfer = {1: host_pages * PAGE}, dict(in_transfer)
+
+    def host_bytes(self, tensor):
+        return self._host.get(tensor, 0)
+
+    def flash_bytes(self, tensor):
+        return 0
+
+    def in_transfer_bytes(self, tensor):
+        return self._in_transfer.get(tensor, 0)
+
+    def is_dead(self, tensor):
+        return self.kernel >= self.trace.deaths[tensor]
+
+
+def stray_trace():
+    return trace_of({"a": 2, "b": 2, "c": 2}, [(10, "", "a b"), (10, "a", "c"), (10, "b c", "")])
+
+
+@pytest.mark.parametrize(
+    ("view", "look_ahead", "fetched"),
+    [
+        (StrayView(stray_trace(), free_pages=4), 128, [1]),
+        (StrayView(stray_trace(), free_pages=4), 0, []),
+        (StrayView(stray_trace(), free_pages=4, host_pages=0), 128, []),
+        (StrayView(stray_trace(), free_pages=2), 128, []),
+        (StrayView(stray_trace(), free_pages=4, in_transfer={1: 2 * PAGE}), 128, []),
+    ],
+    ids=["fetched", "off", "nothing astray", "no room", "room taken by transfers"],
+)
+def test_strays_are_fetched_back_into_free_memory(view, look_ahead, fetched):
+    policy = create({"name": "g10", "recovery_look_ahead": look_ahead})
+    policy.plan(Workload((Job(view.trace),)), machine(10), BehaviourSpec())
+    assert [action.tensor for action in policy.on_kernel_start(view)] == fetched
+
+
+def test_recovery_look_ahead_is_a_number_of_kernels():
+    with pytest.raises(ConfigError, match="recovery_look_ahead: found -1; allowed: a whole number from 0"):
+        create({"name": "g10", "recovery_look_ahead": -1})
 
 
 @pytest.mark.parametrize(
