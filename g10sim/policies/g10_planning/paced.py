@@ -146,10 +146,13 @@ class _Selection:
             for number, candidate in enumerate(candidates)
         ]
         heapq.heapify(heap)
+        places: list[tuple[Location, ...] | None] = [None] * len(candidates)
         while heap and self.occupancy.peak_bytes > self.target_bytes:
             _, tie, number = heapq.heappop(heap)
             candidate = candidates[number]
-            window = self._best_window(candidate)
+            if places[number] is None:
+                places[number] = self._safe_places(candidate)
+            window = self._best_window(candidate, places[number] or ())
             if window is None:
                 continue
             entry = (-float(window.relief_cycles) * candidate.size_bytes, tie, number)
@@ -163,16 +166,21 @@ class _Selection:
         length = int(self.starts[min(candidate.end, kernels)] - self.starts[candidate.start])
         return length + int(self.starts[max(0, candidate.end - kernels)])
 
-    def _best_window(self, candidate: _Candidate) -> _Window | None:
-        cycles, best = self._cycles(candidate), None
-        for place in (Location.FLASH, Location.HOST):
-            safe = self._safety_margin * self._machine.transfer_cycles(candidate.size_bytes, place)
-            if cycles <= safe:
-                continue
+    def _safe_places(self, candidate: _Candidate) -> tuple[Location, ...]:
+        """Where the period is long enough to go and return from; the SSD first."""
+        cycles, size = self._cycles(candidate), candidate.size_bytes
+        places = (Location.FLASH, Location.HOST) if size <= self._machine.host_bytes else (Location.FLASH,)
+        margin = self._safety_margin
+        return tuple(
+            place for place in places if cycles > margin * self._machine.transfer_cycles(size, place)
+        )
+
+    def _best_window(self, candidate: _Candidate, places: tuple[Location, ...]) -> _Window | None:
+        best, relief = None, 0
+        for place in places:
             window = self._window(candidate, place)
-            better = window.relief_cycles > (best.relief_cycles if best else 0)
-            if better and self._has_room(candidate, place):
-                best = window
+            if window.relief_cycles > relief and self._has_room(candidate, place):
+                best, relief = window, window.relief_cycles
         return best
 
     def _window(self, candidate: _Candidate, place: Location) -> _Window:

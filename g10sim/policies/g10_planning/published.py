@@ -63,8 +63,8 @@ class _Planning:
         durations = [trace.duration_cycles(kernel, clock) for kernel in trace.kernels]
         self.durations = np.array(durations, dtype=np.int64)
         self.starts = starts_of(self.durations)
-        self.capacity_bytes = machine.gpu_bytes * parameters.memory_factor
-        self.target_bytes = self.capacity_bytes * parameters.memory_target
+        self.capacity_bytes = machine.gpu_bytes
+        self.target_bytes = self.capacity_bytes * parameters.memory_factor * parameters.memory_target
         self.evictions: list[PlannedEviction] = []
         self.allocations: list[PlannedAllocation] = []
         self.frees: list[tuple[int, int]] = []
