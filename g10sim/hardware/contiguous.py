@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 
 from g10sim.errors import InvariantError
 from g10sim.hardware.memory import GpuMemory, Pool
@@ -106,6 +106,11 @@ class ContiguousMemory(GpuMemory):
         queue = self.queues.evict_flash if target is Location.FLASH else self.queues.evict_host
         queue.append(Run(tensor, count, self._copy_rate(count, target, True)))
         self._leaving[tensor] = None
+
+    def withdraw_requests(self, but_for: Container[int]) -> None:
+        """Forget who waits for space, except some."""
+        self.waiting = deque(tensor for tensor in self.waiting if tensor in but_for)
+        self.settle()
 
     def deposit(self, tensor: int, count: int, target: Location) -> None:
         """Put pages that left the GPU where they went."""

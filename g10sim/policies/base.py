@@ -137,6 +137,10 @@ class PolicyView(Protocol):
         """Bytes of a tensor that wait in a queue or are on a link."""
         ...
 
+    def is_whole(self, tensor: int) -> bool:
+        """Whether all of a tensor is on the GPU and not in transfer."""
+        ...
+
     def is_needed(self, tensor: int) -> bool:
         """Whether the current kernel needs the tensor (it may not be evicted then)."""
         ...
@@ -196,6 +200,13 @@ class Policy:
 
     def on_kernel_end(self, view: PolicyView) -> Iterable[Action]:
         """Return what to do when a kernel has ended and its dead tensors are released."""
+        return ()
+
+    def on_out_of_memory(self, view: PolicyView) -> Iterable[Action]:
+        """Return what to do when the kernel waits for contiguous memory and nothing under way frees any.
+
+        Asked again as long as that is so; without an action, the workload is unsupported.
+        """
         return ()
 
     def places(self, job: Job, plan: MigrationPlan | None, behaviour: BehaviourSpec) -> Sequence[Place]:

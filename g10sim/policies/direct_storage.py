@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import ClassVar
 
 from g10sim.config.behaviour import BehaviourSpec
 from g10sim.config.system import SystemSpec
-from g10sim.policies.base import Place, Policy
+from g10sim.policies.base import Action, Evict, Place, Policy, PolicyView
 from g10sim.policies.g10_planning.parameters import Method, PlanningParameters
 from g10sim.policies.g10_planning.planner import plan_g10
 from g10sim.policies.hash_order import hash_order
@@ -27,11 +28,14 @@ class DirectStorage(Policy):
     Tensors are allocated when a kernel first needs them and freed at their death; tensors that the plan ever
     evicts lie at the right end of memory, others at the left. A last step of planning evicts to the SSD,
     without prefetch, what lies idle during the kernel of highest pressure, so that less than 90% of the
-    target is in use there. What is not there when a kernel starts is fetched on demand.
+    target is in use there. What is not there when a kernel starts is fetched on demand. When no room is left
+    and nothing under way frees any, the tensor whose next use is farthest away is evicted.
     """
 
     placement = "contiguous"
     published_memory_factor = 4
+    uses_host: ClassVar[bool]
+    """Whether tensors go to host memory, too, and not to the SSD only."""
 
     def __init__(self, *, plan_file: str | None = None, method: Method = "published") -> None:
         if plan_file is not None and not isinstance(plan_file, str):
@@ -45,9 +49,11 @@ class DirectStorage(Policy):
         """Return the same design following the published plan."""
         return cls(plan_file=str(path))
 
-    def planned_system(self, system: SystemSpec) -> SystemSpec:
-        """Return the system as the design may use it."""
-        return system
+    def _usable(self, system: SystemSpec) -> SystemSpec:
+        """Return the part of the system that the design makes use of."""
+        if self.uses_host:
+            return system
+        return system.model_copy(update={"host": system.host.model_copy(update={"memory": 0})})
 
     def plan(
         self, workload: Workload, system: SystemSpec, behaviour: BehaviourSpec
@@ -71,14 +77,26 @@ class DirectStorage(Policy):
             demand_evictions=True,
             memory_factor=_PUBLISHED_PLANNING_FACTOR if behaviour.copy_memory == "published" else 1.0,
         )
-        machine = self.planned_system(system)
-        return plan_g10(job.trace, machine, parameters, behaviour, gpus=gpus, gpu=job.gpu)
+        return plan_g10(job.trace, self._usable(system), parameters, behaviour, gpus=gpus, gpu=job.gpu)
 
     def places(self, job: Job, plan: MigrationPlan | None, behaviour: BehaviourSpec) -> Sequence[Place]:
         """Put tensors that are ever evicted at the right, all others at the left."""
         moves = plan.moves if plan is not None else ()
         evicted = {move.tensor for move in moves if move.target in (Location.HOST, Location.FLASH)}
         return [Place.RIGHT if tensor.id in evicted else Place.LEFT for tensor in job.trace.tensors]
+
+    def on_out_of_memory(self, view: PolicyView) -> Iterable[Action]:
+        """Evict the tensor whose next use is farthest away: to the SSD, or the host (G10-Host)."""
+        idle = [
+            tensor.id
+            for tensor in view.trace.tensors
+            if view.is_whole(tensor.id) and not view.is_needed(tensor.id)
+        ]
+        if not idle:
+            return ()
+        victim = max(idle, key=lambda tensor: (view.next_use(tensor), view.size_bytes(tensor), -tensor))
+        to_host = self.uses_host and view.host_free_bytes >= view.size_bytes(victim)
+        return (Evict(victim, Location.HOST if to_host else Location.FLASH),)
 
     def allocation_order(self, kernel: Kernel) -> Sequence[int]:
         """Return a kernel's tensors in the fixed order of ``hash_order``."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from g10sim.config.system import SystemSpec
 from g10sim.policies.direct_storage import DirectStorage
 from g10sim.policies.registry import register_policy
 
@@ -24,8 +23,5 @@ class G10Gds(DirectStorage):
     name = "g10_gds"
     label = "G10-GDS"
     paper = "Zhang et al., G10 (MICRO 2023), section 7.1: G10 with GPUDirect Storage"
+    uses_host = False
     reference_plan = "prefetch_guide.g10_gds.config.gz"
-
-    def planned_system(self, system: SystemSpec) -> SystemSpec:
-        """Return the system without host memory."""
-        return system.model_copy(update={"host": system.host.model_copy(update={"memory": 0})})

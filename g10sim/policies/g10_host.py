@@ -23,4 +23,5 @@ class G10Host(DirectStorage):
     name = "g10_host"
     label = "G10-Host"
     paper = "Zhang et al., G10 (MICRO 2023), section 7.1: G10 with host memory and without unified memory"
+    uses_host = True
     reference_plan = "prefetch_guide.g10_host.config.gz"

@@ -116,6 +116,7 @@ class ContiguousRun(JobRun):
                 )
         self._dying = released_after(trace)
         self._demanded: dict[int, StallReason] = {}
+        self._makes_room = type(policy).on_out_of_memory is not Policy.on_out_of_memory
 
     def _begin(self, iteration: int, kernel: Kernel, moves: Iterable[PlannedMove]) -> None:
         super()._begin(iteration, kernel, moves)
@@ -137,7 +138,9 @@ class ContiguousRun(JobRun):
         machine, tensors = self._machine, self._tensors[execution.kernel.id]
         if self._memory.awaited:
             yield from self._synchronize(waits)
+        self._demanded.clear()
         self._demand(tensors)
+        self._make_room()
         self._transfers.changed()
         since, reason = machine.now, self._reason()
 
@@ -145,6 +148,7 @@ class ContiguousRun(JobRun):
             nonlocal since, reason
             waits.add(reason, machine.now - since)
             self._demand(tensors)
+            self._make_room()
             since, reason = machine.now, self._reason()
             return self._has_arrived()
 
@@ -155,10 +159,25 @@ class ContiguousRun(JobRun):
         """Ask for tensors that are away and remember from where."""
         memory = self._memory
         for tensor in tensors:
-            if memory.host[tensor] or memory.flash[tensor] or memory.absent[tensor]:
-                on_flash = memory.flash[tensor] > 0
-                self._demanded[tensor] = StallReason.FAULT_FLASH if on_flash else StallReason.FAULT_HOST
-                memory.demand(tensor)
+            if memory.flash[tensor]:
+                self._demanded.setdefault(tensor, StallReason.FAULT_FLASH)
+            elif memory.host[tensor]:
+                self._demanded.setdefault(tensor, StallReason.FAULT_HOST)
+            memory.demand(tensor)
+
+    def _make_room(self) -> None:
+        """Let the policy act when the kernel waits for space and nothing under way will free any.
+
+        Prefetches that wait for space, too, are given up then: the tensors are fetched on demand.
+        """
+        memory, kernel = self._memory, self._view.kernel
+        if not self._makes_room or memory.queues.busy or not memory.waiting:
+            return
+        memory.withdraw_requests(memory.needed)
+        if memory.waiting and not memory.queues.busy:
+            self._migrator.perform(kernel, self._ask(self._policy.on_out_of_memory))
+            memory.settle()
+            self._transfers.changed()
 
     def _reason(self) -> StallReason:
         """Return what the kernel waits for: space first, then what it demanded, then what is late."""

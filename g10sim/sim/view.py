@@ -85,6 +85,10 @@ class View:
         """Bytes of a tensor that wait in a queue or are on a link."""
         return self._memory.moving[tensor] * self._memory.page_bytes
 
+    def is_whole(self, tensor: int) -> bool:
+        """Whether all of a tensor is on the GPU and not in transfer."""
+        return self._memory.idle[tensor] == self._memory.pages[tensor]
+
     def is_needed(self, tensor: int) -> bool:
         """Whether the current kernel needs the tensor."""
         return tensor in self._memory.needed

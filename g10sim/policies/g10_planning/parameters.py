@@ -20,9 +20,10 @@ class PlanningParameters:
     plans again with the stalls that it then expects.
 
     ``tensor_hints`` adds the moves that allocate tensors before their birth and free them at their death;
-    designs whose machine does both by itself leave them out. ``memory_factor`` multiplies the
-    target, and with the paced method GPU memory too. ``demand_evictions`` adds evictions without prefetch where the initial estimate is highest
-    (see :func:`.demand.demand_evictions`); both serve the direct-storage designs.
+    designs whose machine does both by itself leave them out. ``memory_factor`` multiplies the target, and
+    with the paced method GPU memory too. ``demand_evictions`` adds evictions without prefetch where the
+    initial estimate is highest (see :func:`.demand.demand_evictions`); both serve the direct-storage
+    designs.
     """
 
     method: Method = "paced"
