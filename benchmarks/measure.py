@@ -15,7 +15,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+from g10sim.config.behaviour import BehaviourSpec
 from g10sim.config.presets import load_behaviour, load_system
+from g10sim.config.system import SystemSpec
+from g10sim.errors import UnsupportedError
 from g10sim.experiment.cells import make_policy
 from g10sim.experiment.execution import simulate
 from g10sim.importers.gpg import import_gpg
@@ -36,7 +39,8 @@ _RESET_PEAK = Path("/proc/self/clear_refs")
 class Measurement:
     """What one run of a cell cost: CPU seconds by part, events, and bytes beyond the loaded libraries.
 
-    ``process_seconds`` is everything since the process began: interpreter, imports and the three parts.
+    ``process_seconds`` is everything since the process began: interpreter, imports and the three parts. A
+    policy that cannot run the workload has no events and no ``exec_cycles``: what its verdict cost counts.
     """
 
     load_seconds: float
@@ -46,7 +50,7 @@ class Measurement:
     events: int
     memory_bytes: int
     base_memory_bytes: int
-    exec_cycles: int
+    exec_cycles: int | None
 
 
 def measure(cell: dict[str, Any]) -> Measurement:
@@ -58,17 +62,28 @@ def measure(cell: dict[str, Any]) -> Measurement:
     policy = _policy(cell)
     planning = _time_planning(policy)
     workload = Workload((Job(trace, iterations=cell["iterations"]),))
-    (records, rows), seconds = _timed(lambda: simulate(workload, system, policy, behaviour))
+    (events, cycles), seconds = _timed(lambda: _simulated(workload, system, policy, behaviour))
     return Measurement(
         load_seconds,
         sum(planning),
         seconds - sum(planning),
         time.process_time(),
-        records.events,
+        events,
         _peak_memory_bytes() - base,
         base,
-        int(rows[0]["exec_cycles"]),
+        cycles,
     )
+
+
+def _simulated(
+    workload: Workload, system: SystemSpec, policy: Policy, behaviour: BehaviourSpec
+) -> tuple[int, int | None]:
+    """Return events and the cycles of the reported iteration."""
+    try:
+        records, rows = simulate(workload, system, policy, behaviour)
+    except UnsupportedError:
+        return 0, None
+    return records.events, int(rows[0]["exec_cycles"])
 
 
 def _trace(cell: dict[str, Any]) -> Trace:

@@ -70,8 +70,9 @@ def summarize(cell: Cell, runs: Sequence[Measurement]) -> dict[str, Any]:
         row[name] = round(median(getattr(one, name) for one in runs), 4)
     totals = [one.load_seconds + one.plan_seconds + one.simulate_seconds for one in runs]
     row["cpu_seconds"] = round(median(totals), 4)
-    for name in ("events", "memory_bytes", "base_memory_bytes", "exec_cycles"):
+    for name in ("events", "memory_bytes", "base_memory_bytes"):
         row[name] = int(median(getattr(one, name) for one in runs))
+    row["exec_cycles"] = runs[0].exec_cycles
     row["events_per_second"] = round(row["events"] / max(row["simulate_seconds"], 1e-6))
     if cell.published_seconds is not None:
         row["ratio"] = round(cell.published_seconds / row["cpu_seconds"], 1)
@@ -95,7 +96,9 @@ def show(console: Console, title: str, rows: Sequence[dict[str, Any]]) -> None:
 def cells_of(row: dict[str, Any]) -> tuple[str, str]:
     """Return how a row names its trace and its policy."""
     trace = f"{row['model']} {row['batch_size']}" if row["group"] == "published" else str(row["model"])
-    return trace, f"{row['policy']} ({row['plan']} plan)" if row["plan"] else str(row["policy"])
+    notes = [f"{row['plan']} plan"] if row["plan"] else []
+    notes += ["unsupported"] if row["exec_cycles"] is None else []
+    return trace, f"{row['policy']} ({', '.join(notes)})" if notes else str(row["policy"])
 
 
 def write(directory: Path, name: str, rows: Sequence[dict[str, Any]]) -> Path:

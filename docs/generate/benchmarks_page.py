@@ -89,7 +89,9 @@ def _table(group: str, rows: pd.DataFrame) -> str:
 
 def _names(group: str, row: pd.Series[Any]) -> tuple[str, str]:
     trace = f"{row['model']} {row['batch_size']}" if group == "published" else str(row["model"])
-    return trace, f"{row['policy']} ({row['plan']} plan)" if row["plan"] else str(row["policy"])
+    notes = [f"{row['plan']} plan"] if row["plan"] else []
+    notes += ["unsupported"] if row["exec_cycles"] == "" else []
+    return trace, f"{row['policy']} ({', '.join(notes)})" if notes else str(row["policy"])
 
 
 def _number(name: str, value: Any) -> str:
