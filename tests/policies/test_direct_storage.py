@@ -1,0 +1,379 @@
+"""Designs that copy whole tensors: timelines worked out by hand on the machines of ``machines``.
+
+A page crosses PCIe in 1000 cycles, comes from flash in 2000 and goes there in 4000; each copy from or to
+flash waits 2000 cycles, once. Rates are whole bytes/second, which may make a copy a cycle longer: ``near``.
+"""
+
+import dataclasses
+
+import pytest
+from machines import PAGE, FollowPlan, iteration_times, kernel_times, machine, simulate, trace_of
+
+from g10sim.config.behaviour import GPG, BehaviourSpec
+from g10sim.errors import ConfigError, InvariantError, PolicyError, UnsupportedError
+from g10sim.hardware.contiguous import ContiguousMemory
+from g10sim.hardware.memory import Pool
+from g10sim.hardware.placement import first_fit_left
+from g10sim.policies.base import Evict, Policy, Synchronize
+from g10sim.policies.flashneuron import FlashNeuron
+from g10sim.policies.g10_gds import G10Gds
+from g10sim.policies.g10_host import G10Host
+from g10sim.policies.plan import MigrationPlan, PlannedMove
+from g10sim.policies.plan_format import save_plan
+from g10sim.policies.registry import create
+from g10sim.records import Location, MigrationCause, StallReason
+from g10sim.sim.checks import check_conservation
+from g10sim.trace.model import Phase, TensorKind
+from g10sim.trace.workload import Job, Workload
+
+GPU, HOST, FLASH, NONE = Location.GPU, Location.HOST, Location.FLASH, Location.NONE
+
+
+class Copies(FollowPlan):
+    """A plan carried out by copies of whole tensors."""
+
+    name = "copies"
+    placement = "contiguous"
+
+
+def stalls(records, iteration=0):
+    return [dict(kernel.stalls) for kernel in records.kernels if kernel.iteration == iteration]
+
+
+def near(value):
+    return pytest.approx(value, abs=2)
+
+
+def moves(records):
+    return [
+        (record.tensor, record.source, record.target, record.start, record.end)
+        for record in records.migrations
+    ]
+
+
+def chain(b=2):
+    """a (4 pages) is made, two kernels do without it, the last one reads it."""
+    tensors = {"a": 4, "b": b, "c": 2, "d": 2}
+    kernels = [(10_000, "", "a"), (30_000, "", "b"), (20_000, "b", "c"), (10_000, "a c", "d")]
+    return trace_of(tensors, kernels)
+
+
+def with_backward_from(trace, first):
+    kernels = [
+        dataclasses.replace(kernel, phase=Phase.FORWARD if kernel.id < first else Phase.BACKWARD)
+        for kernel in trace.kernels
+    ]
+    return dataclasses.replace(trace, kernels=tuple(kernels))
+
+
+def test_what_is_born_needs_no_time_and_dies_with_its_last_reader():
+    records = simulate(chain(), machine(8), Copies())
+    assert iteration_times(records) == [70_000, 70_000]
+    assert records.iterations[0].peak_gpu_bytes == 8 * PAGE
+    assert [kernel.gpu_pages for kernel in records.kernels] == [4, 6, 6, 0] * 2
+    assert records.iterations[0].page_faults == 0
+
+
+def test_space_is_given_back_when_the_offload_is_complete():
+    # b (6 of 8 pages) has to wait until a has left, 2000 + 4 * 4000 cycles after kernel 1 began.
+    policy = Copies(moves=[(1, 0, FLASH), (3, 0, GPU)])
+    records = simulate(chain(6), machine(8), policy, record=("kernels", "migrations"))
+    assert kernel_times(records) == near([10_000, 18_000 + 30_000, 20_000, 10_000 + 10_000])
+    assert stalls(records)[1] == near({StallReason.ALLOCATION: 18_000})
+    # a comes back in 2000 + 4 * 2000.
+    assert stalls(records)[3] == near({StallReason.LATE_PREFETCH: 10_000})
+    assert moves(records)[0] == near((0, GPU, FLASH, 10_000, 28_000))
+
+
+def test_prefetch_overlaps_with_computing():
+    policy = Copies(moves=[(1, 0, FLASH), (2, 0, GPU)])
+    records = simulate(chain(), machine(8), policy)
+    assert kernel_times(records) == [10_000, 30_000, 20_000, 10_000]
+    iteration = records.iterations[0]
+    assert (iteration.gpu_to_ssd_bytes, iteration.ssd_to_gpu_bytes) == (4 * PAGE, 4 * PAGE)
+    # Out: 18,000 cycles of kernel 1, in: 10,000 of kernel 2.
+    assert iteration.overlap_cycles == near(28_000)
+    assert iteration.stalls == ()
+
+
+def test_copies_of_one_direction_and_place_go_one_at_a_time():
+    trace = trace_of(
+        {"a": 2, "b": 2, "c": 2}, [(1000, "", "a b c"), (50_000, "", ""), (1000, "a b c", "")], "queue"
+    )
+    policy = Copies(moves=[(1, 0, FLASH), (1, 1, FLASH), (1, 2, HOST)])
+    records = simulate(trace, machine(6), policy, record=("kernels", "migrations"), iterations=1)
+    out = {tensor: (start, end) for tensor, _, target, start, end in moves(records) if target is not GPU}
+    assert out[0][1] == near(11_000)
+    assert out[1] == near((11_000, 21_000))
+    # a leaves at 0.2 bytes/cycle, latency included; the copy to the host has the other 0.8 of the link.
+    assert out[2] == near((1000, 3500))
+
+
+def test_a_request_that_does_not_fit_holds_up_those_behind_it():
+    # p (4 pages) waits for room that never comes before kernel 2; q (1 page) would fit.
+    trace = trace_of(
+        {"p": 4, "q": 1, "big": 3},
+        [(1000, "", "p q"), (50_000, "", "big"), (50_000, "big", ""), (1000, "p q", "")],
+        "fifo",
+    )
+    policy = Copies(moves=[(1, 0, FLASH), (1, 1, FLASH), (2, 0, GPU), (2, 1, GPU)])
+    records = simulate(trace, machine(6), policy, record=("kernels", "migrations"), iterations=1)
+    back = {tensor: start for tensor, _, target, start, _ in moves(records) if target is GPU and _ > 60_000}
+    death_of_big = sum(kernel_times(records)[:3])
+    assert back[0] == death_of_big
+    assert back[1] >= back[0]
+
+
+def test_fragmentation_is_real_and_a_wait_without_end_says_what_holds_the_memory():
+    # Three pages in two pieces are free when d (3 pages) is born between b and nothing.
+    trace = trace_of(
+        {"a": 2, "b": 2, "c": 1, "d": 3},
+        [(1000, "", "a b c"), (1000, "a c", ""), (1000, "b", "d"), (1000, "b d", "")],
+        "pieces",
+    )
+    with pytest.raises(UnsupportedError) as error:
+        simulate(trace, machine(5), Copies())
+    assert str(error.value) == (
+        "policy 'copies', kernel 2 (Kernel2) of 'pieces': tensor 'd' needs 3 kB of consecutive GPU memory; "
+        "the largest hole has 2 kB, 3 kB are free, and nothing under way frees more (held by b 2 kB)"
+    )
+    # Unified memory of the same size takes any free pages.
+    assert simulate(trace, machine(5), FollowPlan()).iterations
+
+
+def test_a_needed_tensor_on_its_way_out_is_recalled():
+    policy = Copies(moves=[(2, 0, FLASH)])
+    records = simulate(chain(), machine(10), policy, record=("kernels", "migrations"))
+    # 18,000 cycles to leave, 20,000 until it is needed: it has left, and is demanded.
+    assert stalls(records)[3] == near({StallReason.FAULT_FLASH: 10_000})
+    slow = machine(10, write="0.2 GB/s")
+    records = simulate(chain(), slow, policy, record=("kernels", "migrations"))
+    # 22,000 to leave: recalled after most of it was copied in vain.
+    assert kernel_times(records)[3] == 10_000
+    assert records.iterations[0].gpu_to_ssd_bytes == 3 * PAGE
+    assert records.iterations[0].ssd_to_gpu_bytes == 0
+
+
+def test_the_published_way_uses_it_and_lets_it_leave():
+    published = GPG.model_copy(update={"copy_gigabyte": "decimal"})
+    records = simulate(chain(), machine(10, write="0.1 GB/s"), Copies(moves=[(2, 0, FLASH)]), published)
+    assert len(records.iterations) == 1
+    assert kernel_times(records) == [10_000, 30_000, 20_000, 10_000]
+    # A page leaves every 10,000 cycles from 40,000 on: the third one while kernel 3 uses the tensor.
+    assert records.iterations[0].gpu_to_ssd_bytes == 3 * PAGE
+
+
+def test_published_rates_have_no_latency_and_split_the_link():
+    published = GPG.model_copy(update={"copy_gigabyte": "decimal"})
+    trace = trace_of({"a": 4, "b": 4}, [(10_000, "", "a b"), (100_000, "", ""), (10_000, "a b", "")])
+    policy = Copies(moves=[(1, 0, FLASH), (1, 1, HOST)])
+    records = simulate(trace, machine(10), policy, published, record=("kernels", "migrations"))
+    out = {tensor: end - start for tensor, source, _, start, end in moves(records) if source is GPU}
+    # 0.25 of 1 byte/cycle to flash; the host always has the other 0.75.
+    assert out[0] == 16_000
+    assert abs(out[1] - 4 * PAGE / 0.75) < 2
+
+
+def test_published_gigabytes_are_larger():
+    policy = Copies(moves=[(1, 0, FLASH)])
+    records = simulate(chain(), machine(10), policy, GPG, record=("migrations",))
+    (left,) = (end - start for _, source, _, start, end in moves(records) if source is GPU)
+    assert left == -(-16_000 * 10**9 // 2**30)
+
+
+def test_synchronize_waits_for_evictions():
+    class Waits(Copies):
+        def on_kernel_start(self, view):
+            return [Synchronize()] if view.kernel == 2 else []
+
+    slow = machine(10, write="0.1 GB/s")
+    records = simulate(chain(), slow, Waits(moves=[(1, 0, FLASH)]))
+    # 2000 + 40,000 cycles to leave, 30,000 of them while kernel 1 computes.
+    assert stalls(records)[2] == near({StallReason.SYNCHRONIZATION: 12_000})
+
+
+def test_synchronize_waits_in_unified_memory_too_and_only_for_what_it_names():
+    class Waits(Policy):
+        name = "waits"
+
+        def __init__(self, which):
+            self.which = which
+
+        def on_kernel_start(self, view):
+            if view.kernel == 1:
+                return [Evict(0, FLASH)]
+            return [Synchronize(self.which)] if view.kernel == 2 else []
+
+    slow = machine(12, write="0.1 GB/s")
+    everything = stalls(simulate(chain(), slow, Waits(None), iterations=1))[2]
+    # Four pages leave in 40,000 cycles; kernel 1 takes 30,000 and first touches 2 * 2000.
+    assert everything[StallReason.SYNCHRONIZATION] == 6000
+    assert stalls(simulate(chain(), slow, Waits(frozenset({0})), iterations=1))[2] == everything
+    assert (
+        StallReason.SYNCHRONIZATION
+        not in stalls(simulate(chain(), slow, Waits(frozenset({1})), iterations=1))[2]
+    )
+
+
+def test_a_policy_may_make_room_where_the_plan_does_not():
+    class MakesRoom(Copies):
+        def on_out_of_memory(self, view):
+            assert view.largest_hole_bytes < view.size_bytes(1)
+            return [Evict(0, HOST)]
+
+    with pytest.raises(UnsupportedError, match=r"kernel 1 .* tensor 'b' needs 6 kB"):
+        simulate(chain(6), machine(8), Copies())
+    records = simulate(chain(6), machine(8), MakesRoom())
+    assert stalls(records)[1] == near({StallReason.ALLOCATION: 4000})
+
+
+def test_hooks_that_answer_too_little_are_refused():
+    class ForgetsPlaces(Copies):
+        def places(self, job, plan, behaviour):
+            return ()
+
+    class ForgetsTensors(Copies):
+        def allocation_order(self, kernel):
+            return kernel.tensors[1:]
+
+    with pytest.raises(PolicyError, match="places returned 0 places; allowed: one per tensor, 4"):
+        simulate(chain(), machine(10), ForgetsPlaces())
+    with pytest.raises(PolicyError, match="kernel 0: allocation_order leaves out tensor 'a'"):
+        simulate(chain(), machine(10), ForgetsTensors())
+
+
+def test_conservation_notices_a_block_without_contents():
+    memory = ContiguousMemory(
+        [2, 3],
+        10,
+        PAGE,
+        Pool("host memory", 10, PAGE),
+        Pool("the SSD", 10, PAGE),
+        rules=[first_fit_left] * 2,
+        copy_rate=lambda pages, place, leaves: 1,
+        recalls=True,
+    )
+    memory.place(0, GPU)
+    memory.place(1, FLASH)
+    check_conservation(memory, "start")
+    memory.space.allocate(1, 3, first_fit_left)
+    with pytest.raises(InvariantError, match="tensor 1: its pages and its block of GPU memory disagree"):
+        check_conservation(memory, "then")
+
+
+def network(forward=3):
+    """Activations x0 .. of 4 pages made in turn and read in reverse by the backward pass; one weight."""
+    tensors = {"w*": 1} | {f"x{i}": 4 for i in range(forward)} | {"g": 1}
+    kernels = [(20_000, f"w x{i - 1}" if i else "w", f"x{i}") for i in range(forward)]
+    kernels += [(20_000, f"w x{i}", "g") for i in reversed(range(forward))]
+    return with_backward_from(trace_of(tensors, kernels, "net"), forward)
+
+
+def test_flashneuron_keeps_everything_when_there_is_room():
+    records = simulate(network(), machine(100), FlashNeuron())
+    assert iteration_times(records) == [120_000, 120_000]
+    assert records.iterations[1].gpu_to_ssd_bytes == 0
+
+
+def test_flashneuron_offloads_in_order_of_first_use_until_the_rest_is_under_the_line():
+    # Line: 21 pages less 1 (w) less 9 (w, x0 and x1) = 11, and x0, x1, x2 take 12.
+    trace, system = network(), machine(21)
+    (plan,) = FlashNeuron().plan(Workload((Job(trace),)), system, BehaviourSpec())
+    # x0 is idle from kernel 2, after x1 was made from it, until its backward kernel.
+    assert plan.moves == (PlannedMove(2, 1, FLASH),)
+    records = simulate(trace, system, FlashNeuron(), record=("kernels", "migrations"))
+    out = [move for move in moves(records) if move[2] is FLASH]
+    # 2000 + 4 * 4000 from the start of kernel 2.
+    assert out[0] == near((1, GPU, FLASH, 40_000, 58_000))
+    assert iteration_times(records) == [120_000, 120_000]
+
+
+def test_flashneuron_waits_for_all_offloads_before_the_backward_pass():
+    slow = machine(21, write="0.1 GB/s")
+    records = simulate(network(), slow, FlashNeuron())
+    # 2000 + 40,000 cycles, 20,000 of them during kernel 2.
+    assert stalls(records)[3] == near({StallReason.SYNCHRONIZATION: 22_000})
+
+
+def test_flashneuron_fetches_ahead_into_the_largest_hole():
+    records = simulate(network(), machine(21), FlashNeuron(), record=("kernels", "migrations"))
+    fetched = [move for move in moves(records) if move[1] is FLASH and move[0] == 1]
+    # After the first backward kernel: 2000 + 4 * 2000 cycles, long before it is needed at 100,000.
+    assert fetched[0] == near((1, FLASH, GPU, 80_000, 90_000))
+
+
+def test_flashneuron_refuses_what_can_not_get_under_the_line():
+    with pytest.raises(UnsupportedError) as error:
+        simulate(network(), machine(12), FlashNeuron())
+    assert str(error.value) == (
+        "policy 'flashneuron': 'net' keeps 8 kB for its backward pass even if all that can be is offloaded; "
+        "allowed: less than 2 kB (GPU memory less weights and largest working set)"
+    )
+
+
+def test_flashneuron_shares_one_buffer_among_workspaces():
+    trace = network()
+    scratch = dataclasses.replace(trace.tensors[0], id=5, name="s", size_bytes=3 * PAGE, persistent=False)
+    scratch = dataclasses.replace(scratch, kind=TensorKind.WORKSPACE)
+    first = dataclasses.replace(trace.kernels[0], outputs=(5, *trace.kernels[0].outputs))
+    trace = dataclasses.replace(trace, tensors=(*trace.tensors, scratch), kernels=(first, *trace.kernels[1:]))
+    records = simulate(trace, machine(100), FlashNeuron())
+    # Buffer and weight are there all the time, x0 joins them.
+    assert records.kernels[0].gpu_pages == 1 + 3 + 4
+
+
+@pytest.mark.parametrize("behaviour", [BehaviourSpec(), GPG])
+@pytest.mark.parametrize("policy", [G10Gds, G10Host])
+def test_g10_over_copies_is_ideal_where_everything_fits(policy, behaviour):
+    records = simulate(network(), machine(100), policy(), behaviour)
+    assert set(iteration_times(records)) == {120_000}
+
+
+def test_g10_gds_uses_no_host_memory_and_g10_host_does():
+    trace = network(12)
+    system = machine(24, read="0.2 GB/s", write="0.2 GB/s", flash_latency="0 us", fault="0 us")
+    ssd_only = simulate(trace, system, G10Gds()).iterations[-1]
+    with_host = simulate(trace, system, G10Host()).iterations[-1]
+    assert ssd_only.gpu_to_ssd_bytes > 0
+    assert (ssd_only.gpu_to_host_bytes, ssd_only.host_to_gpu_bytes) == (0, 0)
+    assert with_host.gpu_to_host_bytes > 0
+
+
+@pytest.mark.parametrize("policy", [G10Gds, G10Host])
+def test_a_given_plan_is_followed(policy, tmp_path):
+    trace, path = chain(), tmp_path / "chain.g10p"
+    plan = MigrationPlan((PlannedMove(1, 0, FLASH), PlannedMove(2, 0, GPU)), "by hand")
+    save_plan(plan, path, trace)
+    followed = create({"name": policy.name, "plan_file": str(path)})
+    records = simulate(trace, machine(8), followed, record=("kernels", "migrations"))
+    causes = {record.cause for record in records.migrations}
+    assert causes == {MigrationCause.PLANNED_EVICTION, MigrationCause.PREFETCH}
+    assert policy.with_reference_plan(path).parameters()["plan_file"] == str(path)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        ({"plan_file": 3}, "plan_file: found 3; allowed: the path of a plan file"),
+        ({"method": "best"}, "method: found 'best'; allowed: 'paced' or 'published'"),
+    ],
+)
+def test_parameters_are_checked(parameters, message):
+    with pytest.raises(ConfigError) as error:
+        create({"name": "g10_gds", **parameters})
+    assert str(error.value) == f"policy 'g10_gds': {message}"
+
+
+def test_absent_weights_are_fetched_but_the_published_way_runs_without_them():
+    trace = trace_of({"w*": 2, "a": 2}, [(10_000, "w", "a"), (50_000, "", ""), (10_000, "w a", "")])
+    policy = Copies(moves=[(1, 0, FLASH)])
+    assert stalls(simulate(trace, machine(8), policy))[2] == near({StallReason.FAULT_FLASH: 6000})
+    assert kernel_times(simulate(trace, machine(8), policy, GPG)) == [10_000, 50_000, 10_000]
+
+
+def test_runs_are_the_same_again_with_a_used_policy():
+    policy = G10Host()
+    system = machine(24, read="0.2 GB/s", write="0.2 GB/s")
+    first = simulate(network(12), system, policy)
+    assert simulate(network(12), system, policy) == first
+    assert simulate(network(12), system, G10Host()) == first
