@@ -67,7 +67,7 @@ class KernelRecord:
 
 @dataclass(frozen=True, slots=True)
 class MigrationRecord:
-    """Pages of one tensor that moved between two locations during [start, end] (cycles).
+    """Pages of one tensor of a job that moved between two locations during [start, end] (cycles).
 
     Source NONE is an allocation, target NONE the dropping of dead pages.
     """
@@ -80,6 +80,7 @@ class MigrationRecord:
     start: int
     end: int
     size_bytes: int
+    job: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,6 +51,7 @@ class _Move(NamedTuple):
 class BatchedTransfers:
     """Moves the pages in one GPU's queues, batch by batch."""
 
+    _job: int
     _memory: GpuMemory
     _victims: VictimRule
 
@@ -78,15 +79,16 @@ class BatchedTransfers:
         self._stuck = True
         self._attached = False
 
-    def attach(self, gpu: int, memory: GpuMemory, victims: VictimRule) -> None:
-        """Serve this memory from now on."""
+    def attach(self, job: int, gpu: int, memory: GpuMemory, victims: VictimRule) -> None:
+        """Serve this job's memory from now on."""
+        self._job = job
         self._memory = memory
         self._victims = victims
         self._attached = True
         self.changed()
 
-    def detach(self, gpu: int) -> None:
-        """Stop serving the memory of a GPU whose job has ended."""
+    def detach(self, job: int) -> None:
+        """Stop serving the memory of a job that has ended."""
         self.changed()
         self._attached = False
         self._stuck = True
@@ -117,15 +119,15 @@ class BatchedTransfers:
                 self._form_batch()
                 self._next += self.interval_cycles
 
-    def demand(self, gpu: int, tensor: int) -> None:
+    def demand(self, job: int, tensor: int) -> None:
         """Put every page of a tensor that is not on the GPU nor in transfer on the fault queues."""
         self._memory.demand(tensor)
 
-    def busy_cycles(self, gpu: int) -> int:
+    def busy_cycles(self, job: int) -> int:
         """Cycles so far with pages in a queue, whether or not they could move."""
         return self._busy
 
-    def bottleneck(self, gpu: int) -> StallReason | None:
+    def bottleneck(self, job: int) -> StallReason | None:
         """Return None: batches have no bottleneck beyond their own quotas."""
         return None
 
@@ -287,7 +289,7 @@ class BatchedTransfers:
     ) -> None:
         if self._observer is not None:
             cause = cause_of(source, planned=move.source is _GPU, demanded=move.demanded)
-            self._observer(0, tensor, source, target, cause, start, end, move.pages * times)
+            self._observer(self._job, 0, tensor, source, target, cause, start, end, move.pages * times)
 
     def _apply(self, move: _Move) -> None:
         queue, source, run, victim, count, target, _ = move

@@ -27,10 +27,11 @@ _DEMAND, _EVICT, _PREFETCH = range(3)
 class _Flow(Share):
     """Pages of one run on the move, and the victims that make room for them.
 
-    A flow that ``follows`` takes the room that planned evictions make, no faster than they make it.
+    A flow that ``follows`` takes the room that planned evictions make, no faster than they make it. The
+    victims belong to the ``owner``: the same job, or another on the same GPU.
     """
 
-    __slots__ = ("follows", "lane", "progress", "rank", "run", "source", "target", "victim")
+    __slots__ = ("follows", "lane", "owner", "progress", "rank", "run", "source", "target", "victim")
 
     def __init__(
         self,
@@ -40,44 +41,46 @@ class _Flow(Share):
         target: Location,
         links: list[Link],
         rank: int,
+        owner: _Site | None = None,
     ) -> None:
         run = lane.queue[0]
         super().__init__(links, run.rate)
         self.lane, self.run, self.source = lane, run, source
         self.victim, self.target, self.rank = victim, target, rank
+        self.owner = owner if owner is not None else lane.site
         self.progress = lane.carry
         self.follows = False
 
 
 class _Lane:
-    """A queue of one GPU; ``carry`` is the part of a page that has already moved (bytes times hertz)."""
+    """A queue of one job; ``carry`` is the part of a page that has already moved (bytes times hertz)."""
 
     __slots__ = ("carry", "gpu", "queue", "site")
 
-    def __init__(self, gpu: int, queue: deque[Run], site: _Site) -> None:
-        self.gpu, self.queue, self.site = gpu, queue, site
+    def __init__(self, queue: deque[Run], site: _Site) -> None:
+        self.gpu, self.queue, self.site = site.gpu, queue, site
         self.carry = 0
 
 
 class _Site:
-    """One GPU with the memory of the job that runs on it."""
+    """One job with its memory on the GPU that it runs on."""
 
-    def __init__(self, gpu: int, memory: GpuMemory, victims: VictimRule) -> None:
-        self.gpu, self.memory, self.victims = gpu, memory, victims
+    def __init__(self, job: int, gpu: int, memory: GpuMemory, victims: VictimRule) -> None:
+        self.job, self.gpu, self.memory, self.victims = job, gpu, memory, victims
         queues = memory.queues
         self.faults = [
-            (_Lane(gpu, queues.fault_flash, self), _FLASH),
-            (_Lane(gpu, queues.fault_host, self), _HOST),
-            (_Lane(gpu, queues.fault_absent, self), _NONE),
+            (_Lane(queues.fault_flash, self), _FLASH),
+            (_Lane(queues.fault_host, self), _HOST),
+            (_Lane(queues.fault_absent, self), _NONE),
         ]
         self.prefetches = [
-            (_Lane(gpu, queues.prefetch_flash, self), _FLASH),
-            (_Lane(gpu, queues.prefetch_host, self), _HOST),
-            (_Lane(gpu, queues.prefetch_absent, self), _NONE),
+            (_Lane(queues.prefetch_flash, self), _FLASH),
+            (_Lane(queues.prefetch_host, self), _HOST),
+            (_Lane(queues.prefetch_absent, self), _NONE),
         ]
         self.evictions = [
-            (_Lane(gpu, queues.evict_flash, self), _FLASH),
-            (_Lane(gpu, queues.evict_host, self), _HOST),
+            (_Lane(queues.evict_flash, self), _FLASH),
+            (_Lane(queues.evict_host, self), _HOST),
         ]
 
 
@@ -100,43 +103,49 @@ class FluidTransfers:
         self._host, self._flash = host, flash
         self._observer = observer
         self._sites: dict[int, _Site] = {}
+        self._on_gpu: dict[int, list[_Site]] = {}
         self._busy: dict[int, int] = {}
         self._flows: list[_Flow] | None = []
         self._now = 0
         self.events = 0
 
-    def attach(self, gpu: int, memory: GpuMemory, victims: VictimRule) -> None:
+    def attach(self, job: int, gpu: int, memory: GpuMemory, victims: VictimRule) -> None:
         """Serve a job's memory on a GPU from now on."""
-        self._sites[gpu] = _Site(gpu, memory, victims)
-        self._busy.setdefault(gpu, 0)
+        self._sites[job] = site = _Site(job, gpu, memory, victims)
+        self._on_gpu.setdefault(gpu, []).append(site)
+        self._busy[job] = 0
         self.changed()
 
-    def detach(self, gpu: int) -> None:
-        """Stop serving a GPU whose job has ended."""
-        del self._sites[gpu]
+    def detach(self, job: int) -> None:
+        """Stop serving a job that has ended."""
+        site = self._sites.pop(job)
+        self._on_gpu[site.gpu].remove(site)
         self.changed()
 
-    def demand(self, gpu: int, tensor: int) -> None:
-        """Put every page of a tensor that is not on the GPU nor in transfer on the fault queues."""
+    def demand(self, job: int, tensor: int) -> None:
+        """Put every page of a job's tensor that is not on the GPU nor in transfer on the fault queues."""
+        site = self._sites[job]
 
         def rate(pages: int, place: Location) -> int:
             latency = self._fault.latency + (self._flash_latency if place is _FLASH else 0)
-            bandwidth = self._topology.path_bandwidth(gpu, place)
+            bandwidth = self._topology.path_bandwidth(site.gpu, place)
             return demand_rate(pages * self._page_bytes, bandwidth, latency, self._fault.group)
 
-        self._sites[gpu].memory.demand(tensor, rate)
+        site.memory.demand(tensor, rate)
 
-    def busy_cycles(self, gpu: int) -> int:
-        """Cycles so far during which pages crossed a GPU's link."""
-        return self._busy.get(gpu, 0)
+    def busy_cycles(self, job: int) -> int:
+        """Cycles so far during which pages of a job crossed its GPU's link."""
+        return self._busy.get(job, 0)
 
-    def bottleneck(self, gpu: int) -> StallReason | None:
-        """Tell whether eviction, or others on a shared link, slow a GPU's demanded pages."""
+    def bottleneck(self, job: int) -> StallReason | None:
+        """Tell whether eviction, or others on a shared link, slow a job's demanded pages."""
         for flow in self._current():
-            if flow.lane.gpu == gpu and flow.rank == _DEMAND and flow.bottleneck is not None:
-                if flow.bottleneck not in self._topology.inward(gpu, flow.source):
+            site, link = flow.lane.site, flow.bottleneck
+            if site.job == job and flow.rank == _DEMAND and link is not None:
+                if link not in self._topology.inward(site.gpu, flow.source):
                     return StallReason.EVICTION
-                if flow.bottleneck.shared and flow.rate < flow.bottleneck.capacity and len(self._sites) > 1:
+                shared = link.shared or len(self._on_gpu[site.gpu]) > 1
+                if shared and flow.rate < link.capacity and len(self._sites) > 1:
                     return StallReason.LINK_CONTENTION
         return None
 
@@ -185,11 +194,11 @@ class FluidTransfers:
 
     @staticmethod
     def _limit_followers(flows: list[_Flow], followers: list[_Flow]) -> None:
-        """Share each GPU's rate of planned evictions among the prefetches that wait for their room."""
+        """Share the rate of each job's planned evictions among its prefetches that wait for their room."""
         for flow in followers:
-            gpu = flow.lane.gpu
-            emptied = sum(other.rate for other in flows if other.rank == _EVICT and other.lane.gpu == gpu)
-            rivals = sum(other.lane.gpu == gpu for other in followers)
+            site = flow.lane.site
+            emptied = sum(other.rate for other in flows if other.rank == _EVICT and other.lane.site is site)
+            rivals = sum(other.lane.site is site for other in followers)
             flow.limit = max(1, emptied // rivals)
 
     def _site_flows(self, site: _Site) -> list[_Flow]:
@@ -229,17 +238,29 @@ class FluidTransfers:
             flows.append(_Flow(lane, source, None, _NONE, links, rank))
             flows[-1].follows = True
             return
-        victim = site.victims.choose(site.memory, rank == _DEMAND)
+        victim, owner = self._victim(site, demanded=rank == _DEMAND)
         # Pages that the kernel needs wait for a planned eviction's room instead of pushing each other out.
-        if victim is None or (evicting and victim.tensor in site.memory.needed):
+        if victim is None or (evicting and victim.tensor in owner.memory.needed):
             return
         target: Location | None = _NONE
-        if not site.victims.is_worthless(victim.tensor):
+        if not owner.victims.is_worthless(victim.tensor):
             target = self._destination(source, _HOST)
         if target is None:
             return
         links = [*links, *self._topology.outward(lane.gpu, target)]
-        flows.append(_Flow(lane, source, victim, target, links, rank))
+        flows.append(_Flow(lane, source, victim, target, links, rank, owner))
+
+    def _victim(self, site: _Site, *, demanded: bool) -> tuple[Run | None, _Site]:
+        """Return who makes room on a full GPU, and whose it is: the oldest of all jobs' own choices."""
+        neighbours = self._on_gpu[site.gpu]
+        if len(neighbours) == 1:
+            return site.victims.choose(site.memory, demanded), site
+        best, owner = None, site
+        for neighbour in neighbours:
+            run = neighbour.victims.choose(neighbour.memory, demanded)
+            if run is not None and (best is None or run.stamp < best.stamp):
+                best, owner = run, neighbour
+        return best, owner
 
     def _destination(self, source: Location, wish: Location) -> Location | None:
         """Where leaving pages find room: host memory (if wished) or flash, or what arrivals leave empty."""
@@ -283,9 +304,9 @@ class FluidTransfers:
 
     def _move(self, flows: list[_Flow], cycles: int) -> None:
         start, self._now = self._now, self._now + cycles
-        crossing = {flow.lane.gpu for flow in flows if flow.rate and _uses_link(flow)}
-        for gpu in crossing:
-            self._busy[gpu] += cycles
+        crossing = {flow.lane.site.job for flow in flows if flow.rate and _uses_link(flow)}
+        for job in crossing:
+            self._busy[job] += cycles
         for flow in flows:
             flow.progress += flow.rate * cycles
             pages = self._whole_pages(flow)
@@ -315,6 +336,7 @@ class FluidTransfers:
 
     def _carry_out(self, flow: _Flow, pages: int, start: int) -> None:
         memory, run, victim = flow.lane.site.memory, flow.run, flow.victim
+        owner = flow.owner.memory
         run.count -= pages
         memory.moving[run.tensor] -= pages
         if flow.source is _GPU:
@@ -326,8 +348,9 @@ class FluidTransfers:
                 memory.free -= pages
             else:
                 victim.count -= pages
-                memory.idle[victim.tensor] -= pages
-                memory.deposit(victim.tensor, pages, flow.target)
+                owner.idle[victim.tensor] -= pages
+                memory.take_over(owner, pages)
+                owner.deposit(victim.tensor, pages, flow.target)
         if not run.count and flow.lane.queue and flow.lane.queue[0] is run:
             flow.lane.queue.popleft()
         if self._observer is not None:
@@ -335,17 +358,24 @@ class FluidTransfers:
 
     def _report(self, flow: _Flow, pages: int, start: int) -> None:
         target = flow.target if flow.source is _GPU else _GPU
-        self._tell(flow, flow.run.tensor, flow.source, target, pages, start)
+        self._tell(flow, flow.lane.site, flow.run.tensor, flow.source, target, pages, start)
         if flow.victim is not None:
-            self._tell(flow, flow.victim.tensor, _GPU, flow.target, pages, start)
+            self._tell(flow, flow.owner, flow.victim.tensor, _GPU, flow.target, pages, start)
 
     def _tell(
-        self, flow: _Flow, tensor: int, source: Location, target: Location, pages: int, start: int
+        self,
+        flow: _Flow,
+        site: _Site,
+        tensor: int,
+        source: Location,
+        target: Location,
+        pages: int,
+        start: int,
     ) -> None:
         if self._observer is not None:
             planned, demanded = flow.source is _GPU, flow.rank == _DEMAND
             cause = cause_of(source, planned=planned, demanded=demanded)
-            self._observer(flow.lane.gpu, tensor, source, target, cause, start, self._now, pages)
+            self._observer(site.job, site.gpu, tensor, source, target, cause, start, self._now, pages)
 
 
 def _uses_link(flow: _Flow) -> bool:

@@ -134,9 +134,14 @@ class GpuMemory:
         self.peak_used = 0
 
     @property
-    def used(self) -> int:
-        """GPU pages in use."""
+    def filled(self) -> int:
+        """GPU pages with contents of this job."""
         return self.capacity_pages - self.free
+
+    @property
+    def used(self) -> int:
+        """GPU pages that this job uses."""
+        return self.filled
 
     @property
     def largest_hole_pages(self) -> int:
@@ -147,6 +152,9 @@ class GpuMemory:
         """Return the tensors that wait to be evicted or are on their way out."""
         queues = (self.queues.evict_flash, self.queues.evict_host)
         return frozenset(run.tensor for queue in queues for run in queue)
+
+    def take_over(self, other: GpuMemory, count: int) -> None:
+        """Note that pages of this job now fill the room of pages that have left another's memory."""
 
     def settle(self) -> None:
         """Use room that transfers have made; where any page will do, they use it themselves."""

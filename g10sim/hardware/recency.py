@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Container, Iterator
+from itertools import count as counter
 
 # An arrival joins a run of its own tensor among the last few, so that interleaved arrivals of several
 # tensors make few runs. Joining any but the last run moves pages past at most this many others. The oldest
@@ -16,15 +17,17 @@ _PRUNE_AT = 64
 class Run:
     """``count`` pages of one tensor that share a place in a queue or in the eviction order.
 
-    ``rate`` limits how fast a demanded run can be served, in bytes/second; 0 means no limit.
+    ``rate`` limits how fast a demanded run can be served, in bytes/second; 0 means no limit. Of runs in
+    eviction orders that share a clock, the one with the lower ``stamp`` is older.
     """
 
-    __slots__ = ("count", "rate", "tensor")
+    __slots__ = ("count", "rate", "stamp", "tensor")
 
-    def __init__(self, tensor: int, count: int, rate: int = 0) -> None:
+    def __init__(self, tensor: int, count: int, rate: int = 0, stamp: int = 0) -> None:
         self.tensor = tensor
         self.count = count
         self.rate = rate
+        self.stamp = stamp
 
 
 class Recency:
@@ -32,9 +35,11 @@ class Recency:
 
     Taking pages is lowering ``count`` of a run that this class handed out; empty runs are skipped.
     A *scan* walks forward past protected tensors and never returns before the next ``restart_scan``.
+    ``clock`` stamps new runs; eviction orders of jobs that share a memory share it.
     """
 
-    def __init__(self, num_tensors: int) -> None:
+    def __init__(self, num_tensors: int, clock: Iterator[int] | None = None) -> None:
+        self._clock = clock if clock is not None else counter()
         self._runs: list[Run] = []
         self._head = 0
         self._scan: int | None = 0
@@ -57,7 +62,7 @@ class Recency:
             later += run.count
             if later > MERGE_PAGES:
                 break
-        run = Run(tensor, count)
+        run = Run(tensor, count, stamp=next(self._clock))
         runs.append(run)
         own = self._of[tensor]
         if len(own) >= _PRUNE_AT and len(own) % _PRUNE_AT == 0:

@@ -9,8 +9,8 @@ from g10sim.hardware.memory import GpuMemory
 from g10sim.hardware.victims import VictimRule
 from g10sim.records import Location, MigrationCause, StallReason
 
-Observer = Callable[[int, int, Location, Location, MigrationCause, int, int, int], None]
-"""Is told of moves: GPU, tensor, from, to, cause, start and end cycle, pages."""
+Observer = Callable[[int, int, int, Location, Location, MigrationCause, int, int, int], None]
+"""Is told of moves: job, GPU, tensor, from, to, cause, start and end cycle, pages."""
 
 
 def cause_of(source: Location, *, planned: bool, demanded: bool) -> MigrationCause:
@@ -25,12 +25,12 @@ class Transfers(Protocol):
 
     events: int
 
-    def attach(self, gpu: int, memory: GpuMemory, victims: VictimRule) -> None:
+    def attach(self, job: int, gpu: int, memory: GpuMemory, victims: VictimRule) -> None:
         """Serve a job's memory on a GPU from now on."""
         ...
 
-    def detach(self, gpu: int) -> None:
-        """Stop serving a GPU whose job has ended."""
+    def detach(self, job: int) -> None:
+        """Stop serving a job that has ended."""
         ...
 
     def changed(self) -> None:
@@ -45,14 +45,14 @@ class Transfers(Protocol):
         """Move everything that moves up to the cycle ``now``."""
         ...
 
-    def demand(self, gpu: int, tensor: int) -> None:
-        """Put every page of a tensor that is not on the GPU nor in transfer on the fault queues."""
+    def demand(self, job: int, tensor: int) -> None:
+        """Put every page of a job's tensor that is not on the GPU nor in transfer on the fault queues."""
         ...
 
-    def busy_cycles(self, gpu: int) -> int:
-        """Cycles so far during which pages of a GPU were moving."""
+    def busy_cycles(self, job: int) -> int:
+        """Cycles so far during which pages of a job were moving."""
         ...
 
-    def bottleneck(self, gpu: int) -> StallReason | None:
-        """Tell what slows a GPU's demanded pages beyond their own path, or None."""
+    def bottleneck(self, job: int) -> StallReason | None:
+        """Tell what slows a job's demanded pages beyond their own path, or None."""
         ...

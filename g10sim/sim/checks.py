@@ -89,7 +89,6 @@ def check_conservation(memory: GpuMemory, where: str) -> None:
             memory.recency.pages(tensor) == memory.idle[tensor],
             f"{where}: tensor {tensor} is ordered wrongly",
         )
-    counted = memory.capacity_pages - memory.free
-    _require(on_gpu == counted, f"{where}: {on_gpu} pages on the GPU, {counted} counted")
+    _require(on_gpu == memory.filled, f"{where}: {on_gpu} pages on the GPU, {memory.filled} counted")
     if isinstance(memory, ContiguousMemory):
         memory.check()

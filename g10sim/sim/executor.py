@@ -57,7 +57,7 @@ class JobRun:
     ) -> None:
         trace, behaviour = job.trace, machine.behaviour
         check_working_sets(trace, memory)
-        self.job, self._executed = job, executed
+        self.job, self._executed, self._number = job, executed, number
         self._memory, self._policy, self._machine = memory, policy, machine
         self._transfers, self._behaviour = machine.transfers, behaviour
         self._migrator = Migrator(trace, memory, policy, behaviour)
@@ -96,11 +96,11 @@ class JobRun:
         with gpu.request() as turn:
             yield turn
             transfers.advance(self._machine.now)
-            transfers.attach(self.job.gpu, self._memory, self._victims)
+            transfers.attach(self._number, self.job.gpu, self._memory, self._victims)
             for iteration in range(self.job.iterations):
                 yield from self._iterate(iteration)
             self._migrator.release(range(len(self.job.trace.tensors)))
-            transfers.detach(self.job.gpu)
+            transfers.detach(self._number)
             self._machine.clockwork.rearm()
 
     def _iterate(self, iteration: int) -> Generator[Event, Any, None]:
@@ -152,13 +152,13 @@ class JobRun:
             execution.stalls = waits.charge(end - start - duration, rest)
         if self._machine.checker is not None:
             self._machine.checker.kernel_starts(self._memory, kernel)
-        execution.busy_at_compute = self._transfers.busy_cycles(self.job.gpu)
+        execution.busy_at_compute = self._transfers.busy_cycles(self._number)
         self._machine.clockwork.rearm()
         yield self._machine.env.timeout(end - self._machine.now)
         self._transfers.advance(self._machine.now)
         self._finish(kernel)
         self._transfers.changed()
-        busy = self._transfers.busy_cycles(self.job.gpu)
+        busy = self._transfers.busy_cycles(self._number)
         self._ledger.close_kernel(execution, self._machine.now, busy)
 
     def _finish(self, kernel: Kernel) -> None:
@@ -181,7 +181,7 @@ class JobRun:
             in_transfer_pages=sum([self._memory.moving[tensor] for tensor in self._tensors[kernel.id]]),
             inputs=inputs,
             outputs=outputs,
-            busy_at_start=self._transfers.busy_cycles(self.job.gpu),
+            busy_at_start=self._transfers.busy_cycles(self._number),
         )
 
     def _is_resident(self) -> bool:
@@ -200,7 +200,7 @@ class JobRun:
         if memory.awaited:
             yield from self._synchronize(waits)
         for tensor in self._tensors[execution.kernel.id]:
-            self._transfers.demand(self.job.gpu, tensor)
+            self._transfers.demand(self._number, tensor)
         memory.traffic.faults += execution.faulting_pages
         self._transfers.changed()
         since, reason = machine.now, self._reason()
@@ -225,7 +225,7 @@ class JobRun:
         memory.awaited = frozenset()
 
     def _reason(self) -> StallReason:
-        return self._transfers.bottleneck(self.job.gpu) or reason_for_waiting(self._memory)
+        return self._transfers.bottleneck(self._number) or reason_for_waiting(self._memory)
 
     def _end(self, execution: Execution, extra: int) -> int:
         now = self._machine.now

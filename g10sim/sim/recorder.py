@@ -15,7 +15,7 @@ from g10sim.records import (
     MigrationRecord,
 )
 
-_Key = tuple[int, int, Location, Location, MigrationCause]
+_Key = tuple[int, int, int, Location, Location, MigrationCause]
 
 
 @dataclass(frozen=True)
@@ -71,6 +71,7 @@ class Recorder:
 
     def moved(
         self,
+        job: int,
         gpu: int,
         tensor: int,
         source: Location,
@@ -81,7 +82,7 @@ class Recorder:
         pages: int,
     ) -> None:
         """Keep a move; what follows the same move without a gap is one migration."""
-        key = (gpu, tensor, source, target, cause)
+        key = (job, gpu, tensor, source, target, cause)
         size_bytes = pages * self._page_bytes
         before = self._open.get(key)
         if before is not None and start <= before.end:
@@ -89,12 +90,12 @@ class Recorder:
             return
         if before is not None:
             self._migrations.append(before)
-        self._open[key] = MigrationRecord(gpu, tensor, source, target, cause, start, end, size_bytes)
+        self._open[key] = MigrationRecord(gpu, tensor, source, target, cause, start, end, size_bytes, job)
 
     def records(self, transfer_events: int) -> RunRecords:
         """Return what was collected, migrations by their start."""
         migrations = [*self._migrations, *self._open.values()]
-        migrations.sort(key=lambda record: (record.start, record.end, record.gpu, record.tensor))
+        migrations.sort(key=lambda record: (record.start, record.end, record.gpu, record.job, record.tensor))
         return RunRecords(
             tuple(self._iterations),
             tuple(self._kernels),

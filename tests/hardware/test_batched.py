@@ -52,7 +52,7 @@ class Bench:
                 self.memory.place(tensor, place)
         self.moves = []
         self.transfers = kind(system, GPG, lambda *move: self.moves.append(move))
-        self.transfers.attach(0, self.memory, ByAge(worthless))
+        self.transfers.attach(0, 0, self.memory, ByAge(worthless))
         self.now = -1
 
     def demand(self, *tensors):
@@ -242,7 +242,7 @@ def test_observer_hears_of_jumped_batches_too():
     bench.demand(1)
     bench.transfers.advance(INTERVAL * 100)
     moved = {}
-    for _, tensor, source, target, cause, _, _, pages in bench.moves:
+    for _, _, tensor, source, target, cause, _, _, pages in bench.moves:
         key = tensor, source, target, cause
         moved[key] = moved.get(key, 0) + pages
     assert moved[1, HOST, GPU, MigrationCause.PAGE_FAULT] == bench.memory.traffic.host_in

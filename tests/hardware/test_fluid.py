@@ -45,7 +45,7 @@ class Bench:
                     memory.place(tensor, place)
             self.memories.append(memory)
             self.victims = OldestFirst(worthless)
-            self.transfers.attach(gpu, memory, self.victims)
+            self.transfers.attach(gpu, gpu, memory, self.victims)
 
     @property
     def memory(self):
@@ -317,7 +317,7 @@ def test_observer_hears_of_every_page_and_why():
     bench.prefetch(2)
     bench.arrival(2)
     moved = {}
-    for gpu, tensor, source, target, cause, start, end, pages in bench.moves:
+    for _, gpu, tensor, source, target, cause, start, end, pages in bench.moves:
         assert gpu == 0
         assert start < end
         key = tensor, source, target, cause
