@@ -6,7 +6,8 @@ from collections import Counter
 from collections.abc import Mapping
 
 from g10sim.analysis.footprint import peak_live_bytes
-from g10sim.capture.gpu import NANOSECONDS_PER_SECOND, GpuTimingSpec, NumberFormat
+from g10sim.capture.gpu import NANOSECONDS_PER_SECOND, GpuTimingSpec
+from g10sim.capture.operator_kinds import KernelCost
 from g10sim.capture.recorder import KernelDraft, Recorder, StorageRecord
 from g10sim.trace.model import Kernel, Phase, Tensor, TensorKind, TimeSource, Trace
 
@@ -92,13 +93,20 @@ def _unique_names(records: list[StorageRecord]) -> list[str]:
 def _kernel(
     number: int, draft: KernelDraft, numbers: Mapping[StorageRecord, int], gpu: GpuTimingSpec
 ) -> Kernel:
-    number_format = draft.number_format
-    if number_format is NumberFormat.TF32 and number_format not in gpu.peak:
-        number_format = NumberFormat.FLOAT32
+    cost = KernelCost(
+        draft.operator,
+        draft.operator_class,
+        draft.number_format,
+        draft.phase,
+        draft.layer.kind,
+        draft.flops,
+        draft.moved_bytes,
+        draft.weight_bytes,
+    )
     return Kernel(
         id=number,
         name=draft.operator,
-        duration=gpu.duration_ns(draft.operator_class, number_format, draft.flops, draft.moved_bytes),
+        duration=gpu.duration_ns(cost),
         inputs=tuple(numbers[record] for record in draft.reads),
         outputs=tuple(numbers[record] for record in draft.writes),
         phase=draft.phase,
@@ -106,5 +114,6 @@ def _kernel(
         layer_type=draft.layer.kind,
         flops=draft.flops,
         moved_bytes=draft.moved_bytes,
-        time_source=TimeSource.ROOFLINE,
+        time_source=TimeSource.ROOFLINE if draft.known_cost else TimeSource.BYTES,
+        operator_class=draft.operator_class.value,
     )

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from fractions import Fraction
+from functools import cache
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import Any, TypeVar
 
 from pydantic import Field, field_validator, model_validator
 
+from g10sim.capture.operator_kinds import COMPUTING as COMPUTING
+from g10sim.capture.operator_kinds import Bound, KernelCost
+from g10sim.capture.operator_kinds import NumberFormat as NumberFormat
+from g10sim.capture.operator_kinds import OperatorClass as OperatorClass
+from g10sim.capture.refinement import Refinement, Share
 from g10sim.config.data import data_path, find_file
-from g10sim.config.document import load_document
-from g10sim.config.presets import validated
+from g10sim.config.document import Document, load_document, merge
+from g10sim.config.presets import PRESET_KEY, validated
 from g10sim.config.quantities import ComputeRate, Duration, PositiveBytes, PositiveRate, Spec
 from g10sim.errors import ConfigError
 from g10sim.registry import choices_text, nearest
@@ -19,41 +24,8 @@ from g10sim.units import PICOSECONDS_PER_SECOND
 
 NANOSECONDS_PER_SECOND = 10**9
 _PICOSECONDS_PER_NANOSECOND = PICOSECONDS_PER_SECOND // NANOSECONDS_PER_SECOND
+_TABLES = ("peak", "compute_efficiency", "bandwidth_efficiency", "startup", "operators")
 
-
-class OperatorClass(StrEnum):
-    """Operators that reach a similar share of a GPU's peak rates."""
-
-    MATMUL = "matmul"
-    BATCHED_MATMUL = "batched_matmul"
-    CONVOLUTION = "convolution"
-    ATTENTION = "attention"
-    ELEMENTWISE = "elementwise"
-    REDUCTION = "reduction"
-    NORMALIZATION = "normalization"
-    INDEXING = "indexing"
-    COPY = "copy"
-    OPTIMIZER = "optimizer"
-    OTHER = "other"
-
-
-COMPUTING = frozenset(
-    {OperatorClass.MATMUL, OperatorClass.BATCHED_MATMUL, OperatorClass.CONVOLUTION, OperatorClass.ATTENTION}
-)
-"""Classes whose FLOPs are counted; the time of all others is that of moving their bytes."""
-
-
-class NumberFormat(StrEnum):
-    """Formats with a peak rate of their own; tf32 is how tensor cores may multiply float32."""
-
-    FLOAT64 = "float64"
-    FLOAT32 = "float32"
-    TF32 = "tf32"
-    BFLOAT16 = "bfloat16"
-    FLOAT16 = "float16"
-
-
-_Share = Annotated[float, Field(gt=0, le=1)]
 _Key = TypeVar("_Key", OperatorClass, NumberFormat)
 
 
@@ -62,8 +34,9 @@ class GpuTimingSpec(Spec):
 
     ``peak`` is the fastest dense rate for each number format (with tensor cores where it has them).
     ``compute_efficiency`` and ``bandwidth_efficiency`` are shares of ``peak`` and ``memory_bandwidth``,
-    at most 1, so that no kernel beats the hardware. ``sources`` says for every number (by dotted key) where
-    it comes from.
+    at most 1, so that no kernel beats the hardware. ``startup`` is time that a kernel of a class takes
+    besides, so that small kernels reach less. ``operators`` sets single operators apart; the first entry that
+    covers a kernel counts. ``sources`` says for every number (by dotted key) where it comes from.
     """
 
     name: str = Field(min_length=1)
@@ -72,10 +45,10 @@ class GpuTimingSpec(Spec):
     memory_bandwidth: PositiveRate = Field(description="of the HBM")
     launch_overhead: Duration = Field(description="added to the time of every kernel")
     peak: dict[NumberFormat, ComputeRate] = Field(min_length=1, description="dense FLOP/s by number format")
-    compute_efficiency: dict[OperatorClass, _Share] = Field(description="share of peak by operator class")
-    bandwidth_efficiency: dict[OperatorClass, _Share] = Field(
-        description="share of memory_bandwidth by class"
-    )
+    compute_efficiency: dict[OperatorClass, Share] = Field(description="share of peak by operator class")
+    bandwidth_efficiency: dict[OperatorClass, Share] = Field(description="share of memory_bandwidth by class")
+    startup: dict[OperatorClass, Duration] = Field(default={}, description="by class; 0 where not given")
+    operators: dict[str, Refinement] = Field(default={}, description="times of single operators")
     sources: dict[str, str] = Field(description="where each number comes from, by dotted key")
 
     @field_validator("peak")
@@ -91,7 +64,7 @@ class GpuTimingSpec(Spec):
         _require_keys("compute_efficiency", self.compute_efficiency, COMPUTING)
         _require_keys("bandwidth_efficiency", self.bandwidth_efficiency, frozenset(OperatorClass))
         numbers = {"memory", "memory_bandwidth", "launch_overhead"}
-        for table in ("peak", "compute_efficiency", "bandwidth_efficiency"):
+        for table in _TABLES:
             numbers |= {f"{table}.{key}" for key in getattr(self, table)}
         for key in sorted(numbers - set(self.sources)):
             raise ValueError(f"found no source for '{key}'; allowed: a text under sources for every number")
@@ -101,30 +74,49 @@ class GpuTimingSpec(Spec):
             )
         return self
 
-    def duration_ns(
-        self, operator_class: OperatorClass, number_format: NumberFormat, flops: int, moved_bytes: int
-    ) -> int:
+    def duration_ns(self, cost: KernelCost) -> int:
         """Time of a kernel in nanoseconds, rounded up.
 
         The roofline (Williams et al., CACM 52(4), 2009, doi:10.1145/1498765.1498785) with the efficiencies of
-        the operator's class, plus the launch overhead. Raises ConfigError when the GPU has no peak rate
-        for the number format.
+        the operator or its class, plus its startup and the launch overhead. Tensor-core products of float32
+        (tf32) run in float32 on a GPU without them. Raises ConfigError when the GPU has no peak rate for the
+        number format.
         """
-        bandwidth = _share(self.bandwidth_efficiency[operator_class]) * self.memory_bandwidth
-        seconds = Fraction(moved_bytes) / bandwidth
-        if flops:
-            if number_format not in self.peak:
-                raise ConfigError(
-                    f"GPU '{self.name}': found an operator in {number_format}, which has no peak rate; "
-                    f"allowed: {choices_text(self.peak)}"
-                )
-            rate = _share(self.compute_efficiency.get(operator_class, 1.0)) * self.peak[number_format]
-            seconds = max(seconds, Fraction(flops) / rate)
-        overhead = Fraction(self.launch_overhead, _PICOSECONDS_PER_NANOSECOND)
+        compute_s, move_s = self._least_seconds(cost)
+        found = self._refinement(cost, Bound.COMPUTE if compute_s > move_s else Bound.MEMORY)
+        compute_share = found.compute_efficiency or self.compute_efficiency.get(cost.operator_class, 1.0)
+        bandwidth_share = found.bandwidth_efficiency or self.bandwidth_efficiency[cost.operator_class]
+        seconds = max(compute_s / _share(compute_share), move_s / _share(bandwidth_share))
+        if found.weight_bandwidth is not None:
+            seconds += Fraction(cost.weight_bytes, found.weight_bandwidth)
+        startup = self.startup.get(cost.operator_class, 0) if found.startup is None else found.startup
+        overhead = Fraction(self.launch_overhead + startup, _PICOSECONDS_PER_NANOSECOND)
         time = seconds * NANOSECONDS_PER_SECOND + overhead
         return -(-time.numerator // time.denominator)
 
+    def _least_seconds(self, cost: KernelCost) -> tuple[Fraction, Fraction]:
+        """Return the times of computing and of moving at the peak rates."""
+        move_s = Fraction(cost.moved_bytes, self.memory_bandwidth)
+        if not cost.flops:
+            return Fraction(0), move_s
+        number_format = cost.number_format
+        if number_format is NumberFormat.TF32 and number_format not in self.peak:
+            number_format = NumberFormat.FLOAT32
+        if number_format not in self.peak:
+            raise ConfigError(
+                f"GPU '{self.name}': found an operator in {number_format}, which has no peak rate; "
+                f"allowed: {choices_text(self.peak)}"
+            )
+        return Fraction(cost.flops, self.peak[number_format]), move_s
 
+    def _refinement(self, cost: KernelCost, bound: Bound) -> Refinement:
+        return next((entry for entry in self.operators.values() if entry.covers(cost, bound)), _NOTHING)
+
+
+_NOTHING = Refinement(operators=())
+
+
+@cache
 def _share(value: float) -> Fraction:
     """Return the decimal number as written (0.57 is 57/100), whatever its nearest binary float."""
     return Fraction(str(value))
@@ -144,7 +136,8 @@ def gpu_names() -> tuple[str, ...]:
 def load_gpu(gpu: str | Path | GpuTimingSpec) -> GpuTimingSpec:
     """Read a GPU description by bundled name or from a YAML file.
 
-    Raises ConfigError naming file, line, key, what was found and what is allowed.
+    A file may build on a bundled description (``preset: a100-40g``) and change keys of it. Raises ConfigError
+    naming file, line, key, what was found and what is allowed.
     """
     if isinstance(gpu, GpuTimingSpec):
         return gpu
@@ -159,4 +152,16 @@ def load_gpu(gpu: str | Path | GpuTimingSpec) -> GpuTimingSpec:
             f"allowed: {choices_text(names)}, or a YAML file"
         )
     document = load_document(path)
-    return validated(GpuTimingSpec, document.data, document)
+    return validated(GpuTimingSpec, _with_preset(document), document)
+
+
+def _with_preset(document: Document) -> dict[str, Any]:
+    """Merge a description with the bundled one that it builds on."""
+    changes = dict(document.data)
+    preset = changes.pop(PRESET_KEY, None)
+    if preset is None:
+        return changes
+    if preset not in gpu_names():
+        raise document.error((PRESET_KEY,), f"found {preset!r}; allowed: {choices_text(gpu_names())}")
+    base = load_document(data_path("configs", "gpus", f"{preset}.yaml"))
+    return merge(_with_preset(base), changes)

@@ -49,6 +49,8 @@ class KernelDraft:
     layer: Layer
     flops: int = 0
     moved_bytes: int = 0
+    weight_bytes: int = 0
+    known_cost: bool = True
     reads: dict[StorageRecord, None] = field(default_factory=dict)
     writes: dict[StorageRecord, None] = field(default_factory=dict)
 
@@ -157,9 +159,12 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
     def _draft(self, func: Any, layer: Layer, inputs: Sequence[Any]) -> KernelDraft:
         kind = operators.operator_class(func)
         name = operators.short_name(func._schema.name)
-        if not operators.has_known_cost(func):
+        known = operators.has_known_cost(func)
+        if not known:
             self.unpriced[name] = self.unpriced.get(name, 0) + 1
-        return KernelDraft(name, kind, operators.number_format(func, inputs), self.phase, layer)
+        draft = KernelDraft(name, kind, operators.number_format(func, inputs), self.phase, layer)
+        draft.known_cost = known
+        return draft
 
     def _record_kernel(
         self,
@@ -241,6 +246,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         if not draft.writes:
             return
         draft.moved_bytes = sum(traffic.read.values()) + sum(traffic.written.values())
+        weights = (amount for record, amount in traffic.read.items() if record.kind is TensorKind.WEIGHT)
+        draft.weight_bytes = sum(weights)
         for record in draft.writes:
             record.written = True
         self.kernels.append(draft)

@@ -44,6 +44,7 @@ _KERNEL = Fields(
         "moved_bytes": (int, 0),
         "time_source": (str, TimeSource.MEASURED.value),
         "fault_profile": (list, None),
+        "operator_class": (str, ""),
     },
 )
 _KINDS = {kind.value: kind for kind in TensorKind}
@@ -155,6 +156,8 @@ def _kernel_record(kernel: Kernel) -> dict[str, Any]:
     record.update((key, value) for key, value in optional.items() if value != _KERNEL.defaults[key])
     if kernel.fault_profile is not None:
         record["fault_profile"] = [kernel.fault_profile.outputs_faulting, kernel.fault_profile.all_faulting]
+    if kernel.operator_class:
+        record["operator_class"] = kernel.operator_class
     return record
 
 
@@ -203,6 +206,7 @@ class _Reader(RecordReader):
             fields["moved_bytes"],
             self.choice("time_source", fields["time_source"], _TIME_SOURCES),
             None if profile is None else self._profile(profile),
+            fields["operator_class"],
         )
 
     def _profile(self, values: list[Any]) -> FaultProfile:

@@ -32,11 +32,12 @@ class Phase(StrEnum):
 
 
 class TimeSource(StrEnum):
-    """Where a kernel's duration comes from."""
+    """Where a kernel's duration comes from; ``BYTES``: an operator of unknown cost, by what it moves."""
 
     MEASURED = "measured"
     BENCHMARKED = "benchmarked"
     ROOFLINE = "roofline"
+    BYTES = "bytes"
     SYNTHETIC = "synthetic"
 
 
@@ -75,7 +76,8 @@ class Kernel:
     ``id`` is its position in the iteration. ``duration`` (with all data resident) counts ticks of the
     trace's time base. ``inputs`` are read, ``outputs`` written (a tensor updated in place is in both);
     scratch space is an output of kind workspace. ``layer`` is the module path, ``layer_type`` its kind
-    ("Conv2d"). ``flops`` and ``moved_bytes`` are 0 where unknown.
+    ("Conv2d"). ``flops`` and ``moved_bytes`` are 0 where unknown. ``operator_class`` is the class of
+    operators whose efficiencies a roofline duration used.
     """
 
     id: int
@@ -90,6 +92,7 @@ class Kernel:
     moved_bytes: int = 0
     time_source: TimeSource = TimeSource.MEASURED
     fault_profile: FaultProfile | None = None
+    operator_class: str = ""
 
     @property
     def tensors(self) -> tuple[int, ...]:

@@ -6,7 +6,8 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from g10sim.capture.gpu import GpuTimingSpec, NumberFormat, OperatorClass, gpu_names, load_gpu
+from g10sim.capture.gpu import GpuTimingSpec, gpu_names, load_gpu
+from g10sim.capture.operator_kinds import KernelCost, NumberFormat, OperatorClass
 from g10sim.config.data import data_path
 from g10sim.errors import ConfigError
 
@@ -24,13 +25,13 @@ def test_a_computing_kernel_takes_its_flops_at_the_share_of_the_peak_it_reaches(
     gpu = load_gpu("a100-40g")
     flops = 2 * 4096**3
     expected = flops / (0.57 * 19.5e12) * 1e9 + 9200
-    assert gpu.duration_ns(OperatorClass.MATMUL, NumberFormat.FLOAT32, flops, 0) == math.ceil(expected)
+    assert gpu.duration_ns(KernelCost("mm", OperatorClass.MATMUL, flops=flops)) == math.ceil(expected)
 
 
 def test_a_moving_kernel_takes_its_bytes_at_the_share_of_the_bandwidth_it_reaches():
     gpu = load_gpu("a100-40g")
     expected = 3 * 2**30 / (0.58 * 1555e9) * 1e9 + 9200
-    assert gpu.duration_ns(OperatorClass.ELEMENTWISE, NumberFormat.FLOAT32, 0, 3 * 2**30) == math.ceil(
+    assert gpu.duration_ns(KernelCost("add", OperatorClass.ELEMENTWISE, moved_bytes=3 * 2**30)) == math.ceil(
         expected
     )
 
@@ -43,7 +44,9 @@ def test_a_moving_kernel_takes_its_bytes_at_the_share_of_the_bandwidth_it_reache
 )
 def test_no_kernel_beats_the_hardware(name, kind, flops, moved):
     gpu = load_gpu(name)
-    seconds = Fraction(gpu.duration_ns(kind, NumberFormat.FLOAT16, flops, moved), 10**9)
+    seconds = Fraction(
+        gpu.duration_ns(KernelCost("any", kind, NumberFormat.FLOAT16, flops=flops, moved_bytes=moved)), 10**9
+    )
     assert seconds >= Fraction(flops, gpu.peak[NumberFormat.FLOAT16])
     assert seconds >= Fraction(moved, gpu.memory_bandwidth)
 
@@ -52,7 +55,7 @@ def test_a_format_without_a_peak_rate_is_refused():
     with pytest.raises(
         ConfigError, match=r"'v100': found an operator in bfloat16.*allowed: float16, float32, float64"
     ):
-        load_gpu("v100").duration_ns(OperatorClass.MATMUL, NumberFormat.BFLOAT16, 1, 1)
+        load_gpu("v100").duration_ns(KernelCost("mm", OperatorClass.MATMUL, NumberFormat.BFLOAT16, flops=1))
 
 
 def test_an_unknown_gpu_is_refused_with_the_nearest_name():
@@ -108,4 +111,4 @@ def test_a_description_of_ones_own_is_used(tmp_path):
     path.write_text(yaml.safe_dump(_description(name="mine", launch_overhead="1 us")))
     gpu = load_gpu(path)
     assert isinstance(gpu, GpuTimingSpec)
-    assert gpu.duration_ns(OperatorClass.COPY, NumberFormat.FLOAT32, 0, 0) == 1000
+    assert gpu.duration_ns(KernelCost("copy_", OperatorClass.COPY)) == 1000

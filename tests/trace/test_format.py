@@ -63,6 +63,7 @@ def trace():
                 layer_type="Linear",
                 flops=10**15,
                 moved_bytes=3,
+                operator_class="matmul",
                 time_source=TimeSource.ROOFLINE,
                 fault_profile=FaultProfile(2, 7),
             ),
@@ -309,7 +310,7 @@ KERNEL_CASES = [
     ({"phase": "up"}, "phase: found 'up'; allowed: forward, backward, optimizer, other"),
     (
         {"time_source": "guess"},
-        "time_source: found 'guess'; allowed: measured, benchmarked, roofline, synthetic",
+        "time_source: found 'guess'; allowed: measured, benchmarked, roofline, bytes, synthetic",
     ),
     ({"fault_profile": [1]}, "fault_profile: found [1]; allowed: [outputs_faulting, all_faulting]"),
     (
