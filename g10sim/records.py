@@ -27,6 +27,7 @@ class StallReason(StrEnum):
     SYNCHRONIZATION = "synchronization"
     LINK_CONTENTION = "link_contention"
     BARRIER = "barrier"
+    COMPUTE_SHARING = "compute_sharing"
 
 
 class MigrationCause(StrEnum):
@@ -92,6 +93,18 @@ class MemoryRecord:
     gpu_bytes: int
     host_bytes: int
     flash_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class JobRecord:
+    """When a job arrived, was let on its GPU, and left it (cycles); a refused job was never let on it."""
+
+    job: int
+    gpu: int
+    arrival: int
+    start: int
+    end: int
+    refused: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,4 +37,5 @@ ComputeRate = Annotated[int, *_quantity(units.parse_compute_rate, units.format_c
 
 PositiveBytes = Annotated[Bytes, AfterValidator(_above_zero)]
 PositiveRate = Annotated[Rate, AfterValidator(_above_zero)]
+PositiveDuration = Annotated[Duration, AfterValidator(_above_zero)]
 PositiveFrequency = Annotated[Frequency, AfterValidator(_above_zero)]

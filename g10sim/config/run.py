@@ -15,6 +15,7 @@ from pydantic import (
 
 from g10sim.config.behaviour import BehaviourSpec
 from g10sim.config.quantities import Duration, Spec
+from g10sim.config.sharing import SharingSpec
 from g10sim.config.system import SystemSpec
 from g10sim.config.variation import VariationSpec
 
@@ -70,6 +71,27 @@ class JobSpec(Spec):
     )
     gpu: int = Field(default=0, strict=True, ge=0, description="GPU it runs on")
     iterations: Iterations = 2
+    priority: int = Field(
+        default=1, strict=True, ge=1, le=100, description="share of a GPU that it computes on beside others"
+    )
+    copies: int = Field(default=1, strict=True, ge=1, le=1000, description="how many such jobs there are")
+    interval: Duration = Field(
+        default=0,
+        validate_default=False,
+        json_schema_extra={"default": "0 s"},
+        description="time from the arrival of one copy to that of the next",
+    )
+    arrivals: Literal["fixed", "poisson"] = Field(
+        default="fixed",
+        description="fixed: copies arrive one interval apart; poisson: at random, one interval apart on"
+        " average, by the seed of the run",
+    )
+
+    @model_validator(mode="after")
+    def _poisson_has_a_rate(self) -> JobSpec:
+        if self.arrivals == "poisson" and not self.interval:
+            raise ValueError("found arrivals 'poisson' without 'interval'; allowed: a mean interval above 0")
+        return self
 
 
 class WorkloadSpec(Spec):
@@ -83,6 +105,9 @@ class WorkloadSpec(Spec):
     variation: VariationSpec | None = Field(
         default=None, description="random factors on kernel times, unknown to the policies"
     )
+    sharing: SharingSpec = Field(
+        default_factory=SharingSpec, description="how jobs on one GPU share its time and memory"
+    )
 
     @model_validator(mode="after")
     def _one_kind(self) -> WorkloadSpec:
@@ -92,6 +117,8 @@ class WorkloadSpec(Spec):
             raise ValueError("found neither 'trace' nor 'jobs'; allowed: one of them, not empty")
         if self.jobs and "iterations" in self.model_fields_set:
             raise ValueError("found 'iterations' beside 'jobs'; allowed: iterations of each job")
+        if self.trace and "sharing" in self.model_fields_set:
+            raise ValueError("found 'sharing' without 'jobs'; allowed: beside jobs that run together")
         return self
 
 

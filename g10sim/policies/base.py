@@ -117,6 +117,14 @@ class PolicyView(Protocol):
         """Empty host memory."""
         ...
 
+    @property
+    def measured_cycles(self) -> tuple[int, ...]:
+        """Cycles that each kernel computed when it last ran, the trace's own before that.
+
+        Where jobs share a GPU, what others took of its time counts.
+        """
+        ...
+
     def size_bytes(self, tensor: int) -> int:
         """Size of a tensor in whole pages."""
         ...
@@ -192,6 +200,10 @@ class Policy:
 
     def plan_job(self, job: Job, system: SystemSpec, behaviour: BehaviourSpec) -> MigrationPlan | None:
         """Return the plan of one job, or None. Raises UnsupportedError when the design cannot run it."""
+        return None
+
+    def on_iteration_start(self, view: PolicyView) -> MigrationPlan | None:
+        """Return the plan of the job's iterations from this one on; None keeps the one there is."""
         return None
 
     def on_kernel_start(self, view: PolicyView) -> Iterable[Action]:

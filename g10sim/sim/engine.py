@@ -15,6 +15,7 @@ from g10sim.hardware.batched import BatchedTransfers
 from g10sim.hardware.direct import DirectTransfers
 from g10sim.hardware.fluid import FluidTransfers
 from g10sim.hardware.memory import GpuMemory, Pool
+from g10sim.hardware.shared import Frames, SharedGpuMemory
 from g10sim.hardware.transfers import Observer, Transfers
 from g10sim.policies.base import Policy
 from g10sim.policies.plan import MigrationPlan
@@ -22,6 +23,7 @@ from g10sim.records import Location
 from g10sim.sim.checks import Checker
 from g10sim.sim.contiguous import ContiguousRun, contiguous_memory, simulated_job
 from g10sim.sim.executor import JobRun
+from g10sim.sim.gpu import Gpu, make_gpu
 from g10sim.sim.machine import Machine
 from g10sim.sim.recorder import Recorder, RunRecords
 from g10sim.trace.model import Trace
@@ -49,6 +51,7 @@ def run(
             raise ConfigError(
                 f"workload.jobs[{number}].gpu: found {job.gpu}; allowed: 0 to {system.gpu.count - 1}"
             )
+    _check_sharing(workload, policy, behaviour)
     plans = _plan(workload.as_planned(), system, policy, behaviour)
     if len(plans) != len(workload.jobs):
         raise PolicyError(
@@ -56,6 +59,24 @@ def run(
             f"{len(workload.jobs)}"
         )
     return _Simulation(workload, system, policy, plans, behaviour, record, check).run()
+
+
+def _check_sharing(workload: Workload, policy: Policy, behaviour: BehaviourSpec) -> None:
+    """Refuse what serves one job per GPU at a time where jobs share one. Raises ConfigError."""
+    if workload.sharing.compute == "exclusive":
+        return
+    found = f"workload.sharing.compute: found '{workload.sharing.compute}'"
+    if policy.placement == "contiguous":
+        raise ConfigError(
+            f"{found} under policy '{policy.name}', whose tensors lie in consecutive GPU memory of one job; "
+            "allowed: exclusive"
+        )
+    if behaviour.transfers == "batched":
+        raise ConfigError(f"{found} with compat.transfers 'batched'; allowed: exclusive, or fluid transfers")
+
+
+def _pages(trace: Trace, page_bytes: int) -> list[int]:
+    return [-(-tensor.size_bytes // page_bytes) for tensor in trace.tensors]
 
 
 def _plan(
@@ -91,7 +112,8 @@ class _Simulation:
         recorder = Recorder(frozenset(record), page)
         transfers = self._transfers(behaviour, recorder.moved if recorder.wants_migrations else None)
         checker = Checker(streams_working_set=behaviour.running_tensors == "evictable") if check else None
-        self._machine = Machine(self._env, system, behaviour, transfers, recorder, checker)
+        self._machine = Machine(self._env, system, behaviour, transfers, recorder, checker, workload.sharing)
+        self._frames = self._shared_frames(workload)
         self._jobs = [
             self._job_run(number, job, workload.executed(number), plan)
             for number, (job, plan) in enumerate(zip(workload.jobs, plans, strict=True))
@@ -117,23 +139,46 @@ class _Simulation:
     def _flash_pages(self, workload: Workload, behaviour: BehaviourSpec) -> int:
         page = self._system.gpu.page_size
         if self._policy.unlimited_memory or behaviour.flash_capacity == "unlimited":
-            return sum(-(-tensor.size_bytes // page) for job in workload.jobs for tensor in job.trace.tensors)
+            return sum(sum(_pages(job.trace, page)) for job in workload.jobs)
         return self._system.ssd.capacity // page
 
     def _memory(self, job: Job) -> GpuMemory:
         page = self._system.gpu.page_size
-        pages = [-(-tensor.size_bytes // page) for tensor in job.trace.tensors]
+        pages = _pages(job.trace, page)
         unlimited = self._policy.unlimited_memory
-        capacity = sum(pages) if unlimited else self._system.gpu.memory // page
-        memory = GpuMemory(pages, capacity, page, self._host, self._flash)
+        if self._frames:
+            frames = self._frames[job.gpu]
+            memory: GpuMemory = SharedGpuMemory(pages, page, self._host, self._flash, frames)
+        else:
+            capacity = sum(pages) if unlimited else self._system.gpu.memory // page
+            memory = GpuMemory(pages, capacity, page, self._host, self._flash)
         for tensor in job.trace.tensors:
             if unlimited or tensor.persistent:
                 memory.place(tensor.id, Location.GPU if unlimited else Location.FLASH)
         return memory
 
+    def _shared_frames(self, workload: Workload) -> tuple[Frames, ...]:
+        """Return the pages of every GPU, where jobs share them."""
+        if workload.sharing.compute == "exclusive":
+            return ()
+        page, count = self._system.gpu.page_size, self._system.gpu.count
+        capacities = [self._system.gpu.memory // page] * count
+        if self._policy.unlimited_memory:
+            capacities = [0] * count
+            for job in workload.jobs:
+                capacities[job.gpu] += sum(_pages(job.trace, page))
+        return tuple(Frames(capacity) for capacity in capacities)
+
+    def _gpu(self, number: int) -> Gpu:
+        spec, sharing = self._system.gpu, self._machine.sharing
+        pages = spec.memory // spec.page_size
+        if self._frames:
+            pages = self._frames[number].capacity_pages
+        return make_gpu(self._env, sharing, spec.clock, pages)
+
     def run(self) -> RunRecords:
         env, machine = self._env, self._machine
-        gpus = [simpy.Resource(env) for _ in range(self._system.gpu.count)]
+        gpus = [self._gpu(number) for number in range(self._system.gpu.count)]
         done = env.all_of([env.process(self._job(job, gpus)) for job in self._jobs])
         while not done.triggered:
             if env.peek() == float("inf"):
@@ -144,5 +189,5 @@ class _Simulation:
         return machine.recorder.records(machine.transfers.events)
 
     @staticmethod
-    def _job(job: JobRun, gpus: list[simpy.Resource]) -> Generator[Event, Any, None]:
+    def _job(job: JobRun, gpus: list[Gpu]) -> Generator[Event, Any, None]:
         yield from job.run(gpus[job.job.gpu])

@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterable
 from typing import Any
 
-import simpy
 from simpy.events import Event
 
 from g10sim.errors import G10SimError, PolicyError
 from g10sim.hardware.memory import GpuMemory
 from g10sim.policies.base import Action, Policy
 from g10sim.policies.plan import MigrationPlan, PlannedMove
-from g10sim.records import StallReason
+from g10sim.records import JobRecord, StallReason
 from g10sim.sim.accounts import WaitLog, reason_for_waiting
+from g10sim.sim.admission import admission_bytes
+from g10sim.sim.gpu import Gpu
 from g10sim.sim.ledger import Execution, Ledger
 from g10sim.sim.machine import Machine
 from g10sim.sim.migrator import Migrator, moves_by_kernel
@@ -62,7 +63,7 @@ class JobRun:
         self._transfers, self._behaviour = machine.transfers, behaviour
         self._migrator = Migrator(trace, memory, policy, behaviour)
         self._charge = FaultCharge(executed, machine.system, behaviour)
-        self._view = View(number, job.gpu, trace, memory, lambda: machine.now)
+        self._view = View(number, job.gpu, trace, memory, lambda: machine.now, lambda: self._measured)
         self._ledger = Ledger(
             number,
             job.gpu,
@@ -74,12 +75,14 @@ class JobRun:
         self._moves = moves_by_kernel(plan, trace)
         clock = machine.system.gpu.clock
         self._durations = [executed.duration_cycles(kernel, clock) for kernel in executed.kernels]
+        self._measured = list(self._durations)
         self._tensors = [kernel.tensors for kernel in trace.kernels]
         self._needed = [frozenset(tensors) for tensors in self._tensors]
         releases = behaviour.dead_tensors == "released" and not policy.unlimited_memory
         self._dying = released_after(trace) if releases else [()] * len(trace.kernels)
         self._reacts = type(policy).on_kernel_start is not Policy.on_kernel_start
         self._reacts_at_end = type(policy).on_kernel_end is not Policy.on_kernel_end
+        self._replans = type(policy).on_iteration_start is not Policy.on_iteration_start
         self._victims = self._victim_rule()
 
     def _victim_rule(self) -> RecencyVictims:
@@ -88,30 +91,71 @@ class JobRun:
             return RecencyVictims(trace, policy, behaviour)
         return NominatedVictims(trace, policy, behaviour, self._nominate)
 
-    def run(self, gpu: simpy.Resource) -> Generator[Event, Any, None]:
+    def run(self, gpu: Gpu) -> Generator[Event, Any, None]:
         """SimPy process: wait for arrival and for the GPU, run all iterations, leave the GPU empty."""
-        env, transfers = self._machine.env, self._transfers
-        if self.job.arrival_cycles:
-            yield env.timeout(self.job.arrival_cycles)
-        with gpu.request() as turn:
-            yield turn
-            transfers.advance(self._machine.now)
-            transfers.attach(self._number, self.job.gpu, self._memory, self._victims)
-            for iteration in range(self.job.iterations):
-                yield from self._iterate(iteration)
-            self._migrator.release(range(len(self.job.trace.tensors)))
-            transfers.detach(self._number)
-            self._machine.clockwork.rearm()
+        machine, job = self._machine, self.job
+        if job.arrival_cycles:
+            yield machine.env.timeout(job.arrival_cycles)
+        admission = admission_bytes(job.trace, machine.sharing)
+        pages = -(-admission // self._memory.page_bytes)
+        self._gpu = gpu
+        admitted = yield from gpu.enter(pages)
+        start = machine.now
+        if admitted:
+            yield from self._occupy()
+            gpu.leave(pages)
+        record = JobRecord(
+            self._number, job.gpu, job.arrival_cycles, start, machine.now, refused=not admitted
+        )
+        machine.recorder.job(record)
+
+    def _occupy(self) -> Generator[Event, Any, None]:
+        """Run all iterations and leave the GPU empty."""
+        machine, transfers = self._machine, self._transfers
+        transfers.advance(machine.now)
+        transfers.attach(self._number, self.job.gpu, self._memory, self._victims)
+        for iteration in range(self.job.iterations):
+            yield from self._iterate(iteration)
+        self._migrator.release(range(len(self.job.trace.tensors)))
+        transfers.detach(self._number)
+        machine.clockwork.rearm()
 
     def _iterate(self, iteration: int) -> Generator[Event, Any, None]:
         self._ledger.open_iteration(self._machine.now)
+        self._replan(iteration)
         for kernel in self._executed.kernels:
             moves = self._moves[kernel.id]
             if kernel.id == 0 and iteration > 0:
                 moves = self._moves[-1] + moves
+            start, waits = self._machine.now, WaitLog()
+            yield from self._reserve(kernel, waits)
             self._begin(iteration, kernel, moves)
-            yield from self._execute(iteration, kernel)
+            yield from self._execute(iteration, kernel, start, waits)
         self._ledger.close_iteration(iteration, self._machine.now, sum(self._durations))
+
+    def _replan(self, iteration: int) -> None:
+        """Let the policy replace the plan between iterations."""
+        if not self._replans:
+            return
+        self._view.enter(iteration, 0)
+        try:
+            plan = self._policy.on_iteration_start(self._view)
+        except Exception as error:
+            raise self._blame("on_iteration_start", error) from error
+        if plan is not None:
+            self._moves = moves_by_kernel(plan, self.job.trace)
+
+    def _reserve(self, kernel: Kernel, waits: WaitLog) -> Generator[Event, Any, None]:
+        """Wait until this kernel's working set fits beside those of other jobs' kernels."""
+        working_sets = self._gpu.working_sets
+        if working_sets is None:
+            return
+        since = self._machine.now
+        yield working_sets.request(self._working_set_pages(kernel))
+        waits.add(StallReason.ALLOCATION, self._machine.now - since)
+
+    def _working_set_pages(self, kernel: Kernel) -> int:
+        return sum(self._memory.pages[tensor] for tensor in self._tensors[kernel.id])
 
     def _begin(self, iteration: int, kernel: Kernel, moves: Iterable[PlannedMove]) -> None:
         """Let plan and policy act before a kernel starts."""
@@ -138,28 +182,43 @@ class JobRun:
         self._memory.recency.restart_scan()
         self._transfers.changed()
 
-    def _execute(self, iteration: int, kernel: Kernel) -> Generator[Event, Any, None]:
+    def _execute(
+        self, iteration: int, kernel: Kernel, start: int, waits: WaitLog
+    ) -> Generator[Event, Any, None]:
         """Wait for the working set, then compute."""
-        execution = self._execution(iteration, kernel)
-        start, duration = execution.start, execution.duration
-        end = start + duration
+        machine = self._machine
+        execution = self._execution(iteration, kernel, start)
+        duration = execution.duration
+        end = machine.now + duration
         if not self._is_resident():
-            waits = WaitLog()
             extra = self._charge.cycles(kernel, duration, execution.inputs, execution.outputs)
             yield from self._fetch(execution, waits)
             end = self._end(execution, extra)
-            rest = dominant_reason(execution.inputs, execution.outputs)
-            execution.stalls = waits.charge(end - start - duration, rest)
-        if self._machine.checker is not None:
-            self._machine.checker.kernel_starts(self._memory, kernel)
+        if machine.checker is not None:
+            machine.checker.kernel_starts(self._memory, kernel)
         execution.busy_at_compute = self._transfers.busy_cycles(self._number)
-        self._machine.clockwork.rearm()
-        yield self._machine.env.timeout(end - self._machine.now)
-        self._transfers.advance(self._machine.now)
+        machine.clockwork.rearm()
+        computing_since = machine.now
+        yield self._compute(end - machine.now)
+        waits.add(StallReason.COMPUTE_SHARING, machine.now - end)
+        self._measured[kernel.id] = machine.now - computing_since
+        self._transfers.advance(machine.now)
+        stall = machine.now - start - duration
+        if stall:
+            execution.stalls = waits.charge(stall, dominant_reason(execution.inputs, execution.outputs))
         self._finish(kernel)
         self._transfers.changed()
         busy = self._transfers.busy_cycles(self._number)
-        self._ledger.close_kernel(execution, self._machine.now, busy)
+        self._ledger.close_kernel(execution, machine.now, busy)
+        if self._gpu.working_sets is not None:
+            self._memory.needed = frozenset()
+            self._gpu.working_sets.release(self._working_set_pages(kernel))
+
+    def _compute(self, cycles: int) -> Event:
+        """Return an event that happens when the GPU has computed for so many cycles of this job's."""
+        if self._gpu.compute is None:
+            return self._machine.env.timeout(cycles)
+        return self._gpu.compute.run(self._number, cycles, self.job.priority)
 
     def _finish(self, kernel: Kernel) -> None:
         """Release what died with a kernel, then let the policy act."""
@@ -171,12 +230,12 @@ class JobRun:
             self._memory.needed = frozenset()
             self._migrator.perform(kernel.id, self._ask(self._policy.on_kernel_end))
 
-    def _execution(self, iteration: int, kernel: Kernel) -> Execution:
+    def _execution(self, iteration: int, kernel: Kernel, start: int) -> Execution:
         inputs, outputs = count_faults(kernel, self._memory)
         return Execution(
             iteration,
             kernel,
-            start=self._machine.now,
+            start=start,
             duration=self._durations[kernel.id],
             in_transfer_pages=sum([self._memory.moving[tensor] for tensor in self._tensors[kernel.id]]),
             inputs=inputs,

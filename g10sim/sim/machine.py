@@ -5,6 +5,7 @@ from __future__ import annotations
 import simpy
 
 from g10sim.config.behaviour import BehaviourSpec
+from g10sim.config.sharing import SharingSpec
 from g10sim.config.system import SystemSpec
 from g10sim.hardware.transfers import Transfers
 from g10sim.sim.checks import Checker
@@ -23,8 +24,9 @@ class Machine:
         transfers: Transfers,
         recorder: Recorder,
         checker: Checker | None,
+        sharing: SharingSpec,
     ) -> None:
-        self.env, self.system, self.behaviour = env, system, behaviour
+        self.env, self.system, self.behaviour, self.sharing = env, system, behaviour, sharing
         self.transfers, self.recorder, self.checker = transfers, recorder, checker
         self.clockwork = Clockwork(env, transfers)
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from g10sim.hardware.memory import GpuMemory
 from g10sim.records import (
     IterationRecord,
+    JobRecord,
     KernelRecord,
     Location,
     MemoryRecord,
@@ -27,10 +28,11 @@ class RunRecords:
     migrations: tuple[MigrationRecord, ...] = ()
     memory: tuple[MemoryRecord, ...] = ()
     events: int = 0
+    jobs: tuple[JobRecord, ...] = ()
 
 
 class Recorder:
-    """Lists of records. Iterations are always kept; ``wanted`` names kernels, migrations, memory.
+    """Lists of records. Iterations and jobs are always kept; ``wanted`` names kernels, migrations, memory.
 
     ``timeline`` stands for all three.
     """
@@ -43,6 +45,7 @@ class Recorder:
         self.kernel_count = 0
         self._page_bytes = page_bytes
         self._iterations: list[IterationRecord] = []
+        self._jobs: list[JobRecord] = []
         self._kernels: list[KernelRecord] = []
         self._migrations: list[MigrationRecord] = []
         self._memory: list[MemoryRecord] = []
@@ -55,6 +58,10 @@ class Recorder:
     def iteration(self, record: IterationRecord) -> None:
         """Keep an iteration's record."""
         self._iterations.append(record)
+
+    def job(self, record: JobRecord) -> None:
+        """Keep a job's record."""
+        self._jobs.append(record)
 
     def memory(self, time: int, gpu: int, memory: GpuMemory) -> None:
         """Keep the levels of memory at a time."""
@@ -102,4 +109,5 @@ class Recorder:
             tuple(migrations),
             tuple(self._memory),
             self.kernel_count + transfer_events,
+            tuple(sorted(self._jobs, key=lambda record: record.job)),
         )

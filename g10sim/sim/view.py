@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from g10sim.hardware.memory import GpuMemory
 from g10sim.trace.model import Trace
@@ -12,8 +12,17 @@ from g10sim.trace.model import Trace
 class View:
     """Implements ``g10sim.policies.base.PolicyView`` for one job."""
 
-    def __init__(self, job: int, gpu: int, trace: Trace, memory: GpuMemory, now: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        job: int,
+        gpu: int,
+        trace: Trace,
+        memory: GpuMemory,
+        now: Callable[[], int],
+        measured: Callable[[], Sequence[int]],
+    ) -> None:
         self._job, self._gpu, self._trace, self._memory, self._now = job, gpu, trace, memory, now
+        self._measured = measured
         self._iteration = self._kernel = 0
 
     def enter(self, iteration: int, kernel: int) -> None:
@@ -64,6 +73,11 @@ class View:
     def host_free_bytes(self) -> int:
         """Empty host memory."""
         return self._memory.host_pool.free * self._memory.page_bytes
+
+    @property
+    def measured_cycles(self) -> tuple[int, ...]:
+        """Cycles that each kernel computed when it last ran."""
+        return tuple(self._measured())
 
     def size_bytes(self, tensor: int) -> int:
         """Size of a tensor in whole pages."""

@@ -1,0 +1,221 @@
+"""How kernels of several jobs share the time of one GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+import simpy
+from simpy.events import Event
+
+from g10sim.config.sharing import SharingSpec
+from g10sim.units import duration_to_cycles
+
+# Work is counted in parts of a cycle, so that speeds below 1 add up without rounding that would matter.
+_PARTS = 1 << 32
+# A kernel that follows another of its job in the same cycle keeps the job's turn: the look for one comes
+# after all kernel events of that cycle.
+_AFTER_KERNELS = 3
+
+
+class Discipline(Protocol):
+    """Shares time among jobs that compute; knows nothing of the clock."""
+
+    def add(self, job: int, cycles: int, priority: int) -> None:
+        """Let a job compute for so many cycles of its own."""
+        ...
+
+    def advance(self, cycles: int) -> list[int]:
+        """Let time pass, not beyond the next end; return the jobs that are done."""
+        ...
+
+    def next_end(self) -> int | None:
+        """Cycles until a job is done, or None when none computes."""
+        ...
+
+    def rest(self) -> None:
+        """Give the turns of jobs that no longer compute to others."""
+        ...
+
+
+class _Turn:
+    """A job's place in the rotation: cycles that it still computes and that its turn still lasts."""
+
+    __slots__ = ("job", "left", "quantum", "work")
+
+    def __init__(self, job: int, quantum: int, work: int) -> None:
+        self.job, self.quantum, self.work = job, quantum, work
+        self.left = quantum
+
+
+class TimeSlices:
+    """Jobs compute in turn, each for its time slice or until it has nothing to compute.
+
+    Whole rounds are skipped in one step, so that the cost does not depend on the length of a slice.
+    """
+
+    def __init__(self, slice_cycles: int) -> None:
+        self._slice = slice_cycles
+        self._turns: list[_Turn] = []
+
+    def add(self, job: int, cycles: int, priority: int) -> None:
+        """Let a job compute for so many cycles; one that still has the turn keeps it."""
+        for turn in self._turns:
+            if turn.job == job:
+                turn.work = cycles
+                return
+        self._turns.append(_Turn(job, self._slice * priority, cycles))
+
+    def rest(self) -> None:
+        """Take jobs without anything to compute out of the rotation."""
+        self._turns = [turn for turn in self._turns if turn.work]
+
+    def next_end(self) -> int | None:
+        """Cycles until a job is done, or None when none computes."""
+        states = [(turn.work, turn.left, turn.quantum) for turn in self._turns if turn.work]
+        if not states:
+            return None
+        passed, (work, left, quantum) = 0, states[0]
+        if work <= left:
+            return work
+        rotation = [*states[1:], (work - left, quantum, quantum)]
+        passed += left
+        rounds = min((work - 1) // quantum for work, _, quantum in rotation)
+        passed += rounds * sum(quantum for _, _, quantum in rotation)
+        for work, _, quantum in rotation:
+            rest = work - rounds * quantum
+            if rest <= quantum:
+                return passed + rest
+            passed += quantum
+        raise AssertionError("a job ends within a round after the last that nobody ends in")
+
+    def advance(self, cycles: int) -> list[int]:
+        """Let time pass, not beyond the next end; return the jobs that are done."""
+        while cycles:
+            turn = self._turns[0]
+            if not turn.left:
+                turn.left = turn.quantum
+                self._turns.append(self._turns.pop(0))
+                continue
+            if turn.left == turn.quantum:
+                cycles -= self._skip_rounds(cycles)
+            step = min(cycles, turn.left, turn.work)
+            turn.work -= step
+            turn.left -= step
+            cycles -= step
+            if not turn.work:
+                return [turn.job]
+        return []
+
+    def _skip_rounds(self, cycles: int) -> int:
+        """Give everybody as many whole turns as fit and nobody ends in; return the cycles they took."""
+        lap = sum(turn.quantum for turn in self._turns)
+        rounds = min(cycles // lap, *((turn.work - 1) // turn.quantum for turn in self._turns))
+        for turn in self._turns:
+            turn.work -= rounds * turn.quantum
+        return rounds * lap
+
+
+class Concurrency:
+    """Kernels of all jobs compute at once, each at a speed that depends on how many there are.
+
+    With n jobs and slowdown s they have 1 / (1 + (n - 1) s) of their own speed on average, divided by
+    priority, and none more than its own speed.
+    """
+
+    def __init__(self, slowdown: float) -> None:
+        self._slowdown = round(slowdown * _PARTS)
+        self._work: dict[int, int] = {}
+        self._priorities: dict[int, int] = {}
+
+    def add(self, job: int, cycles: int, priority: int) -> None:
+        """Let a job compute for so many cycles of its own speed."""
+        self._work[job] = cycles * _PARTS
+        self._priorities[job] = priority
+
+    def rest(self) -> None:
+        """Nothing to give: jobs that do not compute slow nobody."""
+
+    def next_end(self) -> int | None:
+        """Cycles until a job is done, or None when none computes."""
+        speeds = self._speeds()
+        return min((-(-work // speeds[job]) for job, work in self._work.items()), default=None)
+
+    def advance(self, cycles: int) -> list[int]:
+        """Let time pass, not beyond the next end; return the jobs that are done."""
+        for job, speed in self._speeds().items():
+            self._work[job] = max(0, self._work[job] - speed * cycles)
+        done = [job for job, work in self._work.items() if not work]
+        for job in done:
+            del self._work[job]
+        return done
+
+    def _speeds(self) -> dict[int, int]:
+        """Speed of every job in parts of its own, at least the smallest there is."""
+        number = len(self._work)
+        total = sum(self._priorities[job] for job in self._work)
+        divisor = _PARTS + (number - 1) * self._slowdown
+        return {
+            job: max(1, min(_PARTS, _PARTS * _PARTS * self._priorities[job] * number // (total * divisor)))
+            for job in self._work
+        }
+
+
+class Compute:
+    """The compute units of one GPU: jobs ask for cycles and wait until they have had them."""
+
+    def __init__(self, env: simpy.Environment, discipline: Discipline) -> None:
+        self._env, self._discipline = env, discipline
+        self._waiting: dict[int, Event] = {}
+        self._now = 0
+        self._timer: Event | None = None
+
+    def run(self, job: int, cycles: int, priority: int) -> Event:
+        """Return an event that happens when a job has computed for so many cycles."""
+        self._advance()
+        event = self._env.event()
+        if not cycles:
+            return event.succeed()
+        self._waiting[job] = event
+        self._discipline.add(job, cycles, priority)
+        self._arm()
+        return event
+
+    def _advance(self) -> None:
+        elapsed = int(self._env.now) - self._now
+        self._now += elapsed
+        if not elapsed or not self._waiting:
+            return
+        done = self._discipline.advance(elapsed)
+        for job in done:
+            self._waiting.pop(job).succeed()
+        if done:
+            self._later(0, self._rest)
+
+    def _rest(self, _: Event) -> None:
+        self._discipline.rest()
+        self._arm()
+
+    def _arm(self) -> None:
+        left = self._discipline.next_end()
+        self._timer = None if left is None else self._later(left, self._ring)
+
+    def _ring(self, timer: Event) -> None:
+        if timer is self._timer:
+            self._advance()
+
+    def _later(self, cycles: int, callback: Callable[[Event], None]) -> Event:
+        timer = Event(self._env)
+        timer._ok, timer._value = True, None
+        timer.callbacks.append(callback)
+        self._env.schedule(timer, _AFTER_KERNELS if not cycles else 1, cycles)
+        return timer
+
+
+def make_compute(env: simpy.Environment, sharing: SharingSpec, clock_hz: int) -> Compute | None:
+    """Return the compute units of a GPU, or None where a job has the GPU to itself."""
+    if sharing.compute == "exclusive":
+        return None
+    if sharing.compute == "concurrent":
+        return Compute(env, Concurrency(sharing.slowdown))
+    return Compute(env, TimeSlices(duration_to_cycles(sharing.time_slice, clock_hz)))
