@@ -74,6 +74,15 @@ _SECTIONS = {
     "SystemSpec": ("system", ""),
     "GpuSpec": ("system.gpu", ""),
     "HostSpec": ("system.host", ""),
+    "PinnedSpec": (
+        "system.host.pinned",
+        "For designs that copy whole tensors: one buffer per tensor in host memory, pinned and unpinned one"
+        " after the other. [The model](model.md#host-buffers) says more.",
+    ),
+    "CompressionSpec": (
+        "system.host.compression",
+        "For designs that compress what they offload; without it they cannot.",
+    ),
     "SsdSpec": ("system.ssd", ""),
     "PcieSpec": ("system.pcie", ""),
     "SharedLinkSpec": (

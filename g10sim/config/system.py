@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
+from g10sim.config.host import HostSpec
 from g10sim.config.quantities import (
     Bytes,
     Duration,
@@ -34,12 +35,6 @@ class GpuSpec(Spec):
         description="page of the unified memory",
     )
     allocation_rate: PositiveRate = Field(description="speed of mapping new pages")
-
-
-class HostSpec(Spec):
-    """Host memory set aside for the GPUs; 0 where there is none."""
-
-    memory: Bytes = Field(description="host memory for tensors")
 
 
 class SsdSpec(Spec):

@@ -7,7 +7,8 @@ from collections.abc import Callable, Container, Sequence
 
 from g10sim.errors import InvariantError
 from g10sim.hardware.memory import GpuMemory, Pool
-from g10sim.hardware.placement import ContiguousSpace, FitRule
+from g10sim.hardware.allocators.space import ContiguousSpace
+from g10sim.hardware.placement import FitRule
 from g10sim.hardware.recency import Run
 from g10sim.records import Location
 

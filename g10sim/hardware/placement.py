@@ -1,4 +1,4 @@
-"""Contiguous memory: one block of pages for each owner, and the holes between them."""
+"""Free blocks of contiguous memory, and the rules by which one is chosen."""
 
 from __future__ import annotations
 
@@ -50,6 +50,47 @@ class Holes:
     def largest_pages(self) -> int:
         """Pages of the largest hole; 0 where there is none."""
         return self._by_size[-1][0] if self._by_size else 0
+
+    @property
+    def last(self) -> Block | None:
+        """The hole of the highest address."""
+        return Block(self._starts[-1], self._sizes[-1]) if self._starts else None
+
+    def smallest(self, pages: int) -> Block | None:
+        """Smallest hole of at least so many pages, of equal ones that of the lowest address."""
+        place = bisect_left(self._by_size, (pages, -1))
+        if place == len(self._by_size):
+            return None
+        size, start = self._by_size[place]
+        return Block(start, size)
+
+    def around(self, start: int) -> Block | None:
+        """The hole that contains a page."""
+        place = bisect_right(self._starts, start) - 1
+        if place < 0 or start >= self._starts[place] + self._sizes[place]:
+            return None
+        return Block(self._starts[place], self._sizes[place])
+
+    def cut(self, block: Block) -> int:
+        """Take out whatever part of a block is free; returns its pages."""
+        place = max(0, bisect_right(self._starts, block.start) - 1)
+        parts = []
+        while place < len(self._starts) and self._starts[place] < block.end:
+            start = max(block.start, self._starts[place])
+            end = min(block.end, self._starts[place] + self._sizes[place])
+            if start < end:
+                parts.append(Block(start, end - start))
+            place += 1
+        for part in parts:
+            self.take(part)
+        return sum(part.pages for part in parts)
+
+    def copy(self) -> Holes:
+        """Return the same holes, to be altered independently."""
+        other = Holes(0)
+        other._starts, other._sizes = self._starts.copy(), self._sizes.copy()
+        other._by_size = self._by_size.copy()
+        return other
 
     def take(self, block: Block) -> None:
         """Cut a block out of the hole that contains it. Raises InvariantError where none does."""
@@ -110,62 +151,37 @@ def first_fit_right(holes: Holes, pages: int) -> int | None:
     return next((hole.end - pages for hole in reversed(holes) if hole.pages >= pages), None)
 
 
-class ContiguousSpace:
-    """Which owner has which block of a memory."""
+def best_fit(holes: Holes, pages: int) -> int | None:
+    """Place a block at the start of the smallest hole that is large enough, the lowest of equal ones.
 
-    def __init__(self, capacity_pages: int) -> None:
-        self.capacity_pages = capacity_pages
-        self.holes = Holes(capacity_pages)
-        self.free_pages = capacity_pages
-        self._blocks: dict[int, Block] = {}
+    The rule of NVIDIA's CNMeM, the allocator of vDNN (Rhu et al., MICRO 2016, section III-B).
+    """
+    hole = holes.smallest(pages)
+    return None if hole is None else hole.start
 
-    def __contains__(self, owner: int) -> bool:
-        return owner in self._blocks
 
-    @property
-    def used_pages(self) -> int:
-        """Pages that have an owner."""
-        return self.capacity_pages - self.free_pages
+def worst_fit(holes: Holes, pages: int) -> int | None:
+    """Place a block at the start of the largest hole, the lowest of equal ones."""
+    if pages > holes.largest_pages:
+        return None
+    hole = holes.smallest(holes.largest_pages)
+    return None if hole is None else hole.start
 
-    @property
-    def blocks(self) -> dict[int, Block]:
-        """Block of every owner, by address."""
-        return dict(sorted(self._blocks.items(), key=lambda item: item[1].start))
 
-    def allocate(self, owner: int, pages: int, rule: FitRule) -> bool:
-        """Give an owner a block where ``rule`` says; False where no hole is large enough.
+def last_hole_right(holes: Holes, pages: int) -> int | None:
+    """Place a block at the end of the hole of the highest address; no other hole is tried.
 
-        Raises InvariantError when the owner has a block, or the rule chose pages that are not free.
-        """
-        if owner in self._blocks:
-            raise InvariantError(f"owner {owner} has a block already")
-        start = rule(self.holes, pages)
-        if start is None:
-            return False
-        block = Block(start, pages)
-        self.holes.take(block)
-        self._blocks[owner] = block
-        self.free_pages -= pages
-        return True
+    The rule of vDNN++ for tensors that stay (public code of Shriram et al., IPDPS 2019, ALLOC_NON_OFFLOAD_RIGHT).
+    """
+    hole = holes.last
+    return None if hole is None or hole.pages < pages else hole.end - pages
 
-    def release(self, owner: int) -> None:
-        """Take an owner's block back, if it has one."""
-        block = self._blocks.pop(owner, None)
-        if block is not None:
-            self.holes.give_back(block)
-            self.free_pages += block.pages
 
-    def check(self) -> None:
-        """Check that blocks and holes tile the memory and no two holes touch. Raises InvariantError."""
-        holes = list(self.holes)
-        free = set(holes)
-        at, hole_before = 0, False
-        for block in sorted([*holes, *self._blocks.values()]):
-            is_hole = block in free
-            if block.start != at or block.pages <= 0 or (is_hole and hole_before):
-                raise InvariantError(f"contiguous memory is not tiled at page {at}: found {block}")
-            at, hole_before = block.end, is_hole
-        if at != self.capacity_pages or self.free_pages != sum(hole.pages for hole in holes):
-            raise InvariantError(f"contiguous memory ends at page {at} of {self.capacity_pages}")
-        if self.holes.largest_pages != max((hole.pages for hole in holes), default=0):
-            raise InvariantError("the largest hole of contiguous memory is not known")
+def fixed(start: int) -> FitRule:
+    """Return the rule that places a block at one address, whenever that is free."""
+
+    def rule(holes: Holes, pages: int) -> int | None:
+        hole = holes.around(start)
+        return None if hole is None or hole.end < start + pages else start
+
+    return rule

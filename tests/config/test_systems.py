@@ -13,7 +13,7 @@ def leaves(data, prefix=""):
     items = data.items() if isinstance(data, dict) else enumerate(data)
     for key, value in items:
         name = f"{prefix}{key}"
-        if name == "sources":
+        if name == "sources" or value is None:
             continue
         if isinstance(value, (dict, list)) and name != "pcie.shared.0.gpus":
             yield from leaves(value, f"{name}.")

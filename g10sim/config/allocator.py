@@ -1,0 +1,47 @@
+"""Parameters of allocators of contiguous GPU memory."""
+
+from __future__ import annotations
+
+from pydantic import Field, model_validator
+
+from g10sim.config.quantities import Bytes, PositiveBytes, Spec
+from g10sim.units import format_bytes, parse_bytes
+
+
+def _size(text: str, description: str) -> object:
+    return Field(
+        default=parse_bytes(text),
+        validate_default=False,
+        json_schema_extra={"default": text},
+        description=description,
+    )
+
+
+class CachingPoolSpec(Spec):
+    """A caching allocator: grows by chunks, splits free blocks and joins them again, keeps what is freed.
+
+    Defaults are those of PyTorch (c10/cuda/CUDACachingAllocator.h and .cpp: kMinBlockSize, kSmallSize,
+    kSmallBuffer, kMinLargeAlloc, kLargeBuffer, kRoundLarge). Every size is rounded up to whole pages.
+    """
+
+    rounding: PositiveBytes = _size("512 B", "requests are rounded up to multiples")
+    small_limit: Bytes = _size("1 MiB", "requests up to here come from small chunks")
+    small_chunk: PositiveBytes = _size("2 MiB", "chunk by which the pool of small blocks grows")
+    large_limit: Bytes = _size("10 MiB", "requests below this share large chunks")
+    large_chunk: PositiveBytes = _size("20 MiB", "chunk by which the pool of large blocks grows")
+    chunk_rounding: PositiveBytes = _size("2 MiB", "requests from large_limit on get a chunk, so rounded")
+    least_small_rest: PositiveBytes = _size("512 B", "smallest rest for which a small block is split")
+    least_large_rest: PositiveBytes = _size("1 MiB", "smallest rest for which a large block is split")
+    returns_chunks: bool = Field(
+        default=True, strict=True, description="whether free chunks are given back when memory runs out"
+    )
+
+    @model_validator(mode="after")
+    def _chunks_hold_what_they_are_for(self) -> CachingPoolSpec:
+        for chunk, limit in (("small_chunk", "small_limit"), ("large_chunk", "large_limit")):
+            if getattr(self, chunk) < getattr(self, limit):
+                raise ValueError(
+                    f"{chunk}: found {format_bytes(getattr(self, chunk))}; allowed: at least {limit}, "
+                    f"{format_bytes(getattr(self, limit))}"
+                )
+        return self

@@ -1,0 +1,60 @@
+"""Description of host memory: how much, what pinning costs, and who compresses what lies there."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from g10sim.config.quantities import Bytes, Duration, PositiveBytes, PositiveRate, Spec
+from g10sim.units import parse_bytes
+
+
+class PinnedSpec(Spec):
+    """Page-locked buffers that copies of whole tensors use (designs without unified memory).
+
+    One thread of the host pins and unpins, one buffer after the other: a buffer of S bytes takes its latency
+    and S over its rate. The defaults cost nothing and have no limit but host memory itself.
+    """
+
+    limit: Bytes | None = Field(default=None, description="most memory that may be pinned; none: no limit")
+    pin_latency: Duration = Field(default=0, validate_default=False, description="of pinning one buffer")
+    pin_rate: PositiveRate | None = Field(default=None, description="of pinning; none: no time but latency")
+    unpin_latency: Duration = Field(default=0, validate_default=False, description="of unpinning one buffer")
+    unpin_rate: PositiveRate | None = Field(default=None, description="of unpinning; none: only latency")
+    beyond_limit: Literal["pageable", "stays"] = Field(
+        default="pageable",
+        description="pageable: copied to and from memory that is not pinned; stays: not moved to the host",
+    )
+    pageable_bandwidth: PositiveRate | None = Field(
+        default=None, description="most of a copy that uses pageable memory; none: as fast as pinned"
+    )
+
+
+class CompressionSpec(Spec):
+    """Workers that compress tensors in host memory, all of them one tensor at a time.
+
+    Zero-value compression: one bit for each element, and the elements that are not zero, kept in
+    ``pieces`` equal pieces per worker, of which those are allocated that are filled.
+    """
+
+    workers: int = Field(strict=True, ge=1, le=4096, description="threads")
+    compression_rate: PositiveRate = Field(description="of one worker, in bytes of the original")
+    decompression_rate: PositiveRate = Field(description="of one worker, in bytes of the original")
+    pieces: int = Field(default=8, strict=True, ge=1, description="pieces of a worker's share")
+    element: PositiveBytes = Field(
+        default=parse_bytes("4 B"),
+        validate_default=False,
+        json_schema_extra={"default": "4 B"},
+        description="size of an element",
+    )
+
+
+class HostSpec(Spec):
+    """Host memory set aside for the GPUs; 0 where there is none."""
+
+    memory: Bytes = Field(description="host memory for tensors")
+    pinned: PinnedSpec | None = Field(
+        default=None, description="page-locked memory; none: pinning costs nothing and has no limit"
+    )
+    compression: CompressionSpec | None = Field(default=None, description="of tensors in host memory")
