@@ -1,0 +1,1 @@
+"""Memory pools seen from above: what a training job allocates and frees, and where blocks should lie."""

@@ -1,0 +1,164 @@
+"""Offline dynamic storage allocation: offsets for blocks whose lifetimes are known (SmartPool).
+
+Blocks whose lifetimes overlap may not share bytes; the highest end of a block is the footprint. To make it
+least is NP-complete (Garey and Johnson, problem SR2), hence orders and fits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+Integers: TypeAlias = npt.NDArray[np.int64]
+Fit: TypeAlias = Literal["best", "first"]
+Order: TypeAlias = Literal["size", "arrival"]
+
+FITS: tuple[Fit, ...] = ("best", "first")
+"""Smallest hole that is large enough, or lowest one."""
+ORDERS: tuple[Order, ...] = ("size", "arrival")
+"""Largest block first, or first come first served."""
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """``size_bytes`` needed from time ``start`` until just before ``end``; times are whole numbers."""
+
+    start: int
+    end: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Where blocks lie.
+
+    ``offsets[b][i]`` is the offset of block ``b`` in iterations i, i + laps, i + 2 laps ...: one entry a
+    block, unless some block lives for more than one iteration.
+    """
+
+    offsets: tuple[tuple[int, ...], ...]
+    footprint_bytes: int
+
+    @property
+    def laps(self) -> int:
+        """Iterations after which the offsets repeat."""
+        return len(self.offsets[0]) if self.offsets else 1
+
+
+def place_blocks(
+    blocks: Sequence[Block],
+    *,
+    period: int | None = None,
+    fit: Fit = "best",
+    order: Order = "size",
+    alignment_bytes: int = 1,
+) -> Placement:
+    """Place blocks in the given order, each in a hole between those that it shares time with.
+
+    With ``period`` every block comes again each so many units of time. Lifetimes are then compared modulo
+    laps * period, with the laps that the longest one spans, so that blocks that cross the border of an
+    iteration are blocks like all others. What fits into no hole goes on top. Offsets are multiples of the
+    alignment. Takes time in proportion to n log n and the number of pairs that share time. Raises
+    ValueError for an empty lifetime or size.
+    """
+    _check(blocks, alignment_bytes)
+    if not blocks:
+        return Placement((), 0)
+    laps, circle = _laps_and_circle(blocks, period)
+    count = len(blocks)
+    step = np.repeat(np.arange(laps, dtype=np.int64) * (period or 0), count)
+    starts = np.tile(np.array([block.start for block in blocks], dtype=np.int64), laps) + step
+    lengths = np.tile(np.array([block.end - block.start for block in blocks], dtype=np.int64), laps)
+    sizes = np.array([-(-block.size_bytes // alignment_bytes) for block in blocks], dtype=np.int64)
+    sizes = np.tile(sizes * alignment_bytes, laps)
+    keys = (starts, -sizes) if order == "size" else (-sizes, starts)
+    places = _place_in_order(np.lexsort(keys), starts, lengths, sizes, circle, fit)
+    offsets = places.reshape(laps, count).T
+    return Placement(tuple(map(tuple, offsets.tolist())), int((places + sizes).max()))
+
+
+def peak_bytes(blocks: Sequence[Block], *, period: int | None = None, alignment_bytes: int = 1) -> int:
+    """Most bytes alive at a time, the least footprint that any placement can have.
+
+    With ``period`` every block comes again each so many units of time.
+    """
+    _check(blocks, alignment_bytes)
+    base = 0
+    changes: list[tuple[int, int]] = []
+    for block in blocks:
+        size = -(-block.size_bytes // alignment_bytes) * alignment_bytes
+        start, length = block.start, block.end - block.start
+        if period is not None:
+            whole, length = divmod(length, period)
+            base += whole * size
+            start %= period
+            if start + length > period:  # always there, but for the rest of the period
+                base += size
+                start, length, size = start + length - period, period - length, -size
+        if length:
+            changes += [(start, size), (start + length, -size)]
+    load = peak = 0
+    for _, change in sorted(changes):
+        load += change
+        peak = max(peak, load)
+    return base + peak
+
+
+def _check(blocks: Sequence[Block], alignment_bytes: int) -> None:
+    if alignment_bytes < 1:
+        raise ValueError(f"alignment_bytes: found {alignment_bytes}; allowed: 1 or more")
+    for number, block in enumerate(blocks):
+        if block.end <= block.start or block.size_bytes < 1:
+            raise ValueError(f"block {number}: found {block}; allowed: an end after the start and a size")
+
+
+def _laps_and_circle(blocks: Sequence[Block], period: int | None) -> tuple[int, int]:
+    """Copies of every block, and the time after which all of them repeat; without a period, never."""
+    if period is None:
+        return 1, max(block.end for block in blocks) - min(block.start for block in blocks)
+    laps = max(-(-(block.end - block.start) // period) for block in blocks)
+    return laps, laps * period
+
+
+def _place_in_order(
+    order: Integers, starts: Integers, lengths: Integers, sizes: Integers, circle: int, fit: Fit
+) -> Integers:
+    """Offsets of blocks that are placed one after the other on a circle of time."""
+    starts, lengths, sizes = starts[order], lengths[order], sizes[order]
+    choose = _smallest if fit == "best" else _lowest
+    offsets = np.zeros(len(order), dtype=np.int64)
+    for i in range(len(order)):
+        apart = (starts[:i] - starts[i]) % circle
+        together = (apart < lengths[i]) | ((-apart) % circle < lengths[:i])
+        offsets[i] = _offset(offsets[:i][together], sizes[:i][together], int(sizes[i]), choose)
+    result = np.empty_like(offsets)
+    result[order] = offsets
+    return result
+
+
+Choice: TypeAlias = Callable[[Integers], int]
+"""Picks one of several holes, given their sizes by ascending address."""
+
+
+def _smallest(holes: Integers) -> int:
+    return int(holes.argmin())
+
+
+def _lowest(holes: Integers) -> int:
+    return 0
+
+
+def _offset(offsets: Integers, sizes: Integers, size: int, choose: Choice) -> int:
+    """Offset for a block among others that may overlap each other (they need not share time)."""
+    by_address = np.argsort(offsets, kind="stable")
+    begins = offsets[by_address]
+    ends = np.concatenate(([0], np.maximum.accumulate(begins + sizes[by_address])))
+    holes = begins - ends[:-1]
+    fitting = np.flatnonzero(holes >= size)
+    if not len(fitting):
+        return int(ends[-1])
+    return int(ends[fitting[choose(holes[fitting])]])
