@@ -18,9 +18,11 @@ from g10sim.config.system import SystemSpec
 from g10sim.config.variation import VariationSpec
 from g10sim.errors import ConfigError
 from g10sim.experiment.cells import make_policy
+from g10sim.experiment.cluster import DaskCluster
 from g10sim.experiment.execution import simulate as simulate_workload
 from g10sim.experiment.results import read_results
 from g10sim.experiment.run import Outcome, run_experiment
+from g10sim.experiment.workers import LocalProcesses
 from g10sim.policies.base import Policy
 from g10sim.registry import choices_text, nearest
 from g10sim.sim.recorder import RunRecords
@@ -135,21 +137,25 @@ def run(
     *,
     output: str | Path | None = None,
     workers: int = 1,
+    scheduler: str | None = None,
     settings: Iterable[str] = (),
     force: bool = False,
     check: bool = False,
 ) -> Outcome:
     """Run a configuration (a YAML file or a mapping of the same form) as ``g10sim run`` does.
 
-    ``settings`` are texts ``dotted.key=value``. Finished cells in the output directory are reused unless
-    ``force``. Raises ConfigError, PolicyError or TraceError before anything runs.
+    ``workers`` cells run at a time on this machine, or with ``scheduler`` as many as the Dask cluster of that
+    address has room for. ``settings`` are texts ``dotted.key=value``. Finished cells in the output
+    directory are reused unless ``force``. Raises ConfigError, PolicyError or TraceError before anything
+    runs.
     """
     if isinstance(config, Mapping):
         document = with_settings(Document(dict(config), ""), settings)
     else:
         document = load_run(Path(config), settings)
     directory = None if output is None else Path(output)
-    return run_experiment(document, output=directory, workers=workers, force=force, check=check)
+    executor = LocalProcesses(workers) if scheduler is None else DaskCluster(scheduler)
+    return run_experiment(document, output=directory, executor=executor, force=force, check=check)
 
 
 def _workload(trace: Trace | Workload | str | Path, iterations: int) -> Workload:

@@ -13,6 +13,10 @@ from g10sim.errors import G10SimError
 CELL_FAILED, BAD_INPUT, INTERRUPTED = 1, 2, 130
 
 
+class InterruptionError(G10SimError):
+    """Somebody interrupted a command that can say what became of its work."""
+
+
 def exit_code(command: Callable[[], object]) -> int:
     """Run a command and return its exit code; an error becomes one line on standard error.
 
@@ -20,6 +24,9 @@ def exit_code(command: Callable[[], object]) -> int:
     """
     try:
         status = command()
+    except InterruptionError as error:
+        complain(str(error))
+        return INTERRUPTED
     except G10SimError as error:
         complain(str(error))
         return BAD_INPUT

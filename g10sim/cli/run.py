@@ -10,16 +10,25 @@ from typing import Annotated, Any
 import pandas as pd
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 
-from g10sim.cli.errors import CELL_FAILED, complain
+from g10sim.cli.errors import CELL_FAILED, InterruptionError, complain
 from g10sim.cli.output import say, show_table
 from g10sim.config.load import load_run
 from g10sim.config.schema import run_schema
 from g10sim.errors import ConfigError
 from g10sim.experiment.cells import Cell
+from g10sim.experiment.cluster import DaskCluster
 from g10sim.experiment.execution import OK, CellResult
 from g10sim.experiment.run import Outcome, run_experiment
+from g10sim.experiment.workers import LocalProcesses
 from g10sim.stats.seeds import over_seeds
 from g10sim.stats.summary import METRIC_COLUMNS
 
@@ -32,7 +41,17 @@ def run(
         Path | None,
         typer.Option("-o", "--output", help="Directory of results, instead of the configuration's."),
     ] = None,
-    workers: Annotated[int, typer.Option("-j", "--workers", min=1, help="Cells simulated at a time.")] = 1,
+    workers: Annotated[
+        int | None,
+        typer.Option("-j", "--workers", min=1, help="Cells simulated at a time.", show_default="1"),
+    ] = None,
+    scheduler: Annotated[
+        str | None,
+        typer.Option(
+            help="Simulate on the Dask cluster of this scheduler: its address or its scheduler file.",
+            metavar="ADDRESS",
+        ),
+    ] = None,
     settings: Annotated[
         list[str] | None,
         typer.Option(
@@ -54,12 +73,17 @@ def run(
         return
     if config is None:
         raise ConfigError("run: found no configuration; allowed: the path of a YAML file, or --schema")
+    if scheduler is not None and workers is not None:
+        raise ConfigError(
+            "-j: found beside --scheduler; allowed: one of them (a cluster has its own workers)"
+        )
     document = load_run(config, settings or ())
+    executor = LocalProcesses(workers or 1) if scheduler is None else DaskCluster(scheduler)
     with CellProgress() as bar:
         outcome = run_experiment(
             document,
             output=output,
-            workers=workers,
+            executor=executor,
             force=force,
             check=check,
             started=bar.start,
@@ -75,34 +99,47 @@ def run(
 
 
 class CellProgress:
-    """A progress bar on standard error, where that is a terminal."""
+    """A progress bar with the time left on standard error, where that is a terminal.
+
+    An interruption becomes an InterruptionError that says how much is finished.
+    """
 
     def __init__(self) -> None:
         console = Console(stderr=True)
         self._progress = Progress(
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(),
             MofNCompleteColumn(),
             TimeElapsedColumn(),
+            TextColumn("left"),
+            TimeRemainingColumn(),
             console=console,
             transient=True,
             disable=not console.is_terminal,
         )
+        self._done, self._total = 0, 0
 
     def __enter__(self) -> CellProgress:
         self._progress.start()
         self._task = self._progress.add_task("cells", total=None)
         return self
 
-    def __exit__(self, *details: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *details: object) -> None:
         self._progress.stop()
+        if kind is KeyboardInterrupt:
+            raise InterruptionError(
+                f"interrupted; {self._done} of {self._total} cells are finished and kept; "
+                "the same command runs the rest"
+            )
 
     def start(self, total: int) -> None:
         """Say how many cells there are."""
+        self._total = total
         self._progress.update(self._task, total=total)
 
     def advance(self, cell: Cell, result: CellResult) -> None:
         """One more cell is done."""
+        self._done += 1
         self._progress.update(self._task, advance=1, description=f"{cell.label} {result.status}")
 
 

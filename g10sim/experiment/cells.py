@@ -15,10 +15,11 @@ import g10sim
 from g10sim.config.behaviour import BehaviourSpec
 from g10sim.config.system import SystemSpec
 from g10sim.config.variation import VariationSpec
-from g10sim.errors import G10SimError, PolicyError
+from g10sim.errors import G10SimError, PolicyError, TraceError
 from g10sim.policies import registry
 from g10sim.policies.base import Policy
-from g10sim.trace.format import load_trace
+from g10sim.trace.format import load_trace, trace_hash
+from g10sim.trace.model import Trace
 from g10sim.trace.workload import Job, Workload
 from g10sim.units import duration_to_cycles
 
@@ -83,11 +84,11 @@ class Cell:
         return hashlib.sha256(text.encode()).hexdigest()
 
     def workload(self) -> Workload:
-        """Load the traces. Raises TraceError."""
+        """Load the traces. Raises TraceError, also for one that is not what it was."""
         clock = self.system.gpu.clock
         jobs = tuple(
             Job(
-                load_trace(job.trace.path),
+                _load(job.trace),
                 job.gpu,
                 duration_to_cycles(job.arrival_picoseconds, clock),
                 job.iterations,
@@ -119,6 +120,16 @@ class Cell:
             "tables": sorted(self.tables),
             "check": self.check,
         }
+
+
+def _load(named: TraceInput) -> Trace:
+    trace = load_trace(named.path)
+    if trace_hash(trace) != named.sha256:
+        raise TraceError(
+            f"{named.path}: is not the trace that the run began with (sha256 {named.sha256[:12]}); "
+            "allowed: leaving traces alone while a run lasts, the same files for all workers"
+        )
+    return trace
 
 
 def make_policy(spec: Mapping[str, Any], seed: int) -> Policy:

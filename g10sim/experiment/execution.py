@@ -76,8 +76,19 @@ class CellTask:
     directory: Path
 
 
-def run_cell(task: CellTask, slot: int) -> CellResult:
-    """Simulate a cell and store its outcome, unless it failed: a failure is tried again next time."""
+def finished(task: CellTask) -> CellResult | None:
+    """Return the stored result of a cell that has run to its end with all its tables, else None."""
+    outcome = CellStore(task.directory).load(task.cell.key, task.cell.tables)
+    if outcome is None:
+        return None
+    return CellResult(outcome["status"], outcome["message"], tuple(outcome["rows"]), outcome["timing"])
+
+
+def run_cell(task: CellTask, worker: int | str) -> CellResult:
+    """Simulate a cell and store its outcome, unless it failed: a failure is tried again next time.
+
+    ``worker`` is the number or address of the worker, for ``timing.csv``.
+    """
     wall, cpu = time.perf_counter(), time.process_time()
     store = CellStore(task.directory)
     status, message, rows = _attempt(task.cell, store)
@@ -85,7 +96,7 @@ def run_cell(task: CellTask, slot: int) -> CellResult:
         "wall_seconds": round(time.perf_counter() - wall, 6),
         "cpu_seconds": round(time.process_time() - cpu, 6),
         "peak_memory_bytes": _peak_memory_bytes(),
-        "worker": slot,
+        "worker": worker,
     }
     result = CellResult(status, message, tuple(rows), timing)
     if status != FAILED:

@@ -56,6 +56,10 @@ class CellStore:
             return None
         return dict(outcome)
 
+    def forget(self, key: str) -> None:
+        """Drop the outcome of a cell, so that it counts as not run. Raises OSError."""
+        (self._cells / f"{key}.json").unlink(missing_ok=True)
+
     def table(self, key: str, table: str) -> Path:
         """Path of a table of a cell."""
         return self._cells / f"{key}.{table}.{'json' if table == 'timeline' else 'parquet'}"

@@ -24,6 +24,7 @@ from g10sim.experiment.published import (
 )
 from g10sim.experiment.results import write_csv
 from g10sim.experiment.run import Progress, run_cells
+from g10sim.experiment.workers import LocalProcesses
 from g10sim.importers.gpg import import_gpg
 from g10sim.policies.base import Policy
 from g10sim.policies.registry import available
@@ -115,7 +116,7 @@ def validate(
         cells = [cell for entry in wanted for cell in entry.cells]
         if started is not None:
             started(len({cell.key for cell in cells}))
-        results, _ = run_cells(cells, output, workers=workers, progress=progress)
+        results, _ = run_cells(cells, output, executor=LocalProcesses(workers), progress=progress)
     outcomes = iter(results)
     compared = [_compare(entry, [next(outcomes) for _ in entry.cells]) for entry in wanted]
     columns = (*COLUMNS, "plan", "simulated", "relative_error", "status")

@@ -1,68 +1,93 @@
-"""Runs each task in a process of its own: one that crashes or is killed takes nothing else with it."""
+"""Runs each cell in a process of its own: one that crashes or is killed takes nothing else with it."""
 
 from __future__ import annotations
 
 import multiprocessing
+import os
 import signal
 import sys
+import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import BaseContext
 from multiprocessing.process import BaseProcess
-from typing import Generic, TypeVar
+from typing import Protocol
 
-Task = TypeVar("Task")
-Result = TypeVar("Result")
+from g10sim.experiment.execution import FAILED, CellResult, CellTask, run_cell
 
 _PRELOADED = "g10sim.experiment.execution"
 _COMMANDS = "g10sim.cli.main"
 
 
-@dataclass(frozen=True)
-class Crash:
-    """A process that ended without a result, and why."""
+Results = Generator[tuple[CellTask, CellResult], None, None]
+"""Cells with their results, each as it ends."""
 
-    reason: str
+
+class Executor(Protocol):
+    """Where cells are simulated."""
+
+    def run(self, tasks: Sequence[CellTask]) -> Results:
+        """Simulate cells and yield each with its result as it ends; a worker that dies is a failure.
+
+        Nothing of these cells runs any more once the caller stops listening.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class LocalProcesses:
+    """Processes of this machine, ``workers`` at a time; a worker is named by its number, from 0."""
+
+    workers: int = 1
+
+    def run(self, tasks: Sequence[CellTask]) -> Results:
+        """Simulate cells: see :class:`Executor`. Tasks and results must pickle."""
+        context = _context()
+        waiting = deque(tasks)
+        free = deque(range(self.workers))
+        running: dict[Connection, _Running] = {}
+        try:
+            while waiting or running:
+                while waiting and free:
+                    connection, started = _start(context, waiting.popleft(), free.popleft())
+                    running[connection] = started
+                for ready in wait(list(running)):
+                    if not isinstance(ready, Connection):
+                        continue
+                    ended = running.pop(ready)
+                    result = _outcome(ready, ended.process)
+                    free.append(ended.slot)
+                    yield ended.task, result
+        finally:
+            for left in running.values():
+                left.process.terminate()
+            for left in running.values():
+                left.process.join()
+
+
+def crashed(reason: str) -> CellResult:
+    """Make the result of a cell whose worker ended without one."""
+    return CellResult(FAILED, reason, (), {})
+
+
+def reason_of_end(exit_code: int | None) -> str:
+    """Say how a worker process ended: ``exit_code`` is negative for a signal."""
+    if exit_code is None or exit_code >= 0:
+        return f"the worker process ended with exit code {exit_code}"
+    try:
+        name = signal.Signals(-exit_code).name
+    except ValueError:
+        name = str(-exit_code)
+    return f"the worker process was killed by signal {name}"
 
 
 @dataclass
-class _Running(Generic[Task]):
-    task: Task
+class _Running:
+    task: CellTask
     slot: int
     process: BaseProcess
-
-
-def run_in_processes(
-    function: Callable[[Task, int], Result], tasks: Iterable[Task], workers: int
-) -> Iterator[tuple[Task, Result | Crash]]:
-    """Call ``function(task, slot)`` for every task, ``workers`` at a time; yield results as they come.
-
-    ``slot`` is 0 to ``workers`` - 1. Function, tasks and results must pickle. Processes still running
-    when the caller stops listening are ended.
-    """
-    context = _context()
-    waiting = deque(tasks)
-    free = deque(range(workers))
-    running: dict[Connection, _Running[Task]] = {}
-    try:
-        while waiting or running:
-            while waiting and free:
-                connection, started = _start(context, function, waiting.popleft(), free.popleft())
-                running[connection] = started
-            for ready in wait(list(running)):
-                if not isinstance(ready, Connection):
-                    continue
-                finished = running.pop(ready)
-                outcome = _outcome(ready, finished.process)
-                free.append(finished.slot)
-                yield finished.task, outcome
-    finally:
-        for left in running.values():
-            left.process.terminate()
-        for left in running.values():
-            left.process.join()
 
 
 def _context() -> BaseContext:
@@ -74,39 +99,36 @@ def _context() -> BaseContext:
     return context
 
 
-def _start(
-    context: BaseContext, function: Callable[[Task, int], Result], task: Task, slot: int
-) -> tuple[Connection, _Running[Task]]:
+def _start(context: BaseContext, task: CellTask, slot: int) -> tuple[Connection, _Running]:
     ours, theirs = context.Pipe(duplex=False)
-    process = context.Process(target=_child, args=(theirs, function, task, slot), daemon=True)  # type: ignore[attr-defined]
+    process = context.Process(target=_child, args=(theirs, task, slot), daemon=True)  # type: ignore[attr-defined]
     process.start()
     theirs.close()
     return ours, _Running(task, slot, process)
 
 
-def _child(connection: Connection, function: Callable[[Task, int], Result], task: Task, slot: int) -> None:
+def _child(connection: Connection, task: CellTask, slot: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends its workers
-    connection.send(function(task, slot))
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    connection.send(run_cell(task, slot))
     connection.close()
 
 
-def _outcome(connection: Connection, process: BaseProcess) -> Result | Crash:
+def _end_with_parent() -> None:
+    """Leave when the parent has been killed: whoever runs its cells again must not meet this process."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+    os._exit(1)
+
+
+def _outcome(connection: Connection, process: BaseProcess) -> CellResult:
     try:
-        result: Result = connection.recv()
-    except EOFError:
+        result: CellResult = connection.recv()
+    except (EOFError, OSError):  # nothing was sent, or only a part
         process.join()
-        return Crash(_reason(process.exitcode))
+        return crashed(reason_of_end(process.exitcode))
     finally:
         connection.close()
     process.join()
     return result
-
-
-def _reason(exit_code: int | None) -> str:
-    if exit_code is None or exit_code >= 0:
-        return f"the worker process ended with exit code {exit_code}"
-    try:
-        name = signal.Signals(-exit_code).name
-    except ValueError:
-        name = str(-exit_code)
-    return f"the worker process was killed by signal {name}"

@@ -74,18 +74,19 @@ class Seeded(Policy):
 
 
 class Slow(Policy):
-    """Takes its time, and leaves a line in a file each time it plans."""
+    """Takes its time, and leaves a line in a file each time it plans: its tag and the parent process."""
 
     name = "slow"
 
-    def __init__(self, *, seconds=0.0, log=None):
+    def __init__(self, *, seconds=0.0, log=None, tag=""):
         self.seconds = seconds
         self.log = log
+        self.tag = tag
 
     def plan_job(self, job, system, behaviour):
         if self.log:
             with Path(self.log).open("a") as file:
-                file.write("planned\n")
+                file.write(f"planned {self.tag} {os.getppid()}\n")
         time.sleep(self.seconds)
 
 

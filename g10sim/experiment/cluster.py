@@ -1,0 +1,130 @@
+"""Simulates cells on a Dask cluster that is already there.
+
+Every cell runs in a process of its own on the worker that takes it, which stores the outcome in the
+directory of results. A worker that dies loses the cells it was simulating, and others run them again; what
+was finished is found in the directory and not run again.
+"""
+
+from __future__ import annotations
+
+import pickle
+import sys
+from collections.abc import Iterator, Sequence
+from concurrent.futures import CancelledError
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+from g10sim.errors import ConfigError
+from g10sim.experiment.child import Order, run_in_child, versions
+from g10sim.experiment.execution import CellResult, CellTask
+from g10sim.experiment.workers import Results, crashed
+
+if TYPE_CHECKING:
+    from distributed import Client, Future
+
+_SECONDS_TO_CONNECT = 15
+_MARKER = ".running-"
+
+
+class DaskCluster:
+    """Cells on the workers of a Dask scheduler, one per thread of a worker.
+
+    ``scheduler`` is the scheduler's address (``tcp://host:8786``) or the path of its scheduler file.
+    Workers need the same version of g10sim and its libraries, and the file system of this machine. Raises
+    ConfigError when Dask is not installed or the scheduler does not answer.
+    """
+
+    def __init__(self, scheduler: str) -> None:
+        self._client = _connect(scheduler)
+
+    def run(self, tasks: Sequence[CellTask]) -> Results:
+        """Simulate cells: see :class:`g10sim.experiment.workers.Executor`; closes the connection."""
+        try:
+            if tasks:
+                with _marker(tasks[0].directory.resolve()) as marker:
+                    yield from self._results(tasks, marker)
+        finally:
+            self._client.close()
+
+    def _results(self, tasks: Sequence[CellTask], marker: Path) -> Results:
+        from distributed import as_completed
+
+        here = versions()
+        futures: dict[Future, CellTask] = {}
+        try:
+            for task in tasks:
+                order = Order(task, here, tuple(sys.path), str(Path.cwd()))
+                name = f"g10sim-{task.cell.index}-{marker.name.removeprefix(_MARKER)}"
+                futures[self._client.submit(_on_worker, pickle.dumps(order), str(marker), key=name)] = task
+            for future in as_completed(list(futures), loop=self._client.loop):
+                yield futures.pop(future), _outcome(future)
+        finally:
+            self._client.cancel(list(futures), force=True)
+
+
+def _connect(scheduler: str) -> Client:
+    try:
+        from distributed import Client
+    except ImportError as error:
+        raise ConfigError(
+            f"scheduler {scheduler}: needs Dask, which is not installed; "
+            "allowed after: pip install 'g10sim[distributed]'"
+        ) from error
+    known: dict[str, Any] = (
+        {"scheduler_file": scheduler} if Path(scheduler).is_file() else {"address": scheduler}
+    )
+    try:
+        return Client(**known, timeout=_SECONDS_TO_CONNECT, set_as_default=False)
+    except (OSError, ValueError, KeyError) as error:
+        raise ConfigError(
+            f"scheduler {scheduler}: found no Dask scheduler there ({_one_line(error)}); "
+            "allowed: the address of one that runs, such as tcp://HOST:8786, or its scheduler file"
+        ) from error
+
+
+def _on_worker(order: bytes, marker: str) -> CellResult:
+    """Run a cell; called by a worker of the cluster."""
+    from distributed import get_worker
+
+    address = str(get_worker().address)
+    if not _is_there(marker):
+        directory = Path(marker).parent
+        return crashed(
+            f"worker {address} does not see {directory}; allowed: workers that share this directory"
+        )
+    return run_in_child(order, address, lambda: _is_there(marker))
+
+
+def _is_there(path: str) -> bool:
+    try:
+        Path(path).stat()
+    except FileNotFoundError:
+        return False
+    except OSError:  # a network file system that hesitates
+        return True
+    return True
+
+
+def _outcome(future: Future) -> CellResult:
+    try:
+        result: CellResult = future.result()
+    except (Exception, CancelledError) as error:
+        return crashed(f"the cluster lost it: {type(error).__name__}: {_one_line(error)}")
+    return result
+
+
+def _one_line(error: BaseException) -> str:
+    return " ".join(str(error).split())
+
+
+@contextmanager
+def _marker(directory: Path) -> Iterator[Path]:
+    """Make a file that is there while the run lasts: workers that see none do not share its directory."""
+    path = directory / "cells" / f"{_MARKER}{uuid4().hex}"
+    path.touch()
+    try:
+        yield path
+    finally:
+        path.unlink(missing_ok=True)
