@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import count
 
 from g10sim.trace.model import Trace
 
@@ -34,30 +35,31 @@ def training_operations(trace: Trace, iterations: int) -> Iterator[Operation]:
     A kernel's new tensors are allocated when it starts, then come its reads and writes, then what is dead
     is freed. A tensor that is written after nothing reads it any more gets a block for that kernel alone.
     """
-    blocks: dict[int, int] = {}
-    count = 0
-    for tensor in trace.tensors:
-        if tensor.persistent:
-            blocks[tensor.id] = count
-            yield Operation(OperationKind.ALLOCATE, count, tensor.size_bytes)
-            count += 1
+    numbers = count()
+    persistent = [tensor.id for tensor in trace.tensors if tensor.persistent]
+    blocks = {tensor: next(numbers) for tensor in persistent}
+    yield from _operations(OperationKind.ALLOCATE, persistent, trace, blocks)
     for _ in range(iterations):
         for kernel in trace.kernels:
-            for tensor_id in kernel.tensors:
-                if tensor_id not in blocks:
-                    blocks[tensor_id] = count
-                    yield Operation(OperationKind.ALLOCATE, count, trace.tensors[tensor_id].size_bytes)
-                    count += 1
-            for kind, tensors in (
-                (OperationKind.READ, kernel.inputs),
-                (OperationKind.WRITE, kernel.outputs),
-            ):
-                for tensor_id in tensors:
-                    yield Operation(kind, blocks[tensor_id], trace.tensors[tensor_id].size_bytes)
-            for tensor_id in kernel.tensors:
-                tensor = trace.tensors[tensor_id]
-                if not tensor.persistent and trace.deaths[tensor_id] <= kernel.id + 1:
-                    yield Operation(OperationKind.FREE, blocks.pop(tensor_id), tensor.size_bytes)
+            new = [tensor for tensor in kernel.tensors if tensor not in blocks]
+            blocks.update((tensor, next(numbers)) for tensor in new)
+            yield from _operations(OperationKind.ALLOCATE, new, trace, blocks)
+            yield from _operations(OperationKind.READ, kernel.inputs, trace, blocks)
+            yield from _operations(OperationKind.WRITE, kernel.outputs, trace, blocks)
+            dead = [tensor for tensor in kernel.tensors if _is_dead_after(trace, tensor, kernel.id)]
+            yield from _operations(OperationKind.FREE, dead, trace, blocks)
+            for tensor in dead:
+                del blocks[tensor]
+
+
+def _operations(
+    kind: OperationKind, tensors: Iterable[int], trace: Trace, blocks: Mapping[int, int]
+) -> Iterator[Operation]:
+    return (Operation(kind, blocks[tensor], trace.tensors[tensor].size_bytes) for tensor in tensors)
+
+
+def _is_dead_after(trace: Trace, tensor: int, kernel: int) -> bool:
+    return not trace.tensors[tensor].persistent and trace.deaths[tensor] <= kernel + 1
 
 
 def only_allocations(operations: Iterable[Operation]) -> Iterator[Operation]:

@@ -89,7 +89,8 @@ def _solve(
         lower = max(lower, int(np.ceil(found.mip_dual_bound - 1e-6)) * unit)
     if found.x is not None:
         below = found.x[count:top] > 0.5
-        upper = min(upper, _stacked(scaled, [p if down else p[::-1] for p, down in zip(pairs, below)]) * unit)
+        upwards = [(a, b) if is_below else (b, a) for (a, b), is_below in zip(pairs, below, strict=True)]
+        upper = min(upper, _stacked(scaled, upwards) * unit)
     return FootprintBounds(min(lower, upper), upper)
 
 

@@ -117,7 +117,7 @@ def _check(blocks: Sequence[Block], alignment_bytes: int) -> None:
 
 
 def _laps_and_circle(blocks: Sequence[Block], period: int | None) -> tuple[int, int]:
-    """Copies of every block, and the time after which all of them repeat; without a period, never."""
+    """Return how many copies of every block there are, and the time after which all of them repeat."""
     if period is None:
         return 1, max(block.end for block in blocks) - min(block.start for block in blocks)
     laps = max(-(-(block.end - block.start) // period) for block in blocks)

@@ -1,4 +1,4 @@
-"""SmartPool's plan: an offset for every allocation of an iteration (authors' code: SmartMemPool, SwapPool)."""
+"""SmartPool's plan: an offset for every allocation of an iteration (SmartMemPool and SwapPool)."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ class _Region:
 class SmartPool:
     """Watches until training repeats, then plans, and from the next iteration on looks addresses up.
 
-    Until then, and for blocks that are not in the plan, memory comes from ``fallback``, by default the driver.
+    Until then, and for blocks that are not planned, memory comes from ``fallback``, by default the driver.
     When an operation is not the one that the plan expects, the pool leaves the plan and watches again; the
     region goes back when the last block in it is freed. An operation takes constant time, planning aside.
     """
