@@ -17,14 +17,17 @@ LAYERS = [
     {"analysis"},
     {"policies", "hardware"},
     {"sim", "stats"},
-    {"importers", "capture"},
+    {"importers", "capture", "plots"},
     {"experiment"},
     {"api"},
     {"cli"},
 ]
 """Parts of the package, lowest first; a part imports itself and lower ones only."""
 
-MODULES = sorted(path for path in PACKAGE.rglob("*.py") if path.relative_to(PACKAGE).parts[0] != "data")
+PLOTS = sorted((PACKAGE / "plots").glob("*.py"))
+MODULES = PLOTS + sorted(
+    path for path in PACKAGE.rglob("*.py") if path.relative_to(PACKAGE).parts[0] not in ("data", "plots")
+)
 
 
 def part(path):
@@ -57,6 +60,12 @@ def test_imports_go_down_only(path):
             assert parts[1] == here or height(parts[1]) < height(here), f"{here} imports {name}"
 
 
+@pytest.mark.parametrize("path", PLOTS, ids=lambda path: path.name)
+def test_plots_read_results_only(path):
+    used = {name.split(".")[1] for name in imports(path) if name.startswith("g10sim.")}
+    assert used <= {"plots", "stats", "errors", "files", "registry", "units"}
+
+
 def outside(*parts):
     return [path for path in MODULES if part(path) not in parts]
 
@@ -82,7 +91,7 @@ def test_libraries_are_used_only_where_they_belong(library, homes):
 def test_only_policies_name_policies():
     names = set(available())
     assert len(names) > 3
-    for path in outside("policies"):
+    for path in set(outside("policies")) - {PACKAGE / "plots" / "style.py"}:
         constants = {
             node.value for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Constant)
         }

@@ -10,6 +10,7 @@ import typer
 from g10sim.cli import plan, trace
 from g10sim.cli.capture import capture
 from g10sim.cli.errors import exit_code
+from g10sim.cli.plot import plot
 from g10sim.cli.run import run
 from g10sim.cli.system import policies, system
 from g10sim.cli.validate import validate
@@ -23,6 +24,7 @@ app = typer.Typer(
 )
 app.command()(run)
 app.command()(validate)
+app.command()(plot)
 app.command()(policies)
 app.command()(system)
 trace.app.command()(capture)

@@ -9,13 +9,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import yaml
 
 from g10sim.errors import ConfigError
 from g10sim.experiment.cells import Cell
 from g10sim.experiment.execution import CellResult
 from g10sim.files import write_text
+from g10sim.stats.reading import read_results as read_results
 from g10sim.stats.summary import METRIC_COLUMNS
 
 _BEFORE_SWEPT = ("cell", "name", "trace", "model", "batch_size", "policy")
@@ -69,17 +69,6 @@ def write_json(path: Path, data: Mapping[str, Any]) -> None:
 def write_yaml(path: Path, data: Mapping[str, Any]) -> None:
     """Write YAML in the order of the data, whole or not at all. Raises ConfigError."""
     _write(path, yaml.safe_dump(dict(data), sort_keys=False, allow_unicode=True, width=120))
-
-
-def read_results(directory: str | Path) -> pd.DataFrame:
-    """Read ``results.csv`` of a directory of results. Raises ConfigError when there is none."""
-    path = Path(directory) / "results.csv"
-    try:
-        return pd.read_csv(path)
-    except (OSError, ValueError) as error:
-        raise ConfigError(
-            f"{path}: cannot be read: {error}; allowed: a directory written by 'run'"
-        ) from error
 
 
 def _write(path: Path, text: str) -> None:

@@ -1,0 +1,31 @@
+"""Reading a directory of results: ``results.csv`` and the tables beside it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas as pd
+
+from g10sim.errors import ConfigError
+
+
+def read_results(directory: str | Path) -> pd.DataFrame:
+    """Read ``results.csv`` of a directory of results. Raises ConfigError when there is none."""
+    path = Path(directory) / "results.csv"
+    try:
+        return pd.read_csv(path)
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"{path}: cannot be read: {error}; allowed: a directory written by 'run'"
+        ) from error
+
+
+def read_table(directory: str | Path, table: str) -> pd.DataFrame:
+    """Read ``TABLE.parquet`` of a directory of results. Raises ConfigError when there is none."""
+    path = Path(directory) / f"{table}.parquet"
+    if not path.is_file():
+        raise ConfigError(f"{path}: found no such file; allowed: results of a run with 'record: [{table}]'")
+    try:
+        return pd.read_parquet(path)
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{path}: cannot be read: {error}; allowed: a table written by 'run'") from error

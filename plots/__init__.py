@@ -1,0 +1,74 @@
+"""Figures from results, and from nothing else: they never simulate and never read a trace.
+
+``draw("fig11", "results/fig11")`` reads a directory of results. Every figure is a module whose ``draw``
+takes DataFrames: ``g10sim.plots.fig11.draw(g10sim.read_results("results/fig11"))``.
+"""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from g10sim.errors import ConfigError
+from g10sim.plots.registry import ENTRIES, find, paper_figures
+from g10sim.stats.reading import read_results, read_table
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+    from matplotlib.figure import Figure
+
+__all__ = ["draw", "drawable", "find", "results_of", "save"]
+
+
+def __getattr__(name: str) -> ModuleType:
+    if name not in ENTRIES:
+        raise AttributeError(f"module 'g10sim.plots' has no attribute '{name}'")
+    return importlib.import_module(f"g10sim.plots.{name}")
+
+
+def draw(name: str, directory: str | Path, *, cell: int | None = None) -> Figure:
+    """Draw a figure from a directory of results.
+
+    ``cell`` is the number of the cell to look at, for figures of one cell; without it the only one.
+    Raises ConfigError for an unknown figure, and when the directory lacks what the figure needs.
+    """
+    entry = find(name)
+    named: dict[str, Any] = {"cell": cell} if entry.of_one_cell else {}
+    if cell is not None and not entry.of_one_cell:
+        raise ConfigError(f"{name}: found a cell; allowed: none, it shows all cells of its experiment")
+    tables = [read_results(directory), *(read_table(directory, table) for table in entry.tables)]
+    module = importlib.import_module(f"g10sim.plots.{name}")
+    figure: Figure = module.draw(*tables, **named)
+    return figure
+
+
+def save(figure: Figure, directory: str | Path, name: str) -> list[Path]:
+    """Write a figure as ``DIRECTORY/NAME.pdf`` and ``.png``, one column wide. Raises ConfigError."""
+    from g10sim.plots import style
+
+    try:
+        return list(style.save(figure, Path(directory), name))
+    except OSError as error:
+        raise ConfigError(
+            f"{directory}: cannot be written: {error.strerror}; allowed: a writable directory"
+        ) from error
+
+
+def results_of(name: str, directory: str | Path) -> Path:
+    """Where the results of a figure lie: ``DIRECTORY/NAME`` if there is one, else the directory itself."""
+    own = Path(directory) / name
+    return own if own.is_dir() else Path(directory)
+
+
+def drawable(directory: str | Path) -> tuple[str, ...]:
+    """Names of the figures of the paper with results in ``DIRECTORY/NAME``. Raises ConfigError for none."""
+    figures = paper_figures()
+    found = tuple(name for name in figures if (Path(directory) / name / "results.csv").is_file())
+    if not found:
+        raise ConfigError(
+            f"{directory}: found results of no figure; allowed: a directory with results in "
+            f"{figures[0]}/ and so on, as 'reproduce' writes it"
+        )
+    return found

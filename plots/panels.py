@@ -1,0 +1,66 @@
+"""Small axes side by side in a column's width, with one legend and one label for all."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from g10sim.plots.style import new_figure
+
+_LEGEND_LINE_INCHES = 0.14
+_LABEL_INCHES = 0.18
+
+
+Sharing: TypeAlias = bool | Literal["none", "all", "row", "col"]
+
+
+@dataclass(frozen=True)
+class Panels:
+    """A figure of panels; ``axes`` has one for each, row by row."""
+
+    figure: Figure
+    axes: list[Axes]
+
+
+def panels(
+    count: int,
+    *,
+    columns: int,
+    row_inches: float,
+    legend: Sequence[Artist] = (),
+    legend_columns: int = 3,
+    xlabel: str = "",
+    ylabel: str = "",
+    sharex: Sharing = False,
+    sharey: Sharing = False,
+) -> Panels:
+    """Make a figure of ``count`` panels, at most ``columns`` beside each other, and its legend on top.
+
+    ``sharex`` and ``sharey`` are those of matplotlib's ``subplots``. A last row that is not full ends early.
+    """
+    columns = min(columns, count)
+    rows = -(-count // columns)
+    lines = -(-len(legend) // legend_columns)
+    height = rows * row_inches + lines * _LEGEND_LINE_INCHES + (_LABEL_INCHES if xlabel else 0)
+    figure = new_figure(height)
+    grid = figure.subplots(rows, columns, squeeze=False, sharex=sharex, sharey=sharey)
+    every = [axes for row in grid for axes in row]
+    for axes in every[count:]:
+        axes.set_axis_off()
+    if sharex and count % columns:  # the panel above an empty place is the last of its column
+        for axes in every[count - columns : (rows - 1) * columns]:
+            axes.tick_params(labelbottom=True)
+    if xlabel:
+        figure.supxlabel(xlabel, fontsize="medium")
+    if ylabel and rows == 1:
+        every[0].set_ylabel(ylabel)
+    elif ylabel:
+        figure.supylabel(ylabel, fontsize="medium")
+    if legend:
+        figure.legend(handles=list(legend), loc="outside upper center", ncols=legend_columns)
+    return Panels(figure, every[:count])

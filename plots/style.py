@@ -1,0 +1,181 @@
+"""How figures look, in one place: size, fonts, colours, hatches, markers, names, file formats.
+
+A figure is one column of a two-column paper wide. Colours are those of Okabe and Ito, told apart with any
+colour vision (https://jfly.uni-koeln.de/color/); hatches and markers tell the same in print without colour.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, ParamSpec
+
+import matplotlib as mpl
+from matplotlib.figure import Figure
+
+from g10sim.files import replacing
+
+COLUMN_INCHES = 3.3
+"""Width of a column: 8.4 cm."""
+
+FORMATS = ("pdf", "png")
+DOTS_PER_INCH = 300
+
+GREY, BLACK = "#999999", "#000000"
+ORANGE, SKY, GREEN, YELLOW, BLUE, RED, PINK = (
+    "#E69F00",
+    "#56B4E9",
+    "#009E73",
+    "#F0E442",
+    "#0072B2",
+    "#D55E00",
+    "#CC79A7",
+)
+
+_SETTINGS: Any = {
+    "font.family": "DejaVu Sans",
+    "font.size": 7,
+    "axes.titlesize": 7,
+    "axes.labelsize": 7,
+    "xtick.labelsize": 6.5,
+    "ytick.labelsize": 6.5,
+    "legend.fontsize": 6.5,
+    "legend.frameon": False,
+    "legend.handlelength": 1.6,
+    "legend.handleheight": 0.8,
+    "legend.columnspacing": 1.0,
+    "legend.borderaxespad": 0.2,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.linewidth": 0.6,
+    "axes.axisbelow": True,
+    "axes.grid": True,
+    "axes.grid.axis": "y",
+    "grid.color": "#DDDDDD",
+    "grid.linewidth": 0.5,
+    "xtick.major.width": 0.6,
+    "ytick.major.width": 0.6,
+    "xtick.major.size": 2.5,
+    "ytick.major.size": 2.5,
+    "lines.linewidth": 1.1,
+    "lines.markersize": 3.5,
+    "hatch.linewidth": 0.5,
+    "patch.linewidth": 0.5,
+    "figure.constrained_layout.h_pad": 0.03,
+    "figure.constrained_layout.w_pad": 0.03,
+    "savefig.dpi": DOTS_PER_INCH,
+    "pdf.fonttype": 42,  # TrueType: publishers refuse Type 3 fonts
+}
+
+
+@dataclass(frozen=True)
+class Look:
+    """How one series is drawn, and what its legend says; ``line`` is a line style of matplotlib."""
+
+    label: str
+    colour: str
+    hatch: str = ""
+    marker: str = "o"
+    line: Any = "-"
+
+    def bar(self) -> dict[str, Any]:
+        """Keywords of a bar or a filled area."""
+        return {"facecolor": self.colour, "edgecolor": BLACK, "hatch": self.hatch, "label": self.label}
+
+    def curve(self) -> dict[str, Any]:
+        """Keywords of a line with markers."""
+        return {"color": self.colour, "marker": self.marker, "linestyle": self.line, "label": self.label}
+
+
+IDEAL = "ideal"
+POLICIES: Mapping[str, Look] = {
+    IDEAL: Look("Ideal", BLACK, "", "", "--"),
+    "base_uvm": Look("Base UVM", GREY, "", "s", ":"),
+    "flashneuron": Look("FlashNeuron", ORANGE, "////", "^", "-."),
+    "deepum": Look("DeepUM+", SKY, "....", "v", "--"),
+    "g10_gds": Look("G10-GDS", PINK, "\\\\\\\\", "D", (0, (3, 1, 1, 1, 1, 1))),
+    "g10_host": Look("G10-Host", GREEN, "xxxx", "P", (0, (5, 1))),
+    "g10": Look("G10", BLUE, "", "o", "-"),
+}
+_SPARE = (
+    Look("", RED, "----", "X", "-"),
+    Look("", YELLOW, "++++", "h", "--"),
+    Look("", "#FFFFFF", "||||", "<", "-."),
+    Look("", "#666666", "oooo", ">", ":"),
+    Look("", "#BBCCEE", "****", "p", (0, (1, 1))),
+)
+
+_MODELS: Mapping[str, str] = {
+    "bert-base-uncased": "BERT-base",
+    "BERT_Base": "BERT-base",
+    "Inceptionv3": "Inception-v3",
+    "ResNet152": "ResNet-152",
+    "SENet154": "SENet-154",
+    "VIT": "ViT",
+}
+
+
+def looks(policies: Iterable[str]) -> dict[str, Look]:
+    """Return a look for each policy of some results, by the name in column ``policy``.
+
+    Policies that come without one, and further variants of one that has, take spare ones in order.
+    """
+    found: dict[str, Look] = {}
+    spare = iter(_SPARE * 8)
+    for policy in dict.fromkeys(policies):
+        name = re.split(r"[^\w:.]", policy, maxsplit=1)[0]
+        known = POLICIES.get(name)
+        label = policy if known is None else policy.replace(name, known.label, 1)
+        taken = {look.colour for look in found.values()}
+        if known is None or known.colour in taken:
+            found[policy] = replace(next(spare), label=label)
+        else:
+            found[policy] = replace(known, label=label)
+    return found
+
+
+def model_name(model: str) -> str:
+    """Return the name of a model as papers write it, where it is known."""
+    return _MODELS.get(model, model)
+
+
+def settings() -> AbstractContextManager[None]:
+    """Return a context in which matplotlib draws and saves in this style."""
+    return mpl.rc_context(_SETTINGS)
+
+
+Parameters = ParamSpec("Parameters")
+
+
+def styled(draw: Callable[Parameters, Figure]) -> Callable[Parameters, Figure]:
+    """Decorate a function that makes a figure: it draws in this style wherever it is called from."""
+
+    @functools.wraps(draw)
+    def wrapped(*arguments: Parameters.args, **named: Parameters.kwargs) -> Figure:
+        with settings():
+            return draw(*arguments, **named)
+
+    return wrapped
+
+
+def new_figure(height_inches: float) -> Figure:
+    """Make an empty figure, one column wide."""
+    return Figure(figsize=(COLUMN_INCHES, height_inches), layout="constrained")
+
+
+def save(figure: Figure, directory: Path, name: str) -> Iterator[Path]:
+    """Write ``DIRECTORY/NAME.FORMAT`` in every format, whole or not at all, and yield the paths.
+
+    The same figure gives the same bytes. Raises OSError.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    for kind in FORMATS:
+        path = directory / f"{name}.{kind}"
+        metadata = {"CreationDate": None} if kind == "pdf" else {"Software": None}
+        with settings(), replacing(path) as temporary:
+            figure.savefig(temporary, format=kind, metadata=metadata)
+        yield path

@@ -1,0 +1,75 @@
+"""How figures name and order the traces of some results."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pandas as pd
+
+from g10sim.plots.style import model_name
+
+Item = TypeVar("Item")
+
+
+@dataclass(frozen=True)
+class TraceName:
+    """A trace as results name it (``trace``), and its model and batch size as figures write them."""
+
+    trace: str
+    model: str
+    batch_size: int
+    detail: str = ""
+
+    @property
+    def label(self) -> str:
+        """Model and batch size in two lines."""
+        return f"{self.model}\n{self.batch}"
+
+    @property
+    def title(self) -> str:
+        """Model and batch size in one line."""
+        return f"{self.model}, batch {self.batch}"
+
+    @property
+    def batch(self) -> str:
+        """Batch size, with what else tells the trace from others of this model and batch size."""
+        return f"{self.batch_size} {self.detail}".strip()
+
+
+def records(table: pd.DataFrame) -> list[dict[str, Any]]:
+    """Rows of a table as mappings from column to value."""
+    return [{str(key): value for key, value in row.items()} for row in table.to_dict("records")]
+
+
+def cells_by(results: pd.DataFrame, *columns: str) -> dict[tuple[Any, ...], dict[str, Any]]:
+    """Rows of some results by the values of these columns; of several with equal ones the last."""
+    return {tuple(row[column] for column in columns): row for row in records(results)}
+
+
+def trace_names(results: pd.DataFrame) -> list[TraceName]:
+    """List the traces of some results by model (in order of appearance) and batch size."""
+    rows = records(results.drop_duplicates("trace"))
+    alike = Counter((row["model"], row["batch_size"]) for row in rows)
+    order = {row["model"]: place for place, row in reversed(list(enumerate(rows)))}
+    rows.sort(key=lambda row: (order[row["model"]], row["batch_size"], row["trace"]))
+    return [
+        TraceName(
+            row["trace"],
+            model_name(row["model"]),
+            int(row["batch_size"]),
+            f"({Path(row['trace']).stem})" if alike[row["model"], row["batch_size"]] > 1 else "",
+        )
+        for row in rows
+    ]
+
+
+def in_rows(items: Sequence[Item], most: int) -> list[list[Item]]:
+    """Spread items over as few rows of at most ``most`` as there can be, as evenly as possible."""
+    rows = -(-len(items) // most)
+    ends = [round(len(items) * row / rows) for row in range(rows + 1)] if rows else []
+    return [list(items[start:end]) for start, end in pairwise(ends)]
