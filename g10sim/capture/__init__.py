@@ -15,7 +15,7 @@ def __getattr__(name: str) -> Any:
     """Import a public name when it is asked for. Raises ConfigError without PyTorch."""
     if name not in __all__:
         raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
-    from g10sim.capture.refusal import require
+    from g10sim.capture.libraries import require
 
     require("torch")
     from g10sim.capture import source, step

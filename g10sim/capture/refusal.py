@@ -5,21 +5,10 @@ from __future__ import annotations
 import traceback
 from pathlib import Path
 
-from g10sim.errors import ConfigError, G10SimError, TraceError
+from g10sim.errors import G10SimError, TraceError
 
 _INSIDE = ("torch", "g10sim")
 _DATA_DEPENDENT = frozenset({"DataDependentOutputException", "DynamicOutputShapeException"})
-_INSTALL = "pip install 'g10sim[capture]'"
-
-
-def require(module: str) -> None:
-    """Import a library that only capture needs. Raises ConfigError saying which extra to install."""
-    try:
-        __import__(module)
-    except ImportError as error:
-        raise ConfigError(
-            f"capture needs {module}, which is not installed ({error}); allowed: {_INSTALL}"
-        ) from error
 
 
 def refusal(error: Exception, source: str, activity: str) -> G10SimError:

@@ -1,4 +1,4 @@
-"""``g10sim trace capture``: a trace of a PyTorch training step, without a GPU."""
+"""``g10sim trace capture``: a trace of a PyTorch step, without a GPU."""
 
 from __future__ import annotations
 
@@ -29,6 +29,13 @@ class Dtype(StrEnum):
     FLOAT64 = "float64"
 
 
+class Autocast(StrEnum):
+    """Number formats that mixed precision casts products to."""
+
+    BFLOAT16 = "bfloat16"
+    FLOAT16 = "float16"
+
+
 class Optimizer(StrEnum):
     """Optimizers, with PyTorch's default settings."""
 
@@ -49,7 +56,7 @@ def capture(
         str,
         typer.Argument(
             metavar="SOURCE",
-            help="hf:NAME (a well-known model) or module:function, which returns (model, inputs).",
+            help="hf:NAME, timm:NAME, torchvision:NAME, or module:function, which returns (model, inputs).",
         ),
     ],
     output: Annotated[Path, typer.Option("--output", "-o", help="Trace file to write (.g10t).")],
@@ -62,10 +69,27 @@ def capture(
         int | None, typer.Option(help="Height and width of an image in pixels.", show_default="the model's")
     ] = None,
     dtype: Annotated[Dtype, typer.Option(help="Format of weights and activations.")] = Dtype.FLOAT32,
-    optimizer: Annotated[Optimizer, typer.Option(help="With PyTorch's settings.")] = Optimizer.ADAMW,
+    autocast: Annotated[
+        Autocast | None,
+        typer.Option(help="Mixed precision: weights in float32, products cast to this.", show_default="none"),
+    ] = None,
+    optimizer: Annotated[
+        Optimizer | None, typer.Option(help="With PyTorch's settings.", show_default="adamw")
+    ] = None,
+    momentum: Annotated[float | None, typer.Option(help="Momentum of sgd.", show_default="0")] = None,
     attention: Annotated[Attention, typer.Option(help="How attention runs.")] = Attention.FUSED,
+    activation_checkpointing: Annotated[
+        bool,
+        typer.Option(
+            "--activation-checkpointing", help="Keep inputs of blocks only, and run blocks again in backward."
+        ),
+    ] = False,
+    inference: Annotated[
+        bool, typer.Option("--inference", help="A forward pass in evaluation mode, without gradients.")
+    ] = False,
+    steps: Annotated[int, typer.Option(min=1, help="Steps in the trace, one after the other.")] = 1,
 ) -> None:
-    """Capture one training step of a PyTorch model: kernels, tensors, and times modelled for a GPU."""
+    """Capture a step of a PyTorch model: kernels, tensors, and times modelled for a GPU."""
     from g10sim.capture.source import capture_source
 
     timing = load_gpu(gpu)
@@ -76,8 +100,13 @@ def capture(
         seq_len=seq_len,
         image_size=image_size,
         dtype=dtype.value,
-        optimizer=optimizer.value,
+        autocast=None if autocast is None else autocast.value,
+        optimizer=None if optimizer is None else optimizer.value,
+        momentum=momentum,
         attention=attention.value,
+        activation_checkpointing=activation_checkpointing,
+        inference=inference,
+        steps=steps,
     )
     save_trace(trace, output)
     _report(trace, timing, output)

@@ -21,11 +21,15 @@ def build(request, models):
 @pytest.fixture
 def measured_step(torch):
     """Run a step twice under a measuring context, which sees the second, on fake tensors."""
-    from g10sim.capture.step import TrainingStep, _fake_device
+    from g10sim.capture.options import StepOptions
+    from g10sim.capture.step import fake_device
+    from g10sim.capture.workload import Model, Step
+
+    options = StepOptions()
 
     def measure(build, make_context):
-        with _fake_device("float32", "fused"):
-            step = TrainingStep(*build(), "adamw")
+        with fake_device(options):
+            step = Step(Model(*build()), options)
             step.run()
             context = make_context(step)
             with context:

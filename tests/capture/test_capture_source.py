@@ -5,7 +5,10 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from g10sim.capture.models import KNOWN_MODELS, hugging_face_builder
+from g10sim.capture.hugging_face import hugging_face_builder
+from g10sim.capture.models import KNOWN_MODELS
+from g10sim.capture.options import StepOptions
+from g10sim.capture.sizes import Sizes
 from g10sim.capture.source import capture_source
 from g10sim.cli.capture import capture
 from g10sim.errors import ConfigError, TraceError
@@ -46,7 +49,7 @@ def here(models, monkeypatch):
     ],
 )
 def test_a_known_model_has_its_published_number_of_parameters(transformers, torch, name, parameters):
-    build = hugging_face_builder(name, batch_size=1, seq_len=None, image_size=None, attention="fused")
+    build = hugging_face_builder(name, Sizes(1), StepOptions())
     with torch.device("meta"):
         model, _ = build()
     assert sum(parameter.numel() for parameter in model.parameters()) == parameters
@@ -95,7 +98,7 @@ def test_a_function_of_ones_own_is_captured_with_the_options_it_takes(here):
         ("hf:gpt2", {"image_size": 8}, "found --image-size 8 for a model of text; allowed: --seq-len"),
         ("hf:vit-base-patch16-224", {"seq_len": 8}, "found --seq-len 8 for a model of images"),
         ("hf:gpt2", {"batch_size": 0}, "--batch-size: found 0; allowed: at least 1"),
-        ("nonsense", {}, "found source 'nonsense'; allowed: hf:NAME or module:function"),
+        ("nonsense", {}, "found source 'nonsense'; allowed: hf:NAME, timm:NAME, torchvision:NAME or module:function"),
         ("no_such_module:build", {}, "No module named 'no_such_module'"),
         ("capture_models:languag", {}, "found no function 'languag' (did you mean 'language'?)"),
         ("capture_models:NOT_CALLABLE", {}, "found no function 'NOT_CALLABLE'"),

@@ -1,0 +1,104 @@
+"""Image classifiers of timm and torchvision, built with random weights and nothing downloaded."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from g10sim.capture.libraries import require
+from g10sim.capture.options import StepOptions
+from g10sim.capture.sizes import Sizes
+from g10sim.errors import ConfigError
+from g10sim.registry import nearest
+
+_DEFAULT_PIXELS = 224
+_AUXILIARY_SHARE = 0.4
+"""Weight of the loss of an auxiliary classifier, as in PyTorch's tutorial on fine-tuning Inception-v3, after
+Szegedy et al., Going Deeper with Convolutions, arXiv 1409.4842, section 5 (0.3 there)."""
+
+
+def timm_builder(name: str, sizes: Sizes, _: StepOptions) -> Callable[[], Any]:
+    """Return a function that builds a classifier of timm and a batch of images.
+
+    ``image_size`` defaults to the one of the model's published weights. Raises ConfigError for a name that
+    timm does not have.
+    """
+    require("timm")
+    import timm
+
+    source = f"timm:{name}"
+    if not timm.is_model(name):
+        raise ConfigError(_unknown(source, name, timm.list_models(), "timm.list_models()"))
+    sizes.refuse_tokens(source)
+    published: Any = timm.get_pretrained_cfg(name)
+    channels, pixels = published.input_size[0], sizes.image_size or published.input_size[-1]
+
+    def network() -> Any:
+        fixed: dict[str, Any] = (
+            {"img_size": pixels} if published.fixed_input_size and sizes.image_size is not None else {}
+        )
+        return timm.create_model(name, pretrained=False, **fixed)
+
+    return partial(_classifier, network, sizes.batch_size, channels, pixels)
+
+
+def torchvision_builder(name: str, sizes: Sizes, _: StepOptions) -> Callable[[], Any]:
+    """Return a function that builds a classifier of torchvision and a batch of images.
+
+    ``image_size`` defaults to the one of the model's published weights. Raises ConfigError for a name that
+    is no classifier of torchvision.
+    """
+    require("torchvision")
+    from torchvision import models
+
+    source = f"torchvision:{name}"
+    known = models.list_models(module=models)
+    if name not in known:
+        raise ConfigError(_unknown(source, name, known, "torchvision.models.list_models(torchvision.models)"))
+    sizes.refuse_tokens(source)
+    published = models.get_model_weights(name).DEFAULT.transforms.keywords
+    pixels = sizes.image_size or published.get("crop_size", _DEFAULT_PIXELS)
+
+    def network() -> Any:
+        # Models with learned positions are built for one size; no other builder knows the keyword.
+        fixed = {} if sizes.image_size is None else {"image_size": pixels}
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "The default weight initialization", FutureWarning)
+            try:
+                return models.get_model(name, weights=None, **fixed)
+            except TypeError:
+                return models.get_model(name, weights=None)
+
+    return partial(_classifier, network, sizes.batch_size, 3, pixels)
+
+
+def _unknown(source: str, name: str, known: list[str], listing: str) -> str:
+    plain = name.removesuffix(f".{name.partition('.')[2]}")
+    return (
+        f"{source}: found no such classifier in the installed library, and nothing is downloaded"
+        f"{nearest(plain, known)}; allowed: the {len(known)} names of {listing}"
+    )
+
+
+def _classifier(network: Callable[[], Any], batch_size: int, channels: int, pixels: int) -> Any:
+    import torch
+
+    from g10sim.capture.workload import Model
+
+    images = torch.zeros(batch_size, channels, pixels, pixels)
+    targets = torch.zeros(batch_size, dtype=torch.int64)
+    return Model(network(), (images,), _cross_entropy, targets)
+
+
+def _cross_entropy(output: Any, targets: Any) -> Any:
+    """Loss of a classifier; of one with auxiliary classifiers, theirs in part."""
+    from torch.nn.functional import cross_entropy
+
+    logits, *auxiliary = output if isinstance(output, tuple) else (output,)
+    loss = cross_entropy(logits, targets)
+    for other in auxiliary:
+        if other is not None:
+            loss = loss + _AUXILIARY_SHARE * cross_entropy(other, targets)
+    return loss

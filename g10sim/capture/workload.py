@@ -1,0 +1,182 @@
+"""What is run: a model, its inputs, its loss and its optimizer."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_leaves, tree_map_only
+
+from g10sim.capture.checkpointing import checkpoint_blocks
+from g10sim.capture.layers import LayerTracker
+from g10sim.capture.options import StepOptions
+from g10sim.capture.recorder import Recorder
+from g10sim.errors import ConfigError
+from g10sim.trace.model import Phase, TensorKind
+
+_OPTIMIZERS: dict[str, Any] = {
+    "sgd": torch.optim.SGD,
+    "adam": torch.optim.Adam,
+    "adamw": torch.optim.AdamW,
+}
+_LEARNING_RATE = 1e-3
+"""PyTorch's default; no value of it changes which kernels run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """A network, the inputs it is called with and, for ``loss(output, targets)``, what to compare with.
+
+    Without ``loss`` it is the output's own ``loss``, or the sum of its tensors that have a gradient.
+    """
+
+    network: Any
+    inputs: Any
+    loss: Callable[[Any, Any], Any] | None = None
+    targets: Any = None
+
+
+def positional(inputs: Any) -> Sequence[Any]:
+    """Return inputs that are no mapping as arguments."""
+    return inputs if isinstance(inputs, (tuple, list)) else (inputs,)
+
+
+def input_tensors(inputs: Any) -> dict[str, Any]:
+    """Tensors among the inputs, by name or position."""
+    named = inputs if isinstance(inputs, Mapping) else dict(enumerate(positional(inputs)))
+    return {str(name): value for name, value in named.items() if isinstance(value, torch.Tensor)}
+
+
+def _found_loss(output: Any, _: Any) -> Any:
+    loss = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
+    if loss is not None:
+        return loss
+    found = [leaf for leaf in tree_leaves(output) if isinstance(leaf, torch.Tensor)]
+    summed = [leaf.sum() for leaf in found if leaf.requires_grad]
+    if not summed:
+        raise ConfigError(
+            "the model's output holds no tensor with a gradient; allowed: a loss, or such tensors"
+        )
+    return sum(summed[1:], start=summed[0])
+
+
+class Step:
+    """One step: forward, loss, backward, optimizer, gradients dropped; in inference forward only."""
+
+    def __init__(self, model: Model, options: StepOptions) -> None:
+        self.model = model
+        self.network = model.network
+        self.inputs = model.inputs
+        self.optimizer: Any = None
+        self._options = options
+        self._loss = model.loss or _found_loss
+        self.network.train(not options.inference)
+        if options.inference:
+            return
+        trained = [parameter for parameter in self.network.parameters() if parameter.requires_grad]
+        if not trained:
+            raise ConfigError(
+                "the model has no parameter to train; allowed: at least one that requires a gradient"
+            )
+        if options.activation_checkpointing:
+            checkpoint_blocks(self.network)
+        # CUDA devices take the form on lists of tensors by default, CPUs the loop over tensors.
+        settings: dict[str, Any] = {"lr": _LEARNING_RATE, "foreach": True}
+        if options.momentum is not None:
+            settings["momentum"] = options.momentum
+        self.optimizer = _OPTIMIZERS[options.trained_with](trained, **settings)
+
+    def run(self, enter: Callable[[Phase], None] = lambda phase: None, model: Model | None = None) -> None:
+        """Run the step once, on the inputs of ``model`` if given; ``enter`` is told the phase that begins."""
+        given = model or self.model
+        enter(Phase.FORWARD)
+        if self._options.inference:
+            with torch.no_grad(), self._casting():
+                self._output(given)
+            return
+        with self._casting():
+            loss = self._loss(self._output(given), given.targets)
+        enter(Phase.BACKWARD)
+        loss.backward()
+        del loss
+        enter(Phase.OPTIMIZER)
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+
+    def record(self) -> Recorder:
+        """Run the step as often as the options say and return what was recorded."""
+        layers = LayerTracker(self.network)
+        recorder = Recorder(layers)
+        batches = [self.model, *(_another_batch(self.model) for _ in range(self._options.steps - 1))]
+        self._describe(recorder, batches)
+
+        def enter(phase: Phase) -> None:
+            if phase is Phase.OPTIMIZER:
+                self._describe_gradients(recorder)
+            recorder.phase = phase
+
+        with _no_collection(), layers.following(), recorder:
+            for batch in batches:
+                self.run(enter, batch)
+        return recorder
+
+    def _casting(self) -> Any:
+        if self._options.autocast is None:
+            return nullcontext()
+        return torch.autocast("cpu", dtype=getattr(torch, self._options.autocast))
+
+    def _output(self, model: Model) -> Any:
+        if isinstance(model.inputs, Mapping):
+            return self.network(**model.inputs)
+        return self.network(*positional(model.inputs))
+
+    def _describe(self, recorder: Recorder, batches: Sequence[Model]) -> None:
+        names = {}
+        for name, parameter in self.network.named_parameters():
+            names[parameter] = name
+            recorder.describe(parameter, TensorKind.WEIGHT, name, persistent=True)
+        for name, buffer in self.network.named_buffers():
+            recorder.describe(buffer, TensorKind.BUFFER, name, persistent=True)
+        states = {} if self.optimizer is None else self.optimizer.state
+        for parameter, found in states.items():
+            for key, state in found.items():
+                if not isinstance(state, torch.Tensor):
+                    continue
+                if state.dim() == 0:
+                    recorder.describe_host(state)
+                else:
+                    name = f"{names[parameter]}.{key}"
+                    recorder.describe(state, TensorKind.OPTIMIZER_STATE, name, persistent=True)
+        for batch in batches:
+            for name, tensor in input_tensors(batch.inputs).items():
+                recorder.describe(tensor, TensorKind.INPUT, f"input.{name}")
+            if isinstance(batch.targets, torch.Tensor):
+                recorder.describe(batch.targets, TensorKind.INPUT, "input.targets")
+
+    def _describe_gradients(self, recorder: Recorder) -> None:
+        for name, parameter in self.network.named_parameters():
+            if parameter.grad is not None:
+                recorder.describe(parameter.grad, TensorKind.GRADIENT, f"{name}.grad")
+
+
+def _another_batch(model: Model) -> Model:
+    """Return the same model with inputs of its own, as every further step is given."""
+    inputs, targets = tree_map_only(torch.Tensor, torch.empty_like, (model.inputs, model.targets))
+    return Model(model.network, inputs, model.loss, targets)
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """Keep Python's cycle collector out: it would end lifetimes at arbitrary kernels."""
+    gc.collect()
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collecting:
+            gc.enable()
