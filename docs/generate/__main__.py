@@ -7,6 +7,7 @@ from typing import Annotated
 
 import benchmarks_page
 import configuration_page
+import ordering_page
 import typer
 import validation_page
 from rich.console import Console
@@ -39,6 +40,12 @@ def benchmarks(
 ) -> None:
     """Write the page of speed and memory, from the files of ``python -m benchmarks``."""
     _write(output, benchmarks_page.page(results))
+
+
+@app.command()
+def ordering(results: Results = Path("results/ordering"), output: Page = Path("docs/ordering.md")) -> None:
+    """Write the page of how policies order without ``compat``, from results of configs/ordering.yaml."""
+    _write(output, ordering_page.page(results))
 
 
 def _write(path: Path, text: str) -> None:

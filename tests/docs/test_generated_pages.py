@@ -76,3 +76,25 @@ def test_every_deviation_has_a_number_and_a_parameter():
     assert [int(line[0].strip("| ")) for line in lines] == list(range(1, len(lines) + 1))
     parameters = {line[-1].strip("` |") for line in lines}
     assert set(BehaviourSpec.model_fields) <= parameters
+
+
+def ordering_row(policy, performance, host, stalls=0):
+    names = ("model", "batch_size", "system.host.memory", "policy", "performance", "oversubscription")
+    numbers = {"exec_cycles": 1000, "stall_cycles": stalls, "stall_eviction_cycles": stalls}
+    row = dict(zip(names, ("Net", 8, host, policy, performance, 2.0), strict=True))
+    return row | numbers | {"ssd_to_gpu_bytes": 12_300_000_000}
+
+
+def test_the_page_of_the_order_lists_its_exceptions_with_their_stalls(tmp_path):
+    good = {"ideal": 1.0, "base_uvm": 0.4, "deepum": 0.6, "g10": 0.9}
+    bad = {"ideal": 1.0, "base_uvm": 0.4, "deepum": 0.9, "g10": 0.6}
+    rows = [ordering_row(policy, value, "64 GiB") for policy, value in good.items()]
+    rows += [ordering_row(policy, value, "0 GiB", 250) for policy, value in bad.items()]
+    pd.DataFrame(rows).to_csv(tmp_path / "results.csv", index=False)
+    generate("ordering", tmp_path, "-o", tmp_path / "page.md")
+    lines = (tmp_path / "page.md").read_text(encoding="utf-8").splitlines()
+    assert "The order holds in 1 of 2 cells." in lines
+    assert "| Net | 8 | 64 GiB | 40.00% | 60.00% | 90.00% |  |" in lines
+    assert "| Net | 8 | 0 GiB | 40.00% | 90.00% | 60.00% | no |" in lines
+    assert "| Net | 8 | 0 GiB | g10 | 60.0000% | 25.0% | 12.3 |" in lines
+    assert not any(line.startswith("| Net | 8 | 64 GiB | g10") for line in lines)
