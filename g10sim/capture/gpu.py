@@ -78,12 +78,11 @@ class GpuTimingSpec(Spec):
         """Time of a kernel in nanoseconds, rounded up.
 
         The roofline (Williams et al., CACM 52(4), 2009, doi:10.1145/1498765.1498785) with the efficiencies of
-        the operator or its class, plus its startup and the launch overhead. Tensor-core products of float32
-        (tf32) run in float32 on a GPU without them. Raises ConfigError when the GPU has no peak rate for the
-        number format.
+        the operator or its class, plus its startup and the launch overhead. Raises ConfigError as
+        ``least_seconds`` does.
         """
-        compute_s, move_s = self._least_seconds(cost)
-        found = self._refinement(cost, Bound.COMPUTE if compute_s > move_s else Bound.MEMORY)
+        compute_s, move_s = self.least_seconds(cost)
+        found = self._refinement(cost)
         compute_share = found.compute_efficiency or self.compute_efficiency.get(cost.operator_class, 1.0)
         bandwidth_share = found.bandwidth_efficiency or self.bandwidth_efficiency[cost.operator_class]
         seconds = max(compute_s / _share(compute_share), move_s / _share(bandwidth_share))
@@ -94,8 +93,12 @@ class GpuTimingSpec(Spec):
         time = seconds * NANOSECONDS_PER_SECOND + overhead
         return -(-time.numerator // time.denominator)
 
-    def _least_seconds(self, cost: KernelCost) -> tuple[Fraction, Fraction]:
-        """Return the times of computing and of moving at the peak rates."""
+    def least_seconds(self, cost: KernelCost) -> tuple[Fraction, Fraction]:
+        """Return the times of computing and of moving at the peak rates.
+
+        float32 products that tensor cores may round (tf32) count as float32 on a GPU without them. Raises
+        ConfigError when the GPU has no peak rate for the number format.
+        """
         move_s = Fraction(cost.moved_bytes, self.memory_bandwidth)
         if not cost.flops:
             return Fraction(0), move_s
@@ -109,7 +112,13 @@ class GpuTimingSpec(Spec):
             )
         return Fraction(cost.flops, self.peak[number_format]), move_s
 
-    def _refinement(self, cost: KernelCost, bound: Bound) -> Refinement:
+    def bound(self, cost: KernelCost) -> Bound:
+        """Tell which peak rate limits a kernel. Raises ConfigError as ``least_seconds`` does."""
+        compute_s, move_s = self.least_seconds(cost)
+        return Bound.COMPUTE if compute_s > move_s else Bound.MEMORY
+
+    def _refinement(self, cost: KernelCost) -> Refinement:
+        bound = self.bound(cost)
         return next((entry for entry in self.operators.values() if entry.covers(cost, bound)), _NOTHING)
 
 
@@ -151,7 +160,11 @@ def load_gpu(gpu: str | Path | GpuTimingSpec) -> GpuTimingSpec:
             f"--gpu: found unknown GPU '{text}'{nearest(text, names)}; "
             f"allowed: {choices_text(names)}, or a YAML file"
         )
-    document = load_document(path)
+    return read_gpu(load_document(path))
+
+
+def read_gpu(document: Document) -> GpuTimingSpec:
+    """Make a GPU description of data, which may name a bundled one to build on. Raises ConfigError."""
     return validated(GpuTimingSpec, _with_preset(document), document)
 
 

@@ -10,45 +10,87 @@ from g10sim.capture.gpu import GpuTimingSpec, gpu_names, load_gpu
 from g10sim.capture.operator_kinds import KernelCost, NumberFormat, OperatorClass
 from g10sim.config.data import data_path
 from g10sim.errors import ConfigError
+from g10sim.trace.model import Phase
 
 
 def test_each_bundled_gpu_names_itself_and_a_source_for_every_number():
-    assert {"a100-40g", "h100", "v100"} <= set(gpu_names())
+    assert {"a100-40g", "a100-80g", "h100", "h200", "v100", "rtx-4090"} <= set(gpu_names())
     for name in gpu_names():
         gpu = load_gpu(name)
         assert gpu.name == name
         assert all(gpu.sources.values())
-        assert len(gpu.sources) == 3 + len(gpu.peak) + len(gpu.compute_efficiency) + len(OperatorClass)
+        tables = (gpu.peak, gpu.compute_efficiency, gpu.bandwidth_efficiency, gpu.startup, gpu.operators)
+        assert len(gpu.sources) == 3 + sum(map(len, tables))
+
+
+@pytest.mark.parametrize(
+    ("name", "memory_gib", "bandwidth_gbs", "float32_tflops", "float16_tflops"),
+    [
+        ("a100-40g", 40, 1555, 19.5, 312),
+        ("a100-80g", 80, 2039, 19.5, 312),
+        ("h100", 80, 3352, 66.9, 989.4),
+        ("h200", 141, 4800, 67, 989.5),
+        ("v100", 32, 900, 15.7, 125),
+        ("rtx-4090", 24, 1008, 82.6, 165.2),
+    ],
+)
+def test_the_rates_are_the_vendors(name, memory_gib, bandwidth_gbs, float32_tflops, float16_tflops):
+    gpu = load_gpu(name)
+    assert gpu.memory == memory_gib * 2**30
+    assert gpu.memory_bandwidth == bandwidth_gbs * 10**9
+    assert gpu.peak[NumberFormat.FLOAT32] == pytest.approx(float32_tflops * 1e12)
+    assert gpu.peak[NumberFormat.FLOAT16] == pytest.approx(float16_tflops * 1e12)
 
 
 def test_a_computing_kernel_takes_its_flops_at_the_share_of_the_peak_it_reaches():
     gpu = load_gpu("a100-40g")
     flops = 2 * 4096**3
-    expected = flops / (0.57 * 19.5e12) * 1e9 + 9200
+    expected = flops / (0.6 * 19.5e12) * 1e9 + 9200
     assert gpu.duration_ns(KernelCost("mm", OperatorClass.MATMUL, flops=flops)) == math.ceil(expected)
 
 
 def test_a_moving_kernel_takes_its_bytes_at_the_share_of_the_bandwidth_it_reaches():
     gpu = load_gpu("a100-40g")
-    expected = 3 * 2**30 / (0.58 * 1555e9) * 1e9 + 9200
+    expected = 3 * 2**30 / (0.67 * 1555e9) * 1e9 + 9200
     assert gpu.duration_ns(KernelCost("add", OperatorClass.ELEMENTWISE, moved_bytes=3 * 2**30)) == math.ceil(
         expected
     )
 
 
-@given(
-    name=st.sampled_from(["a100-40g", "h100", "v100"]),
-    kind=st.sampled_from(list(OperatorClass)),
-    flops=st.integers(0, 10**15),
-    moved=st.integers(0, 10**12),
+GPUS = {name: load_gpu(name) for name in gpu_names()}
+OPERATORS = sorted(
+    {name for gpu in GPUS.values() for one in gpu.operators.values() for name in one.operators or ()}
 )
-def test_no_kernel_beats_the_hardware(name, kind, flops, moved):
-    gpu = load_gpu(name)
-    seconds = Fraction(
-        gpu.duration_ns(KernelCost("any", kind, NumberFormat.FLOAT16, flops=flops, moved_bytes=moved)), 10**9
+
+
+@given(
+    gpu=st.sampled_from(sorted(GPUS)).map(GPUS.get),
+    cost=st.builds(
+        KernelCost,
+        operator=st.sampled_from([*OPERATORS, "any"]),
+        operator_class=st.sampled_from(OperatorClass),
+        number_format=st.sampled_from([NumberFormat.FLOAT32, NumberFormat.TF32, NumberFormat.FLOAT16]),
+        phase=st.sampled_from(Phase),
+        layer_type=st.sampled_from(["", "AdaptiveAvgPool2d"]),
+        flops=st.integers(0, 10**15),
+        moved_bytes=st.integers(0, 10**12),
+        weight_bytes=st.integers(0, 10**10),
+    ),
+)
+def test_no_kernel_beats_the_hardware(gpu, cost):
+    seconds = Fraction(gpu.duration_ns(cost), 10**9)
+    number_format = cost.number_format if cost.number_format in gpu.peak else NumberFormat.FLOAT32
+    assert seconds >= Fraction(cost.flops, gpu.peak[number_format])
+    assert seconds >= Fraction(cost.moved_bytes, gpu.memory_bandwidth)
+
+
+def test_float32_products_rounded_to_tf32_run_in_float32_without_tensor_cores_for_them():
+    gpu = load_gpu("v100")
+    rounded, plain = (
+        gpu.duration_ns(KernelCost("mm", OperatorClass.MATMUL, number_format, flops=10**12))
+        for number_format in (NumberFormat.TF32, NumberFormat.FLOAT32)
     )
-    assert seconds >= Fraction(flops, gpu.peak[NumberFormat.FLOAT16])
-    assert seconds >= Fraction(moved, gpu.memory_bandwidth)
+    assert rounded == plain
 
 
 def test_a_format_without_a_peak_rate_is_refused():
@@ -93,6 +135,14 @@ def _description(**changes):
         ),
         ({"bandwidth_efficiency__other": None}, "bandwidth_efficiency.other: found no efficiency"),
         ({"sources__memory": None}, "found no source for 'memory'"),
+        ({"startup": {"copy": "5 us"}}, "found no source for 'startup.copy'"),
+        ({"startup": {"copying": "5 us"}}, "startup.copying"),
+        (
+            {"operators": {"mine": {"startup": "5 us"}}},
+            "operators.mine: found no condition; allowed: at least",
+        ),
+        ({"operators": {"mine": {"phase": "sideways"}}}, "operators.mine.phase"),
+        ({"preset": "a100"}, "preset: found 'a100'; allowed: a100-40g, "),
         ({"sources__speed": "a guess"}, "found a source for 'speed', which is no number here"),
         ({"colour": "green"}, "found an unknown key"),
     ],
@@ -112,3 +162,68 @@ def test_a_description_of_ones_own_is_used(tmp_path):
     gpu = load_gpu(path)
     assert isinstance(gpu, GpuTimingSpec)
     assert gpu.duration_ns(KernelCost("copy_", OperatorClass.COPY)) == 1000
+
+
+def _described(tmp_path, **changes):
+    path = tmp_path / "mine.yaml"
+    text = yaml.safe_dump({"preset": "a100-40g", "name": "mine", **changes}, sort_keys=False)
+    path.write_text(text)
+    return load_gpu(path)
+
+
+def test_a_description_may_build_on_a_bundled_one(tmp_path):
+    source = {"memory_bandwidth": "a test"}
+    gpu = _described(tmp_path, memory_bandwidth="3110 GB/s", sources=source)
+    whole, half = (
+        one.duration_ns(KernelCost("add", OperatorClass.ELEMENTWISE, moved_bytes=10**12))
+        for one in (load_gpu("a100-40g"), gpu)
+    )
+    assert whole - 9200 == pytest.approx(2 * (half - 9200), abs=2)
+    assert gpu.sources["memory_bandwidth"] == "a test"
+    assert gpu.sources["memory"] == load_gpu("a100-40g").sources["memory"]
+
+
+def test_startup_is_added_and_small_kernels_reach_less(tmp_path):
+    gpu = _described(tmp_path, startup={"copy": "100 us"}, sources={"startup.copy": "a test"})
+    half = int(100e-6 * 0.67 * 1555e9)  # startup x share x bandwidth
+    copied = gpu.duration_ns(KernelCost("copy_", OperatorClass.COPY, moved_bytes=half))
+    assert copied == pytest.approx(9_200 + 2 * 100_000, abs=1)
+
+
+OWN_TIMES = {
+    "transposing": {
+        "operator_class": "matmul",
+        "phase": "backward",
+        "reads_weight": True,
+        "compute_efficiency": 0.3,
+        "weight_bandwidth": "1 GB/s",
+    },
+    "pooling": {"layer_types": ["MaxPool2d"], "startup": "1 ms"},
+    "big": {"operators": ["bmm"], "bound": "compute", "startup": "2 ms"},
+    "any product of matrices": {"operator_class": "matmul", "startup": "3 ms"},
+}
+
+
+@pytest.mark.parametrize(
+    ("cost", "expected"),
+    [
+        # 3e9 FLOPs at 30% of 19.5 TFLOP/s, then 1e6 bytes of weights at 1 GB/s
+        (
+            KernelCost("mm", OperatorClass.MATMUL, phase=Phase.BACKWARD, flops=3 * 10**9, weight_bytes=10**6),
+            3e9 / (0.3 * 19.5e12) * 1e9 + 1e6,
+        ),
+        (KernelCost("mm", OperatorClass.MATMUL, phase=Phase.BACKWARD), 3e6),
+        (KernelCost("addmm", OperatorClass.MATMUL, weight_bytes=10**6), 3e6),
+        (KernelCost("max_pool2d", OperatorClass.REDUCTION, layer_type="MaxPool2d"), 1e6),
+        (KernelCost("max_pool2d", OperatorClass.REDUCTION), 0),
+        (KernelCost("bmm", OperatorClass.BATCHED_MATMUL, moved_bytes=1555), 1 / 0.77),
+        (
+            KernelCost("bmm", OperatorClass.BATCHED_MATMUL, flops=195 * 10**5, moved_bytes=1),
+            1000 / 0.42 + 2e6,
+        ),
+    ],
+)
+def test_operators_set_apart_have_times_of_their_own(tmp_path, cost, expected):
+    sources = {f"operators.{name}": "a test" for name in OWN_TIMES}
+    gpu = _described(tmp_path, operators=OWN_TIMES, sources=sources)
+    assert gpu.duration_ns(cost) == math.ceil(expected + 9200)

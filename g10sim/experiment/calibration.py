@@ -1,0 +1,196 @@
+"""Fits the efficiencies of a GPU description to measured kernels, and compares times with measured sums."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import nnls
+
+from g10sim.capture.gpu import GpuTimingSpec
+from g10sim.capture.operator_kinds import COMPUTING, Bound, KernelCost, OperatorClass
+from g10sim.capture.refinement import Refinement
+from g10sim.experiment.published_kernels import MeasuredKernel
+from g10sim.trace.model import Phase
+from g10sim.units import PICOSECONDS_PER_SECOND, format_duration, format_rate
+
+_DIGITS = 2
+_STARTUP_SECONDS = 0.05
+_STARTUP_FACTOR = 20
+"""A kernel of a library spends its time on loading code if it takes this long and as many times its roofline:
+measured convolutions take at most 0.02 s, or 13 times theirs, or else at least 0.1 s whatever their size."""
+
+Reals = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """Kernels that are fitted together, and the numbers that are fitted for them."""
+
+    covers: Refinement
+    fitted: tuple[str, ...] = ("startup",)
+
+
+def _backward(*operators: str) -> Refinement:
+    return Refinement(operators=operators, phase=Phase.BACKWARD)
+
+
+def _convolution(phase: Phase, bound: Bound) -> Entry:
+    return Entry(Refinement(operator_class=OperatorClass.CONVOLUTION, phase=phase, bound=bound))
+
+
+ENTRIES: Mapping[str, Entry] = {
+    "convolution limited by computing": _convolution(Phase.FORWARD, Bound.COMPUTE),
+    "convolution limited by memory": _convolution(Phase.FORWARD, Bound.MEMORY),
+    "gradients of a convolution limited by computing": _convolution(Phase.BACKWARD, Bound.COMPUTE),
+    "gradients of a convolution limited by memory": _convolution(Phase.BACKWARD, Bound.MEMORY),
+    "gradient of a linear layer's input": Entry(
+        Refinement(operator_class=OperatorClass.MATMUL, phase=Phase.BACKWARD, reads_weight=True),
+        ("share", "weight_bandwidth"),
+    ),
+    "batch normalization": Entry(Refinement(operators=("native_batch_norm",))),
+    "gradient of batch normalization": Entry(_backward("native_batch_norm_backward")),
+    "gradient of softmax": Entry(_backward("_softmax_backward_data")),
+    "layer normalization": Entry(Refinement(operators=("native_layer_norm",)), ("startup", "share")),
+    "gradient of layer normalization": Entry(_backward("native_layer_norm_backward"), ("startup", "share")),
+    "gradient of adaptive pooling": Entry(
+        Refinement(layer_types=("AdaptiveAvgPool2d",), phase=Phase.BACKWARD)
+    ),
+    "gradient of pooling": Entry(_backward("max_pool2d_with_indices_backward", "avg_pool2d_backward")),
+}
+"""Operators that the published simulator's measurement sets apart from their class."""
+
+
+CLASSES = (
+    OperatorClass.MATMUL,
+    OperatorClass.BATCHED_MATMUL,
+    OperatorClass.CONVOLUTION,
+    OperatorClass.ELEMENTWISE,
+    OperatorClass.REDUCTION,
+    OperatorClass.INDEXING,
+    OperatorClass.OPTIMIZER,
+)
+"""Classes that are fitted; normalizations are all set apart, and the sizes of copies are wrong."""
+
+
+@dataclass
+class Fit:
+    """Numbers of a fit: shares by class, startups by class (seconds), and entries for single operators."""
+
+    shares: dict[OperatorClass, float] = field(default_factory=dict)
+    startups: dict[OperatorClass, float] = field(default_factory=dict)
+    operators: dict[str, Refinement] = field(default_factory=dict)
+    counts: dict[str, int] = field(default_factory=dict)
+
+
+class Calibration:
+    """Measured kernels with the time that a GPU needs at least for each (its roofline at peak rates)."""
+
+    def __init__(self, gpu: GpuTimingSpec, kernels: Iterable[MeasuredKernel]) -> None:
+        self._gpu = gpu
+        groups: dict[str, list[MeasuredKernel]] = {}
+        for kernel in kernels:
+            # Sizes that a kernel cannot have moved in its time are not those that were measured.
+            if kernel.seconds >= self._least(kernel.cost):
+                groups.setdefault(self._group(kernel.cost), []).append(kernel)
+        self._groups = groups
+
+    def _least(self, cost: KernelCost) -> float:
+        return float(max(self._gpu.least_seconds(cost)))
+
+    def _group(self, cost: KernelCost) -> str:
+        """Name of the entry, or else the class, that a kernel is fitted with."""
+        bound = self._gpu.bound(cost)
+        for name, entry in ENTRIES.items():
+            if entry.covers.covers(cost, bound):
+                return name
+        return cost.operator_class.value
+
+    def fit(self) -> Fit:
+        """Fit classes first: operators that are set apart may keep the share of their class."""
+        found = Fit(counts={name: len(group) for name, group in self._groups.items()})
+        for kind in CLASSES:
+            self._fit_class(kind, found)
+        for name, entry in ENTRIES.items():
+            if name in self._groups:
+                found.operators[name] = self._fit_entry(entry, self._groups[name], found)
+        return found
+
+    def _fit_class(self, kind: OperatorClass, found: Fit) -> None:
+        if kind is OperatorClass.CONVOLUTION:
+            quick = self._quick_convolutions()
+            if quick:
+                least = sum(self._least(kernel.cost) for kernel in quick)
+                found.shares[kind] = _rounded(least / sum(kernel.seconds for kernel in quick))
+                found.counts[kind.value] = len(quick)
+            return
+        group = self._groups.get(kind.value)
+        if group:
+            startup, share, _ = self._affine(group, ("startup", "share"))
+            found.shares[kind] = _rounded(min(share, 1.0))
+            found.startups[kind] = self._beside_launch(startup)
+
+    def _quick_convolutions(self) -> list[MeasuredKernel]:
+        """Convolutions without the time of loading code, limited by computing."""
+        names = [name for name, entry in ENTRIES.items() if entry.covers.bound is Bound.COMPUTE]
+        kernels = [kernel for name in names for kernel in self._groups.get(name, ())]
+        return [
+            kernel
+            for kernel in kernels
+            if kernel.seconds < max(_STARTUP_SECONDS, _STARTUP_FACTOR * self._least(kernel.cost))
+        ]
+
+    def _affine(self, group: Sequence[MeasuredKernel], terms: Sequence[str]) -> tuple[float, float, float]:
+        """Fit time = startup + least / share + weight bytes / weight bandwidth, none of them negative.
+
+        Errors are weighted by 1 / sqrt(time), so that sums come out right and short kernels count.
+        Returns startup in seconds, share and bytes per second of weights (infinite where not fitted).
+        """
+        columns: dict[str, Callable[[KernelCost], float]] = {
+            "startup": lambda cost: 1.0,
+            "share": self._least,
+            "weight_bandwidth": lambda cost: float(cost.weight_bytes),
+        }
+        matrix: Reals = np.array([[columns[term](kernel.cost) for term in terms] for kernel in group])
+        seconds: Reals = np.array([kernel.seconds for kernel in group])
+        weights = 1 / np.sqrt(seconds)
+        solved = dict(zip(terms, nnls(matrix * weights[:, None], seconds * weights)[0], strict=True))
+        return (
+            float(solved.get("startup", 0.0)),
+            1 / solved["share"] if solved.get("share") else float("inf"),
+            1 / solved["weight_bandwidth"] if solved.get("weight_bandwidth") else float("inf"),
+        )
+
+    def _fit_entry(self, entry: Entry, group: Sequence[MeasuredKernel], found: Fit) -> Refinement:
+        numbers: dict[str, object] = {}
+        kind = group[0].cost.operator_class
+        if entry.fitted == ("startup",):
+            share = found.shares.get(kind) or self._class_share(kind)
+            left = sum(kernel.seconds - self._least(kernel.cost) / share for kernel in group)
+            numbers["startup"] = duration_text(self._beside_launch(left / len(group)))
+        else:
+            startup, share, weight_rate = self._affine(group, entry.fitted)
+            table = "compute_efficiency" if kind in COMPUTING else "bandwidth_efficiency"
+            numbers[table] = _rounded(min(share, 1.0))
+            numbers["startup"] = duration_text(self._beside_launch(startup))
+            if np.isfinite(weight_rate):
+                numbers["weight_bandwidth"] = format_rate(int(float(f"{weight_rate:.3g}")))
+        return Refinement.model_validate({**entry.covers.model_dump(exclude_none=True), **numbers})
+
+    def _beside_launch(self, startup: float) -> float:
+        return max(startup - self._gpu.launch_overhead / PICOSECONDS_PER_SECOND, 0.0)
+
+    def _class_share(self, kind: OperatorClass) -> float:
+        table = self._gpu.compute_efficiency if kind in COMPUTING else self._gpu.bandwidth_efficiency
+        return table[kind]
+
+
+def _rounded(share: float) -> float:
+    return float(f"{share:.{_DIGITS}g}")
+
+
+def duration_text(seconds: float) -> str:
+    """Write seconds with three digits and a unit."""
+    return format_duration(round(float(f"{seconds:.3g}") * PICOSECONDS_PER_SECOND))
