@@ -85,6 +85,18 @@ class MigrationRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class TrafficRecord:
+    """Bytes that moved between two locations at a steady rate during [start, end] (cycles), of all tensors."""
+
+    gpu: int
+    source: Location
+    target: Location
+    start: int
+    end: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class MemoryRecord:
     """Bytes in use at a time (cycles)."""
 

@@ -22,9 +22,6 @@ from g10sim.trace.workload import Workload
 
 OK, UNSUPPORTED, FAILED = "ok", "unsupported", "failed"
 
-_TIMELINE = "timeline"
-_TIMELINE_NEEDS = ("kernels", "migrations")
-
 
 @dataclass(frozen=True)
 class CellResult:
@@ -52,10 +49,7 @@ def simulate(
 
     Raises UnsupportedError, CapacityError, PolicyError, PlanError or InvariantError.
     """
-    wanted = set(tables) - {_TIMELINE}
-    if _TIMELINE in tables:
-        wanted.update(_TIMELINE_NEEDS)
-    records = run(workload, system, policy, behaviour, record=wanted, check=check)
+    records = run(workload, system, policy, behaviour, record=tables, check=check)
     rows = summarize(
         workload,
         system,

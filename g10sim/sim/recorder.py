@@ -14,6 +14,7 @@ from g10sim.records import (
     MemoryRecord,
     MigrationCause,
     MigrationRecord,
+    TrafficRecord,
 )
 
 _Key = tuple[int, int, int, Location, Location, MigrationCause]
@@ -29,12 +30,13 @@ class RunRecords:
     memory: tuple[MemoryRecord, ...] = ()
     events: int = 0
     jobs: tuple[JobRecord, ...] = ()
+    traffic: tuple[TrafficRecord, ...] = ()
 
 
 class Recorder:
     """Lists of records. Iterations and jobs are always kept; ``wanted`` names kernels, migrations, memory.
 
-    ``timeline`` stands for all three.
+    ``timeline`` stands for all three, and for the traffic between locations.
     """
 
     def __init__(self, wanted: Collection[str], page_bytes: int) -> None:
@@ -42,6 +44,7 @@ class Recorder:
         self.wants_kernels = everything or "kernels" in wanted
         self.wants_migrations = everything or "migrations" in wanted
         self.wants_memory = everything or "memory" in wanted
+        self._wants_traffic = everything
         self.kernel_count = 0
         self._page_bytes = page_bytes
         self._iterations: list[IterationRecord] = []
@@ -50,6 +53,7 @@ class Recorder:
         self._migrations: list[MigrationRecord] = []
         self._memory: list[MemoryRecord] = []
         self._open: dict[_Key, MigrationRecord] = {}
+        self._traffic: dict[tuple[int, Location, Location, int, int], int] = {}
 
     def kernel(self, record: KernelRecord) -> None:
         """Keep a kernel's record."""
@@ -91,6 +95,9 @@ class Recorder:
         """Keep a move; what follows the same move without a gap is one migration."""
         key = (job, gpu, tensor, source, target, cause)
         size_bytes = pages * self._page_bytes
+        if self._wants_traffic:
+            stretch = (gpu, source, target, start, end)
+            self._traffic[stretch] = self._traffic.get(stretch, 0) + size_bytes
         before = self._open.get(key)
         if before is not None and start <= before.end:
             self._open[key] = replace(before, end=end, size_bytes=before.size_bytes + size_bytes)
@@ -110,4 +117,5 @@ class Recorder:
             tuple(self._memory),
             self.kernel_count + transfer_events,
             tuple(sorted(self._jobs, key=lambda record: record.job)),
+            tuple(TrafficRecord(*stretch, size_bytes) for stretch, size_bytes in self._traffic.items()),
         )
