@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from pydantic import Field, model_validator
 
 from g10sim.config.quantities import Bytes, PositiveBytes, Spec
 from g10sim.units import format_bytes, parse_bytes
 
 
-def _size(text: str, description: str) -> object:
+def _size(text: str, description: str) -> Any:
     return Field(
         default=parse_bytes(text),
         validate_default=False,

@@ -6,9 +6,10 @@ from collections import deque
 from collections.abc import Callable, Container, Sequence
 
 from g10sim.errors import InvariantError
+from g10sim.hardware.allocators.interface import Allocator
+from g10sim.hardware.host_buffers import HostBuffers, StagedRun, slower
 from g10sim.hardware.memory import GpuMemory, Pool
-from g10sim.hardware.allocators.space import ContiguousSpace
-from g10sim.hardware.placement import FitRule
+from g10sim.hardware.placement import FitRule, PlannedAddresses
 from g10sim.hardware.recency import Run
 from g10sim.records import Location
 
@@ -24,27 +25,39 @@ class ContiguousMemory(GpuMemory):
     Space is taken when a fetch starts or a tensor without contents is allocated, and given back when an
     eviction has completed or a tensor is discarded. What finds no room waits, first come first served.
     ``rules`` say for each tensor where its block goes; a tensor without a rule needs none of its own.
+    A tensor that leaves may be ``held``: kernels up to a given one still read it, and its space is not
+    given back before that one has ended. Where space ``returns_between_kernels`` only, what has left
+    while a kernel ran keeps its block until the kernel has ended.
     Beyond space, the counts mean the same as in paged memory: ``free`` pages are those without contents,
     whether or not somebody's block covers them.
     """
 
+    moves_whole_tensors = True
+
     def __init__(
         self,
         pages: Sequence[int],
-        capacity_pages: int,
         page_bytes: int,
         host: Pool,
         flash: Pool,
         *,
+        space: Allocator,
         rules: Sequence[FitRule | None],
         copy_rate: CopyRate,
         recalls: bool,
+        buffers: HostBuffers,
+        returns_between_kernels: bool = False,
     ) -> None:
-        super().__init__(pages, capacity_pages, page_bytes, host, flash)
-        self.space = ContiguousSpace(capacity_pages)
+        super().__init__(pages, space.capacity_pages, page_bytes, host, flash)
+        self.space = space
         self.waiting: deque[int] = deque()
+        self.buffers = buffers
+        self.largest_hole_at_peak = space.largest_hole_pages
         self._rules, self._copy_rate, self._recalls = tuple(rules), copy_rate, recalls
+        self._returns_between_kernels = returns_between_kernels
         self._leaving: dict[int, None] = {}
+        self._stored: set[int] = set()
+        self._held: dict[int, int] = {}
         self._condemned: set[int] = set()
 
     @property
@@ -53,13 +66,29 @@ class ContiguousMemory(GpuMemory):
         return self.space.used_pages
 
     @property
+    def held(self) -> Container[int]:
+        """Tensors on their way out (or copied) that kernels may still read."""
+        return self._held
+
+    @property
     def largest_hole_pages(self) -> int:
         """Pages of the largest block that could be allocated."""
-        return self.space.holes.largest_pages
+        return self.space.largest_hole_pages
 
     def note_peak(self) -> None:
-        """Remember the largest number of GPU pages that belong to somebody."""
-        self.peak_used = max(self.peak_used, self.space.used_pages)
+        """Remember the largest number of GPU pages that belong to somebody, and the largest hole then."""
+        if self.space.used_pages > self.peak_used:
+            self.peak_used = self.space.used_pages
+            self.largest_hole_at_peak = self.space.largest_hole_pages
+
+    def restart_peaks(self) -> None:
+        """Begin to look for peaks anew, and with the first of every tensor's planned addresses."""
+        self.peak_used = 0
+        self.note_peak()
+        self.space.restart()
+        for rule in self._rules:
+            if isinstance(rule, PlannedAddresses):
+                rule.restart()
 
     def reserve(self, pages: int, rule: FitRule) -> bool:
         """Set a block aside for good, for scratch space; False where there is no room."""
@@ -72,7 +101,7 @@ class ContiguousMemory(GpuMemory):
     def is_usable(self, tensor: int) -> bool:
         """Whether a kernel may use a tensor: it is all here, or leaves and may be used until it has left."""
         here = self.idle[tensor] == self.pages[tensor]
-        return here or (tensor in self._leaving and not self._recalls)
+        return here or tensor in self._held or (tensor in self._leaving and not self._recalls)
 
     def place(self, tensor: int, location: Location) -> None:
         """Put a tensor without contents somewhere before time starts: on flash where the GPU has no room."""
@@ -87,6 +116,7 @@ class ContiguousMemory(GpuMemory):
         """
         if tensor in self._leaving:
             if self._recalls:
+                self._held.pop(tensor, None)
                 self.cancel_eviction(tensor)
         elif tensor not in self.space and tensor not in self.waiting and self.needs_space(tensor):
             self.waiting.append(tensor)
@@ -94,19 +124,64 @@ class ContiguousMemory(GpuMemory):
 
     def demand(self, tensor: int, rate: Callable[[int, Location], int] | None = None) -> None:
         """Ask for a tensor that a kernel waits for; it takes its turn."""
-        self.request_prefetch(tensor)
+        if tensor not in self._held:
+            self.request_prefetch(tensor)
 
     def request_eviction(self, tensor: int, target: Location) -> None:
         """Queue a tensor to go to host memory or flash, if it is here as a whole."""
+        self.copy_out(tensor, target)
+
+    def copy_out(
+        self,
+        tensor: int,
+        target: Location,
+        *,
+        until: int | None = None,
+        density: float | None = None,
+        is_clean: bool = False,
+    ) -> None:
+        """Queue a tensor to leave, if it is here as a whole and the host (if that is the target) admits it.
+
+        Kernels up to ``until`` may read it meanwhile. With a ``density`` it is compressed in host memory.
+        A clean one is in host memory already: its space is all that is at stake.
+        """
         count = self.idle[tensor]
-        if not count or count != self.pages[tensor]:
+        if not count or count != self.pages[tensor] or (is_clean and self.host_pool.free < count):
             return
+        run = StagedRun(tensor, count, self._copy_rate(count, target, True))
+        if target is Location.HOST:
+            admission = self.buffers.admit(tensor, count, density)
+            if admission is None:
+                return
+            run.ready_at, run.rate = admission.ready_at, slower(run.rate, admission.limit)
         self.idle[tensor] = 0
-        self.moving[tensor] += count
         self.recency.remove(tensor)
-        queue = self.queues.evict_flash if target is Location.FLASH else self.queues.evict_host
-        queue.append(Run(tensor, count, self._copy_rate(count, target, True)))
         self._leaving[tensor] = None
+        if until is not None:
+            self._held[tensor] = until
+        if is_clean:
+            self.free += count
+            self.host_pool.take(count)
+            self.host[tensor] = count
+        else:
+            self.moving[tensor] += count
+            queues = self.queues
+            (queues.evict_flash if target is Location.FLASH else queues.evict_host).append(run)
+
+    def arriving(self) -> frozenset[int]:
+        """Return the tensors that wait for space to come in, or are on their way in."""
+        return super().arriving().union(self.waiting)
+
+    def drop_compression(self) -> None:
+        """Leave tensors in host memory as they are whose compression has not begun."""
+        self.buffers.drop_waiting()
+
+    def end_kernel(self, kernel: int) -> None:
+        """Let go of what was held for a kernel that has ended, and take the space back of what has left."""
+        for tensor in [tensor for tensor, until in self._held.items() if until <= kernel]:
+            del self._held[tensor]
+        self._take_back()
+        self.settle()
 
     def withdraw_requests(self, but_for: Container[int]) -> None:
         """Forget who waits for space, except some."""
@@ -124,16 +199,39 @@ class ContiguousMemory(GpuMemory):
         pool.take(count)
         counts[tensor] += count
 
+    def arrive(self, tensor: int, count: int, source: Location) -> None:
+        """Add pages that came from elsewhere; when all have, the host's buffer is not needed any more."""
+        super().arrive(tensor, count, source)
+        if source is Location.HOST and not self.moving[tensor]:
+            self.buffers.release(tensor)
+
     def settle(self) -> None:
         """Take back the space of what has left, then give space to those who wait for it."""
-        for tensor in [tensor for tensor in self._leaving if not self.moving[tensor]]:
-            del self._leaving[tensor]
+        for tensor in self._leaving:
+            if not self.moving[tensor] and tensor not in self._stored:
+                self._stored.add(tensor)
+                if self.host[tensor] == self.pages[tensor]:
+                    self.buffers.stored(tensor)
+                else:
+                    self.buffers.release(tensor)
+        if not self._returns_between_kernels:
+            self._take_back()
+        while self.waiting and self._allocate(self.waiting[0]):
+            self._fill(self.waiting.popleft())
+
+    def _take_back(self) -> None:
+        gone = [tensor for tensor in self._leaving if not self.moving[tensor] and tensor not in self._held]
+        for tensor in gone:
+            self._stay(tensor)
             self.space.release(tensor)
             if tensor in self._condemned:
                 self._condemned.remove(tensor)
                 super().discard(tensor)
-        while self.waiting and self._allocate(self.waiting[0]):
-            self._fill(self.waiting.popleft())
+
+    def _stay(self, tensor: int) -> None:
+        """Note that a tensor is not leaving, or has left."""
+        del self._leaving[tensor]
+        self._stored.discard(tensor)
 
     def _allocate(self, tensor: int) -> bool:
         rule = self._rules[tensor]
@@ -150,7 +248,10 @@ class ContiguousMemory(GpuMemory):
             if count:
                 counts[tensor] = 0
                 self.moving[tensor] += count
-                queue.append(Run(tensor, count, self._copy_rate(count, place, False)))
+                run: Run = Run(tensor, count, self._copy_rate(count, place, False))
+                if place is Location.HOST:
+                    run = self.buffers.fetch(tensor, count, run.rate)
+                queue.append(run)
         count = self.absent[tensor]
         if count:
             self.absent[tensor] = 0
@@ -164,6 +265,7 @@ class ContiguousMemory(GpuMemory):
             self._condemned.add(tensor)
             return
         super().discard(tensor)
+        self.buffers.release(tensor)
         self.space.release(tensor)
 
     def cancel(self, tensor: int) -> None:
@@ -171,13 +273,19 @@ class ContiguousMemory(GpuMemory):
         if tensor in self.waiting:
             self.waiting.remove(tensor)
         if tensor not in self._leaving or self._recalls:
+            self._held.pop(tensor, None)
             super().cancel(tensor)
+            if tensor in self._leaving:
+                self.cancel_eviction(tensor)
 
     def cancel_eviction(self, tensor: int) -> None:
-        """Keep a tensor that was to be evicted: until all of it is copied, all of it is still here."""
-        if tensor not in self._leaving:
+        """Keep a tensor that was to be evicted: until all of it is copied, all of it is still here.
+
+        One that is held stays usable as it leaves, and goes on leaving.
+        """
+        if tensor not in self._leaving or tensor in self._held:
             return
-        del self._leaving[tensor]
+        self._stay(tensor)
         super().cancel_eviction(tensor)
         copied = self.host[tensor] + self.flash[tensor]
         self.host_pool.free += self.host[tensor]
@@ -185,7 +293,8 @@ class ContiguousMemory(GpuMemory):
         self.host[tensor] = self.flash[tensor] = 0
         if copied:
             self.free -= copied
-            self.arrive(tensor, copied, Location.NONE)
+            super().arrive(tensor, copied, Location.NONE)
+        self.buffers.release(tensor)
 
     def check(self) -> None:
         """Check that exactly the tensors with contents here, or on their way, have their blocks.
@@ -196,7 +305,8 @@ class ContiguousMemory(GpuMemory):
         blocks = self.space.blocks
         for tensor, pages in enumerate(self.pages):
             block = blocks.get(tensor)
-            if (block is not None) != bool(self.idle[tensor] or self.moving[tensor]):
+            has_block = bool(self.idle[tensor] or self.moving[tensor] or tensor in self._leaving)
+            if (block is not None) != has_block:
                 raise InvariantError(f"tensor {tensor}: its pages and its block of GPU memory disagree")
-            if block is not None and block.pages != pages:
+            if block is not None and block.pages < pages:
                 raise InvariantError(f"tensor {tensor}: a block of {block.pages} for {pages} pages")

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from g10sim.config.behaviour import BehaviourSpec
 from g10sim.config.system import SystemSpec
+from g10sim.errors import InvariantError
 from g10sim.hardware.faults import demand_rate
-from g10sim.hardware.fluid import FluidTransfers
+from g10sim.hardware.fluid import FluidTransfers, _Flow, _Site
+from g10sim.hardware.host_buffers import HostBuffers, HostMemory, StagedRun
 from g10sim.hardware.links import Link, Topology
 from g10sim.hardware.memory import Pool
+from g10sim.hardware.recency import Run
 from g10sim.hardware.transfers import Observer
 from g10sim.records import Location
 
@@ -16,7 +19,8 @@ class DirectTransfers(FluidTransfers):
     """Copies flow like pages, one at a time per direction and other end; each waits for the SSD once.
 
     A copy needs no handling of page faults, and its space is new memory of an allocator's pool, which
-    needs no mapping.
+    needs no mapping. Copies to and from host memory wait for their buffers there to be pinned or expanded;
+    one that waits holds up those behind it.
     """
 
     def __init__(
@@ -32,6 +36,55 @@ class DirectTransfers(FluidTransfers):
         topology = Topology(system) if behaviour.copy_host_path == "shared" else _SplitTopology(system)
         super().__init__(system, host, flash, observer, topology)
         self._copy_latency = system.ssd.latency if behaviour.copy_latency == "ssd" else 0
+        self._host_memory = HostMemory(system.host, system.gpu.clock)
+        self._buffers: dict[int, HostBuffers] = {}
+
+    def host_buffers(self, job: int, *, keeps: bool) -> HostBuffers:
+        """Return the buffers in host memory of a job; ``keeps``: for the whole run."""
+        self._buffers[job] = HostBuffers(self._host_memory, self._page_bytes, keeps=keeps)
+        return self._buffers[job]
+
+    def detach(self, job: int) -> None:
+        """Stop serving a job that has ended, and give up its buffers."""
+        super().detach(job)
+        if job in self._buffers:
+            self._buffers.pop(job).close()
+
+    def advance(self, now: int) -> None:
+        """Move everything that moves up to the cycle ``now``."""
+        super().advance(now)
+        self._host_memory.advance(now)
+
+    def _move(self, flows: list[_Flow], cycles: int) -> None:
+        super()._move(flows, cycles)
+        self._host_memory.advance(self._now)
+
+    def _site_flows(self, site: _Site) -> list[_Flow]:
+        """Return the copies of one job that move now; all of them are needed sooner or later."""
+        return [flow for flow in super()._site_flows(site) if self._is_ready(flow.run)]
+
+    def _is_ready(self, run: Run) -> bool:
+        return not isinstance(run, StagedRun) or run.is_ready(self._now)
+
+    def _cycles_to_change(self, flows: list[_Flow]) -> int | None:
+        """Cycles until a copy ends, or one that waits for the host may begin."""
+        soonest = super()._cycles_to_change(flows)
+        for site in self._sites.values():
+            queues = site.memory.queues
+            for queue in (queues.evict_host, queues.prefetch_host):
+                if queue and not self._is_ready(queue[0]):
+                    cycles = self._ready_at(queue[0]) - self._now
+                    soonest = cycles if soonest is None else min(soonest, cycles)
+        return soonest
+
+    def _ready_at(self, run: Run) -> int:
+        """Cycle at which a waiting copy may begin, or at which the host's workers are a step further."""
+        if isinstance(run, StagedRun) and run.ready_at is not None:
+            return run.ready_at
+        step = self._host_memory.workers.next_event
+        if step is None:
+            raise InvariantError(f"a copy of tensor {run.tensor} waits for the host, which does nothing")
+        return step
 
     def copy_rate(self, gpu: int, pages: int, place: Location, *, leaves: bool) -> int:
         """Fastest rate of a copy in bytes/second: its own path's, after the SSD's latency has passed."""

@@ -162,10 +162,10 @@ class FluidTransfers:
         """Move everything that moves up to the cycle ``now``."""
         while self._now < now:
             flows = self._current()
-            if not flows:
+            left = self._cycles_to_change(flows)
+            if not flows and left is None:
                 self._now = now
                 return
-            left = self._cycles_to_change(flows)
             if left is not None and self._now + left <= now:
                 self._move(flows, left)
                 for site in self._sites.values():

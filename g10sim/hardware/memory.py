@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Container, Sequence
+from typing import ClassVar
 
 from g10sim.errors import CapacityError
 from g10sim.hardware.recency import Recency, Run
@@ -108,8 +109,11 @@ class GpuMemory:
     Per tensor ``absent + host + flash + idle + moving`` is its number of pages: without contents, in
     host memory, on flash, on the GPU, and in transfer (in a queue, wherever they lie). ``free`` counts
     the GPU's empty pages. ``needed`` is the running (or waiting) kernel's working set; it also waits for the
-    evictions of tensors that are ``awaited``.
+    evictions of tensors that are ``awaited``, and for the arrival of ``awaited_arrivals``.
     """
+
+    moves_whole_tensors: ClassVar[bool] = False
+    """Whether a tensor is on the GPU as a whole or not at all."""
 
     def __init__(
         self, pages: Sequence[int], capacity_pages: int, page_bytes: int, host: Pool, flash: Pool
@@ -131,6 +135,7 @@ class GpuMemory:
         self.needed: frozenset[int] = frozenset()
         self.protected: Container[int] = frozenset()
         self.awaited: frozenset[int] = frozenset()
+        self.awaited_arrivals: frozenset[int] = frozenset()
         self.peak_used = 0
 
     @property
@@ -142,6 +147,16 @@ class GpuMemory:
     def used(self) -> int:
         """GPU pages that this job uses."""
         return self.filled
+
+    @property
+    def held(self) -> Container[int]:
+        """Tensors on their way out that kernels may still read; there are none where pages move."""
+        return ()
+
+    @property
+    def awaits(self) -> bool:
+        """Whether the next kernel is to wait for transfers other than of its own data."""
+        return bool(self.awaited or self.awaited_arrivals)
 
     @property
     def largest_hole_pages(self) -> int:
@@ -156,8 +171,57 @@ class GpuMemory:
     def take_over(self, other: GpuMemory, count: int) -> None:
         """Note that pages of this job now fill the room of pages that have left another's memory."""
 
+    def arriving(self) -> frozenset[int]:
+        """Return the tensors that wait to come in, or are on their way in."""
+        queues = self.queues
+        waiting = (queues.prefetch_flash, queues.prefetch_host, queues.prefetch_absent)
+        return frozenset(run.tensor for queue in waiting for run in queue)
+
+    @property
+    def has_joined(self) -> bool:
+        """Whether nothing that the next kernel is to wait for is under way."""
+        if self.awaited and self.awaited & self.evicting():
+            return False
+        return not (self.awaited_arrivals and self.awaited_arrivals & self.arriving())
+
+    def await_transfers(self, tensors: frozenset[int] | None, *, evictions: bool, prefetches: bool) -> None:
+        """Let the next kernel wait for what is under way of these tensors (None: of all)."""
+        if evictions:
+            evicting = self.evicting()
+            self.awaited |= evicting if tensors is None else evicting & tensors
+        if prefetches:
+            arriving = self.arriving()
+            self.awaited_arrivals |= arriving if tensors is None else arriving & tensors
+
+    def copy_out(
+        self,
+        tensor: int,
+        target: Location,
+        *,
+        until: int | None = None,
+        density: float | None = None,
+        is_clean: bool = False,
+    ) -> None:
+        """Queue a tensor to leave; beyond that, only whole tensors can be read, compressed or clean."""
+        self.request_eviction(tensor, target)
+
+    def drop_compression(self) -> None:
+        """Leave tensors as they are whose compression has not begun; pages are never compressed."""
+
+    def forget_awaited(self) -> None:
+        """Let the next kernel wait for nothing but its data."""
+        self.awaited = self.awaited_arrivals = frozenset()
+
+    def is_usable(self, tensor: int) -> bool:
+        """Whether a kernel may use a tensor: all of it is here."""
+        return self.idle[tensor] == self.pages[tensor]
+
     def settle(self) -> None:
         """Use room that transfers have made; where any page will do, they use it themselves."""
+
+    def restart_peaks(self) -> None:
+        """Begin to look for the largest number of pages in use anew."""
+        self.peak_used = self.used
 
     def note_peak(self) -> None:
         """Remember the largest number of GPU pages in use."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from g10sim.errors import InvariantError
@@ -53,11 +53,11 @@ class Holes:
 
     @property
     def last(self) -> Block | None:
-        """The hole of the highest address."""
+        """Hole of the highest address."""
         return Block(self._starts[-1], self._sizes[-1]) if self._starts else None
 
     def smallest(self, pages: int) -> Block | None:
-        """Smallest hole of at least so many pages, of equal ones that of the lowest address."""
+        """Return the smallest hole of at least so many pages, of equal ones that of the lowest address."""
         place = bisect_left(self._by_size, (pages, -1))
         if place == len(self._by_size):
             return None
@@ -65,7 +65,7 @@ class Holes:
         return Block(start, size)
 
     def around(self, start: int) -> Block | None:
-        """The hole that contains a page."""
+        """Return the hole that contains a page."""
         place = bisect_right(self._starts, start) - 1
         if place < 0 or start >= self._starts[place] + self._sizes[place]:
             return None
@@ -171,17 +171,33 @@ def worst_fit(holes: Holes, pages: int) -> int | None:
 def last_hole_right(holes: Holes, pages: int) -> int | None:
     """Place a block at the end of the hole of the highest address; no other hole is tried.
 
-    The rule of vDNN++ for tensors that stay (public code of Shriram et al., IPDPS 2019, ALLOC_NON_OFFLOAD_RIGHT).
+    The rule of vDNN++ (Shriram et al., IPDPS 2019; public code, ALLOC_NON_OFFLOAD_RIGHT) for what stays.
     """
     hole = holes.last
     return None if hole is None or hole.pages < pages else hole.end - pages
 
 
-def fixed(start: int) -> FitRule:
-    """Return the rule that places a block at one address, whenever that is free."""
+class PlannedAddresses:
+    """A rule with an address for each time that a tensor gets a block, in turn, over and over.
 
-    def rule(holes: Holes, pages: int) -> int | None:
+    Where these pages are not all free, ``fallback`` decides (None: wait until they are).
+    """
+
+    def __init__(self, starts: Sequence[int], fallback: FitRule | None) -> None:
+        self._starts, self._fallback = tuple(starts), fallback
+        self._next = 0
+
+    def __call__(self, holes: Holes, pages: int) -> int | None:
+        """Choose the next planned address, or what the fallback chooses."""
+        start = self._starts[self._next]
         hole = holes.around(start)
-        return None if hole is None or hole.end < start + pages else start
+        chosen: int | None = start
+        if hole is None or hole.end < start + pages:
+            chosen = None if self._fallback is None else self._fallback(holes, pages)
+        if chosen is not None:
+            self._next = (self._next + 1) % len(self._starts)
+        return chosen
 
-    return rule
+    def restart(self) -> None:
+        """Begin with the first address again."""
+        self._next = 0

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Protocol
 
+from g10sim.config.allocator import CachingPoolSpec
 from g10sim.config.behaviour import BehaviourSpec
 from g10sim.config.system import SystemSpec
 from g10sim.policies.plan import MigrationPlan
@@ -26,10 +27,19 @@ class Prefetch:
 
 @dataclass(frozen=True, slots=True)
 class Evict:
-    """Move a tensor's pages off the GPU, to HOST or FLASH."""
+    """Move a tensor's pages off the GPU, to HOST or FLASH.
+
+    The rest is for contiguous memory only. With ``until`` the kernels up to that one may still read the
+    tensor while it is copied; its space is given back when it has been copied and that kernel has ended.
+    With a ``density`` (share of its elements that are not zero) it is compressed in host memory. A
+    ``is_clean`` tensor is in host memory already and is not copied.
+    """
 
     tensor: int
     target: Location = Location.HOST
+    until: int | None = None
+    density: float | None = None
+    is_clean: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,25 +58,53 @@ class Protect:
 
 @dataclass(frozen=True, slots=True)
 class Synchronize:
-    """Let the next kernel wait until the evictions of these tensors are done, or (None) all under way."""
+    """Wait for transfers under way of these tensors, or (None) of all: evictions, prefetches, or both.
+
+    Asked for when a kernel is about to start, that kernel waits; asked for when a kernel has ended, its end
+    waits, and the next one starts after it.
+    """
 
     tensors: frozenset[int] | None = None
+    evictions: bool = True
+    prefetches: bool = False
 
 
-Action = Prefetch | Evict | Free | Protect | Synchronize
+@dataclass(frozen=True, slots=True)
+class DropCompression:
+    """Leave tensors in host memory as they are whose compression has not begun."""
+
+
+Action = Prefetch | Evict | Free | Protect | Synchronize | DropCompression
 
 
 class Place(Enum):
     """Where a tensor's block goes in contiguous GPU memory.
 
-    LEFT and RIGHT: first fit from the lowest or from the highest address. BUFFER: in scratch space that
-    all kernels share, as large as the largest such tensor. NOWHERE: it needs no memory.
+    LEFT and RIGHT: first fit from the lowest or from the highest address. BEST: in the smallest hole that
+    is large enough; WORST: in the largest. LAST: at the high end of the last hole, and nowhere else.
+    BUFFER: in scratch space that all kernels share, as large as the largest such tensor. NOWHERE: it needs
+    no memory.
     """
 
     LEFT = "left"
     RIGHT = "right"
+    BEST = "best"
+    WORST = "worst"
+    LAST = "last"
     BUFFER = "buffer"
     NOWHERE = "nowhere"
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedPlace:
+    """Addresses in contiguous GPU memory, in bytes, multiples of the page size.
+
+    The i-th time in an iteration that the tensor gets a block, it goes to the i-th address, after the last
+    to the first again. Where those pages are not free, ``fallback`` decides; None: it waits until they are.
+    """
+
+    addresses_bytes: tuple[int, ...]
+    fallback: Place | None = Place.RIGHT
 
 
 class PolicyView(Protocol):
@@ -189,8 +227,33 @@ class Policy:
     """Whether any free pages will do (unified memory), or whole tensors move and need consecutive pages."""
     published_memory_factor: ClassVar[int] = 1
     """How much more GPU memory the published simulator gives this design (``compat.copy_memory``)."""
+    keeps_host_buffers: bool = False
+    """Whether a tensor's buffer in host memory stays pinned for the whole run once it was used."""
+    caching_pool: CachingPoolSpec | None = None
+    """Chunks from which contiguous memory is handed out; None: the whole memory is one."""
+    returns_space: Literal["at_once", "between_kernels"] = "at_once"
+    """When contiguous memory takes back the space of what has been evicted."""
     reference_plan: ClassVar[str | None] = None
     """File name of the plan that the published simulator writes for this design."""
+
+    @property
+    def note(self) -> str:
+        """What the results should say about this instance, such as what it chose; usually nothing."""
+        return ""
+
+    def settle(self, can_run: Callable[[Policy], bool]) -> Policy:
+        """Choose among several designs before time starts; by default there is only this one.
+
+        ``can_run`` tells whether the machine can run one iteration of the workload under a policy.
+        """
+        return self
+
+    def choose_kernels(self, trace: Trace, system: SystemSpec) -> Trace:
+        """Return the trace with other algorithms for its kernels: other durations and scratch space.
+
+        Its kernels stay the same in number and order. Results compare with the durations of ``trace``.
+        """
+        return trace
 
     def plan(
         self, workload: Workload, system: SystemSpec, behaviour: BehaviourSpec
@@ -221,7 +284,9 @@ class Policy:
         """
         return ()
 
-    def places(self, job: Job, plan: MigrationPlan | None, behaviour: BehaviourSpec) -> Sequence[Place]:
+    def places(
+        self, job: Job, plan: MigrationPlan | None, behaviour: BehaviourSpec
+    ) -> Sequence[Place | PlannedPlace]:
         """Return where every tensor's block goes; asked with contiguous placement only."""
         return (Place.LEFT,) * len(job.trace.tensors)
 

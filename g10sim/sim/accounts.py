@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from g10sim.hardware.memory import GpuMemory
 from g10sim.records import StallReason
 
@@ -24,8 +26,8 @@ def reason_for_waiting(memory: GpuMemory) -> StallReason:
 class WaitLog:
     """Waiting of one kernel as (reason, cycles), in order of time."""
 
-    def __init__(self) -> None:
-        self._spans: list[tuple[StallReason, int]] = []
+    def __init__(self, spans: Iterable[tuple[StallReason, int]] = ()) -> None:
+        self._spans = list(spans)
 
     def add(self, reason: StallReason, cycles: int) -> None:
         """Append waiting time."""

@@ -36,7 +36,7 @@ class Checker:
         _require(memory.host_pool.free >= 0, f"{where}: host memory is over its capacity")
         _require(memory.flash_pool.free >= 0, f"{where}: flash is over its capacity")
         if not self._streams:
-            missing = [t for t in kernel.tensors if t in memory.needed and memory.idle[t] != memory.pages[t]]
+            missing = [t for t in kernel.tensors if t in memory.needed and not memory.is_usable(t)]
             _require(not missing, f"{where}: computes without tensors {missing[:5]}")
 
     def kernel_ended(self, record: KernelRecord) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Generator, Iterable
 from dataclasses import replace
+from itertools import islice
 from typing import Any
 
 from simpy.events import Event
@@ -11,22 +12,39 @@ from simpy.events import Event
 from g10sim.config.behaviour import BehaviourSpec
 from g10sim.config.system import SystemSpec
 from g10sim.errors import PolicyError, UnsupportedError
+from g10sim.hardware.allocators.caching import CachingPool
+from g10sim.hardware.allocators.interface import Allocator
+from g10sim.hardware.allocators.space import ContiguousSpace
 from g10sim.hardware.contiguous import ContiguousMemory
 from g10sim.hardware.direct import DirectTransfers
 from g10sim.hardware.memory import Pool
-from g10sim.hardware.placement import FitRule, first_fit_left, first_fit_right
-from g10sim.policies.base import Place, Policy
+from g10sim.hardware.placement import (
+    FitRule,
+    PlannedAddresses,
+    best_fit,
+    first_fit_left,
+    first_fit_right,
+    last_hole_right,
+    worst_fit,
+)
+from g10sim.policies.base import Place, PlannedPlace, Policy
 from g10sim.policies.plan import MigrationPlan, PlannedMove
 from g10sim.records import Location, StallReason
 from g10sim.sim.accounts import WaitLog
 from g10sim.sim.executor import JobRun, released_after
 from g10sim.sim.ledger import Execution
 from g10sim.sim.machine import Machine
-from g10sim.trace.model import Kernel, Trace
+from g10sim.trace.model import Kernel, Tensor, Trace
 from g10sim.trace.workload import Job
 from g10sim.units import format_bytes
 
-_RULES: dict[Place, FitRule] = {Place.LEFT: first_fit_left, Place.RIGHT: first_fit_right}
+_RULES: dict[Place, FitRule] = {
+    Place.LEFT: first_fit_left,
+    Place.RIGHT: first_fit_right,
+    Place.BEST: best_fit,
+    Place.WORST: worst_fit,
+    Place.LAST: last_hole_right,
+}
 _SHOWN_HOLDERS = 4
 
 
@@ -36,6 +54,7 @@ def simulated_job(job: Job, behaviour: BehaviourSpec) -> Job:
 
 
 def contiguous_memory(
+    number: int,
     job: Job,
     plan: MigrationPlan | None,
     policy: Policy,
@@ -46,8 +65,8 @@ def contiguous_memory(
 ) -> ContiguousMemory:
     """Return a job's GPU memory with its persistent tensors in it, those on flash that find no room.
 
-    ``pools`` are host memory and flash. Raises PolicyError when the policy places too few tensors,
-    UnsupportedError when scratch space does not fit.
+    ``pools`` are host memory and flash. Raises PolicyError when the policy places too few tensors or at
+    impossible addresses, UnsupportedError when scratch space does not fit.
     """
     trace, page = job.trace, system.gpu.page_size
     places = policy.places(job, plan, behaviour)
@@ -58,14 +77,19 @@ def contiguous_memory(
         )
     pages = [-(-tensor.size_bytes // page) for tensor in trace.tensors]
     factor = policy.published_memory_factor if behaviour.copy_memory == "published" else 1
+    space = _space(policy, system.gpu.memory // page * factor, page)
     memory = ContiguousMemory(
         pages,
-        system.gpu.memory // page * factor,
         page,
         *pools,
-        rules=[_RULES.get(place) for place in places],
+        space=space,
+        rules=[
+            _rule(place, policy, tensor, page) for place, tensor in zip(places, trace.tensors, strict=True)
+        ],
         copy_rate=lambda count, place, leaves: transfers.copy_rate(job.gpu, count, place, leaves=leaves),
         recalls=behaviour.running_tensors == "pinned",
+        buffers=transfers.host_buffers(number, keeps=policy.keeps_host_buffers),
+        returns_between_kernels=policy.returns_space == "between_kernels",
     )
     for tensor in trace.tensors:
         if tensor.persistent:
@@ -77,6 +101,27 @@ def contiguous_memory(
             f"persistent tensors of '{trace.model}'"
         )
     return memory
+
+
+def _space(policy: Policy, capacity_pages: int, page_bytes: int) -> Allocator:
+    if policy.caching_pool is None:
+        return ContiguousSpace(capacity_pages)
+    return CachingPool(capacity_pages, page_bytes, policy.caching_pool)
+
+
+def _rule(place: Place | PlannedPlace, policy: Policy, tensor: Tensor, page_bytes: int) -> FitRule | None:
+    if isinstance(place, Place):
+        return _RULES.get(place)
+    addresses = place.addresses_bytes
+    wrong = [address for address in addresses if address < 0 or address % page_bytes]
+    if wrong or not addresses or policy.caching_pool is not None:
+        found = f"address {wrong[0]}" if wrong else f"{len(addresses)} planned addresses"
+        raise PolicyError(
+            f"policy '{policy.name}': places puts tensor '{tensor.name}' at {found}; allowed: one or more "
+            f"multiples of the page size, {page_bytes}, without a caching pool"
+        )
+    fallback = None if place.fallback is None else _RULES.get(place.fallback)
+    return PlannedAddresses([address // page_bytes for address in addresses], fallback)
 
 
 class ContiguousRun(JobRun):
@@ -124,11 +169,11 @@ class ContiguousRun(JobRun):
 
     def _finish(self, kernel: Kernel) -> None:
         self._migrator.release(self._dying[kernel.id])
-        self._memory.settle()
+        self._memory.end_kernel(kernel.id)
         self._react_at_end(kernel)
 
     def _is_resident(self) -> bool:
-        return not self._memory.awaited and self._has_arrived()
+        return not self._memory.awaits and self._has_arrived()
 
     def _has_arrived(self) -> bool:
         return all(map(self._memory.is_usable, self._memory.needed))
@@ -136,7 +181,7 @@ class ContiguousRun(JobRun):
     def _fetch(self, execution: Execution, waits: WaitLog) -> Generator[Event, Any, None]:
         """Ask for what is missing, and again for what leaves meanwhile, until all is there."""
         machine, tensors = self._machine, self._tensors[execution.kernel.id]
-        if self._memory.awaited:
+        if self._memory.awaits:
             yield from self._synchronize(waits)
         self._demanded.clear()
         self._demand(tensors)
@@ -195,21 +240,32 @@ class ContiguousRun(JobRun):
         return self._machine.now + execution.duration
 
     def _describe_wait(self) -> UnsupportedError:
-        """Say who waits for space for ever, and what holds the memory."""
+        """Say who waits for ever: for space, and what holds it, or for copies that find no room."""
         memory, trace, page = self._memory, self.job.trace, self._memory.page_bytes
         kernel = trace.kernels[self._view.kernel]
-        first = trace.tensors[memory.waiting[0]] if memory.waiting else trace.tensors[kernel.tensors[0]]
-        blocks = sorted(memory.space.blocks.items(), key=lambda item: -item[1].pages)
-        names = (("scratch space" if i < 0 else trace.tensors[i].name) for i, _ in blocks[:_SHOWN_HOLDERS])
-        holders = [
-            f"{name} {format_bytes(block.pages * page)}"
-            for name, (_, block) in zip(names, blocks, strict=False)
-        ]
-        others = f" and {len(blocks) - len(holders)} more" if len(blocks) > len(holders) else ""
+        where = f"policy '{self._policy.name}', kernel {kernel.id} ({kernel.name}) of '{trace.model}'"
+        if not memory.waiting:
+            host, flash = (pool.free * page for pool in (memory.host_pool, memory.flash_pool))
+            return UnsupportedError(
+                f"{where}: waits for copies that cannot go on; host memory has {format_bytes(host)} free, "
+                f"the SSD {format_bytes(flash)}"
+            )
+        first = trace.tensors[memory.waiting[0]]
         return UnsupportedError(
-            f"policy '{self._policy.name}', kernel {kernel.id} ({kernel.name}) of '{trace.model}': tensor "
-            f"'{first.name}' needs {format_bytes(memory.pages[first.id] * page)} of consecutive GPU memory; "
-            f"the largest hole has {format_bytes(memory.largest_hole_pages * page)}, "
+            f"{where}: tensor '{first.name}' needs {format_bytes(memory.pages[first.id] * page)} of "
+            f"consecutive GPU memory; the largest hole has {format_bytes(memory.largest_hole_pages * page)}, "
             f"{format_bytes(memory.space.free_pages * page)} are free, and nothing under way frees more "
-            f"(held by {', '.join(holders)}{others})"
+            f"(held by {self._holders()})"
         )
+
+    def _holders(self) -> str:
+        """Name the largest blocks of memory and how many more there are."""
+        tensors, page = self.job.trace.tensors, self._memory.page_bytes
+        blocks = sorted(self._memory.space.blocks.items(), key=lambda item: -item[1].pages)
+        names = ("scratch space" if owner < 0 else tensors[owner].name for owner, _ in blocks)
+        shown = [
+            f"{name} {format_bytes(block.pages * page)}"
+            for name, (_, block) in islice(zip(names, blocks, strict=True), _SHOWN_HOLDERS)
+        ]
+        more = f" and {len(blocks) - len(shown)} more" if len(blocks) > len(shown) else ""
+        return ", ".join(shown) + more

@@ -126,7 +126,7 @@ class _Simulation:
             return JobRun(number, job, executed, self._memory(job), policy, plan, machine)
         pools = self._host, self._flash
         job = simulated_job(job, self._behaviour)
-        memory = contiguous_memory(job, plan, policy, self._system, self._behaviour, transfers, pools)
+        memory = contiguous_memory(number, job, plan, policy, self._system, self._behaviour, transfers, pools)
         return ContiguousRun(number, job, executed, memory, policy, plan, machine)
 
     def _transfers(self, behaviour: BehaviourSpec, observer: Observer | None) -> Transfers:

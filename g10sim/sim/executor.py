@@ -76,6 +76,7 @@ class JobRun:
         clock = machine.system.gpu.clock
         self._durations = [executed.duration_cycles(kernel, clock) for kernel in executed.kernels]
         self._measured = list(self._durations)
+        self.ideal_cycles = sum(self._durations)
         self._tensors = [kernel.tensors for kernel in trace.kernels]
         self._needed = [frozenset(tensors) for tensors in self._tensors]
         releases = behaviour.dead_tensors == "released" and not policy.unlimited_memory
@@ -131,7 +132,7 @@ class JobRun:
             yield from self._reserve(kernel, waits)
             self._begin(iteration, kernel, moves)
             yield from self._execute(iteration, kernel, start, waits)
-        self._ledger.close_iteration(iteration, self._machine.now, sum(self._durations))
+        self._ledger.close_iteration(iteration, self._machine.now, self.ideal_cycles)
 
     def _replan(self, iteration: int) -> None:
         """Let the policy replace the plan between iterations."""
@@ -206,13 +207,23 @@ class JobRun:
         stall = machine.now - start - duration
         if stall:
             execution.stalls = waits.charge(stall, dominant_reason(execution.inputs, execution.outputs))
+        execution.busy_at_end = self._transfers.busy_cycles(self._number)
         self._finish(kernel)
         self._transfers.changed()
+        if self._memory.awaits:
+            yield from self._join(execution)
         busy = self._transfers.busy_cycles(self._number)
         self._ledger.close_kernel(execution, machine.now, busy)
         if self._gpu.working_sets is not None:
             self._memory.needed = frozenset()
             self._gpu.working_sets.release(self._working_set_pages(kernel))
+
+    def _join(self, execution: Execution) -> Generator[Event, Any, None]:
+        """Let a kernel that has computed end only after the transfers that the policy wants done."""
+        since, waits = self._machine.now, WaitLog(execution.stalls)
+        yield from self._synchronize(waits)
+        stall = sum(cycles for _, cycles in execution.stalls) + self._machine.now - since
+        execution.stalls = waits.charge(stall, StallReason.SYNCHRONIZATION)
 
     def _compute(self, cycles: int) -> Event:
         """Return an event that happens when the GPU has computed for so many cycles of this job's."""
@@ -245,7 +256,7 @@ class JobRun:
 
     def _is_resident(self) -> bool:
         memory = self._memory
-        if memory.queues.faulting or memory.awaited:
+        if memory.queues.faulting or memory.awaits:
             return False
         return all(memory.idle[tensor] == memory.pages[tensor] for tensor in memory.needed)
 
@@ -256,7 +267,7 @@ class JobRun:
     def _fetch(self, execution: Execution, waits: WaitLog) -> Generator[Event, Any, None]:
         """Demand what is missing and wait until it is there."""
         machine, memory = self._machine, self._memory
-        if memory.awaited:
+        if memory.awaits:
             yield from self._synchronize(waits)
         for tensor in self._tensors[execution.kernel.id]:
             self._transfers.demand(self._number, tensor)
@@ -275,13 +286,14 @@ class JobRun:
             self._restart_victims()
 
     def _synchronize(self, waits: WaitLog) -> Generator[Event, Any, None]:
-        """Wait for the evictions that the policy wants done."""
+        """Wait for the evictions and prefetches that the policy wants done."""
         machine, memory = self._machine, self._memory
         self._transfers.changed()
         since = machine.now
-        yield machine.clockwork.wait(lambda: not memory.awaited & memory.evicting(), self._describe_wait)
+        if not memory.has_joined:
+            yield machine.clockwork.wait(lambda: memory.has_joined, self._describe_wait)
         waits.add(StallReason.SYNCHRONIZATION, machine.now - since)
-        memory.awaited = frozenset()
+        memory.forget_awaited()
 
     def _reason(self) -> StallReason:
         return self._transfers.bottleneck(self._number) or reason_for_waiting(self._memory)

@@ -25,6 +25,7 @@ class Execution:
     outputs: FaultCount
     busy_at_start: int
     busy_at_compute: int = 0
+    busy_at_end: int = 0
     stalls: tuple[tuple[StallReason, int], ...] = ()
 
     @property
@@ -53,7 +54,7 @@ class Ledger:
     def open_iteration(self, now: int) -> None:
         """Start the books of an iteration."""
         memory = self._memory
-        memory.peak_used = memory.used
+        memory.restart_peaks()
         memory.host_pool.watch(self._job)
         self._start, self._before = now, memory.traffic.snapshot()
         self._compute = self._overlap = self._in_flight = 0
@@ -64,7 +65,7 @@ class Ledger:
         in_flight = busy - execution.busy_at_start
         stalled = now - execution.start - execution.duration
         if self._overlap_is_computing:
-            overlap = min(execution.duration, busy - execution.busy_at_compute)
+            overlap = min(execution.duration, execution.busy_at_end - execution.busy_at_compute)
         else:
             overlap = max(0, in_flight - stalled)
         self._compute += execution.duration

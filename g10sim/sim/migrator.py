@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
 
 from g10sim.config.behaviour import BehaviourSpec
 from g10sim.errors import PlanError, PolicyError
 from g10sim.hardware.memory import GpuMemory
-from g10sim.policies.base import Action, Evict, Free, Policy, Prefetch, Protect, Synchronize
+from g10sim.policies.base import Action, DropCompression, Evict, Free, Policy, Prefetch, Protect, Synchronize
 from g10sim.policies.plan import MigrationPlan, PlannedMove
 from g10sim.records import Location
 from g10sim.trace.model import Trace
@@ -38,7 +39,7 @@ class Migrator:
 
     def __init__(self, trace: Trace, memory: GpuMemory, policy: Policy, behaviour: BehaviourSpec) -> None:
         self._trace, self._memory, self._policy = trace, memory, policy.name
-        self._births, self._deaths = trace.births, trace.deaths
+        self._births, self._deaths, self._uses = trace.births, trace.deaths, trace.uses
         self._persistent = tuple(tensor.persistent for tensor in trace.tensors)
         self._pinned = behaviour.running_tensors == "pinned"
 
@@ -65,17 +66,20 @@ class Migrator:
                 self._memory.protected = frozenset(action.tensors) | running
             elif isinstance(action, Evict):
                 self._known(kernel, action.tensor)
-                self._evict(kernel, action.tensor, action.target)
+                self._perform_eviction(kernel, action)
             elif isinstance(action, Free):
                 self._known(kernel, action.tensor)
                 self._free(kernel, action.tensor)
             elif isinstance(action, Synchronize):
-                evicting = self._memory.evicting()
-                self._memory.awaited |= evicting if action.tensors is None else evicting & action.tensors
+                self._memory.await_transfers(
+                    action.tensors, evictions=action.evictions, prefetches=action.prefetches
+                )
+            elif isinstance(action, DropCompression):
+                self._memory.drop_compression()
             else:
                 raise PolicyError(
                     f"policy '{self._policy}', kernel {kernel}: found action {action!r}; "
-                    "allowed: Prefetch, Evict, Free, Protect, Synchronize"
+                    "allowed: Prefetch, Evict, Free, Protect, Synchronize, DropCompression"
                 )
         return acted
 
@@ -98,6 +102,34 @@ class Migrator:
             f"policy '{self._policy}', kernel {kernel} ({self._trace.kernels[kernel].name}): {what} tensor "
             f"'{name}', which {rule}"
         )
+
+    def _perform_eviction(self, kernel: int, action: Evict) -> None:
+        """Carry out an eviction with whatever was asked for beside it. Raises PolicyError."""
+        tensor, until, memory = action.tensor, action.until, self._memory
+        if until is None and action.density is None and not action.is_clean:
+            self._evict(kernel, tensor, action.target)
+            return
+        if not memory.moves_whole_tensors:
+            raise self._refuse(
+                kernel, tensor, "evicts", "is read, compressed or clean; allowed: with contiguous memory"
+            )
+        if action.target is not Location.HOST:
+            raise self._refuse(kernel, tensor, "evicts", "is read, compressed or clean; allowed: to HOST")
+        if action.density is not None and not 0 <= action.density <= 1:
+            raise self._refuse(kernel, tensor, "compresses", f"has density {action.density}; allowed: 0 to 1")
+        last = -1 if until is None else until
+        if tensor in memory.needed and last < kernel:
+            raise self._refuse(
+                kernel,
+                tensor,
+                "evicts",
+                "the running kernel needs; allowed: until that kernel or a later one",
+            )
+        uses = self._uses[tensor]
+        for use in uses[bisect_left(uses, kernel) : bisect_right(uses, last)]:
+            if tensor in self._trace.kernels[use].outputs:
+                raise self._refuse(kernel, tensor, "copies", f"kernel {use} writes; allowed: read-only ones")
+        memory.copy_out(tensor, action.target, until=until, density=action.density, is_clean=action.is_clean)
 
     def _evict(self, kernel: int, tensor: int, target: Location) -> None:
         if target not in (Location.HOST, Location.FLASH):

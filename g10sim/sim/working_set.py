@@ -35,7 +35,7 @@ def count_faults(kernel: Kernel, memory: GpuMemory) -> tuple[FaultCount, FaultCo
     for count, tensors in ((inputs, kernel.inputs), (outputs, kernel.outputs)):
         for tensor in tensors:
             count.pages += memory.pages[tensor]
-            if tensor not in seen:
+            if tensor not in seen and tensor not in memory.held:
                 seen.add(tensor)
                 count.flash += memory.flash[tensor]
                 count.host += memory.host[tensor]

@@ -11,7 +11,9 @@ from machines import PAGE, FollowPlan, iteration_times, kernel_times, machine, s
 
 from g10sim.config.behaviour import GPG, BehaviourSpec
 from g10sim.errors import ConfigError, InvariantError, PolicyError, UnsupportedError
+from g10sim.hardware.allocators.space import ContiguousSpace
 from g10sim.hardware.contiguous import ContiguousMemory
+from g10sim.hardware.host_buffers import HostBuffers, HostMemory
 from g10sim.hardware.memory import Pool
 from g10sim.hardware.placement import first_fit_left
 from g10sim.policies.base import Evict, Policy, Synchronize
@@ -245,10 +247,11 @@ def test_hooks_that_answer_too_little_are_refused():
 def test_conservation_notices_a_block_without_contents():
     memory = ContiguousMemory(
         [2, 3],
-        10,
         PAGE,
         Pool("host memory", 10, PAGE),
         Pool("the SSD", 10, PAGE),
+        space=ContiguousSpace(10),
+        buffers=HostBuffers(HostMemory(machine().host, 10**9), PAGE, keeps=False),
         rules=[first_fit_left] * 2,
         copy_rate=lambda pages, place, leaves: 1,
         recalls=True,

@@ -127,7 +127,7 @@ def test_freeing_what_will_be_read_is_refused(kernel, tensor, name):
 def test_other_actions_are_refused(action):
     assert refusal(Acts(actions={0: [action]})) == (
         f"policy 'acts', kernel 0: found action {action!r}; allowed: Prefetch, Evict, Free, Protect, "
-        "Synchronize"
+        "Synchronize, DropCompression"
     )
 
 

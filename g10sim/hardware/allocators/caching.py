@@ -125,7 +125,7 @@ class CachingPool:
         return True
 
     def release(self, owner: int) -> None:
-        """Take an owner's block back, if it has one; it joins the free blocks that it touches in its chunk."""
+        """Take an owner's block back, if it has one; it joins the free blocks beside it in its chunk."""
         block = self._blocks.pop(owner, None)
         if block is None:
             return

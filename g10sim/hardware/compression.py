@@ -1,0 +1,84 @@
+"""Workers of the host that compress offloaded tensors and expand them again."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from math import ceil
+
+from g10sim.config.host import CompressionSpec
+
+
+def packed_bytes(size_bytes: int, density: float, spec: CompressionSpec) -> int:
+    """Bytes that a tensor takes when compressed, ``density`` of its elements not being zero.
+
+    A bit for each element, and for each worker as many equal pieces of its share as its packed elements
+    fill (public code of vDNN++, Shriram et al., IPDPS 2019, compression_test).
+    """
+    mask = ceil(size_bytes / (8 * spec.element))
+    filled = min(spec.pieces, ceil(round(density * spec.pieces, 9)))
+    return mask + ceil(size_bytes * filled / spec.pieces)
+
+
+class Work:
+    """One tensor for the workers.
+
+    ``begin`` may refuse (None) or delay the start; ``finish`` is told the end.
+    """
+
+    __slots__ = ("begin", "cycles", "finish", "is_running", "may_be_dropped")
+
+    def __init__(
+        self,
+        cycles: int,
+        begin: Callable[[int], int | None],
+        finish: Callable[[int], None],
+        *,
+        may_be_dropped: bool,
+    ) -> None:
+        self.cycles, self.begin, self.finish = cycles, begin, finish
+        self.may_be_dropped = may_be_dropped
+        self.is_running = False
+
+
+class Workers:
+    """All workers together serve one tensor at a time, first come first served."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[Work] = deque()
+        self._current: Work | None = None
+        self._end = 0
+
+    @property
+    def next_event(self) -> int | None:
+        """Cycle at which the tensor in work is done, or None."""
+        return None if self._current is None else self._end
+
+    def submit(self, work: Work, now: int) -> None:
+        """Give the workers one more tensor."""
+        self._waiting.append(work)
+        self._start(now)
+
+    def withdraw(self, work: Work) -> None:
+        """Take a tensor back that no worker has begun with, if it still waits."""
+        if work in self._waiting:
+            self._waiting.remove(work)
+
+    def drop_waiting(self) -> None:
+        """Forget what has not begun and may be dropped."""
+        self._waiting = deque(work for work in self._waiting if not work.may_be_dropped)
+
+    def advance(self, now: int) -> None:
+        """Carry out what is done by the cycle ``now``, in order of time."""
+        while self._current is not None and self._end <= now:
+            work, end = self._current, self._end
+            self._current, work.is_running = None, False
+            work.finish(end)
+            self._start(end)
+
+    def _start(self, now: int) -> None:
+        while self._current is None and self._waiting:
+            work = self._waiting.popleft()
+            begin = work.begin(now)
+            if begin is not None:
+                self._current, self._end, work.is_running = work, begin + work.cycles, True

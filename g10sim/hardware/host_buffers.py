@@ -1,0 +1,226 @@
+"""Where whole tensors lie in host memory: pinned, pageable or compressed."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from g10sim.config.host import HostSpec, PinnedSpec
+from g10sim.errors import InvariantError
+from g10sim.hardware.compression import Work, Workers, packed_bytes
+from g10sim.hardware.pinned import PinnedMemory
+from g10sim.hardware.recency import Run
+
+
+class StagedRun(Run):
+    """A copy that may begin at the cycle ``ready_at``; None: nobody knows yet."""
+
+    __slots__ = ("ready_at",)
+
+    def __init__(self, tensor: int, count: int, rate: int) -> None:
+        super().__init__(tensor, count, rate)
+        self.ready_at: int | None = 0
+
+    def is_ready(self, now: int) -> bool:
+        """Whether the copy may move."""
+        return self.ready_at is not None and self.ready_at <= now
+
+
+class Admission(NamedTuple):
+    """A buffer for a copy: usable from a cycle on, no faster than ``limit`` bytes/second (0: any)."""
+
+    ready_at: int
+    limit: int
+
+
+class _Buffer:
+    """One tensor in host memory."""
+
+    __slots__ = ("density", "gone", "packed_bytes", "raw_bytes", "size_bytes", "waiter", "work")
+
+    def __init__(self, size_bytes: int, density: float | None) -> None:
+        self.size_bytes, self.density = size_bytes, density
+        self.raw_bytes = self.packed_bytes = 0  # pinned
+        self.work: Work | None = None  # compression that has not ended
+        self.waiter: StagedRun | None = None  # copy that waits for the raw contents
+        self.gone = False
+
+    @property
+    def is_packed(self) -> bool:
+        return bool(self.packed_bytes) and not self.raw_bytes
+
+
+class HostMemory:
+    """The host's pinned memory and its workers, shared by all jobs."""
+
+    def __init__(self, spec: HostSpec, clock_hz: int) -> None:
+        self.spec = spec.pinned or PinnedSpec()
+        self.compression = spec.compression
+        self.pinned = PinnedMemory(self.spec, clock_hz)
+        self.workers = Workers()
+        self.clock_hz = clock_hz
+        self.now = 0
+
+    def advance(self, now: int) -> None:
+        """Carry out what the workers have done by the cycle ``now``."""
+        self.workers.advance(now)
+        self.now = now
+
+    def cycles_of_work(self, size_bytes: int, rate: int) -> int:
+        """Cycles that all workers together take for so many bytes at the rate of each."""
+        workers = self.compression.workers if self.compression is not None else 1
+        return -(-size_bytes * self.clock_hz // (rate * workers))
+
+
+class HostBuffers:
+    """The buffers of one job's tensors.
+
+    A tensor that is copied out gets a pinned buffer, beyond the limit a pageable one, or it is refused. When
+    it has come back its buffer is given up, or (``keeps``) stays pinned for the next time. A tensor
+    with a density is compressed when the workers come to it: what it takes then is pinned, too, and its raw
+    buffer is given up. To be fetched it is expanded into a new one first.
+    """
+
+    def __init__(self, host: HostMemory, page_bytes: int, *, keeps: bool) -> None:
+        self._host, self._page_bytes, self._keeps = host, page_bytes, keeps
+        self._buffers: dict[int, _Buffer] = {}
+
+    @property
+    def pinned(self) -> PinnedMemory:
+        """Pinned memory of the host."""
+        return self._host.pinned
+
+    def drop_waiting(self) -> None:
+        """Leave uncompressed what the workers have not begun with."""
+        self._host.workers.drop_waiting()
+
+    def admit(self, tensor: int, pages: int, density: float | None) -> Admission | None:
+        """Provide a buffer for a tensor that leaves the GPU; None where it has to stay."""
+        host = self._host
+        buffer = self._buffers.get(tensor)
+        if buffer is not None:  # kept from the last time
+            buffer.density = density
+            return Admission(host.now, self._limit(buffer))
+        buffer = _Buffer(pages * self._page_bytes, density)
+        admission = self._pin_raw(buffer, self._host.now)
+        if not buffer.raw_bytes and host.spec.beyond_limit == "stays":
+            return None
+        self._buffers[tensor] = buffer
+        return admission
+
+    def stored(self, tensor: int) -> None:
+        """Note that all of a tensor has arrived in its buffer; it is compressed if that was asked for."""
+        buffer, host = self._buffers[tensor], self._host
+        if buffer.density is None or host.compression is None or not buffer.raw_bytes:
+            return
+        packed = packed_bytes(buffer.size_bytes, buffer.density, host.compression)
+        if packed >= buffer.size_bytes:
+            return
+
+        def begin(now: int) -> int | None:
+            if not host.pinned.fits(packed, now):
+                return None
+            buffer.packed_bytes = packed
+            return host.pinned.pin(packed, now)
+
+        def finish(now: int) -> None:
+            self._give_up_raw(buffer, now)
+            if buffer.gone:
+                self._give_up(buffer, now)
+            elif buffer.waiter is not None:
+                self._expand(buffer, buffer.waiter, now)
+
+        cycles = host.cycles_of_work(buffer.size_bytes, host.compression.compression_rate)
+        buffer.work = Work(cycles, begin, finish, may_be_dropped=True)
+        host.workers.submit(buffer.work, host.now)
+
+    def fetch(self, tensor: int, count: int, rate: int) -> StagedRun:
+        """Return a tensor's copy to the GPU, which begins as soon as its raw contents are there."""
+        run = StagedRun(tensor, count, rate)
+        buffer, host = self._buffers.get(tensor), self._host
+        if buffer is None:
+            return run
+        run.rate = slower(rate, self._limit(buffer))
+        if self._is_being_packed(buffer):
+            run.ready_at, buffer.waiter = None, run
+        elif buffer.is_packed:
+            self._expand(buffer, run, host.now)
+        return run
+
+    def release(self, tensor: int) -> None:
+        """Give up the buffer of a tensor that is back on the GPU or dead; where they are kept, it stays."""
+        buffer = self._buffers.get(tensor)
+        if buffer is None or (self._keeps and buffer.raw_bytes and not buffer.packed_bytes):
+            return
+        self._discard(tensor, buffer)
+
+    def close(self) -> None:
+        """Give up all buffers: the job has ended."""
+        for tensor, buffer in list(self._buffers.items()):
+            self._discard(tensor, buffer)
+
+    def _discard(self, tensor: int, buffer: _Buffer) -> None:
+        del self._buffers[tensor]
+        if self._is_being_packed(buffer):
+            buffer.gone = True
+        else:
+            self._give_up(buffer, self._host.now)
+
+    def _is_being_packed(self, buffer: _Buffer) -> bool:
+        """Whether the workers compress a buffer right now; if they have not begun, they no longer will."""
+        if buffer.work is None or buffer.work.is_running:
+            return buffer.work is not None
+        self._host.workers.withdraw(buffer.work)
+        buffer.work = None
+        return False
+
+    def _expand(self, buffer: _Buffer, run: StagedRun, now: int) -> None:
+        """Decompress a buffer for the copy that waits for it."""
+        host, compression = self._host, self._host.compression
+        if compression is None:
+            raise InvariantError(f"tensor {run.tensor} is compressed on a host without workers")
+        run.ready_at, buffer.waiter = None, run
+        admission = self._pin_raw(buffer, now)
+        run.rate = slower(run.rate, admission.limit)
+
+        def begin(now: int) -> int | None:
+            return max(now, admission.ready_at)
+
+        def finish(now: int) -> None:
+            run.ready_at, buffer.waiter = now, None
+            self._give_up_packed(buffer, now)
+
+        cycles = host.cycles_of_work(buffer.size_bytes, compression.decompression_rate)
+        host.workers.submit(Work(cycles, begin, finish, may_be_dropped=False), now)
+
+    def _pin_raw(self, buffer: _Buffer, now: int) -> Admission:
+        """Pin a buffer's raw size if it may be; otherwise it is pageable."""
+        pinned = self._host.pinned
+        if pinned.fits(buffer.size_bytes, now):
+            buffer.raw_bytes = buffer.size_bytes
+            return Admission(pinned.pin(buffer.size_bytes, now), 0)
+        return Admission(now, self._host.spec.pageable_bandwidth or 0)
+
+    def _limit(self, buffer: _Buffer) -> int:
+        """Limit of copies from and to a buffer as it is: pinned, or to be expanded into a pinned one."""
+        if buffer.raw_bytes or buffer.packed_bytes:
+            return 0
+        return self._host.spec.pageable_bandwidth or 0
+
+    def _give_up(self, buffer: _Buffer, now: int) -> None:
+        self._give_up_raw(buffer, now)
+        self._give_up_packed(buffer, now)
+
+    def _give_up_packed(self, buffer: _Buffer, now: int) -> None:
+        if buffer.packed_bytes:
+            self._host.pinned.unpin(buffer.packed_bytes, now)
+            buffer.packed_bytes = 0
+
+    def _give_up_raw(self, buffer: _Buffer, now: int) -> None:
+        if buffer.raw_bytes:
+            self._host.pinned.unpin(buffer.raw_bytes, now)
+            buffer.raw_bytes = 0
+
+
+def slower(rate: int, limit: int) -> int:
+    """Return the lower of two limits, 0 standing for none."""
+    return min(rate, limit) if rate and limit else rate or limit
