@@ -8,7 +8,7 @@ import numpy as np
 
 from g10sim.analysis.timeline import Integers
 from g10sim.analysis.vitality import live_ranges
-from g10sim.trace.model import Trace
+from g10sim.trace.model import TensorKind, Trace
 
 
 def live_bytes(trace: Trace) -> Integers:
@@ -17,8 +17,17 @@ def live_bytes(trace: Trace) -> Integers:
     The last part adds results that are written after nothing reads the tensor any more: a kernel needs
     room for them all the same.
     """
-    changes = np.zeros(len(trace.kernels) + 1, dtype=np.int64)
+    return sum(live_bytes_by_kind(trace).values(), np.zeros(len(trace.kernels), dtype=np.int64))
+
+
+def live_bytes_by_kind(trace: Trace) -> dict[TensorKind, Integers]:
+    """Bytes alive during each kernel (:func:`live_bytes`), for every kind of tensor that the trace has."""
+    every = {
+        kind: np.zeros(len(trace.kernels) + 1, dtype=np.int64)
+        for kind in dict.fromkeys(tensor.kind for tensor in trace.tensors)
+    }
     for tensor, live in zip(trace.tensors, live_ranges(trace), strict=True):
+        changes = every[tensor.kind]
         changes[live.birth] += tensor.size_bytes
         changes[live.death] -= tensor.size_bytes
         for kernel in reversed(trace.uses[tensor.id]):
@@ -26,7 +35,7 @@ def live_bytes(trace: Trace) -> Integers:
                 break
             changes[kernel] += tensor.size_bytes
             changes[kernel + 1] -= tensor.size_bytes
-    return np.cumsum(changes[:-1])
+    return {kind: np.cumsum(changes[:-1]) for kind, changes in every.items()}
 
 
 def peak_live_bytes(trace: Trace) -> int:

@@ -19,7 +19,7 @@ from g10sim.config.sharing import SharingSpec
 from g10sim.config.system import SystemSpec
 from g10sim.config.variation import VariationSpec
 
-Table = Literal["summary", "kernels", "migrations", "memory", "timeline"]
+Table = Literal["summary", "kernels", "migrations", "memory", "timeline", "working_sets", "inactive_periods"]
 
 
 def _listed(value: object) -> object:

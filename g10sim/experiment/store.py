@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,8 @@ from g10sim.files import replacing, write_text
 from g10sim.sim.recorder import RunRecords
 from g10sim.stats.tables import kernels_table, memory_table, migrations_table
 from g10sim.stats.timeline import chrome_trace
-from g10sim.trace.workload import Workload
+from g10sim.stats.trace_tables import TRACE_TABLES
+from g10sim.trace.workload import Job, Workload
 
 _CELLS = "cells"
 
@@ -74,7 +75,7 @@ class CellStore:
                     timeline = chrome_trace(workload, clock_hz, records.kernels, records.migrations)
                     temporary.write_text(json.dumps(timeline), encoding="utf-8")
                 else:
-                    _frame(table, records).to_parquet(temporary, index=False)
+                    _frame(table, records, workload.jobs, clock_hz).to_parquet(temporary, index=False)
 
     def merge_table(self, table: str, cells: Iterable[tuple[int, str]]) -> None:
         """Write ``DIR/TABLE.parquet`` (``DIR/timeline/CELL.json``) from tables of cells (index, key)."""
@@ -97,12 +98,14 @@ class CellStore:
                 if writer is not None:
                     writer.close()
             if writer is None:
-                empty = _frame(table, RunRecords(()))
+                empty = _frame(table, RunRecords(()), (), 1)
                 empty.insert(0, "cell", pd.Series(dtype="int64"))
                 empty.to_parquet(temporary, index=False)
 
 
-def _frame(table: str, records: RunRecords) -> pd.DataFrame:
+def _frame(table: str, records: RunRecords, jobs: Sequence[Job], clock_hz: int) -> pd.DataFrame:
+    if table in TRACE_TABLES:
+        return TRACE_TABLES[table](jobs, clock_hz)
     if table == "kernels":
         return kernels_table(records.kernels)
     if table == "migrations":
