@@ -15,6 +15,7 @@ from torch.utils._pytree import tree_leaves
 from g10sim.capture import operators
 from g10sim.capture.foreach import launches
 from g10sim.capture.gpu import NumberFormat, OperatorClass
+from g10sim.capture.gradients import CONVOLUTION_GRADIENTS, convolution_gradients
 from g10sim.capture.layers import Layer, LayerTracker
 from g10sim.trace.model import Phase, TensorKind
 
@@ -179,6 +180,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         mutated, overwritten = _mutated_tensors(func, args, kwargs)
         if not outputs and not mutated:
             return
+        if func._schema.name == CONVOLUTION_GRADIENTS:
+            self._record_convolution_gradients(func, args, result, layer)
+            return
         draft = self._draft(func, layer, inputs)
         draft.flops = operators.count_flops(func, args, kwargs, result)
         written = sum(operators.touched_bytes(tensor) for tensor in outputs)
@@ -195,6 +199,16 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         for tensor in outputs:
             self._write(traffic, tensor, operators.touched_bytes(tensor))
         self._emit(traffic)
+
+    def _record_convolution_gradients(self, func: Any, args: Any, result: Any, layer: Layer) -> None:
+        for part in convolution_gradients(func, args, result):
+            draft = self._draft(func, layer, part.reads)
+            draft.operator, draft.operator_class, draft.flops = part.name, part.operator_class, part.flops
+            traffic = _Traffic(draft)
+            for tensor in part.reads:
+                self._read(traffic, tensor, operators.touched_bytes(tensor), pure=False)
+            self._write(traffic, part.written, operators.touched_bytes(part.written))
+            self._emit(traffic)
 
     def _record_lists(self, func: Any, args: Any, kwargs: Any, result: Any, layer: Layer) -> None:
         """Record an operator on lists of tensors as the launches that CUDA makes of it."""

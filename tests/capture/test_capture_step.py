@@ -159,7 +159,7 @@ def test_a_convolutional_net_resolves_in_place_kernels_and_running_statistics(mo
 def test_backward_kernels_belong_to_the_module_whose_gradient_they_make(models):
     trace = capture_step(models.conv_net)
     owners = {kernel.name: kernel.layer for kernel in trace.kernels if kernel.phase is Phase.BACKWARD}
-    assert owners["convolution_backward"] == "conv"
+    assert owners["convolution_backward_weight"] == "conv"
     assert owners["max_pool2d_with_indices_backward"] == "pool"
     assert owners["native_dropout_backward"] == "drop"
 
