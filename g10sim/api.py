@@ -35,7 +35,7 @@ from g10sim.trace.workload import Job, Workload
 
 __all__ = ["Outcome", "Result", "load_trace", "read_results", "run", "simulate", "system"]
 
-_RECORDS = ("summary", *TABLES)
+_RECORDS = ("summary", *TABLES, "timeline")
 
 
 @dataclass(frozen=True)
@@ -76,9 +76,8 @@ class Result:
         return memory_table(self.records.memory)
 
     def timeline(self) -> dict[str, Any]:
-        """Chrome trace (for ui.perfetto.dev) of the recorded kernels and migrations."""
-        clock = self.system.gpu.clock
-        return chrome_trace(self.workload, clock, self.records.kernels, self.records.migrations)
+        """Timeline for ui.perfetto.dev; needs ``record`` with 'timeline'."""
+        return chrome_trace(self.workload, self.system, self.records)
 
 
 def system(name: str | Mapping[str, Any], **changes: Any) -> SystemSpec:
@@ -106,9 +105,9 @@ def simulate(
 
     ``variation``, such as ``{"distribution": "uniform", "magnitude": 0.1}``, multiplies kernel times by
     random factors, decided by ``seed``, that the policy does not know; without it a Workload keeps its own.
-    ``record`` names tables to keep beside the summary: kernels, migrations, memory. ``check`` tests every
-    invariant on the way. Raises UnsupportedError when the policy cannot run the workload, and other
-    errors of :mod:`g10sim.errors` for bad input.
+    ``record`` names what to keep beside the summary: kernels, migrations, memory, or timeline for all that
+    a timeline shows. ``check`` tests every invariant on the way. Raises UnsupportedError when the policy
+    cannot run the workload, and other errors of :mod:`g10sim.errors` for bad input.
     """
     tables = tuple(record)
     for table in tables:

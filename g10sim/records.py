@@ -86,7 +86,7 @@ class MigrationRecord:
 
 @dataclass(frozen=True, slots=True)
 class TrafficRecord:
-    """Bytes that moved between two locations at a steady rate during [start, end] (cycles), of all tensors."""
+    """Bytes of any tensors that moved between two locations at a steady rate during [start, end] (cycles)."""
 
     gpu: int
     source: Location

@@ -107,7 +107,7 @@ def _attempt(cell: Cell, store: CellStore) -> tuple[str, str, list[Row]]:
         records, rows = simulate(
             workload, cell.system, policy, cell.behaviour, tables=cell.tables, check=cell.check
         )
-        store.save_tables(cell.key, cell.tables, records, workload, cell.system.gpu.clock)
+        store.save_tables(cell.key, cell.tables, records, workload, cell.system)
     except UnsupportedError as error:
         return UNSUPPORTED, _one_line(error), []
     except G10SimError as error:

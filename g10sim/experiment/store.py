@@ -11,6 +11,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from g10sim.config.system import SystemSpec
 from g10sim.errors import ConfigError
 from g10sim.files import replacing, write_text
 from g10sim.sim.recorder import RunRecords
@@ -66,16 +67,17 @@ class CellStore:
         return self._cells / f"{key}.{table}.{'json' if table == 'timeline' else 'parquet'}"
 
     def save_tables(
-        self, key: str, tables: Iterable[str], records: RunRecords, workload: Workload, clock_hz: int
+        self, key: str, tables: Iterable[str], records: RunRecords, workload: Workload, system: SystemSpec
     ) -> None:
         """Keep the tables that were asked for. Raises OSError."""
         for table in tables:
             with replacing(self.table(key, table)) as temporary:
                 if table == "timeline":
-                    timeline = chrome_trace(workload, clock_hz, records.kernels, records.migrations)
+                    timeline = chrome_trace(workload, system, records)
                     temporary.write_text(json.dumps(timeline), encoding="utf-8")
                 else:
-                    _frame(table, records, workload.jobs, clock_hz).to_parquet(temporary, index=False)
+                    frame = _frame(table, records, workload.jobs, system.gpu.clock)
+                    frame.to_parquet(temporary, index=False)
 
     def merge_table(self, table: str, cells: Iterable[tuple[int, str]]) -> None:
         """Write ``DIR/TABLE.parquet`` (``DIR/timeline/CELL.json``) from tables of cells (index, key)."""

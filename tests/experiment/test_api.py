@@ -62,7 +62,7 @@ def test_tables_are_recorded_on_demand(trace):
     assert set(loud.migrations["target"]) <= {"GPU", "HOST", "FLASH", "NONE"}
     assert loud.memory["gpu_bytes"].max() <= 8 * 2**20
     names = {event["name"] for event in loud.timeline()["traceEvents"]}
-    assert {"Forward", "Backward", "Update", "stall", "process_name"} <= names
+    assert {"Forward", "Backward", "Update", "compute", "process_name"} <= names
 
 
 def test_a_trace_file_a_policy_object_and_a_workload_do_as_well(trace, trace_file):

@@ -1,0 +1,248 @@
+"""Timelines against the trace event format, and against the records they are made of."""
+
+import json
+from collections import defaultdict
+from fractions import Fraction
+from itertools import pairwise
+
+import pytest
+from jsonschema import Draft202012Validator
+
+import g10sim
+from g10sim.records import Location, TrafficRecord
+from g10sim.stats.trace_events import TraceEvents
+from g10sim.stats.utilization import link_traffic
+from g10sim.trace.synthetic import chain
+from g10sim.trace.workload import Job, Workload
+
+NUMBER = {"type": "number", "minimum": 0}
+PLACE = {"pid": {"type": "integer", "minimum": 1}, "tid": {"type": "integer", "minimum": 0}}
+METADATA = ["process_name", "process_sort_index", "thread_name", "thread_sort_index"]
+
+
+def phase(letter, *, required=(), **properties):
+    """One kind of event, with nothing beside what the format knows of it."""
+    common = {"name": {"type": "string", "minLength": 1}, "ph": {"const": letter}, **PLACE}
+    needed = ["name", "ph", "pid", "tid", *required]
+    return {
+        "type": "object",
+        "properties": {**common, **properties},
+        "required": needed,
+        "additionalProperties": False,
+    }
+
+
+ARGUMENTS = {"type": "object", "additionalProperties": {"type": ["string", "number"]}}
+SCHEMA = {
+    # Trace Event Format: JSON object format; complete, instant, counter and metadata events.
+    "type": "object",
+    "properties": {
+        "displayTimeUnit": {"enum": ["ms", "ns"]},
+        "otherData": {"type": "object", "additionalProperties": {"type": "string"}},
+        "traceEvents": {
+            "type": "array",
+            "items": {
+                "oneOf": [
+                    phase("X", required=("ts", "dur"), ts=NUMBER, dur=NUMBER, args=ARGUMENTS),
+                    phase("i", required=("ts", "s"), ts=NUMBER, s={"enum": ["g", "p", "t"]}, args=ARGUMENTS),
+                    phase(
+                        "C",
+                        required=("ts", "args"),
+                        ts=NUMBER,
+                        args={"type": "object", "minProperties": 1, "additionalProperties": NUMBER},
+                    ),
+                    phase(
+                        "M",
+                        required=("args",),
+                        name={"enum": METADATA},
+                        args={
+                            "type": "object",
+                            "properties": {"name": {"type": "string"}, "sort_index": {"type": "integer"}},
+                            "minProperties": 1,
+                            "maxProperties": 1,
+                            "additionalProperties": False,
+                        },
+                    ),
+                ]
+            },
+        },
+    },
+    "required": ["traceEvents"],
+    "additionalProperties": False,
+}
+
+
+class Viewer:
+    """Reads a file as a viewer does: rows by their names, slices in the order of time, counters."""
+
+    def __init__(self, text):
+        document = json.loads(text)
+        Draft202012Validator.check_schema(SCHEMA)
+        for problem in Draft202012Validator(SCHEMA).iter_errors(document):
+            raise AssertionError(f"{problem.json_path}: {problem.message}")
+        self.processes, self.rows, self.slices = {}, {}, defaultdict(list)
+        self.instants, self.counters = defaultdict(list), defaultdict(list)
+        events = document["traceEvents"]
+        for event in (event for event in events if event["ph"] == "M"):
+            place = (event["pid"], event["tid"])
+            if event["name"] == "process_name":
+                self.processes[event["pid"]] = event["args"]["name"]
+            elif event["name"] == "thread_name":
+                self.rows[place] = event["args"]["name"]
+        for event in (event for event in events if event["ph"] != "M"):
+            process = self.processes[event["pid"]]
+            if event["ph"] == "C":
+                (value,) = event["args"].values()
+                self.counters[process, event["name"]].append((event["ts"], value))
+                continue
+            row = self.rows[event["pid"], event["tid"]]
+            (self.slices if event["ph"] == "X" else self.instants)[process, row].append(event)
+        for row in self.slices.values():
+            row.sort(key=lambda event: (event["ts"], -event["dur"]))
+            self._check_nesting(row)
+
+    @staticmethod
+    def _check_nesting(row):
+        open_until = []
+        for event in row:
+            start, end = nanoseconds(event["ts"]), nanoseconds(event["ts"]) + nanoseconds(event["dur"])
+            while open_until and open_until[-1] <= start:
+                open_until.pop()
+            assert not open_until or end <= open_until[-1], f"{event['name']} overlaps in part"
+            open_until.append(end)
+
+    def total(self, *row, where=lambda event: True):
+        return sum(nanoseconds(event["dur"]) for event in self.slices[row] if where(event))
+
+
+def nanoseconds(microseconds):
+    value = Fraction(str(microseconds)) * 1000
+    assert value.denominator == 1
+    return int(value)
+
+
+SYSTEM = {"preset": "a100-40g-pcie3-znand", "gpu": {"memory": "8 MiB"}, "host": {"memory": "4 MiB"}}
+
+
+def timeline(trace, system, policy):
+    result = g10sim.simulate(trace, system, policy, record=["timeline"])
+    return result, Viewer(json.dumps(result.timeline()))
+
+
+@pytest.mark.parametrize("policy", ["g10", "deepum"])
+def test_kernels_of_bert_base_fill_the_iteration(policy):
+    result, viewer = timeline("traces/bert-base-b256-s128.g10t", "a100-40g-pcie3-znand", policy)
+    clock = result.system.gpu.clock
+    for iteration in result.records.iterations:
+        kernels = [
+            event
+            for event in viewer.slices["GPU 0", "kernels"]
+            if event["args"]["iteration"] == iteration.iteration
+        ]
+        assert len(kernels) == len(result.workload.jobs[0].trace.kernels)
+        assert sum(event["args"]["cycles"] for event in kernels) == iteration.end - iteration.start
+        in_file = sum(nanoseconds(event["dur"]) for event in kernels)
+        assert in_file == rounded(iteration.end, clock) - rounded(iteration.start, clock)
+    (last,) = result.records.iterations[-1:]
+    assert last.end - last.start == result.summary["exec_cycles"]
+    assert viewer.total("GPU 0", "compute and stalls") == viewer.total("GPU 0", "kernels")
+
+
+def rounded(cycles, clock):
+    return (2 * cycles * 10**9 + clock) // (2 * clock)
+
+
+def test_stalls_faults_and_transfers_are_those_of_the_records():
+    result, viewer = timeline(chain(8), SYSTEM, "base_uvm")
+    kernels, moves = result.kernels, result.migrations
+    for reason in ("fault_host", "fault_flash", "first_touch", "eviction"):
+        shown = [
+            event["args"]["cycles"]
+            for event in viewer.slices["GPU 0", "compute and stalls"]
+            if event["name"] == f"stall: {reason}"
+        ]
+        assert sum(shown) == kernels[f"stall_{reason}_cycles"].sum()
+    faults = viewer.instants["GPU 0", "page faults"]
+    assert sum(event["args"]["host_pages"] for event in faults) == kernels["host_fault_pages"].sum() > 0
+    assert sum(event["args"]["SSD_pages"] for event in faults) == kernels["flash_fault_pages"].sum() > 0
+    directions = {
+        "SSD to GPU": ("FLASH", "GPU"),
+        "host to GPU": ("HOST", "GPU"),
+        "GPU to host": ("GPU", "HOST"),
+    }
+    for row, (source, target) in directions.items():
+        shown = sum(
+            event["args"]["size_bytes"]
+            for (_, name), events in viewer.slices.items()
+            for event in events
+            if name.startswith(row)
+        )
+        assert (
+            shown == moves[(moves["source"] == source) & (moves["target"] == target)]["size_bytes"].sum() > 0
+        )
+
+
+def test_counters_show_memory_and_links():
+    result, viewer = timeline(chain(8), SYSTEM, "base_uvm")
+    memory = viewer.counters["GPU 0", "GPU memory in use"]
+    assert max(value for _, value in memory) * 2**30 == pytest.approx(
+        result.memory["gpu_bytes"].max(), abs=2**10
+    )
+    host = viewer.counters["memory system", "host memory in use"]
+    assert max(value for _, value in host) == 4 / 1024
+    links = {name for process, name in viewer.counters if name.startswith("utilization")}
+    assert links == {
+        f"utilization of {link}"
+        for link in ("SSD read", "SSD write", "GPU 0 in", "GPU 0 out", "GPU 0 page mapping")
+    }
+    for name in links:
+        values = viewer.counters["memory system", name]
+        assert all(0 <= value <= 100 for _, value in values)
+        assert values[-1][1] == 0
+        assert values == sorted(values, key=lambda point: point[0])
+
+
+def test_jobs_that_share_a_gpu_have_rows_of_their_own():
+    system = {**SYSTEM, "gpu": {"memory": "8 MiB", "count": 2}}
+    jobs = Workload((Job(chain(4)), Job(chain(5)), Job(chain(3), gpu=1)))
+    _, viewer = timeline(jobs, system, "base_uvm")
+    rows = {row for row in viewer.slices if row[1].startswith("kernels")}
+    assert rows == {("GPU 0", "kernels, job 0"), ("GPU 0", "kernels, job 1"), ("GPU 1", "kernels")}
+    assert len(viewer.slices["GPU 0", "kernels, job 1"]) == 2 * len(chain(5).kernels)
+
+
+def test_designs_that_copy_whole_tensors_have_no_page_faults():
+    _, viewer = timeline(chain(8), SYSTEM, "g10_gds")
+    assert not viewer.instants
+    assert "page faults" not in {row for _, row in viewer.slices}
+
+
+def test_utilization_worked_out_by_hand():
+    system = g10sim.system("a100-40g-pcie3-znand")
+    traffic = [
+        TrafficRecord(0, Location.FLASH, Location.GPU, 0, 1000, 2000),
+        TrafficRecord(0, Location.HOST, Location.GPU, 500, 1500, 1000),
+        TrafficRecord(0, Location.GPU, Location.NONE, 0, 10, 4096),
+    ]
+    found = {
+        link.name: [(one.start, one.end, one.size_bytes) for one in stretches]
+        for link, stretches in link_traffic(system, traffic, 1)
+    }
+    assert found == {
+        "SSD read": [(0, 1000, 2000)],
+        "GPU 0 in": [(0, 500, 1000), (500, 1000, 1500), (1000, 1500, 500)],
+    }
+    (merged,) = [
+        stretches for link, stretches in link_traffic(system, traffic, 600) if link.name == "GPU 0 in"
+    ]
+    assert [(one.start, one.end, one.size_bytes) for one in merged] == [(0, 1000, 2500), (1000, 1500, 500)]
+
+
+def test_slices_that_meet_in_cycles_meet_in_the_file():
+    events = TraceEvents(clock_hz=1_410_000_000)
+    for cycle in range(0, 7000, 7):
+        events.slice("p", "r", "s", cycle, cycle + 7)
+    found = events.document({})["traceEvents"][4:]
+    assert sum(nanoseconds(event["dur"]) for event in found) == rounded(7000, 1_410_000_000)
+    for one, two in pairwise(found):
+        assert nanoseconds(one["ts"]) + nanoseconds(one["dur"]) == nanoseconds(two["ts"])
