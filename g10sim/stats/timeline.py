@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Protocol
 
 import g10sim
 from g10sim.config.system import SystemSpec
@@ -15,7 +15,6 @@ from g10sim.records import (
     MigrationRecord,
     TrafficRecord,
 )
-from g10sim.sim.recorder import RunRecords
 from g10sim.stats.trace_events import TraceEvents
 from g10sim.stats.utilization import link_traffic
 from g10sim.trace.workload import Workload
@@ -28,7 +27,22 @@ _GIB = 2**30
 _SHORTEST_STRETCH_PICOSECONDS = 50_000_000
 
 
-def chrome_trace(workload: Workload, system: SystemSpec, records: RunRecords) -> dict[str, Any]:
+class Recorded(Protocol):
+    """What a timeline is made of, as a run emits it."""
+
+    @property
+    def iterations(self) -> Iterable[IterationRecord]: ...  # noqa: D102
+    @property
+    def kernels(self) -> Iterable[KernelRecord]: ...  # noqa: D102
+    @property
+    def migrations(self) -> Iterable[MigrationRecord]: ...  # noqa: D102
+    @property
+    def memory(self) -> Iterable[MemoryRecord]: ...  # noqa: D102
+    @property
+    def traffic(self) -> Iterable[TrafficRecord]: ...  # noqa: D102
+
+
+def chrome_trace(workload: Workload, system: SystemSpec, records: Recorded) -> dict[str, Any]:
     """Return the timeline of a run recorded with ``timeline``, in the Chrome trace event format.
 
     Each GPU has rows for iterations, kernels, what their time went to, page faults, and one per direction of
@@ -39,7 +53,7 @@ def chrome_trace(workload: Workload, system: SystemSpec, records: RunRecords) ->
 
 
 class _Timeline:
-    def __init__(self, workload: Workload, system: SystemSpec, records: RunRecords) -> None:
+    def __init__(self, workload: Workload, system: SystemSpec, records: Recorded) -> None:
         self._workload, self._system, self._records = workload, system, records
         self._events = TraceEvents(system.gpu.clock)
         self._page_bytes = system.gpu.page_size
