@@ -26,7 +26,7 @@ from g10sim.experiment.workers import LocalProcesses
 from g10sim.policies.base import Policy
 from g10sim.registry import choices_text, nearest
 from g10sim.sim.recorder import RunRecords
-from g10sim.stats.summary import Row
+from g10sim.stats.summary import METRIC_COLUMNS, Row
 from g10sim.stats.tables import TABLES, kernels_table, memory_table, migrations_table
 from g10sim.stats.timeline import chrome_trace
 from g10sim.trace.format import load_trace
@@ -53,7 +53,7 @@ class Result:
     @property
     def summary(self) -> dict[str, Any]:
         """Metrics of the first (usually only) job, by the column names of results.csv."""
-        return dict(self.rows[0])
+        return {column: self.rows[0][column] for column in METRIC_COLUMNS}
 
     @property
     def performance(self) -> float:

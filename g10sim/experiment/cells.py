@@ -13,6 +13,7 @@ from typing import Any
 
 import g10sim
 from g10sim.config.behaviour import BehaviourSpec
+from g10sim.config.sharing import SharingSpec
 from g10sim.config.system import SystemSpec
 from g10sim.config.variation import VariationSpec
 from g10sim.errors import G10SimError, PolicyError, TraceError
@@ -48,6 +49,7 @@ class CellJob:
     iterations: int = 2
     gpu: int = 0
     arrival_picoseconds: int = 0
+    priority: int = 1
 
 
 @dataclass(frozen=True)
@@ -69,6 +71,7 @@ class Cell:
     reference_plan: str | None = None
     swept: Mapping[str, str] = field(default_factory=dict)
     variation: VariationSpec | None = None
+    sharing: SharingSpec = field(default_factory=SharingSpec)
     seed: int = 0
     tables: tuple[str, ...] = ()
     check: bool = False
@@ -92,10 +95,11 @@ class Cell:
                 job.gpu,
                 duration_to_cycles(job.arrival_picoseconds, clock),
                 job.iterations,
+                job.priority,
             )
             for job in self.jobs
         )
-        return Workload(jobs, self.variation, self.seed)
+        return Workload(jobs, self.variation, self.seed, self.sharing)
 
     def make_policy(self) -> Policy:
         """Make a fresh policy. Raises PolicyError or ConfigError."""
@@ -108,8 +112,10 @@ class Cell:
         return {
             "program": program_hash(),
             "jobs": [
-                [job.trace.sha256, job.iterations, job.gpu, job.arrival_picoseconds] for job in self.jobs
+                [job.trace.sha256, job.iterations, job.gpu, job.arrival_picoseconds, job.priority]
+                for job in self.jobs
             ],
+            "sharing": self.sharing.model_dump(mode="json"),
             "system": system,
             "behaviour": self.behaviour.model_dump(mode="json"),
             "policy": {parameter: _contents(parameter, value) for parameter, value in self.policy.items()},

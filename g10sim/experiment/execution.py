@@ -17,6 +17,7 @@ from g10sim.experiment.store import CellStore
 from g10sim.policies.base import Policy
 from g10sim.sim.engine import run
 from g10sim.sim.recorder import RunRecords
+from g10sim.stats.jobs import describe_jobs
 from g10sim.stats.summary import Row, summarize
 from g10sim.trace.workload import Workload
 
@@ -59,7 +60,8 @@ def simulate(
         moves_ahead=policy.moves_ahead,
         copies_tensors=policy.placement == "contiguous",
     )
-    return records, rows
+    described = describe_jobs(workload, system, records.jobs, records.iterations)
+    return records, [row | described[number] for number, row in enumerate(rows)]
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from g10sim.config.document import Document
 from g10sim.config.load import run_config, with_values
 from g10sim.config.run import PolicySpec, RunConfig
 from g10sim.errors import ConfigError, PolicyError
+from g10sim.experiment.arrivals import arrivals
 from g10sim.experiment.cells import FILE_PARAMETER_SUFFIX, Cell, CellJob, TraceInput, make_policy
 from g10sim.trace.format import load_trace, trace_hash
 
@@ -51,12 +52,13 @@ def expand(document: Document, *, check: bool = False) -> Experiment:
             index=0,
             name=config.name,
             label=labels[number],
-            jobs=workloads.jobs(combination.config, position),
+            jobs=workloads.jobs(combination.config, position, seed),
             system=combination.config.system,
             behaviour=combination.config.compat,
             policy=combination.policies[number],
             swept=combination.swept_for(number),
             variation=combination.config.workload.variation,
+            sharing=combination.config.workload.sharing,
             seed=seed,
             tables=config.tables,
             check=check,
@@ -175,15 +177,19 @@ class _Workloads:
                 raise self._document.error(("workload", "trace", number), str(error)) from None
         return list(dict.fromkeys(found))
 
-    def jobs(self, config: RunConfig, position: int) -> tuple[CellJob, ...]:
-        """Jobs of a cell: one with the trace at a position, or those of the configuration."""
+    def jobs(self, config: RunConfig, position: int, seed: int) -> tuple[CellJob, ...]:
+        """Jobs of a cell: one with the trace at a position, or those of the configuration.
+
+        The ``seed`` decides when jobs arrive that do so at random.
+        """
         workload = config.workload
         if not workload.jobs:
             name, path = self._files[position]
             return (CellJob(self._input(name, path), workload.iterations),)
         return tuple(
-            CellJob(self._job_input(number, job.trace), job.iterations, job.gpu, job.arrival)
+            CellJob(self._job_input(number, job.trace), job.iterations, job.gpu, arrival, job.priority)
             for number, job in enumerate(workload.jobs)
+            for arrival in arrivals(job, seed, number)
         )
 
     def _job_input(self, number: int, name: str) -> TraceInput:

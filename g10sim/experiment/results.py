@@ -16,11 +16,12 @@ from g10sim.experiment.cells import Cell
 from g10sim.experiment.execution import CellResult
 from g10sim.files import write_text
 from g10sim.stats.reading import read_results as read_results
+from g10sim.stats.jobs import JOB_METRIC_COLUMNS
 from g10sim.stats.summary import METRIC_COLUMNS
 
 _BEFORE_SWEPT = ("cell", "name", "trace", "model", "batch_size", "policy")
 _AFTER_SWEPT = ("seed", "status", "message")
-JOB_COLUMNS = ("job", "gpu")
+JOB_COLUMNS = ("job", "gpu", "priority", *JOB_METRIC_COLUMNS)
 """Columns at the end of results of workloads with several jobs: one row per job."""
 
 
@@ -49,7 +50,9 @@ def result_rows(cells: Iterable[Cell], results: Iterable[CellResult]) -> Iterato
                 "message": result.message,
                 **metrics,
             }
-            yield row if cell.one_job else {**row, "job": number, "gpu": job.gpu}
+            if not cell.one_job:
+                row |= {"job": number, "gpu": job.gpu, "priority": job.priority}
+            yield row
 
 
 def write_csv(path: Path, columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> None:

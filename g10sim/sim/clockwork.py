@@ -35,11 +35,10 @@ class Clockwork:
         return event
 
     def rearm(self) -> None:
-        """Set the timer anew after something was altered; waits go on, perhaps for another reason."""
+        """Set the timer anew after something was altered; waits end, or go on for another reason."""
+        self._wake()
         if not self._waiting:
             return
-        for step, _ in self._waiting.values():
-            step()
         change = self._transfers.next_change()
         if change is None:
             self._armed = None
@@ -61,8 +60,10 @@ class Clockwork:
         if timer is not self._armed:
             return
         self._transfers.advance(self._env.now)
+        self.rearm()
+
+    def _wake(self) -> None:
         for event, (step, _) in list(self._waiting.items()):
             if step():
                 del self._waiting[event]
                 event.succeed()
-        self.rearm()

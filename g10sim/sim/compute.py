@@ -13,6 +13,8 @@ from g10sim.units import duration_to_cycles
 
 # Work is counted in parts of a cycle, so that speeds below 1 add up without rounding that would matter.
 _PARTS = 1 << 32
+# Speeds are rounded down by at most a part: over some work that is less than this share of it (2 ** -24).
+_ROUNDING_BITS = 24
 # A kernel that follows another of its job in the same cycle keeps the job's turn: the look for one comes
 # after all kernel events of that cycle.
 _AFTER_KERNELS = 3
@@ -138,17 +140,22 @@ class Concurrency:
 
     def next_end(self) -> int | None:
         """Cycles until a job is done, or None when none computes."""
-        speeds = self._speeds()
-        return min((-(-work // speeds[job]) for job, work in self._work.items()), default=None)
+        return min((self._cycles(job, speed) for job, speed in self._speeds().items()), default=None)
 
     def advance(self, cycles: int) -> list[int]:
         """Let time pass, not beyond the next end; return the jobs that are done."""
-        for job, speed in self._speeds().items():
-            self._work[job] = max(0, self._work[job] - speed * cycles)
-        done = [job for job, work in self._work.items() if not work]
+        speeds = self._speeds()
+        done = [job for job, speed in speeds.items() if self._cycles(job, speed) <= cycles]
         for job in done:
             del self._work[job]
+        for job in self._work:
+            self._work[job] -= speeds[job] * cycles
         return done
+
+    def _cycles(self, job: int, speed: int) -> int:
+        """Cycles that a job still takes; what rounding of speeds has cost is not counted as another one."""
+        work = self._work[job]
+        return max(1, -(-(work - (work >> _ROUNDING_BITS)) // speed))
 
     def _speeds(self) -> dict[int, int]:
         """Speed of every job in parts of its own, at least the smallest there is."""

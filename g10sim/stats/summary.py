@@ -49,7 +49,7 @@ def summarize(
     moves_ahead: bool,
     copies_tensors: bool = False,
 ) -> list[Row]:
-    """Return one row with the columns METRIC_COLUMNS for each job, in job order.
+    """Return one row with the columns METRIC_COLUMNS for each job; an empty one where it never ran.
 
     ``moves_ahead`` says whether the policy asks for migrations before they are demanded, ``copies_tensors``
     whether it copies whole tensors instead of using unified memory.
@@ -58,8 +58,11 @@ def summarize(
     by_job: dict[int, list[IterationRecord]] = {number: [] for number in range(len(workload.jobs))}
     for record in iterations:
         by_job[record.job].append(record)
-    rows = []
+    rows: list[Row] = []
     for number, job in enumerate(workload.jobs):
+        if not by_job[number]:  # a job that was refused
+            rows.append({})
+            continue
         record = reported_iteration(by_job[number], behaviour)
         rows.append(
             _times(record, system.gpu.clock, job.trace.batch_size, rounds=rounds)

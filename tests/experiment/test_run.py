@@ -8,7 +8,7 @@ import g10sim
 from g10sim.config.document import load_document
 from g10sim.config.load import load_run, run_config
 from g10sim.errors import ConfigError
-from g10sim.experiment.results import read_results
+from g10sim.experiment.results import JOB_COLUMNS, read_results
 from g10sim.stats.summary import METRIC_COLUMNS
 
 PLUGINS = "experiment.plugins"
@@ -148,7 +148,10 @@ def test_several_jobs_give_one_row_each(config, trace_file, tmp_path):
     }
     outcome = g10sim.run({**config, "policies": ["ideal", "base_uvm"]}, output=tmp_path / "out")
     table = outcome.table
-    assert list(table.columns[-2:]) == ["job", "gpu"]
+    assert tuple(table.columns[-len(JOB_COLUMNS) :]) == JOB_COLUMNS
+    assert list(table["priority"]) == [1] * 4
+    assert list(table["refused"]) == [0] * 4
+    assert (table["makespan_cycles"] == table.groupby("cell")["end_cycles"].transform("max")).all()
     assert list(zip(table["cell"], table["job"], table["gpu"], strict=True)) == [
         (0, 0, 1),
         (0, 1, 0),

@@ -187,7 +187,7 @@ def test_kernel_events_come_before_transfer_timers_of_the_same_cycle():
     clockwork = Clockwork(env, Timetable())
 
     def waiter():
-        yield clockwork.wait(lambda: True, lambda: "")
+        yield clockwork.wait(lambda: ("transfers", 10) in happened, lambda: "")
         happened.append(("arrived", env.now))
 
     def kernel():
@@ -216,11 +216,37 @@ def test_timer_set_for_an_earlier_plan_does_not_ring():
 
     env, moving = simpy.Environment(), Moving()
     clockwork = Clockwork(env, moving)
-    clockwork.wait(lambda: True, lambda: "")
+    clockwork.wait(lambda: bool(moving.advanced), lambda: "")
     moving.change = 40
     clockwork.rearm()
     env.run()
     assert moving.advanced == [40]
+
+
+def test_a_wait_ends_whoever_brings_time_forward():
+    class Arrival:
+        """Transfers that bring something at cycle 10, after which nothing changes."""
+
+        arrived = False
+
+        def next_change(self):
+            return None if self.arrived else 10
+
+        def advance(self, now):
+            self.arrived = now >= 10
+
+    env, transfers = simpy.Environment(), Arrival()
+    clockwork = Clockwork(env, transfers)
+    waiting = clockwork.wait(lambda: transfers.arrived, lambda: "")
+
+    def kernel():
+        yield env.timeout(10)
+        transfers.advance(10)
+        clockwork.rearm()
+
+    env.process(kernel())
+    env.run()
+    assert waiting.triggered
 
 
 def test_policies_see_their_own_job():

@@ -1,0 +1,215 @@
+"""Several jobs on one GPU at the same time: its computing time, its memory, and who is let on it."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from machines import GPG10, machine, trace_of
+
+from g10sim.config.sharing import SharingSpec
+from g10sim.errors import ConfigError
+from g10sim.policies.base_uvm import BaseUvm
+from g10sim.policies.deepum import DeepUm
+from g10sim.policies.flashneuron import FlashNeuron
+from g10sim.policies.g10 import G10
+from g10sim.policies.ideal import Ideal
+from g10sim.records import StallReason
+from g10sim.sim.compute import Concurrency, TimeSlices
+from g10sim.sim.engine import run
+from g10sim.trace.workload import Job, Workload
+
+
+def computing(*cycles):
+    """A trace of kernels that need one page, which is there from the first on."""
+    return trace_of({"w*": 1}, [(duration, "w", "") for duration in cycles])
+
+
+def share(jobs, system=None, policy=None, *, compute="time_sliced", record=(), **sharing):
+    workload = Workload(tuple(jobs), sharing=SharingSpec(compute=compute, **sharing))
+    return run(workload, system or machine(), policy or Ideal(), check=True, record=record)
+
+
+def ends(records):
+    return {record.job: record.end for record in records.jobs}
+
+
+def test_two_jobs_take_turns_of_a_time_slice():
+    jobs = [Job(computing(5000), iterations=1), Job(computing(3000), iterations=1)]
+    # 0: 0-2000, 1: 2000-4000, 0: 4000-6000, 1: 6000-7000 (ends), 0: 7000-8000 (ends).
+    assert ends(share(jobs, time_slice="2 us")) == {0: 8000, 1: 7000}
+
+
+def test_what_others_computed_is_a_stall_of_its_own():
+    jobs = [Job(computing(5000), iterations=1), Job(computing(3000), iterations=1)]
+    stalls = [dict(i.stalls) for i in share(jobs, time_slice="2 us").iterations]
+    assert stalls == [{StallReason.COMPUTE_SHARING: 4000}, {StallReason.COMPUTE_SHARING: 3000}]
+
+
+def test_a_turn_lasts_over_kernels_of_one_job():
+    jobs = [Job(computing(*[500] * 8), iterations=1), Job(computing(4000), iterations=1)]
+    # 0: four kernels until 2000, 1 until 4000, 0 until 6000 (ends), 1 until 8000.
+    assert ends(share(jobs, time_slice="2 us")) == {0: 6000, 1: 8000}
+
+
+def test_a_job_that_ends_leaves_the_rest_of_its_turn():
+    jobs = [Job(computing(500), iterations=1), Job(computing(4000), iterations=1)]
+    assert ends(share(jobs, time_slice="2 us")) == {0: 500, 1: 4500}
+
+
+def test_priority_multiplies_the_time_slice():
+    jobs = [Job(computing(6000), iterations=1, priority=3), Job(computing(6000), iterations=1)]
+    # 0 computes 3000 of every 4000 cycles: it ends in its second turn, at 4000 + 3000.
+    assert ends(share(jobs, time_slice="1 us")) == {0: 7000, 1: 12_000}
+
+
+def test_an_arrival_joins_the_rotation():
+    jobs = [Job(computing(4000), iterations=1), Job(computing(1000), iterations=1, arrival_cycles=500)]
+    # 0 until 2000 (its turn), 1 until 3000 (ends), 0 until 5000.
+    assert ends(share(jobs, time_slice="2 us")) == {0: 5000, 1: 3000}
+
+
+@pytest.mark.parametrize(
+    ("slowdown", "cycles"),
+    [(0.0, {0: 4000, 1: 8000}), (1.0, {0: 8000, 1: 12_000}), (0.5, {0: 6000, 1: 10_000})],
+)
+def test_concurrent_kernels_slow_each_other(slowdown, cycles):
+    # Both at 1 / (1 + slowdown) of their speed until the shorter one ends; then the other alone.
+    jobs = [Job(computing(4000), iterations=1), Job(computing(8000), iterations=1)]
+    assert ends(share(jobs, compute="concurrent", slowdown=slowdown)) == cycles
+
+
+def test_jobs_with_gpus_of_their_own_do_not_notice_each_other():
+    jobs = [Job(computing(5000, 700), iterations=2, gpu=gpu) for gpu in (0, 1)]
+    alone = share(jobs[:1], machine(gpus=2))
+    both = share(jobs, machine(gpus=2))
+    assert ends(both) == dict.fromkeys((0, 1), ends(alone)[0])
+    assert all(not i.stalls for i in both.iterations)
+
+
+def pages(number, duration=10_000):
+    """A job that makes and reads so many pages, and needs them all at once."""
+    return trace_of({"a": number}, [(duration, "", "a"), (duration, "a", "")])
+
+
+def test_jobs_share_memory_and_the_older_pages_leave():
+    first = trace_of({"w*": 4, "z*": 4}, [(1000, "w", ""), (1000, "z", ""), (100_000, "", "")])
+    second = trace_of({"v*": 4}, [(1000, "v", "")])
+    jobs = [Job(first, iterations=1), Job(second, iterations=1, arrival_cycles=90_000)]
+    records = share(jobs, machine(10, 100), BaseUvm(), record=("migrations",))
+    moved = {(m.job, m.tensor, m.source.name, m.target.name): m.size_bytes for m in records.migrations}
+    # Two pages were free; two of the other job's made room, of what it used longest ago.
+    assert moved == {
+        (0, 0, "FLASH", "GPU"): 4000,
+        (0, 1, "FLASH", "GPU"): 4000,
+        (1, 0, "FLASH", "GPU"): 4000,
+        (0, 0, "GPU", "HOST"): 2000,
+    }
+
+
+def test_working_sets_that_do_not_fit_together_wait_for_each_other():
+    jobs = [Job(pages(6), iterations=1), Job(pages(6), iterations=1)]
+    records = share(jobs, machine(10, 100), BaseUvm(), admission_memory="working_set", admission="wait")
+    assert {record.start for record in records.jobs} != {0}  # admitted one after the other
+    small = [Job(trace_of({"a": 6}, [(1000, "", "a")]), iterations=3) for _ in (0, 1)]
+    assert len(share(small, machine(12, 100), BaseUvm()).iterations) == 6
+
+
+def test_admission_counts_what_it_is_told_to():
+    trace = trace_of({"a": 3, "b": 3}, [(1000, "", "a"), (1000, "a", ""), (1000, "", "b"), (1000, "b", "")])
+    jobs = [Job(trace, iterations=1), Job(trace, iterations=1)]
+    together = share(jobs, machine(6, 100), BaseUvm(), admission_memory="working_set")
+    assert [record.start for record in together.jobs] == [0, 0]
+    in_turn = share(jobs, machine(6, 100), BaseUvm(), admission_memory="footprint")
+    assert in_turn.jobs[1].start == in_turn.jobs[0].end > 0
+
+
+def test_a_refused_job_is_on_record_and_never_runs():
+    jobs = [Job(pages(6), iterations=1), Job(pages(6), iterations=1, arrival_cycles=5)]
+    records = share(jobs, machine(10, 100), BaseUvm(), admission="refuse")
+    assert [(r.job, r.refused, r.start, r.end) for r in records.jobs][1] == (1, True, 5, 5)
+    assert {i.job for i in records.iterations} == {0}
+
+
+def test_what_serves_one_job_at_a_time_is_refused():
+    with pytest.raises(
+        ConfigError, match=r"workload\.sharing\.compute: found 'time_sliced' under policy 'flash"
+    ):
+        share([Job(pages(2))], policy=FlashNeuron())
+    sharing = SharingSpec(compute="concurrent")
+    with pytest.raises(ConfigError, match=r"compat\.transfers 'batched'; allowed: exclusive, or fluid"):
+        run(Workload((Job(pages(2)),), sharing=sharing), machine(), BaseUvm(), GPG10)
+
+
+def elapse(discipline, until):
+    """Ends of jobs as a discipline gives them, advancing in steps of at most ``until`` cycles."""
+    now, found = 0, {}
+    while (left := discipline.next_end()) is not None:
+        step = min(left, until)
+        now += step
+        found |= dict.fromkeys(discipline.advance(step), now)
+        discipline.rest()
+    return found
+
+
+work = st.lists(st.tuples(st.integers(1, 10**6), st.integers(1, 5)), min_size=1, max_size=6)
+
+
+@given(work, st.integers(1, 5000), st.integers(1, 10**6))
+def test_time_slices_conserve_work_and_starve_nobody(jobs, slice_cycles, step):
+    whole, parts = TimeSlices(slice_cycles), TimeSlices(slice_cycles)
+    for number, (cycles, priority) in enumerate(jobs):
+        whole.add(number, cycles, priority)
+        parts.add(number, cycles, priority)
+    found = elapse(whole, 10**12)
+    assert max(found.values()) == sum(cycles for cycles, _ in jobs)
+    for number, (cycles, priority) in enumerate(jobs):
+        turns = -(-cycles // (slice_cycles * priority))
+        others = sum(slice_cycles * p for other, (_, p) in enumerate(jobs) if other != number)
+        assert cycles <= found[number] <= cycles + turns * others
+    if sum(cycles for cycles, _ in jobs) / step < 5000:
+        assert elapse(parts, step) == found  # however often one looks
+
+
+@given(work, st.floats(0, 1))
+def test_concurrency_is_no_faster_than_alone_and_no_slower_than_in_turn(jobs, slowdown):
+    discipline = Concurrency(slowdown)
+    for number, (cycles, priority) in enumerate(jobs):
+        discipline.add(number, cycles, priority)
+    found = elapse(discipline, 10**12)
+    for number, (cycles, _) in enumerate(jobs):
+        assert found[number] >= cycles
+    priorities = {priority for _, priority in jobs}
+    if len(priorities) == 1:
+        assert max(found.values()) <= sum(cycles for cycles, _ in jobs) + len(jobs)
+
+
+@st.composite
+def traces(draw):
+    """Random traces of a few tensors and kernels, small enough to look at."""
+    tensors = {
+        f"t{i}" + "*" * draw(st.booleans()): draw(st.integers(1, 6)) for i in range(draw(st.integers(1, 5)))
+    }
+    names = [name.rstrip("*") for name in tensors]
+    some = st.lists(st.sampled_from(names), max_size=3, unique=True).map(" ".join)
+    kernels = draw(st.lists(st.tuples(st.integers(1, 20_000), some, some), min_size=1, max_size=8))
+    return trace_of(tensors, kernels)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.tuples(traces(), st.integers(0, 50_000), st.integers(1, 3)), min_size=1, max_size=4),
+    st.sampled_from(["time_sliced", "concurrent"]),
+    st.sampled_from([BaseUvm, DeepUm, G10, Ideal]),
+    st.integers(18, 60),
+)
+def test_jobs_that_share_a_gpu_all_end_and_none_is_faster_than_alone(entries, compute, policy, gpu_pages):
+    jobs = [Job(trace, arrival_cycles=arrival, priority=priority) for trace, arrival, priority in entries]
+    records = share(jobs, machine(gpu_pages, 1000), policy(), compute=compute, record=("kernels",))
+    assert len(records.iterations) == 2 * len(jobs)
+    again = share(jobs, machine(gpu_pages, 1000), policy(), compute=compute, record=("kernels",))
+    assert records == again
+    for record in records.iterations:
+        assert record.end - record.start >= record.ideal_cycles
+    if compute == "time_sliced":
+        spans = [(k.start, k.end) for k in records.kernels]
+        busy = sum(k.compute_cycles for k in records.kernels)
+        assert max(end for _, end in spans) - min(start for start, _ in spans) >= busy
