@@ -15,6 +15,7 @@ from g10sim.errors import ConfigError
 from g10sim.registry import choices_text, nearest
 
 _DEFAULT_SEQUENCE_LENGTH = 512
+_DEFAULT_PIXELS = 224
 _CONFIGURATION = "config.json"
 
 
@@ -32,7 +33,8 @@ def hugging_face_builder(name: str, sizes: Sizes, options: StepOptions) -> Calla
     # Looked up now: importing a class while tensors are fake would leave fake tensors in its module.
     getattr(transformers, task.value)._model_mapping[type(configuration)]
     source = f"hf:{name}"
-    configuration._attn_implementation = "sdpa" if options.attention == "fused" else "eager"
+    if options.attention == "eager":
+        configuration._attn_implementation = "eager"
     # Keys and values of a generation cache would stay alive through the whole training step.
     configuration.use_cache = False
     if task is Task.IMAGE_CLASSIFICATION:
@@ -109,7 +111,7 @@ def _text_model(configuration: Any, task: Task, batch_size: int, length: int, in
 def _image_model(configuration: Any, batch_size: int, inference: bool) -> Any:
     import torch
 
-    pixels = configuration.image_size
+    pixels = getattr(configuration, "image_size", _DEFAULT_PIXELS)
     inputs = {"pixel_values": torch.zeros(batch_size, configuration.num_channels, pixels, pixels)}
     if not inference:
         inputs["labels"] = torch.zeros(batch_size, dtype=torch.int64)

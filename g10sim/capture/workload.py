@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_leaves, tree_map_only
+from torch.utils._pytree import tree_leaves
 
 from g10sim.capture.checkpointing import checkpoint_blocks
 from g10sim.capture.layers import LayerTracker
@@ -90,16 +90,15 @@ class Step:
             settings["momentum"] = options.momentum
         self.optimizer = _OPTIMIZERS[options.trained_with](trained, **settings)
 
-    def run(self, enter: Callable[[Phase], None] = lambda phase: None, model: Model | None = None) -> None:
-        """Run the step once, on the inputs of ``model`` if given; ``enter`` is told the phase that begins."""
-        given = model or self.model
+    def run(self, enter: Callable[[Phase], None] = lambda phase: None) -> None:
+        """Run the step once; ``enter`` is told the phase that begins."""
         enter(Phase.FORWARD)
         if self._options.inference:
             with torch.no_grad(), self._casting():
-                self._output(given)
+                self._output()
             return
         with self._casting():
-            loss = self._loss(self._output(given), given.targets)
+            loss = self._loss(self._output(), self.model.targets)
         enter(Phase.BACKWARD)
         loss.backward()
         del loss
@@ -111,8 +110,7 @@ class Step:
         """Run the step as often as the options say and return what was recorded."""
         layers = LayerTracker(self.network)
         recorder = Recorder(layers)
-        batches = [self.model, *(_another_batch(self.model) for _ in range(self._options.steps - 1))]
-        self._describe(recorder, batches)
+        self._describe(recorder)
 
         def enter(phase: Phase) -> None:
             if phase is Phase.OPTIMIZER:
@@ -120,8 +118,8 @@ class Step:
             recorder.phase = phase
 
         with _no_collection(), layers.following(), recorder:
-            for batch in batches:
-                self.run(enter, batch)
+            for _ in range(self._options.steps):
+                self.run(enter)
         return recorder
 
     def _casting(self) -> Any:
@@ -129,12 +127,12 @@ class Step:
             return nullcontext()
         return torch.autocast("cpu", dtype=getattr(torch, self._options.autocast))
 
-    def _output(self, model: Model) -> Any:
-        if isinstance(model.inputs, Mapping):
-            return self.network(**model.inputs)
-        return self.network(*positional(model.inputs))
+    def _output(self) -> Any:
+        if isinstance(self.inputs, Mapping):
+            return self.network(**self.inputs)
+        return self.network(*positional(self.inputs))
 
-    def _describe(self, recorder: Recorder, batches: Sequence[Model]) -> None:
+    def _describe(self, recorder: Recorder) -> None:
         names = {}
         for name, parameter in self.network.named_parameters():
             names[parameter] = name
@@ -151,22 +149,16 @@ class Step:
                 else:
                     name = f"{names[parameter]}.{key}"
                     recorder.describe(state, TensorKind.OPTIMIZER_STATE, name, persistent=True)
-        for batch in batches:
-            for name, tensor in input_tensors(batch.inputs).items():
-                recorder.describe(tensor, TensorKind.INPUT, f"input.{name}")
-            if isinstance(batch.targets, torch.Tensor):
-                recorder.describe(batch.targets, TensorKind.INPUT, "input.targets")
+        # Whoever runs the step holds on to its inputs until the next: their memory is never free.
+        inputs = input_tensors(self.inputs) | {"targets": self.model.targets}
+        for name, tensor in inputs.items():
+            if isinstance(tensor, torch.Tensor):
+                recorder.describe(tensor, TensorKind.INPUT, f"input.{name}", persistent=True)
 
     def _describe_gradients(self, recorder: Recorder) -> None:
         for name, parameter in self.network.named_parameters():
             if parameter.grad is not None:
                 recorder.describe(parameter.grad, TensorKind.GRADIENT, f"{name}.grad")
-
-
-def _another_batch(model: Model) -> Model:
-    """Return the same model with inputs of its own, as every further step is given."""
-    inputs, targets = tree_map_only(torch.Tensor, torch.empty_like, (model.inputs, model.targets))
-    return Model(model.network, inputs, model.loss, targets)
 
 
 @contextmanager

@@ -7,29 +7,64 @@ import pytest
 
 from g10sim.analysis.footprint import peak_live_bytes
 from g10sim.capture import capture_step
+from g10sim.capture.libraries import make_torchvision_importable
+
+CASES = {
+    "language": ("language", {}),
+    "language, checkpointed": ("language", {"activation_checkpointing": True}),
+    "language, mixed precision": ("language", {"autocast": "bfloat16"}),
+    "language, inference": ("language", {"inference": True}),
+    "language, sgd": ("language", {"optimizer": "sgd", "dtype": "bfloat16"}),
+    "attention": ("attention", {}),
+    "conv_net": ("conv_net", {"optimizer": "sgd", "momentum": 0.9}),
+    "conv_net, inference": ("conv_net", {"inference": True}),
+    "resnet18": ("torchvision:resnet18", {"optimizer": "sgd"}),
+    "resnet18, checkpointed": (
+        "torchvision:resnet18",
+        {"optimizer": "sgd", "activation_checkpointing": True},
+    ),
+    "resnet18, inference": ("torchvision:resnet18", {"inference": True}),
+    "inception_v3": ("torchvision:inception_v3", {"optimizer": "sgd"}),
+    "vit": ("timm:vit_tiny_patch16_224", {}),
+    "vit, eager": ("timm:vit_tiny_patch16_224", {"attention": "eager"}),
+    "bert": ("hf:distilbert-base-uncased", {}),
+    "bert, checkpointed": ("hf:distilbert-base-uncased", {"activation_checkpointing": True}),
+}
 
 
-@pytest.fixture(params=["language", "conv_net", "attention"])
-def build(request, models):
-    return {
-        "language": lambda: models.language(batch_size=64),
-        "conv_net": lambda: models.conv_net(batch_size=256),
-        "attention": models.attention(),
-    }[request.param]
+@pytest.fixture(params=CASES)
+def case(request, models):
+    """What builds a model, and the options of the step."""
+    name, options = CASES[request.param]
+    prefix, colon, rest = name.partition(":")
+    if not colon:
+        sizes = {"language": {"batch_size": 64}, "conv_net": {"batch_size": 256}}.get(name, {})
+        made = getattr(models, name)(**sizes)
+        return (made if callable(made) else lambda: getattr(models, name)(**sizes)), options
+    from g10sim.capture.options import StepOptions
+    from g10sim.capture.sizes import Sizes
+    from g10sim.capture.source import LIBRARIES
+
+    library, builder = LIBRARIES[prefix]
+    make_torchvision_importable()
+    pytest.importorskip(library, reason=f"{library} is not installed: pip install 'g10sim[capture]'")
+    return builder(rest, Sizes(16), StepOptions(**options)), options
 
 
 @pytest.fixture
 def measured_step(torch):
     """Run a step twice under a measuring context, which sees the second, on fake tensors."""
+    from g10sim.capture.constants import known_values
     from g10sim.capture.options import StepOptions
     from g10sim.capture.step import fake_device
     from g10sim.capture.workload import Model, Step
 
-    options = StepOptions()
-
-    def measure(build, make_context):
+    def measure(case, make_context):
+        build, options = case[0], StepOptions(**case[1])
         with fake_device(options):
-            step = Step(Model(*build()), options)
+            with known_values():
+                made = build()
+            step = Step(made if isinstance(made, Model) else Model(*made), options)
             step.run()
             context = make_context(step)
             with context:
@@ -39,24 +74,29 @@ def measured_step(torch):
     return measure
 
 
-def test_the_footprint_agrees_with_pytorchs_memory_tracker(build, measured_step):
+def captured_peak(case):
+    return peak_live_bytes(capture_step(case[0], **case[1]))
+
+
+def test_the_footprint_agrees_with_pytorchs_memory_tracker(case, measured_step):
     from torch.distributed._tools.mem_tracker import MemTracker
 
     def tracker(step):
         made = MemTracker()
-        values = step.inputs.values() if isinstance(step.inputs, dict) else step.inputs
-        made.track_external(step.network, step.optimizer, *values)
+        values = list(step.inputs.values() if isinstance(step.inputs, dict) else step.inputs)
+        others = [value for value in (step.optimizer, step.model.targets) if value is not None]
+        made.track_external(step.network, *others, *values)
         return made
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        tracked = measured_step(build, tracker)
+        tracked = measured_step(case, tracker)
     snapshot = next(iter(tracked.get_tracker_snapshot("peak").values()))
     peak = next(amount for kind, amount in snapshot.items() if str(kind) == "Total")
-    assert peak_live_bytes(capture_step(build)) == pytest.approx(peak, rel=0.01)
+    assert captured_peak(case) == pytest.approx(peak, rel=0.01)
 
 
-def test_the_footprint_agrees_with_a_plain_sum_of_allocations(torch, build, measured_step):
+def test_the_footprint_agrees_with_a_plain_sum_of_allocations(torch, case, measured_step):
     from torch.utils._python_dispatch import TorchDispatchMode
     from torch.utils._pytree import tree_leaves
 
@@ -84,15 +124,17 @@ def test_the_footprint_agrees_with_a_plain_sum_of_allocations(torch, build, meas
 
     def counter(step):
         made = Allocations()
-        states = [list(state.values()) for state in step.optimizer.state.values()]
-        made.note((list(step.network.parameters()), list(step.network.buffers()), states, step.inputs))
+        optimizer = {} if step.optimizer is None else step.optimizer.state
+        states = [list(state.values()) for state in optimizer.values()]
+        kept = (list(step.network.parameters()), list(step.network.buffers()), states)
+        made.note((*kept, step.inputs, step.model.targets))
         return made
 
-    peak = measured_step(build, counter).peak
-    assert peak_live_bytes(capture_step(build)) == pytest.approx(peak, rel=0.01)
+    peak = measured_step(case, counter).peak
+    assert captured_peak(case) == pytest.approx(peak, rel=0.01)
 
 
-def test_the_trace_says_its_footprint_and_what_was_allocated(build):
-    trace = capture_step(build)
+def test_the_trace_says_its_footprint_and_what_was_allocated(case):
+    trace = capture_step(case[0], **case[1])
     assert trace.origin["peak_live_bytes"] == str(peak_live_bytes(trace))
     assert int(trace.origin["allocated_peak_bytes"]) == pytest.approx(peak_live_bytes(trace), rel=0.01)
