@@ -102,6 +102,7 @@ def _kernel(
         draft.flops,
         draft.moved_bytes,
         draft.weight_bytes,
+        draft.products,
     )
     return Kernel(
         id=number,

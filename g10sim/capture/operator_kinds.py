@@ -52,7 +52,8 @@ class KernelCost:
     """The work of one kernel.
 
     ``operator`` is its name without library (``addmm``), ``layer_type`` the class of the module that ran it.
-    ``flops`` are 0 for operators that only move bytes; ``weight_bytes`` is what it reads of weights.
+    ``flops`` are 0 for operators that only move bytes; ``weight_bytes`` is what it reads of weights;
+    ``products`` are the multiply-adds for each element it writes (0 where it computes nothing).
     """
 
     operator: str
@@ -63,3 +64,4 @@ class KernelCost:
     flops: int = 0
     moved_bytes: int = 0
     weight_bytes: int = 0
+    products: int = 0

@@ -197,6 +197,12 @@ def count_flops(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], resul
     return 0
 
 
+def products_per_element(flops: int, written: Any) -> int:
+    """Multiply-adds for each element of a result; 0 for an empty one."""
+    elements = int(written.numel())
+    return flops // (2 * elements) if elements else 0
+
+
 def has_known_cost(func: Any) -> bool:
     """Tell whether the class of an operator is known and, where that class computes, its FLOPs too."""
     found = operator_class(func)

@@ -51,6 +51,7 @@ class KernelDraft:
     flops: int = 0
     moved_bytes: int = 0
     weight_bytes: int = 0
+    products: int = 0
     known_cost: bool = True
     reads: dict[StorageRecord, None] = field(default_factory=dict)
     writes: dict[StorageRecord, None] = field(default_factory=dict)
@@ -185,6 +186,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
             return
         draft = self._draft(func, layer, inputs)
         draft.flops = operators.count_flops(func, args, kwargs, result)
+        if outputs:
+            draft.products = operators.products_per_element(draft.flops, outputs[0])
         written = sum(operators.touched_bytes(tensor) for tensor in outputs)
         traffic = _Traffic(draft)
         for position, tensor in enumerate(inputs):
@@ -204,6 +207,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         for part in convolution_gradients(func, args, result):
             draft = self._draft(func, layer, part.reads)
             draft.operator, draft.operator_class, draft.flops = part.name, part.operator_class, part.flops
+            draft.products = operators.products_per_element(part.flops, part.written)
             traffic = _Traffic(draft)
             for tensor in part.reads:
                 self._read(traffic, tensor, operators.touched_bytes(tensor), pure=False)

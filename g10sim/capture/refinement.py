@@ -12,7 +12,15 @@ from g10sim.trace.model import Phase
 
 Share = Annotated[float, Field(gt=0, le=1)]
 
-_CONDITIONS = ("operators", "operator_class", "layer_types", "phase", "reads_weight", "bound")
+_CONDITIONS = (
+    "operators",
+    "operator_class",
+    "layer_types",
+    "phase",
+    "reads_weight",
+    "bound",
+    "least_products",
+)
 
 
 class Refinement(Spec):
@@ -29,6 +37,7 @@ class Refinement(Spec):
     phase: Phase | None = None
     reads_weight: bool | None = None
     bound: Bound | None = Field(default=None, description="peak rate that limits it")
+    least_products: int | None = Field(default=None, ge=1, description="multiply-adds for each element")
     compute_efficiency: Share | None = None
     bandwidth_efficiency: Share | None = None
     startup: Duration | None = None
@@ -50,5 +59,6 @@ class Refinement(Spec):
                 self.phase is None or cost.phase is self.phase,
                 self.reads_weight is None or (cost.weight_bytes > 0) is self.reads_weight,
                 self.bound is None or bound is self.bound,
+                self.least_products is None or cost.products >= self.least_products,
             )
         )

@@ -1,8 +1,7 @@
 """Measured kernels of the published G10 simulator's traces, as the operators that PyTorch would call them.
 
-Its traces tell names, sizes of tensors, shapes of layers and times; FLOPs follow from those. Where PyTorch
-runs one kernel for several of theirs (layer normalization; both gradients of a convolution) their times are
-summed.
+Its traces tell names, sizes of tensors, shapes of layers and times; FLOPs follow from those. Layer
+normalization, one kernel in PyTorch, is the sum of the element-wise kernels that they run for it.
 """
 
 from __future__ import annotations
@@ -31,6 +30,11 @@ _NORMALIZATION = (
 )
 _ROOT_POSITION = _NORMALIZATION.index("Sqrt")
 _ELEMENTWISE = frozenset({"Add", "Subtract", "Multiply", "Divide", "Power", "Erf", "ReLU"})
+_CONVOLUTIONS = {
+    "Conv2d_Forward": "convolution",
+    "Conv2d_Backward_Input": "convolution_backward_input",
+    "Conv2d_Backward_Weight": "convolution_backward_weight",
+}
 _POOLINGS = {
     "MaxPool2d_Forward": "max_pool2d_with_indices",
     "MaxPool2d_Backward": "max_pool2d_with_indices_backward",
@@ -111,29 +115,30 @@ class _Reader:
         return sum(self._size(tensor) for tensor in tensors)
 
     def convolutions(self) -> Iterator[tuple[KernelCost, int]]:
-        """Yield forward convolutions, and both gradients of each together."""
-        ticks: defaultdict[tuple[str, Phase], int] = defaultdict(int)
-        for kernel in self._trace.kernels:
-            if kernel.name.startswith("Conv2d_") and kernel.phase in (Phase.FORWARD, Phase.BACKWARD):
-                ticks[kernel.layer, kernel.phase] += kernel.duration
-        for position, kernel in enumerate(self._trace.kernels):
-            shape, after = self._shapes[position], self._shapes[min(position + 1, len(self._shapes) - 1)]
-            if kernel.name != "Conv2d_Forward" or shape is None or after is None:
+        """Yield forward convolutions and the gradients of their inputs and weights."""
+        kernels = self._trace.kernels
+        products: dict[str, int] = {}
+        for kernel, shape, after in zip(kernels, self._shapes, [*self._shapes[1:], None], strict=True):
+            if kernel.name == "Conv2d_Forward" and shape is not None and after is not None:
+                weight = max(self._size(t) for t in kernel.inputs if self._trace.tensors[t].persistent)
+                # weight = in x out channels x filter, output = batch x out channels x pixels, in float32
+                products[kernel.layer] = weight // _FLOAT_BYTES * prod(after) // after[1]
+        for kernel in kernels:
+            operator = _CONVOLUTIONS.get(kernel.name)
+            if operator is None or kernel.layer not in products:
                 continue
-            (weight,) = (t for t in kernel.inputs if self._trace.tensors[t].persistent)
-            # weight = in x out channels x filter, output = batch x out channels x pixels, in float32
-            products = self._size(weight) // _FLOAT_BYTES * prod(after) // after[1]
-            for phase, factor in ((Phase.FORWARD, 1), (Phase.BACKWARD, 2)):
-                cost = KernelCost(
-                    "convolution" if phase is Phase.FORWARD else "convolution_backward",
-                    OperatorClass.CONVOLUTION,
-                    NumberFormat.TF32,
-                    phase,
-                    flops=2 * factor * products,
-                    moved_bytes=self._moved(kernel) * factor,
-                    weight_bytes=self._size(weight),
-                )
-                yield cost, ticks[kernel.layer, phase]
+            flops = 2 * products[kernel.layer]
+            cost = KernelCost(
+                operator,
+                OperatorClass.CONVOLUTION,
+                NumberFormat.TF32,
+                kernel.phase,
+                kernel.layer_type,
+                flops,
+                self._moved(kernel),
+                products=flops // (2 * self._written(kernel) // _FLOAT_BYTES),
+            )
+            yield cost, kernel.duration
 
     def layer_normalizations(self) -> Iterator[tuple[KernelCost, int]]:
         """Yield layer normalizations, forward and backward, each the sum of its element-wise kernels."""
