@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Generator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import simpy
@@ -25,6 +26,7 @@ from g10sim.sim.contiguous import ContiguousRun, contiguous_memory, simulated_jo
 from g10sim.sim.executor import JobRun
 from g10sim.sim.gpu import Gpu, make_gpu
 from g10sim.sim.machine import Machine
+from g10sim.sim.preparation import settled, with_chosen_kernels
 from g10sim.sim.recorder import Recorder, RunRecords
 from g10sim.trace.model import Trace
 from g10sim.trace.workload import Job, Workload
@@ -52,13 +54,32 @@ def run(
                 f"workload.jobs[{number}].gpu: found {job.gpu}; allowed: 0 to {system.gpu.count - 1}"
             )
     _check_sharing(workload, policy, behaviour)
+    policy = settled(
+        policy, workload, lambda design, short: _simulate(short, system, design, behaviour, (), check=check)
+    )
+    return _simulate(workload, system, policy, behaviour, record, check=check)
+
+
+def _simulate(
+    given: Workload,
+    system: SystemSpec,
+    policy: Policy,
+    behaviour: BehaviourSpec,
+    record: Collection[str],
+    *,
+    check: bool,
+) -> RunRecords:
+    workload = with_chosen_kernels(given, system, policy)
     plans = _plan(workload.as_planned(), system, policy, behaviour)
     if len(plans) != len(workload.jobs):
         raise PolicyError(
             f"policy '{policy.name}': plan returned {len(plans)} plans; allowed: one per job, "
             f"{len(workload.jobs)}"
         )
-    return _Simulation(workload, system, policy, plans, behaviour, record, check).run()
+    simulation = _Simulation(workload, system, policy, plans, behaviour, record, check)
+    if workload is not given:
+        simulation.compare_with(given)
+    return replace(simulation.run(), note=policy.note)
 
 
 def _check_sharing(workload: Workload, policy: Policy, behaviour: BehaviourSpec) -> None:
@@ -118,6 +139,13 @@ class _Simulation:
             self._job_run(number, job, workload.executed(number), plan)
             for number, (job, plan) in enumerate(zip(workload.jobs, plans, strict=True))
         ]
+
+    def compare_with(self, workload: Workload) -> None:
+        """Take the ideal times from a workload whose kernels are as fast as they can be."""
+        clock = self._system.gpu.clock
+        for number, job_run in enumerate(self._jobs):
+            trace = workload.executed(number)
+            job_run.ideal_cycles = sum(trace.duration_cycles(kernel, clock) for kernel in trace.kernels)
 
     def _job_run(self, number: int, job: Job, executed: Trace, plan: MigrationPlan | None) -> JobRun:
         policy, machine = self._policy, self._machine

@@ -22,7 +22,10 @@ _Key = tuple[int, int, int, Location, Location, MigrationCause]
 
 @dataclass(frozen=True)
 class RunRecords:
-    """Everything a run emitted; ``events`` counts kernel executions and steps of the transfers."""
+    """Everything a run emitted; ``events`` counts kernel executions and steps of the transfers.
+
+    ``note`` is what the policy has to say about the run.
+    """
 
     iterations: tuple[IterationRecord, ...]
     kernels: tuple[KernelRecord, ...] = ()
@@ -31,6 +34,7 @@ class RunRecords:
     events: int = 0
     jobs: tuple[JobRecord, ...] = ()
     traffic: tuple[TrafficRecord, ...] = ()
+    note: str = ""
 
 
 class Recorder:

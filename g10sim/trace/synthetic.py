@@ -35,6 +35,7 @@ class TraceBuilder:
         outputs: Sequence[int],
         phase: Phase = Phase.OTHER,
         layer: str = "",
+        layer_type: str = "",
     ) -> int:
         """Add a kernel (duration in ticks) after the ones already there; returns its id."""
         kernel = Kernel(
@@ -45,6 +46,7 @@ class TraceBuilder:
             outputs=tuple(outputs),
             phase=phase,
             layer=layer,
+            layer_type=layer_type,
             time_source=TimeSource.SYNTHETIC,
         )
         self._kernels.append(kernel)

@@ -1,0 +1,147 @@
+"""Tables of algorithms: other ways to compute a kernel, with their times and scratch space."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from pathlib import Path
+
+from pydantic import Field
+
+from g10sim.config.document import load_document
+from g10sim.config.presets import validated
+from g10sim.config.quantities import Bytes, Duration, Spec
+from g10sim.errors import ConfigError
+from g10sim.trace.model import Kernel, Phase, Tensor, TensorKind, Trace
+from g10sim.units import PICOSECONDS_PER_SECOND, format_duration
+
+
+class ChoiceSpec(Spec):
+    """One way to compute a kernel."""
+
+    name: str = Field(min_length=1, description="name of the algorithm")
+    time: Duration = Field(description="duration of the kernel with it")
+    workspace: Bytes = Field(description="scratch space of the kernel with it")
+
+
+class KernelAlgorithmsSpec(Spec):
+    """Ways to compute the kernels of one layer and phase (all of them, or those of one name)."""
+
+    layer: str = Field(min_length=1, description="module of the kernel")
+    phase: Phase = Field(default=Phase.FORWARD, description="forward or backward")
+    kernel: str | None = Field(
+        default=None, description="name of the kernel; none: any of that layer and phase"
+    )
+    choices: tuple[ChoiceSpec, ...] = Field(min_length=1, description="algorithms beside the trace's own")
+
+
+class TableSpec(Spec):
+    """A file of algorithms."""
+
+    algorithms: tuple[KernelAlgorithmsSpec, ...] = Field(description="by layer, phase and kernel")
+
+
+@dataclass(frozen=True)
+class Algorithm:
+    """One way to compute a kernel: duration in ticks of the trace, scratch space in bytes."""
+
+    name: str
+    duration: int
+    workspace_bytes: int
+
+
+Table = Mapping[int, Sequence[Algorithm]]
+"""For kernels that have a choice all their algorithms, the trace's own first, then by time."""
+
+
+def load_table(path: Path, trace: Trace) -> Table:
+    """Read a file of algorithms for a trace.
+
+    Raises ConfigError naming file and line for a kernel that the trace does not have, and for an
+    algorithm that is faster than the trace's own, which is by definition the fastest.
+    """
+    document = load_document(path)
+    table = validated(TableSpec, document.data, document)
+    by_place: dict[tuple[str, Phase], list[Kernel]] = {}
+    for kernel in trace.kernels:
+        by_place.setdefault((kernel.layer, kernel.phase), []).append(kernel)
+    found: dict[int, Sequence[Algorithm]] = {}
+    for number, entry in enumerate(table.algorithms):
+        where = ("algorithms", number)
+        kernels = by_place.get((entry.layer, entry.phase), ())
+        kernels = [kernel for kernel in kernels if entry.kernel in (None, kernel.name)]
+        if len(kernels) != 1:
+            names = f" with name '{entry.kernel}'" if entry.kernel is not None else ""
+            raise document.error(
+                (*where, "layer"),
+                f"found {len(kernels)} {entry.phase.value} kernels of layer '{entry.layer}'{names} in "
+                f"'{trace.model}'; allowed: layer, phase and kernel that name one",
+            )
+        try:
+            found[kernels[0].id] = _algorithms(trace, kernels[0], entry.choices)
+        except ValueError as error:
+            raise document.error((*where, "choices"), str(error)) from None
+    return found
+
+
+def _algorithms(trace: Trace, kernel: Kernel, choices: Sequence[ChoiceSpec]) -> Sequence[Algorithm]:
+    own = Algorithm("trace", kernel.duration, trace.workspace_bytes(kernel))
+    others = []
+    for choice in choices:
+        ticks = int(Fraction(choice.time * trace.ticks_per_second, PICOSECONDS_PER_SECOND))
+        if ticks < kernel.duration:
+            fastest = format_duration(-(-kernel.duration * PICOSECONDS_PER_SECOND // trace.ticks_per_second))
+            raise ValueError(
+                f"algorithm '{choice.name}' takes {format_duration(choice.time)}; allowed: at least the "
+                f"trace's own time, {fastest}"
+            )
+        others.append(Algorithm(choice.name, ticks, choice.workspace))
+    return (own, *sorted(others, key=lambda algorithm: (algorithm.duration, algorithm.workspace_bytes)))
+
+
+def least_workspace(algorithms: Sequence[Algorithm]) -> Algorithm:
+    """Return the algorithm with the least scratch space, the fastest of several."""
+    return min(algorithms, key=lambda algorithm: (algorithm.workspace_bytes, algorithm.duration))
+
+
+def fastest_within(algorithms: Sequence[Algorithm], workspace_bytes: int) -> Algorithm:
+    """Return the fastest algorithm with no more scratch space; where none is, that with the least."""
+    fitting = [algorithm for algorithm in algorithms if algorithm.workspace_bytes <= workspace_bytes]
+    return min(fitting, key=lambda algorithm: algorithm.duration) if fitting else least_workspace(algorithms)
+
+
+def with_algorithms(trace: Trace, chosen: Mapping[int, Algorithm]) -> Trace:
+    """Return the trace with these algorithms: kernel by kernel another duration and scratch space."""
+    tensors, kernels = list(trace.tensors), list(trace.kernels)
+    for number, algorithm in chosen.items():
+        kernel = kernels[number]
+        outputs = [t for t in kernel.outputs if trace.tensors[t].kind is not TensorKind.WORKSPACE]
+        if algorithm.workspace_bytes:
+            scratch = Tensor(
+                len(tensors),
+                f"{kernel.layer or kernel.name}.{algorithm.name}.workspace",
+                algorithm.workspace_bytes,
+                TensorKind.WORKSPACE,
+                persistent=False,
+            )
+            tensors.append(scratch)
+            outputs.append(scratch.id)
+        kernels[number] = replace(
+            kernel, duration=algorithm.duration, outputs=tuple(outputs), fault_profile=None
+        )
+    return replace(trace, tensors=tuple(tensors), kernels=tuple(kernels))
+
+
+def choose(table: Table, rule: Callable[[int, Sequence[Algorithm]], Algorithm]) -> dict[int, Algorithm]:
+    """Apply a rule to every kernel with a choice; returns what is not the trace's own."""
+    chosen = {kernel: rule(kernel, algorithms) for kernel, algorithms in table.items()}
+    return {kernel: algorithm for kernel, algorithm in chosen.items() if algorithm is not table[kernel][0]}
+
+
+def check_table_file(value: object) -> None:
+    """Check a parameter that names a file of algorithms. Raises ValueError."""
+    if value is not None and not isinstance(value, str):
+        raise ValueError(f"algorithms_file: found {value!r}; allowed: the path of a file of algorithms")
+    if isinstance(value, str) and not Path(value).is_file():
+        raise ConfigError(f"algorithms_file: found '{value}', which is no file; allowed: an existing file")

@@ -1,0 +1,75 @@
+"""What happens before a simulation: designs that choose by trial, and kernels with other algorithms."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import TypeVar
+
+from g10sim.config.system import SystemSpec
+from g10sim.errors import CapacityError, G10SimError, PolicyError, UnsupportedError
+from g10sim.policies.base import Policy
+from g10sim.trace.model import Trace
+from g10sim.trace.workload import Workload
+
+Answer = TypeVar("Answer")
+
+
+def settled(policy: Policy, workload: Workload, try_out: Callable[[Policy, Workload], object]) -> Policy:
+    """Return the policy that a policy settles on, after trials of one iteration where it asks for them.
+
+    ``try_out`` simulates a workload under a policy. Raises UnsupportedError when nothing can run, PolicyError
+    for a policy that fails.
+    """
+    jobs = tuple(replace(job, iterations=1) for job in workload.jobs)
+    short = replace(workload, jobs=jobs)
+
+    def can_run(design: Policy) -> bool:
+        try:
+            try_out(design, short)
+        except (UnsupportedError, CapacityError):
+            return False
+        return True
+
+    return _asked(policy, "settle", lambda: policy.settle(can_run))
+
+
+def with_chosen_kernels(workload: Workload, system: SystemSpec, policy: Policy) -> Workload:
+    """Return the workload with the algorithms that a policy chooses for its kernels.
+
+    Raises PolicyError when it changes anything but durations, scratch space and outputs of kernels.
+    """
+    if type(policy).choose_kernels is Policy.choose_kernels:
+        return workload
+    jobs = []
+    for job in workload.jobs:
+        chosen = _asked(policy, "choose_kernels", partial(policy.choose_kernels, job.trace, system))
+        _check(policy, job.trace, chosen)
+        jobs.append(replace(job, trace=chosen))
+    return replace(workload, jobs=tuple(jobs))
+
+
+def _check(policy: Policy, trace: Trace, chosen: Trace) -> None:
+    if len(chosen.kernels) != len(trace.kernels) or chosen.ticks_per_second != trace.ticks_per_second:
+        raise PolicyError(
+            f"policy '{policy.name}': choose_kernels returned {len(chosen.kernels)} kernels; allowed: as "
+            f"many as the trace has, {len(trace.kernels)}, in its time base"
+        )
+    faster = [
+        k for k, other in zip(trace.kernels, chosen.kernels, strict=True) if other.duration < k.duration
+    ]
+    if faster:
+        raise PolicyError(
+            f"policy '{policy.name}': choose_kernels makes kernel {faster[0].id} ({faster[0].name}) faster; "
+            "allowed: at least the trace's duration"
+        )
+
+
+def _asked(policy: Policy, hook: str, ask: Callable[[], Answer]) -> Answer:
+    try:
+        return ask()
+    except G10SimError:
+        raise
+    except Exception as error:
+        raise PolicyError(f"policy '{policy.name}': {hook} raised {type(error).__name__}: {error}") from error
