@@ -59,7 +59,7 @@ def save(figure: Figure, directory: str | Path, name: str) -> list[Path]:
 def results_of(name: str, directory: str | Path) -> Path:
     """Where the results of a figure lie: ``DIRECTORY/NAME`` if there is one, else the directory itself."""
     own = Path(directory) / name
-    return own if own.is_dir() else Path(directory)
+    return own if (own / "results.csv").is_file() else Path(directory)
 
 
 def drawable(directory: str | Path) -> tuple[str, ...]:
