@@ -82,11 +82,12 @@ class G10(Policy):
     def plan(
         self, workload: Workload, system: SystemSpec, behaviour: BehaviourSpec
     ) -> Sequence[MigrationPlan]:
-        """Plan every job; jobs on several GPUs share links, host memory and SSD evenly."""
+        """Plan every job; they share links, host memory and SSD evenly, and GPUs that they are on together."""
         gpus = frozenset(job.gpu for job in workload.jobs)
         plans, recoveries = [], []
-        for job in workload.jobs:
-            plan, recovery = self._prepare(job, system, behaviour, gpus)
+        for number, job in enumerate(workload.jobs):
+            neighbours = workload.neighbours(number)
+            plan, recovery = self._prepare(job, system, behaviour, gpus, neighbours)
             plans.append(plan)
             recoveries.append(recovery)
         self._recoveries = tuple(recoveries)
@@ -103,9 +104,16 @@ class G10(Policy):
         return self._recoveries[view.job].prefetches(view, self.recovery_look_ahead)
 
     def _prepare(
-        self, job: Job, system: SystemSpec, behaviour: BehaviourSpec, gpus: frozenset[int]
+        self,
+        job: Job,
+        system: SystemSpec,
+        behaviour: BehaviourSpec,
+        gpus: frozenset[int],
+        neighbours: int = 1,
     ) -> tuple[MigrationPlan, Recovery]:
-        draft = draft_g10(job.trace, system, self._planning, behaviour, gpus=gpus, gpu=job.gpu)
+        draft = draft_g10(
+            job.trace, system, self._planning, behaviour, gpus=gpus, gpu=job.gpu, neighbours=neighbours
+        )
         kernels = [kernel.tensors for kernel in job.trace.kernels]
         recovery = Recovery(draft, kernels, system.gpu.memory)
         return to_plan(draft, job.trace, self._planning), recovery

@@ -48,11 +48,16 @@ class PlannedMachine:
 
 
 def planned_machine(
-    system: SystemSpec, behaviour: BehaviourSpec, gpus: Collection[int] = (0,), gpu: int = 0
+    system: SystemSpec,
+    behaviour: BehaviourSpec,
+    gpus: Collection[int] = (0,),
+    gpu: int = 0,
+    neighbours: int = 1,
 ) -> PlannedMachine:
-    """Return the part of a system that ``gpu`` can count on when all of ``gpus`` are at work.
+    """Return the part of a system that a job on ``gpu`` can count on when all of ``gpus`` are at work.
 
-    GPUs share links, host memory and SSD evenly. With ``planner_gigabyte: binary`` rates are read with
+    GPUs share links, host memory and SSD evenly, and so do ``neighbours`` jobs on one GPU share its memory
+    and host memory. They compute in turn: each has the links to itself for as much time as it computes. With ``planner_gigabyte: binary`` rates are read with
     GB = 2^30 bytes, as the published planner does.
     """
     scale = _BINARY if behaviour.planner_gigabyte == "binary" else 1.0
@@ -63,8 +68,8 @@ def planned_machine(
     share = max(1, len(set(gpus)))
     clock = system.gpu.clock
     return PlannedMachine(
-        gpu_bytes=system.gpu.memory,
-        host_bytes=system.host.memory // share,
+        gpu_bytes=system.gpu.memory // neighbours,
+        host_bytes=system.host.memory // (share * neighbours),
         page_bytes=system.gpu.page_size,
         clock_hz=clock,
         link_rate=link * scale / clock,

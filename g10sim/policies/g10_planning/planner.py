@@ -40,10 +40,11 @@ def draft_g10(
     *,
     gpus: Collection[int] = (0,),
     gpu: int = 0,
+    neighbours: int = 1,
 ) -> Draft:
     """Work out a plan together with the estimates behind it (see :class:`.draft.Draft`)."""
     parameters, behaviour = parameters or PlanningParameters(), behaviour or BehaviourSpec()
-    machine = planned_machine(system, behaviour, gpus, gpu)
+    machine = planned_machine(system, behaviour, gpus, gpu, neighbours)
     if parameters.method == "published":
         draft = plan_published(trace, machine, parameters)
     else:
