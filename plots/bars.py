@@ -24,20 +24,21 @@ def bar_places(count: int) -> tuple[list[float], float]:
     return [(place + 0.5) * width - _GROUP_WIDTH / 2 for place in range(count)], width
 
 
-def mark_missing(axes: Axes, place: float, status: str) -> None:
+def mark_missing(axes: Axes, place: float, status: str, colour: str = BLACK) -> None:
     """Mark at the foot of the axes why nothing is drawn at a place."""
-    axes.plot(
-        [place],
-        [_MARK_HEIGHT],
-        transform=axes.get_xaxis_transform(),
-        clip_on=False,
-        **_mark(status),
-    )
+    mark = {**_mark(status), "color": colour}
+    axes.plot([place], [_MARK_HEIGHT], transform=axes.get_xaxis_transform(), clip_on=False, **mark)
 
 
 def mark_handles(results: pd.DataFrame) -> list[Artist]:
     """Entries of the legend for the marks that some results need."""
     return [Line2D([], [], **_mark(status)) for status in _MARKS if status in set(results["status"])]
+
+
+def draw_ideal(axes: Axes) -> None:
+    """Draw the line at 1: unlimited GPU memory."""
+    ideal = POLICIES[IDEAL]
+    axes.axhline(1, color=ideal.colour, linestyle=ideal.line, linewidth=0.8)
 
 
 def ideal_handle() -> Artist:

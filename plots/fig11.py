@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from g10sim.plots.bars import OK, bar_places, ideal_handle, mark_handles, mark_missing
+from g10sim.plots.bars import OK, bar_places, draw_ideal, ideal_handle, mark_handles, mark_missing
 from g10sim.plots.panels import panels
-from g10sim.plots.style import IDEAL, POLICIES, Look, looks, styled
-from g10sim.plots.traces import TraceName, cells_by, in_rows, trace_names
+from g10sim.plots.style import Look, looks, styled
+from g10sim.plots.traces import Cells, TraceName, cells_by, in_rows, trace_names, without_ideal
 
 _TRACES_PER_ROW = 4
 
@@ -20,10 +18,9 @@ _TRACES_PER_ROW = 4
 @styled
 def draw(results: pd.DataFrame) -> Figure:
     """Draw a bar for each policy and trace; the line at 1 is unlimited GPU memory."""
-    shown = results[results["policy"] != IDEAL]
+    shown = without_ideal(results)
     policies = looks(shown["policy"])
     rows = in_rows(trace_names(shown), _TRACES_PER_ROW)
-    ideal = POLICIES[IDEAL]
     made = panels(
         len(rows),
         columns=1,
@@ -36,7 +33,7 @@ def draw(results: pd.DataFrame) -> Figure:
     cells = cells_by(shown, "trace", "policy")
     for axes, traces in zip(made.axes, rows, strict=True):
         _draw_row(axes, traces, policies, cells)
-        axes.axhline(1, color=ideal.colour, linestyle=ideal.line, linewidth=0.8)
+        draw_ideal(axes)
         axes.set_xlim(-0.5, max(map(len, rows)) - 0.5)
         axes.set_ylim(0, 1.08)
         axes.set_yticks([0, 0.25, 0.5, 0.75, 1])
@@ -47,7 +44,7 @@ def _draw_row(
     axes: Axes,
     traces: list[TraceName],
     policies: dict[str, Look],
-    cells: dict[tuple[Any, ...], dict[str, Any]],
+    cells: Cells,
 ) -> None:
     places, width = bar_places(len(policies))
     for (policy, look), offset in zip(policies.items(), places, strict=True):

@@ -58,7 +58,7 @@ def panels(
     if xlabel:
         figure.supxlabel(xlabel, fontsize="medium")
     if ylabel and rows == 1:
-        every[0].set_ylabel(ylabel)
+        every[0].set_ylabel(ylabel.replace(" (", "\n("))  # a low figure has no room for a long line
     elif ylabel:
         figure.supylabel(ylabel, fontsize="medium")
     if legend:

@@ -26,7 +26,25 @@ class Entry:
 
 ENTRIES: Mapping[str, Entry] = {
     entry.name: entry
-    for entry in (Entry("fig11", "performance of every policy against unlimited GPU memory"),)
+    for entry in (
+        Entry("fig2", "memory of all live tensors and of active ones", ("working_sets",)),
+        Entry("fig3", "lengths of inactive periods", ("inactive_periods",)),
+        Entry("fig4", "sizes of tensors and lengths of their inactive periods", ("inactive_periods",)),
+        Entry("fig11", "performance of every policy"),
+        Entry("fig12", "breakdown of the execution time"),
+        Entry("fig13", "slowdown of kernels", ("kernels",)),
+        Entry("fig14", "migration traffic"),
+        Entry("fig15", "throughput by batch size"),
+        Entry("fig16", "host memory, G10 with several batch sizes"),
+        Entry("fig17", "host memory, several policies"),
+        Entry("fig18", "SSD bandwidth"),
+        Entry("fig19", "variation of kernel times"),
+        Entry("fig20", "memory of live tensors by kind", ("working_sets",)),
+        Entry("fig21", "memory of active tensors by kind", ("working_sets",)),
+        Entry("memory", "memory in use while one cell runs", ("memory",), of_one_cell=True),
+        Entry("timeline", "one cell over time", ("kernels", "migrations"), of_one_cell=True),
+        Entry("stalls", "what the kernels of one cell waited for", ("kernels",), of_one_cell=True),
+    )
 }
 
 

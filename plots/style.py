@@ -7,6 +7,7 @@ colour vision (https://jfly.uni-koeln.de/color/); hatches and markers tell the s
 from __future__ import annotations
 
 import functools
+import itertools
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
@@ -86,6 +87,10 @@ class Look:
         """Keywords of a bar or a filled area."""
         return {"facecolor": self.colour, "edgecolor": BLACK, "hatch": self.hatch, "label": self.label}
 
+    def area(self) -> dict[str, Any]:
+        """Keywords of a filled area without an edge."""
+        return {"facecolor": self.colour, "label": self.label}
+
     def curve(self) -> dict[str, Any]:
         """Keywords of a line with markers."""
         return {"color": self.colour, "marker": self.marker, "linestyle": self.line, "label": self.label}
@@ -107,6 +112,40 @@ _SPARE = (
     Look("", "#FFFFFF", "||||", "<", "-."),
     Look("", "#666666", "oooo", ">", ":"),
     Look("", "#BBCCEE", "****", "p", (0, (1, 1))),
+)
+
+COMPUTE = Look("compute", "#FFFFFF")
+OVERLAP = Look("compute, transfers behind it", SKY, "....")
+STALL = Look("stall", RED, "////")
+
+SSD_READ = Look("SSD to GPU", BLUE)
+SSD_WRITE = Look("GPU to SSD", SKY, "....")
+HOST_READ = Look("host to GPU", RED, "////")
+HOST_WRITE = Look("GPU to host", ORANGE, "\\\\\\\\")
+
+ALIVE, IN_USE = Look("all live tensors", SKY), Look("active tensors", BLUE)
+
+KINDS: Mapping[str, Look] = {
+    "weight": Look("weight", BLUE, "", "o"),
+    "gradient": Look("gradient", RED, "////", "^"),
+    "optimizer_state": Look("optimizer state", GREEN, "xxxx", "s"),
+    "activation": Look("activation", SKY, "....", "."),
+    "input": Look("input", YELLOW, "", "*"),
+    "temporary": Look("temporary", ORANGE, "\\\\\\\\", "v"),
+    "workspace": Look("workspace", PINK, "++++", "D"),
+    "buffer": Look("buffer", GREY, "", "x"),
+    "other": Look("other", "#FFFFFF", "", "+"),
+}
+"""Kinds of tensors, from the bottom of a stack to its top."""
+
+_SERIES = (
+    Look("", BLUE, "", "o", "-"),
+    Look("", RED, "", "s", "--"),
+    Look("", GREEN, "", "^", "-."),
+    Look("", ORANGE, "", "D", ":"),
+    Look("", PINK, "", "v", (0, (5, 1))),
+    Look("", SKY, "", "P", (0, (3, 1, 1, 1))),
+    Look("", BLACK, "", "X", (0, (1, 1))),
 )
 
 _MODELS: Mapping[str, str] = {
@@ -136,6 +175,11 @@ def looks(policies: Iterable[str]) -> dict[str, Look]:
         else:
             found[policy] = replace(known, label=label)
     return found
+
+
+def series(labels: Iterable[str]) -> dict[str, Look]:
+    """Return a look for each of some lines that are no policies, such as batch sizes, in order."""
+    return {label: replace(look, label=label) for label, look in zip(labels, itertools.cycle(_SERIES))}
 
 
 def model_name(model: str) -> str:

@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import groupby, pairwise
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import pandas as pd
 
-from g10sim.plots.style import model_name
+from g10sim.errors import ConfigError
+from g10sim.plots.style import IDEAL, model_name
 
 Item = TypeVar("Item")
+Cells: TypeAlias = dict[tuple[Any, ...], dict[str, Any]]
+"""Rows of results by some of their columns."""
 
 
 @dataclass(frozen=True)
@@ -27,13 +30,13 @@ class TraceName:
 
     @property
     def label(self) -> str:
-        """Model and batch size in two lines."""
+        """Model and batch size, in two lines."""
         return f"{self.model}\n{self.batch}"
 
     @property
     def title(self) -> str:
-        """Model and batch size in one line."""
-        return f"{self.model}, batch {self.batch}"
+        """Model and batch size as the title of a panel, in two lines."""
+        return f"{self.model}\nbatch {self.batch}"
 
     @property
     def batch(self) -> str:
@@ -46,9 +49,17 @@ def records(table: pd.DataFrame) -> list[dict[str, Any]]:
     return [{str(key): value for key, value in row.items()} for row in table.to_dict("records")]
 
 
-def cells_by(results: pd.DataFrame, *columns: str) -> dict[tuple[Any, ...], dict[str, Any]]:
+def cells_by(results: pd.DataFrame, *columns: str) -> Cells:
     """Rows of some results by the values of these columns; of several with equal ones the last."""
     return {tuple(row[column] for column in columns): row for row in records(results)}
+
+
+def without_ideal(results: pd.DataFrame) -> pd.DataFrame:
+    """Rows of all policies but the ideal one. Raises ConfigError where there is none."""
+    shown = results[results["policy"] != IDEAL]
+    if shown.empty:
+        raise ConfigError(f"results: found no policy to show; allowed: at least one other than '{IDEAL}'")
+    return shown
 
 
 def trace_names(results: pd.DataFrame) -> list[TraceName]:
@@ -66,6 +77,11 @@ def trace_names(results: pd.DataFrame) -> list[TraceName]:
         )
         for row in rows
     ]
+
+
+def by_model(names: Sequence[TraceName]) -> dict[str, list[TraceName]]:
+    """Group traces by model, in order."""
+    return {model: list(group) for model, group in groupby(names, key=lambda name: name.model)}
 
 
 def in_rows(items: Sequence[Item], most: int) -> list[list[Item]]:

@@ -1,0 +1,73 @@
+"""Figure 13: how many kernels are slowed down, and by how much."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from g10sim.plots.bars import OK
+from g10sim.plots.panels import panels
+from g10sim.plots.style import Look, looks, styled
+from g10sim.plots.traces import cells_by, trace_names, without_ideal
+
+_COLUMNS = 3
+
+
+@styled
+def draw(results: pd.DataFrame, kernels: pd.DataFrame) -> Figure:
+    """Draw kernels from the least to the most slowed down, a line per policy, a panel per trace.
+
+    Of every kernel of the reported iteration: its time, with what it waited, over its own duration.
+    """
+    shown = without_ideal(results)
+    policies, traces = looks(shown["policy"]), trace_names(shown)
+    made = panels(
+        len(traces),
+        columns=_COLUMNS,
+        row_inches=1.05,
+        legend=[Line2D([], [], **_line(look)) for look in policies.values()],
+        legend_columns=3,
+        xlabel="kernels, least slowed down first (%)",
+        ylabel="kernel time (own duration = 1)",
+        sharex=True,
+        sharey=True,
+    )
+    cells = cells_by(shown, "trace", "policy")
+    by_cell = dict(list(kernels.groupby("cell")))
+    for axes, trace in zip(made.axes, traces, strict=True):
+        for policy, look in policies.items():
+            cell = cells.get((trace.trace, policy))
+            if cell is not None and cell["status"] == OK:
+                _draw_kernels(axes, slowdowns(by_cell[cell["cell"]], cell["exec_cycles"]), look)
+        axes.set_title(trace.title)
+        axes.set_xlim(0, 100)
+        axes.set_xticks([0, 50, 100])
+        axes.set_yscale("log")
+    return made.figure
+
+
+def slowdowns(kernels: pd.DataFrame, exec_cycles: float) -> pd.Series[float]:
+    """Time of each kernel of the reported iteration over its duration, ascending.
+
+    ``kernels`` are those of one cell. Reported is the last iteration that takes ``exec_cycles``.
+    Kernels that take less than a cycle are left out.
+    """
+    spans = kernels.groupby("iteration").agg(start=("start", "min"), end=("end", "max"))
+    distance = (spans["end"] - spans["start"] - exec_cycles).abs()
+    reported = distance[distance == distance.min()].index[-1]
+    chosen = kernels[(kernels["iteration"] == reported) & (kernels["compute_cycles"] > 0)]
+    values: pd.Series[float] = (chosen["end"] - chosen["start"]) / chosen["compute_cycles"]
+    return values.sort_values()
+
+
+def _draw_kernels(axes: Axes, values: pd.Series[float], look: Look) -> None:
+    axes.plot(np.linspace(0, 100, len(values)), values, **_line(look))
+
+
+def _line(look: Look) -> dict[str, Any]:
+    return {**look.curve(), "marker": "", "linewidth": 1.2}
