@@ -28,6 +28,7 @@ class StallReason(StrEnum):
     LINK_CONTENTION = "link_contention"
     BARRIER = "barrier"
     COMPUTE_SHARING = "compute_sharing"
+    RECOMPUTATION = "recomputation"
 
 
 class MigrationCause(StrEnum):
@@ -120,8 +121,24 @@ class JobRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class ContiguousRecord:
+    """Contiguous memory during an iteration, in bytes.
+
+    ``reserved_gpu_bytes`` is what the allocator needed at some time, ``largest_hole_bytes`` the largest hole when
+    most was in use, ``peak_pinned_bytes`` the most pinned host memory, of all jobs.
+    """
+
+    reserved_gpu_bytes: int
+    largest_hole_bytes: int
+    peak_pinned_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class IterationRecord:
-    """One iteration of one job: times in cycles, traffic in bytes, page faults in pages."""
+    """One iteration of one job: times in cycles, traffic in bytes, page faults in pages.
+
+    ``contiguous`` is there for designs that copy whole tensors.
+    """
 
     job: int
     gpu: int
@@ -140,3 +157,4 @@ class IterationRecord:
     page_faults: int
     peak_gpu_bytes: int
     peak_host_bytes: int
+    contiguous: ContiguousRecord | None = None

@@ -86,6 +86,11 @@ class Cell:
         text = json.dumps(self._identity(), sort_keys=True, default=str)
         return hashlib.sha256(text.encode()).hexdigest()
 
+    @property
+    def copies_tensors(self) -> bool:
+        """Whether the policy copies whole tensors into consecutive GPU memory."""
+        return registry.find(self.policy["name"]).placement == "contiguous"
+
     def workload(self) -> Workload:
         """Load the traces. Raises TraceError, also for one that is not what it was."""
         clock = self.system.gpu.clock

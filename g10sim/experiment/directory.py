@@ -32,7 +32,11 @@ class ResultsDirectory:
     def __init__(self, directory: Path, experiment: Experiment) -> None:
         self._directory, self._experiment = directory, experiment
         self._written = float("-inf")
-        self.columns = result_columns(experiment.swept_keys, jobs=bool(experiment.config.workload.jobs))
+        self.columns = result_columns(
+            experiment.swept_keys,
+            jobs=bool(experiment.config.workload.jobs),
+            contiguous=any(cell.copies_tensors for cell in experiment.cells),
+        )
 
     def describe(self) -> None:
         """Write configuration and provenance. Raises ConfigError."""

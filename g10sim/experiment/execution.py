@@ -116,7 +116,7 @@ def _attempt(cell: Cell, store: CellStore) -> tuple[str, str, list[Row]]:
         return FAILED, _one_line(error), []
     except Exception as error:
         return FAILED, f"internal error: {type(error).__name__}: {_one_line(error)}", []
-    return OK, "", rows
+    return OK, records.note, rows
 
 
 def _one_line(error: BaseException) -> str:

@@ -17,7 +17,7 @@ from g10sim.experiment.execution import CellResult
 from g10sim.files import write_text
 from g10sim.stats.reading import read_results as read_results
 from g10sim.stats.jobs import JOB_METRIC_COLUMNS
-from g10sim.stats.summary import METRIC_COLUMNS
+from g10sim.stats.summary import CONTIGUOUS_COLUMNS, METRIC_COLUMNS
 
 _BEFORE_SWEPT = ("cell", "name", "trace", "model", "batch_size", "policy")
 _AFTER_SWEPT = ("seed", "status", "message")
@@ -25,11 +25,17 @@ JOB_COLUMNS = ("job", "gpu", "priority", *JOB_METRIC_COLUMNS)
 """Columns at the end of results of workloads with several jobs: one row per job."""
 
 
-def result_columns(swept_keys: Sequence[str], *, jobs: bool = False) -> tuple[str, ...]:
-    """Columns of results.csv; a swept key that is a column anyway is not repeated."""
-    fixed = (*_BEFORE_SWEPT, *_AFTER_SWEPT, *METRIC_COLUMNS)
+def result_columns(
+    swept_keys: Sequence[str], *, jobs: bool = False, contiguous: bool = False
+) -> tuple[str, ...]:
+    """Columns of results.csv; a swept key that is a column anyway is not repeated.
+
+    ``contiguous``: some policy copies whole tensors.
+    """
+    metrics = (*METRIC_COLUMNS, *(CONTIGUOUS_COLUMNS if contiguous else ()))
+    fixed = (*_BEFORE_SWEPT, *_AFTER_SWEPT, *metrics)
     swept = [key for key in swept_keys if key not in fixed]
-    return (*_BEFORE_SWEPT, *swept, *_AFTER_SWEPT, *METRIC_COLUMNS, *(JOB_COLUMNS if jobs else ()))
+    return (*_BEFORE_SWEPT, *swept, *_AFTER_SWEPT, *metrics, *(JOB_COLUMNS if jobs else ()))
 
 
 def result_rows(cells: Iterable[Cell], results: Iterable[CellResult]) -> Iterator[dict[str, Any]]:

@@ -11,7 +11,7 @@ from g10sim.hardware.host_buffers import HostBuffers, StagedRun, slower
 from g10sim.hardware.memory import GpuMemory, Pool
 from g10sim.hardware.placement import FitRule, PlannedAddresses
 from g10sim.hardware.recency import Run
-from g10sim.records import Location
+from g10sim.records import ContiguousRecord, Location
 
 _BUFFER = -1
 
@@ -86,9 +86,19 @@ class ContiguousMemory(GpuMemory):
         self.peak_used = 0
         self.note_peak()
         self.space.restart()
+        self.buffers.watch()
         for rule in self._rules:
             if isinstance(rule, PlannedAddresses):
                 rule.restart()
+
+    def contiguous_figures(self) -> ContiguousRecord:
+        """Return what the allocator needed and how far it was in pieces since peaks were restarted."""
+        page = self.page_bytes
+        return ContiguousRecord(
+            reserved_gpu_bytes=self.space.reserved_pages * page,
+            largest_hole_bytes=self.largest_hole_at_peak * page,
+            peak_pinned_bytes=self.buffers.peak_bytes,
+        )
 
     def reserve(self, pages: int, rule: FitRule) -> bool:
         """Set a block aside for good, for scratch space; False where there is no room."""

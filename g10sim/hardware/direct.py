@@ -41,7 +41,7 @@ class DirectTransfers(FluidTransfers):
 
     def host_buffers(self, job: int, *, keeps: bool) -> HostBuffers:
         """Return the buffers in host memory of a job; ``keeps``: for the whole run."""
-        self._buffers[job] = HostBuffers(self._host_memory, self._page_bytes, keeps=keeps)
+        self._buffers[job] = HostBuffers(self._host_memory, self._page_bytes, keeps=keeps, job=job)
         return self._buffers[job]
 
     def detach(self, job: int) -> None:

@@ -80,14 +80,19 @@ class HostBuffers:
     buffer is given up. To be fetched it is expanded into a new one first.
     """
 
-    def __init__(self, host: HostMemory, page_bytes: int, *, keeps: bool) -> None:
-        self._host, self._page_bytes, self._keeps = host, page_bytes, keeps
+    def __init__(self, host: HostMemory, page_bytes: int, *, keeps: bool, job: int = 0) -> None:
+        self._host, self._page_bytes, self._keeps, self._job = host, page_bytes, keeps, job
         self._buffers: dict[int, _Buffer] = {}
+        self.watch()
+
+    def watch(self) -> None:
+        """Begin to look for the most pinned host memory anew."""
+        self._host.pinned.watch(self._job)
 
     @property
-    def pinned(self) -> PinnedMemory:
-        """Pinned memory of the host."""
-        return self._host.pinned
+    def peak_bytes(self) -> int:
+        """Most host memory pinned, by all jobs, since this job began to watch."""
+        return self._host.pinned.peak(self._job)
 
     def drop_waiting(self) -> None:
         """Leave uncompressed what the workers have not begun with."""

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from g10sim.errors import CapacityError
 from g10sim.hardware.recency import Recency, Run
-from g10sim.records import Location
+from g10sim.records import ContiguousRecord, Location
 from g10sim.units import format_bytes
 
 
@@ -218,6 +218,10 @@ class GpuMemory:
 
     def settle(self) -> None:
         """Use room that transfers have made; where any page will do, they use it themselves."""
+
+    def contiguous_figures(self) -> ContiguousRecord | None:
+        """Return what there is to say about consecutive memory since peaks were restarted; here nothing."""
+        return None
 
     def restart_peaks(self) -> None:
         """Begin to look for the largest number of pages in use anew."""

@@ -131,6 +131,7 @@ class Ledger:
             page_faults=faults,
             peak_gpu_bytes=memory.peak_used * page,
             peak_host_bytes=memory.host_pool.peak(self._job) * page,
+            contiguous=memory.contiguous_figures(),
         )
         self._recorder.iteration(record)
         if self._checker is not None:

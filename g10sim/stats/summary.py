@@ -38,6 +38,9 @@ METRIC_COLUMNS: tuple[str, ...] = (
     "events",
 )
 
+CONTIGUOUS_COLUMNS = ("reserved_gpu_bytes", "fragmentation", "largest_hole_bytes", "peak_pinned_bytes")
+"""Further columns of designs that copy whole tensors."""
+
 
 def summarize(
     workload: Workload,
@@ -50,6 +53,8 @@ def summarize(
     copies_tensors: bool = False,
 ) -> list[Row]:
     """Return one row with the columns METRIC_COLUMNS for each job; an empty one where it never ran.
+
+    Designs that copy whole tensors have the CONTIGUOUS_COLUMNS, too.
 
     ``moves_ahead`` says whether the policy asks for migrations before they are demanded, ``copies_tensors``
     whether it copies whole tensors instead of using unified memory.
@@ -73,6 +78,7 @@ def summarize(
                 "oversubscription": oversubscription(job.trace, system.gpu.memory),
                 "events": events,
             }
+            | _contiguous(record)
         )
     return rows
 
@@ -135,6 +141,18 @@ def _breakdown(record: IterationRecord, behaviour: BehaviourSpec, moves_ahead: b
         if not moves_ahead:
             stall, overlap = stall - overlap, 0
     return {"compute_cycles": compute, "overlap_cycles": overlap, "stall_cycles": stall, **by_reason}
+
+
+def _contiguous(record: IterationRecord) -> Row:
+    if record.contiguous is None:
+        return {}
+    figures = record.contiguous
+    return {
+        "reserved_gpu_bytes": figures.reserved_gpu_bytes,
+        "fragmentation": figures.reserved_gpu_bytes / max(1, record.peak_gpu_bytes),
+        "largest_hole_bytes": figures.largest_hole_bytes,
+        "peak_pinned_bytes": figures.peak_pinned_bytes,
+    }
 
 
 def _traffic(record: IterationRecord) -> Row:
