@@ -124,8 +124,8 @@ class JobRecord:
 class ContiguousRecord:
     """Contiguous memory during an iteration, in bytes.
 
-    ``reserved_gpu_bytes`` is what the allocator needed at some time, ``largest_hole_bytes`` the largest hole when
-    most was in use, ``peak_pinned_bytes`` the most pinned host memory, of all jobs.
+    ``reserved_gpu_bytes`` is what the allocator needed at some time, ``largest_hole_bytes`` the largest hole
+    when most was in use, ``peak_pinned_bytes`` the most pinned host memory, of all jobs.
     """
 
     reserved_gpu_bytes: int

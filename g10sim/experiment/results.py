@@ -15,8 +15,8 @@ from g10sim.errors import ConfigError
 from g10sim.experiment.cells import Cell
 from g10sim.experiment.execution import CellResult
 from g10sim.files import write_text
-from g10sim.stats.reading import read_results as read_results
 from g10sim.stats.jobs import JOB_METRIC_COLUMNS
+from g10sim.stats.reading import read_results as read_results
 from g10sim.stats.summary import CONTIGUOUS_COLUMNS, METRIC_COLUMNS
 
 _BEFORE_SWEPT = ("cell", "name", "trace", "model", "batch_size", "policy")
