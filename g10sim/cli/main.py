@@ -11,6 +11,7 @@ from g10sim.cli import plan, trace
 from g10sim.cli.capture import capture
 from g10sim.cli.errors import exit_code
 from g10sim.cli.plot import plot
+from g10sim.cli.recapture import recapture
 from g10sim.cli.run import run
 from g10sim.cli.system import policies, system
 from g10sim.cli.validate import validate
@@ -28,6 +29,7 @@ app.command()(plot)
 app.command()(policies)
 app.command()(system)
 trace.app.command()(capture)
+trace.app.command()(recapture)
 app.add_typer(trace.app, name="trace")
 app.add_typer(plan.app, name="plan")
 

@@ -98,7 +98,11 @@ def test_a_function_of_ones_own_is_captured_with_the_options_it_takes(here):
         ("hf:gpt2", {"image_size": 8}, "found --image-size 8 for a model of text; allowed: --seq-len"),
         ("hf:vit-base-patch16-224", {"seq_len": 8}, "found --seq-len 8 for a model of images"),
         ("hf:gpt2", {"batch_size": 0}, "--batch-size: found 0; allowed: at least 1"),
-        ("nonsense", {}, "found source 'nonsense'; allowed: hf:NAME, timm:NAME, torchvision:NAME or module:function"),
+        (
+            "nonsense",
+            {},
+            "found source 'nonsense'; allowed: hf:NAME, timm:NAME, torchvision:NAME or module:function",
+        ),
         ("no_such_module:build", {}, "No module named 'no_such_module'"),
         ("capture_models:languag", {}, "found no function 'languag' (did you mean 'language'?)"),
         ("capture_models:NOT_CALLABLE", {}, "found no function 'NOT_CALLABLE'"),
