@@ -50,6 +50,16 @@ class Free:
 
 
 @dataclass(frozen=True, slots=True)
+class Drop:
+    """Drop the contents of a tensor that will be read again: the kernels that made it run once more before.
+
+    Only what one kernel of the iteration makes, from inputs that are there and unchanged when it is needed.
+    """
+
+    tensor: int
+
+
+@dataclass(frozen=True, slots=True)
 class Protect:
     """Until the next kernel starts, prefetches may not push out pages of these tensors."""
 
@@ -74,7 +84,7 @@ class DropCompression:
     """Leave tensors in host memory as they are whose compression has not begun."""
 
 
-Action = Prefetch | Evict | Free | Protect | Synchronize | DropCompression
+Action = Prefetch | Evict | Free | Drop | Protect | Synchronize | DropCompression
 
 
 class Place(Enum):
@@ -189,6 +199,10 @@ class PolicyView(Protocol):
 
     def is_needed(self, tensor: int) -> bool:
         """Whether the current kernel needs the tensor (it may not be evicted then)."""
+        ...
+
+    def is_dropped(self, tensor: int) -> bool:
+        """Whether the tensor was dropped and will be computed again."""
         ...
 
     def is_dead(self, tensor: int) -> bool:

@@ -13,13 +13,15 @@ class PlannedMove:
     """One hint, issued when ``kernel`` is about to start.
 
     ``target`` GPU prefetches what lies elsewhere and allocates what does not exist yet; HOST and FLASH
-    evict; NONE frees at once. ``kernel`` equal to the number of kernels means: at the start of the next
-    iteration, before its own moves.
+    evict; NONE frees at once, or, with ``recompute``, drops a tensor that will be read again: the kernels
+    that made it run once more before its next reader. ``kernel`` equal to the number of kernels means: at
+    the start of the next iteration, before its own moves.
     """
 
     kernel: int
     tensor: int
     target: Location
+    recompute: bool = False
 
 
 @dataclass(frozen=True)

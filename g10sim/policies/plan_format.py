@@ -31,7 +31,7 @@ _HEADER = Fields(
     {"format": str, "version": int, "moves": int},
     {"planner": (str, ""), "trace": (str, ""), "sha256": (str, "")},
 )
-_MOVE = Fields({"kernel": int, "tensor": int, "target": str}, {})
+_MOVE = Fields({"kernel": int, "tensor": int, "target": str}, {"recompute": (bool, False)})
 _TARGETS = {location.name.lower(): location for location in Location}
 
 _GUIDE_LINE = re.compile(
@@ -110,6 +110,8 @@ def _move_problem(move: PlannedMove, previous: int, last_kernel: int | None, num
     if move.tensor < 0 or (num_tensors is not None and move.tensor >= num_tensors):
         end = "" if num_tensors is None else f" to {num_tensors - 1} (the trace has {num_tensors} tensors)"
         return f"found unknown tensor {move.tensor}; allowed: 0{end or ' or more'}"
+    if move.recompute and move.target is not Location.NONE:
+        return f"found target {move.target.name.lower()} with 'recompute'; allowed: none"
     if move.kernel < previous:
         return f"found kernel {move.kernel} after kernel {previous}; allowed: kernels in ascending order"
     return ""
@@ -153,11 +155,11 @@ def _content_hash(plan: MigrationPlan, plan_trace_hash: str) -> str:
 def _move_lines(plan: MigrationPlan) -> Iterator[str]:
     for move in plan.moves:
         target = move.target.name.lower()
-        yield encode_line({"kernel": move.kernel, "tensor": move.tensor, "target": target})
+        recompute = {"recompute": True} if move.recompute else {}
+        yield encode_line({"kernel": move.kernel, "tensor": move.tensor, "target": target, **recompute})
 
 
 def _move(reader: RecordReader) -> PlannedMove:
     record = reader.record("kernel", _MOVE)
-    return PlannedMove(
-        record["kernel"], record["tensor"], reader.choice("target", record["target"], _TARGETS)
-    )
+    target = reader.choice("target", record["target"], _TARGETS)
+    return PlannedMove(record["kernel"], record["tensor"], target, record["recompute"])

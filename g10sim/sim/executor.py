@@ -18,6 +18,7 @@ from g10sim.sim.gpu import Gpu
 from g10sim.sim.ledger import Execution, Ledger
 from g10sim.sim.machine import Machine
 from g10sim.sim.migrator import Migrator, moves_by_kernel
+from g10sim.sim.recomputation import Recomputation
 from g10sim.sim.victims import NominatedVictims, RecencyVictims
 from g10sim.sim.view import View
 from g10sim.sim.working_set import FaultCharge, check_working_sets, count_faults, dominant_reason
@@ -61,9 +62,18 @@ class JobRun:
         self.job, self._executed, self._number = job, executed, number
         self._memory, self._policy, self._machine = memory, policy, machine
         self._transfers, self._behaviour = machine.transfers, behaviour
-        self._migrator = Migrator(trace, memory, policy, behaviour)
+        self._recomputation = Recomputation(trace)
+        self._migrator = Migrator(trace, memory, policy, behaviour, self._recomputation)
         self._charge = FaultCharge(executed, machine.system, behaviour)
-        self._view = View(number, job.gpu, trace, memory, lambda: machine.now, lambda: self._measured)
+        self._view = View(
+            number,
+            job.gpu,
+            trace,
+            memory,
+            lambda: machine.now,
+            lambda: self._measured,
+            self._recomputation.dropped,
+        )
         self._ledger = Ledger(
             number,
             job.gpu,
@@ -80,6 +90,7 @@ class JobRun:
         self._tensors = [kernel.tensors for kernel in trace.kernels]
         self._needed = [frozenset(tensors) for tensors in self._tensors]
         releases = behaviour.dead_tensors == "released" and not policy.unlimited_memory
+        self._releases = releases
         self._dying = released_after(trace) if releases else [()] * len(trace.kernels)
         self._reacts = type(policy).on_kernel_start is not Policy.on_kernel_start
         self._reacts_at_end = type(policy).on_kernel_end is not Policy.on_kernel_end
@@ -131,6 +142,8 @@ class JobRun:
             start, waits = self._machine.now, WaitLog()
             yield from self._reserve(kernel, waits)
             self._begin(iteration, kernel, moves)
+            if self._recomputation.dropped:
+                yield from self._recompute(iteration, kernel, waits)
             yield from self._execute(iteration, kernel, start, waits)
         self._ledger.close_iteration(iteration, self._machine.now, self.ideal_cycles)
 
@@ -155,6 +168,55 @@ class JobRun:
         yield working_sets.request(self._working_set_pages(kernel))
         waits.add(StallReason.ALLOCATION, self._machine.now - since)
 
+    def _give_up_working_set(self, kernel: Kernel) -> None:
+        """Let kernels of other jobs have the memory that this kernel's working set fills."""
+        if self._gpu.working_sets is not None:
+            self._memory.needed = frozenset()
+            self._gpu.working_sets.release(self._working_set_pages(kernel))
+
+    def _recompute(self, iteration: int, kernel: Kernel, waits: WaitLog) -> Generator[Event, Any, None]:
+        """Run the kernels again whose dropped results a kernel that is about to start reads."""
+        producers = self._recomputation.needed_by(kernel)
+        if not producers:
+            return
+        self._give_up_working_set(kernel)
+        for producer in producers:
+            yield from self._reserve(producer, waits)
+            yield from self._run_again(iteration, producer, waits)
+            self._recomputation.dropped.difference_update(producer.outputs)
+            if self._releases:
+                self._migrator.release(self._recomputation.gone(producer, kernel))
+            self._give_up_working_set(producer)
+        yield from self._reserve(kernel, waits)
+        self._hold(kernel)
+        self._memory.settle()
+        self._restart_victims()
+
+    def _run_again(self, iteration: int, producer: Kernel, waits: WaitLog) -> Generator[Event, Any, None]:
+        machine, duration = self._machine, self._durations[producer.id]
+        self._hold(producer)
+        self._restart_victims()
+        execution = self._execution(iteration, producer, machine.now)
+        if not self._is_resident():
+            yield from self._fetch(execution, waits)
+        if machine.checker is not None:
+            machine.checker.kernel_starts(self._memory, producer)
+        machine.clockwork.rearm()
+        since = machine.now
+        yield self._compute(duration)
+        self._transfers.advance(machine.now)
+        waits.add(StallReason.RECOMPUTATION, duration)
+        waits.add(StallReason.COMPUTE_SHARING, machine.now - since - duration)
+
+    def _hold(self, kernel: Kernel) -> None:
+        """Keep a kernel's working set on the GPU from now on."""
+        memory = self._memory
+        memory.needed = self._needed[kernel.id]
+        if self._behaviour.running_tensors == "pinned":
+            for tensor in self._tensors[kernel.id]:
+                if memory.moving[tensor]:
+                    memory.cancel_eviction(tensor)
+
     def _working_set_pages(self, kernel: Kernel) -> int:
         return sum(self._memory.pages[tensor] for tensor in self._tensors[kernel.id])
 
@@ -162,14 +224,10 @@ class JobRun:
         """Let plan and policy act before a kernel starts."""
         memory, victims = self._memory, self._victims
         self._transfers.advance(self._machine.now)
-        memory.needed = self._needed[kernel.id]
         memory.protected = frozenset()
         victims.kernel = kernel.id
         self._view.enter(iteration, kernel.id)
-        if self._behaviour.running_tensors == "pinned":
-            for tensor in self._tensors[kernel.id]:
-                if memory.moving[tensor]:
-                    memory.cancel_eviction(tensor)
+        self._hold(kernel)
         self._migrator.issue(kernel.id, moves)
         if self._reacts:
             self._migrator.perform(kernel.id, self._ask(self._policy.on_kernel_start))
@@ -214,9 +272,7 @@ class JobRun:
             yield from self._join(execution)
         busy = self._transfers.busy_cycles(self._number)
         self._ledger.close_kernel(execution, machine.now, busy)
-        if self._gpu.working_sets is not None:
-            self._memory.needed = frozenset()
-            self._gpu.working_sets.release(self._working_set_pages(kernel))
+        self._give_up_working_set(kernel)
 
     def _join(self, execution: Execution) -> Generator[Event, Any, None]:
         """Let a kernel that has computed end only after the transfers that the policy wants done."""

@@ -72,7 +72,7 @@ class SharedGpu:
         self._jobs.release(self._counted(pages))
 
     def _counted(self, pages: int) -> int:
-        """Count a job that needs more than the GPU has as much as the GPU: it is admitted when it is alone."""
+        """Count a job that needs more than there is as much as there is: it is admitted when alone."""
         return min(pages, self._capacity)
 
 

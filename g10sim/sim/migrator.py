@@ -8,9 +8,20 @@ from collections.abc import Iterable
 from g10sim.config.behaviour import BehaviourSpec
 from g10sim.errors import PlanError, PolicyError
 from g10sim.hardware.memory import GpuMemory
-from g10sim.policies.base import Action, DropCompression, Evict, Free, Policy, Prefetch, Protect, Synchronize
+from g10sim.policies.base import (
+    Action,
+    Drop,
+    DropCompression,
+    Evict,
+    Free,
+    Policy,
+    Prefetch,
+    Protect,
+    Synchronize,
+)
 from g10sim.policies.plan import MigrationPlan, PlannedMove
 from g10sim.records import Location
+from g10sim.sim.recomputation import Recomputation
 from g10sim.trace.model import Trace
 
 
@@ -37,8 +48,16 @@ def moves_by_kernel(plan: MigrationPlan | None, trace: Trace) -> list[tuple[Plan
 class Migrator:
     """Carries out planned moves and actions on one job's memory."""
 
-    def __init__(self, trace: Trace, memory: GpuMemory, policy: Policy, behaviour: BehaviourSpec) -> None:
+    def __init__(
+        self,
+        trace: Trace,
+        memory: GpuMemory,
+        policy: Policy,
+        behaviour: BehaviourSpec,
+        recomputation: Recomputation,
+    ) -> None:
         self._trace, self._memory, self._policy = trace, memory, policy.name
+        self._recomputation = recomputation
         self._births, self._deaths, self._uses = trace.births, trace.deaths, trace.uses
         self._persistent = tuple(tensor.persistent for tensor in trace.tensors)
         self._pinned = behaviour.running_tensors == "pinned"
@@ -47,7 +66,9 @@ class Migrator:
         """Set planned moves going. Raises PolicyError for an illegal one."""
         for move in moves:
             if move.target is Location.GPU:
-                self._memory.request_prefetch(move.tensor)
+                self._prefetch(kernel, move.tensor)
+            elif move.recompute:
+                self._drop(kernel, move.tensor)
             elif move.target is Location.NONE:
                 self._free(kernel, move.tensor)
             else:
@@ -60,7 +81,7 @@ class Migrator:
             acted = True
             if isinstance(action, Prefetch):
                 self._known(kernel, action.tensor)
-                self._memory.request_prefetch(action.tensor)
+                self._prefetch(kernel, action.tensor)
             elif isinstance(action, Protect):
                 running = self._memory.needed if self._pinned else frozenset()
                 self._memory.protected = frozenset(action.tensors) | running
@@ -70,6 +91,9 @@ class Migrator:
             elif isinstance(action, Free):
                 self._known(kernel, action.tensor)
                 self._free(kernel, action.tensor)
+            elif isinstance(action, Drop):
+                self._known(kernel, action.tensor)
+                self._drop(kernel, action.tensor)
             elif isinstance(action, Synchronize):
                 self._memory.await_transfers(
                     action.tensors, evictions=action.evictions, prefetches=action.prefetches
@@ -79,7 +103,7 @@ class Migrator:
             else:
                 raise PolicyError(
                     f"policy '{self._policy}', kernel {kernel}: found action {action!r}; "
-                    "allowed: Prefetch, Evict, Free, Protect, Synchronize, DropCompression"
+                    "allowed: Prefetch, Evict, Free, Drop, Protect, Synchronize, DropCompression"
                 )
         return acted
 
@@ -88,6 +112,29 @@ class Migrator:
         for tensor in tensors:
             self._memory.cancel(tensor)
             self._memory.discard(tensor)
+
+    def _prefetch(self, kernel: int, tensor: int) -> None:
+        if tensor in self._recomputation.dropped:
+            raise self._refuse(
+                kernel,
+                tensor,
+                "prefetches",
+                "was dropped, to be computed again; allowed: others",
+            )
+        self._memory.request_prefetch(tensor)
+
+    def _drop(self, kernel: int, tensor: int) -> None:
+        if tensor in self._recomputation.dropped:
+            return
+        if tensor in self._memory.needed:
+            raise self._refuse(
+                kernel, tensor, "drops", "the running kernel needs; allowed: tensors that it does not need"
+            )
+        problem = self._recomputation.problem(tensor, kernel)
+        if problem:
+            raise self._refuse(kernel, tensor, "drops", problem)
+        self.release((tensor,))
+        self._recomputation.dropped.add(tensor)
 
     def _known(self, kernel: int, tensor: object) -> None:
         if not isinstance(tensor, int) or not 0 <= tensor < len(self._persistent):

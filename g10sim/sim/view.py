@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 
 from g10sim.hardware.memory import GpuMemory
 from g10sim.trace.model import Trace
@@ -20,9 +20,10 @@ class View:
         memory: GpuMemory,
         now: Callable[[], int],
         measured: Callable[[], Sequence[int]],
+        dropped: Container[int],
     ) -> None:
         self._job, self._gpu, self._trace, self._memory, self._now = job, gpu, trace, memory, now
-        self._measured = measured
+        self._measured, self._dropped = measured, dropped
         self._iteration = self._kernel = 0
 
     def enter(self, iteration: int, kernel: int) -> None:
@@ -106,6 +107,10 @@ class View:
     def is_needed(self, tensor: int) -> bool:
         """Whether the current kernel needs the tensor."""
         return tensor in self._memory.needed
+
+    def is_dropped(self, tensor: int) -> bool:
+        """Whether the tensor was dropped and will be computed again."""
+        return tensor in self._dropped
 
     def is_dead(self, tensor: int) -> bool:
         """Whether the tensor's contents will not be read any more in this iteration."""

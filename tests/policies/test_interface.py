@@ -126,8 +126,8 @@ def test_freeing_what_will_be_read_is_refused(kernel, tensor, name):
 @pytest.mark.parametrize("action", [None, 3, "prefetch", PlanError("no action")])
 def test_other_actions_are_refused(action):
     assert refusal(Acts(actions={0: [action]})) == (
-        f"policy 'acts', kernel 0: found action {action!r}; allowed: Prefetch, Evict, Free, Protect, "
-        "Synchronize, DropCompression"
+        f"policy 'acts', kernel 0: found action {action!r}; allowed: Prefetch, Evict, Free, Drop, "
+        "Protect, Synchronize, DropCompression"
     )
 
 

@@ -1,0 +1,200 @@
+"""Tensors that are dropped and computed once more."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from machines import iteration_times, machine, simulate, trace_of
+
+from g10sim.config.behaviour import BehaviourSpec
+from g10sim.errors import PolicyError
+from g10sim.policies.base import Drop, Policy, Prefetch
+from g10sim.policies.base_uvm import BaseUvm
+from g10sim.policies.flashneuron import FlashNeuron
+from g10sim.policies.plan import MigrationPlan, PlannedMove
+from g10sim.policies.plan_format import load_plan, save_plan
+from g10sim.records import Location, StallReason
+from g10sim.sim.engine import run
+from g10sim.trace.workload import Job, Workload
+
+# a is made from x and read by the last kernel; between them b is made.
+FORK = trace_of({"x*": 1, "a": 2, "b": 1}, [(10_000, "x", "a"), (5000, "x", "b"), (7000, "a b", "")])
+
+
+class Drops(Policy):
+    """Drops tensors before kernels, given as (kernel, tensor); by plan or by action."""
+
+    name = "drops"
+
+    def __init__(self, *, drops=(), planned=True):
+        self.drops, self.planned = drops, planned
+
+    def plan_job(self, job, system, behaviour):
+        moves = [PlannedMove(kernel, tensor, Location.NONE, True) for kernel, tensor in self.drops]
+        return MigrationPlan.ordered(moves) if self.planned else None
+
+    def on_kernel_start(self, view):
+        if self.planned:
+            return ()
+        return [Drop(tensor) for kernel, tensor in self.drops if kernel == view.kernel]
+
+
+@pytest.mark.parametrize("planned", [True, False])
+def test_a_dropped_tensor_is_made_again_before_its_next_reader(planned):
+    records = simulate(FORK, machine(), Drops(drops=[(1, 1)], planned=planned))
+    # First touches cost 2000 a page; a is touched and computed twice.
+    assert iteration_times(records)[1] == (4000 + 10_000) + (2000 + 5000) + (4000 + 10_000 + 7000)
+    last = records.kernels[-1]
+    assert dict(last.stalls) == {StallReason.FIRST_TOUCH: 4000, StallReason.RECOMPUTATION: 10_000}
+    assert last.compute_cycles == 7000
+
+
+def test_dropping_saves_memory_and_moves_nothing():
+    kept = simulate(FORK, machine(), BaseUvm())
+    dropped = simulate(FORK, machine(), Drops(drops=[(1, 1)]))
+    assert kept.iterations[1].peak_gpu_bytes == 4000
+    assert dropped.iterations[1].peak_gpu_bytes == 4000  # the last kernel needs a and b, and x is there
+    during = [k.gpu_pages for k in dropped.kernels if k.iteration == 1]
+    assert during == [3, 2, 1]
+    assert dropped.iterations[1].gpu_to_host_bytes == dropped.iterations[1].gpu_to_ssd_bytes == 0
+
+
+def test_a_chain_is_made_again_from_where_it_still_is():
+    chain = trace_of(
+        {"x*": 1, "a": 1, "b": 1, "c": 1},
+        [(1000, "x", "a"), (2000, "a", "b"), (4000, "x", "c"), (8000, "a b c", "")],
+    )
+    records = simulate(chain, machine(), Drops(drops=[(2, 1), (2, 2)]))
+    stalls = dict(records.kernels[-1].stalls)
+    assert stalls == {StallReason.FIRST_TOUCH: 2 * 2000, StallReason.RECOMPUTATION: 1000 + 2000}
+
+
+def test_sources_that_were_evicted_come_back_first():
+    class Evicts(Drops):
+        def plan_job(self, job, system, behaviour):
+            plan = super().plan_job(job, system, behaviour)
+            moves = [*plan.moves, PlannedMove(1, 0, Location.HOST)]
+            return MigrationPlan.ordered(moves)
+
+    trace = trace_of({"x*": 1, "a": 2, "b": 1}, [(10_000, "x", "a"), (5000, "", "b"), (7000, "a b", "")])
+    records = simulate(trace, machine(), Evicts(drops=[(1, 1)]))
+    stalls = dict(records.kernels[-1].stalls)
+    assert stalls[StallReason.FAULT_HOST] == 2000
+    assert stalls[StallReason.RECOMPUTATION] == 10_000
+
+
+def test_what_a_producer_leaves_behind_is_gone_again():
+    # The first kernel also makes t, which nothing reads any more when it runs again.
+    trace = trace_of(
+        {"x*": 1, "a": 2, "t": 3, "b": 1}, [(10, "x", "a t"), (10, "t", ""), (10, "x", "b"), (10, "a b", "")]
+    )
+    records = simulate(trace, machine(), Drops(drops=[(2, 1)]))
+    assert records.kernels[-1].gpu_pages == 1
+    assert records.iterations[1].peak_gpu_bytes == 7000  # x, a, t and, waiting, b
+
+
+REFUSED = {
+    "persistent": (FORK, (2, 0), "which lasts from iteration to iteration"),
+    "not made yet": (FORK, (1, 2), "which the running kernel needs"),
+    "dead": (
+        trace_of({"a": 1, "b": 1}, [(10, "", "a"), (10, "a", ""), (10, "", "b")]),
+        (2, 0),
+        "which has no contents that will be read again",
+    ),
+    "made by two kernels": (
+        trace_of({"a": 1}, [(10, "", "a"), (10, "", "a"), (10, "", ""), (10, "a", "")]),
+        (2, 0),
+        "which 2 kernels write",
+    ),
+    "made in place": (
+        trace_of({"w*": 1, "a": 1}, [(10, "w", "w a"), (10, "", ""), (10, "a", "")]),
+        (1, 1),
+        "changes what it reads",
+    ),
+    "source gone": (
+        trace_of({"s": 1, "a": 1}, [(10, "", "s"), (10, "s", "a"), (10, "", ""), (10, "a", "")]),
+        (2, 1),
+        "reads 's', gone before kernel 3",
+    ),
+    "source changed": (
+        trace_of({"w*": 1, "a": 1}, [(10, "w", "a"), (10, "", "w"), (10, "a", "")]),
+        (1, 1),
+        "reads 'w', changed before kernel 2",
+    ),
+    "other result changed": (
+        trace_of({"a": 1, "o": 1}, [(10, "", "a o"), (10, "", "o"), (10, "a", ""), (10, "o", "")]),
+        (1, 0),
+        "also writes 'o', changed before kernel 2",
+    ),
+}
+
+
+@pytest.mark.parametrize(("trace", "drop", "message"), REFUSED.values(), ids=REFUSED.keys())
+def test_what_cannot_be_made_again_is_not_dropped(trace, drop, message):
+    with pytest.raises(PolicyError, match=message):
+        simulate(trace, machine(), Drops(drops=[drop]))
+
+
+def test_a_dropped_tensor_cannot_be_prefetched():
+    class Prefetches(Drops):
+        def on_kernel_start(self, view):
+            assert view.is_dropped(1) == (view.kernel > 0)
+            return [Prefetch(1)] if view.kernel == 1 else []
+
+    with pytest.raises(PolicyError, match="prefetches tensor 'a', which was dropped, to be computed again"):
+        simulate(FORK, machine(), Prefetches(drops=[(1, 1)]))
+
+
+def test_dropping_is_part_of_a_plan_file(tmp_path):
+    plan = Drops(drops=[(1, 1)]).plan_job(None, None, None)
+    save_plan(plan, tmp_path / "plan.g10p", FORK)
+    assert load_plan(tmp_path / "plan.g10p", FORK) == plan
+
+
+class DropsWhatItCan(Policy):
+    """Drops every tensor that may be dropped, whenever it may."""
+
+    name = "drops_what_it_can"
+
+    def on_kernel_start(self, view):
+        from g10sim.sim.recomputation import Recomputation
+
+        rules = Recomputation(view.trace)
+        return [
+            Drop(tensor.id)
+            for tensor in view.trace.tensors
+            if not view.is_needed(tensor.id) and not rules.problem(tensor.id, view.kernel)
+        ]
+
+
+@st.composite
+def traces(draw):
+    names = [f"t{i}" for i in range(draw(st.integers(2, 6)))]
+    sizes = {name + "*" * draw(st.booleans()): draw(st.integers(1, 4)) for name in names}
+    some = st.lists(st.sampled_from(names), max_size=3, unique=True).map(" ".join)
+    kernels = draw(st.lists(st.tuples(st.integers(1, 5000), some, some), min_size=2, max_size=10))
+    return trace_of(sizes, kernels)
+
+
+@settings(max_examples=80, deadline=None)
+@given(traces(), st.integers(24, 40))
+def test_a_policy_that_drops_all_it_can_breaks_no_invariant(trace, gpu_pages):
+    records = simulate(trace, machine(gpu_pages), DropsWhatItCan())
+    for record in records.iterations:
+        stalls = dict(record.stalls)
+        assert record.end - record.start >= record.ideal_cycles + stalls.get(StallReason.RECOMPUTATION, 0)
+
+
+def test_contiguous_memory_can_drop_too():
+    class Contiguous(Drops):
+        name = "contiguous_drops"
+        placement = "contiguous"
+
+    records = run(
+        Workload((Job(FORK, iterations=1),)),
+        machine(),
+        Contiguous(drops=[(1, 1)]),
+        BehaviourSpec(),
+        check=True,
+    )
+    assert dict(records.iterations[0].stalls)[StallReason.RECOMPUTATION] == 10_000
+    assert FlashNeuron.placement == Contiguous.placement
