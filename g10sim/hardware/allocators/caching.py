@@ -80,17 +80,23 @@ class CachingPool:
     @property
     def largest_hole_pages(self) -> int:
         """Pages of the largest request that would be granted now."""
+        small = min(self._small.holes.largest_pages, self._small_limit)
+        large = self._large.holes.largest_pages
+        largest = max(small, large if large > self._small_limit else 0, self._most_in_a_new_chunk())
+        return largest // self._rounding * self._rounding
+
+    def _most_in_a_new_chunk(self) -> int:
+        """Pages of the largest request for which the pool could grow."""
         room = self.capacity_pages - self._chunk_pages
         if self._returns:
             free = (*self._small.free_chunks(), *self._large.free_chunks())
             room += sum(chunk.pages for chunk in free)
-        grown = room // self._chunk_rounding * self._chunk_rounding
-        if grown < self._large_limit:
-            grown = min(self._large_limit - 1, self._large_chunk) if room >= self._large_chunk else 0
-        if not grown and room >= self._small_chunk:
-            grown = self._small_limit
-        small = min(self._small.holes.largest_pages, self._small_limit)
-        return max(self._large.holes.largest_pages, grown, small) // self._rounding * self._rounding
+        own_chunk = room // self._chunk_rounding * self._chunk_rounding
+        if own_chunk >= self._large_limit:
+            return own_chunk
+        if room >= self._large_chunk:
+            return min(self._large_limit - 1, self._large_chunk)
+        return self._small_limit if room >= self._small_chunk else 0
 
     @property
     def reserved_pages(self) -> int:
