@@ -7,6 +7,7 @@ from typing import Annotated
 
 import benchmarks_page
 import configuration_page
+import kernel_times_page
 import ordering_page
 import typer
 import validation_page
@@ -46,6 +47,15 @@ def benchmarks(
 def ordering(results: Results = Path("results/ordering"), output: Page = Path("docs/ordering.md")) -> None:
     """Write the page of how policies order without ``compat``, from results of configs/ordering.yaml."""
     _write(output, ordering_page.page(results))
+
+
+@app.command("kernel-times")
+def kernel_times(
+    reference: Annotated[Path, typer.Argument(help="Directory with traces/MODEL/BATCH.")],
+    output: Page = Path("docs/kernel-times.md"),
+) -> None:
+    """Write the page of modelled and measured kernel times; captures the five models (needs PyTorch)."""
+    _write(output, kernel_times_page.page(reference))
 
 
 def _write(path: Path, text: str) -> None:

@@ -28,11 +28,12 @@ def calibrate(
 ) -> None:
     """Fit a GPU's kernel times to measured kernels, and check them on models that were held out."""
     from g10sim.experiment.calibrated import calibrate as run_calibration
+    from g10sim.experiment.calibrated import read_published
 
     if output.suffix != _SUFFIX:
         raise ConfigError(f"-o: found '{output}'; allowed: a file NAME.yaml")
     models = [name.strip() for name in fit.split(",") if name.strip()]
-    found = run_calibration(reference, gpu, output.stem, models)
+    found = run_calibration(read_published(reference), gpu, output.stem, models)
     text = yaml.safe_dump(found.data, sort_keys=False, width=_WIDTH)
     try:
         write_text(output, text)

@@ -19,6 +19,16 @@ PUBLISHED = "the traces published with G10 (Zhang et al., MICRO 2023)"
 
 
 @dataclass(frozen=True)
+class MeasuredTrace:
+    """A published trace: the sum of its kernels' times, and the kernels that are operators of PyTorch."""
+
+    model: str
+    batch_size: int
+    seconds: float
+    kernels: tuple[MeasuredKernel, ...]
+
+
+@dataclass(frozen=True)
 class Check:
     """Sum of the times of one measured trace: measured, and by the description."""
 
@@ -44,34 +54,45 @@ class Calibrated:
     checks: tuple[Check, ...]
 
 
-def calibrate(reference: Path, base: str, name: str, models: Sequence[str]) -> Calibrated:
-    """Fit the description called ``base`` to the published kernels of some models; check it on all.
+def read_published(reference: Path) -> tuple[MeasuredTrace, ...]:
+    """Read all traces under ``traces/MODEL/BATCH``. Raises TraceError for what cannot be read."""
+    return tuple(_measured(directory) for directory in published_traces(reference))
 
-    Raises ConfigError for an unknown model or GPU, TraceError for traces that cannot be read.
+
+def _measured(directory: Path) -> MeasuredTrace:
+    trace, kernels = measured_kernels(directory)
+    ticks = sum(kernel.duration for kernel in trace.kernels)
+    return MeasuredTrace(trace.model, trace.batch_size, ticks / trace.ticks_per_second, tuple(kernels))
+
+
+def calibrate(traces: Sequence[MeasuredTrace], base: str, name: str, models: Sequence[str]) -> Calibrated:
+    """Fit the description called ``base`` to the kernels of some models; check it on all.
+
+    Raises ConfigError for an unknown model or GPU.
     """
     gpu = load_gpu(base)
-    traces = [measured_kernels(directory) for directory in published_traces(reference)]
-    known = sorted({trace.model for trace, _ in traces})
+    known = sorted({trace.model for trace in traces})
+    if not models:
+        raise ConfigError(f"--fit: found no model; allowed: {choices_text(known)}")
     for model in models:
         if model not in known:
             raise ConfigError(
                 f"--fit: found unknown model '{model}'{nearest(model, known)}; allowed: {choices_text(known)}"
             )
-    fit = Calibration(
-        gpu, [kernel for _, kernels in traces for kernel in kernels if kernel.model in models]
-    ).fit()
-    chosen = ", ".join(sorted(models))
-    data = description(fit, base, name, f"measured kernels of {chosen} in {PUBLISHED}, float32")
+    fit = Calibration(gpu, [kernel for one in traces if one.model in models for kernel in one.kernels]).fit()
+    data = description(
+        fit, base, name, f"measured kernels of {', '.join(sorted(models))} in {PUBLISHED}, float32"
+    )
     calibrated = read_gpu(Document(data, name))
     checks = tuple(
         Check(
             trace.model,
             trace.batch_size,
             trace.model in models,
-            sum(kernel.duration for kernel in trace.kernels) / trace.ticks_per_second,
-            total_seconds(calibrated, kernels),
+            trace.seconds,
+            total_seconds(calibrated, trace.kernels),
         )
-        for trace, kernels in traces
+        for trace in traces
     )
     return Calibrated(data, calibrated, fit, checks)
 

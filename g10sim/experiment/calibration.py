@@ -145,7 +145,7 @@ class Calibration:
         group = self._groups.get(kind.value)
         if group:
             startup, share, _ = self._affine(group, ("startup", "share"))
-            found.shares[kind] = _rounded(min(share, 1.0))
+            found.shares[kind] = _rounded(share)
             found.startups[kind] = self._beside_launch(startup)
 
     def _quick_convolutions(self) -> list[MeasuredKernel]:
@@ -162,21 +162,32 @@ class Calibration:
         """Fit time = startup + least / share + weight bytes / weight bandwidth, none of them negative.
 
         Errors are weighted by 1 / sqrt(time), so that sums come out right and short kernels count.
-        Returns startup in seconds, share and bytes per second of weights (infinite where not fitted).
+        Returns startup in seconds, share and bytes per second of weights (infinite where not fitted). Where
+        the best share is more than 1 it is 1.
         """
         columns: dict[str, Callable[[KernelCost], float]] = {
             "startup": lambda cost: 1.0,
             "share": self._least,
             "weight_bandwidth": lambda cost: float(cost.weight_bytes),
         }
-        matrix: Reals = np.array([[columns[term](kernel.cost) for term in terms] for kernel in group])
+        least: Reals = np.array([self._least(kernel.cost) for kernel in group])
         seconds: Reals = np.array([kernel.seconds for kernel in group])
+        matrix: Reals = np.array([[columns[term](kernel.cost) for term in terms] for kernel in group])
         weights = 1 / np.sqrt(seconds)
-        solved = dict(zip(terms, nnls(matrix * weights[:, None], seconds * weights)[0], strict=True))
+
+        def solve(columns: Sequence[int], wanted: Reals) -> dict[str, float]:
+            found = nnls(matrix[:, columns] * weights[:, None], wanted * weights)[0]
+            return {terms[column]: float(value) for column, value in zip(columns, found, strict=True)}
+
+        solved = solve(range(len(terms)), seconds)
+        if "share" in solved and solved["share"] < 1:
+            others = [column for column, term in enumerate(terms) if term != "share"]
+            solved = {"share": 1.0, **solve(others, seconds - least)}
+        rate = solved.get("weight_bandwidth", 0.0)
         return (
-            float(solved.get("startup", 0.0)),
-            1 / solved["share"] if solved.get("share") else float("inf"),
-            1 / solved["weight_bandwidth"] if solved.get("weight_bandwidth") else float("inf"),
+            solved.get("startup", 0.0),
+            1 / solved.get("share", 1.0),
+            1 / rate if rate else float("inf"),
         )
 
     def _fit_entry(self, entry: Entry, group: Sequence[MeasuredKernel], found: Fit) -> Refinement:
@@ -189,7 +200,7 @@ class Calibration:
         else:
             startup, share, weight_rate = self._affine(group, entry.fitted)
             table = "compute_efficiency" if kind in COMPUTING else "bandwidth_efficiency"
-            numbers[table] = _rounded(min(share, 1.0))
+            numbers[table] = _rounded(share)
             numbers["startup"] = duration_text(self._beside_launch(startup))
             if np.isfinite(weight_rate):
                 numbers["weight_bandwidth"] = format_rate(int(float(f"{weight_rate:.3g}")))

@@ -108,7 +108,8 @@ class _Reader:
         return self._trace.tensors[tensor].kind is TensorKind.WORKSPACE
 
     def _written(self, kernel: Kernel) -> int:
-        return max(self._size(tensor) for tensor in kernel.outputs if not self._is_workspace(tensor))
+        sizes = [self._size(tensor) for tensor in kernel.outputs if not self._is_workspace(tensor)]
+        return max(sizes, default=0)
 
     def _moved(self, kernel: Kernel) -> int:
         tensors = [*kernel.inputs, *(tensor for tensor in kernel.outputs if not self._is_workspace(tensor))]
@@ -125,18 +126,18 @@ class _Reader:
                 products[kernel.layer] = weight // _FLOAT_BYTES * prod(after) // after[1]
         for kernel in kernels:
             operator = _CONVOLUTIONS.get(kernel.name)
-            if operator is None or kernel.layer not in products:
+            written = self._written(kernel) // _FLOAT_BYTES
+            if operator is None or kernel.layer not in products or not written:
                 continue
-            flops = 2 * products[kernel.layer]
             cost = KernelCost(
                 operator,
                 OperatorClass.CONVOLUTION,
                 NumberFormat.TF32,
                 kernel.phase,
                 kernel.layer_type,
-                flops,
+                2 * products[kernel.layer],
                 self._moved(kernel),
-                products=flops // (2 * self._written(kernel) // _FLOAT_BYTES),
+                products=products[kernel.layer] // written,
             )
             yield cost, kernel.duration
 
