@@ -9,6 +9,7 @@ from typing import ClassVar
 from g10sim.config.behaviour import BehaviourSpec
 from g10sim.config.system import SystemSpec
 from g10sim.policies.base import Action, Evict, Place, Policy, PolicyView
+from g10sim.policies.farthest_use import farthest_idle
 from g10sim.policies.g10_planning.parameters import Method, PlanningParameters
 from g10sim.policies.g10_planning.planner import plan_g10
 from g10sim.policies.hash_order import hash_order
@@ -87,14 +88,9 @@ class DirectStorage(Policy):
 
     def on_out_of_memory(self, view: PolicyView) -> Iterable[Action]:
         """Evict the tensor whose next use is farthest away: to the SSD, or the host (G10-Host)."""
-        idle = [
-            tensor.id
-            for tensor in view.trace.tensors
-            if view.is_whole(tensor.id) and not view.is_needed(tensor.id)
-        ]
-        if not idle:
+        victim = farthest_idle(view)
+        if victim is None:
             return ()
-        victim = max(idle, key=lambda tensor: (view.next_use(tensor), view.size_bytes(tensor), -tensor))
         to_host = self.uses_host and view.host_free_bytes >= view.size_bytes(victim)
         return (Evict(victim, Location.HOST if to_host else Location.FLASH),)
 

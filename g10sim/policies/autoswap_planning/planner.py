@@ -1,0 +1,114 @@
+"""From a trace to swaps: candidates, scores, selection and schedule in one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Literal, TypeAlias
+
+import numpy as np
+
+from g10sim.policies.autoswap_planning.candidates import Candidate, find_candidates
+from g10sim.policies.autoswap_planning.combination import best_combination
+from g10sim.policies.autoswap_planning.link import CopyTimes
+from g10sim.policies.autoswap_planning.schedule import Schedule, stick_to_limit, without_overhead
+from g10sim.policies.autoswap_planning.scores import SINGLE_SCORES, Scores, in_order, majority_vote
+from g10sim.policies.autoswap_planning.selection import least_peak_bytes, select
+from g10sim.policies.autoswap_planning.timeline import Timeline, timeline_of
+from g10sim.trace.model import Trace
+
+ScoreName: TypeAlias = Literal["combined", "doa", "aoa", "wdoa", "swdoa", "vote"]
+Mode: TypeAlias = Literal["stick_to_limit", "no_overhead"]
+
+SCORES: tuple[ScoreName, ...] = ("combined", "doa", "aoa", "wdoa", "swdoa", "vote")
+MODES: tuple[Mode, ...] = ("stick_to_limit", "no_overhead")
+
+_LONGER_SELECTIONS = 16
+
+
+@dataclass(frozen=True)
+class SwapPlan:
+    """What the planner decided, and what it expects of it.
+
+    ``weights`` are those of the scores; ``least_peak_bytes`` is the load peak with all candidates away, were
+    copies free; ``schedule`` holds the expected overhead and peak.
+    """
+
+    timeline: Timeline
+    candidates: tuple[Candidate, ...]
+    limit_bytes: int
+    weights: Mapping[str, float]
+    least_peak_bytes: int
+    schedule: Schedule
+
+
+def plan_swaps(
+    trace: Trace,
+    clock_hz: int,
+    copies: CopyTimes,
+    limit_bytes: int,
+    *,
+    score: ScoreName = "swdoa",
+    mode: Mode = "stick_to_limit",
+    least_bytes: int = 2**20,
+    seed: int = 0,
+) -> SwapPlan:
+    """Plan the swaps of a trace whose sizes are whole pages.
+
+    ``least_bytes`` is the smallest tensor that is swapped (the authors': 1 MiB), ``seed`` that of the search
+    for the combined score. Where the limit is kept, the costs that orders are compared by are waits; without
+    overhead, the load beyond the limit.
+    """
+    timeline = timeline_of(trace, clock_hz)
+    candidates = find_candidates(trace, timeline.peak, least_bytes)
+    schedule_in_order = partial(_schedule, timeline, candidates, limit_bytes, copies, mode)
+
+    def evaluate(scores: Scores) -> Schedule:
+        return schedule_in_order(in_order(scores))
+
+    def cost(schedule: Schedule) -> float:
+        excess = max(0, schedule.peak_bytes - limit_bytes)
+        if mode == "no_overhead":
+            return excess / timeline.peak_bytes
+        return schedule.overhead_cycles / timeline.cycles
+
+    if timeline.peak_bytes <= limit_bytes or not candidates:
+        weights: Mapping[str, float] = {}
+        schedule = Schedule((), 0, 0, timeline.peak_bytes)
+    elif score == "combined":
+        scores = {name: found(timeline, candidates, copies) for name, found in SINGLE_SCORES.items()}
+        best = best_combination(scores, evaluate, cost, seed=seed)
+        weights, schedule = best.weights, best.outcome
+    else:
+        weights = {score: 1.0}
+        found = majority_vote if score == "vote" else SINGLE_SCORES[score]
+        schedule = evaluate(found(timeline, candidates, copies))
+    least = least_peak_bytes(timeline, candidates)
+    return SwapPlan(timeline, candidates, limit_bytes, weights, least, schedule)
+
+
+def _schedule(
+    timeline: Timeline,
+    candidates: Sequence[Candidate],
+    limit_bytes: int,
+    copies: CopyTimes,
+    mode: Mode,
+    order: Sequence[int],
+) -> Schedule:
+    """Schedule the first candidates of an order: as many as bring the load within the limit.
+
+    Without overhead, copies leave less time to be away than the selection counts on: where that keeps the
+    load above the limit, more candidates are tried, and the schedule with the least load is taken.
+    """
+    chosen = select(timeline, candidates, order, limit_bytes)
+    if mode == "stick_to_limit":
+        return stick_to_limit(timeline, chosen, limit_bytes, copies)
+    best = without_overhead(timeline, chosen, copies)
+    lengths = np.linspace(len(chosen), len(order), _LONGER_SELECTIONS + 1).astype(int)[1:]
+    for length in sorted(set(lengths.tolist()) - {len(chosen)}):
+        if best.peak_bytes <= limit_bytes:
+            break
+        other = without_overhead(timeline, [candidates[number] for number in order[:length]], copies)
+        best = min(best, other, key=lambda schedule: schedule.peak_bytes)
+    return best

@@ -1,0 +1,292 @@
+"""AutoSwap: an example worked out by hand, and what the simulation makes of its plans."""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from machines import PAGE, iteration_times, machine, simulate, trace_of
+
+import g10sim
+from g10sim.analysis.footprint import peak_live_bytes
+from g10sim.errors import ConfigError, PolicyError, UnsupportedError
+from g10sim.policies.autoswap import AutoSwap
+from g10sim.policies.autoswap_planning.candidates import Candidate, find_candidates
+from g10sim.policies.autoswap_planning.combination import best_combination
+from g10sim.policies.autoswap_planning.link import CopyTimes
+from g10sim.policies.autoswap_planning.planner import MODES, SCORES, plan_swaps
+from g10sim.policies.autoswap_planning.pool import plan_swapped_pool
+from g10sim.policies.autoswap_planning.schedule import stick_to_limit, without_overhead
+from g10sim.policies.autoswap_planning.scores import (
+    area_of_absence,
+    duration_of_absence,
+    in_order,
+    majority_vote,
+    submodular_duration,
+    weighted_duration,
+)
+from g10sim.policies.autoswap_planning.selection import least_peak_bytes, select
+from g10sim.policies.autoswap_planning.timeline import Timeline, whole_pages
+from g10sim.policies.registry import create
+from g10sim.trace.synthetic import chain, random_trace
+
+TRACES = Path(__file__).parents[2] / "traces"
+
+# Ten operations of 1 ms, 1 ms/MB in both directions; X, Y, Z as (size, r, d).
+MS = 1000
+LINE = Timeline(np.arange(11) * MS, np.array([2, 4, 6, 8, 10, 10, 8, 6, 4, 2]))
+X, Y, Z = Candidate(0, 3, 1, 8), Candidate(1, 2, 3, 6), Candidate(2, 4, 3, 7)
+XYZ = (X, Y, Z)
+COPIES = CopyTimes(out_rate=1 / MS, in_rate=1 / MS)
+
+
+def scores_of(score):
+    return score(LINE, XYZ, COPIES).tolist()
+
+
+def test_scores_of_the_example():
+    assert scores_of(duration_of_absence) == [1 * MS, -1 * MS, -4 * MS]
+    assert scores_of(area_of_absence) == [3 * MS, -0.5 * MS, -1 * MS]
+    assert scores_of(weighted_duration) == [52, 28, 36]
+    # X first; then the loads are 1, 3, 5, 7, 7, 5, 3, 6... over Z (5, 7, 7, 5) and Y (5, 7, 7).
+    assert scores_of(submodular_duration) == [52, 7, 24]
+    assert in_order(majority_vote(LINE, XYZ, COPIES)) == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    "score", [duration_of_absence, area_of_absence, weighted_duration, submodular_duration, majority_vote]
+)
+def test_the_example_waits_one_millisecond(score):
+    """X leaves from 1 to 4 ms. It should be back from 5 on, but operation 5 has no room: it starts at 6."""
+    chosen = select(LINE, XYZ, in_order(score(LINE, XYZ, COPIES)), limit_bytes=8)
+    assert chosen == (X,)
+    schedule = stick_to_limit(LINE, chosen, 8, COPIES)
+    (swap,) = schedule.swaps
+    assert (swap.gone, swap.back, swap.in_time) == (4, 6, 6 * MS)
+    assert schedule.summed_waits_cycles == schedule.overhead_cycles == 1 * MS
+    assert schedule.peak_bytes == 8
+
+
+def test_the_example_without_overhead_keeps_its_peak():
+    schedule = without_overhead(LINE, (X,), COPIES)
+    (swap,) = schedule.swaps
+    assert (swap.gone, swap.back) == (4, 5)
+    assert (schedule.overhead_cycles, schedule.peak_bytes) == (0, 10)
+
+
+def test_waits_for_a_copy_out_when_the_limit_needs_its_memory():
+    """X has left at 4 ms, but operation 3 may only hold 6: it waits for 1 ms, and all after it."""
+    schedule = stick_to_limit(LINE, (X,), 7, COPIES)
+    assert schedule.swaps[0].gone == 3
+    assert schedule.peak_bytes == 7
+    # X can come back only after operation 6, with 1 ms left until operation 8 needs it.
+    assert schedule.swaps[0].back == 7
+    assert schedule.summed_waits_cycles == 1 * MS + 2 * MS
+    assert schedule.overhead_cycles == 3 * MS
+
+
+def test_two_waits_for_the_same_moment_count_once():
+    """Two tensors of 2 MB leave at 0 and 2 ms; operation 2 needs both gone, and waits until 4 ms."""
+    line = Timeline(np.arange(9) * MS, np.array([4, 4, 8, 8, 4, 4, 4, 4]))
+    pair = (Candidate(0, 2, 0, 8), Candidate(1, 2, 0, 8))
+    schedule = stick_to_limit(line, pair, 4, COPIES)
+    assert schedule.overhead_cycles == 2 * MS
+    assert schedule.summed_waits_cycles == 2 * MS
+    earlier = Timeline(np.arange(9) * MS, np.array([4, 8, 8, 8, 4, 4, 4, 4]))
+    schedule = stick_to_limit(earlier, pair, 4, COPIES)
+    assert schedule.overhead_cycles == 3 * MS  # operation 1 begins at 4 ms
+    assert schedule.summed_waits_cycles == (2 - 1 + 4 - 1) * MS
+
+
+def test_candidates_have_uses_on_both_sides_of_the_peak():
+    trace = trace_of(
+        {"w*": 4, "late*": 4, "a": 4, "b": 4, "small": 1, "c": 20},
+        [
+            (MS, "w", "a small"),
+            (MS, "a", "b"),
+            (MS, "b", "c"),  # the peak: c is born, a and small wait
+            (MS, "c b a", ""),
+            (MS, "a small late", ""),
+            (MS, "w late", "w"),
+        ],
+    )
+    found = find_candidates(trace, peak=2, least_bytes=2 * PAGE)
+    names = {trace.tensors[candidate.tensor].name: candidate for candidate in found}
+    assert set(names) == {"w", "late", "a"}
+    assert (names["a"].start, names["a"].end) == (2, 3)
+    assert (names["w"].start, names["w"].end) == (1, 5)
+    # Last used in kernel 5 of the iteration before, next in kernel 4 of this one.
+    assert (names["late"].start, names["late"].end) == (0, 4)
+
+
+def plan_of(trace, limit_bytes, rate=10.0, **parameters):
+    return plan_swaps(trace, 10**9, CopyTimes(rate, rate), limit_bytes, least_bytes=1, **parameters)
+
+
+@pytest.fixture(scope="module")
+def bert():
+    return whole_pages(g10sim.load_trace(TRACES / "bert-base-b256-s128.g10t"), 4096)
+
+
+@pytest.mark.parametrize("limit_gib", [12, 18, 20])
+@pytest.mark.parametrize("mode", MODES)
+def test_combined_score_is_never_worse_than_the_best_single_one(bert, limit_gib, mode):
+    costs = {}
+    for score in SCORES:
+        copies = CopyTimes(13.0, 13.0)
+        plan = plan_swaps(bert, 1_200_000_000, copies, limit_gib * 2**30, score=score, mode=mode)
+        kept = mode == "stick_to_limit"
+        costs[score] = plan.schedule.overhead_cycles if kept else plan.schedule.peak_bytes
+    assert costs["combined"] <= min(costs[score] for score in ("doa", "aoa", "wdoa", "swdoa"))
+
+
+def test_combination_searches_beyond_the_single_scores_and_repeats():
+    """The best order has candidate 2 first, which no single score puts there, but a sum does."""
+    scores = {"first": np.array([3.0, 0.0, 2.0]), "second": np.array([0.0, 3.0, 2.0])}
+
+    def evaluate(total):
+        return in_order(total)
+
+    def cost(order):
+        return 1.0 if order[0] == 2 else 2.0
+
+    found = best_combination(scores, evaluate, cost, seed=3)
+    assert cost(found.outcome) == 1.0
+    assert set(found.weights) == set(scores)
+    assert all(-1 <= weight <= 1 for weight in found.weights.values())
+    again = best_combination(scores, evaluate, cost, seed=3)
+    assert again.weights == found.weights
+
+
+def test_missing_library_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "bayes_opt", None)
+    with pytest.raises(PolicyError, match=r"needs the package bayesian-optimization: pip install"):
+        best_combination({"doa": np.array([1.0])}, in_order, lambda order: 1.0)
+
+
+@given(st.integers(0, 10_000), st.floats(0.2, 1.0), st.sampled_from(MODES), st.sampled_from(SCORES[1:]))
+@settings(max_examples=60)
+def test_plans_keep_what_they_promise(seed, share, mode, score):
+    trace = whole_pages(random_trace(seed, kernels=24), 4096)
+    limit = max(1, int(peak_live_bytes(trace) * share))
+    plan = plan_of(trace, limit, score=score, mode=mode)
+    schedule = plan.schedule
+    assert least_peak_bytes(plan.timeline, plan.candidates) <= schedule.peak_bytes
+    if mode == "no_overhead":
+        assert schedule.overhead_cycles == schedule.summed_waits_cycles == 0
+    else:
+        assert schedule.peak_bytes <= max(limit, plan.least_peak_bytes)
+        assert schedule.overhead_cycles >= 0
+    for swap in schedule.swaps:
+        assert swap.candidate.start <= swap.gone < swap.back <= swap.candidate.end
+    pool = plan_swapped_pool(trace, schedule.swaps, 4096)
+    assert pool.footprint_bytes >= schedule.peak_bytes
+
+
+def small_system(memory_pages, **parameters):
+    return machine(memory_pages, host_pages=100_000, page=4096, **parameters)
+
+
+@given(st.integers(0, 10_000), st.floats(0.2, 1.0), st.sampled_from(SCORES[1:]))
+@settings(max_examples=25, deadline=None)
+def test_without_overhead_an_iteration_takes_as_long_as_on_an_unlimited_gpu(seed, share, score):
+    """In memory of exactly the planned pool, whatever the limit."""
+    trace = random_trace(seed, kernels=24)
+    limit = f"{max(4096, int(peak_live_bytes(trace) * share))} B"
+    policy = AutoSwap(score=score, mode="no_overhead", memory_limit=limit, least_tensor="1 B")
+    policy.plan_job(g10sim_job(trace), small_system(10**6), g10sim_behaviour())
+    pages = policy.planned[0].pool.footprint_bytes // 4096
+    if pages == 0:
+        return
+    records = simulate(trace, small_system(pages), policy, iterations=3)
+    assert {record.end - record.start - record.ideal_cycles for record in records.iterations[1:]} == {0}
+    assert records.iterations[-1].peak_gpu_bytes == policy.planned[0].swaps.schedule.peak_bytes
+
+
+def g10sim_job(trace):
+    from g10sim.trace.workload import Job
+
+    return Job(trace, iterations=3)
+
+
+def g10sim_behaviour():
+    from g10sim.config.behaviour import BehaviourSpec
+
+    return BehaviourSpec()
+
+
+def test_without_overhead_bert_takes_a_third_less_memory_and_no_longer():
+    trace = g10sim.load_trace(TRACES / "bert-base-b256-s128.g10t")
+    system = g10sim.system("a100-40g-pcie3-znand", gpu={"memory": "22 GiB"})
+    ideal = g10sim.simulate(trace, g10sim.system("a100-40g-pcie3-znand"), policy="ideal").summary
+    result = g10sim.simulate(trace, system, policy=AutoSwap(mode="no_overhead")).summary
+    assert result["exec_cycles"] == ideal["exec_cycles"]
+    assert result["peak_gpu_bytes"] < 0.7 * ideal["peak_gpu_bytes"]
+
+
+@pytest.mark.parametrize("memory", ["21 GiB", "18 GiB"])
+def test_expected_overhead_is_the_simulated_one(memory):
+    trace = g10sim.load_trace(TRACES / "bert-base-b256-s128.g10t")
+    system = g10sim.system("a100-40g-pcie3-znand", gpu={"memory": memory})
+    policy = AutoSwap()
+    records = simulate(trace, system, policy, iterations=3)
+    (planned,) = policy.planned
+    assert planned.fits
+    last = records.iterations[-1]
+    overhead = last.end - last.start - last.ideal_cycles
+    assert overhead == pytest.approx(planned.swaps.schedule.overhead_cycles, rel=1e-4)
+    assert overhead > 0
+    assert last.peak_gpu_bytes <= system.gpu.memory
+
+
+@pytest.mark.parametrize("pool", ["first_fit", "caching"])
+def test_other_pools_run_the_same_plan(pool):
+    trace = chain(12, activation_bytes=8 << 20, weight_bytes=1 << 20)
+    system = g10sim.system("a100-40g-pcie3-znand", gpu={"memory": "90 MiB"})
+    policy = AutoSwap(pool=pool)
+    records = simulate(trace, system, policy)
+    assert policy.planned[0].swaps.schedule.swaps
+    assert records.iterations[-1].gpu_to_host_bytes > 0
+
+
+def test_tensors_may_wait_on_flash():
+    trace = chain(12, activation_bytes=8 << 20, weight_bytes=1 << 20)
+    system = g10sim.system("a100-40g-pcie3-znand", gpu={"memory": "90 MiB"}, host={"memory": "0 B"})
+    records = simulate(trace, system, AutoSwap(target="flash"))
+    assert records.iterations[-1].gpu_to_ssd_bytes > 0
+    assert records.iterations[-1].gpu_to_host_bytes == 0
+
+
+def test_a_gpu_with_room_for_everything_swaps_nothing():
+    trace = chain(4, activation_bytes=8 << 20)
+    policy = AutoSwap()
+    records = simulate(trace, g10sim.system("a100-40g-pcie3-znand"), policy)
+    assert policy.planned[0].plan.moves == ()
+    assert iteration_times(records) == [record.ideal_cycles for record in records.iterations]
+    assert policy.note.startswith("0 of ")
+
+
+def test_a_limit_that_no_swaps_can_keep_is_unsupported():
+    trace = chain(4, activation_bytes=8 << 20)
+    system = g10sim.system("a100-40g-pcie3-znand", gpu={"memory": "33 MiB"})
+    with pytest.raises(UnsupportedError, match=r"policy 'autoswap': 'chain4' needs .* with every candidate"):
+        AutoSwap().plan_job(g10sim_job(trace), system, g10sim_behaviour())
+
+
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        ({"score": "best"}, "score: found 'best'; allowed: aoa, combined"),
+        ({"mode": "fast"}, "mode: found 'fast'; allowed: no_overhead"),
+        ({"pool": "heap"}, "pool: found 'heap'; allowed: caching"),
+        ({"target": "gpu"}, "target: found 'gpu'; allowed: flash"),
+        ({"memory_limit": "20"}, "memory_limit: found '20' without a unit"),
+        ({"least_tensor": 3}, "least_tensor: found 3 without a unit"),
+        ({"seed": -1}, "seed: found -1; allowed: a whole number from 0"),
+    ],
+)
+def test_impossible_parameters_are_refused(parameters, message):
+    with pytest.raises(ConfigError, match=message):
+        create({"name": "autoswap", **parameters})
