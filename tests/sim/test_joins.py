@@ -1,0 +1,240 @@
+"""Where copies are waited for, by timelines worked out by hand on the machines of ``machines``.
+
+A page crosses PCIe in 1000 cycles in each direction. Whole tensors are copied to and from host memory.
+"""
+
+import pytest
+from machines import PAGE, iteration_times, kernel_times, machine, simulate, trace_of
+
+from g10sim.config.allocator import CachingPoolSpec
+from g10sim.errors import PolicyError, UnsupportedError
+from g10sim.policies.base import Evict, Place, PlannedPlace, Policy, Prefetch, Synchronize
+from g10sim.records import Location, StallReason
+
+HOST, FLASH = Location.HOST, Location.FLASH
+SYNC, LATE, SPACE = StallReason.SYNCHRONIZATION, StallReason.LATE_PREFETCH, StallReason.ALLOCATION
+
+
+class Copies(Policy):
+    """Carries out actions given by kernel, at its start and at its end."""
+
+    name = "copies"
+    placement = "contiguous"
+
+    def __init__(self, *, start=None, end=None, places=None):
+        self.start, self.end, self.given = start or {}, end or {}, places
+
+    def on_kernel_start(self, view):
+        return self.start.get(view.kernel, ())
+
+    def on_kernel_end(self, view):
+        return self.end.get(view.kernel, ())
+
+    def places(self, job, plan, behaviour):
+        return self.given or super().places(job, plan, behaviour)
+
+
+class Pages(Copies):
+    """The same in unified memory."""
+
+    name = "pages"
+    placement = "paged"
+
+
+def layers(x=8, y=4):
+    """Two layers forward and two backward: x is read by kernel 0 and again by kernel 3."""
+    tensors = {"x": x, "y": y, "z": 2, "g": 2, "h": 2}
+    kernels = [(1000, "", "x"), (5000, "x", "y"), (5000, "y", "z"), (5000, "y z", "g"), (5000, "x g", "h")]
+    return trace_of(tensors, kernels, "layers")
+
+
+def stalls(records, iteration=0):
+    return [dict(kernel.stalls) for kernel in records.kernels if kernel.iteration == iteration]
+
+
+def near(value):
+    return pytest.approx(value, abs=2)
+
+
+OFFLOAD = {1: [Evict(0, HOST, until=1)]}
+
+
+def test_a_copy_runs_while_the_kernel_reads_the_tensor():
+    records = simulate(layers(), machine(100), Copies(start=OFFLOAD), record=("kernels", "migrations"))
+    assert kernel_times(records)[1] == 5000
+    (out,) = (record for record in records.migrations[:1])
+    assert (out.tensor, out.start, out.end) == near((0, 1000, 9000))
+    # Eight pages leave until 9000, kernel 1 ends at 6000, kernel 2 at 11,000.
+    assert [kernel.gpu_pages for kernel in records.kernels[:3]] == [8, 12, 6]
+
+
+def test_space_is_given_back_when_copy_and_reader_are_both_done():
+    # Two pages leave in 2000 of kernel 1's 5000 cycles, but kernel 1 reads x to its end.
+    records = simulate(layers(x=2), machine(100), Copies(start=OFFLOAD))
+    assert [kernel.gpu_pages for kernel in records.kernels[:2]] == [2, 4]
+    # With room for x and y only, z (2 pages) has to wait until x has left.
+    records = simulate(layers(x=8), machine(12), Copies(start=OFFLOAD))
+    assert stalls(records)[2] == near({SPACE: 3000})
+
+
+def test_end_of_the_issuing_layer():
+    joined = Copies(start=OFFLOAD, end={1: [Synchronize(frozenset({0}))]})
+    records = simulate(layers(), machine(100), joined)
+    # max(5000 computing, 8000 copying).
+    assert kernel_times(records)[:3] == near([1000, 8000, 5000])
+    assert stalls(records)[1] == near({SYNC: 3000})
+    assert records.kernels[1].overlap_cycles == near(5000)
+    assert records.kernels[1].in_flight_cycles == near(8000)
+    # The join makes the space free, and the copy back is demanded: 8000 cycles.
+    assert stalls(records)[4] == near({StallReason.FAULT_HOST: 8000})
+
+
+def test_end_of_the_layer_that_prefetches():
+    actions = {**OFFLOAD, 3: [Prefetch(0)]}
+    joined = Copies(start=actions, end={3: [Synchronize(evictions=False, prefetches=True)]})
+    records = simulate(layers(), machine(100), joined)
+    assert stalls(records)[3] == near({SYNC: 3000})
+    assert stalls(records)[4] == {}
+
+
+def test_start_of_the_consuming_layer():
+    records = simulate(layers(), machine(100), Copies(start={**OFFLOAD, 3: [Prefetch(0)]}))
+    assert stalls(records)[3] == {}
+    assert stalls(records)[4] == near({LATE: 3000})
+    earlier = simulate(layers(), machine(100), Copies(start={**OFFLOAD, 2: [Prefetch(0)]}))
+    # Recalled while it was still leaving: nothing to wait for.
+    assert stalls(earlier)[3:] == [{}, {}]
+
+
+def test_a_join_that_the_next_kernel_pays_for():
+    joined = Copies(start={**OFFLOAD, 2: [Synchronize(frozenset({0}))]})
+    records = simulate(layers(), machine(100), joined)
+    assert kernel_times(records)[1:3] == near([5000, 8000])
+    assert stalls(records)[2] == near({SYNC: 3000})
+
+
+def test_only_when_memory_is_short():
+    # 14 pages: x, y and z. Only g, of kernel 3, has to wait, and x has left by then.
+    records = simulate(layers(), machine(14), Copies(start=OFFLOAD))
+    assert [sum(stall.values()) for stall in stalls(records)][:4] == near([0, 0, 0, 0])
+    records = simulate(layers(), machine(13), Copies(start=OFFLOAD))
+    assert stalls(records)[2] == near({SPACE: 3000})
+
+
+def test_all_modes_cost_the_same_where_there_is_no_room_to_go_on():
+    # 12 pages: z has to wait until all of x has left, whoever waits for that.
+    joined = simulate(layers(), machine(12), Copies(start=OFFLOAD, end={1: [Synchronize()]}))
+    free = simulate(layers(), machine(12), Copies(start=OFFLOAD))
+    assert iteration_times(joined)[0] == near(1000 + 8000 + 5000 + 5000 + 8000 + 5000)
+    assert iteration_times(free) == iteration_times(joined)
+    assert (stalls(joined)[1], stalls(free)[2]) == (near({SYNC: 3000}), near({SPACE: 3000}))
+
+
+def test_joins_in_unified_memory():
+    # x leaves in 16,000 cycles beside kernel 2, which touches two pages for 4000 and computes for 5000, and
+    # comes back in as many beside kernel 3, which does the same.
+    policy = Pages(
+        start={2: [Evict(0, HOST)], 3: [Prefetch(0)]},
+        end={2: [Synchronize()], 3: [Synchronize(evictions=False, prefetches=True)]},
+    )
+    records = simulate(layers(x=16), machine(100), policy)
+    assert kernel_times(records)[2:4] == near([16_000, 16_000])
+    assert stalls(records)[2] == near({StallReason.FIRST_TOUCH: 4000, SYNC: 7000})
+    assert stalls(records)[3] == near({StallReason.FIRST_TOUCH: 4000, SYNC: 7000})
+
+
+def test_the_input_that_the_host_has_already_is_not_copied():
+    clean = Copies(start={1: [Evict(0, HOST, until=1, is_clean=True)]}, end={1: [Synchronize()]})
+    records = simulate(layers(), machine(100), clean)
+    assert kernel_times(records)[1] == 5000
+    assert records.iterations[0].gpu_to_host_bytes == 0
+    assert records.iterations[0].host_to_gpu_bytes == 8 * PAGE
+    assert records.kernels[1].gpu_pages == 4
+
+
+def test_space_may_be_taken_back_between_kernels_only():
+    class InOrder(Copies):
+        returns_space = "between_kernels"
+
+    # The copy of two pages ends in the middle of kernel 2; its space is used by kernel 3 either way.
+    start = {1: [Evict(0, HOST, until=1)]}
+    for policy, free in ((Copies, 3000), (InOrder, None)):
+        if free is None:
+            with pytest.raises(UnsupportedError, match="tensor 'z' needs 2 kB of consecutive GPU memory"):
+                simulate(layers(), machine(12), policy(start=start))
+        else:
+            assert stalls(simulate(layers(), machine(12), policy(start=start)))[2] == near({SPACE: free})
+
+
+def test_planned_places():
+    places = [PlannedPlace((10 * PAGE,)), PlannedPlace((0,)), *[Place.LEFT] * 3]
+    records = simulate(layers(), machine(18), Copies(places=places), record=("kernels",))
+    assert iteration_times(records) == [21_000, 21_000]
+    assert records.iterations[0].contiguous.reserved_gpu_bytes == 16 * PAGE
+    with pytest.raises(PolicyError, match="puts tensor 'x' at address 7; allowed: one or more multiples"):
+        simulate(layers(), machine(18), Copies(places=[PlannedPlace((7,)), *[Place.LEFT] * 4]))
+    # x alone is placed where it does not fit; without a fallback it waits for ever.
+    with pytest.raises(UnsupportedError, match="tensor 'x' needs 8 kB of consecutive GPU memory"):
+        simulate(layers(), machine(18), Copies(places=[PlannedPlace((11 * PAGE,), None), *[Place.LEFT] * 4]))
+
+
+def test_a_caching_pool_is_a_choice_of_the_policy():
+    class Pooled(Copies):
+        caching_pool = CachingPoolSpec(
+            rounding="1 kB",
+            small_limit="0 B",
+            large_limit="8 kB",
+            large_chunk="16 kB",
+            chunk_rounding="4 kB",
+            least_large_rest="1 kB",
+        )
+
+    records = simulate(layers(), machine(32), Pooled())
+    assert iteration_times(records) == [21_000, 21_000]
+    # One chunk of 16 pages for y, z, g and h, one of 8 for x.
+    assert records.iterations[1].contiguous.reserved_gpu_bytes == 24 * PAGE
+    with pytest.raises(UnsupportedError, match=r"kernel 1 .* tensor 'y' needs 4 kB"):
+        simulate(layers(), machine(16), Pooled())
+
+
+def test_fragmentation_is_in_the_records():
+    # a and c stay around the hole of b, too small for d: 9 pages are touched, 7 are used at most.
+    trace = trace_of(
+        {"a": 2, "b": 2, "c": 2, "d": 3},
+        [(1000, "", "a b c"), (1000, "b", ""), (1000, "", "d"), (1000, "a c d", "")],
+        "pieces",
+    )
+    records = simulate(trace, machine(20), Copies())
+    figures = records.iterations[0].contiguous
+    assert records.iterations[0].peak_gpu_bytes == 7 * PAGE
+    assert figures.reserved_gpu_bytes == 9 * PAGE
+    assert figures.largest_hole_bytes == 11 * PAGE
+
+
+@pytest.mark.parametrize(
+    ("action", "message"),
+    [
+        (Evict(0, HOST, until=0), "evicts tensor 'x', which the running kernel needs; allowed: until that"),
+        (Evict(0, FLASH, until=1), "evicts tensor 'x', which is read, compressed or clean; allowed: to HOST"),
+        (Evict(0, HOST, until=1, density=2), "compresses tensor 'x', which has density 2; allowed: 0 to 1"),
+        (Evict(1, HOST, until=1), "copies tensor 'y', which kernel 1 writes; allowed: read-only ones"),
+    ],
+)
+def test_impossible_copies_are_refused(action, message):
+    with pytest.raises(PolicyError) as error:
+        simulate(layers(), machine(100), Copies(start={1: [action]}))
+    assert message in str(error.value)
+
+
+def test_pages_cannot_be_read_while_they_leave():
+    with pytest.raises(PolicyError, match="allowed: with contiguous memory"):
+        simulate(layers(), machine(100), Pages(start=OFFLOAD))
+
+
+def test_a_join_that_cannot_end_says_so():
+    trace = layers()
+    full = machine(100, 0, flash_pages=0)
+    with pytest.raises(
+        UnsupportedError, match="waits for copies that cannot go on; host memory has 0 B free"
+    ):
+        simulate(trace, full, Copies(start=OFFLOAD, end={1: [Synchronize()]}))
