@@ -38,10 +38,10 @@ def per_policy(results: pd.DataFrame, sweep: Sweep) -> Panels:
     shown = _averaged(results, sweep)
     policies, traces = looks(shown["policy"]), trace_names(shown)
     legend = [Line2D([], [], **look.curve()) for look in policies.values()]
-    made = _panels(len(traces), 3, legend, shown, sweep)
+    made = _panels(len(traces), 2, legend, shown, sweep)
     points = _points(shown, sweep, "trace", "policy")
     for axes, trace in zip(made.axes, traces, strict=True):
-        axes.set_title(trace.title)
+        axes.set_title(trace.line)
         lines = [(look, points.get((trace.trace, policy), {})) for policy, look in policies.items()]
         _draw_lines(axes, lines, _values(shown, sweep))
     return made
@@ -97,7 +97,7 @@ def _panels(count: int, columns: int, legend: Iterable[Any], shown: pd.DataFrame
     made = panels(
         count,
         columns=columns,
-        row_inches=1.15,
+        row_inches=1.3,
         legend=[*legend, ideal_handle(), *mark_handles(shown)],
         legend_columns=4,
         xlabel=sweep.label,
@@ -118,15 +118,15 @@ def _draw_lines(axes: Axes, lines: list[tuple[Look, _Points]], values: list[floa
     for number, (look, points) in enumerate(lines):
         drawn = [(place, points[value]) for place, value in enumerate(values) if value in points]
         good = [(place, cell) for place, cell in drawn if cell["status"] == OK]
-        axes.errorbar(
-            [place for place, _ in good],
-            [cell[_METRIC] for _, cell in good],
-            yerr=[cell[f"{_METRIC}_interval"] for _, cell in good],
-            capsize=1.5,
-            elinewidth=0.6,
-            clip_on=False,
-            **look.curve(),
-        )
+        if good:
+            axes.errorbar(
+                [place for place, _ in good],
+                [cell[_METRIC] for _, cell in good],
+                yerr=[cell[f"{_METRIC}_interval"] for _, cell in good],
+                capsize=1.5,
+                elinewidth=0.6,
+                **look.curve(),
+            )
         aside = (number - (len(lines) - 1) / 2) * _STEP_ASIDE
         for place, cell in drawn:
             if cell["status"] != OK:

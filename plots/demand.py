@@ -15,7 +15,7 @@ from g10sim.plots.traces import TraceName, records, trace_names
 
 GIB = 2**30
 COLUMNS = 3
-ROW_INCHES = 1.0
+ROW_INCHES = 1.25
 
 
 def demands(results: pd.DataFrame, working_sets: pd.DataFrame) -> Iterator[tuple[TraceName, pd.DataFrame]]:
@@ -34,7 +34,8 @@ def demands(results: pd.DataFrame, working_sets: pd.DataFrame) -> Iterator[tuple
 def draw_by_kind(results: pd.DataFrame, working_sets: pd.DataFrame, column: str, ylabel: str) -> Figure:
     """Draw a column of the table, in GiB, as areas of the kinds of tensors on top of each other."""
     found = list(demands(results, working_sets))
-    shown = {kind: look for kind, look in KINDS.items() if _peak(working_sets, kind, column)}
+    peaks = working_sets.groupby("kind")[column].max()
+    shown = {kind: look for kind, look in KINDS.items() if peaks.get(kind, 0)}
     made = panels(
         len(found),
         columns=COLUMNS,
@@ -50,17 +51,13 @@ def draw_by_kind(results: pd.DataFrame, working_sets: pd.DataFrame, column: str,
     return made.figure
 
 
-def _peak(working_sets: pd.DataFrame, kind: str, column: str) -> int:
-    return int(working_sets.loc[working_sets["kind"] == kind, column].max())
-
-
 def _draw_areas(axes: Axes, rows: pd.DataFrame, column: str, shown: dict[str, Look]) -> None:
     table = rows.pivot_table(index="seconds", columns="kind", values=column, aggfunc="max")
     bottom = 0 * table.index
     for kind, look in shown.items():
         if kind in table.columns:
             top = bottom + table[kind].to_numpy() / GIB
-            axes.fill_between(table.index, bottom, top, step="post", linewidth=0.2, **look.bar())
+            axes.fill_between(table.index, bottom, top, step="post", linewidth=0, **look.bar())
             bottom = top
     axes.set_xlim(0, table.index[-1])
     axes.set_ylim(bottom=0)

@@ -24,7 +24,7 @@ def draw(results: pd.DataFrame) -> Figure:
     made = panels(
         len(rows),
         columns=1,
-        row_inches=1.0,
+        row_inches=1.1,
         legend=[*(Patch(**look.bar()) for look in policies.values()), ideal_handle(), *mark_handles(shown)],
         legend_columns=4,
         ylabel="performance (ideal = 1)",

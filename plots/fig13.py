@@ -29,7 +29,7 @@ def draw(results: pd.DataFrame, kernels: pd.DataFrame) -> Figure:
     made = panels(
         len(traces),
         columns=_COLUMNS,
-        row_inches=1.05,
+        row_inches=1.35,
         legend=[Line2D([], [], **_line(look)) for look in policies.values()],
         legend_columns=3,
         xlabel="kernels, least slowed down first (%)",

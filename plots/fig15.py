@@ -26,7 +26,7 @@ def draw(results: pd.DataFrame) -> Figure:
     made = panels(
         len(models),
         columns=2 if widest <= _BARS_BESIDE_EACH_OTHER else 1,
-        row_inches=1.05,
+        row_inches=1.25,
         legend=[*(Patch(**look.bar()) for look in policies.values()), ideal_handle(), *mark_handles(shown)],
         legend_columns=4,
         xlabel="batch size",

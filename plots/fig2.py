@@ -13,6 +13,8 @@ from g10sim.plots.demand import COLUMNS, GIB, ROW_INCHES, demands
 from g10sim.plots.panels import panels
 from g10sim.plots.style import ALIVE, BLACK, IN_USE, styled
 
+_LEAST_GIB = 0.1
+
 
 @styled
 def draw(results: pd.DataFrame, working_sets: pd.DataFrame) -> Figure:
@@ -37,5 +39,6 @@ def draw(results: pd.DataFrame, working_sets: pd.DataFrame) -> Figure:
         axes.axhline(gpu_bytes / GIB, **dashes)
         axes.set_xlim(0, sums.index[-1])
         axes.set_yscale("log")
+        axes.set_ylim(bottom=_LEAST_GIB)
         axes.locator_params(axis="x", nbins=3)
     return made.figure

@@ -20,7 +20,7 @@ def draw(results: pd.DataFrame, inactive_periods: pd.DataFrame) -> Figure:
     made = panels(
         len(models),
         columns=2,
-        row_inches=1.1,
+        row_inches=1.35,
         xlabel="length of the inactive period (s)",
         ylabel="inactive periods (%)",
         sharex=True,

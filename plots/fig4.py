@@ -22,8 +22,8 @@ def draw(results: pd.DataFrame, inactive_periods: pd.DataFrame) -> Figure:
     kinds = {kind: look for kind, look in KINDS.items() if kind in set(inactive_periods["kind"])}
     made = panels(
         len(traces),
-        columns=3,
-        row_inches=1.05,
+        columns=2,
+        row_inches=1.4,
         legend=[
             Line2D([], [], linestyle="none", marker=look.marker, color=look.colour, label=look.label)
             for look in kinds.values()
@@ -43,11 +43,11 @@ def draw(results: pd.DataFrame, inactive_periods: pd.DataFrame) -> Figure:
                 linestyle="none",
                 marker=look.marker,
                 color=look.colour,
-                markersize=2,
+                markersize=1.6,
                 markeredgewidth=0.3,
                 rasterized=True,  # thousands of points: as paths they make a PDF slow
             )
-        axes.set_title(trace.title)
+        axes.set_title(trace.line)
         axes.set_xscale("log")
         axes.set_yscale("log")
     return made.figure

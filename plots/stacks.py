@@ -15,7 +15,7 @@ from g10sim.plots.style import Look, looks
 from g10sim.plots.traces import cells_by, trace_names, without_ideal
 
 _COLUMNS = 3
-_ROW_INCHES = 0.95
+_ROW_INCHES = 1.15
 _NAMES_INCHES = 0.55
 _WIDTH = 0.78
 

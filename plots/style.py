@@ -115,7 +115,7 @@ _SPARE = (
 )
 
 COMPUTE = Look("compute", "#FFFFFF")
-OVERLAP = Look("compute, transfers behind it", SKY, "....")
+OVERLAP = Look("compute, pages moving", SKY, "....")
 STALL = Look("stall", RED, "////")
 
 SSD_READ = Look("SSD to GPU", BLUE)

@@ -39,6 +39,11 @@ class TraceName:
         return f"{self.model}\nbatch {self.batch}"
 
     @property
+    def line(self) -> str:
+        """Model and batch size in one line."""
+        return f"{self.model}, batch {self.batch}"
+
+    @property
     def batch(self) -> str:
         """Batch size, with what else tells the trace from others of this model and batch size."""
         return f"{self.batch_size} {self.detail}".strip()

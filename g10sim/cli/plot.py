@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from g10sim import plots
 from g10sim.cli.output import say
 
 ALL = "all"
@@ -29,8 +30,6 @@ def plot(
     cell: Annotated[int | None, typer.Option(min=0, help="Cell to look at, for figures of one cell.")] = None,
 ) -> None:
     """Draw a figure from results, as PDF and PNG; 'all' draws those that have results."""
-    from g10sim import plots  # matplotlib is slow to import: only where something is drawn
-
     names = plots.drawable(results) if figure == ALL else (plots.find(figure).name,)
     for name in names:
         drawn = plots.draw(name, plots.results_of(name, results), cell=cell)

@@ -26,11 +26,13 @@ _SECONDS_BETWEEN_WRITES = 2.0
 class ResultsDirectory:
     """Writes ``results.csv`` and what belongs to it.
 
-    While cells run, ``results.csv`` and ``timing.csv`` hold the rows of those that have ended, in cell order.
+    ``store`` has the finished cells; by default it is in the same directory. While cells run, ``results.csv``
+    and ``timing.csv`` hold the rows of those that have ended, in cell order.
     """
 
-    def __init__(self, directory: Path, experiment: Experiment) -> None:
+    def __init__(self, directory: Path, experiment: Experiment, store: CellStore | None = None) -> None:
         self._directory, self._experiment = directory, experiment
+        self._store = store or CellStore(directory)
         self._written = float("-inf")
         self.columns = result_columns(
             experiment.swept_keys,
@@ -60,11 +62,10 @@ class ResultsDirectory:
 
     def merge_tables(self, results: Mapping[str, CellResult]) -> None:
         """Write the tables that the configuration asks for, from those of the cells."""
-        store = CellStore(self._directory)
         cells = self._experiment.cells
         ended_well = [(cell.index, cell.key) for cell in cells if results[cell.key].status == OK]
         for table in self._experiment.config.tables:
-            store.merge_table(table, ended_well)
+            self._store.merge_table(table, ended_well, self._directory)
 
 
 def _resolved(experiment: Experiment, directory: Path) -> dict[str, Any]:

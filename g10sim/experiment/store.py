@@ -79,16 +79,16 @@ class CellStore:
                     frame = _frame(table, records, workload.jobs, system.gpu.clock)
                     frame.to_parquet(temporary, index=False)
 
-    def merge_table(self, table: str, cells: Iterable[tuple[int, str]]) -> None:
-        """Write ``DIR/TABLE.parquet`` (``DIR/timeline/CELL.json``) from tables of cells (index, key)."""
+    def merge_table(self, table: str, cells: Iterable[tuple[int, str]], directory: Path) -> None:
+        """Write ``DIRECTORY/TABLE.parquet`` (``timeline/CELL.json``) from tables of cells (index, key)."""
         if table == "timeline":
-            target = self._directory / "timeline"
+            target = directory / "timeline"
             target.mkdir(exist_ok=True)
             for index, key in cells:
                 write_text(target / f"{index}.json", self.table(key, table).read_text(encoding="utf-8"))
             return
         writer: pq.ParquetWriter | None = None
-        with replacing(self._directory / f"{table}.parquet") as temporary:
+        with replacing(directory / f"{table}.parquet") as temporary:
             try:
                 for index, key in cells:
                     part = pq.read_table(self.table(key, table))
