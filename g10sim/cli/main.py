@@ -12,6 +12,7 @@ from g10sim.cli.capture import capture
 from g10sim.cli.errors import exit_code
 from g10sim.cli.plot import plot
 from g10sim.cli.recapture import recapture
+from g10sim.cli.reproduce import reproduce
 from g10sim.cli.run import run
 from g10sim.cli.system import policies, system
 from g10sim.cli.validate import validate
@@ -25,6 +26,7 @@ app = typer.Typer(
 )
 app.command()(run)
 app.command()(validate)
+app.command()(reproduce)
 app.command()(plot)
 app.command()(policies)
 app.command()(system)
