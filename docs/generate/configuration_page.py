@@ -65,7 +65,14 @@ _SECTIONS = {
         " time multiplied by a factor of its own. `seed` decides the factors: the same in all iterations and"
         " under every policy. [The model](model.md#varied-kernel-times) says more.",
     ),
-    "JobSpec": ("workload.jobs[]", "Jobs on one GPU run one after another, in order of arrival."),
+    "JobSpec": (
+        "workload.jobs[]",
+        "Jobs on one GPU run one after another, in order of arrival, unless `workload.sharing` says otherwise.",
+    ),
+    "SharingSpec": (
+        "workload.sharing",
+        "For workloads of several `jobs`. [The model](model.md#jobs-that-share-a-gpu) says more.",
+    ),
     "PolicySpec": (
         "policies[]",
         "A name alone, or a mapping of `name` and the policy's parameters, which `g10sim policies` lists. A"
