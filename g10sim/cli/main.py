@@ -10,6 +10,7 @@ import typer
 from g10sim.cli import plan, trace
 from g10sim.cli.capture import capture
 from g10sim.cli.errors import exit_code
+from g10sim.cli.explain import explain
 from g10sim.cli.plot import plot
 from g10sim.cli.recapture import recapture
 from g10sim.cli.reproduce import reproduce
@@ -28,6 +29,7 @@ app.command()(run)
 app.command()(validate)
 app.command()(reproduce)
 app.command()(plot)
+app.command()(explain)
 app.command()(policies)
 app.command()(system)
 trace.app.command()(capture)

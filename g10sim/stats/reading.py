@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
@@ -29,3 +31,15 @@ def read_table(directory: str | Path, table: str) -> pd.DataFrame:
         return pd.read_parquet(path)
     except (OSError, ValueError) as error:
         raise ConfigError(f"{path}: cannot be read: {error}; allowed: a table written by 'run'") from error
+
+
+def read_provenance(directory: str | Path) -> dict[str, Any]:
+    """Read ``provenance.json`` of a directory of results. Raises ConfigError when there is none."""
+    path = Path(directory) / "provenance.json"
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{path}: cannot be read: {error}; allowed: a file written by 'run'") from error
+    if not isinstance(found, dict) or not isinstance(found.get("traces"), dict):
+        raise ConfigError(f"{path}: found no traces; allowed: a file written by 'run'")
+    return found

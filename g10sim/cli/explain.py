@@ -1,0 +1,67 @@
+"""``g10sim explain``: in words, what a cell of a run spent its time on and why."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from g10sim.cli.explain_kernel import describe_kernel
+from g10sim.cli.explain_words import describe_cell, time_shares
+from g10sim.cli.output import say, show_table
+from g10sim.experiment.opened import WhatIf, open_cell, what_if
+
+
+def explain(
+    directory: Annotated[Path, typer.Argument(help="Directory of results.", show_default=False)],
+    cell: Annotated[
+        int | None, typer.Option(min=0, help="Number of the cell.", show_default="the only one")
+    ] = None,
+    kernel: Annotated[
+        int | None, typer.Option(min=0, help="Look at one kernel only, by its number.", show_default=False)
+    ] = None,
+    simulate: Annotated[
+        bool,
+        typer.Option("--what-if", help="Also simulate the cell again with one thing changed at a time."),
+    ] = False,
+) -> None:
+    """Say where the time of a cell went, which kernels, tensors and links are to blame, what may help.
+
+    All of it comes from the records of the run; --what-if simulates again and says so. Kernels, tensors
+    and links need a run with 'record: [kernels, migrations]'.
+    """
+    opened = open_cell(directory, cell)
+    if kernel is not None:
+        for line in describe_kernel(opened, kernel):
+            say(line)
+        return
+    heading, sections = describe_cell(opened)
+    say(heading)
+    say("")
+    show_table(("where the time went",), ("time", "share"), time_shares(opened))
+    for title, lines in sections:
+        say("")
+        say(title)
+        for line in lines:
+            say(f"  {line}")
+    if simulate:
+        say("")
+        _show_what_if(what_if(opened.cell))
+
+
+def _show_what_if(found: list[WhatIf]) -> None:
+    """Show what simulating again gave."""
+    now = found[0].exec_ms or 0.0
+    rows = []
+    for one in found:
+        if one.exec_ms is None or one.performance is None:
+            rows.append((one.change, "", "", "cannot run"))
+        else:
+            change = f"{one.exec_ms / now - 1:+.1%}" if now else ""
+            rows.append((one.change, f"{one.exec_ms:,.1f}", f"{one.performance:.1%}", change))
+    show_table(
+        ("what if (simulated again, one change at a time)",),
+        ("time (ms)", "of ideal", "change of time"),
+        rows,
+    )

@@ -1,0 +1,158 @@
+"""A cell of an earlier run, opened again from its directory of results."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from g10sim.config.document import Document, load_document
+from g10sim.config.system import SystemSpec
+from g10sim.errors import ConfigError, G10SimError
+from g10sim.experiment.cells import Cell
+from g10sim.experiment.execution import simulate
+from g10sim.experiment.expand import expand
+from g10sim.policies.registry import available
+from g10sim.stats.one_cell import of_cell, reported_kernels, row_of_cell
+from g10sim.stats.reading import read_provenance, read_results, read_table
+from g10sim.trace.model import Trace
+
+
+@dataclass(frozen=True)
+class OpenedCell:
+    """A cell that ran, with its row of results and, where the run kept them, the records of one iteration.
+
+    ``kernels`` are those of the reported iteration, ``migrations`` all; None where not recorded. ``alike``
+    are the rows of other policies on the same trace and system.
+    """
+
+    cell: Cell
+    row: dict[str, Any]
+    trace: Trace
+    kernels: pd.DataFrame | None
+    migrations: pd.DataFrame | None
+    alike: pd.DataFrame
+
+    @property
+    def system(self) -> SystemSpec:
+        """The machine it ran on."""
+        return self.cell.system
+
+
+def open_cell(directory: str | Path, cell: int | None = None) -> OpenedCell:
+    """Open a cell of a directory of results; without a number the only one that ran.
+
+    Raises ConfigError or TraceError where results, configuration or trace are missing or have changed.
+    """
+    directory = Path(directory)
+    results = read_results(directory)
+    row = row_of_cell(results, cell)
+    made = _cell(directory, int(row["cell"]))
+    job = made.jobs[int(row.get("job", 0))]
+    trace = replace(made, jobs=(job,)).workload().jobs[0].trace
+    kernels, moves = _table(directory, "kernels"), _table(directory, "migrations")
+    return OpenedCell(
+        made,
+        row,
+        trace,
+        None if kernels is None else reported_kernels(of_cell(kernels, row), row),
+        None if moves is None else of_cell(moves, row),
+        _alike(results, row),
+    )
+
+
+def _cell(directory: Path, number: int) -> Cell:
+    known = read_provenance(directory)["traces"]
+    document = load_document(directory / "config.yaml")
+    cells = expand(Document(_with_paths(document.data, known), document.source)).cells
+    if number >= len(cells):
+        raise ConfigError(
+            f"{directory}: found no cell {number} in config.yaml; allowed: 0 to {len(cells) - 1}"
+        )
+    cell = cells[number]
+    hashes = {trace["path"]: trace["sha256"] for trace in known.values()}
+    for job in cell.jobs:
+        if hashes.get(job.trace.path, job.trace.sha256) != job.trace.sha256:
+            raise ConfigError(f"{job.trace.path}: has changed since the run; allowed: the trace that it used")
+    return cell
+
+
+def _with_paths(data: Mapping[str, Any], known: Mapping[str, Mapping[str, str]]) -> dict[str, Any]:
+    """Name traces by where they were, so that the directory can be looked at from anywhere."""
+
+    def found(name: Any) -> Any:
+        path = known.get(name, {}).get("path") if isinstance(name, str) else None
+        return path if path is not None and Path(path).is_file() else name
+
+    workload = dict(data["workload"])
+    if "trace" in workload:
+        traces = workload["trace"]
+        workload["trace"] = [found(name) for name in traces] if isinstance(traces, list) else found(traces)
+    if "jobs" in workload:
+        workload["jobs"] = [{**job, "trace": found(job.get("trace"))} for job in workload["jobs"]]
+    return {**data, "workload": workload}
+
+
+def _table(directory: Path, name: str) -> pd.DataFrame | None:
+    return read_table(directory, name) if (directory / f"{name}.parquet").is_file() else None
+
+
+def _alike(results: pd.DataFrame, row: Mapping[str, Any]) -> pd.DataFrame:
+    """Rows of other policies with the same trace, swept values and seed."""
+    names = list(results.columns)
+    keys = ["trace", *names[names.index("policy") + 1 : names.index("status")]]
+    same = pd.Series(True, index=results.index)
+    for key in keys:
+        same &= results[key].eq(row[key]) | (results[key].isna() & pd.isna(row[key]))
+    return pd.DataFrame(results[same & (results["cell"] != row["cell"]) & (results["status"] == "ok")])
+
+
+@dataclass(frozen=True)
+class WhatIf:
+    """A simulation of a cell with one thing changed; without numbers where that cannot run."""
+
+    change: str
+    performance: float | None
+    exec_ms: float | None
+
+
+def what_if(cell: Cell) -> list[WhatIf]:
+    """Simulate a cell again with twice the host memory, SSD and PCIe bandwidth, and other policies."""
+    system = cell.system
+    rates = ("read_bandwidth", "write_bandwidth")
+    ssd = {rate: 2 * getattr(system.ssd, rate) for rate in rates if hasattr(system.ssd, rate)}
+    machines: dict[str, dict[str, Any]] = {
+        "twice the host memory": {"host": system.host.model_copy(update={"memory": 2 * system.host.memory})},
+        "twice the SSD bandwidth": {"ssd": system.ssd.model_copy(update=ssd)},
+        "twice the PCIe bandwidth": {
+            "pcie": system.pcie.model_copy(update={"bandwidth": 2 * system.pcie.bandwidth})
+        },
+    }
+    changes = [("nothing changed", cell)]
+    changes += [
+        (change, replace(cell, system=system.model_copy(update=update)))
+        for change, update in machines.items()
+    ]
+    changes += [
+        (f"policy {name}", replace(cell, policy={"name": name}, reference_plan=None))
+        for name, policy in available().items()
+        if name != cell.policy["name"] and not policy.unlimited_memory and not _needs_parameters(name)
+    ]
+    return [_simulated(change, changed) for change, changed in changes]
+
+
+def _needs_parameters(name: str) -> bool:
+    parameters = inspect.signature(available()[name]).parameters.values()
+    return any(parameter.default is inspect.Parameter.empty for parameter in parameters)
+
+
+def _simulated(change: str, cell: Cell) -> WhatIf:
+    try:
+        _, rows = simulate(cell.workload(), cell.system, cell.make_policy(), cell.behaviour)
+    except G10SimError:
+        return WhatIf(change, None, None)
+    return WhatIf(change, float(rows[0]["performance"]), float(rows[0]["exec_ms"]))

@@ -1,0 +1,140 @@
+"""Which kernels, tensors and links the stalls of an iteration belong to, from the records."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from g10sim.config.system import SystemSpec
+from g10sim.hardware.links import Topology
+from g10sim.records import Location
+from g10sim.stats.summary import STALL_COLUMNS
+from g10sim.stats.utilization import path
+
+
+@dataclass(frozen=True)
+class LinkUse:
+    """Bytes that crossed one direction of a link, and how much of its capacity that is.
+
+    ``share`` is of the whole iteration, ``stalled_share`` of the time during which kernels stalled.
+    """
+
+    name: str
+    capacity: int
+    size_bytes: float
+    stalled_bytes: float
+    share: float
+    stalled_share: float
+
+
+def by_main_reason(kernels: pd.DataFrame) -> dict[str, pd.DataFrame]:
+    """Return the kernels that stalled by the column of what they stalled for longest, longest sum first."""
+    stalled = kernels[kernels["stall_cycles"] > 0]
+    if stalled.empty:
+        return {}
+    columns = [column for column in STALL_COLUMNS if column in kernels]
+    groups = {
+        str(reason): group for reason, group in stalled.groupby(stalled[columns].idxmax(axis="columns"))
+    }
+    return dict(sorted(groups.items(), key=lambda item: -int(item[1]["stall_cycles"].sum())))
+
+
+def within(moves: pd.DataFrame, start: int, end: int) -> pd.DataFrame:
+    """Return the migrations that overlap a span of time, cut to it: bytes in proportion to time."""
+    found = pd.DataFrame(moves[(moves["end"] > start) & (moves["start"] < end)])
+    length = (found["end"] - found["start"]).clip(lower=1)
+    first, last = found["start"].clip(lower=start), found["end"].clip(upper=end)
+    share = (last - first) / length
+    cut = found.assign(start=first, end=last, size_bytes=found["size_bytes"] * share)
+    return cut.reset_index(drop=True)
+
+
+def tensor_waits(
+    kernels: pd.DataFrame, moves: pd.DataFrame, tensors: Sequence[Sequence[int]] | None
+) -> pd.DataFrame:
+    """Divide the stall of each kernel among its tensors that arrived meanwhile, by the time that took.
+
+    ``tensors`` lists those of each kernel; without it everything that arrives counts. Columns:
+    ``waited_cycles``, ``kernels`` (how many waited), ``source`` (from where most of the time); rows by
+    tensor, longest first. A stall in which none of its tensors arrived belongs to nobody.
+    """
+    arriving = moves[moves["target"] == "GPU"]
+    number, source = arriving["tensor"].to_numpy(), arriving["source"].to_numpy()
+    first, last = arriving["start"].to_numpy(), arriving["end"].to_numpy()
+    found: list[tuple[int, str, float, int]] = []
+    for kernel, start, stall in zip(
+        kernels["kernel"].tolist(), kernels["start"].tolist(), kernels["stall_cycles"].tolist(), strict=True
+    ):
+        if not stall:
+            continue
+        meanwhile = np.minimum(last, start + stall) - np.maximum(first, start)
+        counts = meanwhile > 0
+        if tensors is not None:
+            counts &= np.isin(number, tensors[kernel])
+        total = meanwhile[counts].sum()
+        found += [
+            (int(number[place]), str(source[place]), float(stall * meanwhile[place] / total), kernel)
+            for place in np.flatnonzero(counts)
+        ]
+    table = pd.DataFrame(found, columns=["tensor", "source", "waited_cycles", "kernel"])
+    by_source = table.groupby(["tensor", "source"])["waited_cycles"].sum().reset_index()
+    mostly = by_source.sort_values("waited_cycles").groupby("tensor")["source"].last()
+    summed = table.groupby("tensor").agg(
+        waited_cycles=("waited_cycles", "sum"), kernels=("kernel", "nunique")
+    )
+    return summed.join(mostly).sort_values("waited_cycles", ascending=False, kind="stable")
+
+
+def link_use(
+    kernels: pd.DataFrame, moves: pd.DataFrame, system: SystemSpec, waiting: pd.DataFrame
+) -> list[LinkUse]:
+    """Return the use of every link that bytes crossed, the busiest while kernels stalled first.
+
+    ``kernels`` are those of the iteration, ``moves`` its migrations, cut to it; ``waiting`` those kernels
+    whose stalls count. Within one migration bytes count as evenly spread over its time.
+    """
+    topology, clock = Topology(system), system.gpu.clock
+    iteration = int(kernels["end"].max() - kernels["start"].min())
+    stalled = int(waiting["stall_cycles"].sum())
+    during = _stalled_part(waiting, moves)
+    crossing: dict[str, list[float]] = {link.name: [0.0, 0.0] for link in topology.links}
+    for gpu, source, target, size, part in zip(
+        moves["gpu"].tolist(),
+        moves["source"].tolist(),
+        moves["target"].tolist(),
+        moves["size_bytes"].tolist(),
+        during.tolist(),
+        strict=True,
+    ):
+        for link in path(topology, gpu, Location[source], Location[target]):
+            sums = crossing[link.name]
+            sums[0] += size
+            sums[1] += size * part
+    uses = []
+    for link in topology.links:
+        size, in_stalls = crossing[link.name]
+        if size:
+            per_cycle = link.capacity / clock
+            shares = (
+                part / (per_cycle * span) if span else 0.0
+                for part, span in ((size, iteration), (in_stalls, stalled))
+            )
+            share, stalled_share = shares
+            uses.append(LinkUse(link.name, link.capacity, size, in_stalls, share, stalled_share))
+    return sorted(uses, key=lambda use: (-use.stalled_share, use.name))
+
+
+def _stalled_part(kernels: pd.DataFrame, moves: pd.DataFrame) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    """Share of the time of each migration during which some kernel stalled."""
+    waits = kernels[kernels["stall_cycles"] > 0].sort_values("start")
+    edges = np.column_stack([waits["start"], waits["start"] + waits["stall_cycles"]]).ravel()
+    if not edges.size:
+        return np.zeros(len(moves))
+    lengths = waits["stall_cycles"].to_numpy()
+    stalled_until = np.column_stack([np.cumsum(lengths) - lengths, np.cumsum(lengths)]).ravel()
+    first, last = moves["start"].to_numpy(), moves["end"].to_numpy()
+    stalled = np.interp(last, edges, stalled_until) - np.interp(first, edges, stalled_until)
+    return np.asarray(stalled / np.maximum(1, last - first), dtype=np.float64)

@@ -1,0 +1,170 @@
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from g10sim.experiment.results import read_results
+from g10sim.trace.format import save_trace
+from g10sim.trace.synthetic import chain
+
+RECORD = ["kernels", "migrations"]
+
+
+@pytest.fixture
+def explained(g10sim, config):
+    def explain(*arguments, **changes):
+        assert g10sim("run", config(record=RECORD, **changes)).code == 0
+        return g10sim("explain", "out", *arguments)
+
+    return explain
+
+
+def test_a_cell_is_explained(explained):
+    ended = explained("--cell", "1")
+    assert (ended.code, ended.err) == (0, "")
+    row = read_results("out").iloc[1]
+    assert (
+        f"Cell 1: chain8, batch size 1, policy base_uvm on a100-40g-pcie3-znand: {row['performance']:.1%}"
+        in ended.out
+    )
+    share = row["stall_fault_flash_cycles"] / row["exec_cycles"]
+    assert re.search(rf"page faults served from the SSD .*{share:.1%}", ended.out)
+    for word in (
+        "kernels stalled; the 5 longest stalls are",
+        "Tensors that kernels waited for",
+        "Links over the iteration, and while kernels stalled",
+        "SSD read: ",
+        "Nothing can bring more than",
+        f"({1 - row['performance']:.1%} of the time)",
+        "Host memory: ",
+        "GPU memory: up to ",
+        "Policy: ",
+    ):
+        assert word in ended.out
+
+
+def test_a_better_policy_is_named(explained, g10sim):
+    explained("--cell", "1")
+    results = read_results("out").set_index("policy")["performance"]
+    worse, better = (
+        ("base_uvm", "deepum") if results["base_uvm"] < results["deepum"] else ("deepum", "base_uvm")
+    )
+    cells = {"base_uvm": 1, "deepum": 2}
+    out = g10sim("explain", "out", "--cell", cells[worse]).out
+    assert f"Policy: {better} reaches {results[better]:.1%} of ideal" in out
+    assert f"(cell {cells[better]})" in out
+    assert (
+        "none of the others in these results does better"
+        in g10sim("explain", "out", "--cell", cells[better]).out
+    )
+
+
+def test_shares_add_up(explained):
+    out = explained("--cell", "1").out
+    table = out.split("kernels stalled;")[0]
+    shares = [float(share) for share in re.findall(r"([\d.]+)% *\n", table.split("\n", 1)[1])]
+    assert sum(shares) == pytest.approx(100, abs=0.05 * len(shares))
+
+
+def test_the_ideal_cell_lost_nothing(explained):
+    out = explained("--cell", "0").out
+    assert "100.0% of ideal" in out
+    assert "Nothing was lost" in out
+
+
+def test_host_memory_that_is_full_and_none_at_all(explained):
+    assert "Host memory: it was full, and" in explained("--cell", "1").out
+    system = {"preset": "a100-40g-pcie3-znand", "gpu": {"memory": "8 MiB"}, "host": {"memory": "0 B"}}
+    assert "Host memory: there is none; " in explained("--cell", "1", system=system).out
+    plenty = {**system, "host": {"memory": "1 GiB"}}
+    assert "in use; more of it would stay empty" in explained("--cell", "1", system=plenty).out
+
+
+def test_without_records_it_says_what_is_missing(g10sim, config):
+    g10sim("run", config())
+    ended = g10sim("explain", "out", "--cell", "1")
+    assert ended.code == 0
+    assert "where the time went" in ended.out
+    assert "Run it with 'record: [kernels, migrations]' to see." in ended.out
+    refused = g10sim("explain", "out", "--cell", "1", "--kernel", "0")
+    assert (refused.code, refused.err.count("\n")) == (2, 1)
+    assert "found no kernels.parquet" in refused.err
+
+
+def test_one_kernel(explained, g10sim):
+    ended = explained("--cell", "1", "--kernel", "3")
+    assert ended.code == 0
+    trace = chain(8)
+    assert f"Kernel 3 ({trace.kernels[3].name}" in ended.out
+    for number in trace.kernels[3].tensors:
+        assert trace.tensors[number].name in ended.out
+    assert "demanded from " in ended.out
+    assert "pages (" in ended.out
+    refused = g10sim("explain", "out", "--cell", "1", "--kernel", "999")
+    assert refused.code == 2
+    assert "kernel 999: found no such kernel; allowed: 0 to" in refused.err
+
+
+def test_what_if_says_that_it_simulates_again(explained):
+    ended = explained("--cell", "1", "--what-if")
+    assert ended.code == 0
+    assert "what if (simulated again, one change at a time)" in ended.out
+    row = read_results("out").iloc[1]
+    assert re.search(rf"nothing changed +{row['exec_ms']:,.1f} +{row['performance']:.1%} +\+0.0%", ended.out)
+    for change in (
+        "twice the host memory",
+        "twice the SSD bandwidth",
+        "twice the PCIe bandwidth",
+        "policy deepum",
+    ):
+        assert change in ended.out
+    deepum = read_results("out").iloc[2]
+    assert re.search(rf"policy deepum +{deepum['exec_ms']:,.1f}", ended.out)
+
+
+def test_results_are_explained_from_anywhere(explained, g10sim, here, monkeypatch):
+    explained("--cell", "1")
+    elsewhere = here / "elsewhere"
+    elsewhere.mkdir()
+    monkeypatch.chdir(elsewhere)
+    assert g10sim("explain", here / "out", "--cell", "1").code == 0
+
+
+def test_several_jobs(g10sim, config):
+    system = {"preset": "a100-40g-pcie3-znand", "gpu": {"memory": "8 MiB", "count": 2}}
+    jobs = [{"trace": "chain.g10t", "gpu": 1}, {"trace": "chain.g10t"}]
+    assert (
+        g10sim(
+            "run", config(record=RECORD, system=system, workload={"jobs": jobs}, policies=["base_uvm"])
+        ).code
+        == 0
+    )
+    assert "Cell 0: chain8" in g10sim("explain", "out").out
+
+
+class TestBadInput:
+    def refused(self, ended, *words):
+        assert (ended.code, ended.err.count("\n")) == (2, 1)
+        assert ended.err.startswith("error: ")
+        for word in words:
+            assert word in ended.err
+
+    def test_no_results(self, g10sim):
+        self.refused(
+            g10sim("explain", "nowhere"), "nowhere/results.csv", "allowed: a directory written by 'run'"
+        )
+
+    def test_no_cell(self, explained, g10sim):
+        self.refused(explained(), "cell: found none; allowed: one of those that ran, 0, 1, 2")
+        self.refused(g10sim("explain", "out", "--cell", "9"), "cell 9: found no such cell")
+
+    def test_a_trace_that_has_changed(self, explained, g10sim):
+        explained("--cell", "1")
+        save_trace(chain(9), Path("chain.g10t"))
+        self.refused(g10sim("explain", "out", "--cell", "1"), "chain.g10t: has changed since the run")
+
+    def test_provenance_that_is_damaged(self, explained, g10sim):
+        explained("--cell", "1")
+        Path("out/provenance.json").write_text(json.dumps([]))
+        self.refused(g10sim("explain", "out", "--cell", "1"), "provenance.json", "allowed: ")
