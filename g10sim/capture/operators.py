@@ -53,6 +53,9 @@ OVERWRITING = frozenset(
 )
 """In-place operators that do not read what they replace."""
 
+SCALING_GRADIENTS = frozenset(f"aten::_fused_{name}_" for name in ("adam", "adamw", "sgd", "adagrad"))
+"""Optimizers whose schemas say that they change gradients: only to undo a scale, if they are given one."""
+
 _MATMULS = ("mm", "addmm", "mv", "addmv", "dot", "vdot", "_scaled_mm", "_addmm_activation", "_int_mm")
 _NORMALIZATIONS = (
     *("_softmax", "_log_softmax", "_safe_softmax", "_softmax_backward_data", "_log_softmax_backward_data"),

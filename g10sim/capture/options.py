@@ -13,6 +13,7 @@ DTYPES = ("float32", "float16", "bfloat16", "float64")
 AUTOCASTS = ("bfloat16", "float16")
 OPTIMIZERS = ("sgd", "adam", "adamw")
 ATTENTIONS = ("fused", "eager")
+OPTIMIZER_FORMS = ("fused", "foreach")
 
 _DEFAULT_OPTIMIZER = "adamw"
 
@@ -23,14 +24,16 @@ class StepOptions:
 
     ``dtype`` is the format of weights, inputs and activations; ``autocast`` a format that
     ``torch.autocast`` casts operators to, None for none. ``optimizer`` None is AdamW in training and nothing
-    in inference. ``momentum`` is that of SGD. ``attention`` is ``fused`` (one kernel each way) or ``eager``.
-    ``inference`` is a forward pass in evaluation mode without gradients; ``steps`` how many steps follow each
-    other in the trace.
+    in inference; ``optimizer_form`` is PyTorch's ``fused`` (None, one kernel does all for some tensors) or
+    ``foreach`` (one kernel for each operation). ``momentum`` is that of SGD. ``attention`` is ``fused`` (one
+    kernel each way) or ``eager``. ``inference`` is a forward pass in evaluation mode without gradients;
+    ``steps`` how many steps follow each other in the trace.
     """
 
     dtype: str = "float32"
     autocast: str | None = None
     optimizer: str | None = None
+    optimizer_form: str | None = None
     momentum: float | None = None
     attention: str = "fused"
     activation_checkpointing: bool = False
@@ -43,6 +46,8 @@ class StepOptions:
         _check_choice("attention", self.attention, ATTENTIONS)
         if self.optimizer is not None:
             _check_choice("optimizer", self.optimizer, OPTIMIZERS)
+        if self.optimizer_form is not None:
+            _check_choice("optimizer_form", self.optimizer_form, OPTIMIZER_FORMS)
         if self.autocast is not None:
             _check_choice("autocast", self.autocast, AUTOCASTS)
             if self.dtype != "float32":
@@ -55,7 +60,7 @@ class StepOptions:
 
     def _check_training(self) -> None:
         if self.inference:
-            for name in ("optimizer", "momentum", "activation_checkpointing"):
+            for name in ("optimizer", "optimizer_form", "momentum", "activation_checkpointing"):
                 if getattr(self, name):
                     raise ConfigError(f"{name}: found {getattr(self, name)} in inference; allowed: training")
         if self.momentum is not None:
@@ -71,6 +76,11 @@ class StepOptions:
     def trained_with(self) -> str:
         """Name of the optimizer."""
         return self.optimizer or _DEFAULT_OPTIMIZER
+
+    @property
+    def is_fused(self) -> bool:
+        """Whether the optimizer does all its operations on some tensors in one kernel."""
+        return self.optimizer_form != "foreach"
 
     def given(self) -> dict[str, Any]:
         """Return the options in force, by name, in the order of the fields."""

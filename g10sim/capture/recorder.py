@@ -223,7 +223,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         if not lists or all(self._on_host(tensor) for tensor in lists[0]):
             return
         elements = [int(tensor.numel()) for tensor in lists[0]]
-        for parts in launches(elements, len(lists) + len(results)):
+        alike = [group for group in lists if sum(tensor.numel() for tensor in group) == sum(elements)]
+        for parts in launches(elements, len(alike) + len(results)):
             traffic = _Traffic(self._draft(func, layer, lists[0]))
             cut = [
                 (group[part.position], part.elements)
@@ -300,7 +301,10 @@ def _mutated_tensors(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) 
 
 
 def _mutations(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[tuple[Any, bool]]:
+    unscaled = func._schema.name in operators.SCALING_GRADIENTS and kwargs.get("grad_scale") is None
     for position, name, is_out in _mutated_arguments(func):
+        if unscaled and name == "grads":
+            continue
         value = args[position] if position < len(args) else kwargs.get(name)
         for tensor in _tensors(value):
             yield tensor, is_out

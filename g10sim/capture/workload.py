@@ -84,8 +84,8 @@ class Step:
             )
         if options.activation_checkpointing:
             checkpoint_blocks(self.network)
-        # CUDA devices take the form on lists of tensors by default, CPUs the loop over tensors.
-        settings: dict[str, Any] = {"lr": _LEARNING_RATE, "foreach": True}
+        # Both forms work on lists of tensors, as on CUDA devices; the default of CPUs is a loop over tensors.
+        settings: dict[str, Any] = {"lr": _LEARNING_RATE, "fused" if options.is_fused else "foreach": True}
         if options.momentum is not None:
             settings["momentum"] = options.momentum
         self.optimizer = _OPTIMIZERS[options.trained_with](trained, **settings)
@@ -144,8 +144,8 @@ class Step:
             for key, state in found.items():
                 if not isinstance(state, torch.Tensor):
                     continue
-                if state.dim() == 0:
-                    recorder.describe_host(state)
+                if state.dim() == 0 and not self._options.is_fused:
+                    recorder.describe_host(state)  # the fused form keeps its step counters on the GPU
                 else:
                     name = f"{names[parameter]}.{key}"
                     recorder.describe(state, TensorKind.OPTIMIZER_STATE, name, persistent=True)

@@ -44,6 +44,13 @@ class Optimizer(StrEnum):
     ADAMW = "adamw"
 
 
+class OptimizerForm(StrEnum):
+    """Forms of an optimizer in PyTorch: one kernel for all its operations, or one for each."""
+
+    FUSED = "fused"
+    FOREACH = "foreach"
+
+
 class Attention(StrEnum):
     """How attention runs: one fused kernel, or scores and softmax as tensors of their own."""
 
@@ -76,6 +83,10 @@ def capture(
     optimizer: Annotated[
         Optimizer | None, typer.Option(help="With PyTorch's settings.", show_default="adamw")
     ] = None,
+    optimizer_form: Annotated[
+        OptimizerForm | None,
+        typer.Option(help="One kernel for all operations, or one for each.", show_default="fused"),
+    ] = None,
     momentum: Annotated[float | None, typer.Option(help="Momentum of sgd.", show_default="0")] = None,
     attention: Annotated[Attention, typer.Option(help="How attention runs.")] = Attention.FUSED,
     activation_checkpointing: Annotated[
@@ -102,6 +113,7 @@ def capture(
         dtype=dtype.value,
         autocast=None if autocast is None else autocast.value,
         optimizer=None if optimizer is None else optimizer.value,
+        optimizer_form=None if optimizer_form is None else optimizer_form.value,
         momentum=momentum,
         attention=attention.value,
         activation_checkpointing=activation_checkpointing,

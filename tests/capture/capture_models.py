@@ -132,6 +132,14 @@ def frozen():
     return Frozen(), torch.randn(16, 32)
 
 
+def stepped():
+    """Three layers with rates of dropout that grow from a table, as stochastic depth is often written."""
+    layers = []
+    for rates in torch.linspace(0.1, 0.3, 3).split(1):
+        layers += [nn.Linear(8, 8), nn.Dropout(rates.tolist()[0])]
+    return nn.Sequential(*layers), torch.randn(4, 8)
+
+
 def truncated():
     linear = nn.Linear(8, 8)
     nn.init.trunc_normal_(linear.weight)

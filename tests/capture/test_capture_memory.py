@@ -16,6 +16,7 @@ CASES = {
     "language, inference": ("language", {"inference": True}),
     "language, sgd": ("language", {"optimizer": "sgd", "dtype": "bfloat16"}),
     "attention": ("attention", {}),
+    "perceptron of more weights than activations": ("perceptron", {"optimizer": "adamw"}),
     "conv_net": ("conv_net", {"optimizer": "sgd", "momentum": 0.9}),
     "conv_net, inference": ("conv_net", {"inference": True}),
     "resnet18": ("torchvision:resnet18", {"optimizer": "sgd"}),
@@ -38,7 +39,11 @@ def case(request, models):
     name, options = CASES[request.param]
     prefix, colon, rest = name.partition(":")
     if not colon:
-        sizes = {"language": {"batch_size": 64}, "conv_net": {"batch_size": 256}}.get(name, {})
+        sizes = {
+            "language": {"batch_size": 64},
+            "conv_net": {"batch_size": 256},
+            "perceptron": {"batch_size": 2},
+        }.get(name, {})
         made = getattr(models, name)(**sizes)
         return (made if callable(made) else lambda: getattr(models, name)(**sizes)), options
     from g10sim.capture.options import StepOptions

@@ -40,7 +40,7 @@ def test_a_perceptron_gives_the_kernels_one_expects(models):
         ("backward", "", "threshold_backward"),
         ("backward", "first", "mm"),
         ("backward", "first", "sum"),
-        ("optimizer", "", "_foreach_add_"),
+        ("optimizer", "", "_fused_sgd_"),
     ]
     assert trace.batch_size == 16
     assert trace.kernels[0].layer_type == "Linear"
@@ -83,18 +83,113 @@ def test_optimizer_states_exist_before_the_step_and_outlive_it(models, optimizer
     trace = capture_step(models.perceptron, optimizer=optimizer)
     found = tensors_of(trace, TensorKind.OPTIMIZER_STATE)
     weights = sum(tensor.size_bytes for tensor in tensors_of(trace, TensorKind.WEIGHT))
-    assert sum(tensor.size_bytes for tensor in found) == states * weights
+    counters = 4 * FLOAT_BYTES if states else 0
+    assert sum(tensor.size_bytes for tensor in found) == states * weights + counters
     assert all(tensor.persistent for tensor in found)
     made = [kernel for kernel in trace.kernels if kernel.phase is Phase.OPTIMIZER and "like" in kernel.name]
     assert made == []
 
 
-def test_an_optimizer_works_on_lists_of_tensors(models):
+def test_a_fused_optimizer_does_everything_to_some_tensors_in_one_kernel(models):
     trace = capture_step(models.perceptron, optimizer="adamw")
+    check_trace(trace)
+    counting, update = [kernel for kernel in trace.kernels if kernel.phase is Phase.OPTIMIZER]
+    assert (counting.name, update.name) == ("_foreach_add_", "_fused_adamw_")
+    written = {trace.tensors[tensor].kind for tensor in update.outputs}
+    assert written == {TensorKind.WEIGHT, TensorKind.OPTIMIZER_STATE}
+    weights = sum(tensor.size_bytes for tensor in tensors_of(trace, TensorKind.WEIGHT))
+    counters = 4 * FLOAT_BYTES
+    assert update.moved_bytes == (4 + 3) * weights + counters  # reads and writes all but gradients
+
+
+def test_an_unfused_optimizer_has_a_kernel_for_each_operation_on_lists_of_tensors(models):
+    trace = capture_step(models.perceptron, optimizer="adamw", optimizer_form="foreach")
     optimizer = [kernel for kernel in trace.kernels if kernel.phase is Phase.OPTIMIZER]
     assert all(kernel.name.startswith("_foreach_") for kernel in optimizer)
-    assert len(optimizer) < 12
+    assert 6 < len(optimizer) < 12
     assert len(kernels_named(trace, "_foreach_sqrt")[0].outputs) == 4
+
+
+def test_momentum_is_a_state_of_sgd(models):
+    trace = capture_step(models.perceptron, optimizer="sgd", momentum=0.9)
+    states = tensors_of(trace, TensorKind.OPTIMIZER_STATE)
+    assert {tensor.name for tensor in states} == {
+        f"{tensor.name}.momentum_buffer" for tensor in tensors_of(trace, TensorKind.WEIGHT)
+    }
+
+
+@pytest.mark.parametrize("name", ["language", "conv_net"])
+def test_inference_is_a_forward_pass_that_keeps_nothing(models, name):
+    trace = capture_step(getattr(models, name), inference=True)
+    check_trace(trace)
+    assert {kernel.phase for kernel in trace.kernels} == {Phase.FORWARD}
+    kinds = {tensor.kind for tensor in trace.tensors}
+    assert kinds <= {TensorKind.WEIGHT, TensorKind.BUFFER, TensorKind.INPUT, TensorKind.TEMPORARY}
+    assert not kernels_named(trace, "native_dropout")
+    assert peak_live_bytes(trace) < peak_live_bytes(capture_step(getattr(models, name))) * 0.6
+
+
+def test_checkpointed_blocks_run_again_in_the_backward_pass(models):
+    plain = capture_step(models.language)
+    trace = capture_step(models.language, activation_checkpointing=True)
+    check_trace(trace)
+
+    def layers(trace, phase):
+        return [kernel.layer for kernel in kernels_named(trace, "attention") if kernel.phase is phase]
+
+    first, second = (f"encoder.layers.{number}.self_attn" for number in (0, 1))
+    assert layers(trace, Phase.FORWARD) == layers(plain, Phase.FORWARD) == [first, second]
+    assert layers(trace, Phase.BACKWARD) == [second, first]
+    assert layers(plain, Phase.BACKWARD) == []
+    assert peak_live_bytes(trace) < peak_live_bytes(plain)
+    assert sum(kernel.flops for kernel in trace.kernels) > sum(kernel.flops for kernel in plain.kernels)
+
+
+def test_a_model_without_blocks_cannot_be_checkpointed(models):
+    with pytest.raises(ConfigError, match="found no block to run again in the model; allowed: a model with"):
+        capture_step(models.perceptron, activation_checkpointing=True)
+
+
+def test_mixed_precision_multiplies_in_the_lower_format_and_keeps_weights_in_float32(models):
+    plain = capture_step(models.language)
+    trace = capture_step(models.language, autocast="bfloat16")
+    check_trace(trace)
+
+    def sizes(trace, kind):
+        return {tensor.name: tensor.size_bytes for tensor in tensors_of(trace, kind)}
+
+    for kind in (TensorKind.WEIGHT, TensorKind.GRADIENT, TensorKind.OPTIMIZER_STATE):
+        assert sizes(trace, kind) == sizes(plain, kind)
+    products = [(kernels_named(t, "addmm")[-1], t) for t in (trace, plain)]
+    half, whole = (t.tensors[kernel.outputs[0]].size_bytes for kernel, t in products)
+    assert 2 * half == whole
+    assert kernels_named(trace, "_to_copy")
+
+
+@pytest.mark.parametrize("kernel", ["native_layer_norm", "_log_softmax"])
+def test_mixed_precision_normalizes_in_float32_as_cuda_devices_do(models, kernel):
+    outputs = [
+        [t.tensors[tensor].size_bytes for tensor in kernels_named(t, kernel)[0].outputs]
+        for t in (capture_step(models.language), capture_step(models.language, autocast="float16"))
+    ]
+    assert outputs[0] == outputs[1]
+
+
+def test_several_steps_follow_each_other(models):
+    one = capture_step(models.conv_net, optimizer="sgd")
+    three = capture_step(models.conv_net, optimizer="sgd", steps=3)
+    check_trace(three)
+    assert [kernel.name for kernel in three.kernels] == 3 * [kernel.name for kernel in one.kernels]
+    assert peak_live_bytes(three) == peak_live_bytes(one)
+
+
+def test_inputs_stay_in_memory(models):
+    assert all(tensor.persistent for tensor in tensors_of(capture_step(models.conv_net), TensorKind.INPUT))
+
+
+def test_a_table_of_numbers_may_decide_how_a_model_is_built(models):
+    trace = capture_step(models.stepped)
+    assert len(kernels_named(trace, "native_dropout")) == 3
 
 
 def test_fused_attention_is_one_kernel_each_way_that_keeps_no_scores(models):
@@ -273,6 +368,13 @@ def test_a_model_with_nothing_to_train_is_refused(models):
         ),
         ({"dtype": "float8"}, r"dtype: found 'float8'"),
         ({"attention": "flash"}, r"attention: found 'flash'.*allowed: eager, fused"),
+        ({"autocast": "float32"}, r"autocast: found 'float32'.*allowed: bfloat16, float16"),
+        ({"autocast": "float16", "dtype": "bfloat16"}, r"autocast: found float16 with dtype bfloat16"),
+        ({"optimizer_form": "loop"}, r"optimizer_form: found 'loop'.*allowed: foreach, fused"),
+        ({"momentum": 0.9}, r"momentum: found 0.9 with optimizer adamw; allowed: optimizer sgd"),
+        ({"optimizer": "sgd", "momentum": 1.5}, r"momentum: found 1.5; allowed: at least 0 and less than 1"),
+        ({"steps": 0}, r"steps: found 0; allowed: at least 1"),
+        ({"inference": True, "optimizer": "sgd"}, r"optimizer: found sgd in inference; allowed: training"),
         ({"gpu": "tpu"}, r"found unknown GPU 'tpu'.*allowed: a100-40g"),
     ],
 )
