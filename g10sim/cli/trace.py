@@ -18,6 +18,7 @@ from g10sim.analysis.timeline import Integers, kernel_starts
 from g10sim.analysis.vitality import inactive_periods, live_ranges
 from g10sim.analysis.working_set import working_set_bytes
 from g10sim.cli.calibrate import calibrate
+from g10sim.cli.pools import pools
 from g10sim.cli.text import rounded_bytes, rounded_seconds
 from g10sim.config.presets import load_system, system_names
 from g10sim.errors import ConfigError
@@ -29,6 +30,7 @@ from g10sim.units import format_bytes, parse_bytes
 app = typer.Typer(help="Make, look at and check trace files.", no_args_is_help=True)
 import_app = typer.Typer(help="Make a trace file from files of other tools.", no_args_is_help=True)
 app.add_typer(import_app, name="import")
+app.command()(pools)
 app.command()(calibrate)
 
 _BUCKETS_SECONDS = (1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0)

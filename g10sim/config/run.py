@@ -19,7 +19,9 @@ from g10sim.config.sharing import SharingSpec
 from g10sim.config.system import SystemSpec
 from g10sim.config.variation import VariationSpec
 
-Table = Literal["summary", "kernels", "migrations", "memory", "timeline", "working_sets", "inactive_periods"]
+Table = Literal[
+    "summary", "kernels", "migrations", "memory", "timeline", "working_sets", "inactive_periods", "pools"
+]
 
 
 def _listed(value: object) -> object:

@@ -11,6 +11,7 @@ from g10sim.analysis.footprint import live_bytes_by_kind
 from g10sim.analysis.timeline import kernel_starts
 from g10sim.analysis.vitality import inactive_periods
 from g10sim.analysis.working_set import working_set_bytes_by_kind
+from g10sim.hardware.allocators.comparison import compare_pools
 from g10sim.trace.workload import Job
 
 
@@ -33,9 +34,25 @@ def inactive_periods_table(jobs: Sequence[Job], clock_hz: int) -> pd.DataFrame:
     return pd.concat(parts, ignore_index=True) if parts else _empty(_INACTIVE_PERIODS)
 
 
+def pools_table(jobs: Sequence[Job], clock_hz: int) -> pd.DataFrame:
+    """One row per job and memory pool: its footprint over some iterations, and the load, in bytes."""
+    rows = [
+        {
+            "job": number,
+            "pool": use.pool,
+            "load_bytes": use.load_bytes,
+            "footprint_bytes": use.footprint_bytes,
+        }
+        for number, job in enumerate(jobs)
+        for use in compare_pools(job.trace)
+    ]
+    return pd.DataFrame(rows, columns=list(_POOLS)).astype(dict(_POOLS))
+
+
 TRACE_TABLES: Mapping[str, Callable[[Sequence[Job], int], pd.DataFrame]] = {
     "working_sets": working_sets_table,
     "inactive_periods": inactive_periods_table,
+    "pools": pools_table,
 }
 
 _WORKING_SETS = {
@@ -47,6 +64,7 @@ _WORKING_SETS = {
     "live_bytes": "int64",
     "active_bytes": "int64",
 }
+_POOLS = {"job": "int64", "pool": "string", "load_bytes": "int64", "footprint_bytes": "int64"}
 _INACTIVE_PERIODS = {
     "job": "int64",
     "tensor": "int64",

@@ -14,6 +14,7 @@ from g10sim.analysis.pools.operations import (
 )
 from g10sim.hardware.allocators.default_pool import DefaultPool
 from g10sim.hardware.allocators.pool import MemoryPool
+from g10sim.hardware.allocators.pytorch_pool import PyTorchPool
 from g10sim.hardware.allocators.smart_pool import SmartPool
 from g10sim.trace.model import Trace
 
@@ -34,6 +35,10 @@ class PoolUse:
         """Footprint / load, at least 1 (the authors' competitive ratio)."""
         return self.footprint_bytes / self.load_bytes if self.load_bytes else 1.0
 
+    def reduction(self, other: PoolUse) -> float:
+        """Share of another pool's footprint that this one does without."""
+        return 1 - self.footprint_bytes / other.footprint_bytes if other.footprint_bytes else 0.0
+
 
 def largest_footprint_bytes(pool: MemoryPool, operations: Iterable[Operation]) -> int:
     """Let a pool carry out allocations and frees; returns the most memory that it held."""
@@ -48,11 +53,12 @@ def largest_footprint_bytes(pool: MemoryPool, operations: Iterable[Operation]) -
 
 
 def compare_pools(trace: Trace, iterations: int = WATCHED_ITERATIONS) -> tuple[PoolUse, ...]:
-    """Let every pool serve the same iterations of a trace from their start."""
+    """Let every pool serve the same iterations of a trace from their start; the default pool comes first."""
     operations = list(only_allocations(training_operations(trace, iterations)))
     load = peak_load_bytes(operations)
     pools: dict[str, MemoryPool] = {
         "default pool": DefaultPool(),
+        "caching pool": PyTorchPool(),
         "SmartPool, best fit": SmartPool(fit="best"),
         "SmartPool, first fit": SmartPool(fit="first"),
     }
