@@ -12,12 +12,12 @@ from g10sim.config.host import CompressionSpec
 def packed_bytes(size_bytes: int, density: float, spec: CompressionSpec) -> int:
     """Bytes that a tensor takes when compressed, ``density`` of its elements not being zero.
 
-    A bit for each element, and for each worker as many equal pieces of its share as its packed elements
-    fill (public code of vDNN++, Shriram et al., IPDPS 2019, compression_test).
+    A bit for each element, and for each worker the pieces of its share that its packed elements fill and
+    the one after them (public code of vDNN++, Shriram et al., IPDPS 2019, compression_test).
     """
     mask = ceil(size_bytes / (8 * spec.element))
-    filled = min(spec.pieces, ceil(round(density * spec.pieces, 9)))
-    return mask + ceil(size_bytes * filled / spec.pieces)
+    begun = min(spec.pieces, int(round(density * spec.pieces, 9)) + 1)
+    return mask + ceil(size_bytes * begun / spec.pieces)
 
 
 class Work:

@@ -152,9 +152,12 @@ class HostBuffers:
         return run
 
     def release(self, tensor: int) -> None:
-        """Give up the buffer of a tensor that is back on the GPU or dead; where they are kept, it stays."""
+        """Give up the buffer of a tensor that is back on the GPU or dead.
+
+        Where buffers are kept it stays pinned, unless it was to be compressed.
+        """
         buffer = self._buffers.get(tensor)
-        if buffer is None or (self._keeps and buffer.raw_bytes and not buffer.packed_bytes):
+        if buffer is None or (self._keeps and buffer.raw_bytes and buffer.density is None):
             return
         self._discard(tensor, buffer)
 

@@ -35,8 +35,8 @@ class VdnnPlusPlus(LayerWise):
 
     A layer waits only for what it needs: memory that is not free before a copy has ended, and its own
     prefetched input. The forward pass ends when all offloads have (``join`` memory: not even then). Training
-    data are not copied out, the host has them. With a ``density`` offloaded tensors are compressed
-    in host memory while the forward pass lasts.
+    data are not copied out, the host has them. With a ``density`` (one for all, or one for each layer that
+    offloads) what is copied out is compressed in host memory while the forward pass lasts.
     """
 
     name = "vdnnpp"
@@ -110,8 +110,9 @@ class VdnnPlusPlus(LayerWise):
 
     def _eviction(self, view: PolicyView, layer: Layer, tensor: int) -> Evict:
         eviction = super()._eviction(view, layer, tensor)
-        density = self._densities[view.job].get(layer.index)
-        return replace(eviction, density=density, is_clean=is_training_data(view.trace, tensor))
+        if is_training_data(view.trace, tensor):
+            return replace(eviction, is_clean=True)
+        return replace(eviction, density=self._densities[view.job].get(layer.index))
 
 
 def _check_density(density: object) -> None:
