@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from g10sim.cli.swaps import swaps
 from g10sim.cli.text import rounded_bytes
 from g10sim.policies.plan import PlannedMove
 from g10sim.policies.plan_comparison import PlanComparison, ShiftedMove, compare_plans
@@ -21,6 +22,7 @@ from g10sim.trace.format import load_trace
 from g10sim.trace.model import Trace
 
 app = typer.Typer(help="Look at migration plans and compare them.", no_args_is_help=True)
+app.command()(swaps)
 
 _TARGETS = (Location.GPU, Location.HOST, Location.FLASH, Location.NONE)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import pandas as pd
 import typer
@@ -28,7 +28,7 @@ def pools(
     traces = {file: load_trace(file) for file in files}
     uses = {file: compare_pools(trace) for file, trace in traces.items()}
     if output is not None:
-        _write(
+        write_table(
             output, [_record(file, traces[file], use, found) for file, found in uses.items() for use in found]
         )
     show_table(
@@ -64,7 +64,8 @@ def _record(file: Path, trace: Trace, use: PoolUse, all_uses: tuple[PoolUse, ...
     }
 
 
-def _write(path: Path, records: list[dict[str, object]]) -> None:
+def write_table(path: Path, records: list[dict[str, Any]]) -> None:
+    """Write records as CSV, whole or not at all. Raises ConfigError."""
     try:
         write_text(path, pd.DataFrame(records).to_csv(index=False, lineterminator="\n"))
     except OSError as error:
