@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -50,10 +50,30 @@ class CompressionSpec(Spec):
     )
 
 
+class SocketSpec(Spec):
+    """A processor with memory of its own, and the GPUs that hang on it."""
+
+    name: str = Field(min_length=1)
+    gpus: tuple[Annotated[int, Field(strict=True)], ...] = Field(
+        min_length=1, description="GPUs whose tensors lie in its memory"
+    )
+
+
 class HostSpec(Spec):
-    """Host memory set aside for the GPUs; 0 where there is none."""
+    """Host memory set aside for the GPUs; 0 where there is none.
+
+    Every GPU's tensors lie in the memory of its own socket. Without ``sockets`` there is one for all GPUs.
+    """
 
     memory: Bytes = Field(description="host memory for tensors")
+    memory_bandwidth: PositiveRate | None = Field(
+        default=None,
+        description="of one socket's memory, for all that GPUs read and write there; none: no limit",
+    )
+    sockets: tuple[SocketSpec, ...] = Field(default=(), description="processors; every GPU hangs on one")
+    inter_socket_bandwidth: PositiveRate | None = Field(
+        default=None, description="between sockets, in each direction; none: no limit"
+    )
     pinned: PinnedSpec | None = Field(
         default=None, description="page-locked memory; none: pinning costs nothing and has no limit"
     )

@@ -119,7 +119,7 @@ class WorkloadSpec(Spec):
             raise ValueError("found neither 'trace' nor 'jobs'; allowed: one of them, not empty")
         if self.jobs and "iterations" in self.model_fields_set:
             raise ValueError("found 'iterations' beside 'jobs'; allowed: iterations of each job")
-        if self.trace and "sharing" in self.model_fields_set:
+        if self.trace and self.sharing != SharingSpec():
             raise ValueError("found 'sharing' without 'jobs'; allowed: beside jobs that run together")
         return self
 

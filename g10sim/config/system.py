@@ -57,11 +57,22 @@ class SharedLinkSpec(Spec):
     bandwidth: PositiveRate = Field(description="in each direction")
 
 
+class NvlinkSpec(Spec):
+    """Links between GPUs, all to all through switches."""
+
+    bandwidth: PositiveRate = Field(description="of one GPU to and from all others, in each direction")
+
+
 class PcieSpec(Spec):
     """The tree of PCIe links: every GPU's own link and the links that GPUs share."""
 
     bandwidth: PositiveRate = Field(description="of each GPU's own link, in each direction")
     shared: tuple[SharedLinkSpec, ...] = Field(default=(), description="links that GPUs share")
+    service: Literal["fair", "first_come", "deadline"] = Field(
+        default="fair",
+        description="how transfers of equal rank share links. fair: max-min fair, all at once; first_come:"
+        " one after another at full rate, the oldest first; deadline: what is needed first",
+    )
 
 
 class PageFaultSpec(Spec):
@@ -85,6 +96,7 @@ class SystemSpec(Spec):
     host: HostSpec
     ssd: SsdSpec
     pcie: PcieSpec
+    nvlink: NvlinkSpec | None = Field(default=None, description="links between GPUs; none: over PCIe")
     page_fault: PageFaultSpec
     sources: dict[str, str] = Field(default_factory=dict)
 
@@ -108,4 +120,16 @@ class SystemSpec(Spec):
             if any(other.name == link.name for other in seen):
                 raise ValueError(f"pcie.shared: two links are called '{link.name}'; allowed: unique names")
             seen.append(link)
+        return self
+
+    @model_validator(mode="after")
+    def _every_gpu_hangs_on_one_socket(self) -> SystemSpec:
+        hung = [gpu for socket in self.host.sockets for gpu in socket.gpus]
+        if hung and sorted(hung) != list(range(self.gpu.count)):
+            raise ValueError(
+                f"host.sockets: found GPUs {sorted(hung)}; allowed: each of 0 to {self.gpu.count - 1} once "
+                f"(gpu.count is {self.gpu.count})"
+            )
+        if self.host.inter_socket_bandwidth is not None and len(self.host.sockets) < 2:
+            raise ValueError("host.inter_socket_bandwidth: found without several sockets; allowed: with them")
         return self

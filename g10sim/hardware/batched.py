@@ -16,7 +16,7 @@ from g10sim.config.system import SystemSpec
 from g10sim.errors import ConfigError
 from g10sim.hardware.memory import GpuMemory
 from g10sim.hardware.recency import MERGE_PAGES, Run
-from g10sim.hardware.transfers import Observer, cause_of
+from g10sim.hardware.transfers import Due, Observer, cause_of
 from g10sim.hardware.victims import VictimRule
 from g10sim.records import Location, StallReason
 
@@ -79,7 +79,9 @@ class BatchedTransfers:
         self._stuck = True
         self._attached = False
 
-    def attach(self, job: int, gpu: int, memory: GpuMemory, victims: VictimRule) -> None:
+    def attach(
+        self, job: int, gpu: int, memory: GpuMemory, victims: VictimRule, due: Due | None = None
+    ) -> None:
         """Serve this job's memory from now on."""
         self._job = job
         self._memory = memory

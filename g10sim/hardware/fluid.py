@@ -10,13 +10,15 @@ part of a page that has moved is carried over.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
+from itertools import count as counter
 
 from g10sim.config.system import SystemSpec
 from g10sim.hardware.faults import demand_rate
-from g10sim.hardware.links import Link, Share, Topology, share_max_min
+from g10sim.hardware.links import Link, Share, Topology, share_in_order, share_max_min
 from g10sim.hardware.memory import GpuMemory, Pool
 from g10sim.hardware.recency import Run
-from g10sim.hardware.transfers import Observer, cause_of
+from g10sim.hardware.transfers import Due, Observer, cause_of
 from g10sim.hardware.victims import VictimRule
 from g10sim.records import Location, StallReason
 
@@ -65,8 +67,10 @@ class _Lane:
 class _Site:
     """One job with its memory on the GPU that it runs on."""
 
-    def __init__(self, job: int, gpu: int, memory: GpuMemory, victims: VictimRule) -> None:
-        self.job, self.gpu, self.memory, self.victims = job, gpu, memory, victims
+    def __init__(
+        self, job: int, gpu: int, memory: GpuMemory, victims: VictimRule, due: Due | None = None
+    ) -> None:
+        self.job, self.gpu, self.memory, self.victims, self.due = job, gpu, memory, victims, due
         queues = memory.queues
         self.faults = [
             (_Lane(queues.fault_flash, self), _FLASH),
@@ -82,6 +86,21 @@ class _Site:
             (_Lane(queues.evict_flash, self), _FLASH),
             (_Lane(queues.evict_host, self), _HOST),
         ]
+
+
+class Message(Share):
+    """Bytes on their way between GPUs, or between a GPU and its host, that are not pages of any tensor."""
+
+    __slots__ = ("order", "work")
+
+    def __init__(self, links: list[Link], work: int, order: int) -> None:
+        super().__init__(links, 0)
+        self.work, self.order = work, order
+
+    @property
+    def is_done(self) -> bool:
+        """Whether all of it has arrived."""
+        return self.work <= 0
 
 
 class FluidTransfers:
@@ -105,13 +124,31 @@ class FluidTransfers:
         self._sites: dict[int, _Site] = {}
         self._on_gpu: dict[int, list[_Site]] = {}
         self._busy: dict[int, int] = {}
+        self._messages: list[Message] = []
+        self._service, self._clock = system.pcie.service, system.gpu.clock
+        self._orders = counter(1)
         self._flows: list[_Flow] | None = []
         self._now = 0
         self.events = 0
 
-    def attach(self, job: int, gpu: int, memory: GpuMemory, victims: VictimRule) -> None:
-        """Serve a job's memory on a GPU from now on."""
-        self._sites[job] = site = _Site(job, gpu, memory, victims)
+    @property
+    def topology(self) -> Topology:
+        """The links that bytes cross."""
+        return self._topology
+
+    def send(self, links: list[Link], size_bytes: int) -> Message:
+        """Send bytes over links from now on, beside planned evictions and like them after demanded pages."""
+        order = self._now if self._service == "deadline" else next(self._orders)
+        message = Message(links, size_bytes * self._clock, order)
+        self._messages.append(message)
+        self.changed()
+        return message
+
+    def attach(
+        self, job: int, gpu: int, memory: GpuMemory, victims: VictimRule, due: Due | None = None
+    ) -> None:
+        """Serve a job's memory on a GPU from now on; ``due`` tells when it will need a tensor."""
+        self._sites[job] = site = _Site(job, gpu, memory, victims, due)
         self._on_gpu.setdefault(gpu, []).append(site)
         self._busy[job] = 0
         self.changed()
@@ -155,14 +192,14 @@ class FluidTransfers:
 
     def next_change(self) -> int | None:
         """Cycle at which a run or a victim is used up or a memory is full, or None."""
-        left = self._cycles_to_change(self._current())
+        left = self._cycles_left(self._current())
         return None if left is None else self._now + left
 
     def advance(self, now: int) -> None:
         """Move everything that moves up to the cycle ``now``."""
         while self._now < now:
             flows = self._current()
-            left = self._cycles_to_change(flows)
+            left = self._cycles_left(flows)
             if not flows and left is None:
                 self._now = now
                 return
@@ -183,14 +220,34 @@ class FluidTransfers:
     def _make_flows(self) -> list[_Flow]:
         sites = [site for site in self._sites.values() if site.memory.queues.busy]
         flows = [flow for site in sites for flow in self._site_flows(site)]
-        if flows:
+        if flows or self._messages:
             self._topology.reset()
-            for rank in (_DEMAND, _EVICT):
-                share_max_min([flow for flow in flows if flow.rank == rank])
+            self._share([flow for flow in flows if flow.rank == _DEMAND])
+            self._share([flow for flow in flows if flow.rank == _EVICT], self._messages)
             prefetches = [flow for flow in flows if flow.rank == _PREFETCH]
             self._limit_followers(flows, [flow for flow in prefetches if flow.follows])
-            share_max_min(prefetches)
+            self._share(prefetches)
         return flows
+
+    def _share(self, flows: list[_Flow], messages: Sequence[Message] = ()) -> None:
+        """Give flows of equal rank their rates, in the order or fairness that the links serve them in."""
+        if self._service == "fair":
+            share_max_min([*flows, *messages])
+            return
+        ordered: list[tuple[int, int, Share]] = [(self._order(flow), flow.lane.gpu, flow) for flow in flows]
+        ordered += [(message.order, -1, message) for message in messages]
+        share_in_order([share for *_, share in sorted(ordered, key=lambda entry: entry[:2])])
+
+    def _order(self, flow: _Flow) -> int:
+        """Return when a flow's turn comes: by age, or by when its tensor is needed (what leaves: at once)."""
+        run, due = flow.run, flow.lane.site.due
+        if not run.stamp:
+            if self._service == "first_come":
+                run.stamp = next(self._orders)
+            else:
+                arrives = due is not None and flow.source is not _GPU
+                run.stamp = max(1, due(run.tensor) if due is not None and arrives else self._now)
+        return run.stamp
 
     @staticmethod
     def _limit_followers(flows: list[_Flow], followers: list[_Flow]) -> None:
@@ -270,6 +327,14 @@ class FluidTransfers:
             return _FLASH
         return _HOST if self._host.free else None
 
+    def _cycles_left(self, flows: list[_Flow]) -> int | None:
+        """Cycles until a flow changes or a message has arrived."""
+        change = self._cycles_to_change(flows)
+        if not self._messages:
+            return change
+        ends = [-(-message.work // message.rate) for message in self._messages if message.rate]
+        return min([*ends, *([] if change is None else [change])], default=None)
+
     def _cycles_to_change(self, flows: list[_Flow]) -> int | None:
         """Cycles until a flow's run, its victim, or the room it uses is used up."""
         soonest: int | None = None
@@ -316,6 +381,10 @@ class FluidTransfers:
             if pages:
                 self._carry_out(flow, pages, start)
             flow.lane.carry = min(flow.progress, self._page_work) if flow.lane.queue else 0
+        if self._messages:
+            for message in self._messages:
+                message.work -= message.rate * cycles
+            self._messages = [message for message in self._messages if not message.is_done]
         for site in self._sites.values():
             site.memory.note_peak()
 

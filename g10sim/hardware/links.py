@@ -56,20 +56,62 @@ class Topology:
             for gpu in spec.gpus:
                 self._inward[gpu].append(inward)
                 self._outward[gpu].append(outward)
+        self._place_sockets(system)
+        self._place_nvlink(system)
         paths = (link for path in (*self._inward, *self._outward) for link in path)
-        self.links = tuple(dict.fromkeys([self._read, self._write, *paths, *self._mapping]))
+        beyond = [*self._memories, *self._between, *self._peer_in, *self._peer_out]
+        self.links = tuple(dict.fromkeys([self._read, self._write, *paths, *self._mapping, *beyond]))
+
+    def _place_sockets(self, system: SystemSpec) -> None:
+        """Give every socket's memory a link, which reading and writing share, where it has a limit."""
+        host, gpus = system.host, range(system.gpu.count)
+        groups = [socket.gpus for socket in host.sockets] or [tuple(gpus)]
+        self._socket = {gpu: number for number, group in enumerate(groups) for gpu in group}
+        self._memories: list[Link] = []
+        if host.memory_bandwidth is not None:
+            names = [f"{socket.name} memory" for socket in host.sockets] or ["host memory"]
+            self._memories = [Link(name, host.memory_bandwidth, shared=True) for name in names]
+        self._between: list[Link] = []
+        if host.inter_socket_bandwidth is not None:
+            rate = host.inter_socket_bandwidth
+            self._between = [Link(f"from {socket.name}", rate, shared=True) for socket in host.sockets]
+
+    def _place_nvlink(self, system: SystemSpec) -> None:
+        self._peer_in: list[Link] = []
+        self._peer_out: list[Link] = []
+        if system.nvlink is not None:
+            rate, gpus = system.nvlink.bandwidth, range(system.gpu.count)
+            self._peer_in = [Link(f"GPU {gpu} NVLink in", rate) for gpu in gpus]
+            self._peer_out = [Link(f"GPU {gpu} NVLink out", rate) for gpu in gpus]
+
+    def _memory(self, gpu: int) -> list[Link]:
+        return [self._memories[self._socket[gpu]]] if self._memories else []
+
+    def between(self, source: int, target: int) -> list[Link]:
+        """Links that bytes cross from one GPU to another, over NVLink or up and down the tree of PCIe links.
+
+        Links above both are not crossed: a switch passes peer traffic on (peer-to-peer access).
+        """
+        if self._peer_out:
+            return [self._peer_out[source], self._peer_in[target]]
+        up = [link for link in self._outward[source] if link not in self._outward[target]]
+        down = [link for link in self._inward[target] if link not in self._inward[source]]
+        apart = self._socket[source] != self._socket[target]
+        return [*up, *([self._between[self._socket[source]]] if apart and self._between else []), *down]
 
     def inward(self, gpu: int, source: Location) -> list[Link]:
         """Links that pages cross on their way in; new pages only need mapping."""
         if source is Location.NONE:
             return [self._mapping[gpu]]
-        return [*self._inward[gpu], self._read] if source is Location.FLASH else self._inward[gpu]
+        end = [self._read] if source is Location.FLASH else self._memory(gpu)
+        return [*self._inward[gpu], *end]
 
     def outward(self, gpu: int, target: Location) -> list[Link]:
         """Links that pages cross on their way out; dropped pages cross none."""
         if target is Location.NONE:
             return []
-        return [*self._outward[gpu], self._write] if target is Location.FLASH else self._outward[gpu]
+        end = [self._write] if target is Location.FLASH else self._memory(gpu)
+        return [*self._outward[gpu], *end]
 
     def path_bandwidth(self, gpu: int, source: Location) -> int:
         """Rate of an otherwise idle path into a GPU, in bytes/second."""
@@ -116,13 +158,20 @@ def _count_users(active: Sequence[Share]) -> None:
 
 def _take_all(share: Share) -> None:
     """Give a flow without rivals the least of what its links have left, at most its limit."""
-    narrowest = min(share.links, key=lambda link: link.left, default=None)
-    if narrowest is None or (share.limit and share.limit <= narrowest.left):
+    narrowest = min(share.links, key=lambda link: link.left // share.links.count(link), default=None)
+    level = None if narrowest is None else narrowest.left // share.links.count(narrowest)
+    if level is None or (share.limit and share.limit <= level):
         share.rate, share.bottleneck = share.limit, None
     else:
-        share.rate, share.bottleneck = narrowest.left, narrowest
+        share.rate, share.bottleneck = level, narrowest
     for link in share.links:
         link.left -= share.rate
+
+
+def share_in_order(shares: Sequence[Share]) -> None:
+    """Serve flows one after another: each takes all that its links have left for it."""
+    for share in shares:
+        _take_all(share)
 
 
 def _lowest_level(active: Sequence[Share]) -> tuple[int, Link | None]:

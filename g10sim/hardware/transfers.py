@@ -12,6 +12,9 @@ from g10sim.records import Location, MigrationCause, StallReason
 Observer = Callable[[int, int, int, Location, Location, MigrationCause, int, int, int], None]
 """Is told of moves: job, GPU, tensor, from, to, cause, start and end cycle, pages."""
 
+Due = Callable[[int], int]
+"""Tells the cycle at which a job expects to need a tensor."""
+
 
 def cause_of(source: Location, *, planned: bool, demanded: bool) -> MigrationCause:
     """Name the cause of a move from ``source`` that was ``planned`` as an eviction, or was ``demanded``."""
@@ -25,8 +28,10 @@ class Transfers(Protocol):
 
     events: int
 
-    def attach(self, job: int, gpu: int, memory: GpuMemory, victims: VictimRule) -> None:
-        """Serve a job's memory on a GPU from now on."""
+    def attach(
+        self, job: int, gpu: int, memory: GpuMemory, victims: VictimRule, due: Due | None = None
+    ) -> None:
+        """Serve a job's memory on a GPU from now on; ``due`` tells when it will need a tensor."""
         ...
 
     def detach(self, job: int) -> None:

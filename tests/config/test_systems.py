@@ -6,7 +6,7 @@ from g10sim.config.presets import load_behaviour, load_system, system_names
 from g10sim.config.system import SystemSpec
 from g10sim.errors import ConfigError
 
-NOT_NUMBERS = {"name", "description", "ssd.model", "pcie.shared.0.name", "sources"}
+NOT_NUMBERS = {"pcie.service", "name", "description", "ssd.model", "pcie.shared.0.name", "sources"}
 
 
 def leaves(data, prefix=""):
