@@ -13,6 +13,7 @@ from g10sim.cli.errors import exit_code
 from g10sim.cli.explain import explain
 from g10sim.cli.plot import plot
 from g10sim.cli.recapture import recapture
+from g10sim.cli.report import report
 from g10sim.cli.reproduce import reproduce
 from g10sim.cli.run import run
 from g10sim.cli.system import policies, system
@@ -30,6 +31,7 @@ app.command()(validate)
 app.command()(reproduce)
 app.command()(plot)
 app.command()(explain)
+app.command()(report)
 app.command()(policies)
 app.command()(system)
 trace.app.command()(capture)

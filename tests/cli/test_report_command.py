@@ -1,0 +1,153 @@
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from g10sim.experiment.results import read_results
+from g10sim.trace.format import save_trace
+from g10sim.trace.synthetic import chain
+
+HOSTILE = '<script>alert("1")</script>$x^$&amp;\'{{ 7 * 7 }}'
+
+PLUGIN = """\
+from g10sim.errors import UnsupportedError
+from g10sim.policies.base import Policy
+class Cannot(Policy):
+    name = "cannot"
+    def plan_job(self, job, system, behaviour):
+        raise UnsupportedError("<img src=x onerror=alert(2)> is too big")
+"""
+
+
+class Page(HTMLParser):
+    """What a browser would make of a file: elements with their attributes, and text."""
+
+    def __init__(self, path):
+        super().__init__()
+        self.elements, self.text, self._table = [], "", None
+        self.tables = []
+        self.feed(Path(path).read_text(encoding="utf-8"))
+
+    def handle_starttag(self, tag, attributes):
+        self.elements.append((tag, dict(attributes)))
+        if tag == "table":
+            self.tables.append([])
+        elif tag == "tr":
+            self.tables[-1].append([])
+        elif tag in ("td", "th"):
+            self.tables[-1][-1].append("")
+        self._in_cell = tag in ("td", "th")
+
+    def handle_endtag(self, tag):
+        if tag in ("td", "th"):
+            self._in_cell = False
+
+    def handle_data(self, data):
+        self.text += data
+        if getattr(self, "_in_cell", False):
+            self.tables[-1][-1][-1] += data
+
+    def all(self, tag):
+        return [attributes for name, attributes in self.elements if name == tag]
+
+
+def check_self_contained(page):
+    assert {tag for tag, _ in page.elements} <= {
+        *("html", "head", "meta", "title", "style", "body", "h1", "h2", "h3", "p", "ul", "li", "div", "pre"),
+        *("table", "thead", "tbody", "tr", "th", "td", "figure", "img", "figcaption", "details", "summary"),
+    }
+    for _, attributes in page.elements:
+        assert not {"href", "srcset", "style"} & attributes.keys()
+        assert not [name for name in attributes if name.startswith("on")]
+    assert all(image["src"].startswith("data:image/png;base64,") for image in page.all("img"))
+
+
+def test_a_report(g10sim, config):
+    name = config(record=["kernels", "migrations", "memory"], sweep={"system.host.memory": ["0 B", "4 MiB"]})
+    assert g10sim("run", name).code == 0
+    ended = g10sim("report", "out")
+    assert (ended.code, ended.err, ended.out) == (0, "", "out/report.html\n")
+    page = Page("out/report.html")
+    check_self_contained(page)
+    assert "6 of 6 cells ran; simulating took" in page.text
+    results, (head, *rows) = read_results("out"), page.tables[0]
+    assert head[:5] == ["cell", "trace", "policy", "system.host.memory", "status"]
+    assert [row[0] for row in rows] == [str(cell) for cell in range(6)]
+    for row, (_, result) in zip(rows, results.iterrows(), strict=True):
+        assert row[head.index("of ideal")] == f"{result['performance']:.1%}"
+        assert row[head.index("time (ms)")] == f"{result['exec_ms']:,.1f}"
+    shares = page.tables[1]
+    for row in shares[1:]:
+        parts = [float(value.rstrip("%")) for value in row if value.endswith("%")]
+        assert sum(parts) == pytest.approx(100, abs=0.05 * len(parts))
+    assert "system.host.memory = 4 MiB" in page.text
+    assert "memory in use while one cell runs" in page.text
+    assert len(page.all("img")) == 2 * 3 + 6 * 3 - 2  # the two ideal cells have no stalls to show
+    assert "record:\n- kernels\n- migrations\n- memory" in page.text
+    assert any("chain.g10t" in row[1] and len(row[2]) == 64 for row in page.tables[-1][1:])
+
+
+def test_the_same_results_give_the_same_report(g10sim, config):
+    g10sim("run", config())
+    g10sim("report", "out", "-o", "one.html")
+    g10sim("report", "out", "-o", "two.html")
+    assert Path("one.html").read_bytes() == Path("two.html").read_bytes()
+
+
+def test_hostile_names_are_text(g10sim, config, here):
+    trace = replace(chain(8), model=HOSTILE)
+    path = here / '<b onclick="x">.g10t'
+    save_trace(trace, path)
+    (here / "plugin.py").write_text(PLUGIN)
+    name = config(
+        name=HOSTILE, workload={"trace": path.name}, policies=["base_uvm", "plugin:Cannot"], record=["memory"]
+    )
+    assert g10sim("run", name).code == 0
+    assert g10sim("report", "out").code == 0
+    page = Page("out/report.html")
+    check_self_contained(page)
+    assert page.text.count(HOSTILE) >= 2  # title and heading
+    assert '<b onclick="x">.g10t' in page.text
+    assert "unsupported: <img src=x onerror=alert(2)> is too big" in page.text
+    assert "1 of 2 cells ran; 1 unsupported" in page.text
+    assert "script-src" not in Path("out/report.html").read_text()
+    assert re.search(r"default-src 'none'", Path("out/report.html").read_text())
+
+
+def test_large_sweeps_say_what_is_left_out(g10sim, config):
+    name = config(
+        policies=["base_uvm"],
+        sweep={"system.host.memory": [f"{size} MiB" for size in range(10)]},
+        record=["memory"],
+    )
+    assert g10sim("run", name).code == 0
+    assert g10sim("report", "out").code == 0
+    page = Page("out/report.html")
+    assert "Figures show the first 6 of 10 combinations of swept values." in page.text
+    assert "Pictures show the first 8 of 10 cells that ran." in page.text
+    assert len(page.tables[0]) == 11
+
+
+def test_failed_cells_only(g10sim, config, here):
+    (here / "plugin.py").write_text(PLUGIN.replace("UnsupportedError(", "KeyError("))
+    assert g10sim("run", config(policies=["plugin:Cannot"])).code == 1
+    assert g10sim("report", "out").code == 0
+    page = Page("out/report.html")
+    assert "0 of 1 cells ran; 1 failed" in page.text
+    assert "cell 0 (chain.g10t, plugin:Cannot): failed: " in page.text
+
+
+@pytest.mark.parametrize("output", ["out/missing/report.html", "out"])
+def test_files_that_cannot_be_written(g10sim, config, output):
+    g10sim("run", config())
+    ended = g10sim("report", "out", "-o", output)
+    assert (ended.code, ended.err.count("\n")) == (2, 1)
+    assert f"{output}: cannot be written" in ended.err
+
+
+def test_no_results(g10sim):
+    ended = g10sim("report", "nowhere")
+    assert (ended.code, ended.err.count("\n")) == (2, 1)
+    assert "allowed: a directory written by 'run'" in ended.err
