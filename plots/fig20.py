@@ -11,5 +11,5 @@ from g10sim.plots.style import styled
 
 @styled
 def draw(results: pd.DataFrame, working_sets: pd.DataFrame) -> Figure:
-    """Draw the bytes of living tensors by kind over the time of an iteration."""
+    """Draw the bytes of living tensors by kind over the kernels of an iteration."""
     return draw_by_kind(results, working_sets, "live_bytes", "live tensors (GiB)")

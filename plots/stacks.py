@@ -58,5 +58,7 @@ def draw_stacks(
 def _draw_stack(axes: Axes, place: float, parts: list[tuple[float, Look]]) -> None:
     bottom = 0.0
     for value, look in parts:
+        if not value:
+            continue
         axes.bar(place, value, _WIDTH, bottom=bottom, **look.bar())
         bottom += value

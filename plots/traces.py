@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import groupby, pairwise
+from itertools import groupby
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
@@ -90,7 +90,5 @@ def by_model(names: Sequence[TraceName]) -> dict[str, list[TraceName]]:
 
 
 def in_rows(items: Sequence[Item], most: int) -> list[list[Item]]:
-    """Spread items over as few rows of at most ``most`` as there can be, as evenly as possible."""
-    rows = -(-len(items) // most)
-    ends = [round(len(items) * row / rows) for row in range(rows + 1)] if rows else []
-    return [list(items[start:end]) for start, end in pairwise(ends)]
+    """Spread items over rows of at most ``most``, in order."""
+    return [list(items[start : start + most]) for start in range(0, len(items), most)]
