@@ -11,28 +11,57 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from g10sim.api import Result, read_results, run, simulate, system
-    from g10sim.trace.format import load_trace, save_trace
+    from g10sim import plots
+    from g10sim.api import (
+        Outcome,
+        Result,
+        load_trace,
+        read_results,
+        read_table,
+        run,
+        simulate,
+        system,
+        write_report,
+    )
+    from g10sim.trace.format import save_trace
 
 try:
     __version__ = version("g10sim")
 except PackageNotFoundError:  # used from a source tree that was never installed
     __version__ = "0"
 
-__all__ = ["Result", "load_trace", "read_results", "run", "save_trace", "simulate", "system", "__version__"]
+__all__ = [
+    "Outcome",
+    "Result",
+    "load_trace",
+    "plots",
+    "read_results",
+    "read_table",
+    "run",
+    "save_trace",
+    "simulate",
+    "system",
+    "write_report",
+    "__version__",
+]
 
 _HOMES = {
+    "Outcome": "g10sim.api",
     "Result": "g10sim.api",
     "read_results": "g10sim.api",
+    "read_table": "g10sim.api",
+    "write_report": "g10sim.api",
     "run": "g10sim.api",
     "simulate": "g10sim.api",
     "system": "g10sim.api",
-    "load_trace": "g10sim.trace.format",
+    "load_trace": "g10sim.api",
     "save_trace": "g10sim.trace.format",
 }
 
 
 def __getattr__(name: str) -> Any:
+    if name == "plots":
+        return importlib.import_module("g10sim.plots")
     if name not in _HOMES:
         raise AttributeError(f"module 'g10sim' has no attribute '{name}'")
     return getattr(importlib.import_module(_HOMES[name]), name)

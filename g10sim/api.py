@@ -11,6 +11,7 @@ from typing import Any
 import pandas as pd
 
 from g10sim.config.behaviour import BehaviourSpec
+from g10sim.config.data import data_path
 from g10sim.config.document import Document
 from g10sim.config.load import load_run, with_settings
 from g10sim.config.presets import load_behaviour, load_system, load_variation
@@ -19,21 +20,32 @@ from g10sim.config.variation import VariationSpec
 from g10sim.errors import ConfigError
 from g10sim.experiment.cells import make_policy
 from g10sim.experiment.cluster import DaskCluster
+from g10sim.experiment.execution import OK
 from g10sim.experiment.execution import simulate as simulate_workload
-from g10sim.experiment.results import read_results
 from g10sim.experiment.run import Outcome, run_experiment
 from g10sim.experiment.workers import LocalProcesses
 from g10sim.policies.base import Policy
 from g10sim.registry import choices_text, nearest
 from g10sim.sim.recorder import RunRecords
+from g10sim.stats.reading import read_results, read_table
 from g10sim.stats.summary import METRIC_COLUMNS, Row
 from g10sim.stats.tables import TABLES, kernels_table, memory_table, migrations_table
 from g10sim.stats.timeline import chrome_trace
-from g10sim.trace.format import load_trace
+from g10sim.trace.format import load_trace as read_trace
 from g10sim.trace.model import Trace
 from g10sim.trace.workload import Job, Workload
 
-__all__ = ["Outcome", "Result", "load_trace", "read_results", "run", "simulate", "system"]
+__all__ = [
+    "Outcome",
+    "Result",
+    "load_trace",
+    "read_results",
+    "read_table",
+    "run",
+    "simulate",
+    "system",
+    "write_report",
+]
 
 _RECORDS = ("summary", *TABLES, "timeline")
 
@@ -61,6 +73,24 @@ class Result:
         return float(self.rows[0]["performance"])
 
     @cached_property
+    def table(self) -> pd.DataFrame:
+        """One row per job, with the columns of results.csv that figures of one cell read."""
+        jobs = self.workload.jobs
+        rows = [
+            {
+                "cell": 0,
+                "model": job.trace.model,
+                "batch_size": job.trace.batch_size,
+                "status": OK,
+                "message": "",
+                **row,
+                **({"job": number, "gpu": job.gpu} if len(jobs) > 1 else {}),
+            }
+            for number, (job, row) in enumerate(zip(jobs, self.rows, strict=True))
+        ]
+        return pd.DataFrame(rows)
+
+    @cached_property
     def kernels(self) -> pd.DataFrame:
         """One row per kernel execution; empty unless ``record`` had 'kernels'."""
         return kernels_table(self.records.kernels)
@@ -78,6 +108,15 @@ class Result:
     def timeline(self) -> dict[str, Any]:
         """Timeline for ui.perfetto.dev; needs ``record`` with 'timeline'."""
         return chrome_trace(self.workload, self.system, self.records)
+
+
+def load_trace(path: str | Path) -> Trace:
+    """Read a trace and check it; a relative name is looked for in the bundled data, too.
+
+    Raises TraceError naming file, line, what was found and what is allowed.
+    """
+    bundled = data_path(str(path))
+    return read_trace(bundled if not Path(path).exists() and bundled.is_file() else path)
 
 
 def system(name: str | Mapping[str, Any], **changes: Any) -> SystemSpec:
@@ -155,6 +194,16 @@ def run(
     directory = None if output is None else Path(output)
     executor = LocalProcesses(workers) if scheduler is None else DaskCluster(scheduler)
     return run_experiment(document, output=directory, executor=executor, force=force, check=check)
+
+
+def write_report(directory: str | Path, output: str | Path | None = None) -> Path:
+    """Write a directory of results as one HTML file (default: ``DIR/report.html``) and return its path.
+
+    Raises ConfigError where results are missing or the file cannot be written.
+    """
+    from g10sim.experiment import report  # draws figures: matplotlib is slow to import
+
+    return report.write_report(directory, output)
 
 
 def _workload(trace: Trace | Workload | str | Path, iterations: int) -> Workload:

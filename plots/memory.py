@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 
 from g10sim.plots.panels import panels
 from g10sim.plots.style import BLACK, BLUE, GREY, ORANGE, SKY, styled
-from g10sim.stats.one_cell import row_of_cell, seconds_per_cycle
+from g10sim.stats.one_cell import of_cell, row_of_cell, seconds_per_cycle
 
 _GIB = 2**30
 _GPU_LINES = ("-", "--", "-.", ":")
@@ -17,7 +17,7 @@ _GPU_LINES = ("-", "--", "-.", ":")
 def draw(results: pd.DataFrame, memory: pd.DataFrame, *, cell: int | None = None) -> Figure:
     """Draw the bytes in use at the end of every kernel of all iterations, and the size of GPU memory."""
     row = row_of_cell(results, cell)
-    levels = memory[memory["cell"] == row["cell"]]
+    levels = of_cell(memory, row)
     made = panels(2, columns=1, row_inches=1.05, xlabel="time (s)", ylabel="memory in use (GiB)", sharex=True)
     figure, (gpu_axes, other_axes) = made.figure, made.axes
     second = seconds_per_cycle(row)

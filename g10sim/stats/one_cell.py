@@ -33,10 +33,11 @@ def row_of_cell(results: pd.DataFrame, cell: int | None = None) -> dict[str, Any
 
 def of_cell(table: pd.DataFrame, row: dict[str, Any]) -> pd.DataFrame:
     """Return the rows of a table that belong to the cell (and, where tables know jobs, the job) of a row."""
-    mine = table["cell"] == row["cell"]
-    if "job" in table and "job" in row:
-        mine &= table["job"] == row["job"]
-    return pd.DataFrame(table[mine]).drop(columns="cell").reset_index(drop=True)
+    mine = pd.Series(True, index=table.index)
+    for column in ("cell", "job"):  # tables of a single simulation have no cells
+        if column in table and column in row:
+            mine &= table[column] == row[column]
+    return pd.DataFrame(table[mine]).drop(columns="cell", errors="ignore").reset_index(drop=True)
 
 
 def reported_kernels(kernels: pd.DataFrame, row: dict[str, Any]) -> pd.DataFrame:
