@@ -255,10 +255,11 @@ class Policy:
         """What the results should say about this instance, such as what it chose; usually nothing."""
         return ""
 
-    def settle(self, can_run: Callable[[Policy], bool]) -> Policy:
+    def settle(self, obstacle: Callable[[Policy], str | None]) -> Policy:
         """Choose among several designs before time starts; by default there is only this one.
 
-        ``can_run`` tells whether the machine can run one iteration of the workload under a policy.
+        ``obstacle`` simulates one iteration of the workload under a policy and says why it cannot be run, or
+        None if it can.
         """
         return self
 

@@ -25,14 +25,14 @@ def settled(policy: Policy, workload: Workload, try_out: Callable[[Policy, Workl
     jobs = tuple(replace(job, iterations=1) for job in workload.jobs)
     short = replace(workload, jobs=jobs)
 
-    def can_run(design: Policy) -> bool:
+    def obstacle(design: Policy) -> str | None:
         try:
             try_out(design, short)
-        except (UnsupportedError, CapacityError):
-            return False
-        return True
+        except (UnsupportedError, CapacityError) as error:
+            return str(error)
+        return None
 
-    return _asked(policy, "settle", lambda: policy.settle(can_run))
+    return _asked(policy, "settle", lambda: policy.settle(obstacle))
 
 
 def with_chosen_kernels(workload: Workload, system: SystemSpec, policy: Policy) -> Workload:

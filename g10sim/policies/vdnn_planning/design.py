@@ -74,18 +74,18 @@ class LayerWise(Policy):
             raise ValueError(f"algorithms: found '{algorithms}' with mode dyn, which chooses them itself")
         self.caching_pool = _caching_pool(allocator)
         self._schedules: list[Schedule] = []
-        self._chosen_from = ""
+        self._note = ""
 
     @property
     def note(self) -> str:
         """What the dynamic mode chose."""
-        return self._chosen_from
+        return self._note
 
     def variant(self, mode: Mode, algorithms: Algorithms) -> LayerWise:
         """Return the same design with another static configuration."""
         return type(self)(**{**self.parameters(), "mode": mode, "algorithms": algorithms})
 
-    def settle(self, can_run: Callable[[Policy], bool]) -> Policy:
+    def settle(self, obstacle: Callable[[Policy], str | None]) -> Policy:
         """Choose a static configuration by trial iterations, as vDNN_dyn does (section III-C).
 
         All with the least memory must be possible. Then the first of these is taken that is: no offload,
@@ -96,26 +96,23 @@ class LayerWise(Policy):
         if self.mode != "dyn":
             return self
         has_table = self.algorithms_file is not None
-        smallest: Algorithms = "memory" if has_table else "performance"
-        if not can_run(self.variant("all", smallest)):
-            raise UnsupportedError(
-                f"policy '{self.name}': cannot be trained even if all layers offload, "
-                + (
-                    "with the least scratch space"
-                    if has_table
-                    else "(no algorithms_file: no choice of kernels)"
-                )
-            )
-        order: list[tuple[Mode, Algorithms]] = [(mode, "performance") for mode in ("none", "conv", "all")]
-        if has_table:
-            order += [("conv", "greedy"), ("all", "greedy"), ("all", "memory")]
+        smallest = self.variant("all", "memory" if has_table else "performance")
+        reason = obstacle(smallest)
+        if reason is not None:
+            choice = "the least scratch space" if has_table else "no algorithms_file to choose kernels from"
+            raise UnsupportedError(f"{reason}; all layers offload already, with {choice}")
+        order: list[tuple[Mode, Algorithms]] = [("none", "performance"), ("conv", "performance")]
+        order += [("all", "performance"), ("conv", "greedy"), ("all", "greedy")] if has_table else []
         for mode, algorithms in order:
             variant = self.variant(mode, algorithms)
-            if can_run(variant):
-                greedy = "" if has_table else "; no algorithms_file: greedy choice of algorithms not tried"
-                variant._chosen_from = f"dyn chose {mode}, {algorithms}{greedy}"
-                return variant
-        raise UnsupportedError(f"policy '{self.name}': no configuration can run a second time")
+            if obstacle(variant) is None:
+                return variant._with_note(f"dyn chose {mode}, {algorithms}")
+        return smallest._with_note(f"dyn chose {smallest.mode}, {smallest.algorithms}")
+
+    def _with_note(self, chosen: str) -> LayerWise:
+        greedy = "; no algorithms_file: greedy choice of algorithms not tried"
+        self._note = chosen + ("" if self.algorithms_file is not None else greedy)
+        return self
 
     def choose_kernels(self, trace: Trace, system: SystemSpec) -> Trace:
         """Use the chosen algorithms. Raises ConfigError for a table that does not match the trace."""
