@@ -1,0 +1,127 @@
+"""Policies that choose by trial, and kernels with other algorithms."""
+
+import dataclasses
+
+import pytest
+from machines import iteration_times, machine, simulate, trace_of
+
+import g10sim
+from g10sim.errors import PolicyError, UnsupportedError
+from g10sim.policies.base import Policy
+from g10sim.stats.summary import CONTIGUOUS_COLUMNS
+from g10sim.trace.format import save_trace
+
+
+def needs(pages):
+    return trace_of({"a": pages}, [(1000, "", "a"), (1000, "a", "")], "needs")
+
+
+class Contiguous(Policy):
+    name = "contiguous"
+    placement = "contiguous"
+
+
+class Slower(Contiguous):
+    """Takes twice as long for every kernel."""
+
+    name = "slower"
+
+    def __init__(self, *, factor=2):
+        self.factor = factor
+
+    def choose_kernels(self, trace, system):
+        kernels = [dataclasses.replace(k, duration=int(k.duration * self.factor)) for k in trace.kernels]
+        return dataclasses.replace(trace, kernels=tuple(kernels))
+
+
+class SecondChoice(Contiguous):
+    """Takes Slower if one iteration of it runs."""
+
+    name = "second_choice"
+
+    def settle(self, obstacle):
+        self.found = obstacle(Slower())
+        if self.found is None:
+            return Slower()
+        raise UnsupportedError(f"tried: {self.found}")
+
+
+def test_results_compare_with_the_fastest_kernels():
+    records = simulate(needs(4), machine(10), Slower())
+    assert iteration_times(records) == [4000, 4000]
+    assert [record.ideal_cycles for record in records.iterations] == [2000, 2000]
+    assert [record.compute_cycles for record in records.iterations] == [4000, 4000]
+
+
+def test_a_policy_settles_on_another_by_trial():
+    assert iteration_times(simulate(needs(4), machine(10), SecondChoice())) == [4000, 4000]
+
+
+def test_a_trial_that_fails_says_why():
+    class Full(SecondChoice):
+        def settle(self, obstacle):
+            self.found = obstacle(Contiguous())
+            raise UnsupportedError(f"tried: {self.found}")
+
+    kernels = [(1000, "", "a b c"), (1000, "a c", ""), (1000, "b", "d"), (1000, "b d", "")]
+    trace = trace_of({"a": 2, "b": 2, "c": 1, "d": 3}, kernels)
+    with pytest.raises(
+        UnsupportedError, match=r"tried: policy 'contiguous', kernel 2 .* tensor 'd' needs 3 kB"
+    ):
+        simulate(trace, machine(5), Full())
+
+
+@pytest.mark.parametrize(
+    ("policy", "message"),
+    [
+        (Slower(factor=0.5), "policy 'slower': choose_kernels makes kernel 0 (Kernel0) faster; allowed:"),
+        (Slower(factor="x"), "policy 'slower': choose_kernels raised ValueError"),
+    ],
+)
+def test_impossible_choices_are_refused(policy, message):
+    with pytest.raises(PolicyError) as error:
+        simulate(needs(4), machine(10), policy)
+    assert message in str(error.value)
+
+
+def test_kernels_cannot_be_left_out():
+    class Shorter(Contiguous):
+        name = "shorter"
+
+        def choose_kernels(self, trace, system):
+            return dataclasses.replace(trace, kernels=trace.kernels[:1])
+
+    with pytest.raises(PolicyError, match="returned 1 kernels; allowed: as many as the trace has, 2"):
+        simulate(needs(4), machine(10), Shorter())
+
+
+def test_what_was_chosen_is_the_message_of_the_result(tmp_path):
+    save_trace(needs(4), tmp_path / "needs.g10t")
+    outcome = g10sim.run(
+        {
+            "name": "chosen",
+            "workload": {"trace": str(tmp_path / "needs.g10t")},
+            "system": "a100-40g-pcie3-znand",
+            "policies": ["vdnn", "base_uvm"],
+        }
+    )
+    chosen, other = outcome.rows
+    assert (chosen["status"], chosen["message"]) == (
+        "ok",
+        "dyn chose none, performance; no algorithms_file: greedy choice of algorithms not tried",
+    )
+    assert other["message"] == ""
+    assert set(CONTIGUOUS_COLUMNS) <= set(outcome.columns)
+    assert chosen["fragmentation"] == 1
+    assert "fragmentation" not in other
+
+
+def test_columns_of_contiguous_memory_are_there_only_where_it_is(tmp_path):
+    save_trace(needs(4), tmp_path / "needs.g10t")
+    config = {
+        "name": "paged",
+        "workload": {"trace": str(tmp_path / "needs.g10t")},
+        "system": "a100-40g-pcie3-znand",
+        "policies": ["base_uvm"],
+    }
+    assert not set(CONTIGUOUS_COLUMNS) & set(g10sim.run(config).columns)
