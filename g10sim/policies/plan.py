@@ -15,13 +15,15 @@ class PlannedMove:
     ``target`` GPU prefetches what lies elsewhere and allocates what does not exist yet; HOST and FLASH
     evict; NONE frees at once, or, with ``recompute``, drops a tensor that will be read again: the kernels
     that made it run once more before its next reader. ``kernel`` equal to the number of kernels means: at
-    the start of the next iteration, before its own moves.
+    the start of the next iteration, before its own moves. Prefetches and evictions may be issued
+    ``delay_cycles`` later: unless a kernel that uses the tensor has started by then.
     """
 
     kernel: int
     tensor: int
     target: Location
     recompute: bool = False
+    delay_cycles: int = 0
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,9 @@ _HEADER = Fields(
     {"format": str, "version": int, "moves": int},
     {"planner": (str, ""), "trace": (str, ""), "sha256": (str, "")},
 )
-_MOVE = Fields({"kernel": int, "tensor": int, "target": str}, {"recompute": (bool, False)})
+_MOVE = Fields(
+    {"kernel": int, "tensor": int, "target": str}, {"recompute": (bool, False), "delay_cycles": (int, 0)}
+)
 _TARGETS = {location.name.lower(): location for location in Location}
 
 _GUIDE_LINE = re.compile(
@@ -112,6 +114,9 @@ def _move_problem(move: PlannedMove, previous: int, last_kernel: int | None, num
         return f"found unknown tensor {move.tensor}; allowed: 0{end or ' or more'}"
     if move.recompute and move.target is not Location.NONE:
         return f"found target {move.target.name.lower()} with 'recompute'; allowed: none"
+    if move.delay_cycles < 0 or (move.delay_cycles and move.target is Location.NONE):
+        found = f"found delay_cycles {move.delay_cycles} with target {move.target.name.lower()}"
+        return f"{found}; allowed: 0, or more with gpu, host and flash"
     if move.kernel < previous:
         return f"found kernel {move.kernel} after kernel {previous}; allowed: kernels in ascending order"
     return ""
@@ -155,11 +160,15 @@ def _content_hash(plan: MigrationPlan, plan_trace_hash: str) -> str:
 def _move_lines(plan: MigrationPlan) -> Iterator[str]:
     for move in plan.moves:
         target = move.target.name.lower()
-        recompute = {"recompute": True} if move.recompute else {}
-        yield encode_line({"kernel": move.kernel, "tensor": move.tensor, "target": target, **recompute})
+        more: dict[str, Any] = {"recompute": True} if move.recompute else {}
+        if move.delay_cycles:
+            more["delay_cycles"] = move.delay_cycles
+        yield encode_line({"kernel": move.kernel, "tensor": move.tensor, "target": target, **more})
 
 
 def _move(reader: RecordReader) -> PlannedMove:
     record = reader.record("kernel", _MOVE)
     target = reader.choice("target", record["target"], _TARGETS)
-    return PlannedMove(record["kernel"], record["tensor"], target, record["recompute"])
+    return PlannedMove(
+        record["kernel"], record["tensor"], target, record["recompute"], record["delay_cycles"]
+    )

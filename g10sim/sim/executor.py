@@ -14,6 +14,7 @@ from g10sim.policies.plan import MigrationPlan, PlannedMove
 from g10sim.records import JobRecord, StallReason
 from g10sim.sim.accounts import WaitLog, reason_for_waiting
 from g10sim.sim.admission import admission_bytes
+from g10sim.sim.delayed import DelayedMoves
 from g10sim.sim.gpu import Gpu
 from g10sim.sim.ledger import Execution, Ledger
 from g10sim.sim.machine import Machine
@@ -64,6 +65,7 @@ class JobRun:
         self._transfers, self._behaviour = machine.transfers, behaviour
         self._recomputation = Recomputation(trace)
         self._migrator = Migrator(trace, memory, policy, behaviour, self._recomputation)
+        self._delayed = DelayedMoves(trace, memory, self._migrator, self._recomputation, machine)
         self._charge = FaultCharge(executed, machine.system, behaviour)
         self._view = View(
             number,
@@ -128,6 +130,7 @@ class JobRun:
         transfers.attach(self._number, self.job.gpu, self._memory, self._victims)
         for iteration in range(self.job.iterations):
             yield from self._iterate(iteration)
+        self._delayed.close()
         self._migrator.release(range(len(self.job.trace.tensors)))
         transfers.detach(self._number)
         machine.clockwork.rearm()
@@ -228,7 +231,7 @@ class JobRun:
         victims.kernel = kernel.id
         self._view.enter(iteration, kernel.id)
         self._hold(kernel)
-        self._migrator.issue(kernel.id, moves)
+        self._migrator.issue(kernel.id, self._delayed.hold(iteration, kernel.id, moves))
         if self._reacts:
             self._migrator.perform(kernel.id, self._ask(self._policy.on_kernel_start))
         if self._behaviour.recency == "use":

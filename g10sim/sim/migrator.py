@@ -41,6 +41,11 @@ def moves_by_kernel(plan: MigrationPlan | None, trace: Trace) -> list[tuple[Plan
                 f"plan, move {number}: tensor {move.tensor} does not exist; "
                 f"allowed: 0 to {len(trace.tensors) - 1}"
             )
+        if move.delay_cycles < 0 or (move.delay_cycles and move.target is Location.NONE):
+            raise PlanError(
+                f"plan, move {number}: delay_cycles {move.delay_cycles} with target {move.target.name}; "
+                "allowed: 0, or more with GPU, HOST and FLASH"
+            )
         groups[move.kernel].append(move)
     return [tuple(group) for group in groups]
 
