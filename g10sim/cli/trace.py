@@ -18,6 +18,7 @@ from g10sim.analysis.timeline import Integers, kernel_starts
 from g10sim.analysis.vitality import inactive_periods, live_ranges
 from g10sim.analysis.working_set import working_set_bytes
 from g10sim.cli.calibrate import calibrate
+from g10sim.cli.imports import chakra, kineto
 from g10sim.cli.pools import pools
 from g10sim.cli.text import rounded_bytes, rounded_seconds
 from g10sim.config.presets import load_system, system_names
@@ -32,6 +33,8 @@ import_app = typer.Typer(help="Make a trace file from files of other tools.", no
 app.add_typer(import_app, name="import")
 app.command()(pools)
 app.command()(calibrate)
+import_app.command()(kineto)
+import_app.command()(chakra)
 
 _BUCKETS_SECONDS = (1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0)
 

@@ -1,0 +1,322 @@
+"""Profiles of PyTorch (Kineto, ``export_chrome_trace``) with shapes and memory events.
+
+A profile names no tensors. It has allocations and releases, with addresses, and the shapes of operators'
+inputs, but not which allocation an input is. So births and deaths of tensors are as recorded, and inputs
+are told by their size: the latest written allocation of that size that is alive, else a tensor from
+before the recording. A backward operator takes, but for the gradient, which comes first, what the
+forward operator with its sequence number used. What is released is read by the last operator before its
+release: that is why it lived until then.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any
+
+from g10sim.errors import TraceError
+from g10sim.importers.kineto_events import MemoryEvent, Profile, Span, innermost
+from g10sim.importers.operations import (
+    NO_KERNELS,
+    OVERWRITING,
+    Operation,
+    Storage,
+    build_trace,
+    phase_of,
+    short_name,
+)
+from g10sim.trace.check import check_trace
+from g10sim.trace.model import Phase, Trace
+
+_STEP = "ProfilerStep#"
+_SEQUENCE = "Sequence number"
+_OWN_SHARE = 0.5
+"""An operator on the CPU that spends less of its time itself leaves the work to operators inside it."""
+_DEVICE_ROUNDING = 512
+"""The caching allocator rounds to this (PyTorch, c10/cuda/CUDACachingAllocator.h: ``kMinBlockSize``)."""
+_VIEWS = frozenset(
+    f"aten::{name}"
+    for name in (
+        *(
+            "as_strided",
+            "expand",
+            "expand_as",
+            "view",
+            "_unsafe_view",
+            "view_as",
+            "reshape",
+            "t",
+            "transpose",
+        ),
+        *(
+            "permute",
+            "squeeze",
+            "unsqueeze",
+            "slice",
+            "select",
+            "narrow",
+            "detach",
+            "alias",
+            "split",
+            "chunk",
+        ),
+        *("unbind", "unfold", "diagonal", "flatten", "resolve_conj", "resolve_neg", "result_type", "T", "mT"),
+        *(
+            "is_nonzero",
+            "lift_fresh",
+            "_reshape_alias",
+            "unflatten",
+            "split_with_sizes",
+            "movedim",
+            "numpy_T",
+        ),
+    )
+)
+_ITEM_BYTES = {
+    **dict.fromkeys(("double", "long int", "long", "c10::complex<float>"), 8),
+    **dict.fromkeys(("float", "int"), 4),
+    **dict.fromkeys(("c10::Half", "c10::BFloat16", "short"), 2),
+    **dict.fromkeys(("unsigned char", "signed char", "bool", "c10::Float8_e4m3fn", "c10::Float8_e5m2"), 1),
+}
+"""Bytes of an element by the name of its C++ type, which Kineto writes."""
+
+
+def import_kineto(profile: Profile, *, model: str | None = None, batch_size: int = 1) -> Trace:
+    """Make a trace of a profile; of several steps (``ProfilerStep#N``) the last.
+
+    With device events the kernels are the operators that launched them, in the order of launches, and take
+    the sum of their device times. Without, they are the operators of the CPU and take its time. Raises
+    TraceError naming the file, what was found and what is allowed.
+    """
+    operators = _within_step(profile)
+    if not any("Input Dims" in span.args for span in operators):
+        raise TraceError(
+            f"{profile.path}: found no operator with shapes; allowed: a profile with record_shapes=True"
+        )
+    if not profile.memory:
+        raise TraceError(
+            f"{profile.path}: found no memory events; allowed: a profile with profile_memory=True"
+        )
+    drafts = _on_device(profile, operators) if profile.device else _on_host(operators)
+    if not drafts:
+        raise TraceError(f"{profile.path}: found no operator that does work; allowed: a profile of a step")
+    around = innermost(profile.annotations)
+    for draft in drafts:
+        names = [span.name for span in draft.around]
+        note = around(draft.span.thread, draft.span.start_ns)
+        draft.operation.phase = phase_of(
+            [*names, *([] if note is None else [profile.annotations[note].name])]
+        )
+    _Memory(drafts, profile).follow()
+    operations = [draft.operation for draft in drafts if draft.operation.writes]
+    origin = {"source": "PyTorch profile (Kineto)", "time_source": "measured"}
+    trace = build_trace(operations, model or profile.path.stem, batch_size, origin)
+    check_trace(trace, str(profile.path))
+    return trace
+
+
+@dataclass(eq=False)
+class _Draft:
+    """An operator that becomes a kernel, with the operators around it."""
+
+    span: Span
+    around: list[Span]
+    operation: Operation
+    inputs: list[int] = field(default_factory=list)
+    targets: int = 0
+
+
+def _within_step(profile: Profile) -> list[Span]:
+    steps = [span for span in profile.annotations if span.name.startswith(_STEP)]
+    if not steps:
+        return profile.operators
+    start, end = steps[-1].start_ns, steps[-1].end_ns
+    return [span for span in profile.operators if start <= span.start_ns and span.end_ns <= end]
+
+
+def _nested(operators: Sequence[Span]) -> list[list[int]]:
+    """For each operator the positions of those around it, the nearest first."""
+    open_by_thread: defaultdict[Any, list[int]] = defaultdict(list)
+    found = []
+    for position, span in enumerate(operators):
+        stack = open_by_thread[span.thread]
+        while stack and operators[stack[-1]].end_ns <= span.start_ns:
+            stack.pop()
+        found.append(stack[::-1])
+        stack.append(position)
+    return found
+
+
+def _draft(operators: Sequence[Span], position: int, around: Sequence[int], duration_ns: int) -> _Draft:
+    span = operators[position]
+    operation = Operation(short_name(span.name), phase_of(()), duration_ns=duration_ns)
+    inputs = _input_bytes(span)
+    updated = len(inputs[0]) if inputs and span.name.endswith("_") else 0
+    flat = [size for argument in inputs for size in argument]
+    return _Draft(span, [operators[outer] for outer in around], operation, flat, updated)
+
+
+def _on_device(profile: Profile, operators: Sequence[Span]) -> list[_Draft]:
+    nested = _nested(operators)
+    drafts = []
+    for position, events in enumerate(profile.device_times(operators)):
+        if events:
+            duration = sum(event.duration_ns for event in events)
+            drafts.append(_draft(operators, position, nested[position], duration))
+    return drafts
+
+
+def _on_host(operators: Sequence[Span]) -> list[_Draft]:
+    """Choose operators that do work themselves; those inside them are part of them."""
+    nested = _nested(operators)
+    inner = [0] * len(operators)
+    for position, span in enumerate(operators):
+        if nested[position] and _works(span):
+            outer = next((one for one in nested[position] if _works(operators[one])), None)
+            if outer is not None:
+                inner[outer] += span.duration_ns
+    chosen: set[int] = set()
+    for position, span in enumerate(operators):
+        own = span.duration_ns - inner[position] >= _OWN_SHARE * span.duration_ns
+        if _works(span) and own and not chosen.intersection(nested[position]):
+            chosen.add(position)
+    return [_draft(operators, one, nested[one], operators[one].duration_ns) for one in sorted(chosen)]
+
+
+def _works(span: Span) -> bool:
+    autograd = span.name.startswith(("autograd::", "torch::autograd::"))
+    return "::" in span.name and not autograd and span.name not in _VIEWS | NO_KERNELS
+
+
+def _input_bytes(span: Span) -> list[list[int]]:
+    """Bytes of the tensors of each argument; empty ones and arguments that are no tensors are left out."""
+    found = []
+    for dims, kind in zip(span.args.get("Input Dims", ()), span.args.get("Input type", ()), strict=False):
+        if kind == "TensorList":
+            # Kineto gives no type for lists; those of optimizers hold float32.
+            found.append([prod(part) * _ITEM_BYTES["float"] for part in dims])
+        elif kind in _ITEM_BYTES:
+            found.append([prod(dims) * _ITEM_BYTES[kind]])
+    return [sizes for argument in found if (sizes := [size for size in argument if size > 0])]
+
+
+def _sequence(draft: _Draft) -> int | None:
+    """Return the number that a backward operator shares with its forward operator."""
+    numbers = (span.args.get(_SEQUENCE) for span in (draft.span, *draft.around))
+    return next((number for number in numbers if type(number) is int and number >= 0), None)
+
+
+class _Memory:
+    """Follows allocations and releases, and tells which of them each operator uses."""
+
+    def __init__(self, drafts: Sequence[_Draft], profile: Profile) -> None:
+        self._drafts = drafts
+        on_device = bool(profile.device)
+        self._rounding = _DEVICE_ROUNDING if on_device else 1
+        self._events = [event for event in profile.memory if event.on_device is on_device]
+        self._starts = [draft.span.start_ns for draft in drafts]
+        self._live: dict[int, Storage] = {}
+        self._written: defaultdict[int, dict[Storage, None]] = defaultdict(dict)
+        self._outside: defaultdict[int, list[Storage]] = defaultdict(list)
+        self._used: defaultdict[int, list[Storage]] = defaultdict(list)
+        self._fresh: list[Storage] = []
+        self._of_optimizer: set[Storage] = set()
+
+    def follow(self) -> None:
+        """Go through memory events and operators in the order of time."""
+        begin, end = self._drafts[0].span.start_ns, self._drafts[-1].span.end_ns
+        events = [event for event in self._events if event.time_ns <= end]
+        place = 0
+        while place < len(events) and events[place].time_ns < begin:
+            self._allocate_or_release(events[place], None)
+            place += 1
+        for number, draft in enumerate(self._drafts):
+            following = self._starts[number + 1] if number + 1 < len(self._drafts) else end + 1
+            reads = self._inputs(draft)
+            for storage in reads:
+                draft.operation.reads[storage] = None
+            while place < len(events) and events[place].time_ns < following:
+                self._allocate_or_release(events[place], draft)
+                place += 1
+            self._write(draft, reads)
+
+    def _allocate_or_release(self, event: MemoryEvent, draft: _Draft | None) -> None:
+        if event.size_bytes > 0:
+            storage = self._live[event.address] = Storage(event.size_bytes, external=draft is None)
+            if draft is None:
+                self._written[event.size_bytes][storage] = None
+            else:
+                self._fresh.append(storage)
+            return
+        released = self._live.pop(event.address, None)
+        if released is not None:
+            self._written[released.size_bytes].pop(released, None)
+            if draft is not None and released not in self._fresh:
+                draft.operation.reads[released] = None
+            elif released in self._fresh:
+                self._fresh.remove(released)  # scratch space of the operator
+
+    def _rounded(self, size_bytes: int) -> int:
+        return -(-size_bytes // self._rounding) * self._rounding
+
+    def _inputs(self, draft: _Draft) -> list[Storage]:
+        found: list[Storage] = []
+        related = self._related(draft)
+        for number, size in enumerate(draft.inputs):
+            rounded = self._rounded(size)
+            alive = [one for one in self._written[rounded] if one not in found]
+            saved = [one for one in related if one.size_bytes == rounded and one not in found]
+            if number == 0:  # the gradient
+                alive = [one for one in alive if one not in saved] or alive
+            elif saved:
+                alive = saved[:1]
+            if number < draft.targets and draft.operation.phase is Phase.OPTIMIZER:
+                # An optimizer updates weights and its states, or what it made itself, and no gradient.
+                alive = [one for one in alive if one.external or one in self._of_optimizer]
+            found.append(alive[-1] if alive else self._from_before(draft, rounded, found))
+        if draft.operation.phase is Phase.FORWARD and (sequence := _sequence(draft)) is not None:
+            self._used[sequence] += found
+        return found
+
+    def _related(self, draft: _Draft) -> list[Storage]:
+        """Return what the forward operator of a backward operator used, as far as it is there."""
+        sequence = _sequence(draft)
+        if draft.operation.phase is not Phase.BACKWARD or sequence is None:
+            return []
+        alive = set(self._live.values())
+        return [storage for storage in self._used[sequence] if storage.external or storage in alive]
+
+    def _from_before(self, draft: _Draft, size: int, taken: Sequence[Storage]) -> Storage:
+        """Find a tensor from before the recording; the optimizer takes those of the other phases in turn."""
+        if draft.operation.phase is Phase.OPTIMIZER:
+            every = self._outside[size]
+            known = next((one for one in every if one not in taken), None)
+            if known is not None:
+                every.remove(known)
+                every.append(known)
+                return known
+        made = Storage(size, external=True)
+        self._outside[size].append(made)
+        return made
+
+    def _write(self, draft: _Draft, reads: Sequence[Storage]) -> None:
+        operation = draft.operation
+        for storage in self._fresh:
+            operation.writes[storage] = None
+            if storage in self._live.values():
+                self._written[storage.size_bytes][storage] = None
+        sequence = _sequence(draft)
+        if operation.phase is Phase.FORWARD and sequence is not None:
+            self._used[sequence] += self._fresh
+        if operation.phase is Phase.OPTIMIZER:
+            self._of_optimizer.update(self._fresh)
+        self._fresh.clear()
+        for storage in reads[: draft.targets]:
+            operation.writes[storage] = None
+            if draft.span.name in OVERWRITING:
+                operation.reads.pop(storage, None)
+            written = self._written[storage.size_bytes]
+            if written.pop(storage, storage) is None:
+                written[storage] = None  # the latest again

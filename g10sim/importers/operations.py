@@ -1,0 +1,116 @@
+"""Makes a trace of operators that another tool recorded, with the storages they read and write."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from g10sim.trace.model import Kernel, Phase, Tensor, TensorKind, TimeSource, Trace
+
+TICKS_PER_SECOND = 1_000_000_000
+NO_KERNELS = frozenset(
+    f"aten::{name}"
+    for name in (
+        *("empty", "empty_like", "empty_strided", "empty_permuted", "new_empty", "new_empty_strided"),
+        *("detach_", "set_", "resize_", "record_stream", "requires_grad_", "_local_scalar_dense", "item"),
+    )
+)
+"""Operators that allocate, or change what a tensor refers to, and move nothing."""
+OVERWRITING = frozenset(f"aten::{name}" for name in ("copy_", "fill_", "zero_", "_foreach_zero_"))
+"""In-place operators that do not read what they replace."""
+_BACKWARD = "autograd::engine::evaluate_function"
+_OPTIMIZER = "Optimizer."
+
+
+@dataclass(eq=False, slots=True)
+class Storage:
+    """An allocation; an ``external`` one is from before the recording."""
+
+    size_bytes: int
+    external: bool = False
+
+
+@dataclass(slots=True)
+class Operation:
+    """One kernel of the trace: an operator that did work."""
+
+    name: str
+    phase: Phase
+    reads: dict[Storage, None] = field(default_factory=dict)
+    writes: dict[Storage, None] = field(default_factory=dict)
+    duration_ns: int = 0
+    time_source: TimeSource = TimeSource.MEASURED
+
+    @property
+    def moved_bytes(self) -> int:
+        """Bytes of the storages it reads and of those it writes."""
+        return sum(storage.size_bytes for storage in (*self.reads, *self.writes))
+
+
+def phase_of(names: Sequence[str]) -> Phase:
+    """Tell the phase from the names of the annotations and operators around an operator."""
+    if any(name.startswith(_OPTIMIZER) for name in names):
+        return Phase.OPTIMIZER
+    if any(name.startswith(_BACKWARD) for name in names):
+        return Phase.BACKWARD
+    return Phase.FORWARD
+
+
+def short_name(name: str) -> str:
+    """Name of an operator without its library."""
+    return name.rpartition("::")[2]
+
+
+def build_trace(
+    operations: Sequence[Operation], model: str, batch_size: int, origin: Mapping[str, str]
+) -> Trace:
+    """Make a trace: number the storages that are used and tell their kinds.
+
+    A storage from before the recording is a weight where the optimizer and another phase use it, an optimizer
+    state where only the optimizer does, a buffer where it is updated otherwise, else an input. One from the
+    recording: a gradient (made in the backward pass for the optimizer), an activation (made in the forward
+    pass, used in the backward pass), else temporary. Contents that nobody wrote are not read.
+    """
+    written: set[Storage] = set()
+    for operation in operations:
+        operation.reads = {
+            storage: None for storage in operation.reads if storage.external or storage in written
+        }
+        written.update(operation.writes)
+    phases: dict[Storage, dict[Phase, None]] = {}
+    for operation in operations:
+        for storage in (*operation.reads, *operation.writes):
+            phases.setdefault(storage, {})[operation.phase] = None
+    tensors, numbers = [], {}
+    for number, (storage, found) in enumerate(phases.items()):
+        kind = _kind(storage, list(found), storage in written)
+        persistent = storage.external and kind is not TensorKind.INPUT
+        tensors.append(Tensor(number, f"{kind.value}{number}", storage.size_bytes, kind, persistent))
+        numbers[storage] = number
+    kernels = tuple(_kernel(number, one, numbers) for number, one in enumerate(operations))
+    return Trace(model, batch_size, TICKS_PER_SECOND, tuple(tensors), kernels, origin)
+
+
+def _kind(storage: Storage, phases: Sequence[Phase], written: bool) -> TensorKind:
+    if storage.external:
+        if Phase.OPTIMIZER in phases:
+            return TensorKind.OPTIMIZER_STATE if phases == [Phase.OPTIMIZER] else TensorKind.WEIGHT
+        return TensorKind.BUFFER if written else TensorKind.INPUT
+    if phases[0] is Phase.BACKWARD and Phase.OPTIMIZER in phases:
+        return TensorKind.GRADIENT
+    if phases[0] is Phase.FORWARD and Phase.BACKWARD in phases:
+        return TensorKind.ACTIVATION
+    return TensorKind.TEMPORARY
+
+
+def _kernel(number: int, operation: Operation, numbers: Mapping[Storage, int]) -> Kernel:
+    return Kernel(
+        id=number,
+        name=operation.name,
+        duration=operation.duration_ns,
+        inputs=tuple(numbers[storage] for storage in operation.reads),
+        outputs=tuple(numbers[storage] for storage in operation.writes),
+        phase=operation.phase,
+        moved_bytes=operation.moved_bytes,
+        time_source=operation.time_source,
+    )
