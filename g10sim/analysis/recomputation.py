@@ -1,0 +1,66 @@
+"""Which tensors can be computed a second time from what is still there."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+
+from g10sim.trace.model import Kernel, Trace
+
+
+class Recomputability:
+    """Says which tensors of a trace can be dropped because the kernel that made them can run again.
+
+    A kernel may run again when it would do the same as the first time: it changes nothing that it reads, what
+    it reads is still there and unchanged, and what else it writes has not changed since.
+    """
+
+    def __init__(self, trace: Trace) -> None:
+        self._trace = trace
+        self._writers: list[list[int]] = [[] for _ in trace.tensors]
+        for kernel in trace.kernels:
+            for tensor in dict.fromkeys(kernel.outputs):
+                self._writers[tensor].append(kernel.id)
+
+    def producer(self, tensor: int, kernel: int) -> Kernel | None:
+        """Return the last kernel before ``kernel`` that writes a tensor, or None."""
+        writers = self._writers[tensor]
+        before = bisect_left(writers, kernel)
+        return self._trace.kernels[writers[before - 1]] if before else None
+
+    def problem(self, tensor: int, kernel: int) -> str:
+        """Say why a tensor cannot be dropped when ``kernel`` is about to start; empty where it can."""
+        trace = self._trace
+        if trace.tensors[tensor].persistent:
+            return "lasts from iteration to iteration; allowed: what a kernel of the iteration makes"
+        writers = self._writers[tensor]
+        made = writers[: bisect_left(writers, kernel)]
+        if not made or not kernel < trace.deaths[tensor]:
+            return "has no contents that will be read again; allowed: live tensors"
+        if len(made) > 1:
+            return f"{len(made)} kernels write; allowed: what one kernel makes"
+        producer = trace.kernels[made[0]]
+        uses = trace.uses[tensor]
+        return self._obstacle(tensor, producer, uses[bisect_left(uses, kernel)])
+
+    def _obstacle(self, tensor: int, producer: Kernel, use: int) -> str:
+        """Say what keeps a tensor's producer from running again just before kernel ``use``."""
+        trace, where = self._trace, f"is made by kernel {producer.id} ({producer.name}), which"
+        if set(producer.inputs) & set(producer.outputs):
+            return f"{where} changes what it reads; allowed: kernels that can run again"
+        for source in producer.inputs:
+            name = trace.tensors[source].name
+            if not trace.tensors[source].persistent and trace.deaths[source] <= use:
+                return f"{where} reads '{name}', gone before kernel {use}; allowed: what is there still"
+            if self._changes(source, producer.id, use):
+                return f"{where} reads '{name}', changed before kernel {use}; allowed: what stays as it is"
+        for other in producer.outputs:
+            alive = trace.tensors[other].persistent or use < trace.deaths[other]
+            if other != tensor and alive and self._changes(other, producer.id, use):
+                name = trace.tensors[other].name
+                return f"{where} also writes '{name}', changed before kernel {use}; allowed: what is not"
+        return ""
+
+    def _changes(self, tensor: int, after: int, before: int) -> bool:
+        """Whether a kernel between two others writes a tensor."""
+        writers = self._writers[tensor]
+        return bisect_left(writers, before) > bisect_left(writers, after + 1)
