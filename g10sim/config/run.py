@@ -14,6 +14,7 @@ from pydantic import (
 )
 
 from g10sim.config.behaviour import BehaviourSpec
+from g10sim.config.exchange import ExchangeSpec
 from g10sim.config.quantities import Duration, Spec
 from g10sim.config.sharing import SharingSpec
 from g10sim.config.system import SystemSpec
@@ -30,6 +31,10 @@ def _listed(value: object) -> object:
 
 def _named(value: object) -> object:
     return {"name": value} if isinstance(value, str) else value
+
+
+def _exchanged(value: object) -> object:
+    return {"method": value} if isinstance(value, str) else value
 
 
 def _checked_seeds(value: object) -> int | tuple[int, ...]:
@@ -104,6 +109,16 @@ class WorkloadSpec(Spec):
     )
     iterations: Iterations = 2
     jobs: tuple[JobSpec, ...] = Field(default=(), description="jobs of one run, together on the machine")
+    replicas: int | None = Field(
+        default=None,
+        strict=True,
+        ge=1,
+        le=1024,
+        description="data-parallel replicas of the trace, on the GPUs from 0; one row of results each",
+    )
+    gradient_exchange: Annotated[ExchangeSpec, BeforeValidator(_exchanged)] = Field(
+        default_factory=ExchangeSpec, description="how replicas exchange gradients"
+    )
     variation: VariationSpec | None = Field(
         default=None, description="random factors on kernel times, unknown to the policies"
     )
@@ -119,6 +134,8 @@ class WorkloadSpec(Spec):
             raise ValueError("found neither 'trace' nor 'jobs'; allowed: one of them, not empty")
         if self.jobs and "iterations" in self.model_fields_set:
             raise ValueError("found 'iterations' beside 'jobs'; allowed: iterations of each job")
+        if self.jobs and self.replicas is not None:
+            raise ValueError("found 'replicas' beside 'jobs'; allowed: replicas of one trace")
         if self.trace and self.sharing != SharingSpec():
             raise ValueError("found 'sharing' without 'jobs'; allowed: beside jobs that run together")
         return self
@@ -182,6 +199,11 @@ class RunConfig(Spec):
                     f"workload.jobs.{position}.gpu: found {job.gpu}; allowed: 0 to "
                     f"{self.system.gpu.count - 1} (system.gpu.count is {self.system.gpu.count})"
                 )
+        replicas = self.workload.replicas or 0
+        if replicas > self.system.gpu.count:
+            raise ValueError(
+                f"workload.replicas: found {replicas}; allowed: 1 to {self.system.gpu.count}, one on a GPU"
+            )
         return self
 
     @property

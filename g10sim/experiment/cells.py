@@ -13,6 +13,7 @@ from typing import Any
 
 import g10sim
 from g10sim.config.behaviour import BehaviourSpec
+from g10sim.config.exchange import ExchangeSpec
 from g10sim.config.sharing import SharingSpec
 from g10sim.config.system import SystemSpec
 from g10sim.config.variation import VariationSpec
@@ -72,6 +73,7 @@ class Cell:
     swept: Mapping[str, str] = field(default_factory=dict)
     variation: VariationSpec | None = None
     sharing: SharingSpec = field(default_factory=SharingSpec)
+    exchange: ExchangeSpec | None = None
     seed: int = 0
     tables: tuple[str, ...] = ()
     check: bool = False
@@ -94,9 +96,10 @@ class Cell:
     def workload(self) -> Workload:
         """Load the traces. Raises TraceError, also for one that is not what it was."""
         clock = self.system.gpu.clock
+        traces = {trace: _load(trace) for trace in dict.fromkeys(job.trace for job in self.jobs)}
         jobs = tuple(
             Job(
-                _load(job.trace),
+                traces[job.trace],
                 job.gpu,
                 duration_to_cycles(job.arrival_picoseconds, clock),
                 job.iterations,
@@ -104,7 +107,7 @@ class Cell:
             )
             for job in self.jobs
         )
-        return Workload(jobs, self.variation, self.seed, self.sharing)
+        return Workload(jobs, self.variation, self.seed, self.sharing, self.exchange)
 
     def make_policy(self) -> Policy:
         """Make a fresh policy. Raises PolicyError or ConfigError."""
@@ -120,6 +123,7 @@ class Cell:
                 [job.trace.sha256, job.iterations, job.gpu, job.arrival_picoseconds, job.priority]
                 for job in self.jobs
             ],
+            "exchange": None if self.exchange is None else self.exchange.model_dump(mode="json"),
             "sharing": self.sharing.model_dump(mode="json"),
             "system": system,
             "behaviour": self.behaviour.model_dump(mode="json"),

@@ -36,7 +36,7 @@ class ResultsDirectory:
         self._written = float("-inf")
         self.columns = result_columns(
             experiment.swept_keys,
-            jobs=bool(experiment.config.workload.jobs),
+            jobs=any(not cell.one_job for cell in experiment.cells),
             contiguous=any(cell.copies_tensors for cell in experiment.cells),
         )
 
@@ -75,6 +75,10 @@ def _resolved(experiment: Experiment, directory: Path) -> dict[str, Any]:
     workload = config.workload.model_dump(mode="json")
     for key in ("trace", "iterations") if config.workload.jobs else ("jobs", "sharing"):
         workload.pop(key)
+    if config.workload.replicas is None:
+        workload.pop("replicas")
+        if "workload.replicas" not in config.sweep:
+            workload.pop("gradient_exchange")
     if config.workload.variation is None:
         workload.pop("variation")
     if not config.workload.jobs:

@@ -12,6 +12,7 @@ from typing import Any
 
 from g10sim.config.data import find_file, find_files
 from g10sim.config.document import Document
+from g10sim.config.exchange import ExchangeSpec
 from g10sim.config.load import run_config, with_values
 from g10sim.config.run import PolicySpec, RunConfig
 from g10sim.errors import ConfigError, PolicyError
@@ -62,7 +63,8 @@ def expand(document: Document, *, check: bool = False) -> Experiment:
             seed=seed,
             tables=config.tables,
             check=check,
-            one_job=not config.workload.jobs,
+            exchange=_exchange(combination.config),
+            one_job=not (config.workload.jobs or _has_replicas(config)),
         )
         for position in range(workloads.count)
         for combination, number in entries
@@ -185,7 +187,10 @@ class _Workloads:
         workload = config.workload
         if not workload.jobs:
             name, path = self._files[position]
-            return (CellJob(self._input(name, path), workload.iterations),)
+            trace = self._input(name, path)
+            return tuple(
+                CellJob(trace, workload.iterations, gpu=replica) for replica in range(workload.replicas or 1)
+            )
         return tuple(
             CellJob(self._job_input(number, job.trace), job.iterations, job.gpu, arrival, job.priority)
             for number, job in enumerate(workload.jobs)
@@ -204,6 +209,15 @@ class _Workloads:
             self._read[path] = trace_hash(trace), trace.model, trace.batch_size
         sha256, model, batch_size = self._read[path]
         return TraceInput(name, str(path.resolve()), sha256, model, batch_size)
+
+
+def _has_replicas(config: RunConfig) -> bool:
+    """Whether results have a row for each of several replicas, in some cell at least."""
+    return config.workload.replicas is not None or "workload.replicas" in config.sweep
+
+
+def _exchange(config: RunConfig) -> ExchangeSpec | None:
+    return None if config.workload.replicas is None else config.workload.gradient_exchange
 
 
 def _text(value: object) -> str:

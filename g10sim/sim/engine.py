@@ -10,10 +10,12 @@ import simpy
 from simpy.events import Event
 
 from g10sim.config.behaviour import BehaviourSpec
+from g10sim.config.ssd import FlashSsdSpec
 from g10sim.config.system import SystemSpec
 from g10sim.errors import ConfigError, G10SimError, PolicyError
 from g10sim.hardware.batched import BatchedTransfers
 from g10sim.hardware.direct import DirectTransfers
+from g10sim.hardware.flash.pool import FlashPool
 from g10sim.hardware.fluid import FluidTransfers
 from g10sim.hardware.memory import GpuMemory, Pool
 from g10sim.hardware.shared import Frames, SharedGpuMemory
@@ -23,7 +25,9 @@ from g10sim.policies.plan import MigrationPlan
 from g10sim.records import Location
 from g10sim.sim.checks import Checker
 from g10sim.sim.contiguous import ContiguousRun, contiguous_memory, simulated_job
+from g10sim.sim.exchange import GradientExchange
 from g10sim.sim.executor import JobRun
+from g10sim.sim.flash import check_flash, tell_deaths
 from g10sim.sim.gpu import Gpu, make_gpu
 from g10sim.sim.machine import Machine
 from g10sim.sim.preparation import settled, with_chosen_kernels
@@ -54,6 +58,7 @@ def run(
                 f"workload.jobs[{number}].gpu: found {job.gpu}; allowed: 0 to {system.gpu.count - 1}"
             )
     _check_sharing(workload, policy, behaviour)
+    check_flash(workload, system, policy, behaviour)
     policy = settled(
         policy, workload, lambda design, short: _simulate(short, system, design, behaviour, (), check=check)
     )
@@ -129,7 +134,7 @@ class _Simulation:
         self._system, self._policy, self._behaviour = system, policy, behaviour
         page = system.gpu.page_size
         self._host = Pool("host memory", system.host.memory // page, page)
-        self._flash = Pool("the SSD", self._flash_pages(workload, behaviour), page)
+        self._flash = self._flash_pool(workload)
         recorder = Recorder(frozenset(record), page)
         transfers = self._transfers(behaviour, recorder.moved if recorder.wants_migrations else None)
         checker = Checker(streams_working_set=behaviour.running_tensors == "evictable") if check else None
@@ -139,6 +144,28 @@ class _Simulation:
             self._job_run(number, job, workload.executed(number), plan)
             for number, (job, plan) in enumerate(zip(workload.jobs, plans, strict=True))
         ]
+        tell_deaths(self._flash, self._jobs)
+        self._exchange = self._gradient_exchange(workload)
+
+    def _gradient_exchange(self, workload: Workload) -> GradientExchange | None:
+        """Return what data-parallel replicas exchange gradients by. Raises ConfigError for what cannot be."""
+        transfers, spec = self._machine.transfers, workload.exchange
+        if spec is None:
+            return None
+        if not isinstance(transfers, FluidTransfers):
+            raise ConfigError(
+                "workload.replicas: found with compat.transfers 'batched'; allowed: fluid transfers"
+            )
+        gpus = [job.gpu for job in workload.jobs]
+        if len(set(gpus)) < len(gpus) or len({id(job.trace) for job in workload.jobs}) > 1:
+            raise ConfigError(
+                "workload.replicas: found replicas that are not alike, or share a GPU; allowed: one "
+                "trace, each replica on a GPU of its own"
+            )
+        exchange = GradientExchange(workload.jobs[0].trace, gpus, spec, self._machine, transfers)
+        for job_run in self._jobs:
+            job_run.exchange = exchange
+        return exchange
 
     def compare_with(self, workload: Workload) -> None:
         """Take the ideal times from a workload whose kernels are as fast as they can be."""
@@ -164,11 +191,13 @@ class _Simulation:
             return BatchedTransfers(self._system, behaviour, observer)
         return FluidTransfers(self._system, self._host, self._flash, observer)
 
-    def _flash_pages(self, workload: Workload, behaviour: BehaviourSpec) -> int:
-        page = self._system.gpu.page_size
-        if self._policy.unlimited_memory or behaviour.flash_capacity == "unlimited":
-            return sum(sum(_pages(job.trace, page)) for job in workload.jobs)
-        return self._system.ssd.capacity // page
+    def _flash_pool(self, workload: Workload) -> Pool:
+        page, ssd, clock = self._system.gpu.page_size, self._system.ssd, self._system.gpu.clock
+        if self._policy.unlimited_memory or self._behaviour.flash_capacity == "unlimited":
+            return Pool("the SSD", sum(sum(_pages(job.trace, page)) for job in workload.jobs), page)
+        if isinstance(ssd, FlashSsdSpec):
+            return FlashPool(ssd, clock, page)
+        return Pool("the SSD", ssd.capacity // page, page)
 
     def _memory(self, job: Job) -> GpuMemory:
         page = self._system.gpu.page_size
@@ -207,6 +236,8 @@ class _Simulation:
     def run(self) -> RunRecords:
         env, machine = self._env, self._machine
         gpus = [self._gpu(number) for number in range(self._system.gpu.count)]
+        if self._exchange is not None:
+            env.process(self._exchange.run())
         done = env.all_of([env.process(self._job(job, gpus)) for job in self._jobs])
         while not done.triggered:
             if env.peek() == float("inf"):

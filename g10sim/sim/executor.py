@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Generator, Iterable
+from itertools import accumulate
 from typing import Any
 
 from simpy.events import Event
@@ -14,6 +16,7 @@ from g10sim.policies.plan import MigrationPlan, PlannedMove
 from g10sim.records import JobRecord, StallReason
 from g10sim.sim.accounts import WaitLog, reason_for_waiting
 from g10sim.sim.admission import admission_bytes
+from g10sim.sim.exchange import GradientExchange
 from g10sim.sim.delayed import DelayedMoves
 from g10sim.sim.gpu import Gpu
 from g10sim.sim.ledger import Execution, Ledger
@@ -61,6 +64,7 @@ class JobRun:
         trace, behaviour = job.trace, machine.behaviour
         check_working_sets(trace, memory)
         self.job, self._executed, self._number = job, executed, number
+        self.exchange: GradientExchange | None = None
         self._memory, self._policy, self._machine = memory, policy, machine
         self._transfers, self._behaviour = machine.transfers, behaviour
         self._recomputation = Recomputation(trace)
@@ -88,6 +92,7 @@ class JobRun:
         clock = machine.system.gpu.clock
         self._durations = [executed.duration_cycles(kernel, clock) for kernel in executed.kernels]
         self._measured = list(self._durations)
+        self._starts = [0, *accumulate(self._durations)]
         self.ideal_cycles = sum(self._durations)
         self._tensors = [kernel.tensors for kernel in trace.kernels]
         self._needed = [frozenset(tensors) for tensors in self._tensors]
@@ -127,7 +132,7 @@ class JobRun:
         """Run all iterations and leave the GPU empty."""
         machine, transfers = self._machine, self._transfers
         transfers.advance(machine.now)
-        transfers.attach(self._number, self.job.gpu, self._memory, self._victims)
+        transfers.attach(self._number, self.job.gpu, self._memory, self._victims, self._due)
         for iteration in range(self.job.iterations):
             yield from self._iterate(iteration)
         self._delayed.close()
@@ -143,12 +148,32 @@ class JobRun:
             if kernel.id == 0 and iteration > 0:
                 moves = self._moves[-1] + moves
             start, waits = self._machine.now, WaitLog()
+            yield from self._await_gradients(iteration, kernel, waits)
             yield from self._reserve(kernel, waits)
             self._begin(iteration, kernel, moves)
             if self._recomputation.dropped:
                 yield from self._recompute(iteration, kernel, waits)
             yield from self._execute(iteration, kernel, start, waits)
         self._ledger.close_iteration(iteration, self._machine.now, self.ideal_cycles)
+
+    def _due(self, tensor: int) -> int:
+        """Return the cycle at which a tensor is needed next if nothing has to wait until then."""
+        trace, kernel = self.job.trace, self._view.kernel
+        kernels, uses = len(trace.kernels), trace.uses[tensor]
+        if not uses:
+            return self._machine.now
+        place = bisect_right(uses, kernel)
+        use = uses[place] if place < len(uses) else uses[0] + kernels
+        left = self._starts[min(use, kernels)] - self._starts[kernel]
+        return self._machine.now + left + self._starts[max(0, use - kernels)]
+
+    def _await_gradients(self, iteration: int, kernel: Kernel, waits: WaitLog) -> Generator[Event, Any, None]:
+        """Wait until the gradients that a kernel reads have been exchanged with the other replicas."""
+        arrival = self.exchange.arrival(iteration, kernel.id) if self.exchange is not None else None
+        if arrival is not None:
+            since = self._machine.now
+            yield arrival
+            waits.add(StallReason.BARRIER, self._machine.now - since)
 
     def _replan(self, iteration: int) -> None:
         """Let the policy replace the plan between iterations."""
@@ -276,6 +301,8 @@ class JobRun:
         busy = self._transfers.busy_cycles(self._number)
         self._ledger.close_kernel(execution, machine.now, busy)
         self._give_up_working_set(kernel)
+        if self.exchange is not None:
+            self.exchange.kernel_ended(iteration, kernel.id)
 
     def _join(self, execution: Execution) -> Generator[Event, Any, None]:
         """Let a kernel that has computed end only after the transfers that the policy wants done."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from g10sim.config.exchange import ExchangeSpec
 from g10sim.config.sharing import SharingSpec
 from g10sim.config.variation import VariationSpec
 from g10sim.trace.model import Trace
@@ -29,18 +30,21 @@ class Workload:
     """Jobs that share one machine.
 
     ``sharing`` says how those on one GPU do; by default they run one after another, in order of arrival (then
-    of their position). With a ``variation`` kernels take other times than the traces say, by factors that ``seed`` decides:
-    all iterations the same ones, under every policy. Policies see neither.
+    of their position). With an ``exchange`` the jobs are data-parallel replicas of one training, each on a
+    GPU of its own, that exchange gradients. With a ``variation`` kernels take other times than the traces
+    say, by factors that ``seed`` decides: all iterations the same ones, under every policy. Policies see
+    neither.
     """
 
     jobs: tuple[Job, ...]
     variation: VariationSpec | None = None
     seed: int = 0
     sharing: SharingSpec = field(default_factory=SharingSpec)
+    exchange: ExchangeSpec | None = None
 
     def as_planned(self) -> Workload:
         """Return the workload without variation: what policies plan for."""
-        return Workload(self.jobs, sharing=self.sharing)
+        return Workload(self.jobs, sharing=self.sharing, exchange=self.exchange)
 
     def neighbours(self, job: int) -> int:
         """Jobs that may be on a job's GPU at the same time, itself included."""

@@ -3,6 +3,7 @@
 import pytest
 
 import g10sim
+from g10sim.config.document import load_document
 from g10sim.config.run import JobSpec
 from g10sim.errors import ConfigError
 from g10sim.experiment.arrivals import arrivals
@@ -65,3 +66,27 @@ def test_random_arrivals_give_equal_bytes_for_an_equal_seed(config, trace_file, 
         g10sim.run({**config, "policies": ["base_uvm", "g10"]}, output=tmp_path / name)
     first, second = ((tmp_path / name / "results.csv").read_bytes() for name in ("one", "two"))
     assert first == second
+
+
+def test_replicas_have_a_row_each(config, trace_file, tmp_path):
+    config["system"] = {**config["system"], "gpu": {"memory": "8 MiB", "count": 4}}
+    config["workload"] = {"trace": str(trace_file), "gradient_exchange": "ring"}
+    outcome = g10sim.run(
+        {**config, "policies": ["base_uvm"], "sweep": {"workload.replicas": [1, 4]}}, output=tmp_path / "out"
+    )
+    table = outcome.table
+    assert outcome.failures == []
+    assert list(zip(table["cell"], table["gpu"], strict=True)) == [(0, 0), (1, 0), (1, 1), (1, 2), (1, 3)]
+    alone, replicas = table[table["cell"] == 0], table[table["cell"] == 1]
+    assert alone["stall_barrier_cycles"].sum() == 0
+    assert (replicas["exec_cycles"] > alone["exec_cycles"].iloc[0]).all()
+    again = g10sim.run(load_document(tmp_path / "out" / "config.yaml").data, output=tmp_path / "again").table
+    assert again.equals(table)
+
+
+def test_more_replicas_than_gpus_are_refused(config):
+    config["workload"]["replicas"] = 2
+    with pytest.raises(
+        ConfigError, match=r"workload\.replicas: found 2; allowed: 1 to 1, one on a GPU"
+    ):
+        g10sim.run(config)

@@ -1,0 +1,54 @@
+"""Gradients of weights in the order in which the backward pass makes them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from g10sim.trace.model import Phase, TensorKind, Trace
+
+
+@dataclass(frozen=True, slots=True)
+class Bucket:
+    """Gradients that are exchanged together: complete when kernel ``ready`` has ended, used by ``users``."""
+
+    size_bytes: int
+    ready: int
+    users: frozenset[int]
+
+
+def gradient_buckets(trace: Trace, bucket_bytes: int) -> tuple[Bucket, ...]:
+    """Group gradients, in order of completion, into buckets of at least so many bytes.
+
+    A gradient of a weight is a tensor of kind gradient that the optimizer reads; it is complete when the last
+    kernel has written it before the optimizer first does. A bucket is smaller when it is the last, or when
+    the optimizer wants one of its gradients before the next one is complete.
+    """
+    writers: dict[int, int] = {}
+    ready: dict[int, int] = {}
+    users: dict[int, set[int]] = {}
+    for kernel in trace.kernels:
+        if kernel.phase is Phase.OPTIMIZER:
+            for tensor in kernel.inputs:
+                if trace.tensors[tensor].kind is TensorKind.GRADIENT and tensor in writers:
+                    ready.setdefault(tensor, writers[tensor])
+                    users.setdefault(tensor, set()).add(kernel.id)
+        else:
+            writers.update(dict.fromkeys(kernel.outputs, kernel.id))
+    gradients = [
+        Bucket(trace.tensors[tensor].size_bytes, kernel, frozenset(users[tensor]))
+        for tensor, kernel in ready.items()
+    ]
+    return tuple(_merged(sorted(gradients, key=lambda gradient: gradient.ready), bucket_bytes))
+
+
+def _merged(gradients: Sequence[Bucket], bucket_bytes: int) -> list[Bucket]:
+    buckets: list[Bucket] = []
+    for gradient in gradients:
+        last = buckets[-1] if buckets else None
+        if last is None or last.size_bytes >= bucket_bytes or gradient.ready >= min(last.users):
+            buckets.append(gradient)
+        else:
+            size_bytes = last.size_bytes + gradient.size_bytes
+            buckets[-1] = Bucket(size_bytes, gradient.ready, last.users | gradient.users)
+    return buckets

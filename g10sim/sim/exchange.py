@@ -1,0 +1,116 @@
+"""Data-parallel replicas that exchange gradients while they compute."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Generator, Sequence
+from functools import partial
+from typing import Any
+
+from simpy.events import Event
+
+from g10sim.analysis.gradients import gradient_buckets
+from g10sim.config.exchange import ExchangeSpec
+from g10sim.hardware.fluid import FluidTransfers, Message
+from g10sim.hardware.links import Link
+from g10sim.records import Location
+from g10sim.sim.machine import Machine
+from g10sim.trace.model import Trace
+
+_ENDLESS = "an exchange of gradients waits for ever: nothing moves any more"
+
+_Round = list[tuple[list[Link], int]]
+
+
+def _have_arrived(messages: Sequence[Message]) -> bool:
+    return all(message.is_done for message in messages)
+
+
+class GradientExchange:
+    """Sends a bucket of gradients once all replicas have it, one bucket after the other.
+
+    Around a ring of N GPUs each sends 2 (N - 1) / N of a bucket to the next (Patarasuk and Yuan, Bandwidth
+    optimal all-reduce algorithms, JPDC 2009). By way of the host each GPU sends the bucket up, and when all
+    have, the sum comes down to each; adding up takes the host no time beyond that of its memory. Gradients
+    are sent from buffers of their own, as frameworks do, which do not count as GPU memory.
+    """
+
+    def __init__(
+        self,
+        trace: Trace,
+        gpus: Sequence[int],
+        spec: ExchangeSpec,
+        machine: Machine,
+        transfers: FluidTransfers,
+    ) -> None:
+        self._gpus, self._spec, self._machine, self._transfers = tuple(gpus), spec, machine, transfers
+        talks = len(gpus) > 1 and spec.method != "none"
+        self._buckets = gradient_buckets(trace, spec.bucket) if talks else ()
+        self._readied: dict[int, list[int]] = {}
+        self._used: dict[int, list[int]] = {}
+        for number, bucket in enumerate(self._buckets):
+            self._readied.setdefault(bucket.ready, []).append(number)
+            for kernel in bucket.users:
+                self._used.setdefault(kernel, []).append(number)
+        self._missing: dict[tuple[int, int], int] = {}
+        self._done = [0] * len(self._buckets)
+        self._queue: deque[int] = deque()
+        self._idle: Event | None = None
+        self._waiting: list[tuple[Event, int, int]] = []
+
+    def kernel_ended(self, iteration: int, kernel: int) -> None:
+        """Note that a replica has run a kernel."""
+        for bucket in self._readied.get(kernel, ()):
+            key = iteration, bucket
+            left = self._missing.get(key, len(self._gpus)) - 1
+            self._missing[key] = left
+            if not left:
+                del self._missing[key]
+                self._queue.append(bucket)
+                if self._idle is not None and not self._idle.triggered:
+                    self._idle.succeed()
+
+    def arrival(self, iteration: int, kernel: int) -> Event | None:
+        """Return an event that happens when all gradients that a kernel reads are there; None if they are."""
+        if self._is_complete(iteration, kernel):
+            return None
+        event = self._machine.env.event()
+        self._waiting.append((event, iteration, kernel))
+        return event
+
+    def _is_complete(self, iteration: int, kernel: int) -> bool:
+        return all(self._done[bucket] > iteration for bucket in self._used.get(kernel, ()))
+
+    def run(self) -> Generator[Event, Any, None]:
+        """SimPy process: send bucket after bucket, for ever."""
+        machine, transfers = self._machine, self._transfers
+        while True:
+            if not self._queue:
+                self._idle = machine.env.event()
+                yield self._idle
+            bucket = self._queue.popleft()
+            for links_and_sizes in self._rounds(self._buckets[bucket].size_bytes):
+                transfers.advance(machine.now)
+                sent = [transfers.send(links, size) for links, size in links_and_sizes]
+                yield machine.clockwork.wait(partial(_have_arrived, sent), lambda: _ENDLESS)
+            self._done[bucket] += 1
+            self._wake()
+
+    def _wake(self) -> None:
+        waiting = self._waiting
+        self._waiting = []
+        for event, iteration, kernel in waiting:
+            if self._is_complete(iteration, kernel):
+                event.succeed()
+            else:
+                self._waiting.append((event, iteration, kernel))
+
+    def _rounds(self, size_bytes: int) -> list[_Round]:
+        topology, gpus = self._transfers.topology, self._gpus
+        if self._spec.method == "host":
+            up = [(topology.outward(gpu, Location.HOST), size_bytes) for gpu in gpus]
+            down = [(topology.inward(gpu, Location.HOST), size_bytes) for gpu in gpus]
+            return [up, down]
+        part = -(-2 * (len(gpus) - 1) * size_bytes // len(gpus))
+        ring = zip(gpus, (*gpus[1:], gpus[0]), strict=True)
+        return [[(topology.between(source, target), part) for source, target in ring]]
