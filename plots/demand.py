@@ -12,6 +12,7 @@ from matplotlib.patches import Patch
 from g10sim.plots.panels import panels
 from g10sim.plots.style import KINDS, Look
 from g10sim.plots.traces import TraceName, records, trace_names
+from g10sim.stats.one_cell import of_cell
 
 GIB = 2**30
 COLUMNS = 3
@@ -26,10 +27,9 @@ def demands(results: pd.DataFrame, working_sets: pd.DataFrame) -> Iterator[tuple
 
     Of several cells with one trace the first counts: the table depends on the trace alone.
     """
-    first = results.drop_duplicates("trace").set_index("trace")
+    cells = {cell["trace"]: cell for cell in records(results.drop_duplicates("trace"))}
     for trace in trace_names(results):
-        (cell,) = records(first.loc[[trace.trace]])
-        yield trace, working_sets[working_sets["cell"] == cell["cell"]]
+        yield trace, of_cell(working_sets, cells[trace.trace])
 
 
 def draw_by_kind(results: pd.DataFrame, working_sets: pd.DataFrame, column: str, ylabel: str) -> Figure:

@@ -11,9 +11,10 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from g10sim.plots.bars import OK
-from g10sim.plots.panels import panels
+from g10sim.plots.panels import logarithmic, panels
 from g10sim.plots.style import Look, looks, styled
 from g10sim.plots.traces import cells_by, trace_names, without_ideal
+from g10sim.stats.one_cell import of_cell, reported_kernels
 
 _COLUMNS = 3
 
@@ -38,30 +39,23 @@ def draw(results: pd.DataFrame, kernels: pd.DataFrame) -> Figure:
         sharey=True,
     )
     cells = cells_by(shown, "trace", "policy")
-    by_cell = dict(list(kernels.groupby("cell")))
     for axes, trace in zip(made.axes, traces, strict=True):
         for policy, look in policies.items():
             cell = cells.get((trace.trace, policy))
             if cell is not None and cell["status"] == OK:
-                _draw_kernels(axes, slowdowns(by_cell[cell["cell"]], cell["exec_cycles"]), look)
+                reported = reported_kernels(of_cell(kernels, cell), cell)
+                _draw_kernels(axes, slowdowns(reported), look)
         axes.set_title(trace.title)
         axes.set_xlim(0, 100)
         axes.set_xticks([0, 50, 100])
-        axes.set_yscale("log")
+        logarithmic(axes, y=True)
     return made.figure
 
 
-def slowdowns(kernels: pd.DataFrame, exec_cycles: float) -> pd.Series[float]:
-    """Time of each kernel of the reported iteration over its duration, ascending.
-
-    ``kernels`` are those of one cell. Reported is the last iteration that takes ``exec_cycles``.
-    Kernels that take less than a cycle are left out.
-    """
-    spans = kernels.groupby("iteration").agg(start=("start", "min"), end=("end", "max"))
-    distance = (spans["end"] - spans["start"] - exec_cycles).abs()
-    reported = distance[distance == distance.min()].index[-1]
-    chosen = kernels[(kernels["iteration"] == reported) & (kernels["compute_cycles"] > 0)]
-    values: pd.Series[float] = (chosen["end"] - chosen["start"]) / chosen["compute_cycles"]
+def slowdowns(kernels: pd.DataFrame) -> pd.Series[float]:
+    """Time of each kernel over its own duration, ascending; without kernels of less than a cycle."""
+    some = kernels[kernels["compute_cycles"] > 0]
+    values: pd.Series[float] = (some["end"] - some["start"]) / some["compute_cycles"]
     return values.sort_values()
 
 

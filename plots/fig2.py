@@ -10,7 +10,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from g10sim.plots.demand import COLUMNS, GIB, KERNELS, ROW_INCHES, demands, peaks
-from g10sim.plots.panels import panels
+from g10sim.plots.panels import logarithmic, panels
 from g10sim.plots.style import ALIVE, BLACK, IN_USE, styled
 
 _LEAST_GIB = 0.1
@@ -39,7 +39,7 @@ def draw(results: pd.DataFrame, working_sets: pd.DataFrame) -> Figure:
             axes.fill_between(shown.index, shown, step="mid", linewidth=0, **look.area())
         axes.axhline(gpu_bytes / GIB, **dashes)
         axes.set_xlim(0, rows["kernel"].max())
-        axes.set_yscale("log")
+        logarithmic(axes, y=True)
         axes.set_ylim(_LEAST_GIB, 1.5 * max(most, gpu_bytes / GIB))
         axes.locator_params(axis="x", nbins=3)
     return made.figure

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from g10sim.plots.panels import panels
+from g10sim.plots.panels import logarithmic, panels
 from g10sim.plots.periods import periods_of_traces
 from g10sim.plots.style import series, styled
 from g10sim.plots.traces import by_model, trace_names
@@ -33,7 +33,7 @@ def draw(results: pd.DataFrame, inactive_periods: pd.DataFrame) -> Figure:
             shares = 100 * np.arange(1, len(lengths) + 1) / len(lengths)
             axes.plot(lengths, shares, drawstyle="steps-post", **{**look.curve(), "marker": ""})
         axes.set_title(model)
-        axes.set_xscale("log")
+        logarithmic(axes, x=True)
         axes.set_ylim(0, 100)
         axes.legend(title="batch", loc="upper left", title_fontsize="small", fontsize="small")
     return made.figure

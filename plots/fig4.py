@@ -6,7 +6,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from g10sim.plots.panels import panels
+from g10sim.plots.panels import logarithmic, panels
 from g10sim.plots.periods import periods_of_traces
 from g10sim.plots.style import KINDS, styled
 from g10sim.plots.traces import trace_names
@@ -48,6 +48,5 @@ def draw(results: pd.DataFrame, inactive_periods: pd.DataFrame) -> Figure:
                 rasterized=True,  # thousands of points: as paths they make a PDF slow
             )
         axes.set_title(trace.line)
-        axes.set_xscale("log")
-        axes.set_yscale("log")
+        logarithmic(axes, x=True, y=True)
     return made.figure

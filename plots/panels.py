@@ -9,8 +9,9 @@ from typing import Literal, TypeAlias
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import NullFormatter
 
-from g10sim.plots.style import new_figure
+from g10sim.plots.style import PAGE_INCHES, new_figure
 
 _LEGEND_LINE_INCHES = 0.14
 _LABEL_INCHES = 0.18
@@ -25,6 +26,16 @@ class Panels:
 
     figure: Figure
     axes: list[Axes]
+
+
+def logarithmic(axes: Axes, *, x: bool = False, y: bool = False) -> None:
+    """Make axes logarithmic, with labels at powers of ten only."""
+    if x:
+        axes.set_xscale("log")
+        axes.xaxis.set_minor_formatter(NullFormatter())
+    if y:
+        axes.set_yscale("log")
+        axes.yaxis.set_minor_formatter(NullFormatter())
 
 
 def panels(
@@ -47,7 +58,7 @@ def panels(
     rows = -(-count // columns)
     lines = -(-len(legend) // legend_columns)
     height = rows * row_inches + lines * _LEGEND_LINE_INCHES + (_LABEL_INCHES if xlabel else 0)
-    figure = new_figure(height)
+    figure = new_figure(min(height, PAGE_INCHES))
     grid = figure.subplots(rows, columns, squeeze=False, sharex=sharex, sharey=sharey)
     every = [axes for row in grid for axes in row]
     for axes in every[count:]:

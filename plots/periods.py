@@ -5,6 +5,7 @@ from __future__ import annotations
 import pandas as pd
 
 from g10sim.plots.traces import records
+from g10sim.stats.one_cell import of_cell, seconds_per_cycle
 
 
 def periods_of_traces(results: pd.DataFrame, inactive_periods: pd.DataFrame) -> dict[str, pd.DataFrame]:
@@ -12,11 +13,9 @@ def periods_of_traces(results: pd.DataFrame, inactive_periods: pd.DataFrame) -> 
 
     Of several cells with one trace the first counts: the table depends on the trace alone.
     """
+    some = inactive_periods[inactive_periods["cycles"] > 0]
     found = {}
     for cell in records(results.drop_duplicates("trace")):
-        rows = inactive_periods[
-            (inactive_periods["cell"] == cell["cell"]) & (inactive_periods["cycles"] > 0)
-        ].copy()
-        rows["seconds"] = rows["cycles"] * (cell["exec_ms"] / 1000 / cell["exec_cycles"])
-        found[cell["trace"]] = rows
+        rows = of_cell(some, cell)
+        found[cell["trace"]] = rows.assign(seconds=rows["cycles"] * seconds_per_cycle(cell))
     return found

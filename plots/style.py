@@ -23,6 +23,9 @@ from g10sim.files import replacing
 COLUMN_INCHES = 3.3
 """Width of a column: 8.4 cm."""
 
+PAGE_INCHES = 9.2
+"""Height of a column: higher figures are pressed."""
+
 FORMATS = ("pdf", "png")
 DOTS_PER_INCH = 300
 
@@ -151,9 +154,15 @@ _SERIES = (
 _MODELS: Mapping[str, str] = {
     "bert-base-uncased": "BERT-base",
     "BERT_Base": "BERT-base",
+    "gpt2-xl": "GPT-2 XL",
+    "inception_v3": "Inception-v3",
     "Inceptionv3": "Inception-v3",
+    "resnet152": "ResNet-152",
     "ResNet152": "ResNet-152",
+    "senet154": "SENet-154",
+    "legacy_senet154": "SENet-154",
     "SENet154": "SENet-154",
+    "vit_base_patch16_224": "ViT-B/16",
     "VIT": "ViT",
 }
 
@@ -183,8 +192,8 @@ def series(labels: Iterable[str]) -> dict[str, Look]:
 
 
 def model_name(model: str) -> str:
-    """Return the name of a model as papers write it, where it is known."""
-    return _MODELS.get(model, model)
+    """Return the name of a model as papers write it, where it is known; else without its path."""
+    return _MODELS.get(model, model.rsplit("/", 1)[-1])
 
 
 def settings() -> AbstractContextManager[None]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,6 +20,20 @@ Cells: TypeAlias = dict[tuple[Any, ...], dict[str, Any]]
 """Rows of results by some of their columns."""
 
 
+_THIRD_OF_COLUMN, _HALF_COLUMN = 14, 26
+"""As many characters as have room in a part of a column."""
+
+
+def _narrow(text: str) -> str:
+    """Break a text into lines that have room in a third of a column."""
+    lines = [""]
+    for part in re.findall(r"[^\s_/-]+[\s_/-]*|[\s_/-]+", text):
+        if lines[-1] and len(lines[-1] + part.rstrip()) > _THIRD_OF_COLUMN:
+            lines.append("")
+        lines[-1] += part
+    return "\n".join(line.rstrip() for line in lines)
+
+
 @dataclass(frozen=True)
 class TraceName:
     """A trace as results name it (``trace``), and its model and batch size as figures write them."""
@@ -30,18 +45,19 @@ class TraceName:
 
     @property
     def label(self) -> str:
-        """Model and batch size, in two lines."""
-        return f"{self.model}\n{self.batch}"
+        """Model and batch size below each other, for a group of bars."""
+        return f"{_narrow(self.model)}\n{_narrow(self.batch)}"
 
     @property
     def title(self) -> str:
-        """Model and batch size as the title of a panel, in two lines."""
-        return f"{self.model}\nbatch {self.batch}"
+        """Model and batch size below each other, for a narrow panel."""
+        return f"{_narrow(self.model)}\n{_narrow(f'batch {self.batch}')}"
 
     @property
     def line(self) -> str:
-        """Model and batch size in one line."""
-        return f"{self.model}, batch {self.batch}"
+        """Model and batch size in one line, if they are short enough for half a column."""
+        text = f"{self.model}, batch {self.batch}"
+        return text if len(text) <= _HALF_COLUMN else self.title
 
     @property
     def batch(self) -> str:

@@ -1,0 +1,239 @@
+"""Figures of the paper, from made-up results: what they show, and that it can be read."""
+
+from itertools import combinations
+
+import made_up
+import matplotlib as mpl
+import pandas as pd
+import pytest
+from matplotlib.text import Text
+
+from g10sim import plots
+from g10sim.errors import ConfigError
+from g10sim.plots import style
+from g10sim.plots.demand import peaks
+from g10sim.plots.registry import ENTRIES, paper_figures
+from g10sim.policies.registry import available
+
+FIGURES = paper_figures()
+TRACES = {"one trace": made_up.FEW, "one model": made_up.SOME, "seven models": made_up.MANY}
+
+
+def made(figure, traces=made_up.SOME, **named):
+    rows = made_up.results(figure, traces, **named)
+    return getattr(plots, figure).draw(rows, *made_up.tables(ENTRIES[figure].tables, rows))
+
+
+def shown_texts(figure):
+    """Every text that can be seen, ticks outside of their axes left out."""
+    found = [text for text in figure.findobj(Text) if text.get_visible() and text.get_text().strip()]
+    for axes in figure.axes:
+        for axis in (axes.xaxis, axes.yaxis):
+            low, high = sorted(axis.get_view_interval())
+            ticks = [*axis.get_major_ticks(), *axis.get_minor_ticks()]
+            unseen = {
+                label
+                for tick in ticks
+                for label in (tick.label1, tick.label2)
+                if not tick.get_visible() or not axes.axison or not low <= tick.get_loc() <= high
+            }
+            found = [text for text in found if text not in unseen]
+    return found
+
+
+@pytest.mark.parametrize("traces", TRACES.values(), ids=TRACES)
+@pytest.mark.parametrize("name", FIGURES)
+def test_texts_are_large_enough_apart_and_inside(name, traces):
+    figure = made(name, traces)
+    with style.settings():
+        figure.draw_without_rendering()
+    assert figure.get_figwidth() == style.COLUMN_INCHES
+    assert figure.get_figheight() <= style.PAGE_INCHES
+    texts = shown_texts(figure)
+    boxes = [(text.get_text(), text.get_window_extent().padded(-0.5)) for text in texts]
+    assert min(text.get_fontsize() for text in texts) >= 5.5
+    for (text, box), (other, beside) in combinations(boxes, 2):
+        assert not box.overlaps(beside), f"{text!r} lies on {other!r}"
+    page = figure.bbox.padded(1)
+    outside = [text for text, box in boxes if not (page.contains(*box.min) and page.contains(*box.max))]
+    assert outside == []
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_axes_have_labels_with_units(name):
+    figure = made(name)
+    labels = [text.get_text() for text in (figure._supxlabel, figure._supylabel) if text is not None]
+    labels += [axes.get_ylabel() for axes in figure.axes]
+    written = " ".join(labels).replace("\n", " ")
+    units = ("(GiB)", "(s)", "(MiB)", "(ideal = 1)", "(%)", "(GB)", "(samples/s)", "(GB/s)", "(±%)")
+    assert any(unit in written for unit in (*units, "(own duration = 1)"))
+
+
+@pytest.mark.parametrize("name", [name for name in FIGURES if not ENTRIES[name].tables])
+def test_what_is_unsupported_is_marked(name):
+    if "flashneuron" not in set(made_up.results(name, made_up.SOME)["policy"]):
+        return
+    figure, whole = made(name), made(name, unsupported=())
+    legend = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert "unsupported" in legend
+    assert "unsupported" not in [text.get_text() for text in whole.legends[0].get_texts()]
+
+
+def test_results_of_one_policy_only():
+    for name in ("fig11", "fig12", "fig15"):
+        rows = made_up.results(name, made_up.SOME)
+        with pytest.raises(ConfigError, match="at least one other than 'ideal'"):
+            getattr(plots, name).draw(rows[rows["policy"] == "ideal"])
+
+
+def test_a_sweep_is_needed():
+    with pytest.raises(ConfigError, match=r"no column 'system.host.memory'; allowed: .* sweeps over it"):
+        plots.fig16.draw(made_up.results("fig11", made_up.SOME))
+
+
+def heights(axes, width=None):
+    return [bar.get_height() for bar in axes.patches if width is None or bar.get_width() == width]
+
+
+def test_bars_of_performance():
+    figure = made("fig11", made_up.SOME)
+    (axes,) = figure.axes
+    assert len(axes.patches) == 3 * 6 - 1
+    assert sorted({round(height, 6) for height in heights(axes)}) == [0.3, 0.4, 0.5, 0.6, 0.7, 0.8]
+    assert [label.get_text() for label in axes.get_xticklabels()] == [
+        "BERT-base\n192", "BERT-base\n256", "BERT-base\n512",
+    ]  # fmt: skip
+    names = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert names[:6] == ["Base UVM", "FlashNeuron", "DeepUM+", "G10-GDS", "G10-Host", "G10"]
+    assert names[6:] == ["Ideal", "unsupported"]
+
+
+def test_breakdown_is_in_shares():
+    axes = made("fig12", made_up.FEW, unsupported=()).axes[0]
+    base_uvm = [bar for bar in axes.patches if abs(bar.get_x() + bar.get_width() / 2) < 1e-9]
+    assert [bar.get_height() for bar in base_uvm] == pytest.approx([22.5, 7.5, 70])
+    assert base_uvm[-1].get_y() + base_uvm[-1].get_height() == pytest.approx(100)
+
+
+def test_traffic_is_in_gb():
+    axes = made("fig14", made_up.FEW, unsupported=()).axes[0]
+    assert heights(axes)[:4] == [1, 2, 3, 4]
+    assert axes.get_ylim()[1] > 60
+
+
+def test_slowdowns_are_those_of_the_reported_iteration():
+    rows = made_up.results("fig13", made_up.FEW, unsupported=())
+    rows["exec_cycles"] = 1500
+    figure = plots.fig13.draw(rows, *made_up.tables(["kernels"], rows))
+    for line in figure.axes[0].get_lines():
+        assert list(line.get_ydata()) == [1, 2, 4, 8]
+        assert [line.get_xdata()[0], line.get_xdata()[-1]] == [0, 100]
+
+
+def test_throughput_by_batch_size():
+    figure = made("fig15", made_up.SOME, unsupported=())
+    (axes,) = figure.axes
+    assert [label.get_text() for label in axes.get_xticklabels()] == ["192", "256", "512"]
+    assert max(heights(axes)) == pytest.approx(512 * 0.8)
+    ideal = [segment[0, 1] for lines in axes.collections for segment in lines.get_segments()]
+    assert ideal == pytest.approx([192, 256, 512])
+
+
+def test_sweeps_read_their_units():
+    for name, ticks in (
+        ("fig16", ["0", "16", "32", "64", "128", "256"]),
+        ("fig18", ["3.2", "6.4", "12.8", "19.2", "25.6", "32"]),
+        ("fig19", ["0", "5", "10", "15", "20", "25"]),
+    ):
+        axes = made(name, made_up.FEW, unsupported=()).axes[0]
+        assert [label.get_text() for label in axes.get_xticklabels()] == ticks, name
+
+
+def test_variation_shows_mean_and_interval():
+    axes = made("fig19", made_up.FEW).axes[0]
+    (line, _, (bars,)) = axes.containers[0]
+    assert list(line.get_ydata()) == pytest.approx([0.21] * 6)
+    low, high = bars.get_segments()[0][:, 1]
+    assert (high - low) / 2 == pytest.approx(4.302653 * 0.01 / 3**0.5)
+
+
+def test_memory_is_compared_with_that_of_the_gpu():
+    rows = made_up.results("fig2", made_up.FEW)
+    (table,) = made_up.tables(["working_sets"], rows)
+    axes = plots.fig2.draw(rows, table).axes[0]
+    (line,) = axes.get_lines()
+    assert line.get_ydata()[0] == pytest.approx(40)
+    assert axes.get_ylim()[1] > 40
+
+
+def test_kinds_of_tensors_are_stacked_up_to_all_live_bytes():
+    rows = made_up.results("fig20", made_up.FEW)
+    (table,) = made_up.tables(["working_sets"], rows)
+    most = table[table["cell"] == 0].groupby("kernel")["live_bytes"].sum().max() / 2**30
+    areas = plots.fig20.draw(rows, table).axes[0].collections
+    assert max(area.get_paths()[0].vertices[:, 1].max() for area in areas) == pytest.approx(most)
+
+
+def test_of_many_kernels_the_largest_of_neighbours_is_shown():
+    rows = pd.DataFrame({"kernel": range(1200), "kind": "weight", "live_bytes": 2**30})
+    rows.loc[rows["kernel"] == 777, "live_bytes"] = 5 * 2**30
+    table = peaks(rows, "live_bytes")
+    assert len(table) == 120
+    assert table["weight"].max() == 5
+    assert table["weight"].idxmax() == 777
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_files_are_the_same_every_time(name, tmp_path):
+    for place in ("one", "two"):
+        paths = plots.save(made(name, made_up.FEW), tmp_path / place, name)
+        assert [path.name for path in paths] == [f"{name}.pdf", f"{name}.png"]
+    for path in paths:
+        assert path.read_bytes() == (tmp_path / "one" / path.name).read_bytes()
+
+
+def test_labels_are_those_of_the_policies():
+    policies = available()
+    for name, look in style.POLICIES.items():
+        assert look.label == policies[name].label
+
+
+def luminance(colour):
+    red, green, blue = mpl.colors.to_rgb(colour)
+    return 0.299 * red + 0.587 * green + 0.114 * blue
+
+
+@pytest.mark.parametrize("group", [style.POLICIES, style.KINDS], ids=["policies", "kinds"])
+def test_series_differ_without_colour(group):
+    for one, other in combinations(group.values(), 2):
+        assert one.marker != other.marker
+        if one.hatch == other.hatch:
+            assert abs(luminance(one.colour) - luminance(other.colour)) > 0.08, (one, other)
+
+
+def test_unknown_policies_and_variants_get_looks_of_their_own():
+    names = ["g10", "mine:Policy", "vdnn(mode=all)", "vdnn(mode=conv)", "g10(prefetch=late)"]
+    found = style.looks(names)
+    assert [look.label for look in found.values()] == ["G10", *names[1:4], "G10(prefetch=late)"]
+    assert len({look.colour for look in found.values()}) == len(names)
+
+
+def test_traces_with_equal_model_and_batch_size_are_told_apart():
+    rows = made_up.results("fig11", made_up.FEW)
+    other = rows.assign(trace="elsewhere/long.g10t")
+    labels = [
+        label.get_text() for label in plots.fig11.draw(pd.concat([rows, other])).axes[0].get_xticklabels()
+    ]
+    assert len(set(labels)) == 2
+
+
+def test_results_that_are_not_there(tmp_path):
+    with pytest.raises(ConfigError, match=r"results\.csv: cannot be read"):
+        plots.draw("fig11", tmp_path)
+    made_up.results("fig13", made_up.FEW).to_csv(tmp_path / "results.csv", index=False)
+    with pytest.raises(ConfigError, match=r"kernels.parquet: found no such file; .*record: \[kernels\]"):
+        plots.draw("fig13", tmp_path)
+    with pytest.raises(ConfigError, match="found a cell; allowed: none"):
+        plots.draw("fig11", tmp_path, cell=1)
+    with pytest.raises(ConfigError, match=r"no figure 'fig1' \(did you mean 'fig\d+'\?\)"):
+        plots.draw("fig1", tmp_path)
