@@ -137,6 +137,8 @@ class ContiguousRecord:
 class IterationRecord:
     """One iteration of one job: times in cycles, traffic in bytes, page faults in pages.
 
+    ``peak_gpu_bytes`` is what this job used of its GPU, ``peak_gpu_bytes_of_all`` what all jobs on it used.
+
     ``contiguous`` is there for designs that copy whole tensors.
     """
 
@@ -158,3 +160,4 @@ class IterationRecord:
     peak_gpu_bytes: int
     peak_host_bytes: int
     contiguous: ContiguousRecord | None = None
+    peak_gpu_bytes_of_all: int = 0

@@ -60,7 +60,7 @@ def simulate(
         moves_ahead=policy.moves_ahead,
         copies_tensors=policy.placement == "contiguous",
     )
-    described = describe_jobs(workload, system, records.jobs, records.iterations)
+    described = describe_jobs(workload, system, records.jobs, records.iterations, behaviour)
     return records, [row | described[number] for number, row in enumerate(rows)]
 
 

@@ -149,6 +149,11 @@ class GpuMemory:
         return self.filled
 
     @property
+    def peak_used_by_all(self) -> int:
+        """Most pages of the GPU in use since peaks were restarted, by whichever job."""
+        return self.peak_used
+
+    @property
     def held(self) -> Container[int]:
         """Tensors on their way out that kernels may still read; there are none where pages move."""
         return ()

@@ -16,6 +16,26 @@ class Frames:
         self.capacity_pages = capacity_pages
         self.free = capacity_pages
         self.clock = counter()
+        self._peaks: dict[int, int] = {}
+
+    @property
+    def used(self) -> int:
+        """Pages in use."""
+        return self.capacity_pages - self.free
+
+    def watch(self, observer: int) -> None:
+        """Begin to remember the most pages in use, for one of several observers."""
+        self._peaks[observer] = self.used
+
+    def note_peak(self) -> None:
+        """Remember the largest number of pages in use."""
+        for observer, peak in self._peaks.items():
+            if self.used > peak:
+                self._peaks[observer] = self.used
+
+    def peak(self, observer: int) -> int:
+        """Return the most pages in use since an observer began to watch."""
+        return self._peaks[observer]
 
 
 class SharedGpuMemory(GpuMemory):
@@ -51,6 +71,17 @@ class SharedGpuMemory(GpuMemory):
     def note_peak(self) -> None:
         """Remember the largest number of GPU pages that this job used."""
         self.peak_used = max(self.peak_used, self._own)
+        self._frames.note_peak()
+
+    def restart_peaks(self) -> None:
+        """Begin to look for the largest number of pages in use anew."""
+        super().restart_peaks()
+        self._frames.watch(id(self))
+
+    @property
+    def peak_used_by_all(self) -> int:
+        """Most pages of the GPU in use since peaks were restarted, by whichever job."""
+        return self._frames.peak(id(self))
 
     def take_over(self, other: GpuMemory, count: int) -> None:
         """Note that this job's pages fill the room of pages that have left another job's memory."""

@@ -132,6 +132,7 @@ class Ledger:
             peak_gpu_bytes=memory.peak_used * page,
             peak_host_bytes=memory.host_pool.peak(self._job) * page,
             contiguous=memory.contiguous_figures(),
+            peak_gpu_bytes_of_all=memory.peak_used_by_all * page,
         )
         self._recorder.iteration(record)
         if self._checker is not None:

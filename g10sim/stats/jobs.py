@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from g10sim.config.behaviour import BehaviourSpec
 from g10sim.config.system import SystemSpec
 from g10sim.records import IterationRecord, JobRecord
+from g10sim.stats.summary import reported_iteration
 from g10sim.trace.workload import Workload
 
 JOB_METRIC_COLUMNS: tuple[str, ...] = (
@@ -14,6 +16,7 @@ JOB_METRIC_COLUMNS: tuple[str, ...] = (
     "start_cycles",
     "end_cycles",
     "slowdown",
+    "peak_gpu_bytes_of_all",
     "makespan_cycles",
     "gpu_utilization",
     "total_samples_per_s",
@@ -27,12 +30,14 @@ def describe_jobs(
     system: SystemSpec,
     jobs: Sequence[JobRecord],
     iterations: Sequence[IterationRecord],
+    behaviour: BehaviourSpec,
 ) -> list[JobRow]:
     """Return the columns JOB_METRIC_COLUMNS for each job, in job order.
 
     The last three are those of all jobs together: cycles from the first arrival to the last end, the share of
     these that the GPUs of all jobs compute, and the samples that they train on in a second. The slowdown of a
-    job is its time from arrival to end over the time that its kernels take by themselves.
+    job is its time from arrival to end over the time that its kernels take by themselves. The memory that all
+    jobs on its GPU used together is the most in the iteration that results report of it.
     """
     used_gpus = len({job.gpu for job in workload.jobs})
     ran = [record for record in jobs if not record.refused]
@@ -47,19 +52,22 @@ def describe_jobs(
         "gpu_utilization": computed / (makespan * used_gpus) if makespan else 0.0,
         "total_samples_per_s": samples * system.gpu.clock / makespan if makespan else 0.0,
     }
-    ideal: dict[int, int] = {}
+    by_job: dict[int, list[IterationRecord]] = {record.job: [] for record in jobs}
     for iteration in iterations:
-        ideal[iteration.job] = ideal.get(iteration.job, 0) + iteration.ideal_cycles
-    return [_row(record, ideal.get(record.job, 0)) | together for record in jobs]
+        by_job[iteration.job].append(iteration)
+    return [_row(record, by_job[record.job], behaviour) | together for record in jobs]
 
 
-def _row(record: JobRecord, ideal_cycles: int) -> JobRow:
+def _row(record: JobRecord, iterations: Sequence[IterationRecord], behaviour: BehaviourSpec) -> JobRow:
     row: JobRow = {
         "refused": int(record.refused),
         "arrival_cycles": record.arrival,
         "start_cycles": record.start,
         "end_cycles": record.end,
     }
+    ideal_cycles = sum(iteration.ideal_cycles for iteration in iterations)
     if ideal_cycles:
         row["slowdown"] = (record.end - record.arrival) / ideal_cycles
+    if iterations:
+        row["peak_gpu_bytes_of_all"] = reported_iteration(iterations, behaviour).peak_gpu_bytes_of_all
     return row

@@ -105,6 +105,18 @@ def test_jobs_share_memory_and_the_older_pages_leave():
     }
 
 
+def test_the_most_memory_that_all_jobs_use_is_counted_at_one_time():
+    # Each job needs 4 pages for a while, then 1: together never more than 5, though their peaks add up to 8.
+    early = trace_of({"a": 4, "b": 1}, [(10_000, "", "a"), (40_000, "", "b")])
+    late = trace_of({"b": 1, "a": 4}, [(40_000, "", "b"), (10_000, "", "a")])
+    jobs = [Job(early, iterations=1), Job(late, iterations=1)]
+    records = share(jobs, machine(20, 100), BaseUvm(), compute="concurrent", slowdown=0.0)
+    assert [i.peak_gpu_bytes for i in records.iterations] == [4000, 4000]
+    assert [i.peak_gpu_bytes_of_all for i in records.iterations] == [5000, 5000]
+    alone = share(jobs[:1], machine(20, 100), BaseUvm(), compute="exclusive").iterations[0]
+    assert alone.peak_gpu_bytes_of_all == alone.peak_gpu_bytes == 4000
+
+
 def test_working_sets_that_do_not_fit_together_wait_for_each_other():
     jobs = [Job(pages(6), iterations=1), Job(pages(6), iterations=1)]
     records = share(jobs, machine(10, 100), BaseUvm(), admission_memory="working_set", admission="wait")
