@@ -6,16 +6,17 @@ from g10sim.config.presets import load_behaviour, load_system, system_names
 from g10sim.config.system import SystemSpec
 from g10sim.errors import ConfigError
 
-NOT_NUMBERS = {"pcie.service", "name", "description", "ssd.model", "pcie.shared.0.name", "sources"}
+NOT_NUMBERS = {"name", "description", "sources", "pcie.service", "pcie.shared.0.name"}
+NOT_NUMBERS |= {"ssd.model", "ssd.path", "ssd.bounce", "ssd.behind"}
 
 
 def leaves(data, prefix=""):
     items = data.items() if isinstance(data, dict) else enumerate(data)
     for key, value in items:
         name = f"{prefix}{key}"
-        if name == "sources" or value is None:
+        if name == "sources" or value is None or name.endswith(".name"):
             continue
-        if isinstance(value, (dict, list)) and name != "pcie.shared.0.gpus":
+        if isinstance(value, (dict, list)) and not name.endswith(".gpus"):
             yield from leaves(value, f"{name}.")
         else:
             yield name
