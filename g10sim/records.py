@@ -134,12 +134,27 @@ class ContiguousRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class FlashRecord:
+    """What the SSD did during an iteration, in bytes and for all jobs, where its flash is modelled.
+
+    ``written_bytes`` came from hosts, ``copied_bytes`` were moved by garbage collection, ``folded_bytes`` from
+    the part with one bit per cell to the rest; ``erased_bytes`` are whole superblocks.
+    """
+
+    read_bytes: int
+    written_bytes: int
+    copied_bytes: int
+    folded_bytes: int
+    erased_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class IterationRecord:
     """One iteration of one job: times in cycles, traffic in bytes, page faults in pages.
 
     ``peak_gpu_bytes`` is what this job used of its GPU, ``peak_gpu_bytes_of_all`` what all jobs on it used.
 
-    ``contiguous`` is there for designs that copy whole tensors.
+    ``contiguous`` is there for designs that copy whole tensors, ``flash`` where the SSD's flash is modelled.
     """
 
     job: int
@@ -161,3 +176,4 @@ class IterationRecord:
     peak_host_bytes: int
     contiguous: ContiguousRecord | None = None
     peak_gpu_bytes_of_all: int = 0
+    flash: FlashRecord | None = None

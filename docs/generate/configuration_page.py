@@ -9,7 +9,7 @@ from typing import Any
 from tables import table
 
 from g10sim.config.behaviour import PRESETS, BehaviourSpec
-from g10sim.config.presets import system_names
+from g10sim.config.presets import ssd_names, system_names
 from g10sim.config.run import RunConfig
 
 _INTRODUCTION = """# Run configuration
@@ -90,7 +90,12 @@ _SECTIONS = {
         "system.host.compression",
         "For designs that compress what they offload; without it they cannot.",
     ),
-    "SsdSpec": ("system.ssd", ""),
+    "SsdSpec": ("system.ssd, model link", ""),
+    "FlashSsdSpec": ("system.ssd, model flash", ""),
+    "CollectionSpec": ("system.ssd.collection", ""),
+    "SlcSpec": ("system.ssd.slc", ""),
+    "RatingSpec": ("system.ssd.rating", ""),
+    "BounceSpec": ("system.ssd.bounce", ""),
     "PcieSpec": ("system.pcie", ""),
     "SharedLinkSpec": (
         "system.pcie.shared[]",
@@ -137,6 +142,12 @@ def _note(name: str) -> str:
             f"The name of a preset ({presets}), a YAML file of the same form, `{{preset: NAME, ...changes}}`,"
             " or everything spelled out. `g10sim system NAME` prints a preset and the source of every number."
         )
+    if name == "FlashSsdSpec":
+        presets = ", ".join(f"`{preset}`" for preset in ssd_names())
+        return (
+            f"`{{preset: NAME, ...changes}}` takes all keys from a preset ({presets}), in which every number has a"
+            " source. [The flash model](flash.md) explains what the keys do."
+        )
     if name == "BehaviourSpec":
         presets = ", ".join(f"`{preset}`" for preset in sorted(PRESETS))
         return (
@@ -171,8 +182,9 @@ def _behaviour(model: dict[str, Any]) -> str:
 def _kind(field: dict[str, Any]) -> str:
     if "enum" in field or "const" in field:
         return ", ".join(f"`{choice}`" for choice in field.get("enum", [field.get("const")]))
-    if "anyOf" in field:
-        return " or ".join(_kind(option) for option in field["anyOf"] if option.get("type") != "null")
+    options = [option for option in _options(field) if option.get("type") != "null"]
+    if options:
+        return " or ".join(map(_kind, options))
     if "$ref" in field:
         return f"see `{_SECTIONS[field['$ref'].rpartition('/')[2]][0]}`"
     kind = field.get("type")
@@ -193,8 +205,15 @@ def _kind(field: dict[str, Any]) -> str:
     return {"boolean": "`true`, `false`"}.get(str(kind), "value")
 
 
+def _options(field: dict[str, Any]) -> list[dict[str, Any]]:
+    options: list[dict[str, Any]] = field.get("anyOf") or field.get("oneOf") or []
+    return options
+
+
 def _range(field: dict[str, Any]) -> str:
     least, most, below = field.get("minimum"), field.get("maximum"), field.get("exclusiveMaximum")
+    if "exclusiveMinimum" in field:
+        return f" above {field['exclusiveMinimum']}" + ("" if below is None else f", below {below}")
     if least is None:
         return ""
     if below is not None:
@@ -210,6 +229,8 @@ def _default(field: dict[str, Any]) -> str:
 
 
 def _described(field: dict[str, Any], models: dict[str, Any]) -> str:
+    if _options(field):
+        return _described(_options(field)[0], models)
     if "$ref" not in field:
         return ""
     text: str = models[field["$ref"].rpartition("/")[2]].get("description", "")

@@ -30,6 +30,11 @@ def system_names() -> tuple[str, ...]:
     return tuple(sorted(path.stem for path in data_path("configs", "systems").glob("*.yaml")))
 
 
+def ssd_names() -> tuple[str, ...]:
+    """Names of the SSD presets, sorted."""
+    return tuple(sorted(path.stem for path in data_path("configs", "ssds").glob("*.yaml")))
+
+
 def load_system(spec: str | Mapping[str, Any] | SystemSpec, beside: Path | None = None) -> SystemSpec:
     """Make a system from a preset's name, a YAML file, a mapping, or ``{preset: NAME, ...changes}``.
 
@@ -67,9 +72,17 @@ def system_data(
 ) -> dict[str, Any]:
     """Resolve the preset of a system's description; the result is not checked yet. Raises ConfigError."""
     preset, changes = _split(spec, document, path)
+    device, origins = _device(changes, document, path)
     if preset is None:
-        return {"name": "custom", **changes}
-    merged = merge(_preset_system(preset, document, path, beside), changes)
+        own = changes.get(_SOURCES, {})
+        sources = {_SOURCES: {**origins, **(own if isinstance(own, Mapping) else {})}} if device else {}
+        return {"name": "custom", **changes, **device, **sources}
+    base = _preset_system(preset, document, path, beside)
+    if device:
+        kept = {key: text for key, text in base.get(_SOURCES, {}).items() if not key.startswith("ssd.")}
+        base = {**base, **device, _SOURCES: {**kept, **origins}}
+        changes = {**changes, "ssd": _split(changes["ssd"], document, (*path, "ssd"))[1]}
+    merged = merge(base, changes)
     changed = _leaves(changes)
     sources = {key: text for key, text in merged.get(_SOURCES, {}).items() if not _touched(key, changed)}
     own = changes.get(_SOURCES, {})
@@ -126,6 +139,27 @@ def _preset_system(name: str, document: Document, path: KeyPath, beside: Path | 
         f"found unknown system '{name}'{nearest(name, names)}; "
         f"allowed: {choices_text(names)}, or a YAML file",
     )
+
+
+def _device(
+    changes: Mapping[str, Any], document: Document, path: KeyPath
+) -> tuple[dict[str, Any], dict[str, str]]:
+    """Resolve ``ssd: {preset: NAME, ...changes}``: the key ``ssd`` with all of it (or nothing), and sources."""
+    asked = changes.get("ssd")
+    if not isinstance(asked, str | Mapping) or (isinstance(asked, Mapping) and PRESET_KEY not in asked):
+        return {}, {}
+    name, own = _split(asked, document, (*path, "ssd"))
+    names = ssd_names()
+    if name not in names:
+        raise document.error(
+            (*path, "ssd"),
+            f"found unknown SSD '{name}'{nearest(str(name), names)}; allowed: {choices_text(names)}",
+        )
+    data = dict(load_document(data_path("configs", "ssds", f"{name}.yaml")).data)
+    data.pop("name")
+    data.pop("description")
+    origins = {f"ssd.{key}": text for key, text in data.pop(_SOURCES).items()}
+    return {"ssd": merge(data, own)}, origins
 
 
 def _leaves(data: Mapping[str, Any], prefix: str = "") -> list[str]:

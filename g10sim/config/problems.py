@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 import typing
-from collections.abc import Iterable
+from collections.abc import Iterator
 from typing import Any
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, Tag, ValidationError
 from pydantic_core import ErrorDetails
 
 from g10sim.config.document import KeyPath
@@ -27,34 +27,39 @@ def describe(error: ValidationError, model: type[BaseModel]) -> tuple[KeyPath, s
         return _MOST_TELLING.index(kind) if kind in _MOST_TELLING else len(_MOST_TELLING)
 
     details = min(error.errors(include_url=False), key=rank)
-    path = tuple(details["loc"])
+    path, above, here = _follow(tuple(details["loc"]), model)
     if details["type"] == "value_error":
         return _own(path, str(details["ctx"]["error"]))
-    return path, _message(details, path, model)
+    if details["type"] == "union_tag_invalid":
+        choices = re.findall(r"'([^']*)'", details["ctx"]["expected_tags"])
+        found = details["ctx"]["tag"]
+        allowed = f"{nearest(str(found), choices)}; allowed: {choices_text(choices)}"
+        return (*path, "model"), f"found {found!r}{allowed}"
+    return path, _message(details, str(path[-1]) if path else "", _fields(above), _fields(here))
 
 
 def _own(path: KeyPath, text: str) -> tuple[KeyPath, str]:
-    """Split a message that starts with the dotted path of a deeper key."""
-    match = re.match(r"([a-z_]+(?:\.[a-z_0-9]+)+): (.*)", text, re.DOTALL)
+    """Split a message that starts with the path of a key inside."""
+    match = re.match(r"([a-z_]+(?:\.[a-z_0-9]+)*): (found .*)", text, re.DOTALL)
     if match is None:
         return path, text
     deeper = tuple(int(part) if part.isdigit() else part for part in match.group(1).split("."))
     return (*path, *deeper), match.group(2)
 
 
-def _message(details: ErrorDetails, path: KeyPath, model: type[BaseModel]) -> str:
+def _message(details: ErrorDetails, key: str, beside: dict[str, str], inside: dict[str, str]) -> str:
+    """Say what is wrong with a key; ``beside`` are all keys of its mapping, ``inside`` those of its value."""
     kind, found = details["type"], details["input"]
     if kind == "extra_forbidden":
-        keys = list(_fields(model, path[:-1]))
-        return f"found an unknown key{nearest(str(path[-1]), keys)}; allowed: {choices_text(keys)}"
+        keys = list(beside)
+        return f"found an unknown key{nearest(key, keys)}; allowed: {choices_text(keys)}"
     if kind == "missing":
-        field = _fields(model, path[:-1]).get(str(path[-1]))
-        return f"found nothing (the key is missing); allowed: {field or 'a value'}"
+        return f"found nothing (the key is missing); allowed: {beside.get(key) or 'a value'}"
     if kind == "literal_error":
         choices = re.findall(r"'([^']*)'", details["ctx"]["expected"])
         return f"found {found!r}{nearest(str(found), choices)}; allowed: {choices_text(choices)}"
     if kind in ("model_type", "model_attributes_type", "dict_type"):
-        keys = list(_fields(model, path))
+        keys = list(inside)
         return f"found {found!r}; allowed: a mapping" + (f" with the keys {', '.join(keys)}" if keys else "")
     if kind in ("tuple_type", "list_type"):
         return f"found {found!r}; allowed: a list"
@@ -64,25 +69,40 @@ def _message(details: ErrorDetails, path: KeyPath, model: type[BaseModel]) -> st
     return f"found {found!r}; allowed: {text[:1].lower()}{text[1:]}"
 
 
-def _fields(model: type[BaseModel], path: Iterable[str | int]) -> dict[str, str]:
-    """Keys of the model at a path below ``model``, with their descriptions; empty where there is none."""
-    here: type[BaseModel] | None = model
-    for part in path:
-        if here is None:
-            return {}
+_Model = type[BaseModel] | None
+
+
+def _follow(place: KeyPath, model: type[BaseModel]) -> tuple[KeyPath, _Model, _Model]:
+    """Return the path of a place in the data, the model of the mapping that holds it, and that of its value.
+
+    Where a value is of one of several models, the place has the name of the model, which the path has not.
+    """
+    path: list[str | int] = []
+    above: _Model = None
+    models: dict[str, type[BaseModel]] = {"": model}
+    for part in place:
+        if len(models) > 1 and part in models:
+            models = {"": models[str(part)]}
+            continue
+        path.append(part)
         if isinstance(part, str):
-            field = here.model_fields.get(part)
-            here = None if field is None else _model_in(field.annotation)
-    return (
-        {} if here is None else {name: field.description or "" for name, field in here.model_fields.items()}
-    )
+            above = next(iter(models.values()), None)
+            field = None if above is None else above.model_fields.get(part)
+            models = {} if field is None else dict(_models_in(field.annotation, ""))
+    return tuple(path), above, next(iter(models.values()), None)
 
 
-def _model_in(annotation: Any) -> type[BaseModel] | None:
+def _fields(model: _Model) -> dict[str, str]:
+    """Keys of a model with their descriptions."""
+    fields = {} if model is None else model.model_fields
+    return {name: field.description or "" for name, field in fields.items()}
+
+
+def _models_in(annotation: Any, tag: str) -> Iterator[tuple[str, type[BaseModel]]]:
+    """Models that a value of a type may be of, by tag where there are several."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return annotation
+        yield tag, annotation
+        return
+    tags = [data.tag for data in getattr(annotation, "__metadata__", ()) if isinstance(data, Tag)]
     for argument in typing.get_args(annotation):
-        found = _model_in(argument)
-        if found is not None:
-            return found
-    return None
+        yield from _models_in(argument, tags[0] if tags else tag)

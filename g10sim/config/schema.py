@@ -6,7 +6,7 @@ import copy
 from typing import Any
 
 from g10sim.config.behaviour import PRESETS, BehaviourSpec
-from g10sim.config.presets import PRESET_KEY, system_names
+from g10sim.config.presets import PRESET_KEY, ssd_names, system_names
 from g10sim.config.run import RunConfig
 from g10sim.config.system import SystemSpec
 
@@ -31,6 +31,7 @@ def run_schema() -> dict[str, Any]:
             "anyOf": [{"type": "string", "examples": names}, whole, {"$ref": f"{_REFERENCE}{changes}"}],
         }
     definitions["SystemSpec"]["required"].remove("name")
+    _add_ssd_presets(definitions)
     named = {"type": "string", "description": "policy key, or module:Class"}
     keys["policies"]["items"] = {"anyOf": [named, keys["policies"]["items"]]}
     trace = definitions["WorkloadSpec"]["properties"]["trace"]
@@ -56,11 +57,23 @@ def _changes(name: str, definitions: dict[str, Any], presets: list[str]) -> str:
     return f"{name}Changes"
 
 
+def _add_ssd_presets(definitions: dict[str, Any]) -> None:
+    """Let every SSD be a preset with changes, too."""
+    preset = {PRESET_KEY: {"type": "string", "examples": list(ssd_names())}}
+    changes = definitions["FlashSsdSpecChanges"]
+    changes["properties"] = {**preset, **changes["properties"]}
+    ssd = definitions["SystemSpec"]["properties"]["ssd"]
+    ssd["anyOf"] = [*ssd.pop("oneOf"), {"$ref": f"{_REFERENCE}FlashSsdSpecChanges"}]
+
+
 def _redirect(changes: dict[str, Any]) -> list[str]:
     """Let direct references to other models point to their changeable form; return those models."""
     found: list[str] = []
     for value in changes.get("properties", {}).values():
-        if "$ref" in value:
-            found.append(value["$ref"].removeprefix(_REFERENCE))
-            value["$ref"] += "Changes"
+        if "oneOf" in value:  # some changes are possible in several models
+            value["anyOf"] = value.pop("oneOf")
+        for reference in (value, *value.get("anyOf", ())):
+            if "$ref" in reference:
+                found.append(reference["$ref"].removeprefix(_REFERENCE))
+                reference["$ref"] += "Changes"
     return found

@@ -15,6 +15,8 @@ from g10sim.config.quantities import (
     PositiveRate,
     Spec,
 )
+from g10sim.config.ssd import AnySsdSpec
+from g10sim.registry import choices_text, nearest
 from g10sim.units import parse_bytes
 
 
@@ -35,16 +37,6 @@ class GpuSpec(Spec):
         description="page of the unified memory",
     )
     allocation_rate: PositiveRate = Field(description="speed of mapping new pages")
-
-
-class SsdSpec(Spec):
-    """Flash at link fidelity: a read and a write rate and a latency for each demanded group of pages."""
-
-    model: Literal["link"] = Field(default="link", description="fidelity of the flash model")
-    capacity: Bytes = Field(description="flash space for tensors")
-    read_bandwidth: PositiveRate = Field(description="from the SSD")
-    write_bandwidth: PositiveRate = Field(description="to the SSD")
-    latency: Duration = Field(description="of one access")
 
 
 class SharedLinkSpec(Spec):
@@ -94,7 +86,7 @@ class SystemSpec(Spec):
     description: str = ""
     gpu: GpuSpec
     host: HostSpec
-    ssd: SsdSpec
+    ssd: AnySsdSpec
     pcie: PcieSpec
     nvlink: NvlinkSpec | None = Field(default=None, description="links between GPUs; none: over PCIe")
     page_fault: PageFaultSpec
@@ -120,6 +112,16 @@ class SystemSpec(Spec):
             if any(other.name == link.name for other in seen):
                 raise ValueError(f"pcie.shared: two links are called '{link.name}'; allowed: unique names")
             seen.append(link)
+        return self
+
+    @model_validator(mode="after")
+    def _ssd_hangs_below_a_switch(self) -> SystemSpec:
+        names = [link.name for link in self.pcie.shared]
+        if self.ssd.behind is not None and self.ssd.behind not in names:
+            raise ValueError(
+                f"ssd.behind: found '{self.ssd.behind}'{nearest(self.ssd.behind, names)}; allowed: "
+                f"{choices_text(names) or 'none, as there are no shared links'}"
+            )
         return self
 
     @model_validator(mode="after")

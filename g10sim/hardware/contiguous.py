@@ -206,7 +206,7 @@ class ContiguousMemory(GpuMemory):
             self.traffic.host_out += count
         else:
             self.traffic.flash_out += count
-        pool.take(count)
+        pool.store(self, tensor, count)
         counts[tensor] += count
 
     def arrive(self, tensor: int, count: int, source: Location) -> None:
@@ -299,7 +299,7 @@ class ContiguousMemory(GpuMemory):
         super().cancel_eviction(tensor)
         copied = self.host[tensor] + self.flash[tensor]
         self.host_pool.free += self.host[tensor]
-        self.flash_pool.free += self.flash[tensor]
+        self.flash_pool.drop(self, tensor, self.flash[tensor])
         self.host[tensor] = self.flash[tensor] = 0
         if copied:
             self.free -= copied

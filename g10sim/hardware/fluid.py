@@ -15,6 +15,8 @@ from itertools import count as counter
 
 from g10sim.config.system import SystemSpec
 from g10sim.hardware.faults import demand_rate
+from g10sim.hardware.flash.pool import FlashPool
+from g10sim.hardware.flash.port import SsdPort
 from g10sim.hardware.links import Link, Share, Topology, share_in_order, share_max_min
 from g10sim.hardware.memory import GpuMemory, Pool
 from g10sim.hardware.recency import Run
@@ -118,8 +120,9 @@ class FluidTransfers:
         self._page_bytes = system.gpu.page_size
         self._page_work = system.gpu.page_size * system.gpu.clock
         self._fault = system.page_fault
-        self._flash_latency = system.ssd.latency
+        self._flash_latency = system.ssd.latency + system.ssd.bounce_latency
         self._host, self._flash = host, flash
+        self._ssd = SsdPort(flash, self._topology) if isinstance(flash, FlashPool) else None
         self._observer = observer
         self._sites: dict[int, _Site] = {}
         self._on_gpu: dict[int, list[_Site]] = {}
@@ -148,6 +151,8 @@ class FluidTransfers:
         self, job: int, gpu: int, memory: GpuMemory, victims: VictimRule, due: Due | None = None
     ) -> None:
         """Serve a job's memory on a GPU from now on; ``due`` tells when it will need a tensor."""
+        if self._ssd is not None:
+            self._ssd.begin()
         self._sites[job] = site = _Site(job, gpu, memory, victims, due)
         self._on_gpu.setdefault(gpu, []).append(site)
         self._busy[job] = 0
@@ -201,6 +206,8 @@ class FluidTransfers:
             flows = self._current()
             left = self._cycles_left(flows)
             if not flows and left is None:
+                if self._ssd is not None:
+                    self._ssd.advance(now - self._now)
                 self._now = now
                 return
             if left is not None and self._now + left <= now:
@@ -221,13 +228,24 @@ class FluidTransfers:
         sites = [site for site in self._sites.values() if site.memory.queues.busy]
         flows = [flow for site in sites for flow in self._site_flows(site)]
         if flows or self._messages:
-            self._topology.reset()
-            self._share([flow for flow in flows if flow.rank == _DEMAND])
-            self._share([flow for flow in flows if flow.rank == _EVICT], self._messages)
-            prefetches = [flow for flow in flows if flow.rank == _PREFETCH]
-            self._limit_followers(flows, [flow for flow in prefetches if flow.follows])
-            self._share(prefetches)
+            if self._ssd is None:
+                self._share_links(flows)
+            else:
+                self._ssd.share(lambda: self._share_links(flows))
+        elif self._ssd is not None:
+            self._ssd.rest()
         return flows
+
+    def _share_links(self, flows: list[_Flow]) -> None:
+        """Give every flow its rate: demanded ones first, then planned evictions, then prefetches."""
+        self._topology.reset()
+        if self._ssd is not None:
+            self._ssd.limit()
+        self._share([flow for flow in flows if flow.rank == _DEMAND])
+        self._share([flow for flow in flows if flow.rank == _EVICT], self._messages)
+        prefetches = [flow for flow in flows if flow.rank == _PREFETCH]
+        self._limit_followers(flows, [flow for flow in prefetches if flow.follows])
+        self._share(prefetches)
 
     def _share(self, flows: list[_Flow], messages: Sequence[Message] = ()) -> None:
         """Give flows of equal rank their rates, in the order or fairness that the links serve them in."""
@@ -330,6 +348,9 @@ class FluidTransfers:
     def _cycles_left(self, flows: list[_Flow]) -> int | None:
         """Cycles until a flow changes or a message has arrived."""
         change = self._cycles_to_change(flows)
+        device = None if self._ssd is None else self._ssd.cycles_to_change()
+        if device is not None:
+            change = device if change is None else min(change, device)
         if not self._messages:
             return change
         ends = [-(-message.work // message.rate) for message in self._messages if message.rate]
@@ -385,6 +406,8 @@ class FluidTransfers:
             for message in self._messages:
                 message.work -= message.rate * cycles
             self._messages = [message for message in self._messages if not message.is_done]
+        if self._ssd is not None:
+            self._ssd.advance(cycles)
         for site in self._sites.values():
             site.memory.note_peak()
 

@@ -58,8 +58,10 @@ class Topology:
                 self._outward[gpu].append(outward)
         self._place_sockets(system)
         self._place_nvlink(system)
+        self._place_ssd(system)
         paths = (link for path in (*self._inward, *self._outward) for link in path)
         beyond = [*self._memories, *self._between, *self._peer_in, *self._peer_out]
+        beyond += self._bounce
         self.links = tuple(dict.fromkeys([self._read, self._write, *paths, *self._mapping, *beyond]))
 
     def _place_sockets(self, system: SystemSpec) -> None:
@@ -84,6 +86,49 @@ class Topology:
             self._peer_in = [Link(f"GPU {gpu} NVLink in", rate) for gpu in gpus]
             self._peer_out = [Link(f"GPU {gpu} NVLink out", rate) for gpu in gpus]
 
+    def _place_ssd(self, system: SystemSpec) -> None:
+        """Find the links between every GPU and the SSD, which may hang below a switch of the tree."""
+        ssd = system.ssd
+        shared = {spec.name: frozenset(spec.gpus) for spec in system.pcie.shared}
+        below = shared.get(ssd.behind or "")
+        above = [name for name, gpus in shared.items() if below is not None and below <= gpus]
+        self._bounce: list[Link] = []
+        if ssd.path == "host" and ssd.bounce is not None:
+            self._bounce = [Link("bounce buffer", ssd.bounce.bandwidth, shared=True)]
+        self._from_ssd: list[list[Link]] = []
+        self._to_ssd: list[list[Link]] = []
+        for gpu in range(system.gpu.count):
+            self._from_ssd.append(self._ssd_path(gpu, above, inward=True))
+            self._to_ssd.append(self._ssd_path(gpu, above, inward=False))
+
+    def _ssd_path(self, gpu: int, above: list[str], *, inward: bool) -> list[Link]:
+        """Links between a GPU and the SSD, which hangs below the shared links ``above``.
+
+        Peer to peer, links above both are not crossed. Through host memory all are, and bytes are written to
+        that memory and read from it again.
+        """
+        own = self._inward[gpu] if inward else self._outward[gpu]
+        port = self._read if inward else self._write
+        up, down = (" out", " in") if inward else (" in", " out")
+        everywhere = {link.name: link for path in (*self._inward, *self._outward) for link in path}
+        names = {link.name for link in own}
+        if self._bounce:
+            far = [everywhere[name + up] for name in above]
+            return [*own, *self._memory(gpu) * 2, *self._bounce, *far, port]
+        far = [everywhere[name + up] for name in above if name + down not in names]
+        near = [link for link in own if link.name.removesuffix(down) not in above]
+        return [*near, *far, port]
+
+    @property
+    def ssd_read(self) -> Link:
+        """The SSD's port that reads leave by."""
+        return self._read
+
+    @property
+    def ssd_write(self) -> Link:
+        """The SSD's port that writes come in by."""
+        return self._write
+
     def _memory(self, gpu: int) -> list[Link]:
         return [self._memories[self._socket[gpu]]] if self._memories else []
 
@@ -103,15 +148,17 @@ class Topology:
         """Links that pages cross on their way in; new pages only need mapping."""
         if source is Location.NONE:
             return [self._mapping[gpu]]
-        end = [self._read] if source is Location.FLASH else self._memory(gpu)
-        return [*self._inward[gpu], *end]
+        if source is Location.FLASH:
+            return self._from_ssd[gpu]
+        return [*self._inward[gpu], *self._memory(gpu)]
 
     def outward(self, gpu: int, target: Location) -> list[Link]:
         """Links that pages cross on their way out; dropped pages cross none."""
         if target is Location.NONE:
             return []
-        end = [self._write] if target is Location.FLASH else self._memory(gpu)
-        return [*self._outward[gpu], *end]
+        if target is Location.FLASH:
+            return self._to_ssd[gpu]
+        return [*self._outward[gpu], *self._memory(gpu)]
 
     def path_bandwidth(self, gpu: int, source: Location) -> int:
         """Rate of an otherwise idle path into a GPU, in bytes/second."""

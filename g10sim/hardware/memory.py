@@ -8,8 +8,11 @@ from typing import ClassVar
 
 from g10sim.errors import CapacityError
 from g10sim.hardware.recency import Recency, Run
-from g10sim.records import ContiguousRecord, Location
+from g10sim.records import ContiguousRecord, FlashRecord, Location
 from g10sim.units import format_bytes
+
+
+FlashSnapshot = tuple[int, ...]
 
 
 class Pool:
@@ -50,6 +53,31 @@ class Pool:
         for observer, peak in self._peaks.items():
             if used > peak:
                 self._peaks[observer] = used
+
+
+    def place(self, memory: GpuMemory, tensor: int, count: int) -> None:
+        """Take pages of a tensor in before time starts. Raises CapacityError."""
+        self.take(count)
+
+    def store(self, memory: GpuMemory, tensor: int, count: int) -> None:
+        """Take pages of a tensor in. Raises CapacityError."""
+        self.take(count)
+
+    def fetch(self, memory: GpuMemory, tensor: int, count: int) -> None:
+        """Give pages of a tensor out."""
+        self.free += count
+
+    def drop(self, memory: GpuMemory, tensor: int, count: int) -> None:
+        """Forget pages of a tensor."""
+        self.free += count
+
+    def snapshot(self) -> FlashSnapshot | None:
+        """Return what the device behind it has done so far, where one is modelled."""
+        return None
+
+    def figures_since(self, before: FlashSnapshot | None) -> FlashRecord | None:
+        """Return what the device behind it has done since then, where one is modelled."""
+        return None
 
 
 class Traffic:
@@ -243,7 +271,7 @@ class GpuMemory:
         count = self.absent[tensor]
         self.absent[tensor] = 0
         if location is Location.FLASH:
-            self.flash_pool.take(count)
+            self.flash_pool.place(self, tensor, count)
             self.flash[tensor] += count
         elif location is Location.HOST:
             self.host_pool.take(count)
@@ -260,7 +288,7 @@ class GpuMemory:
             self.host_pool.free += count
             self.traffic.host_in += count
         elif source is Location.FLASH:
-            self.flash_pool.free += count
+            self.flash_pool.fetch(self, tensor, count)
             self.traffic.flash_in += count
         self.idle[tensor] += count
         self.recency.append(tensor, count)
@@ -275,7 +303,7 @@ class GpuMemory:
             self.traffic.host_out += count
             counts, queue = self.host, self.queues.fault_host
         else:
-            self.flash_pool.take(count)
+            self.flash_pool.store(self, tensor, count)
             self.traffic.flash_out += count
             counts, queue = self.flash, self.queues.fault_flash
         if tensor not in self.needed:
@@ -344,7 +372,7 @@ class GpuMemory:
             self.host_pool.free += host
         if flash:
             self.flash[tensor] = 0
-            self.flash_pool.free += flash
+            self.flash_pool.drop(self, tensor, flash)
         self.absent[tensor] += idle + host + flash
 
     def cancel(self, tensor: int) -> None:

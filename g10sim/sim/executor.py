@@ -104,6 +104,19 @@ class JobRun:
         self._replans = type(policy).on_iteration_start is not Policy.on_iteration_start
         self._victims = self._victim_rule()
 
+    @property
+    def memory(self) -> GpuMemory:
+        """The memory that the job's tensors are in."""
+        return self._memory
+
+    def expected_death(self, tensor: int) -> float:
+        """Tell when a copy of a tensor made now will not be needed any more: when it is next used.
+
+        A position in the iteration from 0 to 1; what is written together and has the same position dies together.
+        """
+        kernels = len(self.job.trace.kernels)
+        return (self._view.kernel + self._view.next_use(tensor)) % kernels / kernels
+
     def _victim_rule(self) -> RecencyVictims:
         trace, policy, behaviour = self.job.trace, self._policy, self._behaviour
         if type(policy).choose_victims is Policy.choose_victims:

@@ -57,6 +57,7 @@ class Ledger:
         memory.restart_peaks()
         memory.host_pool.watch(self._job)
         self._start, self._before = now, memory.traffic.snapshot()
+        self._flash_before = memory.flash_pool.snapshot()
         self._compute = self._overlap = self._in_flight = 0
         self._stalls: dict[StallReason, int] = {}
 
@@ -133,6 +134,7 @@ class Ledger:
             peak_host_bytes=memory.host_pool.peak(self._job) * page,
             contiguous=memory.contiguous_figures(),
             peak_gpu_bytes_of_all=memory.peak_used_by_all * page,
+            flash=memory.flash_pool.figures_since(self._flash_before),
         )
         self._recorder.iteration(record)
         if self._checker is not None:

@@ -1,0 +1,192 @@
+"""What an array of flash dies can do, as closed forms of its geometry and timing.
+
+A *program* or *read command* serves up to one page in each plane of a die. The channel carries the command
+and the pages; the die is busy for its own time besides. The forms reproduce the rates of MQSim (Tavakkol et
+al., FAST 2018), as docs/flash.md shows row by row.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+ChannelOrder = Literal["pipelined", "rounds"]
+
+_PS_PER_SECOND = 10**12
+
+# Of the pages that wait in a buffer of one page per plane, so many leave together: those of planes that
+# became free at the same time. MQSim: 1.33 of 2 and 2.5 of 4.
+_SHARE_OF_A_WINDOW = 2 / 3
+
+
+@dataclass(frozen=True)
+class FlashArray:
+    """Geometry and timing of all flash of a device; bytes, bytes/second and picoseconds.
+
+    ``dies`` counts those of one channel, ``planes`` those of one die. ``read_command`` and
+    ``program_command`` occupy the channel for a command to one plane, and each further plane adds
+    ``..._plane``. With ``order`` *rounds* all dies of a channel get a command before any of them delivers;
+    *pipelined*, a channel never waits while a die has data. ``copy_pages`` share a program command of
+    garbage collection.
+    """
+
+    channels: int
+    dies: int
+    planes: int
+    page_bytes: int
+    pages_per_block: int
+    bus_rate: int
+    read_time: int
+    program_time: int
+    erase_time: int
+    read_command: int
+    read_command_plane: int
+    program_command: int
+    program_command_plane: int
+    copy_pages: int
+    order: ChannelOrder = "pipelined"
+
+    @property
+    def row_bytes(self) -> int:
+        """One page in every die."""
+        return self.channels * self.dies * self.page_bytes
+
+    @property
+    def stripe_bytes(self) -> int:
+        """One page in every plane."""
+        return self.row_bytes * self.planes
+
+    @property
+    def superblock_bytes(self) -> int:
+        """One block in every plane: what is erased together."""
+        return self.stripe_bytes * self.pages_per_block
+
+    def read_rate(self) -> float:
+        """Bytes/second of reads that keep all dies busy."""
+        command = self._read_command(self.planes)
+        page_set, transfer = self.planes * self.page_bytes, self.planes * self._page_transfer
+        if self.order == "rounds":
+            waiting = max(self.read_time, (self.dies - 1) * command)
+            return _rate(self.dies * page_set, command + waiting + self.dies * transfer) * self.channels
+        by_bus = _rate(page_set, command + transfer)
+        by_dies = _rate(self.dies * page_set, command + self.read_time + transfer)
+        return min(by_bus, by_dies) * self.channels
+
+    def write_rate(self, pages: float | None = None) -> float:
+        """Bytes/second of writes with so many pages in a program command (None: one in each plane)."""
+        pages = self.planes if pages is None else pages
+        moved, on_bus = pages * self.page_bytes, self._program_on_bus(pages)
+        by_bus = _rate(moved, on_bus)
+        by_dies = _rate(self.dies * moved, on_bus + self.program_time)
+        return min(by_bus, by_dies) * self.channels
+
+    def pages_together(self, outstanding_bytes: float) -> float:
+        """Pages in a program command when so many bytes wait or are being written.
+
+        While half of a die's pages are being programmed the other half waits to be sent together.
+        """
+        return min(self.planes, max(1.0, outstanding_bytes / (2 * self.row_bytes)))
+
+    def pages_from_buffer(self, window: int) -> float:
+        """Pages in a program command when the buffer hands out ``window`` pages per plane at a time."""
+        return float(self.planes) if window > 1 else max(1.0, self.planes * _SHARE_OF_A_WINDOW)
+
+    def read_delay(self) -> float:
+        """Picoseconds from a read command until the first page can leave its die."""
+        return self._read_command(1) + self.read_time
+
+    def read_transfer(self, size_bytes: float) -> float:
+        """Picoseconds for which one read keeps the busiest channel, its first command aside."""
+        pages = math.ceil(size_bytes / (self.page_bytes * self.channels))
+        together = min(self.planes, max(1.0, pages / self.dies))
+        commands = (pages / together - 1) * self._read_command(together)
+        hidden = max(0.0, min(commands, self.read_time - self._read_command(1)))
+        return pages * self._page_transfer + commands - hidden
+
+    def write_latency(self, size_bytes: int) -> float:
+        """Picoseconds of one write to an idle array, until its last page is programmed."""
+        on_bus = self._program_on_bus(self.planes)
+        rounds = math.ceil(size_bytes / self.stripe_bytes)
+        first = min(size_bytes, self.stripe_bytes) / (self.channels * self.planes * self.page_bytes) * on_bus
+        return first + self.program_time + (rounds - 1) * (on_bus + self.program_time)
+
+    def collecting_rate(self, copied: float, erased: float, pages: float) -> float:
+        """Bytes/second of host writes that come with garbage collection, in balance.
+
+        Per byte written ``copied`` bytes are read and written again and ``erased`` bytes erased. Copying
+        takes the planes of a die out of step: of the ``pages`` that host writes otherwise program together,
+        half the time only one goes. The dies of a channel are the customers of a closed queueing network in
+        which they meet at the channel (mean value analysis: Reiser and Lavenberg, JACM 1980).
+        """
+        if copied:
+            pages = (1 + pages) / 2
+        together = self.copy_pages
+        size = self.page_bytes
+        bus = self._program_on_bus(pages) / (pages * size)
+        bus += copied * self._program_on_bus(together) / (together * size)
+        bus += copied * (self._read_command(together) / together + self._page_transfer) / size
+        die = self.program_time / (pages * size)
+        die += copied * (self.program_time + self.read_time) / (together * size)
+        die += erased * self.erase_time / (self.planes * self.pages_per_block * size)
+        network = throughput(self.dies, ((bus, 1.0),), die) * self.channels * _PS_PER_SECOND
+        alone = 1 / (
+            1 / self.write_rate(pages) + erased * self.erase_time / self.superblock_bytes / _PS_PER_SECOND
+        )
+        return min(network, alone) if copied else alone
+
+    @property
+    def _page_transfer(self) -> float:
+        return self.page_bytes / self.bus_rate * _PS_PER_SECOND
+
+    def _read_command(self, pages: float) -> float:
+        return self.read_command + self.read_command_plane * (pages - 1)
+
+    def _program_on_bus(self, pages: float) -> float:
+        return self.program_command + self.program_command_plane * (pages - 1) + pages * self._page_transfer
+
+
+def throughput(customers: int, stations: Sequence[tuple[float, float]], delay: float) -> float:
+    """Cycles per unit of time of a closed network of queues.
+
+    Each of ``stations`` is a mean service time and the share of the customers that any one of its servers
+    meets: a customer visits several at the same time where they are more than it needs. ``delay`` is what a
+    customer spends elsewhere. Mean value analysis (Reiser and Lavenberg, JACM 1980).
+    """
+    queued = [0.0] * len(stations)
+    rate = 0.0
+    for number in range(1, customers + 1):
+        times = [service * (1 + queue) for (service, _), queue in zip(stations, queued, strict=True)]
+        rate = number / (delay + sum(times))
+        queued = [rate * share * time for (_, share), time in zip(stations, times, strict=True)]
+    return rate
+
+
+def request_rate(
+    array: FlashArray, link_rate: float, size_bytes: int, depth: int, *, writes: bool, window: int = 0
+) -> float:
+    """Bytes/second with ``depth`` requests of ``size_bytes`` outstanding at all times.
+
+    A request's data crosses the link as a whole, before its pages are programmed or after they were read.
+    ``window`` pages per plane wait in a write buffer at most (0: there is none, a write ends when it is on
+    flash). Reads queue for link and channels (a closed network); writes wait for their programs.
+    """
+    on_link = size_bytes / link_rate * _PS_PER_SECOND
+    if not writes:
+        share = min(1.0, size_bytes / (array.page_bytes * array.channels))
+        stations = ((on_link, 1.0), (array.read_transfer(size_bytes), share))
+        cycles = throughput(depth, stations, array.read_delay()) * _PS_PER_SECOND
+        return min(link_rate, array.read_rate(), cycles * size_bytes)
+    if window:
+        return min(link_rate, array.write_rate(array.pages_from_buffer(window)))
+    latency = on_link + array.write_latency(size_bytes)
+    limit = depth * size_bytes / latency * _PS_PER_SECOND
+    if depth == 1:
+        return min(link_rate, limit)
+    together = array.pages_together(depth * size_bytes)
+    return min(link_rate, limit, array.write_rate(together))
+
+
+def _rate(size_bytes: float, picoseconds: float) -> float:
+    return size_bytes * _PS_PER_SECOND / picoseconds

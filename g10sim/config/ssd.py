@@ -1,0 +1,316 @@
+"""Description of SSDs: as a link with two rates, or as flash behind a controller."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Annotated, Any, Literal
+
+from pydantic import Discriminator, Field, Tag, model_validator
+
+from g10sim.config.flash_array import FlashArray, request_rate
+from g10sim.config.quantities import Bytes, Duration, PositiveBytes, PositiveDuration, PositiveRate, Spec
+from g10sim.units import PICOSECONDS_PER_SECOND, parse_bytes, parse_duration
+
+_SECONDS_PER_DAY = 86_400
+_DAYS_PER_YEAR = 365
+
+
+class BounceSpec(Spec):
+    """Copies between GPU and SSD that stop over in host memory (``path: host``)."""
+
+    bandwidth: PositiveRate = Field(description="of the buffer in host memory, both directions together")
+    latency: Duration = Field(description="that stopping over adds to an access")
+
+
+class _Attached(Spec):
+    """How an SSD hangs on the machine, whatever its model."""
+
+    path: Literal["direct", "host"] = Field(
+        default="direct",
+        description="between GPU and SSD. direct: peer to peer; host: through a buffer in host memory",
+    )
+    bounce: BounceSpec | None = Field(default=None, description="the buffer in host memory; for path host")
+    behind: str | None = Field(
+        default=None,
+        description="name of the entry of `pcie.shared` below whose switch the SSD hangs; "
+        "none: it hangs on the root complex",
+    )
+
+    @model_validator(mode="after")
+    def _has_a_buffer(self) -> _Attached:
+        if self.path == "host" and self.bounce is None:
+            raise ValueError(
+                "path: found 'host' without 'bounce'; allowed: with bandwidth and latency of the buffer"
+            )
+        return self
+
+    @property
+    def bounce_latency(self) -> int:
+        """Picoseconds that the path through host memory adds to an access."""
+        return self.bounce.latency if self.path == "host" and self.bounce is not None else 0
+
+
+class SsdSpec(_Attached):
+    """Flash at link fidelity: a read and a write rate and a latency for each demanded group of pages."""
+
+    model: Literal["link"] = Field(default="link", description="fidelity of the flash model")
+    capacity: Bytes = Field(description="flash space for tensors")
+    read_bandwidth: PositiveRate = Field(description="from the SSD")
+    write_bandwidth: PositiveRate = Field(description="to the SSD")
+    latency: Duration = Field(description="of one access")
+
+
+class CollectionSpec(Spec):
+    """Garbage collection: when it starts, when writes have to wait for it, and what it takes."""
+
+    start: float = Field(gt=0, lt=1, description="share of erased superblocks below which it starts")
+    urgent: float = Field(gt=0, lt=1, description="share below which writes go no faster than it makes room")
+    victims: Literal["greedy", "oldest"] = Field(
+        default="greedy",
+        description="greedy: the superblock with the fewest valid bytes; oldest: the one filled first",
+    )
+
+    @model_validator(mode="after")
+    def _starts_before_it_is_urgent(self) -> CollectionSpec:
+        if self.urgent > self.start:
+            raise ValueError(f"urgent: found {self.urgent}; allowed: at most 'start', {self.start}")
+        return self
+
+
+class SlcSpec(Spec):
+    """A part of the flash that is written with one bit per cell, and moved to the rest in idle time."""
+
+    capacity: PositiveBytes = Field(description="that it takes in one drive")
+    program: PositiveDuration = Field(description="time of a page in it")
+
+
+class RatingSpec(Spec):
+    """What the maker promises."""
+
+    cycles: int = Field(strict=True, ge=1, description="program/erase cycles of a block")
+    written: PositiveBytes = Field(description="host writes that one drive endures in its warranty")
+    years: float = Field(gt=0, description="length of the warranty")
+
+
+class FlashSsdSpec(_Attached):
+    """An SSD of flash: channels, dies and planes, a translation layer, garbage collection and wear."""
+
+    model: Literal["flash"] = Field(description="fidelity of the flash model")
+    drives: int = Field(default=1, strict=True, ge=1, le=256, description="drives, striped")
+    interface: PositiveRate = Field(
+        description="link of one drive, in each direction, packet headers deducted"
+    )
+    channels: int = Field(strict=True, ge=1, description="channels of one drive")
+    dies: int = Field(strict=True, ge=1, description="dies of one channel")
+    planes: int = Field(strict=True, ge=1, description="planes of one die")
+    blocks: int = Field(strict=True, ge=8, description="blocks of one plane")
+    pages: int = Field(strict=True, ge=1, description="pages of one block")
+    page_size: PositiveBytes = Field(description="page of the flash")
+    bus: PositiveRate = Field(description="of one channel")
+    read: PositiveDuration = Field(description="time in which a die reads a page")
+    program: PositiveDuration = Field(description="time in which a die programs a page")
+    erase: Duration = Field(description="time in which a die erases a block")
+    read_command: Duration = Field(
+        default=parse_duration("290 ns"),
+        validate_default=False,
+        json_schema_extra={"default": "290 ns"},
+        description="on the channel, to one plane (MQSim: ONFI command and address cycles)",
+    )
+    read_command_plane: Duration = Field(
+        default=parse_duration("650 ns"),
+        validate_default=False,
+        json_schema_extra={"default": "650 ns"},
+        description="more for each further plane",
+    )
+    program_command: Duration = Field(
+        default=parse_duration("361 ns"),
+        validate_default=False,
+        json_schema_extra={"default": "361 ns"},
+        description="on the channel, to one plane (MQSim)",
+    )
+    program_command_plane: Duration = Field(
+        default=parse_duration("816 ns"),
+        validate_default=False,
+        json_schema_extra={"default": "816 ns"},
+        description="more for each further plane",
+    )
+    channel_order: Literal["pipelined", "rounds"] = Field(
+        default="pipelined",
+        description="pipelined: a channel never waits while a die has data; rounds: all its dies get a read "
+        "command, then all deliver",
+    )
+    copy_planes: int | None = Field(
+        default=None,
+        strict=True,
+        ge=1,
+        description="planes that a program command of garbage collection serves; none: all of a die",
+    )
+    controller_latency: Duration = Field(description="of one access, beside flash and channel")
+    request_size: PositiveBytes = Field(
+        default=parse_bytes("1 MiB"),
+        validate_default=False,
+        json_schema_extra={"default": "1 MiB"},
+        description="in which migrations are handed to a drive",
+    )
+    queue_depth: int = Field(
+        default=32, strict=True, ge=1, description="requests that a drive is handed at a time"
+    )
+    write_buffer: Bytes = Field(description="in one drive's memory; 0 B: none")
+    write_window: int = Field(
+        default=2, strict=True, ge=1, description="pages per plane that the buffer hands out at a time"
+    )
+    slc: SlcSpec | None = Field(
+        default=None, description="part written with one bit per cell; none: there is none"
+    )
+    overprovisioning: float = Field(
+        gt=0, lt=1, description="share of the flash that is not offered as capacity"
+    )
+    collection: CollectionSpec
+    in_place: bool = Field(
+        default=False, strict=True, description="the medium is overwritten in place: no erasing, no garbage"
+    )
+    rating: RatingSpec
+    write_floor: float = Field(
+        default=0.1, ge=0, lt=1, description="share of the array that reads leave to writes that wait"
+    )
+    trim: bool = Field(
+        default=True, strict=True, description="whether the drive is told of tensors that are dead or fetched"
+    )
+    streams: int = Field(
+        default=1,
+        strict=True,
+        ge=1,
+        le=64,
+        description="superblocks that are filled side by side, each with tensors that die at about the same time",
+    )
+    occupied: float = Field(
+        default=0, ge=0, lt=1, description="share of the capacity that lasting data of others fills"
+    )
+    condition: Literal["fresh", "sequential", "random"] = Field(
+        default="fresh",
+        description="before time starts. fresh: erased; sequential: written once from end to end; random: "
+        "overwritten at random, so that lasting data is spread over all superblocks",
+    )
+
+    @model_validator(mode="after")
+    def _leaves_room_to_work(self) -> FlashSsdSpec:
+        if self.in_place:
+            return self
+        spare = self.overprovisioning * self.blocks
+        needed = self.urgent_superblocks + self.streams + 2
+        if spare < needed:
+            raise ValueError(
+                f"overprovisioning: found {self.overprovisioning} of {self.blocks} superblocks, {spare:.1f}; allowed: "
+                f"at least {needed}, for {self.streams} streams and garbage collection"
+            )
+        if self.copy_planes is not None and self.copy_planes > self.planes:
+            raise ValueError(
+                f"copy_planes: found {self.copy_planes}; allowed: 1 to {self.planes}, its planes"
+            )
+        return self
+
+    @cached_property
+    def array(self) -> FlashArray:
+        """Geometry and timing of one drive."""
+        return FlashArray(
+            channels=self.channels,
+            dies=self.dies,
+            planes=self.planes,
+            page_bytes=self.page_size,
+            pages_per_block=self.pages,
+            bus_rate=self.bus,
+            read_time=self.read,
+            program_time=self.program,
+            erase_time=self.erase,
+            read_command=self.read_command,
+            read_command_plane=self.read_command_plane,
+            program_command=self.program_command,
+            program_command_plane=self.program_command_plane,
+            copy_pages=self.copy_planes or self.planes,
+            order=self.channel_order,
+        )
+
+    @property
+    def physical_bytes(self) -> int:
+        """Flash of all drives."""
+        return self.array.superblock_bytes * self.blocks * self.drives
+
+    @property
+    def logical_bytes(self) -> int:
+        """What all drives offer, whoever fills it."""
+        return int(self.physical_bytes * (1 - self.overprovisioning))
+
+    @property
+    def capacity(self) -> int:
+        """What is left for tensors."""
+        return self.logical_bytes - self.occupied_bytes
+
+    @property
+    def occupied_bytes(self) -> int:
+        """What data of others fills."""
+        return int(self.logical_bytes * self.occupied)
+
+    @property
+    def urgent_superblocks(self) -> int:
+        """Erased superblocks at which writes wait for garbage collection."""
+        return max(1, round(self.collection.urgent * self.blocks))
+
+    @property
+    def start_superblocks(self) -> int:
+        """Erased superblocks at which garbage collection starts."""
+        return max(self.urgent_superblocks, round(self.collection.start * self.blocks))
+
+    @property
+    def buffered_pages(self) -> float:
+        """Pages that share a program command as long as nothing is collected."""
+        if self.write_buffer:
+            return self.array.pages_from_buffer(self.write_window)
+        return self.array.pages_together(self.queue_depth * self.request_size)
+
+    @property
+    def read_bandwidth(self) -> int:
+        """Bytes/second of reads alone, of all drives."""
+        alone = request_rate(self.array, self.interface, self.request_size, self.queue_depth, writes=False)
+        return round(alone) * self.drives
+
+    @property
+    def write_bandwidth(self) -> int:
+        """Bytes/second of writes alone that nothing has to be collected for, of all drives."""
+        if self.slc is not None or self.write_buffer:
+            pages = self.buffered_pages
+            array = self.slc_array if self.slc is not None else self.array
+            return round(min(self.interface, array.write_rate(pages))) * self.drives
+        alone = request_rate(self.array, self.interface, self.request_size, self.queue_depth, writes=True)
+        return round(alone) * self.drives
+
+    @property
+    def slc_array(self) -> FlashArray:
+        """The array as it is written with one bit per cell."""
+        if self.slc is None:
+            return self.array
+        return FlashArray(**{**vars(self.array), "program_time": self.slc.program})
+
+    @property
+    def latency(self) -> int:
+        """Picoseconds until the first page of an access leaves the drive."""
+        first = self.array.read_delay() + self.page_size / self.bus * PICOSECONDS_PER_SECOND
+        on_link = self.page_size / self.interface * PICOSECONDS_PER_SECOND
+        return self.controller_latency + round(first + on_link)
+
+    def rated_daily_writes(self) -> float:
+        """Drive writes per day that the warranty covers."""
+        capacity = self.logical_bytes / self.drives
+        return self.rating.written / capacity / (self.rating.years * _DAYS_PER_YEAR)
+
+
+def _model(data: Any) -> str | None:
+    """Which model a description is of: link, unless it says otherwise."""
+    found = data.get("model", "link") if isinstance(data, Mapping) else getattr(data, "model", "link")
+    return found if isinstance(found, str) else None
+
+
+AnySsdSpec = Annotated[
+    Annotated[SsdSpec, Tag("link")] | Annotated[FlashSsdSpec, Tag("flash")], Discriminator(_model)
+]
+"""An SSD of either model; ``model`` says which."""

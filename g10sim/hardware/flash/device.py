@@ -1,0 +1,168 @@
+"""How fast an SSD of flash reads and writes now, and until when that holds.
+
+Reads come first, then host writes, then garbage collection, which goes ahead of nobody until erased
+superblocks run short; from then on writes go no faster than it makes room. Nothing is looked up while
+rates hold: between two changes buffer, collection and single-level region advance in closed form.
+"""
+
+from __future__ import annotations
+
+from math import ceil
+
+from g10sim.config.ssd import FlashSsdSpec
+from g10sim.hardware.flash.ftl import TranslationLayer
+
+_EPSILON = 1e-9
+
+
+class FlashDevice:
+    """The state of an array of striped drives that changes with time; they all behave alike.
+
+    Rates are bytes/second, ``clock_hz`` cycles are a second. ``layer`` says where data lies.
+    """
+
+    def __init__(self, spec: FlashSsdSpec, layer: TranslationLayer, clock_hz: int) -> None:
+        array, drives = spec.array, spec.drives
+        self.layer = layer
+        self.events = 0
+        self.read_capacity = spec.read_bandwidth
+        self._spec, self._clock, self._drives = spec, clock_hz, drives
+        self._link = spec.interface * drives
+        self._pages = spec.buffered_pages
+        self._read_rate = array.read_rate() * drives
+        self._write_rate = self._write_alone()
+        self._slc_rate = spec.slc_array.write_rate(self._pages) * drives
+        self._fold_rate = 1 / (1 / self._read_rate + 1 / self._write_rate)
+        self._buffer_bytes = spec.write_buffer * drives
+        self._slc_bytes = 0 if spec.slc is None else spec.slc.capacity * drives
+        self._start = -1 if spec.in_place else spec.start_superblocks
+        self._urgent = -1 if spec.in_place else spec.urgent_superblocks
+        self._buffered = 0.0
+        self._in_slc = 0.0
+        self.folded_bytes = 0.0
+        self._victim: int | None = None
+        self._work = 0.0
+        self._balanced = self._program_alone = self._write_rate
+        self._choose()
+
+    def _write_alone(self) -> float:
+        """Rate of programs of host data as long as nothing is collected."""
+        if self._spec.write_buffer or self._spec.slc is not None:
+            return self._spec.array.write_rate(self._pages) * self._drives
+        return float(self._spec.write_bandwidth)
+
+    @property
+    def collects(self) -> bool:
+        """Whether garbage is being collected."""
+        return self._victim is not None
+
+    def write_limit(self, read_rate: float) -> int:
+        """Bytes/second that the host may write while it reads at ``read_rate``."""
+        if self._buffered < self._buffer_bytes:
+            return self._link
+        return min(self._link, int(self._drain_limit(read_rate)))
+
+    def read_limit(self, *, writes: bool) -> int:
+        """Bytes/second that the host may read; writes that wait are left their share of the array."""
+        if writes:
+            return min(self.read_capacity, int(self._read_rate * (1 - self._spec.write_floor)))
+        return self.read_capacity
+
+    def cycles_to_change(self, read_rate: float, write_rate: float) -> int | None:
+        """Cycles until rates like these are possible no more, or more is possible."""
+        drained, folded, collecting = self._flows(read_rate, write_rate)
+        soonest = [self._until(self._buffer_bytes - self._buffered, write_rate - drained)]
+        soonest.append(self._until(self._buffered, drained - write_rate))
+        if self._slc_bytes:
+            soonest.append(self._until(self._slc_bytes - self._in_slc, drained))
+            soonest.append(self._until(self._in_slc, folded))
+        if self._victim is not None:
+            soonest.append(self._until(self._work, collecting))
+        elif self._start >= 0:
+            spare = self.layer.free_superblocks - self._start - self.layer.streams
+            soonest.append(self._until(max(1, spare) * self.layer.superblock_bytes, write_rate))
+        found = [cycles for cycles in soonest if cycles is not None]
+        return min(found) if found else None
+
+    def advance(self, cycles: int, read_rate: float, write_rate: float) -> None:
+        """Let time pass at these rates; no further than to the next change."""
+        drained, folded, collecting = self._flows(read_rate, write_rate)
+        seconds = cycles / self._clock
+        self._buffered = self._near(self._buffered + (write_rate - drained) * seconds, self._buffer_bytes)
+        if self._slc_bytes:
+            self._in_slc = self._near(self._in_slc + (drained - folded) * seconds, self._slc_bytes)
+            self.folded_bytes += folded * seconds
+        if self._victim is not None:
+            self._work -= collecting * seconds
+            if self._work <= self._victim_work * _EPSILON:
+                self.layer.collect(self._victim)
+                self._victim = None
+                self.events += 1
+        if self._victim is None:
+            self._choose()
+
+    def rest(self, cycles: int) -> None:
+        """Let time pass without host traffic, however much of it."""
+        while cycles:
+            change = self.cycles_to_change(0, 0)
+            step = cycles if change is None else min(cycles, change)
+            self.advance(step, 0, 0)
+            cycles -= step
+
+    def _flows(self, read_rate: float, write_rate: float) -> tuple[float, float, float]:
+        """Return bytes/second leaving the buffer and the single-level region, and the share of collection."""
+        left = max(0.0, 1 - read_rate / self._read_rate)
+        wanted = self._drain_limit(read_rate)
+        drained = wanted if self._buffered > 0 else min(wanted, write_rate)
+        left = max(0.0, left - drained / self._drain_rate())
+        idle = not read_rate and not write_rate and not self._buffered
+        if self._victim is not None:
+            return drained, 0.0, left
+        folded = left * self._fold_rate if idle and self._in_slc > 0 else 0.0
+        return drained, folded, 0.0
+
+    def _drain_limit(self, read_rate: float) -> float:
+        """Most that can leave the buffer (or come straight from the host) beside reads."""
+        left = max(0.0, 1 - read_rate / self._read_rate)
+        if self._victim is not None and self.layer.free_superblocks <= self._urgent:
+            return left * self._balanced
+        return left * self._drain_rate()
+
+    def _drain_rate(self) -> float:
+        if self._in_slc < self._slc_bytes:
+            return self._slc_rate
+        return self._write_rate if self._victim is None else self._program_alone
+
+    def _choose(self) -> None:
+        """Begin to collect where erased superblocks are few, and see what that leaves to writes."""
+        if self.layer.free_superblocks > self._start:
+            return
+        victim = self.layer.victim()
+        if victim is None:
+            return
+        size = self.layer.superblock_bytes
+        valid = self.layer.valid[victim]
+        room = size - valid
+        copied, erased = valid / room, size / room
+        array = self._spec.array
+        pages = (1 + self._pages) / 2 if valid else self._pages
+        self._program_alone = min(self._write_rate, array.write_rate(pages) * self._drives)
+        balanced = array.collecting_rate(copied, erased, self._pages) * self._drives
+        self._balanced = min(balanced, self._program_alone)
+        self._victim = victim
+        self._work = self._victim_work = max(
+            _EPSILON, room * (1 / self._balanced - 1 / self._program_alone)
+        )
+
+    def _until(self, amount: float, rate: float) -> int | None:
+        """Cycles until an amount is used up."""
+        if amount <= 0 or rate <= 0:
+            return None
+        return max(1, ceil(amount / rate * self._clock - _EPSILON))
+
+    @staticmethod
+    def _near(level: float, full: float) -> float:
+        """A level between empty and full; less than a byte from either is there."""
+        if level < 1:
+            return 0.0
+        return float(full) if level > full - 1 else level

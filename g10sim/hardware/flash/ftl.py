@@ -1,0 +1,271 @@
+"""Where data lies on flash: extents in superblocks, garbage collection and wear, without time.
+
+A page-mapping flash translation layer seen from afar: large writes cover all planes evenly, so a drive
+behaves like one log of superblocks (one block of each plane), and what matters of an extent is how many of
+its bytes lie in which superblock. Bytes of an extent are interchangeable; those written first die first.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from math import ceil
+from typing import Literal
+
+from g10sim.errors import CapacityError, InvariantError
+from g10sim.units import format_bytes
+
+VictimChoice = Literal["greedy", "oldest"]
+
+
+class _Open:
+    """A superblock that is being filled."""
+
+    __slots__ = ("left", "superblock")
+
+    def __init__(self, superblock: int, left: int) -> None:
+        self.superblock, self.left = superblock, left
+
+
+class _Part:
+    """Bytes of an extent in one superblock; ``age`` orders parts by when they were first written."""
+
+    __slots__ = ("age", "size")
+
+    def __init__(self, size: int, age: int) -> None:
+        self.size, self.age = size, age
+
+
+class TranslationLayer:
+    """The state of every superblock.
+
+    ``streams`` superblocks are open at a time for data of the host, and one for copies of garbage collection.
+    A victim is the closed superblock with the fewest valid bytes (*greedy*), or the one closed first
+    (*oldest*). Of the free superblocks the least erased one is opened next.
+    """
+
+    def __init__(
+        self, superblocks: int, superblock_bytes: int, streams: int = 1, victims: VictimChoice = "greedy"
+    ) -> None:
+        self.superblock_bytes = superblock_bytes
+        self.superblocks = superblocks
+        self.streams = streams
+        self.host_bytes = self.copied_bytes = self.erased = 0
+        self.valid = [0] * superblocks
+        self.erases = [0] * superblocks
+        self._greedy = victims == "greedy"
+        self._contents: list[dict[Hashable, int]] = [{} for _ in range(superblocks)]
+        self._places: dict[Hashable, dict[int, _Part]] = {}
+        self._age = 0
+        self._free = [(0, number) for number in range(superblocks)]
+        self._open: list[_Open | None] = [None] * (streams + 1)
+        self._closed_as = [-1] * superblocks
+        self._closings = 0
+        self._order: list[tuple[int, int, int]] = []
+
+    @property
+    def free_superblocks(self) -> int:
+        """Superblocks that are erased and empty."""
+        return len(self._free)
+
+    @property
+    def valid_bytes(self) -> int:
+        """Bytes that an extent holds."""
+        return sum(self.valid)
+
+    def extent_bytes(self, extent: Hashable) -> int:
+        """Valid bytes of an extent."""
+        return sum(part.size for part in self._places.get(extent, {}).values())
+
+    def room_bytes(self, stream: int = 0) -> int:
+        """Bytes that a stream can take before it opens another superblock."""
+        opened = self._open[stream]
+        return 0 if opened is None else opened.left
+
+    def write(self, extent: Hashable, size_bytes: int, stream: int = 0) -> None:
+        """Append new bytes of an extent. Raises CapacityError when there is no room for them."""
+        self.write_together([(extent, size_bytes)], stream)
+
+    def write_together(self, writes: Sequence[tuple[Hashable, int]], stream: int = 0) -> None:
+        """Append bytes of several extents that arrive at the same time, mixed in proportion.
+
+        Raises CapacityError when there is no room for them.
+        """
+        total = sum(size for _, size in writes)
+        self.host_bytes += total
+        self._append(writes, total, stream)
+
+    def discard(self, extent: Hashable, size_bytes: int) -> None:
+        """Forget bytes of an extent, the first written first. Raises InvariantError if it has fewer."""
+        places = self._places.get(extent, {})
+        while size_bytes:
+            if not places:
+                raise InvariantError(f"flash holds {format_bytes(size_bytes)} less of extent {extent} than it loses")
+            superblock = min(places, key=lambda place: places[place].age)
+            taken = min(places[superblock].size, size_bytes)
+            self._take(extent, superblock, taken)
+            size_bytes -= taken
+
+    def victim(self) -> int | None:
+        """Return the superblock that garbage collection takes next; None where none would give room."""
+        while self._order:
+            valid, closing, superblock = self._order[0]
+            stale = self._closed_as[superblock] != closing
+            if not stale and (not self._greedy or self.valid[superblock] == valid):
+                break
+            heapq.heappop(self._order)
+        else:
+            return None
+        return superblock if self.valid[superblock] < self.superblock_bytes else None
+
+    def collect(self, superblock: int) -> int:
+        """Copy what is valid in a closed superblock elsewhere and erase it; returns the bytes copied.
+
+        Raises CapacityError when there is no room for the copies.
+        """
+        moved = list(self._contents[superblock].items())
+        ages = {extent: self._places[extent][superblock].age for extent, _ in moved}
+        copied = sum(size for _, size in moved)
+        for extent, size in moved:
+            self._take(extent, superblock, size, index=False)
+        self._closed_as[superblock] = -1
+        self._append(moved, copied, self.streams, ages)
+        self.copied_bytes += copied
+        self.erases[superblock] += 1
+        self.erased += 1
+        heapq.heappush(self._free, (self.erases[superblock], superblock))
+        return copied
+
+    def lay_out(self, extent: Hashable, size_bytes: int, share: float = 1.0) -> None:
+        """Put data on a drive before time starts: ``share`` of each superblock, the rest of which is dead.
+
+        Counts as no write. Raises CapacityError when there is no room.
+        """
+        each = max(1, min(self.superblock_bytes, ceil(share * self.superblock_bytes)))
+        while size_bytes:
+            size = min(each, size_bytes)
+            size_bytes -= size
+            self._close_with(extent, size)
+
+    def wear_in(self, erased: int) -> None:
+        """Fill all superblocks that are erased but so many with dead data, before time starts."""
+        while len(self._free) > erased:
+            self._close_with(None, 0)
+
+    def check(self) -> None:
+        """Check that superblocks and extents agree. Raises InvariantError."""
+        held: dict[int, int] = {}
+        for extent, places in self._places.items():
+            for superblock, part in places.items():
+                held[superblock] = held.get(superblock, 0) + part.size
+                if self._contents[superblock].get(extent) != part.size or part.size <= 0:
+                    raise InvariantError(f"superblock {superblock} and extent {extent} disagree")
+        for superblock in range(self.superblocks):
+            if self.valid[superblock] != held.get(superblock, 0):
+                raise InvariantError(f"superblock {superblock} counts {self.valid[superblock]} valid bytes")
+            if self.valid[superblock] > self.superblock_bytes:
+                raise InvariantError(f"superblock {superblock} is overfull")
+        used = {number for _, number in self._free}
+        if any(self.valid[number] for number in used):
+            raise InvariantError("a free superblock has valid bytes")
+
+    def _append(
+        self,
+        writes: Sequence[tuple[Hashable, int]],
+        total: int,
+        stream: int,
+        ages: Mapping[Hashable, int] | None = None,
+    ) -> None:
+        """Fill superblocks of a stream; copies keep the ``ages`` that they have."""
+        left = list(writes)
+        while total:
+            opened = self._open[stream]
+            if opened is None:
+                opened = self._open[stream] = self._take_free()
+            if total <= opened.left:
+                self._put(left, opened, ages)
+                total = 0
+            else:
+                part, left = _split(left, total, opened.left)
+                total -= opened.left
+                self._put(part, opened, ages)
+            if not opened.left:
+                self._open[stream] = None
+                self._close(opened.superblock)
+
+    def _take_free(self) -> _Open:
+        if not self._free:
+            raise CapacityError(
+                "the SSD has no erased block left: garbage collection finds no room for what it has to copy"
+            )
+        _, superblock = heapq.heappop(self._free)
+        return _Open(superblock, self.superblock_bytes)
+
+    def _put(
+        self,
+        writes: Iterable[tuple[Hashable, int]],
+        opened: _Open,
+        ages: Mapping[Hashable, int] | None = None,
+    ) -> None:
+        superblock = opened.superblock
+        self._age += 1
+        contents = self._contents[superblock]
+        for extent, size in writes:
+            if size:
+                contents[extent] = contents.get(extent, 0) + size
+                age = self._age if ages is None else ages[extent]
+                self._grow(extent, superblock, size, age)
+                self.valid[superblock] += size
+                opened.left -= size
+
+    def _grow(self, extent: Hashable, superblock: int, size: int, age: int) -> None:
+        places = self._places.setdefault(extent, {})
+        if superblock in places:
+            part = places[superblock]
+            part.size += size
+            part.age = min(part.age, age)
+        else:
+            places[superblock] = _Part(size, age)
+
+    def _close(self, superblock: int) -> None:
+        self._closings += 1
+        self._closed_as[superblock] = self._closings
+        self._rank(superblock)
+
+    def _close_with(self, extent: Hashable, size_bytes: int) -> None:
+        opened = self._take_free()
+        self._put([(extent, size_bytes)], opened)
+        self._close(opened.superblock)
+
+    def _rank(self, superblock: int) -> None:
+        valid = self.valid[superblock] if self._greedy else 0
+        heapq.heappush(self._order, (valid, self._closed_as[superblock], superblock))
+
+    def _take(self, extent: Hashable, superblock: int, size: int, *, index: bool = True) -> None:
+        contents, places = self._contents[superblock], self._places[extent]
+        if contents[extent] == size:
+            del contents[extent], places[superblock]
+            if not places:
+                del self._places[extent]
+        else:
+            contents[extent] -= size
+            places[superblock].size -= size
+        self.valid[superblock] -= size
+        if index and self._greedy and self._closed_as[superblock] >= 0:
+            self._rank(superblock)
+
+
+def _split(
+    writes: Sequence[tuple[Hashable, int]], total: int, room: int
+) -> tuple[list[tuple[Hashable, int]], list[tuple[Hashable, int]]]:
+    """Divide writes into what fills ``room`` of ``total`` bytes, in proportion, and the rest."""
+    part: list[tuple[Hashable, int]] = []
+    rest: list[tuple[Hashable, int]] = []
+    seen = given = 0
+    for extent, size in writes:
+        seen += size
+        share = seen * room // total - given
+        given += share
+        part.append((extent, share))
+        rest.append((extent, size - share))
+    return part, rest

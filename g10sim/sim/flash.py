@@ -1,0 +1,61 @@
+"""What a modelled SSD needs beside transfers: checks before time starts, and what jobs know of lifetimes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from g10sim.analysis.footprint import peak_live_bytes
+from g10sim.config.behaviour import BehaviourSpec
+from g10sim.config.ssd import FlashSsdSpec
+from g10sim.config.system import SystemSpec
+from g10sim.errors import CapacityError, ConfigError
+from g10sim.hardware.flash.pool import FlashPool
+from g10sim.hardware.memory import Pool
+from g10sim.policies.base import Policy
+from g10sim.sim.executor import JobRun
+from g10sim.trace.workload import Workload
+from g10sim.units import format_bytes
+
+_LINK_ONLY = {
+    "transfers": "batched",
+    "flash_capacity": "unlimited",
+    "copy_gigabyte": "binary",
+    "copy_host_path": "split",
+}
+"""Behaviours of the published simulator that take the SSD for a rate."""
+
+
+def check_flash(workload: Workload, system: SystemSpec, policy: Policy, behaviour: BehaviourSpec) -> None:
+    """Refuse what a modelled SSD cannot do.
+
+    Raises ConfigError for behaviours that take the SSD for a rate, CapacityError when all memory together
+    cannot hold what is alive.
+    """
+    ssd = system.ssd
+    if not isinstance(ssd, FlashSsdSpec) or policy.unlimited_memory:
+        return
+    for key, value in _LINK_ONLY.items():
+        if getattr(behaviour, key) == value:
+            raise ConfigError(
+                f"system.ssd.model: found 'flash' with compat.{key} '{value}'; allowed: 'link' with it"
+            )
+    if workload.sharing.compute == "exclusive" and len({job.gpu for job in workload.jobs}) == 1:
+        alive = max(peak_live_bytes(job.trace) for job in workload.jobs)
+        room = system.gpu.memory + system.host.memory + ssd.capacity
+        if alive > room:
+            raise CapacityError(
+                f"system.ssd: the workload has {_gigabytes(alive)} alive at a time; GPU "
+                f"({_gigabytes(system.gpu.memory)}), host memory ({_gigabytes(system.host.memory)}) and SSD "
+                f"({_gigabytes(ssd.capacity)}) hold {_gigabytes(room)} together"
+            )
+
+
+def tell_deaths(pool: Pool, jobs: Iterable[JobRun]) -> None:
+    """Let the pool of a modelled SSD know when what jobs write will be dead."""
+    if isinstance(pool, FlashPool):
+        for job in jobs:
+            pool.expect_deaths(job.memory, job.expected_death)
+
+
+def _gigabytes(size_bytes: int) -> str:
+    return f"{size_bytes / 1e9:.1f} GB" if size_bytes >= 10**8 else format_bytes(size_bytes)
