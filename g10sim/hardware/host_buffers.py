@@ -63,6 +63,7 @@ class HostMemory:
     def advance(self, now: int) -> None:
         """Carry out what the workers have done by the cycle ``now``."""
         self.workers.advance(now)
+        self.pinned.settle(now)
         self.now = now
 
     def cycles_of_work(self, size_bytes: int, rate: int) -> int:
