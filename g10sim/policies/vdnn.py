@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from g10sim.policies.base import Action, PolicyView, Synchronize
 from g10sim.policies.registry import register_policy
-from g10sim.policies.vdnn_planning.design import Algorithms, Allocator, LayerWise, Mode, Order
+from g10sim.policies.vdnn_planning.design import LayerWise
 
 
 @register_policy
@@ -23,25 +23,6 @@ class Vdnn(LayerWise):
     label = "vDNN"
     paper = "Rhu et al., vDNN: Virtualized Deep Neural Networks, MICRO 2016"
     keeps_host_buffers = True
-
-    def __init__(
-        self,
-        *,
-        mode: Mode = "dyn",
-        algorithms: Algorithms = "performance",
-        algorithms_file: str | None = None,
-        allocator: Allocator | dict[str, object] = "best_fit",
-        order: Order = "prefetch_first",
-        fuse_activations: bool = True,
-    ) -> None:
-        super().__init__(
-            mode=mode,
-            algorithms=algorithms,
-            algorithms_file=algorithms_file,
-            allocator=allocator,
-            order=order,
-            fuse_activations=fuse_activations,
-        )
 
     def on_kernel_end(self, view: PolicyView) -> Iterable[Action]:
         """Let a layer end with the copies that it issued."""

@@ -1,6 +1,7 @@
 """vDNN and vDNN++ against the published rules and figures of their papers."""
 
 import dataclasses
+import re
 
 import pytest
 import yaml
@@ -500,6 +501,20 @@ def test_vdnn_runs_on_a_captured_transformer():
     assert results["vdnn"].gpu_to_host_bytes > 9 * 10**9
     assert results["vdnn"].peak_gpu_bytes < system.gpu.memory
     assert results["vdnnpp"].end - results["vdnnpp"].start < results["vdnn"].end - results["vdnn"].start
+
+
+def test_memory_that_is_freed_late_may_be_in_pieces_and_the_place_of_what_stays_mends_that():
+    trace, system = g10sim.load_trace("traces/bert-base-b512-s128.g10t"), "a100-40g-pcie3-znand"
+    with pytest.raises(UnsupportedError, match="nothing under way frees more") as error:
+        g10sim.simulate(trace, system, VdnnPlusPlus(mode="all"))
+    needed, hole, free = (
+        int(float(size) * 2 ** {"KiB": 10, "MiB": 20, "GiB": 30}[unit])
+        for size, unit in re.findall(r"(?:needs|has|,) ([0-9.]+) ([KMG]iB)", str(error.value))
+    )
+    assert hole < needed < free
+    apart = g10sim.simulate(trace, system, VdnnPlusPlus(mode="all", allocator="right_for_resident"))
+    joined = g10sim.simulate(trace, system, Vdnn(mode="all"))
+    assert apart.performance > joined.performance
 
 
 def test_activations_may_be_layers_of_their_own():

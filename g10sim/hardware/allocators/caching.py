@@ -6,6 +6,7 @@ from bisect import bisect_right, insort
 
 from g10sim.config.allocator import CachingPoolSpec
 from g10sim.errors import InvariantError
+from g10sim.hardware.allocators.interface import BlockTable
 from g10sim.hardware.placement import Block, FitRule, Holes
 
 
@@ -41,7 +42,7 @@ class _Class:
         return [chunk for chunk in self.chunks if self.holes.around(chunk.start) == chunk]
 
 
-class CachingPool:
+class CachingPool(BlockTable):
     """Blocks come from chunks, which are taken from the GPU's memory when no free block is large enough.
 
     As in PyTorch's allocator, small and large requests have chunks of their own, and chunks that are
@@ -54,6 +55,7 @@ class CachingPool:
         def pages(size_bytes: int) -> int:
             return -(-size_bytes // page_bytes)
 
+        super().__init__()
         self.capacity_pages = capacity_pages
         self.used_pages = 0
         self._rounding = pages(spec.rounding)
@@ -66,11 +68,7 @@ class CachingPool:
         self._large = _Class(pages(spec.least_large_rest))
         self._next_address = 0
         self._chunk_pages = self._peak_pages = self._block_pages = 0
-        self._blocks: dict[int, Block] = {}
         self._asked: dict[int, int] = {}
-
-    def __contains__(self, owner: int) -> bool:
-        return owner in self._blocks
 
     @property
     def free_pages(self) -> int:
@@ -103,18 +101,12 @@ class CachingPool:
         """Pages of the most chunks at a time since ``restart``."""
         return self._peak_pages
 
-    @property
-    def blocks(self) -> dict[int, Block]:
-        """Block of every owner, by address."""
-        return dict(sorted(self._blocks.items(), key=lambda item: item[1].start))
-
     def allocate(self, owner: int, pages: int, rule: FitRule) -> bool:
         """Give an owner a block: a free one by ``rule``, or one of a new chunk; False where memory is full.
 
         Raises InvariantError when the owner has a block, or the rule chose pages that are not free.
         """
-        if owner in self._blocks:
-            raise InvariantError(f"owner {owner} has a block already")
+        self._refuse_second(owner)
         rounded = -(-pages // self._rounding) * self._rounding
         sizes = self._small if rounded <= self._small_limit else self._large
         block = sizes.place(rounded, rule)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from g10sim.errors import InvariantError
 from g10sim.hardware.placement import Block, FitRule
 
 
@@ -59,3 +60,23 @@ class Allocator(Protocol):
     def check(self) -> None:
         """Check that blocks and holes tile the memory and no two holes touch. Raises InvariantError."""
         ...
+
+
+class BlockTable:
+    """Which owner has which block."""
+
+    def __init__(self) -> None:
+        self._blocks: dict[int, Block] = {}
+
+    def __contains__(self, owner: int) -> bool:
+        return owner in self._blocks
+
+    @property
+    def blocks(self) -> dict[int, Block]:
+        """Block of every owner, by address."""
+        return dict(sorted(self._blocks.items(), key=lambda item: item[1].start))
+
+    def _refuse_second(self, owner: int) -> None:
+        """Raise InvariantError when an owner has a block."""
+        if owner in self._blocks:
+            raise InvariantError(f"owner {owner} has a block already")

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 from g10sim.errors import InvariantError
+from g10sim.hardware.allocators.interface import BlockTable
 from g10sim.hardware.placement import Block, FitRule, Holes
 
 
-class ContiguousSpace:
+class ContiguousSpace(BlockTable):
     """Which owner has which block of a memory. Freed blocks join the holes that they touch at once."""
 
     def __init__(self, capacity_pages: int) -> None:
+        super().__init__()
         self.capacity_pages = capacity_pages
         self.holes = Holes(capacity_pages)
         self.free_pages = capacity_pages
-        self._blocks: dict[int, Block] = {}
         self._untouched = Holes(capacity_pages)
         self._touched_pages = 0
-
-    def __contains__(self, owner: int) -> bool:
-        return owner in self._blocks
 
     @property
     def used_pages(self) -> int:
@@ -35,18 +33,12 @@ class ContiguousSpace:
         """Pages that some block has covered since ``restart``."""
         return self._touched_pages
 
-    @property
-    def blocks(self) -> dict[int, Block]:
-        """Block of every owner, by address."""
-        return dict(sorted(self._blocks.items(), key=lambda item: item[1].start))
-
     def allocate(self, owner: int, pages: int, rule: FitRule) -> bool:
         """Give an owner a block where ``rule`` says; False where no hole is large enough.
 
         Raises InvariantError when the owner has a block, or the rule chose pages that are not free.
         """
-        if owner in self._blocks:
-            raise InvariantError(f"owner {owner} has a block already")
+        self._refuse_second(owner)
         start = rule(self.holes, pages)
         if start is None:
             return False

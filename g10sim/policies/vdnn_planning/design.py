@@ -53,12 +53,12 @@ class LayerWise(Policy):
     def __init__(
         self,
         *,
-        mode: Mode,
-        algorithms: Algorithms,
-        algorithms_file: str | None,
-        allocator: Allocator | dict[str, object],
-        order: Order,
-        fuse_activations: bool,
+        mode: Mode = "dyn",
+        algorithms: Algorithms = "performance",
+        algorithms_file: str | None = None,
+        allocator: Allocator | dict[str, object] = "best_fit",
+        order: Order = "prefetch_first",
+        fuse_activations: bool = True,
     ) -> None:
         self.mode, self.algorithms, self.algorithms_file = mode, algorithms, algorithms_file
         self.allocator, self.order, self.fuse_activations = allocator, order, fuse_activations
