@@ -10,16 +10,15 @@ import typer
 
 from g10sim import plots
 from g10sim.cli.errors import CELL_FAILED, complain
+from g10sim.cli.executors import SchedulerOption, choose_executor
 from g10sim.cli.output import say, show_table
 from g10sim.cli.run import CellProgress
 from g10sim.config.document import Document
 from g10sim.config.load import load_run
 from g10sim.errors import ConfigError, G10SimError
-from g10sim.experiment.cluster import DaskCluster
 from g10sim.experiment.execution import OK
 from g10sim.experiment.run import Outcome
 from g10sim.experiment.several import run_experiments
-from g10sim.experiment.workers import LocalProcesses
 from g10sim.plots.registry import ENTRIES, paper_figures
 from g10sim.registry import choices_text, nearest
 
@@ -39,13 +38,7 @@ def reproduce(
         int | None,
         typer.Option("-j", "--workers", min=1, help="Cells simulated at a time.", show_default="all cores"),
     ] = None,
-    scheduler: Annotated[
-        str | None,
-        typer.Option(
-            help="Simulate on the Dask cluster of this scheduler: its address or its scheduler file.",
-            metavar="ADDRESS",
-        ),
-    ] = None,
+    scheduler: SchedulerOption = None,
     settings: Annotated[
         list[str] | None,
         typer.Option(
@@ -60,12 +53,8 @@ def reproduce(
 
     Exit code 0: every cell ran; 1: some cell failed; 2: bad input.
     """
-    if scheduler is not None and workers is not None:
-        raise ConfigError(
-            "-j: found beside --scheduler; allowed: one of them (a cluster has its own workers)"
-        )
     documents = {name: _experiment(name, settings or []) for name in _chosen(figures)}
-    executor = LocalProcesses(workers or _cores()) if scheduler is None else DaskCluster(scheduler)
+    executor = choose_executor(workers, scheduler, default_workers=_cores())
     problems: list[str] = []
     with CellProgress() as bar:
         outcomes = run_experiments(

@@ -20,15 +20,14 @@ from rich.progress import (
 )
 
 from g10sim.cli.errors import CELL_FAILED, InterruptionError, complain
+from g10sim.cli.executors import SchedulerOption, choose_executor
 from g10sim.cli.output import say, show_table
 from g10sim.config.load import load_run
 from g10sim.config.schema import run_schema
 from g10sim.errors import ConfigError
 from g10sim.experiment.cells import Cell
-from g10sim.experiment.cluster import DaskCluster
 from g10sim.experiment.execution import OK, CellResult
 from g10sim.experiment.run import Outcome, run_experiment
-from g10sim.experiment.workers import LocalProcesses
 from g10sim.stats.seeds import over_seeds
 from g10sim.stats.summary import METRIC_COLUMNS
 
@@ -45,13 +44,7 @@ def run(
         int | None,
         typer.Option("-j", "--workers", min=1, help="Cells simulated at a time.", show_default="1"),
     ] = None,
-    scheduler: Annotated[
-        str | None,
-        typer.Option(
-            help="Simulate on the Dask cluster of this scheduler: its address or its scheduler file.",
-            metavar="ADDRESS",
-        ),
-    ] = None,
+    scheduler: SchedulerOption = None,
     settings: Annotated[
         list[str] | None,
         typer.Option(
@@ -73,12 +66,8 @@ def run(
         return
     if config is None:
         raise ConfigError("run: found no configuration; allowed: the path of a YAML file, or --schema")
-    if scheduler is not None and workers is not None:
-        raise ConfigError(
-            "-j: found beside --scheduler; allowed: one of them (a cluster has its own workers)"
-        )
     document = load_run(config, settings or ())
-    executor = LocalProcesses(workers or 1) if scheduler is None else DaskCluster(scheduler)
+    executor = choose_executor(workers, scheduler, default_workers=1)
     with CellProgress() as bar:
         outcome = run_experiment(
             document,
