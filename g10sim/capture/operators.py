@@ -229,6 +229,8 @@ def number_format(func: Any, tensors: Sequence[Any]) -> NumberFormat:
     (``torch.backends.cudnn.allow_tf32`` for convolutions, ``torch.get_float32_matmul_precision()``
     for matrix products); the caller falls back to float32 on a GPU without tf32.
     """
+    if operator_class(func) is OperatorClass.ATTENTION:
+        tensors = tensors[:1]  # the others include denominators, in float32 whatever the products are in
     found = [_FORMATS[tensor.dtype] for tensor in tensors if tensor.dtype in _FORMATS]
     widest = min(found, key=list(NumberFormat).index, default=NumberFormat.FLOAT32)
     if widest is not NumberFormat.FLOAT32:

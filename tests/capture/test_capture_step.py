@@ -207,6 +207,14 @@ def test_fused_attention_is_one_kernel_each_way_that_keeps_no_scores(models):
     assert not kernels_named(trace, "bmm", "_softmax", "native_dropout", "bernoulli_")
 
 
+def test_fused_attention_multiplies_in_the_format_of_its_operands_both_ways(models):
+    trace = capture_step(models.attention(), dtype="bfloat16")
+    gpu = load_gpu("a100-40g")
+    for kernel in kernels_named(trace, "attention", "attention_backward"):
+        in_float32 = 1e9 * kernel.flops / (0.5 * gpu.peak["float32"])
+        assert kernel.duration < gpu.launch_overhead / 1000 + in_float32
+
+
 def test_causal_attention_skips_the_pairs_after_the_diagonal(models):
     forward = kernels_named(capture_step(models.attention(causal=True)), "attention")[0]
     assert forward.flops == 2 * 2 * 8 * 4 * (64 * 65 // 2) * 16
