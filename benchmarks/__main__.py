@@ -1,4 +1,7 @@
-"""Commands of the benchmarks: ``cells`` measures ordinary cells, ``long`` very long traces."""
+"""Commands of the benchmarks: ``cells`` measures ordinary cells, ``long`` very long traces.
+
+``reproduce`` measures all figures of the G10 paper in one go.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated
 
@@ -15,6 +19,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 from benchmarks import report
+from benchmarks import reproduce as whole
 from benchmarks.cells import BUNDLED, LONG, PUBLISHED, Cell, bundled_cells, long_cells, published_cells
 from benchmarks.measure import Measurement
 
@@ -70,6 +75,24 @@ def long_traces(
     console = Console(width=None if sys.stdout.isatty() else 140)
     counts = kernels or [20_000, 200_000]
     _run(console, LONG, list(long_cells(counts, policies.split(","))), repeats, output)
+
+
+@app.command()
+def reproduce(
+    figures: Annotated[str, typer.Option(help="Only these figures, comma-separated.")] = "",
+    workers: Annotated[int, typer.Option("-j", "--workers", min=1, help="Cells simulated at a time.")] = 2,
+    output: Output = Path("results/benchmarks"),
+) -> None:
+    """Measure how long it takes to simulate and draw the figures of the G10 paper."""
+    console = Console(width=None if sys.stdout.isatty() else 140)
+    with console.status("reproducing") if console.is_terminal else nullcontext():
+        rows = whole.measure(figures, workers)
+    total = rows[-1]
+    console.print(
+        f"{total['wall_seconds']} s with {workers} workers: {total['cells']} cells, "
+        f"{total['new_cells']} of them different, {total['cpu_seconds']} s of CPU time"
+    )
+    console.print(f"{len(rows)} rows in {whole.write(output, rows)}")
 
 
 def _published(console: Console, reference_plans: bool) -> list[Cell]:

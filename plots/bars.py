@@ -12,7 +12,6 @@ from matplotlib.lines import Line2D
 
 from g10sim.plots.style import BLACK, IDEAL, POLICIES
 
-OK = "ok"
 _MARKS: Mapping[str, str] = {"unsupported": "x", "failed": "$?$"}
 _GROUP_WIDTH = 0.86
 _MARK_HEIGHT = 0.07

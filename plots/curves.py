@@ -11,10 +11,10 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
 from g10sim.errors import ConfigError
-from g10sim.plots.bars import OK, draw_ideal, ideal_handle, mark_handles, mark_missing
+from g10sim.plots.bars import draw_ideal, ideal_handle, mark_handles, mark_missing
 from g10sim.plots.panels import Panels, panels
 from g10sim.plots.style import Look, looks, series
-from g10sim.plots.traces import by_model, cells_by, trace_names, without_ideal
+from g10sim.plots.traces import OK, by_model, cells_by, trace_names, without_ideal
 from g10sim.stats.seeds import over_seeds
 
 _METRIC = "performance"

@@ -11,7 +11,7 @@ from matplotlib.patches import Patch
 
 from g10sim.plots.panels import panels
 from g10sim.plots.style import KINDS, Look
-from g10sim.plots.traces import TraceName, records, trace_names
+from g10sim.plots.traces import TraceName, records, that_ran, trace_names
 from g10sim.stats.one_cell import of_cell
 
 GIB = 2**30
@@ -25,10 +25,11 @@ _STEPS = 120
 def demands(results: pd.DataFrame, working_sets: pd.DataFrame) -> Iterator[tuple[TraceName, pd.DataFrame]]:
     """Yield each trace with its rows of the table.
 
-    Of several cells with one trace the first counts: the table depends on the trace alone.
+    Of several cells with one trace the first that ran counts: the table depends on the trace alone.
     """
-    cells = {cell["trace"]: cell for cell in records(results.drop_duplicates("trace"))}
-    for trace in trace_names(results):
+    ran = that_ran(results)
+    cells = {cell["trace"]: cell for cell in records(ran.drop_duplicates("trace"))}
+    for trace in trace_names(ran):
         yield trace, of_cell(working_sets, cells[trace.trace])
 
 

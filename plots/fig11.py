@@ -7,10 +7,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from g10sim.plots.bars import OK, bar_places, draw_ideal, ideal_handle, mark_handles, mark_missing
+from g10sim.plots.bars import bar_places, draw_ideal, ideal_handle, mark_handles, mark_missing
 from g10sim.plots.panels import panels
 from g10sim.plots.style import Look, looks, styled
-from g10sim.plots.traces import Cells, TraceName, cells_by, in_rows, trace_names, without_ideal
+from g10sim.plots.traces import OK, Cells, TraceName, cells_by, in_rows, trace_names, without_ideal
 
 _TRACES_PER_ROW = 4
 

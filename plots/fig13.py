@@ -10,10 +10,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from g10sim.plots.bars import OK
 from g10sim.plots.panels import logarithmic, panels
 from g10sim.plots.style import Look, looks, styled
-from g10sim.plots.traces import cells_by, trace_names, without_ideal
+from g10sim.plots.traces import OK, cells_by, trace_names, without_ideal
 from g10sim.stats.one_cell import of_cell, reported_kernels
 
 _COLUMNS = 3

@@ -7,10 +7,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from g10sim.plots.bars import OK, bar_places, ideal_handle, mark_handles, mark_missing
+from g10sim.plots.bars import bar_places, ideal_handle, mark_handles, mark_missing
 from g10sim.plots.panels import panels
 from g10sim.plots.style import IDEAL, POLICIES, Look, looks, styled
-from g10sim.plots.traces import Cells, TraceName, by_model, cells_by, trace_names, without_ideal
+from g10sim.plots.traces import OK, Cells, TraceName, by_model, cells_by, trace_names, without_ideal
 
 _BARS_BESIDE_EACH_OTHER = 24
 """As many bars as can be told apart in half a column."""

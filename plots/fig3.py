@@ -9,14 +9,14 @@ from matplotlib.figure import Figure
 from g10sim.plots.panels import logarithmic, panels
 from g10sim.plots.periods import periods_of_traces
 from g10sim.plots.style import series, styled
-from g10sim.plots.traces import by_model, trace_names
+from g10sim.plots.traces import by_model, that_ran, trace_names
 
 
 @styled
 def draw(results: pd.DataFrame, inactive_periods: pd.DataFrame) -> Figure:
     """Draw the share of inactive periods that are no longer than so long, a line per batch size."""
     periods = periods_of_traces(results, inactive_periods)
-    models = by_model(trace_names(results))
+    models = by_model(trace_names(that_ran(results)))
     made = panels(
         len(models),
         columns=2,

@@ -9,7 +9,7 @@ from matplotlib.lines import Line2D
 from g10sim.plots.panels import logarithmic, panels
 from g10sim.plots.periods import periods_of_traces
 from g10sim.plots.style import KINDS, styled
-from g10sim.plots.traces import trace_names
+from g10sim.plots.traces import that_ran, trace_names
 
 _MIB = 2**20
 
@@ -18,7 +18,7 @@ _MIB = 2**20
 def draw(results: pd.DataFrame, inactive_periods: pd.DataFrame) -> Figure:
     """Draw a point per inactive period, marked by the kind of tensor, a panel per trace."""
     periods = periods_of_traces(results, inactive_periods)
-    traces = trace_names(results)
+    traces = trace_names(that_ran(results))
     kinds = {kind: look for kind, look in KINDS.items() if kind in set(inactive_periods["kind"])}
     made = panels(
         len(traces),

@@ -9,10 +9,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from g10sim.plots.bars import OK, mark_handles, mark_missing
+from g10sim.plots.bars import mark_handles, mark_missing
 from g10sim.plots.panels import panels
 from g10sim.plots.style import Look, looks
-from g10sim.plots.traces import cells_by, trace_names, without_ideal
+from g10sim.plots.traces import OK, cells_by, trace_names, without_ideal
 
 _COLUMNS = 3
 _ROW_INCHES = 1.15

@@ -15,6 +15,8 @@ import pandas as pd
 from g10sim.errors import ConfigError
 from g10sim.plots.style import IDEAL, model_name
 
+OK = "ok"
+
 Item = TypeVar("Item")
 Cells: TypeAlias = dict[tuple[Any, ...], dict[str, Any]]
 """Rows of results by some of their columns."""
@@ -80,6 +82,14 @@ def without_ideal(results: pd.DataFrame) -> pd.DataFrame:
     shown = results[results["policy"] != IDEAL]
     if shown.empty:
         raise ConfigError(f"results: found no policy to show; allowed: at least one other than '{IDEAL}'")
+    return shown
+
+
+def that_ran(results: pd.DataFrame) -> pd.DataFrame:
+    """Rows of the cells that have numbers. Raises ConfigError where there is none."""
+    shown = results[results["status"] == OK]
+    if shown.empty:
+        raise ConfigError("results: found no cell that ran; allowed: at least one with status 'ok'")
     return shown
 
 

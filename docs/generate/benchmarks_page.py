@@ -51,7 +51,31 @@ def page(results: Path) -> str:
         chosen = rows[rows["group"] == group]
         if len(chosen):
             parts += [f"\n## {_GROUP_NAMES[group]}\n\n{title}\n\n", _summary(chosen), _table(group, chosen)]
+    if (results / "reproduce.csv").is_file():
+        parts.append(_reproduction(pd.read_csv(results / "reproduce.csv")))
     return "".join(parts)
+
+
+def _reproduction(rows: pd.DataFrame) -> str:
+    """Section of the time that all figures of the paper take."""
+    total = rows.iloc[-1]
+    figures = rows.iloc[:-1]
+    return f"""
+## Figures of the paper
+
+`g10sim reproduce` with {total["traces"]:.0f} bundled traces and {total["workers"]:.0f} workers, in an empty
+directory, drawing included: **{total["wall_seconds"] / 60:.1f} minutes** ({total["cpu_seconds"]:.0f} s of CPU
+time). The authors of the G10 paper state about 20 hours on six cores for their own simulator and traces.
+Cells that several figures have are simulated once, for the first of them.
+
+""" + table(
+        ("figure",),
+        ("cells", "of them new", "CPU (s)"),
+        (
+            (str(row["figure"]), f"{row['cells']}", f"{row['new_cells']}", f"{row['cpu_seconds']:.1f}")
+            for _, row in figures.iterrows()
+        ),
+    )
 
 
 def _computer(computer: dict[str, Any], rows: pd.DataFrame) -> str:
