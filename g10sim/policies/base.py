@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -247,6 +247,8 @@ class Policy:
     """Chunks from which contiguous memory is handed out; None: the whole memory is one."""
     returns_space: Literal["at_once", "between_kernels"] = "at_once"
     """When contiguous memory takes back the space of what has been evicted."""
+    check_exemptions: ClassVar[Mapping[str, str]] = {}
+    """Checks of ``g10sim.policies.checks`` that do not apply to this design, each with the reason."""
     reference_plan: ClassVar[str | None] = None
     """File name of the plan that the published simulator writes for this design."""
 

@@ -46,7 +46,24 @@ _CHOICES = {"mode": Mode, "algorithms": Algorithms, "order": Order}
 
 
 class LayerWise(Policy):
-    """A design that offloads the inputs of layers; subclasses say where copies are waited for."""
+    """A design that offloads the inputs of layers; subclasses say where copies are waited for.
+
+    Parameters
+    ----------
+    mode
+        Layers whose inputs are offloaded: ``none``, ``conv``, ``all``, or ``dyn``: the first that fits.
+    algorithms
+        Which algorithm of ``algorithms_file`` a convolution uses: fastest, least scratch space, or greedily
+        the fastest that fits.
+    algorithms_file
+        Table of the algorithms of layers, with times and scratch space; without it there are the trace's own.
+    allocator
+        Where a tensor's block goes in contiguous memory.
+    order
+        Whether a prefetched input or the layer's own results ask for memory first.
+    fuse_activations
+        Whether an activation function is a part of the layer before it.
+    """
 
     placement = "contiguous"
 

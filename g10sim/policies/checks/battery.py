@@ -1,0 +1,221 @@
+"""The checks, one function each; its docstring says what a policy must do."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import yaml
+
+from g10sim.config.behaviour import BehaviourSpec
+from g10sim.errors import UnsupportedError
+from g10sim.policies.base import Policy
+from g10sim.policies.checks.subject import PolicyCheckError, Scenario, Subject, roomy, scenarios
+from g10sim.policies.plan_format import load_plan, save_plan
+from g10sim.policies.registry import create
+from g10sim.sim.recorder import RunRecords
+from g10sim.trace.format import trace_hash
+
+
+@dataclass(frozen=True)
+class Check:
+    """One check: ``name``, what a policy must do, and the function that raises PolicyCheckError."""
+
+    name: str
+    rule: str
+    run: Callable[[Subject], None]
+
+
+def check_policy(policy: type[Policy] | str | Mapping[str, Any]) -> dict[str, str]:
+    """Run every check on a policy: a class, a key, ``module:Class``, or a mapping with its parameters.
+
+    Returns the reasons of the checks that it is exempt from. Raises PolicyCheckError for the first check that
+    it does not pass, and for an exemption from a check that does not exist, or without a reason.
+    """
+    subject = Subject(policy)
+    exempt = exemptions(subject.cls)
+    for check in CHECKS:
+        if check.name not in exempt:
+            run_check(check, subject)
+    return exempt
+
+
+def run_check(check: Check, subject: Subject) -> None:
+    """Run one check. Raises PolicyCheckError that names policy, check and rule."""
+    try:
+        check.run(subject)
+    except PolicyCheckError as error:
+        raise PolicyCheckError(
+            f"policy '{subject.cls.name}', check '{check.name}': {error}; allowed: {check.rule}"
+        ) from error
+
+
+def exemptions(cls: type[Policy]) -> dict[str, str]:
+    """Return what a policy is exempt from, with reasons. Raises PolicyCheckError for what is no exemption."""
+    known = [check.name for check in CHECKS]
+    for name, reason in cls.check_exemptions.items():
+        if name not in known or not isinstance(reason, str) or not reason.strip():
+            raise PolicyCheckError(
+                f"policy '{cls.name}': check_exemptions has {name!r}: {reason!r}; allowed: a reason for one "
+                f"of {', '.join(known)}"
+            )
+    return dict(cls.check_exemptions)
+
+
+def _require(holds: bool, found: str) -> None:
+    if not holds:
+        raise PolicyCheckError(found)
+
+
+def _supported(subject: Subject) -> list[tuple[Scenario, RunRecords]]:
+    ran = [(scenario, subject.fresh(scenario)) for scenario in scenarios()]
+    return [(scenario, records) for scenario, records in ran if records is not None]
+
+
+def _runs(subject: Subject) -> None:
+    """Workloads are supported, one at least, and none breaks an invariant (capacity, data, conservation)."""
+    _require(bool(_supported(subject)), "supports none of the workloads")
+
+
+def _kernels_in_order(subject: Subject) -> None:
+    """Every kernel of every iteration runs once, in order, after the one before it."""
+    for scenario, records in _supported(subject):
+        for number, job in enumerate(scenario.workload.jobs):
+            ran = [(k.iteration, k.kernel) for k in records.kernels if k.job == number]
+            count = len(job.trace.kernels)
+            wanted = [(i, k) for i in range(job.iterations) for k in range(count)]
+            _require(ran == wanted, f"{scenario.name}: job {number} ran {len(ran)} kernels of {len(wanted)}")
+
+
+def _never_faster_than_ideal(subject: Subject) -> None:
+    """No iteration takes less time than its kernels."""
+    for scenario, records in _supported(subject):
+        for record in records.iterations:
+            _require(
+                record.end - record.start >= record.ideal_cycles,
+                f"{scenario.name}: iteration {record.iteration} takes {record.end - record.start} cycles, "
+                f"its kernels {record.ideal_cycles}",
+            )
+
+
+def _no_stalls_with_room(subject: Subject) -> None:
+    """With GPU memory for everything nothing moves in the last iteration, and only new pages wait."""
+    plain = Subject(Policy)
+    for scenario in roomy():
+        records, yardstick = subject.fresh(scenario), plain.fresh(scenario)
+        if records is None or yardstick is None:
+            continue
+        last, slowest = records.iterations[-1], yardstick.iterations[-1]
+        moved = (
+            last.ssd_to_gpu_bytes + last.gpu_to_ssd_bytes + last.host_to_gpu_bytes + last.gpu_to_host_bytes
+        )
+        _require(not moved, f"{scenario.name}: moves {moved} bytes")
+        longest, took = slowest.end - slowest.start, last.end - last.start
+        _require(took <= longest, f"{scenario.name}: takes {took} cycles, with page faults alone {longest}")
+
+
+def _deterministic(subject: Subject) -> None:
+    """Equal workloads give equal records, every time."""
+    for scenario in scenarios():
+        _require(subject.run(scenario) == subject.fresh(scenario), f"{scenario.name}: two runs differ")
+
+
+def _reusable(subject: Subject) -> None:
+    """Instances that have simulated other workloads do as fresh ones do."""
+    used = subject.make()
+    for scenario in scenarios():
+        _require(
+            subject.run(scenario, used) == subject.fresh(scenario),
+            f"{scenario.name}: a used instance differs from a fresh one",
+        )
+
+
+def _inputs_unchanged(subject: Subject) -> None:
+    """Traces, system and parameters are not changed."""
+    for scenario in scenarios():
+        policy = subject.make()
+        before = _fingerprint(scenario, policy)
+        subject.run(scenario, policy)
+        _require(
+            _fingerprint(scenario, policy) == before, f"{scenario.name}: changed trace, system or parameters"
+        )
+
+
+def _fingerprint(scenario: Scenario, policy: Policy) -> tuple[object, ...]:
+    traces = tuple(trace_hash(job.trace) for job in scenario.workload.jobs)
+    return traces, scenario.system.model_dump_json(), repr(policy.parameters())
+
+
+def _picklable(subject: Subject) -> None:
+    """Instances can be sent to another process and do there as they would here."""
+    try:
+        copy = pickle.loads(pickle.dumps(subject.make()))
+    except Exception as error:
+        raise PolicyCheckError(f"cannot be pickled: {type(error).__name__}: {error}") from error
+    for scenario in scenarios():
+        same = subject.run(scenario, copy) == subject.fresh(scenario)
+        _require(same, f"{scenario.name}: a pickled copy differs")
+
+
+def _parameters_are_yaml(subject: Subject) -> None:
+    """Parameters are stored unchanged under their names, and come back from YAML as they were."""
+    policy = subject.make()
+    parameters = policy.parameters()
+    spec = {"name": subject.name, **parameters}
+    try:
+        read = yaml.safe_load(yaml.safe_dump(spec))
+    except yaml.YAMLError as error:
+        raise PolicyCheckError(f"parameters {parameters} cannot be written as YAML") from error
+    _require(read == spec, f"parameters {parameters} come back from YAML as {read}")
+    again = create(read).parameters()
+    _require(again == parameters, f"made again from {parameters} it has {again}")
+
+
+def _documented(subject: Subject) -> None:
+    """Key, label, citation, and docstrings that name every parameter are there."""
+    cls = subject.cls
+    for attribute in ("name", "label", "paper"):
+        _require(bool(getattr(cls, attribute)), f"has no '{attribute}'")
+    bases = cls.__mro__[: cls.__mro__.index(Policy)]
+    text = "\n".join(base.__doc__ or "" for base in bases)
+    _require(bool(text.strip()), "has no docstring")
+    for parameter in cls.parameter_names():
+        _require(parameter in text, f"its docstring does not name the parameter '{parameter}'")
+
+
+def _plans_are_data(subject: Subject) -> None:
+    """Plans fit their traces and can be saved and loaded."""
+    with TemporaryDirectory() as directory:
+        path = Path(directory) / "plan.g10p"
+        for scenario in scenarios():
+            try:
+                plans = subject.make().plan(scenario.workload, scenario.system, BehaviourSpec())
+            except UnsupportedError:
+                continue
+            for job, plan in zip(scenario.workload.jobs, plans, strict=True):
+                if plan is not None:
+                    save_plan(plan, path, job.trace)
+                    same = load_plan(path, job.trace) == plan
+                    _require(same, f"{scenario.name}: the plan changes when it is saved")
+
+
+CHECKS: tuple[Check, ...] = tuple(
+    Check(function.__name__.strip("_"), " ".join((function.__doc__ or "").split()).rstrip("."), function)
+    for function in (
+        _documented,
+        _parameters_are_yaml,
+        _runs,
+        _kernels_in_order,
+        _never_faster_than_ideal,
+        _no_stalls_with_room,
+        _deterministic,
+        _reusable,
+        _picklable,
+        _inputs_unchanged,
+        _plans_are_data,
+    )
+)

@@ -1,0 +1,128 @@
+"""The policy that is checked, and the small workloads that it is checked with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from g10sim.analysis.footprint import footprint_bytes, peak_live_bytes
+from g10sim.analysis.working_set import largest_working_set
+from g10sim.config.behaviour import BehaviourSpec
+from g10sim.config.presets import load_system
+from g10sim.config.system import SystemSpec
+from g10sim.errors import G10SimError, UnsupportedError
+from g10sim.policies.base import Policy
+from g10sim.policies.registry import create
+from g10sim.sim.engine import run
+from g10sim.sim.recorder import RunRecords
+from g10sim.trace.model import Trace
+from g10sim.trace.synthetic import chain, random_trace
+from g10sim.trace.workload import Job, Workload
+
+_PRESET = "a100-40g-pcie3-znand"
+_SEEDS = (1, 2, 3)
+
+
+class PolicyCheckError(G10SimError, AssertionError):
+    """A policy does not do what every policy must."""
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """A workload on a system."""
+
+    name: str
+    workload: Workload
+    system: SystemSpec
+
+
+class Subject:
+    """Makes fresh instances of one policy.
+
+    ``policy`` is a class, a key, ``module:Class``, or a mapping with the key ``name`` and parameters. Raises
+    PolicyError when it cannot be made.
+    """
+
+    def __init__(self, policy: type[Policy] | str | Mapping[str, Any]) -> None:
+        self._policy = policy
+        self.cls = type(self.make())
+        self._fresh: dict[str, RunRecords | None] = {}
+
+    @property
+    def name(self) -> str:
+        """Name under which YAML finds the policy: its key, or ``module:Class``."""
+        if isinstance(self._policy, str):
+            return self._policy
+        if isinstance(self._policy, Mapping):
+            return str(self._policy["name"])
+        return f"{self._policy.__module__}:{self._policy.__qualname__}"
+
+    def make(self) -> Policy:
+        """Return a fresh instance."""
+        policy = self._policy
+        return policy() if isinstance(policy, type) else create(policy)
+
+    def fresh(self, scenario: Scenario) -> RunRecords | None:
+        """Return what a fresh instance does; simulated once."""
+        if scenario.name not in self._fresh:
+            self._fresh[scenario.name] = self.run(scenario)
+        return self._fresh[scenario.name]
+
+    def run(self, scenario: Scenario, policy: Policy | None = None) -> RunRecords | None:
+        """Simulate with every invariant tested; None when the policy does not support the workload."""
+        policy = policy if policy is not None else self.make()
+        try:
+            return run(
+                scenario.workload, scenario.system, policy, BehaviourSpec(), record=("timeline",), check=True
+            )
+        except UnsupportedError:
+            return None
+        except G10SimError as error:
+            raise PolicyCheckError(f"{scenario.name}: {error}") from error
+
+
+def _system(gpu_bytes: int, host_bytes: int, gpus: int = 1) -> SystemSpec:
+    gpu = {"memory": f"{gpu_bytes} B", "count": gpus}
+    return load_system({"preset": _PRESET, "gpu": gpu, "host": {"memory": f"{host_bytes} B"}})
+
+
+def _tight(trace: Trace, page_bytes: int = 4096) -> int:
+    """GPU memory in which the trace just runs and does not fit."""
+    pages = sum(-(-tensor.size_bytes // page_bytes) for tensor in trace.tensors)
+    largest = largest_working_set(trace)[1] + page_bytes * len(trace.tensors)
+    return max(largest, min(peak_live_bytes(trace) * 6 // 10, pages * page_bytes))
+
+
+@cache
+def traces() -> tuple[Trace, ...]:
+    """Return the traces: one that looks like training, and some that look like nothing in particular."""
+    return (chain(12), *(random_trace(seed) for seed in _SEEDS))
+
+
+@cache
+def scenarios() -> tuple[Scenario, ...]:
+    """Every trace with too little GPU memory and much, little or no host memory, and two jobs at once."""
+    found = []
+    for trace in traces():
+        footprint, tight = footprint_bytes(trace), _tight(trace)
+        for words, host in (("much", 2 * footprint), ("little", footprint // 8), ("no", 0)):
+            name = f"'{trace.model}' with {words} host memory"
+            found.append(Scenario(name, Workload((Job(trace),)), _system(tight, host)))
+    first, second = traces()[:2]
+    tight = max(_tight(first), _tight(second))
+    both = Workload((Job(first), Job(second, gpu=1, arrival_cycles=100_000)))
+    system = _system(tight, footprint_bytes(first), gpus=2)
+    return (*found, Scenario(f"'{first.model}' and '{second.model}' on two GPUs", both, system))
+
+
+@cache
+def roomy() -> tuple[Scenario, ...]:
+    """Every trace with GPU memory for everything, three iterations."""
+    found = []
+    for trace in traces():
+        size = 2 * footprint_bytes(trace) + 4096 * len(trace.tensors)
+        workload = Workload((Job(trace, iterations=3),))
+        found.append(Scenario(f"'{trace.model}' with room for everything", workload, _system(size, size)))
+    return tuple(found)

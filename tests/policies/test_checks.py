@@ -1,0 +1,193 @@
+"""The battery of checks: what comes with g10sim passes it, and every check notices what it is there for."""
+
+import random
+from typing import ClassVar
+
+import pytest
+
+from g10sim.errors import PolicyError
+from g10sim.policies.base import Evict, Policy, Prefetch
+from g10sim.policies.base_uvm import BaseUvm
+from g10sim.policies.checks import (
+    CHECKS,
+    PolicyCheckError,
+    Subject,
+    check_policy,
+    parametrize_with_policy_checks,
+)
+from g10sim.policies.checks.battery import run_check
+from g10sim.policies.plan import MigrationPlan, PlannedMove
+from g10sim.policies.registry import available
+from g10sim.records import Location
+
+NEEDS_A_FILE = {"replay"}
+
+
+@parametrize_with_policy_checks(sorted(set(available()) - NEEDS_A_FILE))
+def test_policies_that_come_with_g10sim(subject, check):
+    run_check(check, subject)
+
+
+def test_a_policy_that_needs_a_file_is_checked_with_one(tmp_path):
+    path = tmp_path / "empty.g10p"
+    path.write_text('{"format": "g10sim-plan", "version": 1, "moves": 0}\n')
+    assert check_policy({"name": "replay", "plan_file": str(path)}) == {}
+
+
+class Good(Policy):
+    """Does nothing that is not allowed."""
+
+    name, label, paper = "good", "Good", "none"
+
+
+class Undocumented(Good):
+    def __init__(self, *, secret=1):
+        self.secret = secret
+
+
+class KeepsNoParameters(Good):
+    """Takes a ``depth`` and stores twice as much."""
+
+    def __init__(self, *, depth=1):
+        self.depth = 2 * depth
+
+
+class NoYaml(Good):
+    """Its ``places`` are no YAML."""
+
+    def __init__(self, *, places=frozenset({1})):
+        self.places = places
+
+
+class EvictsWhatIsNeeded(Good):
+    """Breaks a rule."""
+
+    def on_kernel_start(self, view):
+        kernel = view.trace.kernels[view.kernel]
+        return [Evict(tensor) for tensor in kernel.inputs if view.resident_bytes(tensor)]
+
+
+class RunsNothing(Good):
+    """Supports no workload."""
+
+    def plan_job(self, job, system, behaviour):
+        from g10sim.errors import UnsupportedError
+
+        raise UnsupportedError("not today")
+
+
+class EvictsForNothing(Good):
+    """Moves tensors out and in though there is room."""
+
+    def plan_job(self, job, system, behaviour):
+        moves = [
+            PlannedMove(1, t.id, Location.HOST) for t in job.trace.tensors if 1 not in job.trace.uses[t.id]
+        ]
+        return MigrationPlan.ordered(moves)
+
+
+class Exempt(EvictsForNothing):
+    """Moves tensors for nothing and says why."""
+
+    check_exemptions: ClassVar = {"no_stalls_with_room": "always offloads, as published"}
+
+
+class Throws(Good):
+    """Throws dice."""
+
+    def on_kernel_start(self, view):
+        return [Prefetch(random.SystemRandom().randrange(len(view.trace.tensors)))]
+
+
+class Remembers(Good):
+    """Counts over workloads."""
+
+    def __init__(self):
+        self._count = 0
+
+    def on_kernel_start(self, view):
+        self._count += 1
+        return [Prefetch(self._count % len(view.trace.tensors))] if self._count > 200 else []
+
+
+class ChangesItself(Good):
+    """Changes its parameter ``look_ahead``."""
+
+    def __init__(self, *, look_ahead=1):
+        self.look_ahead = look_ahead
+
+    def on_kernel_start(self, view):
+        self.look_ahead += 1
+        return ()
+
+
+class CannotTravel(Good):
+    """Holds what cannot be pickled."""
+
+    def __init__(self):
+        self._function = lambda: None
+
+
+BAD = {
+    "documented": Undocumented,
+    "parameters_are_yaml": KeepsNoParameters,
+    "runs": RunsNothing,
+    "kernels_in_order": EvictsWhatIsNeeded,
+    "no_stalls_with_room": EvictsForNothing,
+    "deterministic": Throws,
+    "reusable": Remembers,
+    "picklable": CannotTravel,
+    "inputs_unchanged": ChangesItself,
+}
+
+
+@pytest.mark.parametrize(("check", "policy"), BAD.items(), ids=BAD.keys())
+def test_every_check_notices_a_bad_policy(check, policy):
+    (found,) = [entry for entry in CHECKS if entry.name == check]
+    with pytest.raises(PolicyCheckError, match=f"^policy 'good', check '{check}': "):
+        run_check(found, Subject(policy))
+
+
+def test_parameters_that_are_no_yaml_are_noticed():
+    with pytest.raises(PolicyCheckError, match="parameters_are_yaml"):
+        check_policy(type("Documented", (NoYaml,), {"__doc__": "Has places.", "__module__": __name__}))
+
+
+def test_a_faster_iteration_than_its_kernels_is_noticed():
+    (check,) = [entry for entry in CHECKS if entry.name == "never_faster_than_ideal"]
+
+    class Cheats(Subject):
+        def fresh(self, scenario):
+            from dataclasses import replace
+
+            records = super().fresh(scenario)
+            first = replace(records.iterations[0], ideal_cycles=10**15)
+            return replace(records, iterations=(first, *records.iterations[1:]))
+
+    with pytest.raises(PolicyCheckError, match=r"takes .* cycles, its kernels 1000000000000000"):
+        run_check(check, Cheats(BaseUvm))
+
+
+def test_plans_that_do_not_fit_are_noticed():
+    class PlansTooMuch(Good):
+        """Plans for a kernel that is not there."""
+
+        def plan_job(self, job, system, behaviour):
+            return MigrationPlan((PlannedMove(10**6, 0, Location.GPU),))
+
+    (check,) = [entry for entry in CHECKS if entry.name == "plans_are_data"]
+    with pytest.raises(Exception, match="found kernel 1000000"):
+        run_check(check, Subject(PlansTooMuch))
+
+
+def test_an_exemption_needs_a_check_and_a_reason(monkeypatch):
+    assert list(check_policy(Exempt)) == ["no_stalls_with_room"]
+    for wrong in ({"no_such_check": "why not"}, {"runs": " "}):
+        monkeypatch.setattr(Exempt, "check_exemptions", wrong)
+        with pytest.raises(PolicyCheckError, match=r"check_exemptions has .*; allowed: a reason for one of"):
+            check_policy(Exempt)
+
+
+def test_a_policy_that_is_not_there_cannot_be_checked():
+    with pytest.raises(PolicyError, match="g11"):
+        check_policy("g11")
