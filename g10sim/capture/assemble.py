@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 from g10sim.analysis.footprint import peak_live_bytes
 from g10sim.capture.gpu import NANOSECONDS_PER_SECOND, GpuTimingSpec
-from g10sim.capture.operator_kinds import KernelCost
 from g10sim.capture.recorder import KernelDraft, Recorder, StorageRecord
 from g10sim.trace.model import Kernel, Phase, Tensor, TensorKind, TimeSource, Trace
 
 
 def assemble(
-    recorder: Recorder, gpu: GpuTimingSpec, *, model: str, batch_size: int, origin: Mapping[str, str]
+    recorder: Recorder,
+    gpu: GpuTimingSpec,
+    *,
+    model: str,
+    batch_size: int,
+    origin: Mapping[str, str],
+    times: Mapping[int, tuple[int, TimeSource]] = MappingProxyType({}),
 ) -> Trace:
-    """Make the trace of a recorded step, timed for a GPU. Raises ConfigError as the GPU does."""
+    """Make the trace of a recorded step, timed for a GPU. Raises ConfigError as the GPU does.
+
+    ``times`` has the kernels, by position, whose time in nanoseconds is known from elsewhere.
+    """
     used = {record: None for draft in recorder.kernels for record in (*draft.reads, *draft.writes)}
     _settle_kinds(recorder, used)
     resident = [record for record in recorder.storages if record.persistent and not record.on_host]
@@ -26,11 +35,13 @@ def assemble(
         Tensor(number, names[number], record.size_bytes, record.kind or TensorKind.OTHER, record.persistent)
         for record, number in numbers.items()
     )
-    kernels = tuple(_kernel(number, draft, numbers, gpu) for number, draft in enumerate(recorder.kernels))
+    kernels = tuple(
+        _kernel(number, draft, numbers, gpu, times) for number, draft in enumerate(recorder.kernels)
+    )
     trace = Trace(model, batch_size, NANOSECONDS_PER_SECOND, tensors, kernels)
     found = {
         "gpu": gpu.name,
-        "time_source": TimeSource.ROOFLINE.value,
+        "time_source": _time_sources(kernels) if times else TimeSource.ROOFLINE.value,
         "peak_live_bytes": str(peak_live_bytes(trace)),
         "allocated_peak_bytes": str(recorder.allocated_peak_bytes),
     }
@@ -39,6 +50,11 @@ def assemble(
             f"{n} x{k}" for n, k in sorted(recorder.unpriced.items())
         )
     return Trace(model, batch_size, NANOSECONDS_PER_SECOND, tensors, kernels, {**origin, **found})
+
+
+def _time_sources(kernels: Sequence[Kernel]) -> str:
+    counts = Counter(kernel.time_source.value for kernel in kernels)
+    return ", ".join(f"{source} x{count}" for source, count in counts.most_common())
 
 
 def _settle_kinds(recorder: Recorder, used: Mapping[StorageRecord, None]) -> None:
@@ -91,23 +107,18 @@ def _unique_names(records: list[StorageRecord]) -> list[str]:
 
 
 def _kernel(
-    number: int, draft: KernelDraft, numbers: Mapping[StorageRecord, int], gpu: GpuTimingSpec
+    number: int,
+    draft: KernelDraft,
+    numbers: Mapping[StorageRecord, int],
+    gpu: GpuTimingSpec,
+    times: Mapping[int, tuple[int, TimeSource]],
 ) -> Kernel:
-    cost = KernelCost(
-        draft.operator,
-        draft.operator_class,
-        draft.number_format,
-        draft.phase,
-        draft.layer.kind,
-        draft.flops,
-        draft.moved_bytes,
-        draft.weight_bytes,
-        draft.products,
-    )
+    roofline = TimeSource.ROOFLINE if draft.known_cost else TimeSource.BYTES
+    duration, source = times[number] if number in times else (gpu.duration_ns(draft.cost), roofline)
     return Kernel(
         id=number,
         name=draft.operator,
-        duration=gpu.duration_ns(cost),
+        duration=duration,
         inputs=tuple(numbers[record] for record in draft.reads),
         outputs=tuple(numbers[record] for record in draft.writes),
         phase=draft.phase,
@@ -115,6 +126,6 @@ def _kernel(
         layer_type=draft.layer.kind,
         flops=draft.flops,
         moved_bytes=draft.moved_bytes,
-        time_source=TimeSource.ROOFLINE if draft.known_cost else TimeSource.BYTES,
+        time_source=source,
         operator_class=draft.operator_class.value,
     )

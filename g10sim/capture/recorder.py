@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
@@ -17,6 +17,7 @@ from g10sim.capture.foreach import launches
 from g10sim.capture.gpu import NumberFormat, OperatorClass
 from g10sim.capture.gradients import CONVOLUTION_GRADIENTS, convolution_gradients
 from g10sim.capture.layers import Layer, LayerTracker
+from g10sim.capture.operator_kinds import KernelCost
 from g10sim.trace.model import Phase, TensorKind
 
 
@@ -53,8 +54,24 @@ class KernelDraft:
     weight_bytes: int = 0
     products: int = 0
     known_cost: bool = True
+    call: int = 0
     reads: dict[StorageRecord, None] = field(default_factory=dict)
     writes: dict[StorageRecord, None] = field(default_factory=dict)
+
+    @property
+    def cost(self) -> KernelCost:
+        """What its time depends on."""
+        return KernelCost(
+            self.operator,
+            self.operator_class,
+            self.number_format,
+            self.phase,
+            self.layer.kind,
+            self.flops,
+            self.moved_bytes,
+            self.weight_bytes,
+            self.products,
+        )
 
 
 @cache
@@ -78,8 +95,10 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
     device storages alive together, counted from allocation to release (not from first to last use).
     """
 
-    def __init__(self, layers: LayerTracker) -> None:
+    def __init__(self, layers: LayerTracker, keep: Callable[[Any, Any, Any], None] | None = None) -> None:
         super().__init__()
+        self.calls: list[str] = []
+        self._keep = keep
         self.phase = Phase.FORWARD
         self.kernels: list[KernelDraft] = []
         self.storages: list[StorageRecord] = []
@@ -123,6 +142,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         name = func._schema.name
         if name in operators.NO_KERNELS:
             return result
+        self.calls.append(name)
+        if self._keep is not None:
+            self._keep(func, args, kwargs)
         if "_foreach_" in name or ("_fused_" in name and _mutated_arguments(func)):
             self._record_lists(func, args, kwargs, result, layer)
         else:
@@ -166,6 +188,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
             self.unpriced[name] = self.unpriced.get(name, 0) + 1
         draft = KernelDraft(name, kind, operators.number_format(func, inputs), self.phase, layer)
         draft.known_cost = known
+        draft.call = len(self.calls) - 1
         return draft
 
     def _record_kernel(

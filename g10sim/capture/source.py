@@ -35,6 +35,7 @@ def capture_source(
     batch_size: int | None = None,
     seq_len: int | None = None,
     image_size: int | None = None,
+    measure: bool = False,
     **options: Any,
 ) -> Trace:
     """Capture a step of ``hf:NAME``, ``timm:NAME``, ``torchvision:NAME`` or ``module:function``.
@@ -42,7 +43,8 @@ def capture_source(
     The function returns a model and its inputs; of ``batch_size``, ``seq_len``, ``image_size`` and ``dtype``
     it is given those that it has parameters for. ``batch_size`` defaults to 8 for models of libraries and to
     the function's own otherwise. ``options`` are those of ``StepOptions``. Raises ConfigError for a wrong
-    option and TraceError for a step that cannot be captured.
+    option and TraceError for a step that cannot be captured. With ``measure`` times are those that the CUDA
+    device of this computer takes.
     """
     timing = load_gpu(gpu)
     require("torch")
@@ -54,7 +56,7 @@ def capture_source(
         if value is not None and value < 1:
             raise ConfigError(f"{flag(name)}: found {value}; allowed: at least 1")
     how = StepOptions(**options)
-    origin = {"command": _command(source, gpu, {**sizes, **how.given()})}
+    origin = {"command": _command(source, gpu, {**sizes, **how.given()}, measure=measure)}
     prefix, colon, name = source.partition(":")
     if colon and prefix in LIBRARIES:
         library, builder = LIBRARIES[prefix]
@@ -65,13 +67,22 @@ def capture_source(
         build = function_builder(source, {**sizes, "dtype": how.dtype})
         model = source
     with importing_from_here():
-        return capture_step(build, gpu=timing, model=model, batch_size=batch_size, origin=origin, **options)
+        return capture_step(
+            build,
+            gpu=timing,
+            model=model,
+            batch_size=batch_size,
+            origin=origin,
+            measure=measure,
+            **options,
+        )
 
 
-def _command(source: str, gpu: str, options: Mapping[str, Any]) -> str:
+def _command(source: str, gpu: str, options: Mapping[str, Any], *, measure: bool) -> str:
     given = [
         flag(name) if value is True else f"{flag(name)} {value}"
         for name, value in options.items()
         if value is not None
     ]
+    given += ["--measure"] if measure else []
     return " ".join(["g10sim trace capture", source, *given, "--gpu", gpu])

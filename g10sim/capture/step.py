@@ -16,6 +16,8 @@ from g10sim.capture.attention import device_operators
 from g10sim.capture.autocast import casts_of_cuda
 from g10sim.capture.constants import known_values
 from g10sim.capture.gpu import GpuTimingSpec, load_gpu
+from g10sim.capture.measured import RecordedCall, require_cuda
+from g10sim.capture.measuring import Times, keep_in, measured_times
 from g10sim.capture.options import StepOptions
 from g10sim.capture.refusal import refusal
 from g10sim.capture.workload import Model, Step, input_tensors
@@ -32,6 +34,7 @@ def capture_step(
     model: str = "model",
     batch_size: int | None = None,
     origin: Mapping[str, str] | None = None,
+    measure: bool = False,
     **options: Any,
 ) -> Trace:
     """Capture a step in its steady state, without a GPU and without weights.
@@ -45,10 +48,15 @@ def capture_step(
     ``options`` are those of ``StepOptions``: ``dtype``, ``autocast``, ``optimizer``, ``momentum``,
     ``attention``, ``activation_checkpointing``, ``inference``, ``steps``.
 
+    With ``measure`` durations are those that the CUDA device of this computer takes, where it can tell.
+
     Raises ConfigError for a wrong option, TraceError for a model whose step cannot be captured.
     """
     timing = load_gpu(gpu)
     how = StepOptions(**options)
+    kept: list[RecordedCall] = []
+    if measure:
+        require_cuda()
     with fake_device(how):
         try:
             with known_values():
@@ -58,14 +66,18 @@ def capture_step(
         try:
             step = Step(made, how)
             step.run()
-            recorder = step.record()
+            recorder = step.record(keep_in(kept) if measure else None)
         except Exception as error:
             kind = "inference" if how.inference else "the training step"
             raise refusal(error, model, kind) from error
         size = batch_size if batch_size is not None else _first_dimension(made.inputs)
     said = {name: str(value) for name, value in how.given().items()}
     said["torch"] = str(torch.__version__)
-    return assemble(recorder, timing, model=model, batch_size=size, origin={**(origin or {}), **said})
+    times: Times = {}
+    if measure:
+        times, said["device"] = measured_times(lambda: _as_model(build()), how, recorder, kept, timing)
+    about = {**(origin or {}), **said}
+    return assemble(recorder, timing, model=model, batch_size=size, origin=about, times=times)
 
 
 def _as_model(made: Any) -> Model:

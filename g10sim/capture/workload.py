@@ -106,10 +106,13 @@ class Step:
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
 
-    def record(self) -> Recorder:
-        """Run the step as often as the options say and return what was recorded."""
+    def record(self, keep: Callable[[Any, Any, Any], None] | None = None) -> Recorder:
+        """Run the step as often as the options say and return what was recorded.
+
+        ``keep`` is told every operator with its arguments.
+        """
         layers = LayerTracker(self.network)
-        recorder = Recorder(layers)
+        recorder = Recorder(layers, keep)
         self._describe(recorder)
 
         def enter(phase: Phase) -> None:
@@ -125,7 +128,8 @@ class Step:
     def _casting(self) -> Any:
         if self._options.autocast is None:
             return nullcontext()
-        return torch.autocast("cpu", dtype=getattr(torch, self._options.autocast))
+        device = next(self.network.parameters()).device.type
+        return torch.autocast(device, dtype=getattr(torch, self._options.autocast))
 
     def _output(self) -> Any:
         if isinstance(self.inputs, Mapping):

@@ -99,6 +99,9 @@ def capture(
         bool, typer.Option("--inference", help="A forward pass in evaluation mode, without gradients.")
     ] = False,
     steps: Annotated[int, typer.Option(min=1, help="Steps in the trace, one after the other.")] = 1,
+    measure: Annotated[
+        bool, typer.Option("--measure", help="Measure the times on the CUDA device of this computer.")
+    ] = False,
 ) -> None:
     """Capture a step of a PyTorch model: kernels, tensors, and times modelled for a GPU."""
     from g10sim.capture.source import capture_source
@@ -119,6 +122,7 @@ def capture(
         activation_checkpointing=activation_checkpointing,
         inference=inference,
         steps=steps,
+        measure=measure,
     )
     save_trace(trace, output)
     _report(trace, timing, output)
@@ -129,7 +133,7 @@ def _report(trace: Trace, gpu: GpuTimingSpec, output: Path) -> None:
     time_ms = sum(kernel.duration for kernel in trace.kernels) * _MS_PER_SECOND / trace.ticks_per_second
     console.print(
         f"{escape(str(output))}: {len(trace.kernels)} kernels, {len(trace.tensors)} tensors, "
-        f"{time_ms:.1f} ms on {gpu.name} (roofline)"
+        f"{time_ms:.1f} ms on {trace.origin.get('device', gpu.name)} ({trace.origin['time_source']})"
     )
     peak = peak_live_bytes(trace)
     console.print(
