@@ -256,7 +256,8 @@ class Slow(Policy):
 """
 
 
-def test_a_run_killed_in_the_middle_resumes_and_ends_with_the_same_results(config, here, g10sim):
+@pytest.mark.parametrize(("how", "code"), [(signal.SIGKILL, -signal.SIGKILL), (signal.SIGINT, 130)])
+def test_a_run_ended_in_the_middle_resumes_and_ends_with_the_same_results(config, here, g10sim, how, code):
     (here / "slow.py").write_text(SLOW)
     name = config(policies=["slow:Slow", "base_uvm"], sweep={"seed": [0, 1, 2, 3]})
     killed = subprocess.Popen([G10SIM, "run", name, "-o", "killed"], cwd=here)
@@ -264,8 +265,8 @@ def test_a_run_killed_in_the_middle_resumes_and_ends_with_the_same_results(confi
     deadline = time.monotonic() + 60
     while len(list(cells.glob("*.json"))) < 3 and time.monotonic() < deadline:
         time.sleep(0.01)
-    killed.send_signal(signal.SIGKILL)
-    assert killed.wait() == -signal.SIGKILL
+    killed.send_signal(how)
+    assert killed.wait() == code
     assert 1 <= len(rows(here / "killed" / "results.csv")) < 8
     stored = {path: path.stat().st_mtime_ns for path in cells.glob("*.json")}
     assert 3 <= len(stored) < 8
@@ -275,6 +276,44 @@ def test_a_run_killed_in_the_middle_resumes_and_ends_with_the_same_results(confi
     assert all(path.stat().st_mtime_ns == changed for path, changed in stored.items())
     assert g10sim("run", name, "-o", "whole", "-j", "2").code == 0
     assert Path("killed/results.csv").read_bytes() == Path("whole/results.csv").read_bytes()
+
+
+WAITS = """\
+import os, time
+from pathlib import Path
+from g10sim.policies.base import Policy
+class Waits(Policy):
+    name = "waits"
+    def plan_job(self, job, system, behaviour):
+        Path("pid.tmp").write_text(str(os.getpid()))
+        Path("pid.tmp").rename("pid")
+        time.sleep(60)
+"""
+
+
+def test_no_cell_outlives_a_run_that_is_killed(config, here):
+    (here / "waits.py").write_text(WAITS)
+    killed = subprocess.Popen([G10SIM, "run", config(policies=["waits:Waits"])], cwd=here)
+    wait_for((here / "pid").exists)
+    worker = int((here / "pid").read_text())
+    assert is_running(worker)
+    killed.send_signal(signal.SIGKILL)
+    killed.wait()
+    wait_for(lambda: not is_running(worker))
+
+
+def wait_for(condition):
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def is_running(process):
+    try:
+        return "Z" not in Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()[0]
+    except OSError:
+        return False
 
 
 def test_an_interrupted_run_keeps_finished_cells(config, here):
