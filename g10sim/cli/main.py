@@ -7,7 +7,7 @@ from pathlib import Path
 
 import typer
 
-from g10sim.cli import plan, trace
+from g10sim.cli import plan, policy, trace
 from g10sim.cli.capture import capture
 from g10sim.cli.errors import exit_code
 from g10sim.cli.explain import explain
@@ -38,6 +38,7 @@ trace.app.command()(capture)
 trace.app.command()(recapture)
 app.add_typer(trace.app, name="trace")
 app.add_typer(plan.app, name="plan")
+app.add_typer(policy.app, name="policy")
 
 
 def main() -> None:

@@ -38,7 +38,7 @@ class VdnnPlusPlus(LayerWise):
     data are not copied out, the host has them. With a ``density`` (one for all, or one for each layer that
     offloads) what is copied out is compressed in host memory while the forward pass lasts.
 
-    Beside the parameters of vDNN, ``join`` says where copies are waited for, ``returns_space`` when the memory
+    Beside the parameters of vDNN, ``join`` says where copies are waited for, ``returns_space`` when memory
     of what has been copied is given back, and ``host_buffers`` whether pinned buffers are kept.
     """
 

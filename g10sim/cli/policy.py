@@ -1,0 +1,81 @@
+"""``g10sim policy``: a package for a policy of one's own."""
+
+from __future__ import annotations
+
+import keyword
+import re
+from importlib.metadata import version
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Annotated
+
+import typer
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from g10sim.cli.output import say
+from g10sim.errors import ConfigError
+from g10sim.policies.registry import available
+
+app = typer.Typer(help="Policies of your own.", no_args_is_help=True)
+
+_NAME = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*")
+
+
+@app.callback()
+def commands() -> None:
+    """Policies of your own."""
+
+
+@app.command()
+def new(
+    name: Annotated[str, typer.Argument(help="Key of the policy, like my_policy; also the package's name.")],
+    output: Annotated[
+        Path | None,
+        typer.Option("-o", "--output", help="Directory to make. [default: ./NAME]", show_default=False),
+    ] = None,
+) -> None:
+    """Make an installable package with a policy, its tests, a README and an experiment."""
+    if not _NAME.fullmatch(name) or keyword.iskeyword(name):
+        raise ConfigError(
+            f"policy name: found '{name}'; allowed: lower-case words joined by underscores, like my_policy"
+        )
+    if name in available():
+        raise ConfigError(f"policy name: found '{name}', which there is already; allowed: a new name")
+    target = output if output is not None else Path(name)
+    if target.exists():
+        raise ConfigError(f"{target}: exists already; allowed: a directory that does not")
+    try:
+        _write(target, name)
+    except OSError as error:
+        raise ConfigError(
+            f"{target}: cannot be written: {error.strerror}; allowed: a writable place"
+        ) from error
+    say(f"{target}: a package with policy '{name}'; next: cd {target} && pip install '.[test]' && pytest")
+
+
+def _write(target: Path, name: str) -> None:
+    """Write the package beside its place first, so that it appears whole or not at all."""
+    templates = Environment(
+        loader=PackageLoader("g10sim.cli", "scaffold"),
+        autoescape=False,  # Python and YAML of a name that holds letters, digits and underscores only
+        undefined=StrictUndefined,
+        keep_trailing_newline=True,
+    )
+    class_name = "".join(word.capitalize() for word in name.split("_"))
+    files = {
+        "pyproject.toml": "pyproject.toml",
+        f"{name}/__init__.py": "policy.py",
+        f"tests/test_{name}.py": "test.py",
+        "README.md": "README.md",
+        "compare.yaml": "compare.yaml",
+    }
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(dir=target.parent) as scratch:
+        package = Path(scratch) / "package"
+        for path, template in files.items():
+            text = templates.get_template(f"{template}.jinja").render(
+                name=name, class_name=class_name, version=version("g10sim")
+            )
+            (package / path).parent.mkdir(parents=True, exist_ok=True)
+            (package / path).write_text(text, encoding="utf-8")
+        package.rename(target)
