@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias, get_args
 
+from g10sim.analysis.pools.search import ROUNDS
 from g10sim.config.allocator import CachingPoolSpec
 from g10sim.config.behaviour import BehaviourSpec
 from g10sim.config.system import SystemSpec
@@ -166,18 +167,26 @@ class AutoSwap(Policy):
         trace = whole_pages(job.trace, machine.page_bytes)
         wanted = machine.gpu_bytes if self._limit_bytes is None else self._limit_bytes
         wanted = min(wanted, machine.gpu_bytes)
-        best = self._plan_to(trace, machine, wanted)
+        best = self._plan_to(trace, machine, wanted, wanted)
         for share in _LOWER_LIMITS:
             limit = round(wanted * share)
             fits = best.pool.footprint_bytes <= wanted or self.pool != "planned"
             if fits or limit < best.swaps.least_peak_bytes or best.swaps.schedule.peak_bytes > wanted:
                 break
-            planned = self._plan_to(trace, machine, limit)
+            planned = self._plan_to(trace, machine, limit, wanted, best.swaps.weights)
             best = min(best, planned, key=lambda found: found.pool.footprint_bytes)
         self._check_fit(trace, machine, best.swaps)
         return best
 
-    def _plan_to(self, trace: Trace, machine: PlannedMachine, limit_bytes: int) -> PlannedSwaps:
+    def _plan_to(
+        self,
+        trace: Trace,
+        machine: PlannedMachine,
+        limit_bytes: int,
+        pool_bytes: int,
+        weights: Mapping[str, float] | None = None,
+    ) -> PlannedSwaps:
+        """Plan the swaps to a limit, and a pool of at most ``pool_bytes`` if that can be."""
         place = _PLACES[self.target]
         swaps = plan_swaps(
             trace,
@@ -188,8 +197,11 @@ class AutoSwap(Policy):
             mode=self.mode,
             least_bytes=self._least_bytes,
             seed=self.seed,
+            weights=weights,
         )
-        pool = plan_swapped_pool(trace, swaps.schedule.swaps, machine.page_bytes)
+        target = max(pool_bytes, swaps.schedule.peak_bytes)
+        rounds = ROUNDS if self.pool == "planned" and weights is None else 0
+        pool = plan_swapped_pool(trace, swaps.schedule.swaps, machine.page_bytes, target, rounds)
         moves = moves_of(swaps.schedule.swaps, len(trace.kernels), place)
         fits = pool.footprint_bytes <= machine.gpu_bytes
         return PlannedSwaps(swaps, pool, MigrationPlan(moves, self.name), fits, machine.clock_hz)

@@ -20,9 +20,9 @@ def test_driver_memory_is_what_is_in_use():
     memory = DriverMemory()
     memory.allocate(0, 1)
     memory.allocate(1, 513)
-    assert memory.footprint_bytes == 512 + 1024
+    assert memory.footprint_bytes == 256 + 768
     memory.free(0)
-    assert memory.footprint_bytes == 1024
+    assert memory.footprint_bytes == 768
 
 
 def test_default_pool_starts_with_256_mib():

@@ -13,6 +13,8 @@ from typing import Literal, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from g10sim.errors import InvariantError
+
 Integers: TypeAlias = npt.NDArray[np.int64]
 Fit: TypeAlias = Literal["best", "first"]
 Order: TypeAlias = Literal["size", "arrival"]
@@ -65,20 +67,9 @@ def place_blocks(
     alignment. Takes time in proportion to n log n and the number of pairs that share time. Raises
     ValueError for an empty lifetime or size.
     """
-    _check(blocks, alignment_bytes)
-    if not blocks:
-        return Placement((), 0)
-    laps, circle = _laps_and_circle(blocks, period)
-    count = len(blocks)
-    step = np.repeat(np.arange(laps, dtype=np.int64) * (period or 0), count)
-    starts = np.tile(np.array([block.start for block in blocks], dtype=np.int64), laps) + step
-    lengths = np.tile(np.array([block.end - block.start for block in blocks], dtype=np.int64), laps)
-    sizes = np.array([-(-block.size_bytes // alignment_bytes) for block in blocks], dtype=np.int64)
-    sizes = np.tile(sizes * alignment_bytes, laps)
-    keys = (starts, -sizes) if order == "size" else (-sizes, starts)
-    places = _place_in_order(np.lexsort(keys), starts, lengths, sizes, circle, fit)
-    offsets = places.reshape(laps, count).T
-    return Placement(tuple(map(tuple, offsets.tolist())), int((places + sizes).max()))
+    instance = Instance(blocks, period, alignment_bytes)
+    offsets = instance.place(instance.in_order(order), fit)
+    return instance.placement(offsets)
 
 
 def peak_bytes(blocks: Sequence[Block], *, period: int | None = None, alignment_bytes: int = 1) -> int:
@@ -116,28 +107,67 @@ def _check(blocks: Sequence[Block], alignment_bytes: int) -> None:
             raise ValueError(f"block {number}: found {block}; allowed: an end after the start and a size")
 
 
+class Instance:
+    """Blocks to be placed, with one copy for each lap: copy ``i * len(blocks) + b`` is block b in lap i.
+
+    Raises ValueError for an empty lifetime or size, and for an alignment below 1.
+    """
+
+    def __init__(self, blocks: Sequence[Block], period: int | None, alignment_bytes: int) -> None:
+        _check(blocks, alignment_bytes)
+        self._count = len(blocks)
+        self._laps, self._circle = _laps_and_circle(blocks, period)
+        step = np.repeat(np.arange(self._laps, dtype=np.int64) * (period or 0), self._count)
+        starts = np.array([block.start for block in blocks], dtype=np.int64)
+        lengths = np.array([block.end - block.start for block in blocks], dtype=np.int64)
+        sizes = np.array([-(-block.size_bytes // alignment_bytes) for block in blocks], dtype=np.int64)
+        self._starts = np.tile(starts, self._laps) + step
+        self._lengths = np.tile(lengths, self._laps)
+        self._sizes = np.tile(sizes * alignment_bytes, self._laps)
+
+    def in_order(self, order: Order) -> Integers:
+        """Return the copies in the order in which they are placed."""
+        keys = (self._starts, -self._sizes) if order == "size" else (-self._sizes, self._starts)
+        return np.lexsort(keys)
+
+    def place(self, order: Integers, fit: Fit) -> Integers:
+        """Offsets of all copies, placed one after the other."""
+        offsets = self.place_below(order, fit, None)
+        if offsets is None:
+            raise InvariantError("a placement without a bound has no end")
+        return offsets
+
+    def place_below(self, order: Integers, fit: Fit, bound_bytes: int | None) -> Integers | None:
+        """Offsets of all copies, or None as soon as one would end above the bound."""
+        starts, lengths, sizes = self._starts[order], self._lengths[order], self._sizes[order]
+        choose = _smallest if fit == "best" else _lowest
+        offsets = np.zeros(len(order), dtype=np.int64)
+        for i, size in enumerate(sizes.tolist()):
+            apart = (starts[:i] - starts[i]) % self._circle
+            together = (apart < lengths[i]) | ((-apart) % self._circle < lengths[:i])
+            offset = _offset(offsets[:i][together], sizes[:i][together], size, choose)
+            if bound_bytes is not None and offset + size > bound_bytes:
+                return None
+            offsets[i] = offset
+        result = np.empty_like(offsets)
+        result[order] = offsets
+        return result
+
+    def placement(self, offsets: Integers) -> Placement:
+        """Put the offsets of all copies together by block."""
+        by_block = offsets.reshape(self._laps, self._count).T
+        footprint = int((offsets + self._sizes).max(initial=0))
+        return Placement(tuple(map(tuple, by_block.tolist())), footprint)
+
+
 def _laps_and_circle(blocks: Sequence[Block], period: int | None) -> tuple[int, int]:
     """Return how many copies of every block there are, and the time after which all of them repeat."""
+    if not blocks:
+        return 1, 1
     if period is None:
         return 1, max(block.end for block in blocks) - min(block.start for block in blocks)
     laps = max(-(-(block.end - block.start) // period) for block in blocks)
     return laps, laps * period
-
-
-def _place_in_order(
-    order: Integers, starts: Integers, lengths: Integers, sizes: Integers, circle: int, fit: Fit
-) -> Integers:
-    """Offsets of blocks that are placed one after the other on a circle of time."""
-    starts, lengths, sizes = starts[order], lengths[order], sizes[order]
-    choose = _smallest if fit == "best" else _lowest
-    offsets = np.zeros(len(order), dtype=np.int64)
-    for i in range(len(order)):
-        apart = (starts[:i] - starts[i]) % circle
-        together = (apart < lengths[i]) | ((-apart) % circle < lengths[:i])
-        offsets[i] = _offset(offsets[:i][together], sizes[:i][together], int(sizes[i]), choose)
-    result = np.empty_like(offsets)
-    result[order] = offsets
-    return result
 
 
 Choice: TypeAlias = Callable[[Integers], int]

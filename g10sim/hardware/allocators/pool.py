@@ -6,6 +6,8 @@ from typing import Protocol
 
 GRANULARITY_BYTES = 512
 """Sizes are rounded up to this in Nvidia's pool (CnMem) and in PyTorch's."""
+ALIGNMENT_BYTES = 256
+"""Addresses from the driver are multiples of this (CUDA C++ Programming Guide, device memory accesses)."""
 
 
 class MemoryPool(Protocol):
@@ -28,7 +30,7 @@ class MemoryPool(Protocol):
 class DriverMemory:
     """Every block is memory of its own and is given back to the driver at once (cudaMalloc, cudaFree)."""
 
-    def __init__(self, granularity_bytes: int = GRANULARITY_BYTES) -> None:
+    def __init__(self, granularity_bytes: int = ALIGNMENT_BYTES) -> None:
         self._granularity = granularity_bytes
         self._sizes: dict[int, int] = {}
         self._footprint = 0

@@ -11,7 +11,7 @@ from g10sim.analysis.pools.detection import FIRST_CHECK, LEAST_OPERATIONS, Signa
 from g10sim.analysis.pools.operations import Operation, OperationKind
 from g10sim.analysis.pools.placement import Fit
 from g10sim.analysis.pools.planning import PoolPlan, plan_pool
-from g10sim.hardware.allocators.pool import GRANULARITY_BYTES, DriverMemory, MemoryPool
+from g10sim.hardware.allocators.pool import ALIGNMENT_BYTES, DriverMemory, MemoryPool
 
 
 class _Region:
@@ -52,7 +52,7 @@ class SmartPool:
         fallback: MemoryPool | None = None,
         first_check: int = FIRST_CHECK,
         least_operations: int = LEAST_OPERATIONS,
-        granularity_bytes: int = GRANULARITY_BYTES,
+        granularity_bytes: int = ALIGNMENT_BYTES,
     ) -> None:
         self._fit: Fit = fit
         self._fallback = DriverMemory(granularity_bytes) if fallback is None else fallback

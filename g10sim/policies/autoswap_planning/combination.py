@@ -44,16 +44,22 @@ def best_combination(
     authors leave SWDOA as it is). Raises PolicyError where the library for it is missing.
     """
     names = tuple(scores)
-    scaled = {name: _standardised(found) for name, found in scores.items()}
 
     def outcome_of(weights: Mapping[str, float]) -> Combination[Outcome]:
-        total = sum((weights[name] * scaled[name] for name in names), np.zeros_like(scaled[names[0]]))
-        return Combination(dict(weights), evaluate(total))
+        return Combination(dict(weights), evaluate(weighted_sum(scores, weights)))
 
     tried = [outcome_of({other: float(other == name) for other in names}) for name in names]
     if min(cost(found.outcome) for found in tried) > 0:
         tried += _explored(names, tried, outcome_of, lambda found: cost(found.outcome), seed, steps)
     return min(tried, key=lambda found: cost(found.outcome))
+
+
+def weighted_sum(scores: Mapping[str, Scores], weights: Mapping[str, float]) -> Scores:
+    """Add up scores, each divided by its standard deviation and multiplied by its weight."""
+    total = np.zeros(max(map(len, scores.values())))
+    for name, found in scores.items():
+        total += weights[name] * _standardised(found)
+    return total
 
 
 def _explored(

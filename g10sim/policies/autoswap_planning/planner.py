@@ -10,7 +10,7 @@ from typing import Literal, TypeAlias
 import numpy as np
 
 from g10sim.policies.autoswap_planning.candidates import Candidate, find_candidates
-from g10sim.policies.autoswap_planning.combination import best_combination
+from g10sim.policies.autoswap_planning.combination import best_combination, weighted_sum
 from g10sim.policies.autoswap_planning.link import CopyTimes
 from g10sim.policies.autoswap_planning.schedule import Schedule, stick_to_limit, without_overhead
 from g10sim.policies.autoswap_planning.scores import SINGLE_SCORES, Scores, in_order, majority_vote
@@ -53,12 +53,13 @@ def plan_swaps(
     mode: Mode = "stick_to_limit",
     least_bytes: int = 2**20,
     seed: int = 0,
+    weights: Mapping[str, float] | None = None,
 ) -> SwapPlan:
     """Plan the swaps of a trace whose sizes are whole pages.
 
     ``least_bytes`` is the smallest tensor that is swapped (the authors': 1 MiB), ``seed`` that of the search
-    for the combined score. Where the limit is kept, the costs that orders are compared by are waits; without
-    overhead, the load beyond the limit.
+    for the combined score; with ``weights`` found before, it is not searched for. Where the limit is kept,
+    the costs that orders are compared by are waits; without overhead, the load beyond the limit.
     """
     timeline = timeline_of(trace, clock_hz)
     candidates = find_candidates(trace, timeline.peak, least_bytes)
@@ -74,18 +75,21 @@ def plan_swaps(
         return schedule.overhead_cycles / timeline.cycles
 
     if timeline.peak_bytes <= limit_bytes or not candidates:
-        weights: Mapping[str, float] = {}
+        used: Mapping[str, float] = {}
         schedule = Schedule((), 0, 0, timeline.peak_bytes)
     elif score == "combined":
         scores = {name: found(timeline, candidates, copies) for name, found in SINGLE_SCORES.items()}
-        best = best_combination(scores, evaluate, cost, seed=seed)
-        weights, schedule = best.weights, best.outcome
+        if weights:
+            used, schedule = weights, evaluate(weighted_sum(scores, weights))
+        else:
+            best = best_combination(scores, evaluate, cost, seed=seed)
+            used, schedule = best.weights, best.outcome
     else:
-        weights = {score: 1.0}
+        used = {score: 1.0}
         found = majority_vote if score == "vote" else SINGLE_SCORES[score]
         schedule = evaluate(found(timeline, candidates, copies))
     least = least_peak_bytes(timeline, candidates)
-    return SwapPlan(timeline, candidates, limit_bytes, weights, least, schedule)
+    return SwapPlan(timeline, candidates, limit_bytes, used, least, schedule)
 
 
 def _schedule(

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from g10sim.analysis.pools.operations import stays_of
-from g10sim.analysis.pools.placement import Block, place_blocks
+from g10sim.analysis.pools.placement import Block
+from g10sim.analysis.pools.search import search_placement
 from g10sim.policies.autoswap_planning.swap import Swap
 from g10sim.trace.model import Trace
 
@@ -19,11 +20,14 @@ class SwappedPool:
     footprint_bytes: int
 
 
-def plan_swapped_pool(trace: Trace, swaps: Sequence[Swap], page_bytes: int) -> SwappedPool:
+def plan_swapped_pool(
+    trace: Trace, swaps: Sequence[Swap], page_bytes: int, target_bytes: int = 0, rounds: int = 0
+) -> SwappedPool:
     """Place all blocks of an iteration; a swapped tensor has one until it has left, and one from its return.
 
     Tensors that never leave lie at the bottom, all others above by size, best fit. Lifetimes are in
-    kernels, and those of persistent tensors cross the border of the iteration.
+    kernels, and those of persistent tensors cross the border of the iteration. Swaps make the load flat, and
+    packing harder: as long as the footprint is above the target, so many ``rounds`` of local search follow.
     """
     absences = {swap.candidate.tensor: swap for swap in swaps}
     bottom = 0
@@ -38,7 +42,13 @@ def plan_swapped_pool(trace: Trace, swaps: Sequence[Swap], page_bytes: int) -> S
         for start, end in _stays(trace, tensor.id, absences):
             owners.append(tensor.id)
             blocks.append(Block(start, end, tensor.size_bytes))
-    placement = place_blocks(blocks, period=len(trace.kernels), alignment_bytes=page_bytes)
+    placement = search_placement(
+        blocks,
+        target_bytes - bottom,
+        period=len(trace.kernels),
+        alignment_bytes=page_bytes,
+        rounds=rounds,
+    )
     for tensor_id, offsets in zip(owners, placement.offsets, strict=True):
         addresses[tensor_id].append(bottom + offsets[0])
     return SwappedPool(tuple(map(tuple, addresses)), bottom + placement.footprint_bytes)
