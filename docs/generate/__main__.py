@@ -7,6 +7,7 @@ from typing import Annotated
 
 import benchmarks_page
 import configuration_page
+import flash_page
 import kernel_times_page
 import ordering_page
 import typer
@@ -33,6 +34,15 @@ def validation(
 ) -> None:
     """Write the page of the validation, from the validation.csv of ``g10sim validate``."""
     _write(output, validation_page.page(results))
+
+
+@app.command()
+def flash(
+    tables: Annotated[Path, typer.Argument(help="Directory of tables measured with MQSim.")],
+    output: Page = Path("docs/flash.md"),
+) -> None:
+    """Write the page of the flash model and its agreement with MQSim."""
+    _write(output, flash_page.page(tables))
 
 
 @app.command()

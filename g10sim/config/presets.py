@@ -144,7 +144,7 @@ def _preset_system(name: str, document: Document, path: KeyPath, beside: Path | 
 def _device(
     changes: Mapping[str, Any], document: Document, path: KeyPath
 ) -> tuple[dict[str, Any], dict[str, str]]:
-    """Resolve ``ssd: {preset: NAME, ...changes}``: the key ``ssd`` with all of it (or nothing), and sources."""
+    """Resolve ``ssd: {preset: NAME, ...changes}``: the key ``ssd`` in full (or nothing), and sources."""
     asked = changes.get("ssd")
     if not isinstance(asked, str | Mapping) or (isinstance(asked, Mapping) and PRESET_KEY not in asked):
         return {}, {}

@@ -182,7 +182,7 @@ class FlashSsdSpec(_Attached):
         strict=True,
         ge=1,
         le=64,
-        description="superblocks that are filled side by side, each with tensors that die at about the same time",
+        description="superblocks that are filled side by side, each with tensors that die at a time",
     )
     occupied: float = Field(
         default=0, ge=0, lt=1, description="share of the capacity that lasting data of others fills"
@@ -201,8 +201,8 @@ class FlashSsdSpec(_Attached):
         needed = self.urgent_superblocks + self.streams + 2
         if spare < needed:
             raise ValueError(
-                f"overprovisioning: found {self.overprovisioning} of {self.blocks} superblocks, {spare:.1f}; allowed: "
-                f"at least {needed}, for {self.streams} streams and garbage collection"
+                f"overprovisioning: found {self.overprovisioning} of {self.blocks} superblocks, {spare:.1f}; "
+                f"allowed: at least {needed}, for {self.streams} streams and garbage collection"
             )
         if self.copy_planes is not None and self.copy_planes > self.planes:
             raise ValueError(

@@ -8,7 +8,6 @@ from pydantic import Field, model_validator
 
 from g10sim.config.host import HostSpec
 from g10sim.config.quantities import (
-    Bytes,
     Duration,
     PositiveBytes,
     PositiveFrequency,

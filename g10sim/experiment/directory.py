@@ -38,6 +38,7 @@ class ResultsDirectory:
             experiment.swept_keys,
             jobs=any(not cell.one_job for cell in experiment.cells),
             contiguous=any(cell.copies_tensors for cell in experiment.cells),
+            flash=any(cell.system.ssd.model == "flash" for cell in experiment.cells),
         )
 
     def describe(self) -> None:

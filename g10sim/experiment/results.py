@@ -15,6 +15,7 @@ from g10sim.errors import ConfigError
 from g10sim.experiment.cells import Cell
 from g10sim.experiment.execution import CellResult
 from g10sim.files import write_text
+from g10sim.stats.flash import FLASH_COLUMNS
 from g10sim.stats.jobs import JOB_METRIC_COLUMNS
 from g10sim.stats.reading import read_results as read_results
 from g10sim.stats.summary import CONTIGUOUS_COLUMNS, METRIC_COLUMNS
@@ -26,13 +27,13 @@ JOB_COLUMNS = ("job", "gpu", "priority", *JOB_METRIC_COLUMNS)
 
 
 def result_columns(
-    swept_keys: Sequence[str], *, jobs: bool = False, contiguous: bool = False
+    swept_keys: Sequence[str], *, jobs: bool = False, contiguous: bool = False, flash: bool = False
 ) -> tuple[str, ...]:
     """Columns of results.csv; a swept key that is a column anyway is not repeated.
 
-    ``contiguous``: some policy copies whole tensors.
+    ``contiguous``: some policy copies whole tensors; ``flash``: the flash of some SSD is modelled.
     """
-    metrics = (*METRIC_COLUMNS, *(CONTIGUOUS_COLUMNS if contiguous else ()))
+    metrics = (*METRIC_COLUMNS, *(CONTIGUOUS_COLUMNS if contiguous else ()), *(FLASH_COLUMNS if flash else ()))
     fixed = (*_BEFORE_SWEPT, *_AFTER_SWEPT, *metrics)
     swept = [key for key in swept_keys if key not in fixed]
     return (*_BEFORE_SWEPT, *swept, *_AFTER_SWEPT, *metrics, *(JOB_COLUMNS if jobs else ()))

@@ -11,7 +11,6 @@ from g10sim.hardware.recency import Recency, Run
 from g10sim.records import ContiguousRecord, FlashRecord, Location
 from g10sim.units import format_bytes
 
-
 FlashSnapshot = tuple[int, ...]
 
 
@@ -54,7 +53,6 @@ class Pool:
             if used > peak:
                 self._peaks[observer] = used
 
-
     def place(self, memory: GpuMemory, tensor: int, count: int) -> None:
         """Take pages of a tensor in before time starts. Raises CapacityError."""
         self.take(count)
@@ -71,11 +69,11 @@ class Pool:
         """Forget pages of a tensor."""
         self.free += count
 
-    def snapshot(self) -> FlashSnapshot | None:
-        """Return what the device behind it has done so far, where one is modelled."""
-        return None
+    def snapshot(self) -> FlashSnapshot:
+        """Return what the device behind it has done so far; nothing where none is modelled."""
+        return ()
 
-    def figures_since(self, before: FlashSnapshot | None) -> FlashRecord | None:
+    def figures_since(self, before: FlashSnapshot) -> FlashRecord | None:
         """Return what the device behind it has done since then, where one is modelled."""
         return None
 

@@ -9,6 +9,7 @@ from g10sim.analysis.footprint import footprint_bytes, oversubscription
 from g10sim.config.behaviour import BehaviourSpec
 from g10sim.config.system import SystemSpec
 from g10sim.records import IterationRecord, StallReason
+from g10sim.stats.flash import flash_metrics
 from g10sim.trace.workload import Workload
 from g10sim.units import cycles_to_ms
 
@@ -54,7 +55,8 @@ def summarize(
 ) -> list[Row]:
     """Return one row with the columns METRIC_COLUMNS for each job; an empty one where it never ran.
 
-    Designs that copy whole tensors have the CONTIGUOUS_COLUMNS, too.
+    Designs that copy whole tensors have the CONTIGUOUS_COLUMNS, too, and systems whose SSD is modelled as flash
+    the FLASH_COLUMNS.
 
     ``moves_ahead`` says whether the policy asks for migrations before they are demanded, ``copies_tensors``
     whether it copies whole tensors instead of using unified memory.
@@ -79,6 +81,7 @@ def summarize(
                 "events": events,
             }
             | _contiguous(record)
+            | flash_metrics(record, system)
         )
     return rows
 

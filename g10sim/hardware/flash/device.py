@@ -27,12 +27,13 @@ class FlashDevice:
         self.events = 0
         self.read_capacity = spec.read_bandwidth
         self._spec, self._clock, self._drives = spec, clock_hz, drives
-        self._link = spec.interface * drives
+        self.link_rate = spec.interface * drives
         self._pages = spec.buffered_pages
         self._read_rate = array.read_rate() * drives
-        self._write_rate = self._write_alone()
+        self._write_rate = array.write_rate(self._pages) * drives
         self._slc_rate = spec.slc_array.write_rate(self._pages) * drives
         self._fold_rate = 1 / (1 / self._read_rate + 1 / self._write_rate)
+        self._write_capacity = self.link_rate if spec.write_buffer else spec.write_bandwidth
         self._buffer_bytes = spec.write_buffer * drives
         self._slc_bytes = 0 if spec.slc is None else spec.slc.capacity * drives
         self._start = -1 if spec.in_place else spec.start_superblocks
@@ -45,11 +46,10 @@ class FlashDevice:
         self._balanced = self._program_alone = self._write_rate
         self._choose()
 
-    def _write_alone(self) -> float:
-        """Rate of programs of host data as long as nothing is collected."""
-        if self._spec.write_buffer or self._spec.slc is not None:
-            return self._spec.array.write_rate(self._pages) * self._drives
-        return float(self._spec.write_bandwidth)
+    def equal_rates(self) -> float:
+        """Bytes/second of as much to read as to write that the host may in the long run."""
+        writes = self.drain_limit(0)
+        return min(self.link_rate, self.read_capacity, writes / (1 + writes / self._read_rate))
 
     @property
     def collects(self) -> bool:
@@ -59,8 +59,8 @@ class FlashDevice:
     def write_limit(self, read_rate: float) -> int:
         """Bytes/second that the host may write while it reads at ``read_rate``."""
         if self._buffered < self._buffer_bytes:
-            return self._link
-        return min(self._link, int(self._drain_limit(read_rate)))
+            return self.link_rate
+        return min(self._write_capacity, int(self.drain_limit(read_rate)))
 
     def read_limit(self, *, writes: bool) -> int:
         """Bytes/second that the host may read; writes that wait are left their share of the array."""
@@ -112,7 +112,7 @@ class FlashDevice:
     def _flows(self, read_rate: float, write_rate: float) -> tuple[float, float, float]:
         """Return bytes/second leaving the buffer and the single-level region, and the share of collection."""
         left = max(0.0, 1 - read_rate / self._read_rate)
-        wanted = self._drain_limit(read_rate)
+        wanted = self.drain_limit(read_rate)
         drained = wanted if self._buffered > 0 else min(wanted, write_rate)
         left = max(0.0, left - drained / self._drain_rate())
         idle = not read_rate and not write_rate and not self._buffered
@@ -121,8 +121,8 @@ class FlashDevice:
         folded = left * self._fold_rate if idle and self._in_slc > 0 else 0.0
         return drained, folded, 0.0
 
-    def _drain_limit(self, read_rate: float) -> float:
-        """Most that can leave the buffer (or come straight from the host) beside reads."""
+    def drain_limit(self, read_rate: float) -> float:
+        """Bytes/second that reach the flash beside reads: what the host may write in the long run."""
         left = max(0.0, 1 - read_rate / self._read_rate)
         if self._victim is not None and self.layer.free_superblocks <= self._urgent:
             return left * self._balanced
@@ -145,14 +145,12 @@ class FlashDevice:
         room = size - valid
         copied, erased = valid / room, size / room
         array = self._spec.array
-        pages = (1 + self._pages) / 2 if valid else self._pages
-        self._program_alone = min(self._write_rate, array.write_rate(pages) * self._drives)
-        balanced = array.collecting_rate(copied, erased, self._pages) * self._drives
+        pages = array.pages_while_copying(self._pages) if valid else self._pages
+        self._program_alone = array.write_rate(pages) * self._drives
+        balanced = array.collecting_rate(copied, erased, pages) * self._drives
         self._balanced = min(balanced, self._program_alone)
         self._victim = victim
-        self._work = self._victim_work = max(
-            _EPSILON, room * (1 / self._balanced - 1 / self._program_alone)
-        )
+        self._work = self._victim_work = max(_EPSILON, room * (1 / self._balanced - 1 / self._program_alone))
 
     def _until(self, amount: float, rate: float) -> int | None:
         """Cycles until an amount is used up."""
@@ -162,7 +160,7 @@ class FlashDevice:
 
     @staticmethod
     def _near(level: float, full: float) -> float:
-        """A level between empty and full; less than a byte from either is there."""
+        """Return a level between empty and full; less than a byte from either is there."""
         if level < 1:
             return 0.0
         return float(full) if level > full - 1 else level

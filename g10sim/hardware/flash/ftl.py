@@ -74,7 +74,7 @@ class TranslationLayer:
         return sum(self.valid)
 
     def extent_bytes(self, extent: Hashable) -> int:
-        """Valid bytes of an extent."""
+        """Return the valid bytes of an extent."""
         return sum(part.size for part in self._places.get(extent, {}).values())
 
     def room_bytes(self, stream: int = 0) -> int:
@@ -100,7 +100,9 @@ class TranslationLayer:
         places = self._places.get(extent, {})
         while size_bytes:
             if not places:
-                raise InvariantError(f"flash holds {format_bytes(size_bytes)} less of extent {extent} than it loses")
+                raise InvariantError(
+                    f"flash holds {format_bytes(size_bytes)} less of extent {extent} than it loses"
+                )
             superblock = min(places, key=lambda place: places[place].age)
             taken = min(places[superblock].size, size_bytes)
             self._take(extent, superblock, taken)

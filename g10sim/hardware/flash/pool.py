@@ -8,7 +8,7 @@ from g10sim.config.ssd import FlashSsdSpec
 from g10sim.hardware.flash.device import FlashDevice
 from g10sim.hardware.flash.ftl import TranslationLayer
 from g10sim.hardware.flash.in_place import InPlaceLayer
-from g10sim.hardware.memory import GpuMemory, Pool
+from g10sim.hardware.memory import FlashSnapshot, GpuMemory, Pool
 from g10sim.records import FlashRecord
 
 OTHERS = "data of others"
@@ -21,8 +21,8 @@ class FlashPool(Pool):
     """Pages on flash, and where the drive puts them.
 
     What a tensor holds here dies when it is fetched, or when the tensor does. A drive that is told (trim)
-    forgets it at once. One that is not keeps it until the same logical pages are written again: a tensor's own
-    first, then pages never used, then those that were abandoned longest ago.
+    forgets it at once. One that is not keeps it until the same logical pages are written again: a tensor's
+    own first, then pages never used, then those that were abandoned longest ago.
     """
 
     def __init__(self, spec: FlashSsdSpec, clock_hz: int, page_bytes: int) -> None:
@@ -90,12 +90,12 @@ class FlashPool(Pool):
             self.layer.write_together(list(writes.items()), stream)
         self._pending.clear()
 
-    def snapshot(self) -> tuple[int, int, int, int, int]:
+    def snapshot(self) -> FlashSnapshot:
         """Return bytes read, written by the host, copied, folded; and superblocks erased, so far."""
         layer, folded = self.layer, int(self.device.folded_bytes)
         return self._read, self._written, layer.copied_bytes, folded, layer.erased
 
-    def figures_since(self, before: tuple[int, int, int, int, int]) -> FlashRecord:
+    def figures_since(self, before: FlashSnapshot) -> FlashRecord:
         """Return what the drive has done since a snapshot."""
         read, written, copied, folded, erased = (
             after - earlier for after, earlier in zip(self.snapshot(), before, strict=True)
@@ -141,6 +141,6 @@ class FlashPool(Pool):
 
 
 def _new_layer(spec: FlashSsdSpec) -> TranslationLayer:
-    """An empty drive."""
+    """Return an empty drive."""
     superblock_bytes = spec.array.superblock_bytes * spec.drives
     return TranslationLayer(spec.blocks, superblock_bytes, spec.streams, spec.collection.victims)

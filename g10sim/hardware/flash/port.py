@@ -1,4 +1,4 @@
-"""Where transfers meet a modelled SSD: what it leaves to reads and writes that are wanted at the same time."""
+"""Where transfers meet a modelled SSD: what it leaves to reads and writes at the same time."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ class SsdPort:
     def share(self, distribute: Callable[[], None]) -> None:
         """Let flows be given rates that the array can keep up with.
 
-        ``distribute`` gives all flows their rates of what the links have left. Reads go first; writes get what
-        they leave of the array. A flow that needs both directions is slowed by its writes, which leaves more
-        to them: rates are linear in the limit of writes, so that a third try meets it.
+        ``distribute`` gives all flows their rates of what the links have left. Reads go first; writes get
+        what they leave of the array. A flow that needs both directions is slowed by its writes, which leaves
+        more to them: rates are linear in the limit of writes, so that a third try meets it.
         """
         device = self._device
         reads, writes = self._try(distribute, device.read_limit(writes=False), self._write.capacity)

@@ -1,0 +1,114 @@
+"""A host that rewrites extents as fast as an SSD lets it: write amplification and rate in the long run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain, count, repeat
+from random import Random
+from typing import Literal
+
+from g10sim.config.ssd import FlashSsdSpec
+from g10sim.hardware.flash.device import FlashDevice
+from g10sim.hardware.flash.ftl import TranslationLayer
+
+Order = Literal["random", "periodic", "permuted"]
+
+_CLOCK_HZ = 10**9
+_MEASURED = 0.4
+
+
+@dataclass(frozen=True)
+class Rewriting:
+    """Extents of these sizes, written once and then again and again.
+
+    ``order``: extents at *random*, or each once per round, always in the same order (*periodic*) or in a new
+    one (*permuted*). ``together`` extents are written at a time, in turns of ``request_bytes``. In all
+    ``rewritten`` times the data is rewritten. ``reads``: as much is read as is written.
+    """
+
+    extents: Sequence[int]
+    order: Order
+    request_bytes: int
+    rewritten: float
+    together: int = 1
+    reads: bool = False
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class LongRun:
+    """What came out over the last 40 % of the writes; ``write_rate`` in bytes/second."""
+
+    write_amplification: float
+    write_rate: float
+
+
+def rewrite(spec: FlashSsdSpec, work: Rewriting) -> LongRun:
+    """Fill a new drive and rewrite it. The same seed gives the same result."""
+    layer = TranslationLayer(
+        spec.blocks, spec.array.superblock_bytes * spec.drives, spec.streams, spec.collection.victims
+    )
+    for extent, size in _turns(iter(range(len(work.extents))), work):
+        layer.write(extent, size)
+    device = FlashDevice(spec, layer, _CLOCK_HZ)
+    total = work.rewritten * sum(work.extents)
+    written, cycles = 0, 0
+    before: tuple[int, int, int] | None = None
+    for extent, size in _turns(_choices(work), work):
+        if before is None and written >= (1 - _MEASURED) * total:
+            before = written, cycles, layer.copied_bytes
+        if written >= total:
+            break
+        layer.discard(extent, size)
+        layer.write(extent, size)
+        written += size
+        cycles += _pass_time(device, size, reads=work.reads)
+    start, since, copied = before or (0, 0, 0)
+    bytes_written, spent = written - start, cycles - since
+    amplification = 1 + (layer.copied_bytes - copied) / bytes_written
+    return LongRun(amplification, bytes_written * _CLOCK_HZ / spent)
+
+
+def _pass_time(device: FlashDevice, size: float, *, reads: bool) -> int:
+    """Let a write take its time; returns the cycles."""
+    cycles = 0
+    while size >= 1:
+        rate = device.equal_rates() if reads else min(device.link_rate, device.drain_limit(0))
+        read = rate if reads else 0.0
+        needed = max(1, round(size / rate * _CLOCK_HZ))
+        change = device.cycles_to_change(read, rate)
+        step = needed if change is None else min(needed, change)
+        device.advance(step, read, rate)
+        cycles += step
+        size = 0 if step == needed else size - rate * step / _CLOCK_HZ
+    return cycles
+
+
+def _choices(work: Rewriting) -> Iterator[int]:
+    """Extents in the order in which they are rewritten, for ever."""
+    random, extents = Random(work.seed), range(len(work.extents))
+    if work.order == "random":
+        return (random.randrange(len(extents)) for _ in count())
+    if work.order == "periodic":
+        return chain.from_iterable(repeat(extents))
+    return chain.from_iterable(random.sample(extents, len(extents)) for _ in count())
+
+
+def _turns(choices: Iterator[int], work: Rewriting) -> Iterator[tuple[int, int]]:
+    """Parts of the extents being written, in turns."""
+    left: dict[int, int] = {}
+    while True:
+        while len(left) < work.together:
+            extent = next((choice for choice in choices if choice not in left), None)
+            if extent is None:
+                break
+            left[extent] = work.extents[extent]
+        if not left:
+            return
+        for extent in list(left):
+            size = min(work.request_bytes, left[extent])
+            yield extent, size
+            left[extent] -= size
+            if not left[extent]:
+                del left[extent]
