@@ -3,13 +3,27 @@
 A page crosses PCIe in 1000 cycles in each direction. Whole tensors are copied to and from host memory.
 """
 
+import random
+
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from machines import PAGE, iteration_times, kernel_times, machine, simulate, trace_of
 
 from g10sim.config.allocator import CachingPoolSpec
-from g10sim.errors import PolicyError, UnsupportedError
-from g10sim.policies.base import Evict, Place, PlannedPlace, Policy, Prefetch, Synchronize
+from g10sim.config.host import HostSpec
+from g10sim.errors import CapacityError, PolicyError, UnsupportedError
+from g10sim.policies.base import (
+    DropCompression,
+    Evict,
+    Place,
+    PlannedPlace,
+    Policy,
+    Prefetch,
+    Synchronize,
+)
 from g10sim.records import Location, StallReason
+from g10sim.trace.synthetic import random_trace
 
 HOST, FLASH = Location.HOST, Location.FLASH
 SYNC, LATE, SPACE = StallReason.SYNCHRONIZATION, StallReason.LATE_PREFETCH, StallReason.ALLOCATION
@@ -178,16 +192,19 @@ def test_planned_places():
         simulate(layers(), machine(18), Copies(places=[PlannedPlace((11 * PAGE,), None), *[Place.LEFT] * 4]))
 
 
+POOL = CachingPoolSpec(
+    rounding="1 kB",
+    small_limit="0 B",
+    large_limit="8 kB",
+    large_chunk="16 kB",
+    chunk_rounding="4 kB",
+    least_large_rest="1 kB",
+)
+
+
 def test_a_caching_pool_is_a_choice_of_the_policy():
     class Pooled(Copies):
-        caching_pool = CachingPoolSpec(
-            rounding="1 kB",
-            small_limit="0 B",
-            large_limit="8 kB",
-            large_chunk="16 kB",
-            chunk_rounding="4 kB",
-            least_large_rest="1 kB",
-        )
+        caching_pool = POOL
 
     records = simulate(layers(), machine(32), Pooled())
     assert iteration_times(records) == [21_000, 21_000]
@@ -238,3 +255,90 @@ def test_a_join_that_cannot_end_says_so():
         UnsupportedError, match="waits for copies that cannot go on; host memory has 0 B free"
     ):
         simulate(trace, full, Copies(start=OFFLOAD, end={1: [Synchronize()]}))
+
+
+class Drawn(Policy):
+    """Does something drawn at the start and at the end of every kernel, if it is legal."""
+
+    name = "drawn"
+    placement = "contiguous"
+
+    def __init__(self, seed, **attributes):
+        self.seed = seed
+        for key, value in attributes.items():
+            setattr(self, key, value)
+
+    def plan(self, workload, system, behaviour):
+        self.draw = random.Random(self.seed)
+        return (None,) * len(workload.jobs)
+
+    def places(self, job, plan, behaviour):
+        draw = random.Random(self.seed)
+        rules = [Place.LEFT, Place.RIGHT, Place.BEST, Place.WORST, Place.LAST]
+        return [draw.choice(rules) for _ in job.trace.tensors]
+
+    def on_kernel_start(self, view):
+        if self.draw.random() < 0.2:
+            yield DropCompression()
+        for tensor in view.trace.tensors:
+            if self.draw.random() < 0.3:
+                yield from self.eviction(view, tensor.id)
+            elif self.draw.random() < 0.2 and not view.is_dead(tensor.id):
+                yield Prefetch(tensor.id)
+        if self.draw.random() < 0.2:
+            yield Synchronize(None, self.draw.random() < 0.5, self.draw.random() < 0.5)
+
+    def eviction(self, view, tensor):
+        last = view.kernel + self.draw.randint(0, 3)
+        kernels = view.trace.kernels[view.kernel : last + 1]
+        density = self.draw.choice([None, 0.0, 0.3, 1.0])
+        if not any(tensor in kernel.outputs for kernel in kernels):
+            yield Evict(tensor, HOST, until=last, density=density, is_clean=self.draw.random() < 0.2)
+        elif not view.is_needed(tensor):
+            yield Evict(tensor, self.draw.choice([HOST, FLASH]))
+
+    def on_kernel_end(self, view):
+        if self.draw.random() < 0.3:
+            yield Synchronize(None, self.draw.random() < 0.7, self.draw.random() < 0.7)
+
+    def on_out_of_memory(self, view):
+        idle = [
+            tensor.id
+            for tensor in view.trace.tensors
+            if view.is_whole(tensor.id) and not view.is_needed(tensor.id)
+        ]
+        return [Evict(idle[0], HOST)] if idle else []
+
+
+HOSTS = [
+    {},
+    {"pinned": {"pin_latency": "2 us", "pin_rate": "1 GB/s", "unpin_rate": "2 GB/s", "limit": "9 kB"}},
+    {"pinned": {"limit": "9 kB", "beyond_limit": "stays", "pin_rate": "1 GB/s"}},
+]
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    seed=st.integers(0, 10**6),
+    gpu_pages=st.integers(30, 90),
+    host=st.sampled_from(HOSTS),
+    compresses=st.booleans(),
+    keeps=st.booleans(),
+    returns=st.sampled_from(["at_once", "between_kernels"]),
+    pooled=st.booleans(),
+)
+def test_whatever_a_policy_does_no_invariant_breaks(
+    seed, gpu_pages, host, compresses, keeps, returns, pooled
+):
+    trace = random_trace(seed, kernels=12, largest_tensor_bytes=6 * PAGE, longest_ticks=8000)
+    workers = {"workers": 2, "compression_rate": "0.3 GB/s", "decompression_rate": "1 GB/s"}
+    spec = HostSpec(memory="40 kB", **host, **({"compression": workers} if compresses else {}))
+    system = machine(gpu_pages).model_copy(update={"host": spec})
+    policy = Drawn(
+        seed, keeps_host_buffers=keeps, returns_space=returns, caching_pool=POOL if pooled else None
+    )
+    try:
+        records = simulate(trace, system, policy)
+    except (UnsupportedError, CapacityError):
+        return
+    assert simulate(trace, system, policy) == records
