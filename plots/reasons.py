@@ -19,6 +19,7 @@ _KNOWN: Mapping[str, Look] = {
     "synchronization": Look("synchronization", GREY, "----"),
     "link_contention": Look("link contention", BLACK, ""),
     "barrier": Look("barrier", "#FFFFFF", "||||"),
+    "compute_sharing": Look("compute sharing", "#BBCCEE", "++++"),
 }
 
 

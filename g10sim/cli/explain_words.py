@@ -34,6 +34,7 @@ REASONS = {
     "synchronization": "the policy waited for transfers",
     "link_contention": "other GPUs used a shared link",
     "barrier": "other replicas",
+    "compute_sharing": "other jobs computed on the GPU",
 }
 PLACES = {"HOST": "host memory", "FLASH": "the SSD", "NONE": "nowhere (new pages)", "GPU": "the GPU"}
 

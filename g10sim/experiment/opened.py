@@ -127,11 +127,12 @@ def what_if(cell: Cell) -> list[WhatIf]:
     ssd = {rate: 2 * getattr(system.ssd, rate) for rate in rates if hasattr(system.ssd, rate)}
     machines: dict[str, dict[str, Any]] = {
         "twice the host memory": {"host": system.host.model_copy(update={"memory": 2 * system.host.memory})},
-        "twice the SSD bandwidth": {"ssd": system.ssd.model_copy(update=ssd)},
         "twice the PCIe bandwidth": {
             "pcie": system.pcie.model_copy(update={"bandwidth": 2 * system.pcie.bandwidth})
         },
     }
+    if ssd:  # flash that is modelled in detail has no one bandwidth
+        machines["twice the SSD bandwidth"] = {"ssd": system.ssd.model_copy(update=ssd)}
     changes = [("nothing changed", cell)]
     changes += [
         (change, replace(cell, system=system.model_copy(update=update)))
