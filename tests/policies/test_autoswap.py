@@ -130,7 +130,7 @@ def bert():
     return whole_pages(g10sim.load_trace(TRACES / "bert-base-b256-s128.g10t"), 4096)
 
 
-@pytest.mark.parametrize("limit_gib", [12, 18, 20])
+@pytest.mark.parametrize("limit_gib", [14, 19])
 @pytest.mark.parametrize("mode", MODES)
 def test_combined_score_is_never_worse_than_the_best_single_one(bert, limit_gib, mode):
     costs = {}

@@ -27,8 +27,8 @@ def search_placement(
 
     In each round one of the largest blocks moves to another place in the order, and best fit and first fit
     take turns; what is not worse is kept. It ends early when nothing gets better for some time. The same
-    seed gives the same placement. Lifetimes, alignment and
-    errors are those of :func:`g10sim.analysis.pools.placement.place_blocks`.
+    seed gives the same placement. Lifetimes, alignment and errors are those of
+    :func:`g10sim.analysis.pools.placement.place_blocks`.
     """
     instance = Instance(blocks, period, alignment_bytes)
     order = instance.in_order("size")

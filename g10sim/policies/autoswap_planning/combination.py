@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
@@ -16,6 +16,8 @@ STEPS = 20
 """Points that are tried after the single scores (the authors' driver)."""
 _KAPPA = 5.0
 """How much an upper confidence bound counts uncertainty (the authors' driver)."""
+_RANDOM_POINTS, _CLIMBS = 1000, 2
+"""Points at which the bound is looked for at random, and from which it is climbed."""
 
 Outcome = TypeVar("Outcome")
 
@@ -73,18 +75,26 @@ def _explored(
     """Try the points that Bayesian optimisation proposes, until one costs nothing."""
     try:
         from bayes_opt import BayesianOptimization, acquisition
+        from threadpoolctl import threadpool_limits
     except ImportError:
         raise PolicyError(
             "the combined score needs the package bayesian-optimization: pip install 'g10sim[bayesian]'; "
             "or choose another score"
         ) from None
+
+    class UpperConfidenceBound(acquisition.UpperConfidenceBound):  # type: ignore[misc]
+        """Looks for the highest bound at fewer points than by default: there are four dimensions only."""
+
+        def suggest(self, *arguments: Any, **named: Any) -> Any:
+            return super().suggest(*arguments, **{"n_random": _RANDOM_POINTS, "n_smart": _CLIMBS, **named})
+
     found = []
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), threadpool_limits(1):  # threads cost more than such small matrices
         warnings.simplefilter("ignore")  # of fits of the Gaussian process that do not converge
         optimizer = BayesianOptimization(
             f=None,
             pbounds=dict.fromkeys(names, (-1.0, 1.0)),
-            acquisition_function=acquisition.UpperConfidenceBound(kappa=_KAPPA),
+            acquisition_function=UpperConfidenceBound(kappa=_KAPPA),
             random_state=seed,
             verbose=0,
             allow_duplicate_points=True,
