@@ -178,6 +178,11 @@ class ContiguousRun(JobRun):
     def _has_arrived(self) -> bool:
         return all(map(self._memory.is_usable, self._memory.needed))
 
+    def _has_joined(self) -> bool:
+        if not self._memory.has_joined:
+            self._make_room()
+        return super()._has_joined()
+
     def _fetch(self, execution: Execution, waits: WaitLog) -> Generator[Event, Any, None]:
         """Ask for what is missing, and again for what leaves meanwhile, until all is there."""
         machine, tensors = self._machine, self._tensors[execution.kernel.id]

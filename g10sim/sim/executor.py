@@ -384,13 +384,16 @@ class JobRun:
             yield machine.clockwork.wait(step, self._describe_wait)
             self._restart_victims()
 
+    def _has_joined(self) -> bool:
+        return self._memory.has_joined
+
     def _synchronize(self, waits: WaitLog) -> Generator[Event, Any, None]:
         """Wait for the evictions and prefetches that the policy wants done."""
         machine, memory = self._machine, self._memory
         self._transfers.changed()
         since = machine.now
         if not memory.has_joined:
-            yield machine.clockwork.wait(lambda: memory.has_joined, self._describe_wait)
+            yield machine.clockwork.wait(self._has_joined, self._describe_wait)
         waits.add(StallReason.SYNCHRONIZATION, machine.now - since)
         memory.forget_awaited()
 

@@ -257,6 +257,20 @@ def test_a_join_that_cannot_end_says_so():
         simulate(trace, full, Copies(start=OFFLOAD, end={1: [Synchronize()]}))
 
 
+def test_a_join_for_a_prefetch_that_finds_no_room_gives_it_up_if_the_policy_can_make_room():
+    class MakesRoom(Copies):
+        def on_out_of_memory(self, view):
+            return []
+
+    # 13 pages: x (8) has left, and is wanted back beside y and z (6) before kernel 3.
+    end = {1: [Synchronize()], 2: [Prefetch(0), Synchronize(evictions=False, prefetches=True)]}
+    records = simulate(layers(), machine(13), MakesRoom(start=OFFLOAD, end=end), iterations=1)
+    assert [stalls(records)[kernel] for kernel in (2, 3)] == [{}, {}]
+    assert stalls(records)[4] == near({StallReason.FAULT_HOST: 8000})
+    with pytest.raises(UnsupportedError, match="tensor 'x' needs 8 kB"):
+        simulate(layers(), machine(13), Copies(start=OFFLOAD, end=end), iterations=1)
+
+
 class Drawn(Policy):
     """Does something drawn at the start and at the end of every kernel, if it is legal."""
 
