@@ -28,6 +28,7 @@ from g10sim.policies.base import Policy
 from g10sim.registry import choices_text, nearest
 from g10sim.sim.recorder import RunRecords
 from g10sim.stats.reading import read_results, read_table
+from g10sim.stats.flash import FLASH_COLUMNS
 from g10sim.stats.summary import METRIC_COLUMNS, Row
 from g10sim.stats.tables import TABLES, kernels_table, memory_table, migrations_table
 from g10sim.stats.timeline import chrome_trace
@@ -64,8 +65,13 @@ class Result:
 
     @property
     def summary(self) -> dict[str, Any]:
-        """Metrics of the first (usually only) job, by the column names of results.csv."""
-        return {column: self.rows[0][column] for column in METRIC_COLUMNS}
+        """Metrics of the first (usually only) job, by the column names of results.csv.
+
+        Those of the SSD's flash are there where it is modelled.
+        """
+        row = self.rows[0]
+        more = [column for column in FLASH_COLUMNS if column in row]
+        return {column: row[column] for column in (*METRIC_COLUMNS, *more)}
 
     @property
     def performance(self) -> float:
