@@ -42,8 +42,12 @@ class TensorSpec(NamedTuple):
 
     def make(self, device: str) -> Any:
         """Make a tensor of random numbers, or of zeros where they are whole (indices that always exist)."""
-        made = torch.empty_strided(self.shape, self.stride, dtype=self.dtype, device=device)
-        return made.normal_() if self.dtype.is_floating_point else made.zero_()
+        steps = zip(self.shape, self.stride, strict=True)
+        reach = 0 if 0 in self.shape else sum((size - 1) * step for size, step in steps) + 1
+        # Filled before it is expanded: a tensor whose elements share memory cannot be.
+        made = torch.empty(reach, dtype=self.dtype, device=device)
+        filled = made.normal_() if self.dtype.is_floating_point else made.zero_()
+        return filled.as_strided(self.shape, self.stride)
 
 
 class RecordedCall(NamedTuple):
