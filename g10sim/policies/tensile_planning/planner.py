@@ -1,0 +1,166 @@
+"""The greedy planner: one tensor after another, always at the peak that there is then."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from g10sim.analysis.recomputation import Recomputability
+from g10sim.policies.tensile_planning.access import AccessSequence
+from g10sim.policies.tensile_planning.intervals import Channel
+from g10sim.policies.tensile_planning.parameters import PlanningParameters
+from g10sim.policies.tensile_planning.peak import PeakAnalysis
+from g10sim.policies.tensile_planning.recomputing import choose_recomputation
+from g10sim.policies.tensile_planning.schedule import JobSchedule, Swap
+from g10sim.policies.tensile_planning.swapping import swap_across, swap_within, transfer_cycles
+
+_LEAST_ROUNDS = 100
+_LEAST_DROP = 0.0005
+
+
+class _JobPlanner:
+    """The schedule of one job as it grows."""
+
+    def __init__(self, schedule: JobSchedule, parameters: PlanningParameters, bytes_per_cycle: float) -> None:
+        self.schedule, self._parameters, self._rate = schedule, parameters, bytes_per_cycle
+        accesses = schedule.accesses
+        self.analysis = PeakAnalysis(accesses, parameters.accounting)
+        self._rules = Recomputability(accesses.trace)
+        self._failed: dict[int, tuple[int, int]] = {}
+        self._stays: dict[int, int] = {}
+        self._quota = int(parameters.swap_share * len(accesses.sizes))
+        self.peak = self.analysis.find(schedule)
+        self._analysed = 0
+
+    def analyse(self) -> None:
+        """Find the peak anew where the schedule has grown."""
+        planned = len(self.schedule.swaps) + len(self.schedule.recomputed)
+        if planned != self._analysed:
+            self.peak, self._analysed = self.analysis.find(self.schedule), planned
+
+    def try_across(self, tensor: int) -> bool:
+        """Try to keep a persistent tensor away across the border of the iteration."""
+        schedule = self.schedule
+        if not self._parameters.across_iterations or tensor in schedule.kept_away:
+            return False
+        if not schedule.accesses.trace.tensors[tensor].persistent:
+            return False
+        if self._stays.get(tensor) == self.peak.time:
+            return False
+        swaps = swap_across(schedule, tensor, self._transfer_cycles(tensor), self._relieves)
+        if not swaps:
+            self._stays[tensor] = self.peak.time
+            return False
+        schedule.keep(swaps)
+        schedule.kept_away.add(tensor)
+        return True
+
+    def try_within(self, tensor: int) -> bool:
+        """Try to swap a tensor within the iteration."""
+        schedule, peak = self.schedule, self.peak
+        if tensor in schedule.swapped or len(schedule.swapped) >= self._quota:
+            return False
+        if any(entry.tensor == tensor for entry in schedule.recomputed):
+            return False
+        # Channels only fill up: what was impossible at this peak remains so.
+        if self._failed.get(tensor) == (peak.last_access, peak.time):
+            return False
+        swaps = swap_within(schedule, tensor, peak.last_access, self._transfer_cycles(tensor), self._relieves)
+        if not swaps:
+            self._failed[tensor] = (peak.last_access, peak.time)
+            return False
+        schedule.keep(swaps)
+        schedule.swapped.add(tensor)
+        return True
+
+    def try_recomputation(self) -> bool:
+        """Try to drop a tensor at the peak and compute it again, if that lowers the peak."""
+        schedule, before = self.schedule, self.peak
+        for entry in choose_recomputation(schedule, self._rules, before):
+            schedule.recomputed.append(entry)
+            self.peak = self.analysis.find(schedule)
+            if (self.peak.size_bytes, -self.peak.time) < (before.size_bytes, -before.time):
+                return True
+            schedule.recomputed.pop()
+        self.peak = before
+        return False
+
+    def _relieves(self, swaps: list[Swap]) -> bool:
+        return self.analysis.is_away(swaps, self.peak.time)
+
+    def _transfer_cycles(self, tensor: int) -> int:
+        return transfer_cycles(self.schedule.accesses, tensor, self._rate)
+
+
+@dataclass(frozen=True)
+class Planned:
+    """Schedules of jobs that share a GPU, and the sum of their peaks before and after planning, in bytes."""
+
+    schedules: tuple[JobSchedule, ...]
+    analyses: tuple[PeakAnalysis, ...]
+    unplanned_peak_bytes: int
+    peak_bytes: int
+
+
+def plan_jobs(
+    jobs: Sequence[AccessSequence], parameters: PlanningParameters, bytes_per_cycle: float, free_bytes: int
+) -> Planned:
+    """Plan jobs that share a GPU, whose copies move ``bytes_per_cycle`` each way.
+
+    As the jobs' iterations are not in step, the sum of their peaks counts, and the tensors at any of these
+    are candidates, largest first. After every swap the peaks are found anew. Only when no swap is possible
+    any more, and the sum is at least ``free_bytes``, a tensor is recomputed. Planning ends when neither
+    helps, when the sum is within the memory target, or when after 100 rounds none of the last two lowered it
+    by 0.05%.
+    """
+    shared = Channel(), Channel()
+    planners = []
+    for accesses in jobs:
+        channels = shared if parameters.channels == "shared" else (Channel(), Channel())
+        schedule = JobSchedule(accesses, channels[0], channels[1] if parameters.duplex else channels[0])
+        planners.append(_JobPlanner(schedule, parameters, bytes_per_cycle))
+    sums = [_sum_of_peaks(planners)]
+    while not _is_enough(sums, parameters.target_bytes):
+        if not _swap_one(planners) and not (
+            parameters.recomputation and sums[-1] >= free_bytes and _recompute(planners)
+        ):
+            break
+        for planner in planners:
+            planner.analyse()
+        sums.append(_sum_of_peaks(planners))
+    schedules = tuple(planner.schedule for planner in planners)
+    return Planned(schedules, tuple(planner.analysis for planner in planners), sums[0], sums[-1])
+
+
+def _is_enough(sums: list[int], target_bytes: int | None) -> bool:
+    if target_bytes is not None and sums[-1] <= target_bytes:
+        return True
+    if len(sums) <= _LEAST_ROUNDS:
+        return False
+    return max(sums[-3] - sums[-2], sums[-2] - sums[-1]) < _LEAST_DROP * sums[-1]
+
+
+def _sum_of_peaks(planners: list[_JobPlanner]) -> int:
+    return sum(planner.peak.size_bytes for planner in planners)
+
+
+def _swap_one(planners: list[_JobPlanner]) -> bool:
+    """Swap the largest tensor that can be, and on the way whatever can stay away across iterations."""
+    candidates = sorted(
+        (-planner.schedule.accesses.sizes[tensor], number, tensor)
+        for number, planner in enumerate(planners)
+        for tensor in planner.peak.residents
+    )
+    swapped = False
+    for _, number, tensor in candidates:
+        if planners[number].try_across(tensor):
+            swapped = True
+        elif planners[number].try_within(tensor):
+            return True
+    return swapped
+
+
+def _recompute(planners: list[_JobPlanner]) -> bool:
+    """Recompute one tensor of each job."""
+    progress = [planner.try_recomputation() for planner in planners]
+    return any(progress)

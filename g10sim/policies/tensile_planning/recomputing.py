@@ -1,0 +1,49 @@
+"""Which tensor to drop and compute again when swapping cannot lower the peak any further."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+
+from g10sim.analysis.recomputation import Recomputability
+from g10sim.policies.tensile_planning.peak import Peak
+from g10sim.policies.tensile_planning.schedule import JobSchedule, Recomputed
+
+
+def choose_recomputation(schedule: JobSchedule, rules: Recomputability, peak: Peak) -> list[Recomputed]:
+    """Return what may be recomputed to lower a peak, the best first.
+
+    A tensor that is there at the peak, is not swapped, and is made from tensors that are neither swapped nor
+    recomputed themselves. Best is the one with the most bytes for the time of the kernel that makes it.
+    """
+    accesses = schedule.accesses
+    moved = schedule.moved()
+    ranked: list[tuple[float, int, Recomputed]] = []
+    for tensor in peak.residents:
+        entry = _entry(schedule, rules, peak, tensor) if tensor not in moved else None
+        if entry is None:
+            continue
+        producer = rules.producer(tensor, entry.drop)
+        if producer is None or moved & set(producer.inputs):
+            continue
+        time = accesses.interval(producer.id)
+        ranked.append((accesses.sizes[tensor] / max(1, time.end - time.start), tensor, entry))
+    return [entry for _, _, entry in sorted(ranked, key=lambda found: (-found[0], found[1]))]
+
+
+def _entry(schedule: JobSchedule, rules: Recomputability, peak: Peak, tensor: int) -> Recomputed | None:
+    """Return how a tensor would be dropped before the peak and made again after it; None: it cannot be."""
+    accesses = schedule.accesses
+    uses = accesses.uses[tensor]
+    place = bisect_left(uses, peak.time, key=lambda kernel: accesses.interval(kernel).start)
+    if not 0 < place < len(uses):
+        return None
+    drop, use = uses[place - 1] + 1, uses[place]
+    covers = accesses.interval(drop).start <= peak.time < accesses.interval(use).start
+    if not covers or rules.problem(tensor, drop):
+        return None
+    producer = rules.producer(tensor, drop)
+    if producer is None:
+        return None
+    deaths = accesses.trace.deaths
+    extra = sum(accesses.sizes[other] for other in set(producer.outputs) - {tensor} if deaths[other] <= use)
+    return Recomputed(tensor, drop, use, extra)

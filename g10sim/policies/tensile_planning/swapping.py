@@ -1,0 +1,109 @@
+"""Planning one tensor's swaps, within an iteration or across its border."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import pairwise
+
+from g10sim.policies.tensile_planning.access import AccessSequence
+from g10sim.policies.tensile_planning.intervals import Interval, earliest, latest
+from g10sim.policies.tensile_planning.schedule import JobSchedule, Swap
+
+
+def swap_within(
+    schedule: JobSchedule,
+    tensor: int,
+    last_access: int,
+    length: int,
+    relieves: Callable[[list[Swap]], bool] = bool,
+) -> list[Swap]:
+    """Plan swaps of a tensor in an iteration: out as early as possible, in as late as possible.
+
+    It leaves between its first access and ``last_access``, the time of the last access before the peak, and
+    comes back for its next one; where it cannot, or where that does not ``relieve`` the peak, it is tried
+    again after that access. Between later accesses it leaves again where there is time for both copies.
+    Transfers take ``length`` cycles; the channels of the schedule are taken for them. Empty: impossible.
+    """
+    accesses = schedule.accesses
+    uses = accesses.uses[tensor]
+    if len(uses) < 2:
+        return []
+    low, closed = accesses.interval(uses[0]).end, accesses.accesses(tensor)
+    while low < last_access:
+        out = earliest(schedule.out, Interval(low, last_access), length, accesses.period, closed)
+        place = None if out is None else accesses.first_use_from(tensor, out.end)
+        if out is None or place is None:
+            return []
+        swap = _with_return(schedule, tensor, out, uses[place], length)
+        if swap is not None:
+            later = _swap_again(schedule, tensor, place, length)
+            if relieves([swap, *later]):
+                return [swap, *later]
+            for unwanted in (swap, *later):
+                _give_back(schedule, unwanted)
+        low = accesses.interval(uses[place]).end
+    return []
+
+
+def swap_across(
+    schedule: JobSchedule, tensor: int, length: int, relieves: Callable[[list[Swap]], bool] = bool
+) -> list[Swap]:
+    """Plan the absence of a persistent tensor from its last use to its first one in the next iteration.
+
+    The copy out may run over the end of the iteration; the copy in is within the next one. Empty: impossible,
+    or of no use at the peak.
+    """
+    accesses = schedule.accesses
+    uses, period = accesses.uses[tensor], accesses.period
+    if not uses:
+        return []
+    first, last = accesses.interval(uses[0]).start, accesses.interval(uses[-1]).end
+    out = earliest(schedule.out, Interval(last, period + first), length, period)
+    if out is None:
+        return []
+    schedule.out.take(out, period)
+    window = Interval(max(0, out.end - period), first)
+    back = latest(schedule.back, window, length, period)
+    if back is None:
+        schedule.out.give_back(out, period)
+        return []
+    schedule.back.take(back, period)
+    swap = Swap(tensor, out, back, uses[0], wraps=True)
+    if relieves([swap]):
+        return [swap]
+    _give_back(schedule, swap)
+    return []
+
+
+def _with_return(schedule: JobSchedule, tensor: int, out: Interval, use: int, length: int) -> Swap | None:
+    """Take the channels for a copy out and the latest copy in before a use; None: there is no room for it."""
+    accesses = schedule.accesses
+    window = Interval(out.end, accesses.interval(use).start)
+    back = latest(schedule.back, window, length, accesses.period)
+    if back is None:
+        return None
+    schedule.out.take(out, accesses.period)
+    schedule.back.take(back, accesses.period)
+    return Swap(tensor, out, back, use)
+
+
+def _swap_again(schedule: JobSchedule, tensor: int, place: int, length: int) -> list[Swap]:
+    """Take channels for swaps between later accesses of a tensor, wherever there is room."""
+    accesses, found = schedule.accesses, []
+    for before, after in pairwise(accesses.uses[tensor][place:]):
+        window = Interval(accesses.interval(before).end, accesses.interval(after).start)
+        out = earliest(schedule.out, window, length, accesses.period)
+        swap = None if out is None else _with_return(schedule, tensor, out, after, length)
+        if swap is not None:
+            found.append(swap)
+    return found
+
+
+def _give_back(schedule: JobSchedule, swap: Swap) -> None:
+    schedule.out.give_back(swap.out, schedule.accesses.period)
+    schedule.back.give_back(swap.back, schedule.accesses.period)
+
+
+def transfer_cycles(accesses: AccessSequence, tensor: int, bytes_per_cycle: float) -> int:
+    """Return the cycles of one copy: size over bandwidth, without a latency, rounded up."""
+    return max(1, -int(-accesses.sizes[tensor] // bytes_per_cycle))

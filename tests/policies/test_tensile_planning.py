@@ -1,0 +1,328 @@
+"""TENSILE's planner: small cases worked out by hand. Times are ms, sizes MB, the link carries 12 MB in a ms."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from g10sim.analysis.recomputation import Recomputability
+from g10sim.policies.tensile_planning.access import AccessSequence
+from g10sim.policies.tensile_planning.intervals import Channel, Interval, earliest, latest
+from g10sim.policies.tensile_planning.moves import to_plan
+from g10sim.policies.tensile_planning.parameters import PlanningParameters
+from g10sim.policies.tensile_planning.peak import PeakAnalysis
+from g10sim.policies.tensile_planning.planner import plan_jobs
+from g10sim.policies.tensile_planning.recomputing import choose_recomputation
+from g10sim.policies.tensile_planning.schedule import JobSchedule
+from g10sim.policies.tensile_planning.swapping import swap_across, swap_within
+from g10sim.policies.tensile_planning.timing import has_drifted, predicted, smoothed
+from g10sim.records import Location
+from g10sim.trace.model import TensorKind
+from g10sim.trace.synthetic import TraceBuilder
+
+RATE = 12
+ROOMY = 10**12
+
+
+def trace_of(tensors, kernels):
+    """A trace from {name: MB} ("*" behind a name: persistent) and (ms, inputs, outputs)."""
+    builder, ids = TraceBuilder("tiny"), {}
+    for key, size in tensors.items():
+        kind = TensorKind.WEIGHT if key.endswith("*") else TensorKind.ACTIVATION
+        ids[key.rstrip("*")] = builder.tensor(key.rstrip("*"), size, kind, persistent=key.endswith("*"))
+    for number, (duration, inputs, outputs) in enumerate(kernels):
+        reads, writes = ([ids[key] for key in keys.split()] for keys in (inputs, outputs))
+        builder.kernel(f"op{number + 1}", duration, reads, writes)
+    return builder.build()
+
+
+def accesses_of(trace):
+    return AccessSequence(
+        trace, [kernel.duration for kernel in trace.kernels], [t.size_bytes for t in trace.tensors]
+    )
+
+
+def schedule_of(trace):
+    channel = Channel()
+    return JobSchedule(accesses_of(trace), channel, channel)
+
+
+def planned(traces, free=ROOMY, **parameters):
+    return plan_jobs([accesses_of(trace) for trace in traces], PlanningParameters(**parameters), RATE, free)
+
+
+def times(swaps):
+    return [(tuple(swap.out), tuple(swap.back)) for swap in swaps]
+
+
+# T is made by op 1 and read by op 5; at the peak, op 3 reads s and makes x.
+PEAK_IN_THIRD = trace_of(
+    {"T": 60, "s": 1, "x": 30}, [(10, "", "T"), (10, "", "s"), (10, "s", "x"), (10, "", ""), (10, "T", "")]
+)
+
+
+def test_a_tensor_leaves_at_once_and_comes_back_at_the_last_moment():
+    schedule = planned([PEAK_IN_THIRD]).schedules[0]
+    assert times(schedule.swaps) == [((10, 15), (35, 40))]
+    analysis = PeakAnalysis(schedule.accesses, "physical")
+    assert analysis.absence(schedule.swaps[0]) == [Interval(15, 35)]
+    published = planned([PEAK_IN_THIRD], accounting="published").schedules[0]
+    assert times(published.swaps) == [((10, 15), (35, 40))]
+    assert PeakAnalysis(published.accesses, "published").absence(published.swaps[0]) == [Interval(10, 40)]
+
+
+def test_levels_are_counted_as_memory_is_taken_and_freed():
+    analysis = PeakAnalysis(accesses_of(PEAK_IN_THIRD), "physical")
+    schedule = schedule_of(PEAK_IN_THIRD)
+    peak = analysis.find(schedule)
+    assert (peak.size_bytes, peak.time, peak.last_access, peak.residents) == (91, 20, 20, (0, 2, 1))
+    schedule.keep(swap_within(schedule, 0, 20, 5))
+    after = dict(zip(*(column.tolist() for column in analysis.levels(schedule)), strict=True))
+    assert after == {0: 60, 10: 61, 15: 1, 20: 31, 30: 0, 35: 60, 50: 0}
+
+
+@pytest.mark.parametrize(
+    ("taken", "expected"), [([(35, 40), (30, 35)], [((10, 15), (25, 30))]), ([(15, 40)], []), ([(10, 20)], [])]
+)
+def test_other_transfers_come_first(taken, expected):
+    schedule = schedule_of(PEAK_IN_THIRD)
+    for start, end in taken:
+        schedule.out.take(Interval(start, end), 50)
+    assert times(swap_within(schedule, 0, 20, 5)) == expected
+
+
+# T is made by op 1, read by op 3 and op 6.
+READ_TWICE = trace_of(
+    {"T": 72, "s": 1},
+    [(10, "", "T"), (10, "", ""), (10, "T", ""), (10, "", "s"), (10, "s", ""), (10, "T", "")],
+)
+
+
+def test_a_tensor_that_cannot_return_in_time_leaves_after_that_access():
+    assert times(swap_within(schedule_of(READ_TWICE), 0, 40, 6)) == [((30, 36), (44, 50))]
+    schedule = schedule_of(READ_TWICE)
+    assert swap_within(schedule, 0, 20, 6) == []
+    assert schedule.out.taken == ()
+
+
+def test_a_tensor_leaves_again_between_later_accesses():
+    swaps = swap_within(schedule_of(READ_TWICE), 0, 40, 4)
+    assert times(swaps) == [((10, 14), (16, 20)), ((30, 34), (46, 50))]
+    # What does not help at the peak is not done: only the second absence covers time 40.
+    analysis = PeakAnalysis(accesses_of(READ_TWICE), "physical")
+    schedule = schedule_of(READ_TWICE)
+    relieving = swap_within(schedule, 0, 40, 6, lambda swaps: analysis.is_away(swaps, 40))
+    assert times(relieving) == [((30, 36), (44, 50))]
+    assert swap_within(schedule_of(READ_TWICE), 0, 40, 4, lambda swaps: False) == []
+
+
+def parameter(first_use):
+    """A weight that is read and updated by the last of six kernels of 10 ms, and read by one before."""
+    kernels = [(10, "", "")] * 6
+    kernels[first_use] = (10, "W", "")
+    kernels[5] = (10, "W", "W")
+    return trace_of({"W*": 60}, kernels)
+
+
+def test_a_parameter_that_the_first_kernel_needs_cannot_stay_away_across_iterations():
+    schedule = schedule_of(parameter(0))
+    assert swap_across(schedule, 0, 5) == []
+    assert schedule.out.taken == ()
+
+
+def test_a_parameter_stays_away_from_the_optimizer_to_its_first_use():
+    trace = parameter(1)
+    schedule = schedule_of(trace)
+    analysis = PeakAnalysis(schedule.accesses, "physical")
+    assert analysis.levels(schedule)[1][0] == 60
+    (swap,) = swap_across(schedule, 0, 5)
+    assert (swap.out, swap.back, swap.wraps) == ((60, 65), (5, 10), True)
+    schedule.keep([swap])
+    assert analysis.absence(swap) == [Interval(5, 5)]  # it leaves until 5 and comes back from 5 on
+    schedule = schedule_of(trace)
+    (swap,) = swap_across(schedule, 0, 2)
+    schedule.keep([swap])
+    assert (swap.out, swap.back) == ((60, 62), (8, 10))
+    levels = dict(zip(*(column.tolist() for column in analysis.levels(schedule)), strict=True))
+    assert [levels[time] for time in (0, 2, 8)] == [60, 0, 60]
+    published = PeakAnalysis(schedule.accesses, "published")
+    published_levels = dict(zip(*(column.tolist() for column in published.levels(schedule)), strict=True))
+    assert [published_levels[time] for time in (0, 10)] == [0, 60]
+
+
+def test_an_absence_across_the_border_needs_both_copies():
+    schedule = schedule_of(parameter(1))
+    schedule.out.take(Interval(2, 10), 60)
+    assert swap_across(schedule, 0, 5) == []
+    assert schedule.out.taken == ((2, 10),)
+
+
+def test_only_parameters_stay_away_and_only_if_they_may():
+    adam = trace_of(
+        {"m*": 24, "a": 60, "b": 1},
+        [(10, "", ""), (10, "", "a"), (10, "a", "b"), (10, "b a", ""), (10, "", ""), (10, "m", "m")],
+    )
+    result = planned([adam])
+    assert [(s.tensor, s.wraps) for s in result.schedules[0].swaps] == [(0, True)]
+    assert (result.unplanned_peak_bytes, result.peak_bytes) == (85, 61)
+    without = planned([adam], across_iterations=False)
+    assert without.schedules[0].swaps == [] and without.peak_bytes == 85
+
+
+# a is made from the weight and read at the end; between them, b is alive.
+RECOMPUTABLE = trace_of(
+    {"w*": 10, "a": 240, "b": 200}, [(2, "w", "a"), (3, "w", "b"), (3, "b", ""), (3, "w", ""), (2, "w a", "")]
+)
+
+
+def test_recomputation_comes_last_and_only_while_the_peak_does_not_fit():
+    assert planned([RECOMPUTABLE], free=450).schedules[0].recomputed != []
+    for free, wanted in ((451, True), (ROOMY, True), (450, False), (1, False)):
+        result = planned([RECOMPUTABLE], free=free, recomputation=wanted)
+        assert result.schedules[0].recomputed == []
+        assert result.peak_bytes == 450
+    # With time for the copies, the same tensor is swapped instead.
+    slow = trace_of(
+        {"w*": 10, "a": 240, "b": 200},
+        [(20, "w", "a"), (30, "", ""), (30, "w", "b"), (30, "b", ""), (30, "w", ""), (20, "w a", "")],
+    )
+    schedule = planned([slow], free=1).schedules[0]
+    assert [swap.tensor for swap in schedule.swaps if not swap.wraps] == [1]
+
+
+def test_a_recomputed_tensor_is_away_from_its_last_access_to_its_next():
+    result = planned([RECOMPUTABLE], free=450)
+    (entry,) = result.schedules[0].recomputed
+    assert (entry.tensor, entry.drop, entry.use, entry.extra_bytes) == (1, 1, 4, 0)
+    assert (result.unplanned_peak_bytes, result.peak_bytes) == (450, 250)
+
+
+def test_the_most_bytes_for_the_time_are_recomputed_first():
+    trace = trace_of(
+        {"w*": 1, "a": 100, "b": 60, "c": 1},
+        [(10, "w", "a"), (1, "w", "b"), (10, "w", "c"), (10, "c a", ""), (10, "b", "")],
+    )
+    schedule = schedule_of(trace)
+    peak = PeakAnalysis(schedule.accesses, "physical").find(schedule)
+    assert peak.time == 11
+    found = choose_recomputation(schedule, Recomputability(trace), peak)
+    assert [entry.tensor for entry in found] == [2, 1]  # 60 MB in 1 ms before 100 MB in 10 ms
+    schedule.keep(swap_across(schedule, 0, 1))
+    schedule.swapped.add(0)
+    assert (choose_recomputation(schedule, Recomputability(trace), peak) == []) == bool(schedule.swaps)
+
+
+def test_the_peaks_of_jobs_add_up_and_a_target_ends_planning():
+    both = planned([PEAK_IN_THIRD, PEAK_IN_THIRD])
+    assert both.unplanned_peak_bytes == 2 * 91
+    assert both.peak_bytes == 2 * 61
+    half = planned([PEAK_IN_THIRD, PEAK_IN_THIRD], target_bytes=160)
+    assert [len(schedule.swaps) for schedule in half.schedules] == [1, 0]
+    assert planned([PEAK_IN_THIRD], target_bytes=91).schedules[0].swaps == []
+
+
+def test_jobs_that_share_a_channel_wait_for_each_other():
+    apart = planned([PEAK_IN_THIRD] * 3).schedules
+    assert {tuple(schedule.swaps[0].out) for schedule in apart} == {(10, 15)}
+    together = planned([PEAK_IN_THIRD] * 3, channels="shared").schedules
+    swaps = [times(schedule.swaps) for schedule in together]
+    assert swaps == [[((10, 15), (35, 40))], [((15, 20), (30, 35))], []]
+
+
+def test_both_directions_at_once_only_with_two_channels():
+    # T and U: U can only leave while T comes back.
+    trace = trace_of(
+        {"T": 60, "U": 60, "s": 1, "x": 20},
+        [(10, "", "T"), (5, "T", "U"), (5, "", ""), (5, "T", ""), (10, "", "s"), (10, "s", "x"), (5, "U", "")],
+    )
+    schedule = schedule_of(trace)
+    schedule.out.take(Interval(20, 35), 50)
+    assert swap_within(schedule, 1, 35, 5) != []
+    duplex = planned([trace], duplex=True)
+    assert duplex.peak_bytes <= planned([trace]).peak_bytes
+
+
+def test_the_quota_bounds_swaps_within_iterations():
+    tensors = {f"t{i}": 60 - i for i in range(4)} | {"s": 1, "x": 9}
+    make = [(10, "", f"t{i}") for i in range(4)]
+    use = [(10, f"t{i}", "") for i in range(4)]
+    trace = trace_of(tensors, [*make, (10, "", "s"), (10, "s", "x"), *use])
+    assert len({swap.tensor for swap in planned([trace]).schedules[0].swaps}) == 4
+    assert len({swap.tensor for swap in planned([trace], swap_share=0.4).schedules[0].swaps}) == 2
+
+
+def test_times_have_drifted_when_their_sum_has():
+    assert has_drifted([100, 100], [131, 131])
+    assert not has_drifted([100, 100], [129, 129])
+    assert has_drifted([100, 100], [69, 69]) and not has_drifted([100, 100], [71, 71])
+    assert not has_drifted([100, 100], [190, 10])
+    assert smoothed([100, 1000], [200, 0]) == (190, 100)
+
+
+def test_predictions_are_off_by_at_most_the_error_and_by_seed():
+    exact = [1000] * 200
+    assert predicted(exact, 0.0, 3, 0) == tuple(exact)
+    some = predicted(exact, 0.5, 3, 0)
+    assert all(500 <= cycles <= 1500 for cycles in some) and max(some) > 1400 and min(some) < 600
+    assert some == predicted(exact, 0.5, 3, 0)
+    assert len({some, predicted(exact, 0.5, 4, 0), predicted(exact, 0.5, 3, 1)}) == 3
+    assert predicted([0], 0.5, 3, 0) == (0,)
+
+
+def test_moves_say_kernel_and_delay():
+    result = planned([PEAK_IN_THIRD])
+    plan = to_plan(result.schedules[0], result.analyses[0], Location.HOST, 1000, "tensile")
+    found = [(m.kernel, m.tensor, m.target, m.delay_cycles) for m in plan.moves if m.tensor == 0]
+    assert found == [(0, 0, Location.GPU, 0), (1, 0, Location.HOST, 0), (3, 0, Location.GPU, 5)]
+
+
+intervals = st.lists(st.tuples(st.integers(0, 90), st.integers(1, 10)), max_size=12)
+
+
+@given(intervals, st.integers(0, 90), st.integers(1, 60), st.integers(1, 12))
+def test_searches_find_the_first_and_last_free_stretch(taken, start, span, length):
+    channel, busy, kept = Channel(), set(), []
+    for begin, size in taken:
+        cells = {(begin + i) % 100 for i in range(size)}
+        if not cells & busy:
+            busy |= cells
+            kept.append(Interval(begin, begin + size))
+            channel.take(kept[-1], 100)
+    window = Interval(start, start + span)
+    free = [
+        begin
+        for begin in range(start, start + span - length + 1)
+        if not busy & {(begin + i) % 100 for i in range(length)}
+    ]
+    first, last = earliest(channel, window, length, 100), latest(channel, window, length, 100)
+    assert (first and first.start, last and last.start) == (free[0], free[-1]) if free else not (first or last)
+    for interval in kept:
+        channel.give_back(interval, 100)
+    assert channel.taken == ()
+
+
+@st.composite
+def traces(draw):
+    names = [f"t{i}" for i in range(draw(st.integers(2, 7)))]
+    sizes = {name + "*" * draw(st.booleans()): draw(st.integers(1, 60)) for name in names}
+    some = st.lists(st.sampled_from(names), max_size=3, unique=True).map(" ".join)
+    kernels = draw(st.lists(st.tuples(st.integers(1, 30), some, some), min_size=2, max_size=12))
+    return trace_of(sizes, kernels)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(traces(), min_size=1, max_size=3), st.booleans(), st.sampled_from(["physical", "published"]))
+def test_transfers_exclude_each_other_and_leave_accesses_alone(workloads, duplex, accounting):
+    result = planned(workloads, free=1, duplex=duplex, accounting=accounting)
+    assert result.peak_bytes <= result.unplanned_peak_bytes
+    for schedule in result.schedules:
+        accesses, period = schedule.accesses, schedule.accesses.period
+        used = {"out": [], "back": []}
+        for swap in schedule.swaps:
+            closed = [set(range(*interval)) for interval in accesses.accesses(swap.tensor)]
+            for name, copy in (("out", swap.out), ("back", swap.back)):
+                cells = [time % period for time in range(*copy)]
+                used[name if duplex else "out"] += cells
+                assert not any(set(cells) & access for access in closed)
+            assert swap.back.end <= accesses.interval(swap.use).start
+        for cells in used.values():
+            assert len(cells) == len(set(cells))
