@@ -18,6 +18,7 @@ def explain(
     cell: Annotated[
         int | None, typer.Option(min=0, help="Number of the cell.", show_default="the only one")
     ] = None,
+    job: Annotated[int, typer.Option(min=0, help="Number of the job, where a cell has several.")] = 0,
     kernel: Annotated[
         int | None, typer.Option(min=0, help="Look at one kernel only, by its number.", show_default=False)
     ] = None,
@@ -31,7 +32,7 @@ def explain(
     All of it comes from the records of the run; --what-if simulates again and says so. Kernels, tensors
     and links need a run with 'record: [kernels, migrations]'.
     """
-    opened = open_cell(directory, cell)
+    opened = open_cell(directory, cell, job)
     if kernel is not None:
         for line in describe_kernel(opened, kernel):
             say(line)
@@ -47,7 +48,7 @@ def explain(
             say(f"  {line}")
     if simulate:
         say("")
-        _show_what_if(what_if(opened.cell))
+        _show_what_if(what_if(opened.cell, job))
 
 
 def _show_what_if(found: list[WhatIf]) -> None:

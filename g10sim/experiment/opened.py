@@ -43,17 +43,16 @@ class OpenedCell:
         return self.cell.system
 
 
-def open_cell(directory: str | Path, cell: int | None = None) -> OpenedCell:
-    """Open a cell of a directory of results; without a number the only one that ran.
+def open_cell(directory: str | Path, cell: int | None = None, job: int = 0) -> OpenedCell:
+    """Open a cell of a directory of results, to look at a job; without a number the only cell that ran.
 
     Raises ConfigError or TraceError where results, configuration or trace are missing or have changed.
     """
     directory = Path(directory)
     results = read_results(directory)
-    row = row_of_cell(results, cell)
+    row = row_of_cell(results, cell, job)
     made = _cell(directory, int(row["cell"]))
-    job = made.jobs[int(row.get("job", 0))]
-    trace = replace(made, jobs=(job,)).workload().jobs[0].trace
+    trace = replace(made, jobs=(made.jobs[job],)).workload().jobs[0].trace
     kernels, moves = _table(directory, "kernels"), _table(directory, "migrations")
     return OpenedCell(
         made,
@@ -105,6 +104,7 @@ def _alike(results: pd.DataFrame, row: Mapping[str, Any]) -> pd.DataFrame:
     """Rows of other policies with the same trace, swept values and seed."""
     names = list(results.columns)
     keys = ["trace", *names[names.index("policy") + 1 : names.index("status")]]
+    keys += ["job"] if "job" in names else []
     same = pd.Series(True, index=results.index)
     for key in keys:
         same &= results[key].eq(row[key]) | (results[key].isna() & pd.isna(row[key]))
@@ -120,8 +120,11 @@ class WhatIf:
     exec_ms: float | None
 
 
-def what_if(cell: Cell) -> list[WhatIf]:
-    """Simulate a cell again with twice the host memory, SSD and PCIe bandwidth, and other policies."""
+def what_if(cell: Cell, job: int = 0) -> list[WhatIf]:
+    """Simulate a cell again with twice the host memory, SSD and PCIe bandwidth, and other policies.
+
+    The numbers are those of one of its jobs.
+    """
     system = cell.system
     rates = ("read_bandwidth", "write_bandwidth")
     ssd = {rate: 2 * getattr(system.ssd, rate) for rate in rates if hasattr(system.ssd, rate)}
@@ -143,7 +146,7 @@ def what_if(cell: Cell) -> list[WhatIf]:
         for name, policy in available().items()
         if name != cell.policy["name"] and not policy.unlimited_memory and not _needs_parameters(name)
     ]
-    return [_simulated(change, changed) for change, changed in changes]
+    return [_simulated(change, changed, job) for change, changed in changes]
 
 
 def _needs_parameters(name: str) -> bool:
@@ -151,9 +154,9 @@ def _needs_parameters(name: str) -> bool:
     return any(parameter.default is inspect.Parameter.empty for parameter in parameters)
 
 
-def _simulated(change: str, cell: Cell) -> WhatIf:
+def _simulated(change: str, cell: Cell, job: int) -> WhatIf:
     try:
         _, rows = simulate(cell.workload(), cell.system, cell.make_policy(), cell.behaviour)
     except G10SimError:
         return WhatIf(change, None, None)
-    return WhatIf(change, float(rows[0]["performance"]), float(rows[0]["exec_ms"]))
+    return WhatIf(change, float(rows[job]["performance"]), float(rows[job]["exec_ms"]))

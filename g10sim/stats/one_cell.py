@@ -13,10 +13,10 @@ from g10sim.stats.summary import STALL_COLUMNS
 _OK = "ok"
 
 
-def row_of_cell(results: pd.DataFrame, cell: int | None = None) -> dict[str, Any]:
-    """Return the row of a cell by column; without a number that of the only one that ran.
+def row_of_cell(results: pd.DataFrame, cell: int | None = None, job: int = 0) -> dict[str, Any]:
+    """Return the row of a cell (and of one of its jobs) by column; without a number of the only one that ran.
 
-    Of several jobs it is the first one's. Raises ConfigError where there is no such cell or it did not run.
+    Raises ConfigError where there is no such cell or job, or it did not run.
     """
     ran = results[results["status"] == _OK]
     numbers = [int(number) for number in ran["cell"].unique()]
@@ -27,8 +27,10 @@ def row_of_cell(results: pd.DataFrame, cell: int | None = None) -> dict[str, Any
         known = results[results["cell"] == chosen]
         why = "no such cell" if known.empty else f"status '{known['status'].iloc[0]}'"
         raise ConfigError(f"cell {chosen}: found {why}; allowed: one that ran, {_listed(numbers)}")
-    first = ran[ran["cell"] == chosen].iloc[0]
-    return {str(column): value for column, value in first.items()}
+    rows = ran[ran["cell"] == chosen]
+    if not 0 <= job < len(rows):
+        raise ConfigError(f"job {job}: found no such job in cell {chosen}; allowed: 0 to {len(rows) - 1}")
+    return {str(column): value for column, value in rows.iloc[job].items()}
 
 
 def of_cell(table: pd.DataFrame, row: dict[str, Any]) -> pd.DataFrame:

@@ -140,7 +140,14 @@ def test_several_jobs(g10sim, config):
         ).code
         == 0
     )
-    assert "Cell 0: chain8" in g10sim("explain", "out").out
+    assert "Cell 0, job 0: chain8" in g10sim("explain", "out").out
+    assert "Cell 0, job 1: chain8" in g10sim("explain", "out", "--job", "1").out
+    assert "Kernel 3 (" in g10sim("explain", "out", "--job", "1", "--kernel", "3").out
+    refused = g10sim("explain", "out", "--job", "2")
+    assert (refused.code, refused.err) == (
+        2,
+        "error: job 2: found no such job in cell 0; allowed: 0 to 1\n",
+    )
 
 
 class TestBadInput:
