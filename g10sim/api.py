@@ -27,8 +27,8 @@ from g10sim.experiment.workers import LocalProcesses
 from g10sim.policies.base import Policy
 from g10sim.registry import choices_text, nearest
 from g10sim.sim.recorder import RunRecords
-from g10sim.stats.reading import read_results, read_table
 from g10sim.stats.flash import FLASH_COLUMNS
+from g10sim.stats.reading import read_results, read_table
 from g10sim.stats.summary import METRIC_COLUMNS, Row
 from g10sim.stats.tables import TABLES, kernels_table, memory_table, migrations_table
 from g10sim.stats.timeline import chrome_trace
