@@ -72,8 +72,8 @@ def describe_cell(opened: OpenedCell) -> tuple[str, list[Section]]:
     lost = row["exec_cycles"] - row["ideal_cycles"]
     job = f", job {int(row['job'])}" if "job" in row else ""
     heading = (
-        f"Cell {int(row['cell'])}{job}: {row['model']}, batch size {row['batch_size']}, policy {row['policy']} on "
-        f"{opened.system.name or 'its system'}: {row['performance']:.1%} of ideal, "
+        f"Cell {int(row['cell'])}{job}: {row['model']}, batch size {row['batch_size']}, policy "
+        f"{row['policy']} on {opened.system.name or 'its system'}: {row['performance']:.1%} of ideal, "
         f"{seconds(opened, row['exec_cycles'])} instead of {seconds(opened, row['ideal_cycles'])}"
     )
     if lost <= 0:
