@@ -69,6 +69,10 @@ _SECTIONS = {
         "workload.jobs[]",
         "Jobs on one GPU run one after another, in order of arrival, unless `workload.sharing` says otherwise.",
     ),
+    "ExchangeSpec": (
+        "workload.gradient_exchange",
+        "The `method` alone, or a mapping. For `replicas`; [several GPUs](multi-gpu.md#replicas) says more.",
+    ),
     "SharingSpec": (
         "workload.sharing",
         "For workloads of several `jobs`. [The model](model.md#jobs-that-share-a-gpu) says more.",
@@ -81,6 +85,7 @@ _SECTIONS = {
     "SystemSpec": ("system", ""),
     "GpuSpec": ("system.gpu", ""),
     "HostSpec": ("system.host", ""),
+    "SocketSpec": ("system.host.sockets[]", "With sockets, every GPU hangs on one of them."),
     "PinnedSpec": (
         "system.host.pinned",
         "For designs that copy whole tensors: one buffer per tensor in host memory, pinned and unpinned one"
@@ -101,6 +106,7 @@ _SECTIONS = {
         "system.pcie.shared[]",
         "The links must form a tree: of two, one serves a part of the other's GPUs, or none.",
     ),
+    "NvlinkSpec": ("system.nvlink", ""),
     "PageFaultSpec": ("system.page_fault", ""),
     "BehaviourSpec": ("compat", ""),
 }
@@ -111,6 +117,7 @@ _MEANINGS = {
     ("SystemSpec", "description"): "one line on it",
     ("SystemSpec", "sources"): "where each number comes from, by dotted key",
     ("SharedLinkSpec", "name"): "name of the link",
+    ("SocketSpec", "name"): "name of the socket",
 }
 _DEFAULTS = {
     ("RunConfig", "output"): "`results/NAME`",

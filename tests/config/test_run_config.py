@@ -109,7 +109,15 @@ def test_variation_and_several_seeds():
         ),
         (
             BASE.replace("a.g10t", "a.g10t\n  replicas: 4"),
-            r"^run.yaml:3: workload.replicas: found an unknown key",
+            r"^run.yaml:3: workload.replicas: found 4; allowed: 1 to 1, one on a GPU",
+        ),
+        (
+            BASE.replace("a.g10t", "a.g10t\n  replica: 4"),
+            r"^run.yaml:3: workload.replica: found an unknown key \(did you mean 'replicas'\?\)",
+        ),
+        (
+            BASE.replace("a.g10t", "a.g10t\n  gradient_exchange: rings"),
+            r"^run.yaml:3: workload.gradient_exchange.method: found 'rings'.*; allowed: ",
         ),
         (
             BASE.replace("a.g10t", "a.g10t\n  jobs: [{trace: b}]"),
