@@ -15,13 +15,14 @@ class Entry:
 
     ``results`` are the rows of results.csv; ``tables`` name the Parquet tables that follow, in order. With
     ``of_one_cell`` it shows one cell of a run, and ``draw`` takes its number as ``cell``; otherwise it
-    is a figure of the G10 paper, with an experiment of the same name.
+    has an experiment of the same name, and is a figure of the G10 paper unless it is ``beyond_paper``.
     """
 
     name: str
     title: str
     tables: tuple[str, ...] = ()
     of_one_cell: bool = False
+    beyond_paper: bool = False
 
 
 ENTRIES: Mapping[str, Entry] = {
@@ -41,6 +42,8 @@ ENTRIES: Mapping[str, Entry] = {
         Entry("fig19", "variation of kernel times"),
         Entry("fig20", "memory of live tensors by kind", ("working_sets",)),
         Entry("fig21", "memory of active tensors by kind", ("working_sets",)),
+        Entry("pools", "memory pools: footprint over load", ("pools",), beyond_paper=True),
+        Entry("swaps", "overhead against GPU memory", beyond_paper=True),
         Entry("memory", "memory in use while one cell runs", ("memory",), of_one_cell=True),
         Entry("timeline", "one cell over time", ("kernels", "migrations"), of_one_cell=True),
         Entry("stalls", "what the kernels of one cell waited for", ("kernels",), of_one_cell=True),
@@ -59,4 +62,4 @@ def find(name: str) -> Entry:
 
 def paper_figures() -> tuple[str, ...]:
     """Names of the figures of the G10 paper, in its order."""
-    return tuple(name for name, entry in ENTRIES.items() if not entry.of_one_cell)
+    return tuple(name for name, entry in ENTRIES.items() if not (entry.of_one_cell or entry.beyond_paper))

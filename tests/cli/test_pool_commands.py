@@ -1,6 +1,7 @@
 """``g10sim trace pools`` and ``g10sim plan swaps`` as a user meets them."""
 
 import pandas as pd
+import pytest
 
 from g10sim.analysis.footprint import peak_live_bytes
 from g10sim.trace.format import save_trace
@@ -26,3 +27,38 @@ def test_pools_that_cannot_be_written(g10sim, here):
     assert ended.code == 2
     assert ended.err.startswith("error: missing/pools.csv: cannot be written")
     assert ended.out == ""
+
+
+def test_swaps_as_planned_and_as_simulated(g10sim, here):
+    save_trace(chain(12, activation_bytes=8 << 20, weight_bytes=1 << 20), here / "chain.g10t")
+    ended = g10sim("plan", "swaps", "chain.g10t", "--limit", "90 MiB", "--score", "doa", "-o", "swaps.csv")
+    assert ended.code == 0
+    assert "90.0 MiB" in ended.out
+    (row,) = pd.read_csv(here / "swaps.csv").to_dict("records")
+    assert (row["score"], row["mode"], row["limit_bytes"]) == ("doa", "stick_to_limit", 90 << 20)
+    assert row["load_bytes"] <= row["pool_bytes"] <= 90 << 20
+    assert row["peak_gpu_bytes"] <= 90 << 20
+    assert row["simulated_cycles"] == row["expected_cycles"]
+
+
+def test_swaps_without_overhead_that_do_not_fit(g10sim, here):
+    save_trace(chain(12, activation_bytes=8 << 20, weight_bytes=1 << 20), here / "chain.g10t")
+    ended = g10sim("plan", "swaps", "chain.g10t", "--limit", "32 MiB", "--mode", "no_overhead")
+    assert ended.code == 0
+    assert "without overhead; the GPU has 32 MiB" in ended.out
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "message"),
+    [
+        ("--score", "best", "--score: found 'best'; allowed: "),
+        ("--mode", "fast", "--mode: found 'fast'; allowed: "),
+        ("--limit", "20", "--limit: found '20' without a unit"),
+        ("--limit", "0 GiB", "--limit: found '0 GiB'; allowed: more than zero"),
+    ],
+)
+def test_impossible_options_are_refused(g10sim, here, option, value, message):
+    save_trace(chain(4), here / "chain.g10t")
+    ended = g10sim("plan", "swaps", "chain.g10t", option, value)
+    assert ended.code == 2
+    assert ended.err.startswith(f"error: {message}")
