@@ -7,7 +7,7 @@ from typing import Annotated
 
 import benchmarks_page
 import configuration_page
-import flash_page
+import figures_page
 import kernel_times_page
 import ordering_page
 import typer
@@ -37,20 +37,18 @@ def validation(
 
 
 @app.command()
-def flash(
-    tables: Annotated[Path, typer.Argument(help="Directory of tables measured with MQSim.")],
-    output: Page = Path("docs/flash.md"),
-) -> None:
-    """Write the page of the flash model and its agreement with MQSim."""
-    _write(output, flash_page.page(tables))
-
-
-@app.command()
 def benchmarks(
     results: Results = Path("results/benchmarks"), output: Page = Path("docs/benchmarks.md")
 ) -> None:
     """Write the page of speed and memory, from the files of ``python -m benchmarks``."""
     _write(output, benchmarks_page.page(results))
+
+
+@app.command()
+def figures(results: Results = Path("results/paper"), output: Page = Path("docs/figures.md")) -> None:
+    """Write the page of the paper's figures and their pictures, from results of ``g10sim reproduce``."""
+    figures_page.draw(results, output.parent / "images")
+    _write(output, figures_page.page())
 
 
 @app.command()
