@@ -138,10 +138,14 @@ class TranslationLayer:
         heapq.heappush(self._free, (self.erases[superblock], superblock))
         return copied
 
-    def lay_out(self, extent: Hashable, size_bytes: int, share: float = 1.0) -> None:
+    def lay_out(self, extent: Hashable, size_bytes: int) -> None:
+        """Put data on a drive before time starts, which counts as no write. Raises CapacityError."""
+        self._append([(extent, size_bytes)], size_bytes, 0)
+
+    def scatter(self, extent: Hashable, size_bytes: int, share: float) -> None:
         """Put data on a drive before time starts: ``share`` of each superblock, the rest of which is dead.
 
-        Counts as no write. Raises CapacityError when there is no room.
+        Raises CapacityError when there is no room.
         """
         each = max(1, min(self.superblock_bytes, ceil(share * self.superblock_bytes)))
         while size_bytes:

@@ -13,7 +13,7 @@ class InPlaceLayer(TranslationLayer):
     def __init__(self) -> None:
         super().__init__(superblocks=1, superblock_bytes=1)
 
-    def lay_out(self, extent: Hashable, size_bytes: int, share: float = 1.0) -> None:
+    def lay_out(self, extent: Hashable, size_bytes: int) -> None:
         """Put data on the medium before time starts."""
 
     def wear_in(self, erased: int) -> None:

@@ -48,15 +48,15 @@ class FlashPool(Pool):
             return
         self._is_aged = True
         spec, layer = self._spec, self.layer
-        if spec.condition == "fresh":
-            layer.lay_out(OTHERS, spec.occupied_bytes)
-            return
-        erased, share = spec.start_superblocks, 1.0
+        erased = spec.start_superblocks
         if spec.condition == "random":
             used = max(1, layer.free_superblocks - erased)
             share = spec.occupied_bytes / (used * layer.superblock_bytes)
-        layer.lay_out(OTHERS, spec.occupied_bytes, share)
-        layer.wear_in(erased)
+            layer.scatter(OTHERS, spec.occupied_bytes, share)
+        else:
+            layer.lay_out(OTHERS, spec.occupied_bytes)
+        if spec.condition != "fresh":
+            layer.wear_in(erased)
 
     def place(self, memory: GpuMemory, tensor: int, count: int) -> None:
         """Put pages here before time starts."""
