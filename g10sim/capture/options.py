@@ -8,6 +8,7 @@ from typing import Any
 
 from g10sim.errors import ConfigError
 from g10sim.registry import choices_text, nearest
+from g10sim.units import parse_bytes
 
 DTYPES = ("float32", "float16", "bfloat16", "float64")
 AUTOCASTS = ("bfloat16", "float16")
@@ -27,7 +28,8 @@ class StepOptions:
     in inference; ``optimizer_form`` is PyTorch's ``fused`` (None, one kernel does all for some tensors) or
     ``foreach`` (one kernel for each operation). ``momentum`` is that of SGD. ``attention`` is ``fused`` (one
     kernel each way) or ``eager``. ``inference`` is a forward pass in evaluation mode without gradients;
-    ``steps`` how many steps follow each other in the trace.
+    ``steps`` how many steps follow each other in the trace. ``workspace``, such as ``"8 MiB"``, is scratch
+    space that each matrix product, convolution and attention is given; None for none.
     """
 
     dtype: str = "float32"
@@ -39,6 +41,7 @@ class StepOptions:
     activation_checkpointing: bool = False
     inference: bool = False
     steps: int = 1
+    workspace: str | None = None
 
     def __post_init__(self) -> None:
         """Check every option by itself and with the others. Raises ConfigError."""
@@ -57,6 +60,10 @@ class StepOptions:
         if self.steps < 1:
             raise ConfigError(f"steps: found {self.steps}; allowed: at least 1")
         self._check_training()
+        try:
+            _ = self.workspace_bytes
+        except ValueError as error:
+            raise ConfigError(f"workspace: {error}") from None
 
     def _check_training(self) -> None:
         if self.inference:
@@ -76,6 +83,11 @@ class StepOptions:
     def trained_with(self) -> str:
         """Name of the optimizer."""
         return self.optimizer or _DEFAULT_OPTIMIZER
+
+    @property
+    def workspace_bytes(self) -> int:
+        """Scratch space of a computing kernel."""
+        return 0 if self.workspace is None else parse_bytes(self.workspace)
 
     @property
     def is_fused(self) -> bool:

@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_leaves
 
 from g10sim.capture import operators
 from g10sim.capture.foreach import launches
-from g10sim.capture.gpu import NumberFormat, OperatorClass
+from g10sim.capture.gpu import COMPUTING, NumberFormat, OperatorClass
 from g10sim.capture.gradients import CONVOLUTION_GRADIENTS, convolution_gradients
 from g10sim.capture.layers import Layer, LayerTracker
 from g10sim.capture.operator_kinds import KernelCost
@@ -120,6 +120,13 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         record = self._record_of(tensor, None)
         if record is not None:
             self._move(record, to_host=True)
+
+    def add_workspaces(self, size_bytes: int) -> None:
+        """Give every kernel that computes scratch space of this size, which nobody reads."""
+        for kernel in self.kernels:
+            if size_bytes and kernel.operator_class in COMPUTING:
+                scratch = StorageRecord(size_bytes, kernel.phase, "workspace", TensorKind.WORKSPACE)
+                kernel.writes[scratch] = None
 
     def _move(self, record: StorageRecord, *, to_host: bool) -> None:
         if record.on_host != to_host:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from importlib.metadata import version
+from shlex import quote
 from typing import Any
 
 from g10sim.capture.function import function_builder, importing_from_here
@@ -80,7 +81,7 @@ def capture_source(
 
 def _command(source: str, gpu: str, options: Mapping[str, Any], *, measure: bool) -> str:
     given = [
-        flag(name) if value is True else f"{flag(name)} {value}"
+        flag(name) if value is True else f"{flag(name)} {quote(str(value))}"
         for name, value in options.items()
         if value is not None
     ]

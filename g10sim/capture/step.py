@@ -20,6 +20,7 @@ from g10sim.capture.measured import RecordedCall, require_cuda
 from g10sim.capture.measuring import Times, keep_in, measured_times
 from g10sim.capture.options import StepOptions
 from g10sim.capture.refusal import refusal
+from g10sim.capture.shapes import shapes_only
 from g10sim.capture.workload import Model, Step, input_tensors
 from g10sim.trace.model import Trace
 
@@ -45,8 +46,9 @@ def capture_step(
     ``zero_grad``. A step is run once before the recording, so that the optimizer's states exist. Durations
     come from the roofline of ``gpu`` (a bundled name, a YAML file or a description). ``batch_size`` defaults
     to the first dimension of the first input; ``origin`` is added to what the trace says about its making;
-    ``options`` are those of ``StepOptions``: ``dtype``, ``autocast``, ``optimizer``, ``momentum``,
-    ``attention``, ``activation_checkpointing``, ``inference``, ``steps``.
+    ``options`` are those of ``StepOptions``: ``dtype``, ``autocast``, ``optimizer``,
+    ``optimizer_form``, ``momentum``, ``attention``, ``activation_checkpointing``, ``inference``, ``steps``,
+    ``workspace``.
 
     With ``measure`` durations are those that the CUDA device of this computer takes, where it can tell.
 
@@ -67,6 +69,7 @@ def capture_step(
             step = Step(made, how)
             step.run()
             recorder = step.record(keep_in(kept) if measure else None)
+            recorder.add_workspaces(how.workspace_bytes)
         except Exception as error:
             kind = "inference" if how.inference else "the training step"
             raise refusal(error, model, kind) from error
@@ -91,6 +94,7 @@ def fake_device(options: StepOptions) -> Iterator[None]:
     torch.set_default_dtype(getattr(torch, options.dtype))
     try:
         with (
+            shapes_only(),
             FakeTensorMode(allow_non_fake_inputs=True),
             device_operators(options.attention),
             casts_of_cuda(options.autocast),

@@ -99,6 +99,10 @@ def capture(
         bool, typer.Option("--inference", help="A forward pass in evaluation mode, without gradients.")
     ] = False,
     steps: Annotated[int, typer.Option(min=1, help="Steps in the trace, one after the other.")] = 1,
+    workspace: Annotated[
+        str | None,
+        typer.Option(help="Scratch space of each product, such as '8 MiB'.", show_default="none"),
+    ] = None,
     measure: Annotated[
         bool, typer.Option("--measure", help="Measure the times on the CUDA device of this computer.")
     ] = False,
@@ -122,6 +126,7 @@ def capture(
         activation_checkpointing=activation_checkpointing,
         inference=inference,
         steps=steps,
+        workspace=workspace,
         measure=measure,
     )
     save_trace(trace, output)

@@ -140,6 +140,19 @@ def stepped():
     return nn.Sequential(*layers), torch.randn(4, 8)
 
 
+class Drawn(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(1))
+
+    def forward(self, x):
+        return self.scale * torch.binomial(x, x)
+
+
+def drawn(batch_size):
+    return Drawn(), torch.zeros(batch_size)
+
+
 def truncated():
     linear = nn.Linear(8, 8)
     nn.init.trunc_normal_(linear.weight)

@@ -183,6 +183,34 @@ def test_several_steps_follow_each_other(models):
     assert peak_live_bytes(three) == peak_live_bytes(one)
 
 
+def test_products_are_given_the_workspace_asked_for(models):
+    plain = capture_step(models.perceptron)
+    trace = capture_step(models.perceptron, workspace="1 MiB")
+    check_trace(trace)
+    given = [kernel.name for kernel in trace.kernels if trace.workspace_bytes(kernel) == 2**20]
+    assert given == ["addmm", "addmm", "mm", "mm", "mm"]
+    assert [kernel.duration for kernel in trace.kernels] == [kernel.duration for kernel in plain.kernels]
+    assert len(tensors_of(trace, TensorKind.WORKSPACE)) == len(given)
+
+
+def test_an_operator_that_needs_values_is_refused_where_it_would_take_real_memory(models):
+    message = (
+        r"found the operator aten.binomial.default, which PyTorch can only run with values, on \d+ bytes"
+    )
+    with pytest.raises(TraceError, match=message):
+        capture_step(lambda: models.drawn(2**28))
+    assert capture_step(lambda: models.drawn(16)).kernels
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam", "adamw"])
+@pytest.mark.parametrize("form", ["fused", "foreach"])
+def test_no_optimizer_takes_memory_for_values(models, monkeypatch, optimizer, form):
+    monkeypatch.setattr("g10sim.capture.shapes.MOST_BYTES", 0)
+    momentum = 0.9 if optimizer == "sgd" else None
+    options = {"optimizer": optimizer, "optimizer_form": form, "momentum": momentum}
+    assert capture_step(models.language, **options).kernels
+
+
 def test_inputs_stay_in_memory(models):
     assert all(tensor.persistent for tensor in tensors_of(capture_step(models.conv_net), TensorKind.INPUT))
 
@@ -381,6 +409,7 @@ def test_a_model_with_nothing_to_train_is_refused(models):
         ({"optimizer_form": "loop"}, r"optimizer_form: found 'loop'.*allowed: foreach, fused"),
         ({"momentum": 0.9}, r"momentum: found 0.9 with optimizer adamw; allowed: optimizer sgd"),
         ({"optimizer": "sgd", "momentum": 1.5}, r"momentum: found 1.5; allowed: at least 0 and less than 1"),
+        ({"workspace": "8"}, r"workspace: found '8' without a unit"),
         ({"steps": 0}, r"steps: found 0; allowed: at least 1"),
         ({"inference": True, "optimizer": "sgd"}, r"optimizer: found sgd in inference; allowed: training"),
         ({"gpu": "tpu"}, r"found unknown GPU 'tpu'.*allowed: a100-40g"),
