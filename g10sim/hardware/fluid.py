@@ -129,7 +129,8 @@ class FluidTransfers:
         self._busy: dict[int, int] = {}
         self._messages: list[Message] = []
         self._service, self._clock = system.pcie.service, system.gpu.clock
-        self._orders = counter(1)
+        self._orders, self._gpus = counter(1), system.gpu.count
+        self._turns = [0] * system.gpu.count
         self._flows: list[_Flow] | None = []
         self._now = 0
         self.events = 0
@@ -141,7 +142,7 @@ class FluidTransfers:
 
     def send(self, links: list[Link], size_bytes: int) -> Message:
         """Send bytes over links from now on, beside planned evictions and like them after demanded pages."""
-        order = self._now if self._service == "deadline" else next(self._orders)
+        order = self._now * self._gpus if self._service == "deadline" else next(self._orders)
         message = Message(links, size_bytes * self._clock, order)
         self._messages.append(message)
         self.changed()
@@ -257,14 +258,19 @@ class FluidTransfers:
         share_in_order([share for *_, share in sorted(ordered, key=lambda entry: entry[:2])])
 
     def _order(self, flow: _Flow) -> int:
-        """Return when a flow's turn comes: by age, or by when its tensor is needed (what leaves: at once)."""
-        run, due = flow.run, flow.lane.site.due
+        """Return when a flow's turn comes: by age, or by when its tensor is needed (what leaves: at once).
+
+        Of those that are needed at the same cycle, every GPU's first, second, third ... takes another turn.
+        """
+        run, due, gpu = flow.run, flow.lane.site.due, flow.lane.gpu
         if not run.stamp:
             if self._service == "first_come":
                 run.stamp = next(self._orders)
             else:
                 arrives = due is not None and flow.source is not _GPU
-                run.stamp = max(1, due(run.tensor) if due is not None and arrives else self._now)
+                cycle = max(1, due(run.tensor) if due is not None and arrives else self._now)
+                run.stamp = cycle * self._gpus + (gpu - self._turns[gpu]) % self._gpus
+                self._turns[gpu] += 1
         return run.stamp
 
     @staticmethod

@@ -245,6 +245,8 @@ class Policy:
     """Whether a tensor's buffer in host memory stays pinned for the whole run once it was used."""
     caching_pool: CachingPoolSpec | None = None
     """Chunks from which contiguous memory is handed out; None: the whole memory is one."""
+    link_service: Literal["fair", "first_come", "deadline"] | None = None
+    """How its copies share links, in place of ``system.pcie.service``; None: as the system says."""
     returns_space: Literal["at_once", "between_kernels"] = "at_once"
     """When contiguous memory takes back the space of what has been evicted."""
     check_exemptions: ClassVar[Mapping[str, str]] = {}

@@ -185,11 +185,15 @@ class _Simulation:
         return ContiguousRun(number, job, executed, memory, policy, plan, machine)
 
     def _transfers(self, behaviour: BehaviourSpec, observer: Observer | None) -> Transfers:
+        system, service = self._system, self._policy.link_service
+        if service is not None:
+            pcie = system.pcie.model_copy(update={"service": service})
+            system = system.model_copy(update={"pcie": pcie})
         if self._policy.placement == "contiguous":
-            return DirectTransfers(self._system, behaviour, self._host, self._flash, observer)
+            return DirectTransfers(system, behaviour, self._host, self._flash, observer)
         if behaviour.transfers == "batched":
-            return BatchedTransfers(self._system, behaviour, observer)
-        return FluidTransfers(self._system, self._host, self._flash, observer)
+            return BatchedTransfers(system, behaviour, observer)
+        return FluidTransfers(system, self._host, self._flash, observer)
 
     def _flash_pool(self, workload: Workload) -> Pool:
         page, ssd, clock = self._system.gpu.page_size, self._system.ssd, self._system.gpu.clock
