@@ -15,6 +15,7 @@ from g10sim.policies.autoswap_planning.link import copy_times
 from g10sim.policies.autoswap_planning.moves import moves_of
 from g10sim.policies.autoswap_planning.planner import MODES, SCORES, Mode, ScoreName, SwapPlan, plan_swaps
 from g10sim.policies.autoswap_planning.pool import SwappedPool, plan_swapped_pool
+from g10sim.policies.autoswap_planning.scores import SINGLE_SCORES
 from g10sim.policies.autoswap_planning.timeline import whole_pages
 from g10sim.policies.base import Action, Evict, Place, PlannedPlace, Policy, PolicyView
 from g10sim.policies.farthest_use import farthest_idle
@@ -162,26 +163,44 @@ class AutoSwap(Policy):
     def _plan(
         self, job: Job, system: SystemSpec, behaviour: BehaviourSpec, gpus: Collection[int]
     ) -> PlannedSwaps:
-        """Plan to the limit, and to less where the pool would take more than that for it."""
+        """Plan a job. The combined score also has to do better than each single one with its own pool."""
         machine = planned_machine(system, behaviour, gpus, job.gpu)
         trace = whole_pages(job.trace, machine.page_bytes)
         wanted = machine.gpu_bytes if self._limit_bytes is None else self._limit_bytes
         wanted = min(wanted, machine.gpu_bytes)
-        best = self._plan_to(trace, machine, wanted, wanted)
+        best = self._plan_with_pool(trace, machine, wanted, self.score)
+        if self.score == "combined" and self._cost(best, wanted) > (False, 0):
+            others = [self._plan_with_pool(trace, machine, wanted, name) for name in SINGLE_SCORES]
+            best = min([best, *others], key=lambda found: self._cost(found, wanted))
+        self._check_fit(trace, machine, best.swaps)
+        return best
+
+    def _cost(self, planned: PlannedSwaps, limit_bytes: int) -> tuple[bool, int]:
+        """Whether the pool exceeds the limit, then the waits; without overhead, the load above the limit."""
+        schedule = planned.swaps.schedule
+        excess = max(0, schedule.peak_bytes - limit_bytes)
+        waits = excess if self.mode == "no_overhead" else schedule.overhead_cycles
+        return self.pool == "planned" and planned.pool.footprint_bytes > limit_bytes, waits
+
+    def _plan_with_pool(
+        self, trace: Trace, machine: PlannedMachine, wanted: int, score: ScoreName
+    ) -> PlannedSwaps:
+        """Plan to the limit, and to less where the pool would take more than that for it."""
+        best = self._plan_to(trace, machine, score, wanted, wanted)
         for share in _LOWER_LIMITS:
             limit = round(wanted * share)
             fits = best.pool.footprint_bytes <= wanted or self.pool != "planned"
             if fits or limit < best.swaps.least_peak_bytes or best.swaps.schedule.peak_bytes > wanted:
                 break
-            planned = self._plan_to(trace, machine, limit, wanted, best.swaps.weights)
+            planned = self._plan_to(trace, machine, score, limit, wanted, best.swaps.weights)
             best = min(best, planned, key=lambda found: found.pool.footprint_bytes)
-        self._check_fit(trace, machine, best.swaps)
         return best
 
     def _plan_to(
         self,
         trace: Trace,
         machine: PlannedMachine,
+        score: ScoreName,
         limit_bytes: int,
         pool_bytes: int,
         weights: Mapping[str, float] | None = None,
@@ -193,7 +212,7 @@ class AutoSwap(Policy):
             machine.clock_hz,
             copy_times(machine, place),
             limit_bytes,
-            score=self.score,
+            score=score,
             mode=self.mode,
             least_bytes=self._least_bytes,
             seed=self.seed,

@@ -142,6 +142,19 @@ def test_combined_score_is_never_worse_than_the_best_single_one(bert, limit_gib,
     assert costs["combined"] <= min(costs[score] for score in ("doa", "aoa", "wdoa", "swdoa"))
 
 
+def test_combined_score_does_better_in_the_simulation_than_every_single_one():
+    """Their pools included: what does not fit into the limit is planned for less."""
+    trace = chain(
+        16, activation_bytes=8 << 20, weight_bytes=1 << 20, forward_ticks=500_000, backward_ticks=900_000
+    )
+    system = g10sim.system("a100-40g-pcie3-znand", gpu={"memory": "56 MiB"})
+    times = {}
+    for score in ("combined", "doa", "aoa", "wdoa", "swdoa"):
+        records = simulate(trace, system, AutoSwap(score=score), iterations=3)
+        times[score] = iteration_times(records)[-1]
+    assert times["combined"] == min(times.values()) > records.iterations[-1].ideal_cycles
+
+
 def test_combination_searches_beyond_the_single_scores_and_repeats():
     """The best order has candidate 2 first, which no single score puts there, but a sum does."""
     scores = {"first": np.array([3.0, 0.0, 2.0]), "second": np.array([0.0, 3.0, 2.0])}

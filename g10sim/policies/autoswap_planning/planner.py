@@ -78,7 +78,9 @@ def plan_swaps(
         used: Mapping[str, float] = {}
         schedule = Schedule((), 0, 0, timeline.peak_bytes)
     elif score == "combined":
-        scores = {name: found(timeline, candidates, copies) for name, found in SINGLE_SCORES.items()}
+        scores: dict[str, Scores] = {
+            name: found(timeline, candidates, copies) for name, found in SINGLE_SCORES.items()
+        }
         if weights:
             used, schedule = weights, evaluate(weighted_sum(scores, weights))
         else:

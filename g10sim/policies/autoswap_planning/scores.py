@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -65,7 +65,9 @@ def majority_vote(timeline: Timeline, candidates: Sequence[Candidate], copies: C
 
 Score: TypeAlias = Callable[[Timeline, Sequence[Candidate], CopyTimes], Scores]
 
-SINGLE_SCORES: Mapping[str, Score] = {
+SingleScore: TypeAlias = Literal["doa", "aoa", "wdoa", "swdoa"]
+
+SINGLE_SCORES: Mapping[SingleScore, Score] = {
     "doa": duration_of_absence,
     "aoa": area_of_absence,
     "wdoa": weighted_duration,
