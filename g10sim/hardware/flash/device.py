@@ -13,6 +13,7 @@ from g10sim.config.ssd import FlashSsdSpec
 from g10sim.hardware.flash.ftl import TranslationLayer
 
 _EPSILON = 1e-9
+_STEPS_PER_SUPERBLOCK = 8
 
 
 class FlashDevice:
@@ -78,9 +79,9 @@ class FlashDevice:
             soonest.append(self._until(self._in_slc, folded))
         if self._victim is not None:
             soonest.append(self._until(self._work, collecting))
+            soonest.append(self._until(self._room_above(self._urgent), write_rate))
         elif self._start >= 0:
-            spare = self.layer.free_superblocks - self._start - self.layer.streams
-            soonest.append(self._until(max(1, spare) * self.layer.superblock_bytes, write_rate))
+            soonest.append(self._until(max(1, self._room_above(self._start)), write_rate))
         found = [cycles for cycles in soonest if cycles is not None]
         return min(found) if found else None
 
@@ -151,6 +152,19 @@ class FlashDevice:
         self._balanced = min(balanced, self._program_alone)
         self._victim = victim
         self._work = self._victim_work = max(_EPSILON, room * (1 / self._balanced - 1 / self._program_alone))
+
+    def _room_above(self, level: int) -> int:
+        """Bytes that can be written before no more than ``level`` superblocks are erased; a bit more at the end.
+
+        Streams may open their next superblocks at any time: the first to do so counts, but steps shorter than
+        a part of a superblock are not worth it.
+        """
+        spare = self.layer.free_superblocks - level
+        if spare <= 0:
+            return 0
+        size = self.layer.superblock_bytes
+        left = min(self.layer.room_bytes(stream) for stream in range(self.layer.streams))
+        return max(left + (spare - 1) * size, size // _STEPS_PER_SUPERBLOCK)
 
     def _until(self, amount: float, rate: float) -> int | None:
         """Cycles until an amount is used up."""

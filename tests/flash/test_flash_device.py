@@ -1,0 +1,111 @@
+"""What a drive can do now, and until when."""
+
+import pytest
+from drives import drive
+from hypothesis import given
+from hypothesis import strategies as st
+
+from g10sim.hardware.flash.device import FlashDevice
+from g10sim.hardware.flash.ftl import TranslationLayer
+
+CLOCK = 10**9
+
+
+def device(**changes):
+    spec = drive(**changes)
+    layer = TranslationLayer(spec.blocks, spec.array.superblock_bytes * spec.drives, spec.streams)
+    return FlashDevice(spec, layer, CLOCK)
+
+
+def collecting(valid, **changes):
+    """A drive of 20 superblocks at its urgent level, all closed ones with so many valid bytes."""
+    spec = drive(blocks=20, overprovisioning=0.5, **changes)
+    layer = TranslationLayer(20, spec.array.superblock_bytes)
+    if valid:
+        layer.scatter("others", valid * 19, valid / layer.superblock_bytes)
+    layer.wear_in(1)
+    return FlashDevice(spec, layer, CLOCK)
+
+
+def test_an_idle_drive_reads_and_writes_at_its_rates():
+    found = device()
+    assert (found.read_limit(writes=False), found.write_limit(0)) == (drive().read_bandwidth, 500_000_000)
+    assert found.cycles_to_change(0, 0) is None
+    assert not found.collects
+
+
+@given(read=st.integers(0, 1_000_000_000))
+def test_reads_take_their_share_of_the_array_from_writes(read):
+    limit = device().write_limit(read)
+    assert limit / 500e6 + read / 2e9 == pytest.approx(1, abs=1e-6)
+
+
+def test_reads_leave_writes_their_floor():
+    slow = device(read="8 us", write_floor=0.25)
+    alone, beside = slow.read_limit(writes=False), slow.read_limit(writes=True)
+    assert beside == pytest.approx(alone * 0.75, rel=1e-3)
+    assert slow.write_limit(beside) == pytest.approx(125e6, rel=1e-3)
+
+
+def test_drives_of_an_array_work_side_by_side():
+    one, four = device(), device(drives=4)
+    assert four.write_limit(0) == 4 * one.write_limit(0)
+    assert four.read_capacity == 4 * one.read_capacity
+
+
+def test_the_buffer_takes_writes_at_the_speed_of_the_link_until_it_is_full():
+    found = device(write_buffer="1 MB")
+    assert found.write_limit(0) == 10**9
+    # It fills with what comes faster than it goes: 500 MB/s.
+    assert found.cycles_to_change(0, 10**9) == 2_000_000
+    found.advance(2_000_000, 0, 10**9)
+    assert found.write_limit(0) == 500_000_000
+    assert found.cycles_to_change(0, 0) == 2_000_000
+    found.rest(3_000_000)
+    assert found.write_limit(0) == 10**9
+
+
+def test_a_single_level_region_is_fast_until_it_is_full_and_empties_in_idle_time():
+    found = device(slc={"capacity": "1 MB", "program": "3 us"})
+    assert found.write_limit(0) == 1_000_000_000
+    assert found.cycles_to_change(0, 500_000_000) == 2_000_000
+    found.advance(2_000_000, 0, 500_000_000)
+    assert found.write_limit(0) == 500_000_000
+    # A byte is read at 2 GB/s and written at 500 MB/s.
+    found.rest(2_500_000)
+    assert found.folded_bytes == pytest.approx(10**6)
+    assert found.write_limit(0) == 1_000_000_000
+
+
+def test_urgent_collection_slows_writes_to_the_room_it_makes():
+    found = collecting(32_000)
+    balanced = drive().array.collecting_rate(1, 2, 1)
+    assert found.collects
+    assert found.write_limit(0) == int(balanced)
+    cycles = found.cycles_to_change(0, balanced)
+    assert cycles == pytest.approx(32_000 / balanced * CLOCK, abs=2)
+    found.advance(cycles, 0, balanced)
+    assert (found.layer.erased, found.layer.copied_bytes) == (1, 32_000)
+
+
+def test_collection_uses_the_time_that_reads_leave():
+    found = collecting(32_000)
+    alone, beside = found.cycles_to_change(0, 0), found.cycles_to_change(10**9, 0)
+    assert alone is not None
+    assert beside == pytest.approx(2 * alone, abs=2)
+
+
+def test_dead_superblocks_cost_their_erasing_only():
+    found = collecting(0)
+    found.rest(100_000_000)
+    assert found.layer.copied_bytes == 0
+    assert found.layer.free_superblocks == 3  # one more than the level at which collection starts
+
+
+def test_resting_in_one_go_is_resting_bit_by_bit():
+    whole, parts = collecting(16_000), collecting(16_000)
+    whole.rest(1_000_000)
+    for _ in range(1000):
+        parts.rest(1000)
+    assert whole.layer.erases == parts.layer.erases
+    assert whole.layer.valid == parts.layer.valid

@@ -1,0 +1,195 @@
+"""Migrations to and from a drive of flash: against the link model, when it is full, and how many steps they take."""
+
+import pytest
+from drives import drive, with_drive
+from machines import FollowPlan, machine, simulate, trace_of
+
+import g10sim
+from g10sim.config.presets import load_system
+from g10sim.errors import CapacityError, ConfigError
+from g10sim.hardware.flash.pool import FlashPool
+from g10sim.hardware.fluid import FluidTransfers
+from g10sim.hardware.memory import GpuMemory, Pool
+from g10sim.importers.gpg import import_gpg
+from g10sim.records import Location
+from g10sim.sim.engine import run
+from g10sim.trace.workload import Job, Workload
+
+GPU, HOST, FLASH = Location.GPU, Location.HOST, Location.FLASH
+ZNAND = "samsung-sz985-800gb"
+SETTING = {"preset": "a100-40g-pcie3-znand"}
+# Twice the channels, so that the interface is what limits, with reads and writes at the same time, too.
+LARGE = {"preset": ZNAND, "channels": 16}
+
+
+class Bench:
+    """One GPU's memory and a drive; ``places`` gives each tensor (pages, place)."""
+
+    def __init__(self, spec, *places, **changes):
+        system = with_drive(spec, **changes)
+        self.flash = FlashPool(spec, system.gpu.clock, system.gpu.page_size)
+        host = Pool("host memory", 0, system.gpu.page_size)
+        self.transfers = FluidTransfers(system, host, self.flash)
+        pages = [count for count, _ in places]
+        self.memory = GpuMemory(pages, sum(pages), system.gpu.page_size, host, self.flash)
+        for tensor, (_, place) in enumerate(places):
+            self.memory.place(tensor, place)
+        self.transfers.attach(0, 0, self.memory, None)
+
+    def finish(self):
+        """Cycle at which everything has moved."""
+        self.transfers.changed()
+        now = 0
+        while self.memory.queues.busy:
+            now = self.transfers.next_change()
+            self.transfers.advance(now)
+        return now
+
+
+def test_reads_and_writes_alone_go_at_their_rates():
+    bench = Bench(drive(), (100, GPU), (100, FLASH), pcie="10 GB/s")
+    bench.memory.request_eviction(0, FLASH)
+    assert bench.finish() == 200_000
+    bench = Bench(drive(), (100, GPU), (100, FLASH), pcie="10 GB/s")
+    bench.memory.request_prefetch(1)
+    assert bench.finish() == pytest.approx(100_000, rel=1e-3)
+
+
+def test_reads_and_writes_at_the_same_time_share_the_array():
+    bench = Bench(drive(), (100, GPU), (200, FLASH), pcie="10 GB/s")
+    bench.memory.free += 200  # room for both
+    bench.memory.request_eviction(0, FLASH)
+    bench.memory.request_prefetch(1)
+    # Reads take half of the array for 200 us, in which 50 pages are written; the others take 100 us.
+    assert bench.finish() == pytest.approx(300_000, rel=1e-2)
+    assert bench.memory.traffic.snapshot() == (200, 100, 0, 0, 0)
+
+
+@pytest.mark.parametrize("condition", ["fresh", "sequential", "random"])
+def test_a_hundred_gigabytes_take_at_most_five_thousand_steps(condition):
+    spec = load_system({**SETTING, "ssd": {"preset": ZNAND, "occupied": 0.8, "condition": condition}}).ssd
+    page = 2**20
+    pages = [1000] * 96
+    system = load_system({**SETTING, "ssd": {"preset": ZNAND, "occupied": 0.8, "condition": condition}})
+    system = system.model_copy(update={"gpu": system.gpu.model_copy(update={"page_size": page})})
+    flash, host = FlashPool(spec, system.gpu.clock, page), Pool("host memory", 0, page)
+    transfers = FluidTransfers(system, host, flash)
+    memory = GpuMemory(pages, sum(pages), page, host, flash)
+    for tensor in range(len(pages)):
+        memory.place(tensor, GPU)
+    transfers.attach(0, 0, memory, None)
+    for tensor in range(len(pages)):
+        memory.request_eviction(tensor, FLASH)
+    transfers.changed()
+    while memory.queues.busy:
+        transfers.advance(transfers.next_change())
+    flash.layer.check()
+    assert flash.layer.host_bytes == 96_000 * page > 100e9
+    assert 96 <= transfers.events <= 5000
+
+
+def exec_cycles(trace, policy, ssd, host="0 GiB"):
+    system = load_system({**SETTING, "host": {"memory": host}, "ssd": ssd})
+    return g10sim.simulate(trace, system, policy).summary["exec_cycles"]
+
+
+def as_link(ssd):
+    """The link model of the same rates, latency and capacity."""
+    spec = load_system({**SETTING, "ssd": ssd}).ssd
+    return {
+        "capacity": f"{spec.capacity} B",
+        "read_bandwidth": f"{spec.read_bandwidth} B/s",
+        "write_bandwidth": f"{spec.write_bandwidth} B/s",
+        "latency": f"{spec.latency} ps",
+    }
+
+
+@pytest.mark.parametrize("policy", ["g10", "base_uvm", "deepum", "flashneuron", "g10_gds"])
+def test_an_idle_and_large_drive_is_a_link(policy):
+    trace = "traces/bert-base-b512-s128.g10t"
+    link, flash = (exec_cycles(trace, policy, ssd) for ssd in (as_link(LARGE), LARGE))
+    assert flash == pytest.approx(link, rel=0.02)
+
+
+@pytest.mark.parametrize("policy", ["g10", "base_uvm", "deepum"])
+@pytest.mark.parametrize(("model", "batch"), [("BERT_Base", 512), ("Inceptionv3", 1536), ("SENet154", 1024)])
+def test_an_idle_and_large_drive_is_a_link_on_published_traces(published, model, batch, policy):
+    trace = import_gpg(published / "traces" / model / str(batch))
+    link, flash = (exec_cycles(trace, policy, ssd, "128 GiB") for ssd in (as_link(LARGE), LARGE))
+    assert flash == pytest.approx(link, rel=0.02)
+
+
+def two_tensors(pages=200):
+    """Tensors written and read in turn; only one fits the GPU."""
+    return trace_of(
+        {"a": pages, "b": pages},
+        [(1000, "", "a"), (1000, "", "b"), (1000, "a", ""), (1000, "b", "")],
+    )
+
+
+def test_what_the_drive_did_is_in_the_records():
+    system = with_drive(drive(), gpu_pages=200, host_pages=0)
+    records = simulate(two_tensors(), system, FollowPlan())
+    flash = records.iterations[-1].flash
+    assert flash.written_bytes == records.iterations[-1].gpu_to_ssd_bytes == 400_000
+    assert flash.read_bytes == records.iterations[-1].ssd_to_gpu_bytes == 400_000
+    assert flash.copied_bytes == 0
+    assert simulate(two_tensors(), machine(200, 0), FollowPlan()).iterations[-1].flash is None
+
+
+@pytest.mark.parametrize("trim", [True, False])
+@pytest.mark.parametrize("streams", [1, 3])
+def test_a_full_drive_in_use_loses_nothing(trim, streams):
+    spec = drive(blocks=40, occupied=0.6, condition="random", trim=trim, streams=streams)
+    system = with_drive(spec, gpu_pages=200, host_pages=0)
+    records = simulate(two_tensors(), system, FollowPlan(), iterations=12)
+    first, last = records.iterations[0], records.iterations[-1]
+    assert sum(record.flash.copied_bytes for record in records.iterations) > 0
+    assert last.flash.written_bytes == last.gpu_to_ssd_bytes
+    assert last.flash.copied_bytes <= first.flash.written_bytes
+
+
+def test_a_drive_that_is_told_of_dead_tensors_copies_less():
+    copied = []
+    for trim in (True, False):
+        spec = drive(blocks=40, occupied=0.6, condition="random", trim=trim)
+        system = with_drive(spec, gpu_pages=200, host_pages=0)
+        records = simulate(two_tensors(), system, FollowPlan(), iterations=12)
+        copied.append(sum(record.flash.copied_bytes for record in records.iterations))
+    assert copied[0] < copied[1]
+
+
+def test_a_medium_overwritten_in_place_copies_and_erases_nothing():
+    spec = drive(blocks=40, in_place=True, trim=False)
+    records = simulate(two_tensors(), with_drive(spec, gpu_pages=200, host_pages=0), FollowPlan())
+    flash = records.iterations[-1].flash
+    assert (flash.copied_bytes, flash.erased_bytes) == (0, 0)
+    assert flash.written_bytes == 400_000
+
+
+def test_a_machine_that_cannot_hold_what_is_alive_is_refused():
+    system = with_drive(drive(blocks=8, overprovisioning=0.7), gpu_pages=200, host_pages=0)
+    with pytest.raises(
+        CapacityError, match=r"has 400 kB alive at a time; GPU \(200 kB\).*hold 353.6 kB together"
+    ):
+        simulate(two_tensors(), system, FollowPlan())
+
+
+def test_a_drive_that_fills_up_ends_the_cell_with_the_reason():
+    # Each job alone would find room for its 200 pages; two GPUs spill 400.
+    spec = drive(blocks=8, overprovisioning=0.5)
+    system = with_drive(spec, gpu_pages=200, host_pages=0, gpus=2)
+    jobs = tuple(Job(two_tensors(), gpu=gpu) for gpu in (0, 1))
+    with pytest.raises(CapacityError, match=r"kernel \d \(Kernel\d\) waits .* the SSD 0 B"):
+        run(Workload(jobs), system, FollowPlan())
+
+
+@pytest.mark.parametrize("key", ["transfers", "flash_capacity", "copy_gigabyte", "copy_host_path"])
+def test_behaviours_of_the_published_simulator_take_the_ssd_for_a_rate(key):
+    system = load_system({**SETTING, "ssd": {"preset": ZNAND}})
+    trace = g10sim.load_trace("traces/bert-base-b512-s128.g10t")
+    value = {"transfers": "batched", "flash_capacity": "unlimited", "copy_gigabyte": "binary"}.get(
+        key, "split"
+    )
+    with pytest.raises(ConfigError, match=rf"system.ssd.model: found 'flash' with compat.{key} '{value}'"):
+        g10sim.simulate(trace, system, "base_uvm", compat={key: value})
