@@ -4,7 +4,17 @@ from __future__ import annotations
 
 
 class G10SimError(Exception):
-    """Base of every error that g10sim raises on purpose."""
+    """Base of every error that g10sim raises on purpose.
+
+    Its text is one line of printable characters, whatever was found: others are shown as escapes.
+    """
+
+    def __str__(self) -> str:
+        """Return the message with unprintable characters escaped."""
+        text = super().__str__()
+        if text.isprintable():
+            return text
+        return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
 
 
 class ConfigError(G10SimError, ValueError):

@@ -8,8 +8,11 @@ from typing import Annotated
 import benchmarks_page
 import configuration_page
 import figures_page
+import flash_page
+import footprint_page
 import kernel_times_page
 import ordering_page
+import reliability_page
 import typer
 import validation_page
 from rich.console import Console
@@ -34,6 +37,15 @@ def validation(
 ) -> None:
     """Write the page of the validation, from the validation.csv of ``g10sim validate``."""
     _write(output, validation_page.page(results))
+
+
+@app.command()
+def flash(
+    tables: Annotated[Path, typer.Argument(help="Directory of tables measured with MQSim.")],
+    output: Page = Path("docs/flash.md"),
+) -> None:
+    """Write the page of the flash model and its agreement with MQSim."""
+    _write(output, flash_page.page(tables))
 
 
 @app.command()
@@ -64,6 +76,23 @@ def kernel_times(
 ) -> None:
     """Write the page of modelled and measured kernel times; captures the five models (needs PyTorch)."""
     _write(output, kernel_times_page.page(reference))
+
+
+@app.command()
+def footprints(
+    reference: Annotated[Path, typer.Argument(help="Directory with traces/MODEL/BATCH.")],
+    output: Page = Path("docs/footprints.md"),
+) -> None:
+    """Write the page of captured and published memory; captures the five models (needs PyTorch)."""
+    _write(output, footprint_page.page(reference))
+
+
+@app.command()
+def reliability(
+    results: Results = Path("results/reliability"), output: Page = Path("docs/reliability.md")
+) -> None:
+    """Write the page of hard use, from the files of ``python tests/fuzz``."""
+    _write(output, reliability_page.page(results))
 
 
 def _write(path: Path, text: str) -> None:

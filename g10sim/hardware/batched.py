@@ -19,6 +19,7 @@ from g10sim.hardware.recency import MERGE_PAGES, Run
 from g10sim.hardware.transfers import Due, Observer, cause_of
 from g10sim.hardware.victims import VictimRule
 from g10sim.records import Location, StallReason
+from g10sim.units import format_rate
 
 _NONE, _GPU, _HOST, _FLASH = Location.NONE, Location.GPU, Location.HOST, Location.FLASH
 
@@ -64,6 +65,12 @@ class BatchedTransfers:
             )
         pages, link = behaviour.batch_pages, system.pcie.bandwidth
         self.interval_cycles = max(1, pages * system.gpu.page_size * system.gpu.clock // link)
+        slowest = min(system.ssd.read_bandwidth, system.ssd.write_bandwidth)
+        if pages * slowest < link:
+            raise ConfigError(
+                f"compat.batch_pages: found {pages}, of which not one crosses an SSD of {format_rate(slowest)} on a "
+                f"link of {format_rate(link)}; allowed: {-(-link // slowest)} or more"
+            )
         self._link_pages = pages
         self._read_pages = min(pages, pages * system.ssd.read_bandwidth // link)
         self._write_pages = min(pages, pages * system.ssd.write_bandwidth // link)

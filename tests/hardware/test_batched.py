@@ -317,3 +317,8 @@ def test_jumping_changes_nothing(places, requests, spare, host_spare, worthless)
         now += wait
         assert state(benches[0]) == state(benches[1])
     check_conservation(benches[0].memory, "test")
+
+
+def test_a_batch_too_small_for_the_ssd_is_refused_at_once():
+    with pytest.raises(ConfigError, match=r"^compat\.batch_pages: found 10, .* allowed: 20 or more$"):
+        BatchedTransfers(machine(write="0.05 GB/s"), GPG.model_copy(update={"batch_pages": 10}))
