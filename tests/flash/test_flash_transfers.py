@@ -1,4 +1,4 @@
-"""Migrations to and from a drive of flash: against the link model, when it is full, and how many steps they take."""
+"""Migrations to and from a drive of flash: against the link model, when it is full, and in how many steps."""
 
 import pytest
 from drives import drive, with_drive

@@ -1,0 +1,114 @@
+"""Descriptions of drives: presets with sources, arrays, and what is refused."""
+
+import pytest
+
+from g10sim.config.data import data_path
+from g10sim.config.document import load_document
+from g10sim.config.presets import load_system, ssd_names
+from g10sim.config.ssd import FlashSsdSpec
+from g10sim.errors import ConfigError
+
+SYSTEM = "a100-40g-pcie3-znand"
+ZNAND = "samsung-sz985-800gb"
+NOT_NUMBERS = {"name", "description", "model", "in_place"}
+
+
+def with_ssd(**ssd):
+    return load_system({"preset": SYSTEM, "ssd": {"preset": ZNAND, **ssd}})
+
+
+def leaves(data, prefix=""):
+    for key, value in data.items():
+        if isinstance(value, dict) and key != "sources":
+            yield from leaves(value, f"{prefix}{key}.")
+        elif key != "sources":
+            yield f"{prefix}{key}"
+
+
+@pytest.mark.parametrize("name", ssd_names())
+def test_every_number_of_a_drive_has_a_source(name):
+    data = load_document(data_path("configs", "ssds", f"{name}.yaml")).data
+    assert data["name"] == name
+    assert data["description"]
+    assert set(leaves(data)) - NOT_NUMBERS == set(data["sources"])
+    system = load_system({"preset": SYSTEM, "ssd": {"preset": name}})
+    assert isinstance(system.ssd, FlashSsdSpec)
+    assert system.sources["ssd.interface"] == data["sources"]["interface"]
+    assert load_system(system.model_dump(mode="json")) == system
+
+
+@pytest.mark.parametrize(
+    ("name", "capacity", "read", "write", "daily"),
+    [
+        (ZNAND, 800e9, 3.2e9, 3.2e9, 30),
+        ("intel-optane-p5800x-1.6tb", 1.6e12, 7.2e9, 6.2e9, 100),
+        ("samsung-990-pro-2tb", 2e12, 7.45e9, 6.9e9, 1 / 3),
+        ("samsung-pm1743-7.68tb", 7.68e12, 14e9, 6.6e9, 1),
+    ],
+)
+def test_drives_have_the_figures_of_their_data_sheets(name, capacity, read, write, daily):
+    ssd = load_system({"preset": SYSTEM, "ssd": {"preset": name}}).ssd
+    assert ssd.capacity == pytest.approx(capacity, rel=1e-3)
+    assert ssd.read_bandwidth == pytest.approx(read, rel=5e-3)
+    assert ssd.write_bandwidth == pytest.approx(write, rel=5e-3)
+    assert ssd.rated_daily_writes() == pytest.approx(daily, rel=0.05)
+
+
+def test_the_consumer_drive_is_slow_beyond_its_cache():
+    ssd = load_system({"preset": SYSTEM, "ssd": {"preset": "samsung-990-pro-2tb", "slc": None}}).ssd
+    assert ssd.write_bandwidth == pytest.approx(1.4e9, rel=0.05)
+
+
+def test_an_array_has_the_capacity_and_rates_of_its_drives():
+    one, four = with_ssd().ssd, with_ssd(drives=4).ssd
+    assert four.read_bandwidth == 4 * one.read_bandwidth
+    assert four.write_bandwidth == 4 * one.write_bandwidth
+    assert four.capacity == pytest.approx(4 * one.capacity, rel=1e-9)
+    assert four.latency == one.latency
+
+
+def test_lasting_data_of_others_leaves_less_capacity():
+    assert with_ssd(occupied=0.9).ssd.capacity == pytest.approx(80e9, rel=1e-3)
+
+
+def test_a_preset_keeps_the_rest_of_the_system_and_its_sources():
+    system = with_ssd(trim=False)
+    assert system.gpu == load_system(SYSTEM).gpu
+    assert system.sources["ssd.trim"] == "set by the user"
+    assert "ssd.capacity" not in system.sources
+    bare = {"preset": ZNAND}
+    own = load_system({**load_system(SYSTEM).model_dump(mode="json"), "ssd": bare, "sources": {"gpu.clock": "mine"}})
+    assert own.ssd == load_system({"preset": SYSTEM, "ssd": bare}).ssd
+    assert own.sources["gpu.clock"] == "mine"
+    assert "Z-NAND" in own.sources["ssd.page_size"]
+
+
+@pytest.mark.parametrize(
+    ("ssd", "message"),
+    [
+        ({"channels": 0}, r"^system.ssd.channels: found 0; allowed: greater than or equal to 1"),
+        ({"overprovisioning": 0}, r"^system.ssd.overprovisioning: found 0; allowed: greater than 0"),
+        (
+            {"overprovisioning": 0.01},
+            r"^system.ssd.overprovisioning: found 0.01 of 4096 superblocks, 41.0; allowed: at least 126, for 1",
+        ),
+        ({"chanels": 8}, r"^system.ssd.chanels: found an unknown key \(did you mean 'channels'\?\)"),
+        ({"program": "0 us"}, r"^system.ssd.program: found 0; allowed: more than zero"),
+        ({"bus": 1000}, r"^system.ssd.bus: found 1000 without a unit"),
+        ({"occupied": 1}, r"^system.ssd.occupied: found 1; allowed: less than 1"),
+        ({"condition": "used"}, r"^system.ssd.condition: found 'used'; allowed: fresh, random, sequential"),
+        ({"copy_planes": 3}, r"^system.ssd.copy_planes: found 3; allowed: 1 to 2, its planes"),
+        (
+            {"collection": {"start": 0.01}},
+            r"^system.ssd.collection.urgent: found 0.03; allowed: at most 'start', 0.01",
+        ),
+        ({"slc": {"capacity": "1 GB"}}, r"^system.ssd.slc.program: found nothing \(the key is missing\)"),
+        ({"model": "flsh"}, r"^system.ssd.model: found 'flsh' \(did you mean 'flash'\?\); allowed: flash, link"),
+        ({"preset": "samsung"}, r"^system.ssd: found unknown SSD 'samsung'.*; allowed: intel-optane"),
+    ],
+)
+def test_bad_drives_name_key_value_and_choices(ssd, message):
+    with pytest.raises(ConfigError, match=message) as caught:
+        with_ssd(**ssd)
+    assert "allowed: " in str(caught.value)
+    assert "\n" not in str(caught.value)
