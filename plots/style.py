@@ -155,6 +155,8 @@ _MODELS: Mapping[str, str] = {
     "bert-base-uncased": "BERT-base",
     "BERT_Base": "BERT-base",
     "gpt2-xl": "GPT-2 XL",
+    "meta-llama/Meta-Llama-3-8B": "Llama-3 8B",
+    "Meta-Llama-3-8B": "Llama-3 8B",
     "inception_v3": "Inception-v3",
     "Inceptionv3": "Inception-v3",
     "resnet152": "ResNet-152",

@@ -1,0 +1,36 @@
+"""The experiments of the paper: whole, and applicable to any traces."""
+
+from pathlib import Path
+
+import pytest
+
+from g10sim.config.data import data_path
+from g10sim.config.load import load_run
+from g10sim.experiment.expand import expand
+from g10sim.plots.registry import ENTRIES, paper_figures
+
+DIRECTORY = data_path("experiments")
+NAMES = [path.stem for path in sorted(DIRECTORY.glob("*.yaml"))]
+
+
+def test_every_figure_has_an_experiment():
+    assert set(NAMES) == set(paper_figures())
+    assert len(NAMES) == 14
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_it_is_whole(name):
+    document = load_run(Path("experiments") / f"{name}.yaml")
+    experiment = expand(document)
+    assert experiment.config.name == name
+    assert experiment.config.output == f"results/{name}"
+    assert set(ENTRIES[name].tables) <= set(experiment.config.tables)
+    assert all("*" in pattern for pattern in experiment.config.workload.trace)
+    assert len({cell.jobs[0].trace.model for cell in experiment.cells}) > 1
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_it_runs_on_other_traces(name, trace_file):
+    pattern = f"workload.trace={trace_file.parent}/*.g10t"
+    experiment = expand(load_run(Path("experiments") / f"{name}.yaml", [pattern]))
+    assert {cell.jobs[0].trace.name for cell in experiment.cells} == {str(trace_file)}
