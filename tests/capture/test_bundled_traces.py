@@ -1,4 +1,5 @@
 import hashlib
+from pathlib import Path
 
 import pytest
 
@@ -91,3 +92,10 @@ def test_designs_of_contiguous_memory_run_a_bundled_trace_or_say_why_they_cannot
     except UnsupportedError as error:
         reason = str(error)
     assert 0 < performance <= 1 or "GPU memory" in reason
+
+
+def test_the_guide_to_capture_has_a_row_for_each_bundled_trace(entry):
+    guide = Path(__file__).parents[2] / "docs" / "capture.md"
+    alive = f"{entry.peak_live_bytes / 2**30:.1f} GiB | {entry.peak_live_bytes / A100_BYTES:.2f}"
+    row = f"| `{entry.file}` | {alive} | {entry.kernels} | {entry.kernel_time_ns / 1e9:.2f} s |"
+    assert row in guide.read_text(encoding="utf-8").splitlines()
