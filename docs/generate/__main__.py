@@ -13,6 +13,7 @@ import footprint_page
 import kernel_times_page
 import ordering_page
 import reliability_page
+import tensile_page
 import typer
 import validation_page
 from rich.console import Console
@@ -67,6 +68,16 @@ def figures(results: Results = Path("results/paper"), output: Page = Path("docs/
 def ordering(results: Results = Path("results/ordering"), output: Page = Path("docs/ordering.md")) -> None:
     """Write the page of how policies order without ``compat``, from results of configs/ordering.yaml."""
     _write(output, ordering_page.page(results))
+
+
+@app.command()
+def tensile(
+    single: Annotated[Path, typer.Argument(help="Results of configs/tensile.yaml.")],
+    shared: Annotated[list[Path], typer.Argument(help="Results of configs/tensile_jobs.yaml.")],
+    output: Page = Path("docs/tensile.md"),
+) -> None:
+    """Write the page of TENSILE and what it saves."""
+    _write(output, tensile_page.page(single, shared))
 
 
 @app.command("kernel-times")

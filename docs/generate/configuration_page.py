@@ -67,7 +67,8 @@ _SECTIONS = {
     ),
     "JobSpec": (
         "workload.jobs[]",
-        "Jobs on one GPU run one after another, in order of arrival, unless `workload.sharing` says otherwise.",
+        "Jobs on one GPU run one after another, in order of arrival, unless `workload.sharing` says"
+        " otherwise.",
     ),
     "ExchangeSpec": (
         "workload.gradient_exchange",

@@ -1,0 +1,60 @@
+"""The page of TENSILE: what it does here, and what it saves, from results of ``configs/tensile*.yaml``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pandas as pd
+from tables import table
+
+from g10sim.stats.reading import read_results, read_table
+from g10sim.stats.savings import savings
+
+_TEXT = Path(__file__).with_name("tensile.md")
+_RATIOS = ("peak (GB)", "MSR", "EOR", "CBR")
+_COPIES = "workload.jobs.0.copies"
+_REASONS = ("fault_host", "late_prefetch", "eviction", "synchronization", "link_contention", "recomputation")
+
+
+def page(single: Path, shared: Sequence[Path]) -> str:
+    """Return the page from results of one job at a time and of jobs that share a GPU. Raises ConfigError."""
+    text = _TEXT.read_text(encoding="utf-8")
+    return text.replace("{single}\n", _single(single)).replace("{shared}\n", _shared(shared))
+
+
+def _single(directory: Path) -> str:
+    results = read_results(directory)
+    found = savings(results, read_table(directory, "kernels"))
+    live = (
+        results[(results.policy == "base_uvm") & (results.status == "ok")].set_index("trace").peak_gpu_bytes
+    )
+    rows = [
+        [Path(row.trace).stem, row.policy, *_ratios(row), f"{1 - row.peak_gpu_bytes / live[row.trace]:.3f}"]
+        for _, row in found.iterrows()
+        if row.policy not in ("ideal", "base_uvm")
+    ]
+    return table(("trace", "policy"), (*_RATIOS, "MSR, dead tensors freed"), rows)
+
+
+def _shared(directories: Sequence[Path]) -> str:
+    rows = []
+    for directory in directories:
+        results = read_results(directory)
+        found = savings(results, read_table(directory, "kernels"))
+        stalls = results.groupby("cell").sum(numeric_only=True)
+        for _, row in found.iterrows():
+            if row.policy == "ideal":
+                continue
+            mixed = _COPIES not in found
+            waits = stalls.loc[row.cell]
+            shares = [f"{waits[f'stall_{reason}_cycles'] / waits.ideal_cycles:.3f}" for reason in _REASONS]
+            names = ["all five", "5"] if mixed else [Path(row.trace).stem, str(row[_COPIES])]
+            rows.append([*names, row.policy, *_ratios(row), f"{row.passive_ratio:.3f}", *shares])
+    reasons = [reason.replace("_", " ") for reason in _REASONS]
+    return table(("trace", "jobs", "policy"), (*_RATIOS, "passive", *reasons), rows)
+
+
+def _ratios(row: pd.Series) -> list[str]:
+    benefit = f"{row.cbr:.1f}" if row.eor >= 0.0005 else ""
+    return [f"{row.peak_gpu_bytes / 1e9:.2f}", f"{row.msr:.3f}", f"{row.eor:.3f}", benefit]
