@@ -25,7 +25,7 @@ def page(single: Path, shared: Sequence[Path]) -> str:
 
 def _single(directory: Path) -> str:
     results = read_results(directory)
-    found = savings(results, read_table(directory, "kernels"))
+    found = savings(results, "ideal", read_table(directory, "kernels"))
     live = (
         results[(results.policy == "base_uvm") & (results.status == "ok")].set_index("trace").peak_gpu_bytes
     )
@@ -41,7 +41,7 @@ def _shared(directories: Sequence[Path]) -> str:
     rows = []
     for directory in directories:
         results = read_results(directory)
-        found = savings(results, read_table(directory, "kernels"))
+        found = savings(results, "ideal", read_table(directory, "kernels"))
         stalls = results.groupby("cell").sum(numeric_only=True)
         for _, row in found.iterrows():
             if row.policy == "ideal":

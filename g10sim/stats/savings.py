@@ -18,9 +18,9 @@ _MOVED = (*_BYTES_IN, "gpu_to_host_bytes", "gpu_to_ssd_bytes")
 
 def savings(
     results: pd.DataFrame,
+    vanilla: str,
     kernels: pd.DataFrame | None = None,
     *,
-    vanilla: str = "ideal",
     context_bytes: int = 0,
     page_bytes: int = 4096,
     settled: int = 2,
@@ -126,5 +126,5 @@ def _check_vanilla(base: pd.DataFrame, results: pd.DataFrame, vanilla: str) -> N
         cell = base[base.moved > 0].iloc[0].cell
         raise ConfigError(
             f"cell {cell}: found policy '{vanilla}' migrating tensors; allowed to compare with: a policy that"
-            " has memory for everything (ideal, or another on a system with more GPU memory)"
+            " has memory for everything (unlimited memory, or a system with more)"
         )

@@ -18,17 +18,17 @@ def row(cell, policy, peak, cycles, moved=0, trace="a", **more):
 
 def test_ratios_are_those_of_the_paper():
     table = pd.DataFrame([row(0, "ideal", 1000, 200), row(1, "tensile", 600, 250, 40)])
-    found = savings(table).set_index("policy").loc["tensile"]
+    found = savings(table, "ideal").set_index("policy").loc["tensile"]
     assert (found.msr, found.eor, found.cbr) == (0.4, 0.25, pytest.approx(1.6))
     # 1000 bytes of every job's own weigh on both sides.
-    assert savings(table, context_bytes=1000).msr.tolist() == [0, pytest.approx(0.2)]
+    assert savings(table, "ideal", context_bytes=1000).msr.tolist() == [0, pytest.approx(0.2)]
     assert "passive_ratio" not in found
 
 
 def test_cells_are_compared_with_the_one_of_their_case():
     rows = [row(0, "ideal", 100, 10), row(1, "ideal", 400, 20, trace="b")]
     rows += [row(2, "x(a=1)", 50, 10, 1), row(3, "x(a=1)", 100, 30, 1, trace="b")]
-    found = savings(pd.DataFrame(rows))
+    found = savings(pd.DataFrame(rows), "ideal")
     assert dict(zip(found.cell, found.msr, strict=True)) == {0: 0, 1: 0, 2: 0.5, 3: 0.75}
     assert found[found.cell == 3].eor.item() == 0.5
 
@@ -38,10 +38,10 @@ def test_jobs_of_a_cell_count_together():
     rows += [row(0, "ideal", 70, 100, job=1, gpu=0, peak_gpu_bytes_of_all=120)]
     rows += [row(1, "tensile", 60, 110, 5, job=0, gpu=0, peak_gpu_bytes_of_all=65)]
     rows += [row(1, "tensile", 60, 150, 5, job=1, gpu=0, peak_gpu_bytes_of_all=60)]
-    found = savings(pd.DataFrame(rows))
+    found = savings(pd.DataFrame(rows), "ideal")
     assert found.peak_gpu_bytes.tolist() == [130, 65]
     assert found.exec_cycles.tolist() == [200, 260]
-    with_context = savings(pd.DataFrame(rows), context_bytes=10)
+    with_context = savings(pd.DataFrame(rows), "ideal", context_bytes=10)
     assert with_context.peak_gpu_bytes.tolist() == [150, 85]
 
 
@@ -58,10 +58,10 @@ def test_steady_iterations_are_those_while_all_jobs_are_at_it():
     kernels = [kernel(0, 0, i, 10 * i, 10 * i + 10) for i in range(9)]
     kernels += [kernel(0, 1, i, 20 * i, 20 * i + 20) for i in range(4)]
     kernels += [kernel(0, 1, 4, 80, 100), kernel(0, 1, 5, 100, 105)]
-    found = savings(table, pd.DataFrame(kernels))
+    found = savings(table, "ideal", pd.DataFrame(kernels))
     assert found.exec_cycles.tolist() == [30]
     with pytest.raises(ConfigError, match="cell 0: found no iteration of job 1 from number 4 on while all"):
-        savings(table, pd.DataFrame(kernels), settled=4)
+        savings(table, "ideal", pd.DataFrame(kernels), settled=4)
 
 
 def test_passive_ratio_is_the_share_that_kernels_demanded():
@@ -72,7 +72,7 @@ def test_passive_ratio_is_the_share_that_kernels_demanded():
         kernel(1, 0, 2, 7, 12),
         kernel(1, 0, 2, 12, 14, 2),
     ]
-    found = savings(table, pd.DataFrame(kernels), page_bytes=1000)
+    found = savings(table, "ideal", pd.DataFrame(kernels), page_bytes=1000)
     assert found.passive_ratio.tolist()[1] == 2000 / 8000
 
 
@@ -86,7 +86,7 @@ def test_passive_ratio_is_the_share_that_kernels_demanded():
 )
 def test_there_must_be_something_to_compare_with(rows, message):
     with pytest.raises(ConfigError, match=message):
-        savings(pd.DataFrame(rows))
+        savings(pd.DataFrame(rows), "ideal")
 
 
 def test_results_of_a_run_can_be_read(tmp_path):
@@ -103,7 +103,7 @@ def test_results_of_a_run_can_be_read(tmp_path):
     }
     g10sim.run(config, output=tmp_path / "out")
     results, kernels = g10sim.read_results(tmp_path / "out"), g10sim.read_table(tmp_path / "out", "kernels")
-    found = savings(results, kernels, page_bytes=1000)
+    found = savings(results, "ideal", kernels, page_bytes=1000)
     assert found.peak_gpu_bytes.tolist() == [6000, 6000]
     assert found.msr.tolist() == [0, 0]
     assert found.eor.tolist() == [0, pytest.approx(6 * 2000 / 30_000)]
