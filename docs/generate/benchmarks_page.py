@@ -12,7 +12,7 @@ from tables import table
 _INTRODUCTION = """# Measured speed and memory
 
 Written by `python docs/generate benchmarks` from the files of `python -m benchmarks cells` and
-`python -m benchmarks long`. [benchmarks/README.md](../benchmarks/README.md) says what is measured and how.
+`python -m benchmarks long`. `benchmarks/README.md` says what is measured and how.
 
 """
 

@@ -3,12 +3,16 @@
 import re
 import subprocess
 import sys
+from inspect import isfunction
 from pathlib import Path
+from typing import get_args
 
 import pandas as pd
 import pytest
 
 from g10sim.config.behaviour import BehaviourSpec
+from g10sim.policies.base import Action, Policy, PolicyView
+from g10sim.policies.checks import CHECKS
 from g10sim.policies.registry import available
 from g10sim.stats.summary import METRIC_COLUMNS
 
@@ -98,3 +102,13 @@ def test_the_page_of_the_order_lists_its_exceptions_with_their_stalls(tmp_path):
     assert "| Net | 8 | 0 GiB | 40.00% | 90.00% | 60.00% | no |" in lines
     assert "| Net | 8 | 0 GiB | g10 | 60.0000% | 25.0% | 12.3 |" in lines
     assert not any(line.startswith("| Net | 8 | 64 GiB | g10") for line in lines)
+
+
+def test_every_check_of_policies_and_everything_they_may_do_is_described():
+    text = page("policies.md")
+    assert [check.name for check in CHECKS if f"| `{check.name}` | {check.rule} |" not in text] == []
+    methods = [name for name, value in vars(Policy).items() if isfunction(value)]
+    assert [name for name in methods if name != "parameters" and f"| `{name}(" not in text] == []
+    assert [action.__name__ for action in get_args(Action) if f"| `{action.__name__}(" not in text] == []
+    questions = [name for name in vars(PolicyView) if not name.startswith("_")]
+    assert [name for name in questions if f"`{name}`" not in text] == []

@@ -36,10 +36,14 @@ def need(block):
 @pytest.fixture
 def clone(tmp_path):
     """A directory like the top of a clone: what commands may write to is copied, the rest linked."""
-    for part in ("configs", "traces", "experiments", "g10sim", "tests"):
+    for part in ("configs", "traces", "experiments", "tests"):
         (tmp_path / part).symlink_to(ROOT / part)
     for part in ("benchmarks", "docs", "plots"):
         shutil.copytree(ROOT / part, tmp_path / part)
+    (tmp_path / "g10sim").mkdir()
+    for part in (ROOT / "g10sim").iterdir():
+        target = tmp_path / "plots" if part.name == "plots" else part
+        (tmp_path / "g10sim" / part.name).symlink_to(target)
     return tmp_path
 
 
