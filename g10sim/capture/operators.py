@@ -92,7 +92,7 @@ _COPIES = (
     *("full", "full_like", "new_zeros", "new_ones", "new_full", "cat", "stack", "constant_pad_nd", "arange"),
     *("slice_backward", "select_backward", "slice_scatter", "select_scatter", "split_with_sizes_copy"),
     *("repeat", "roll", "flip", "tril", "triu", "tril_", "triu_", "scalar_tensor", "eye", "linspace"),
-    *("as_strided_scatter", "unfold_backward", "diagonal_backward"),
+    *("as_strided_scatter", "unfold_backward", "diagonal_backward", "im2col", "col2im"),
 )
 _ELEMENTWISE = (
     *("native_dropout", "native_dropout_backward", "bernoulli_", "normal_", "uniform_", "random_", "rand"),
@@ -106,7 +106,7 @@ _ELEMENTWISE = (
         "masked_fill",
         "glu_backward",
     ),
-    *("glu", "exponential_"),
+    *("glu", "exponential_", "hardswish", "hardswish_", "hardswish_backward", "hardsigmoid_backward"),
 )
 _CLASSES: dict[str, OperatorClass] = {
     **dict.fromkeys(_MATMULS, OperatorClass.MATMUL),
@@ -145,6 +145,11 @@ _FORMATS = {
     torch.bfloat16: NumberFormat.BFLOAT16,
     torch.float16: NumberFormat.FLOAT16,
 }
+
+
+def launches_nothing(func: Any) -> bool:
+    """Tell whether an operator runs no kernel: ``NO_KERNELS``, and views made in place (``transpose_``)."""
+    return func._schema.name in NO_KERNELS or torch.Tag.inplace_view in func.tags
 
 
 def short_name(schema_name: str) -> str:

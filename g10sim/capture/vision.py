@@ -32,7 +32,10 @@ def timm_builder(name: str, sizes: Sizes, _: StepOptions) -> Callable[[], Any]:
     if not timm.is_model(name):
         raise ConfigError(_unknown(source, name, timm.list_models(), "timm.list_models()"))
     sizes.refuse_tokens(source)
-    published: Any = timm.get_pretrained_cfg(name)
+    try:
+        published: Any = timm.get_pretrained_cfg(name)
+    except RuntimeError as error:
+        raise ConfigError(f"{source}: {error} allowed: the name without what follows the dot") from error
     channels, pixels = published.input_size[0], sizes.image_size or published.input_size[-1]
 
     def network() -> Any:
