@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -218,6 +218,18 @@ class PolicyView(Protocol):
         ...
 
 
+class Trials(Protocol):
+    """Simulates some iterations of the workload under designs that a policy chooses among."""
+
+    def __call__(self, design: Policy) -> str | None:
+        """Say why one iteration cannot be run, or None if it can."""
+        ...
+
+    def cycles(self, design: Policy) -> Sequence[int] | None:
+        """Return the cycles of every job's second iteration (or only one); None where it cannot be run."""
+        ...
+
+
 class Policy:
     """Decides what moves between GPU, host memory and flash.
 
@@ -259,11 +271,11 @@ class Policy:
         """What the results should say about this instance, such as what it chose; usually nothing."""
         return ""
 
-    def settle(self, obstacle: Callable[[Policy], str | None]) -> Policy:
+    def settle(self, obstacle: Trials) -> Policy:
         """Choose among several designs before time starts; by default there is only this one.
 
         ``obstacle`` simulates one iteration of the workload under a policy and says why it cannot be run, or
-        None if it can.
+        None if it can; its ``cycles`` tell how long iterations take.
         """
         return self
 

@@ -10,29 +10,46 @@ from typing import TypeVar
 from g10sim.config.system import SystemSpec
 from g10sim.errors import CapacityError, G10SimError, PolicyError, UnsupportedError
 from g10sim.policies.base import Policy
+from g10sim.sim.recorder import RunRecords
 from g10sim.trace.model import Trace
 from g10sim.trace.workload import Workload
 
 Answer = TypeVar("Answer")
 
 
-def settled(policy: Policy, workload: Workload, try_out: Callable[[Policy, Workload], object]) -> Policy:
-    """Return the policy that a policy settles on, after trials of one iteration where it asks for them.
+class _Trials:
+    """A few iterations of a workload under the designs that a policy chooses among."""
 
-    ``try_out`` simulates a workload under a policy. Raises UnsupportedError when nothing can run, PolicyError
-    for a policy that fails.
-    """
-    jobs = tuple(replace(job, iterations=1) for job in workload.jobs)
-    short = replace(workload, jobs=jobs)
+    def __init__(self, workload: Workload, try_out: Callable[[Policy, Workload], RunRecords]) -> None:
+        self._workload, self._try_out = workload, try_out
 
-    def obstacle(design: Policy) -> str | None:
+    def __call__(self, design: Policy) -> str | None:
         try:
-            try_out(design, short)
+            self._try_out(design, self._short(1))
         except (UnsupportedError, CapacityError) as error:
             return str(error)
         return None
 
-    return _asked(policy, "settle", lambda: policy.settle(obstacle))
+    def cycles(self, design: Policy) -> list[int] | None:
+        try:
+            records = self._try_out(design, self._short(2))
+        except (UnsupportedError, CapacityError):
+            return None
+        last = {iteration.job: iteration.end - iteration.start for iteration in records.iterations}
+        return [last[job] for job in sorted(last)]
+
+    def _short(self, iterations: int) -> Workload:
+        jobs = (replace(job, iterations=min(job.iterations, iterations)) for job in self._workload.jobs)
+        return replace(self._workload, jobs=tuple(jobs))
+
+
+def settled(policy: Policy, workload: Workload, try_out: Callable[[Policy, Workload], RunRecords]) -> Policy:
+    """Return the policy that a policy settles on, after trials of an iteration or two where it asks for them.
+
+    ``try_out`` simulates a workload under a policy. Raises UnsupportedError when nothing can run, PolicyError
+    for a policy that fails.
+    """
+    return _asked(policy, "settle", lambda: policy.settle(_Trials(workload, try_out)))
 
 
 def with_chosen_kernels(workload: Workload, system: SystemSpec, policy: Policy) -> Workload:

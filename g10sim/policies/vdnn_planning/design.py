@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -20,6 +20,7 @@ from g10sim.policies.base import (
     Policy,
     PolicyView,
     Prefetch,
+    Trials,
 )
 from g10sim.policies.plan import MigrationPlan
 from g10sim.policies.vdnn_planning.algorithms import (
@@ -102,7 +103,7 @@ class LayerWise(Policy):
         """Return the same design with another static configuration."""
         return type(self)(**{**self.parameters(), "mode": mode, "algorithms": algorithms})
 
-    def settle(self, obstacle: Callable[[Policy], str | None]) -> Policy:
+    def settle(self, obstacle: Trials) -> Policy:
         """Choose a static configuration by trial iterations, as vDNN_dyn does (section III-C).
 
         All with the least memory must be possible. Then the first of these is taken that is: no offload,
@@ -158,13 +159,17 @@ class LayerWise(Policy):
             raise UnsupportedError(f"policy '{self.name}': mode dyn has not chosen a configuration")
         return make_schedule(trace, self.mode, fuse_activations=self.fuse_activations)
 
+    def _schedule_of(self, job: Job) -> Schedule:
+        """Return what a job does."""
+        return self._schedule(job.trace)
+
     def places(self, job: Job, plan: MigrationPlan | None, behaviour: BehaviourSpec) -> Sequence[Place]:
         """Place blocks as the allocator says."""
         tensors = job.trace.tensors
         if isinstance(self.allocator, dict) or self.allocator in _ONE_RULE:
             rule = _ONE_RULE["caching" if isinstance(self.allocator, dict) else self.allocator]
             return (rule,) * len(tensors)
-        schedule = self._schedule(job.trace)
+        schedule = self._schedule_of(job)
         offloaded = set(schedule.offloaded)
         if self.allocator == "both_ends":
             stays = [t.persistent or self._is_kept(job.trace, schedule, t.id, offloaded) for t in tensors]

@@ -46,6 +46,13 @@ def make_schedule(trace: Trace, offload: Offload, *, fuse_activations: bool) -> 
     layers = layers_of(trace, fuse_activations=fuse_activations)
     heavy = heavy_kind(layers)
     chosen = offloading_layers(managed_layers(layers, heavy), heavy, offload)
+    return schedule_of(trace, layers, heavy, chosen)
+
+
+def schedule_of(
+    trace: Trace, layers: tuple[Layer, ...], heavy: LayerKind, chosen: Sequence[Layer]
+) -> Schedule:
+    """Return the moves when the ``chosen`` of the layers of a trace offload."""
     window = prefetches(layers, [layer.index for layer in chosen], heavy)
     return Schedule(
         layers,

@@ -1,0 +1,1 @@
+"""Planning of layer-wise offloading where several GPUs share links."""
