@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 
 from g10sim.capture.attention import NAMESPACE
-from g10sim.capture.operators import NO_KERNELS
+from g10sim.capture.operators import launches_nothing
 from g10sim.capture.options import StepOptions
 from g10sim.capture.profiled import CALL, STEP, Call, profiled_calls
 from g10sim.errors import ConfigError
@@ -101,11 +101,10 @@ class _Marker(TorchDispatchMode):  # type: ignore[misc]
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        name = func._schema.name
-        if name in NO_KERNELS:
+        if launches_nothing(func):
             return func(*args, **(kwargs or {}))
         self._count += 1
-        with record_function(f"{CALL}{self._count} {name}"):
+        with record_function(f"{CALL}{self._count} {func._schema.name}"):
             return func(*args, **(kwargs or {}))
 
 
