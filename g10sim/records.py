@@ -137,8 +137,9 @@ class ContiguousRecord:
 class FlashRecord:
     """What the SSD did during an iteration, in bytes and for all jobs, where its flash is modelled.
 
-    ``written_bytes`` came from hosts, ``copied_bytes`` were moved by garbage collection, ``folded_bytes`` from
-    the part with one bit per cell to the rest; ``erased_bytes`` are whole superblocks.
+    ``written_bytes`` came from hosts, ``copied_bytes`` were moved by garbage collection, ``folded_bytes``
+    from the part with one bit per cell to the rest; ``erased_bytes`` are whole superblocks.
+    ``run_written_bytes`` came from hosts since time started, ``run_programmed_bytes`` went to flash for it.
     """
 
     read_bytes: int
@@ -146,6 +147,8 @@ class FlashRecord:
     copied_bytes: int
     folded_bytes: int
     erased_bytes: int
+    run_written_bytes: int
+    run_programmed_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +157,7 @@ class IterationRecord:
 
     ``peak_gpu_bytes`` is what this job used of its GPU, ``peak_gpu_bytes_of_all`` what all jobs on it used.
 
-    ``contiguous`` is there for designs that copy whole tensors, ``flash`` where the SSD's flash is modelled.
+    ``contiguous`` is there for designs that copy whole tensors, ``flash`` where the SSD's is modelled.
     """
 
     job: int

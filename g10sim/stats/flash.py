@@ -12,6 +12,7 @@ FLASH_COLUMNS = (
     "ssd_written_bytes",
     "ssd_flash_written_bytes",
     "ssd_write_amplification",
+    "ssd_run_write_amplification",
     "ssd_erased_bytes",
     "ssd_written_bytes_per_year",
     "ssd_drive_writes_per_day",
@@ -43,6 +44,9 @@ def flash_metrics(record: IterationRecord, system: SystemSpec) -> dict[str, int 
         "ssd_written_bytes": written,
         "ssd_flash_written_bytes": programmed,
         "ssd_write_amplification": programmed / written if written else 1.0,
+        "ssd_run_write_amplification": (
+            flash.run_programmed_bytes / flash.run_written_bytes if flash.run_written_bytes else 1.0
+        ),
         "ssd_erased_bytes": flash.erased_bytes,
         "ssd_written_bytes_per_year": yearly,
         "ssd_drive_writes_per_day": yearly / _DAYS_PER_YEAR / ssd.logical_bytes,

@@ -8,7 +8,7 @@ PAGE = 1000
 
 
 def drive(**changes):
-    """Two channels of two dies with a plane: 4 dies program 4000 bytes in 8 us (500 MB/s), and read 2 GB/s."""
+    """Two channels of two dies with a plane: 4 dies program 4000 bytes in 8 us: 500 MB/s; reads 2 GB/s."""
     description = {
         "model": "flash",
         "interface": "1 GB/s",

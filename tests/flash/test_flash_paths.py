@@ -67,6 +67,8 @@ def test_bad_paths_are_refused():
     preset = {"preset": "4xa100-40g-pcie4-shared"}
     with pytest.raises(ConfigError, match=r"^system.ssd.path: found 'host' without 'bounce'; allowed: "):
         load_system({**preset, "ssd": {"path": "host"}})
-    with pytest.raises(ConfigError, match=r"system.ssd.behind: found 'switch' \(did you .*allowed: switch uplink"):
+    with pytest.raises(
+        ConfigError, match=r"system.ssd.behind: found 'switch' \(did you .*allowed: switch uplink"
+    ):
         load_system({**preset, "ssd": {"behind": "switch"}})
     assert load_system({**preset, "ssd": {"behind": "switch uplink"}}).ssd.behind == "switch uplink"

@@ -154,7 +154,7 @@ class FlashDevice:
         self._work = self._victim_work = max(_EPSILON, room * (1 / self._balanced - 1 / self._program_alone))
 
     def _room_above(self, level: int) -> int:
-        """Return bytes that can be written until no more than ``level`` superblocks are erased, or a bit more.
+        """Return bytes that can be written until at most ``level`` superblocks are erased, or a bit more.
 
         Streams may open their next superblocks at any time: the first to do so counts, but steps shorter than
         a part of a superblock are not worth it.

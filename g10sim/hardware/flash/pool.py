@@ -100,7 +100,9 @@ class FlashPool(Pool):
         read, written, copied, folded, erased = (
             after - earlier for after, earlier in zip(self.snapshot(), before, strict=True)
         )
-        return FlashRecord(read, written, copied, folded, erased * self.layer.superblock_bytes)
+        programmed = self._written + self.layer.copied_bytes + int(self.device.folded_bytes)
+        erased_bytes = erased * self.layer.superblock_bytes
+        return FlashRecord(read, written, copied, folded, erased_bytes, self._written, programmed)
 
     def _stream(self, memory: GpuMemory, tensor: int) -> int:
         streams = self._spec.streams
