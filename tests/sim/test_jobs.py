@@ -162,13 +162,23 @@ def test_plan_must_have_one_entry_per_job():
 
 
 def test_wait_without_end_is_explained():
-    # An SSD so slow that no page of a batch may come from it.
-    system = machine(read="0.01 GB/s")
+    # Three tensors that are alive together, of four pages each, and room for two.
+    trace = trace_of(
+        {"a": 4, "b": 4, "c": 4},
+        [
+            (1000, "", "a"),
+            (1000, "", "b"),
+            (1000, "", "c"),
+            (1000, "a", ""),
+            (1000, "b", ""),
+            (1000, "c", ""),
+        ],
+    )
     with pytest.raises(CapacityError) as error:
-        simulate_jobs([Job(reader())], system, behaviour=GPG10)
+        simulate_jobs([Job(trace)], machine(4, 0, flash_pages=4))
     assert str(error.value) == (
-        "kernel 0 (Kernel0) waits for ever for 8 kB: nothing moves any more; "
-        "host memory has 1 MB free, the SSD 0 B"
+        "kernel 2 (Kernel2) waits for ever for 4 kB: nothing moves any more; "
+        "host memory has 0 B free, the SSD 0 B"
     )
 
 
