@@ -11,10 +11,12 @@ import pandas as pd
 import pytest
 
 from g10sim.config.behaviour import BehaviourSpec
+from g10sim.experiment.results import JOB_COLUMNS
 from g10sim.policies.base import Action, Policy, PolicyView
 from g10sim.policies.checks import CHECKS
 from g10sim.policies.registry import available
-from g10sim.stats.summary import METRIC_COLUMNS
+from g10sim.stats.flash import FLASH_COLUMNS
+from g10sim.stats.summary import CONTIGUOUS_COLUMNS, METRIC_COLUMNS
 
 ROOT = Path(__file__).parents[2]
 COLUMNS = (
@@ -65,7 +67,7 @@ def test_the_page_of_the_validation_sums_up(tmp_path):
     assert not [line for line in lines if "98765" in line], "published values are not to be repeated"
 
 
-@pytest.mark.parametrize("column", METRIC_COLUMNS)
+@pytest.mark.parametrize("column", [*METRIC_COLUMNS, *CONTIGUOUS_COLUMNS, *FLASH_COLUMNS, *JOB_COLUMNS])
 def test_every_column_of_the_results_is_defined(column):
     assert f"| `{column}` |" in page("results.md")
 
