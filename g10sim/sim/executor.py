@@ -91,8 +91,8 @@ class JobRun:
         self._moves = moves_by_kernel(plan, trace)
         clock = machine.system.gpu.clock
         self._durations = [executed.duration_cycles(kernel, clock) for kernel in executed.kernels]
-        self._measured = list(self._durations)
-        self._starts = [0, *accumulate(self._durations)]
+        self._measured = [trace.duration_cycles(kernel, clock) for kernel in trace.kernels]
+        self._starts = [0, *accumulate(self._measured)]
         self.ideal_cycles = sum(self._durations)
         self._tensors = [kernel.tensors for kernel in trace.kernels]
         self._needed = [frozenset(tensors) for tensors in self._tensors]
