@@ -1,0 +1,455 @@
+"""Offloading of layers on GPUs that share links: the ladder from vDNN to planning for contention."""
+
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from vdnn_networks import alexnet, titan_x, vgg
+
+import g10sim
+from g10sim.config.exchange import ExchangeSpec
+from g10sim.config.system import SystemSpec
+from g10sim.config.variation import VariationSpec
+from g10sim.errors import CapacityError, ConfigError, UnsupportedError
+from g10sim.policies.registry import create
+from g10sim.policies.vdnn_multi import VdnnMulti
+from g10sim.policies.vdnn_multi_planning.offload_set import OffloadSet, just_in_time
+from g10sim.policies.vdnn_multi_planning.prefetch import plan_prefetches
+from g10sim.policies.vdnn_multi_planning.shares import fair_share
+from g10sim.policies.vdnn_multi_planning.timeline import Timeline
+from g10sim.policies.vdnn_planning.layers import LayerKind, layers_of
+from g10sim.records import Location, StallReason
+from g10sim.sim.engine import run
+from g10sim.trace.layerwise import LayerSpec, layerwise_trace
+from g10sim.trace.workload import Job, Workload
+
+TRACES = Path(g10sim.__file__).parents[1] / "traces"
+GPUS = (1, 2, 4)
+
+
+def node(gpus, link="12.8 GB/s", memory="12 GB", *, uplink=True, service="fair", page="512 B"):
+    """Titan X cards that share an uplink as fast as one card's link, or have root ports of their own."""
+    plain = titan_x(link, memory, host="1024 GiB").model_dump(mode="json")
+    plain["gpu"].update(count=gpus, page_size=page)
+    shared = [{"name": "uplink", "gpus": list(range(gpus)), "bandwidth": link}] if uplink else []
+    plain["pcie"].update(shared=shared, service=service)
+    return SystemSpec(**plain)
+
+
+def replicate(trace, system, policy, *, iterations=2, exchange=None, **options):
+    jobs = tuple(Job(trace, gpu=gpu, iterations=iterations) for gpu in range(system.gpu.count))
+    spec = None if exchange is None else ExchangeSpec(method=exchange)
+    return run(Workload(jobs, exchange=spec), system, create(policy), **options)
+
+
+def multi(step, **parameters):
+    return {"name": "vdnn_multi", "ladder": step, **parameters}
+
+
+def performance(records):
+    """Mean over GPUs of ideal time over time, in the last iteration."""
+    last = {record.job: record for record in records.iterations}
+    return np.mean([record.ideal_cycles / (record.end - record.start) for record in last.values()])
+
+
+@cache
+def network(name):
+    if name in ("VGG-E", "AlexNet"):
+        return vgg(64) if name == "VGG-E" else alexnet(128)
+    return g10sim.load_trace(TRACES / f"{name}.g10t")
+
+
+# --- shares of links ---
+
+
+def test_a_share_is_the_capacity_over_the_gpus_that_compute():
+    plain = node(4).model_dump(mode="json")
+    plain["pcie"]["shared"] += [{"name": "pair", "gpus": [0, 1], "bandwidth": "8 GB/s"}]
+    system = SystemSpec(**plain)
+    assert fair_share(system, 0, {0}) == 8 * 10**9
+    assert fair_share(system, 0, {0, 1, 2, 3}) == 3_200_000_000
+    assert fair_share(system, 0, {0, 1}) == 4 * 10**9
+    assert fair_share(system, 2, {2}) == 12_800_000_000
+    plain["host"]["memory_bandwidth"] = "4 GB/s"
+    assert fair_share(SystemSpec(**plain), 2, {2, 3}) == 2 * 10**9
+    plain["host"]["sockets"] = [{"name": "a", "gpus": [0, 1]}, {"name": "b", "gpus": [2, 3]}]
+    assert fair_share(SystemSpec(**plain), 2, {0, 1, 2}) == 4 * 10**9
+
+
+# --- arbitration ---
+
+
+def pair(forward_ns=10_000_000):
+    """Two convolutions that take 10 ms and copy their inputs in 2 ms at a byte per nanosecond."""
+    layers = [
+        LayerSpec("conv1", "Conv2d", 2_000_000, forward_ns, 10**7),
+        LayerSpec("conv2", "Conv2d", 2_000_000, forward_ns, 10**7),
+        LayerSpec("classifier", "Linear", 1_000, 10**6, 10**6, weight_bytes=1_000),
+    ]
+    return layerwise_trace("pair", 1, 2_000_000, layers)
+
+
+@pytest.mark.parametrize(
+    ("arbitration", "ends"),
+    [
+        ("fair", {0: [4, 14], 1: [4, 14]}),
+        ("first_come", {0: [2, 12], 1: [4, 14]}),
+        ("deadline", {0: [2, 14], 1: [4, 12]}),
+        ("machine", {0: [4, 14], 1: [4, 14]}),
+    ],
+)
+def test_copies_share_the_uplink_or_take_turns(arbitration, ends):
+    policy = multi("K2", arbitration=arbitration)
+    records = replicate(
+        pair(), node(2, "1 GB/s", page="1000 B"), policy, iterations=1, record=("migrations",)
+    )
+    found = {0: {}, 1: {}}
+    for move in records.migrations:
+        if move.target is Location.HOST:
+            found[move.gpu][move.tensor] = move.end
+    assert {gpu: [end // 10**6 for end in sorted(moves.values())] for gpu, moves in found.items()} == ends
+
+
+def test_the_machine_decides_where_the_policy_leaves_it_to_it():
+    trace = network("VGG-E")
+    ordered = replicate(trace, node(2, service="first_come"), multi("K2", arbitration="machine"))
+    assert ordered == replicate(trace, node(2), multi("K2", arbitration="first_come"))
+    assert ordered != replicate(trace, node(2), multi("K2"))
+    assert replicate(trace, node(2, service="first_come"), multi("K2")) == replicate(
+        trace, node(2), multi("K2")
+    )
+
+
+# --- what is offloaded ---
+
+
+def timeline_of(trace, clock=10**9, page=512):
+    durations = [trace.duration_cycles(kernel, clock) for kernel in trace.kernels]
+    return Timeline(trace, durations, page)
+
+
+def chosen_layers(trace, budget, rate=12.8):
+    timeline, layers = timeline_of(trace), layers_of(trace, fuse_activations=True)
+    chooser = OffloadSet(timeline, budget, LayerKind.CONVOLUTION)
+    candidates = [layer for layer in layers if layer.kind is not LayerKind.MATRIX]
+    return chooser.choose(candidates, lambda size: round(size / rate), just_in_time(timeline))
+
+
+def used_bytes(trace, layers, copy_cycles=lambda size: round(size / 12.8)):
+    timeline = timeline_of(trace)
+    used, returns = timeline.occupancy(), just_in_time(timeline)
+    for layer in layers:
+        offloaded = timeline.offloaded(layer)
+        used[offloaded.gone : returns(offloaded, copy_cycles(offloaded.size_bytes))] -= offloaded.size_bytes
+    return int(used.max())
+
+
+def test_nothing_is_offloaded_where_everything_fits():
+    trace = network("VGG-E")
+    assert chosen_layers(trace, used_bytes(trace, ())) == ()
+    records = replicate(trace, node(4), multi("K4"))
+    assert {record.gpu_to_host_bytes for record in records.iterations} == {0}
+    assert performance(records) == 1
+
+
+@pytest.mark.parametrize("gigabytes", [3.8, 4.2, 4.6, 5])
+def test_the_set_fits_the_budget_and_nothing_in_it_is_for_nothing(gigabytes):
+    trace, budget = network("VGG-E"), int(gigabytes * 1e9)
+    chosen = chosen_layers(trace, budget)
+    assert used_bytes(trace, chosen) <= budget < used_bytes(trace, ())
+    for layer in chosen:
+        assert used_bytes(trace, [other for other in chosen if other is not layer]) > budget
+
+
+def test_a_budget_that_cannot_be_met_takes_all_that_helps():
+    trace = network("VGG-E")
+    assert used_bytes(trace, chosen_layers(trace, 10**6)) <= used_bytes(
+        trace, chosen_layers(trace, 4 * 10**9)
+    )
+
+
+def test_fewer_bytes_are_offloaded_than_by_every_convolution():
+    trace = network("VGG-E")
+    moved = {
+        step: replicate(trace, node(1, memory="5 GB"), multi(step)).iterations[-1].gpu_to_host_bytes
+        for step in ("K1", "K3", "K4")
+    }
+    assert 0 < moved["K4"] <= moved["K3"] < moved["K1"] / 3
+
+
+def two_candidates():
+    """Maps of equal size before the layer in which memory is short."""
+    layers = [
+        LayerSpec("conv1", "Conv2d", 1_000_000, 10**6, 10**6),
+        LayerSpec("conv2", "Conv2d", 1_000_000, 10**6, 10**6),
+        LayerSpec("conv3", "Conv2d", 1_000_000, 10**6, 10**6),
+        LayerSpec("conv4", "Conv2d", 4_000_000, 10**6, 10**6),
+        LayerSpec("classifier", "Linear", 1_024, 10**6, 10**6, weight_bytes=1_024),
+    ]
+    return layerwise_trace("two", 1, 1_000_000, layers)
+
+
+def test_of_equal_maps_the_one_that_is_longest_away_goes_first():
+    trace = two_candidates()
+    first = layers_of(trace, fuse_activations=True)[0]
+    assert chosen_layers(trace, used_bytes(trace, ()) - 500_000, rate=10) == (first,)
+
+
+# --- when it is prefetched ---
+
+
+def planned(trace, budget, rate=1.0, shifts=None):
+    timeline = timeline_of(trace)
+    layers = [
+        layer for layer in layers_of(trace, fuse_activations=True) if layer.kind is LayerKind.CONVOLUTION
+    ]
+    offloads = [timeline.offloaded(layer) for layer in layers]
+    triggers = plan_prefetches(timeline, offloads, budget, lambda size: round(size / rate), shifts or {})
+    return {
+        trigger.tensor: (timeline.starts[trigger.issue], timeline.starts[trigger.needed])
+        for trigger in triggers
+    }
+
+
+def test_prefetches_start_at_the_last_boundary_that_hides_them():
+    # Forward 10 + 10 + 1 ms, backward of the classifier 1 ms, of each convolution 10 ms; copies take 2 ms.
+    trace = pair()
+    triggers = planned(trace, budget=10**12)
+    x1, x2 = (
+        layers_of(trace, fuse_activations=True)[0].inputs[0],
+        layers_of(trace, fuse_activations=True)[1].inputs[0],
+    )
+    millisecond = 10**6
+    # conv2 is reached at 22 ms: 20 ms is in the forward pass, so with its end; conv1 at 32 ms: L = 30 ms.
+    assert triggers == {x2: (21 * millisecond, 22 * millisecond), x1: (22 * millisecond, 32 * millisecond)}
+
+
+def test_a_shift_moves_a_prefetch_by_boundaries_and_never_behind_its_use():
+    trace = pair()
+    x1 = layers_of(trace, fuse_activations=True)[0].inputs[0]
+    plain = planned(trace, 10**12)[x1]
+    assert planned(trace, 10**12, shifts={x1: 1})[x1][0] < plain[0]
+    assert planned(trace, 10**12, shifts={x1: -1})[x1] == (plain[1], plain[1])
+    assert planned(trace, 10**12, shifts={x1: -9})[x1] == (plain[1], plain[1])
+
+
+def test_memory_decides_how_early_a_prefetch_may_be():
+    trace = network("VGG-E")
+    late, early = planned(trace, 3 * 10**9, 3.2), planned(trace, 10**12, 3.2)
+    assert all(late[tensor][0] >= early[tensor][0] for tensor in early)
+    assert any(late[tensor][0] > early[tensor][0] for tensor in early)
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_feedback_plans_for_the_times_that_kernels_really_take(seed):
+    """Kernels that take less than planned make prefetches late, until the plan follows what was measured."""
+    layers = []
+    for number in range(5):
+        layers.append(LayerSpec(f"big{number}", "MaxPool2d", 1_000_000, 10**6, 300_000))
+        layers.append(LayerSpec(f"conv{number}", "Conv2d", 1_000, 10**6, 300_000))
+        layers += [
+            LayerSpec(f"small{number}.{part}", "MaxPool2d", 1_000, 100_000, 300_000) for part in range(7)
+        ]
+    layers.append(LayerSpec("classifier", "Linear", 1_000, 10**6, 10**6, weight_bytes=1_000))
+    trace, system = layerwise_trace("even", 1, 1_000, layers), node(1, "1 GB/s", page="1000 B")
+    workload = Workload((Job(trace, iterations=3),), VariationSpec(magnitude=0.6), seed=seed)
+    waits = {}
+    for feedback in (True, False):
+        policy = create(multi("K4", offload="conv", headroom=0.0, feedback=feedback))
+        records = run(workload, system, policy)
+        waits[feedback] = [i.end - i.start - i.ideal_cycles for i in records.iterations]
+    first = waits[False][0]
+    assert first > 0
+    assert waits == {True: [first, 0, 0], False: [first] * 3}
+
+
+# --- the ladder ---
+
+
+@pytest.mark.parametrize("gpus", GPUS)
+def test_the_first_step_is_vdnn_on_every_gpu(gpus):
+    trace, system = network("VGG-E"), node(gpus)
+    ours, theirs = (
+        replicate(trace, system, policy) for policy in (multi("K1"), {"name": "vdnn", "mode": "conv"})
+    )
+    assert ours.iterations == theirs.iterations
+    nothing = replicate(trace, system, {"name": "vdnn", "mode": "none"})
+    assert replicate(trace, system, multi("K0")).iterations == nothing.iterations
+
+
+@pytest.mark.parametrize(("gpus", "expected"), [(1, 0.97), (2, 0.82), (4, 0.57)])
+def test_contention_slows_independent_offloading(gpus, expected):
+    """Worked out from the times of figure 6 of the vDNN paper: a layer takes max(computing, copying)."""
+    found = performance(replicate(network("VGG-E"), node(gpus), multi("K1")))
+    assert found == pytest.approx(expected, abs=0.03)
+
+
+@pytest.mark.parametrize("memory", ["12 GB", "5 GB"])
+def test_the_gap_closes_with_root_ports_of_their_own(memory):
+    trace = network("VGG-E")
+
+    def gap(system):
+        steps = (performance(replicate(trace, system, multi(step))) for step in ("K1", "K4"))
+        return -np.subtract(*steps)
+
+    assert gap(node(4, memory=memory)) > 0.4
+    apart = node(4, memory=memory, uplink=False)
+    assert gap(apart) == pytest.approx(gap(node(1, memory=memory)), abs=1e-9)
+    assert 0 <= gap(apart) < 0.03
+    assert 0 <= gap(node(4, "400 GB/s", memory=memory)) < 0.01
+
+
+CASES = [("VGG-E", memory) for memory in ("12 GB", "5 GB", "4.6 GB")]
+CASES += [("AlexNet", memory) for memory in ("12 GB", "1.3 GB", "1.2 GB")]
+CASES += [("bert-base-b256-s128", "30 GiB")]
+
+
+@pytest.mark.parametrize("gpus", GPUS)
+@pytest.mark.parametrize(("name", "memory"), CASES)
+def test_planning_for_contention_is_never_slower_than_vdnn(name, memory, gpus):
+    trace, page = network(name), "512 B" if name in ("VGG-E", "AlexNet") else "4 KiB"
+    system = node(gpus, memory=memory, page=page)
+
+    def reached(step):
+        try:
+            return performance(replicate(trace, system, multi(step)))
+        except UnsupportedError:
+            return 0
+
+    plain = reached("K1")
+    assert reached("K3") >= plain
+    assert reached("K4") >= plain
+
+
+def test_results_say_what_was_chosen():
+    note = replicate(network("VGG-E"), node(2, memory="5 GB"), multi("K4")).note
+    assert note == "1 layers offload, headroom 0%"
+
+
+@pytest.mark.parametrize("step", ["K1", "K2", "K3", "K4"])
+@pytest.mark.parametrize("exchange", ["ring", "host", "none"])
+def test_one_replica_is_the_single_gpu(step, exchange):
+    trace = network("VGG-E")
+    alone = run(Workload((Job(trace),)), node(1, memory="5 GB"), create(multi(step)))
+    assert replicate(trace, node(1, memory="5 GB"), multi(step), exchange=exchange) == alone
+
+
+# --- bounds ---
+
+LAYERS = st.lists(
+    st.tuples(
+        st.sampled_from(["Conv2d", "MaxPool2d"]), st.integers(1, 60), st.integers(1, 100), st.integers(1, 200)
+    ),
+    min_size=2,
+    max_size=7,
+)
+
+
+def drawn_chain(drawn):
+    layers = [
+        LayerSpec(f"layer{number}", kind, size * 64 * 1024, forward * 10_000, backward * 10_000)
+        for number, (kind, size, forward, backward) in enumerate(drawn)
+    ]
+    layers.append(LayerSpec("classifier", "Linear", 1024, 1000, 1000, weight_bytes=1024))
+    return layerwise_trace("drawn", 1, 512, layers)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    LAYERS,
+    st.sampled_from([{"name": "vdnn", "mode": "all"}, {"name": "vdnnpp", "mode": "all"}])
+    | st.builds(
+        lambda step, offload, join, service, prefetch: multi(
+            step, offload=offload, layer_end_join=join, arbitration=service, prefetch=prefetch
+        ),
+        st.sampled_from(["K0", "K1", "K2", "K3", "K4"]),
+        st.sampled_from([None, "none", "conv", "contention_aware"]),
+        st.sampled_from([None, True, False]),
+        st.sampled_from([None, "machine", "fair", "first_come", "deadline"]),
+        st.sampled_from([None, "window", "planned"]),
+    ),
+    st.integers(1, 4),
+    st.sampled_from(["ring", "host", "none"]),
+    st.integers(40, 100),
+)
+def test_no_iteration_beats_its_kernels_or_the_bytes_on_any_link(drawn, policy, gpus, exchange, percent):
+    trace = drawn_chain(drawn)
+    memory = used_bytes(trace, ()) * percent // 100
+    system = node(gpus, "1 GB/s", memory=f"{memory} B")
+    try:
+        records = replicate(trace, system, policy, exchange=exchange, iterations=2, check=True)
+    except (UnsupportedError, CapacityError):
+        return
+    start, end = min(i.start for i in records.iterations), max(i.end for i in records.iterations)
+    out = sum(record.gpu_to_host_bytes for record in records.iterations)
+    back = sum(record.host_to_gpu_bytes for record in records.iterations)
+    assert end - start >= max(out, back)  # the uplink carries a byte per cycle in each direction
+    for record in records.iterations:
+        took = record.end - record.start
+        own = (record.gpu_to_host_bytes, record.host_to_gpu_bytes)
+        assert took >= max(record.ideal_cycles, *own)
+    again = replicate(trace, system, policy, exchange=exchange, iterations=2)
+    assert again.iterations == records.iterations
+
+
+# --- parameters ---
+
+
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        ({"ladder": "K5"}, "ladder: found 'K5'; allowed: K0, K1, K2, K3, K4"),
+        ({"offload": "all"}, "offload: found 'all'; allowed: none, conv, contention_aware"),
+        ({"layer_end_join": "yes"}, "layer_end_join: found 'yes'; allowed: true or false"),
+        (
+            {"arbitration": "exclusive"},
+            "arbitration: found 'exclusive'; allowed: machine, fair, first_come, deadline",
+        ),
+        ({"prefetch": "late"}, "prefetch: found 'late'; allowed: window, planned"),
+        ({"feedback": 1}, "feedback: found 1; allowed: true or false"),
+        ({"headroom": 1}, "headroom: found 1; allowed: a number from 0 to less than 1"),
+        ({"headroom": True}, "headroom: found True; allowed: a number from 0 to less than 1"),
+    ],
+)
+def test_parameters_are_checked(parameters, message):
+    with pytest.raises(ConfigError, match=message):
+        create({"name": "vdnn_multi", **parameters})
+
+
+def test_every_ingredient_is_a_switch_of_its_own():
+    built = create(
+        multi(
+            "K0",
+            offload="contention_aware",
+            layer_end_join=False,
+            arbitration="deadline",
+            prefetch="planned",
+            headroom=0.0,
+        )
+    )
+    trace, system = network("VGG-E"), node(2, memory="5 GB")
+    assert isinstance(built, VdnnMulti)
+    assert replicate(trace, system, built.parameters() | {"name": "vdnn_multi"}).iterations == (
+        replicate(trace, system, multi("K4", headroom=0.0)).iterations
+    )
+    base = replicate(trace, system, multi("K2")).iterations
+    for switch in (
+        {"layer_end_join": True},
+        {"arbitration": "deadline"},
+        {"prefetch": "planned"},
+        {"offload": "none"},
+    ):
+        try:
+            assert replicate(trace, system, multi("K2", **switch)).iterations != base, switch
+        except UnsupportedError:
+            assert switch == {"offload": "none"}
+
+
+def test_kernels_that_join_with_planned_prefetches_wait_for_them():
+    trace, system = network("VGG-E"), node(1, "3.2 GB/s")
+    records = replicate(trace, system, multi("K4", offload="conv", layer_end_join=True))
+    stalls = dict(records.iterations[-1].stalls)
+    assert stalls[StallReason.SYNCHRONIZATION] > stalls.get(StallReason.LATE_PREFETCH, 0)
