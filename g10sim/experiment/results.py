@@ -33,7 +33,11 @@ def result_columns(
 
     ``contiguous``: some policy copies whole tensors; ``flash``: the flash of some SSD is modelled.
     """
-    metrics = (*METRIC_COLUMNS, *(CONTIGUOUS_COLUMNS if contiguous else ()), *(FLASH_COLUMNS if flash else ()))
+    metrics = (
+        *METRIC_COLUMNS,
+        *(CONTIGUOUS_COLUMNS if contiguous else ()),
+        *(FLASH_COLUMNS if flash else ()),
+    )
     fixed = (*_BEFORE_SWEPT, *_AFTER_SWEPT, *metrics)
     swept = [key for key in swept_keys if key not in fixed]
     return (*_BEFORE_SWEPT, *swept, *_AFTER_SWEPT, *metrics, *(JOB_COLUMNS if jobs else ()))

@@ -68,7 +68,7 @@ class BatchedTransfers:
         slowest = min(system.ssd.read_bandwidth, system.ssd.write_bandwidth)
         if pages * slowest < link:
             raise ConfigError(
-                f"compat.batch_pages: found {pages}, of which not one crosses an SSD of {format_rate(slowest)} on a "
+                f"compat.batch_pages: found {pages}, of which none crosses an SSD of {format_rate(slowest)} on a "
                 f"link of {format_rate(link)}; allowed: {-(-link // slowest)} or more"
             )
         self._link_pages = pages

@@ -82,7 +82,7 @@ class G10(Policy):
     def plan(
         self, workload: Workload, system: SystemSpec, behaviour: BehaviourSpec
     ) -> Sequence[MigrationPlan]:
-        """Plan every job; they share links, host memory and SSD evenly, and GPUs that they are on together."""
+        """Plan every job; they share links, host memory, SSD, and GPUs that they are on together, evenly."""
         gpus = frozenset(job.gpu for job in workload.jobs)
         plans, recoveries = [], []
         for number, job in enumerate(workload.jobs):

@@ -86,7 +86,5 @@ def test_replicas_have_a_row_each(config, trace_file, tmp_path):
 
 def test_more_replicas_than_gpus_are_refused(config):
     config["workload"]["replicas"] = 2
-    with pytest.raises(
-        ConfigError, match=r"workload\.replicas: found 2; allowed: 1 to 1, one on a GPU"
-    ):
+    with pytest.raises(ConfigError, match=r"workload\.replicas: found 2; allowed: 1 to 1, one on a GPU"):
         g10sim.run(config)

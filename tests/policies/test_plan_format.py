@@ -148,7 +148,10 @@ MOVE_CASES = [
     ({"kernel": 3}, "line 4: found kernel 2 after kernel 3; allowed: kernels in ascending order"),
     ({"target": "disk"}, "line 3: target: found 'disk'; allowed: none, gpu, host, flash"),
     ({"kernel": "0"}, "line 3: kernel: found '0'; allowed: an integer"),
-    ({"when": 1}, "line 3: found unknown key 'when'; allowed: kernel, tensor, target, recompute, delay_cycles"),
+    (
+        {"when": 1},
+        "line 3: found unknown key 'when'; allowed: kernel, tensor, target, recompute, delay_cycles",
+    ),
 ]
 
 

@@ -57,8 +57,8 @@ def planned_machine(
     """Return the part of a system that a job on ``gpu`` can count on when all of ``gpus`` are at work.
 
     GPUs share links, host memory and SSD evenly, and so do ``neighbours`` jobs on one GPU share its memory
-    and host memory. They compute in turn: each has the links to itself for as much time as it computes. With ``planner_gigabyte: binary`` rates are read with
-    GB = 2^30 bytes, as the published planner does.
+    and host memory. They compute in turn: each has the links to itself for as much time as it computes. With
+    ``planner_gigabyte: binary`` rates are read with GB = 2^30 bytes, as the published planner does.
     """
     scale = _BINARY if behaviour.planner_gigabyte == "binary" else 1.0
     link = float(system.pcie.bandwidth)
