@@ -68,8 +68,8 @@ class BatchedTransfers:
         slowest = min(system.ssd.read_bandwidth, system.ssd.write_bandwidth)
         if pages * slowest < link:
             raise ConfigError(
-                f"compat.batch_pages: found {pages}, of which none crosses an SSD of {format_rate(slowest)} on a "
-                f"link of {format_rate(link)}; allowed: {-(-link // slowest)} or more"
+                f"compat.batch_pages: found {pages}, of which none crosses an SSD of {format_rate(slowest)} "
+                f"on a link of {format_rate(link)}; allowed: {-(-link // slowest)} or more"
             )
         self._link_pages = pages
         self._read_pages = min(pages, pages * system.ssd.read_bandwidth // link)

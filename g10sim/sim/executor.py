@@ -16,8 +16,8 @@ from g10sim.policies.plan import MigrationPlan, PlannedMove
 from g10sim.records import JobRecord, StallReason
 from g10sim.sim.accounts import WaitLog, reason_for_waiting
 from g10sim.sim.admission import admission_bytes
-from g10sim.sim.exchange import GradientExchange
 from g10sim.sim.delayed import DelayedMoves
+from g10sim.sim.exchange import GradientExchange
 from g10sim.sim.gpu import Gpu
 from g10sim.sim.ledger import Execution, Ledger
 from g10sim.sim.machine import Machine
@@ -112,7 +112,7 @@ class JobRun:
     def expected_death(self, tensor: int) -> float:
         """Tell when a copy of a tensor made now will not be needed any more: when it is next used.
 
-        A position in the iteration from 0 to 1; what is written together and has the same position dies together.
+        A position in the iteration from 0 to 1; what is written together and has the same one dies together.
         """
         kernels = len(self.job.trace.kernels)
         return (self._view.kernel + self._view.next_use(tensor)) % kernels / kernels
