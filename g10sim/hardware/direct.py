@@ -35,7 +35,7 @@ class DirectTransfers(FluidTransfers):
             system = _binary_rates(system)
         topology = Topology(system) if behaviour.copy_host_path == "shared" else _SplitTopology(system)
         super().__init__(system, host, flash, observer, topology)
-        self._copy_latency = system.ssd.latency if behaviour.copy_latency == "ssd" else 0
+        self._copy_latency = self._flash_latency if behaviour.copy_latency == "ssd" else 0
         self._host_memory = HostMemory(system.host, system.gpu.clock)
         self._buffers: dict[int, HostBuffers] = {}
 

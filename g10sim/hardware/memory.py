@@ -69,6 +69,9 @@ class Pool:
         """Forget pages of a tensor."""
         self.free += count
 
+    def check(self) -> None:
+        """Check what the device behind it knows, where one is modelled. Raises InvariantError."""
+
     def snapshot(self) -> FlashSnapshot:
         """Return what the device behind it has done so far; nothing where none is modelled."""
         return ()

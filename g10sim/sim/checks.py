@@ -66,6 +66,7 @@ class Checker:
         _require(self._sums.pop(record.job, 0) == elapsed, f"{where}: kernels do not fill the iteration")
         _require(elapsed >= record.ideal_cycles, f"{where}: faster than its kernels")
         check_conservation(memory, where)
+        memory.flash_pool.check()
 
 
 def check_conservation(memory: GpuMemory, where: str) -> None:

@@ -25,7 +25,6 @@ class FlashDevice:
     def __init__(self, spec: FlashSsdSpec, layer: TranslationLayer, clock_hz: int) -> None:
         array, drives = spec.array, spec.drives
         self.layer = layer
-        self.events = 0
         self.read_capacity = spec.read_bandwidth
         self._spec, self._clock, self._drives = spec, clock_hz, drives
         self.link_rate = spec.interface * drives
@@ -98,7 +97,6 @@ class FlashDevice:
             if self._work <= self._victim_work * _EPSILON:
                 self.layer.collect(self._victim)
                 self._victim = None
-                self.events += 1
         if self._victim is None:
             self._choose()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 
 from g10sim.config.ssd import FlashSsdSpec
+from g10sim.errors import InvariantError
 from g10sim.hardware.flash.device import FlashDevice
 from g10sim.hardware.flash.ftl import TranslationLayer
 from g10sim.hardware.flash.in_place import InPlaceLayer
@@ -89,6 +90,17 @@ class FlashPool(Pool):
         for stream, writes in self._pending.items():
             self.layer.write_together(list(writes.items()), stream)
         self._pending.clear()
+
+    def check(self) -> None:
+        """Check that the drive holds what is here, what was abandoned, and the data of others."""
+        if self._spec.in_place:
+            return
+        self.layer.check()
+        pending = sum(sum(writes.values()) for writes in self._pending.values())
+        others = self.layer.extent_bytes(OTHERS)
+        known = self.layer.valid_bytes + pending - others - sum(self._abandoned.values())
+        if known != self.used * self.page_bytes:
+            raise InvariantError(f"the SSD holds {known} bytes for {self.used} pages")
 
     def snapshot(self) -> FlashSnapshot:
         """Return bytes read, written by the host, copied, folded; and superblocks erased, so far."""
