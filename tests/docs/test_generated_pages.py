@@ -19,6 +19,7 @@ from g10sim.stats.flash import FLASH_COLUMNS
 from g10sim.stats.summary import CONTIGUOUS_COLUMNS, METRIC_COLUMNS
 
 ROOT = Path(__file__).parents[2]
+POLICY_PAGES = ("policies.md", "vdnn.md", "tensile.md", "pools.md", "multi-gpu.md")
 COLUMNS = (
     "figure", "metric", "model", "batch", "policy", "host_gb", "ssd_gbps", "pcie_gbps", "variation", "value",
     "plan", "simulated", "relative_error", "status",
@@ -75,6 +76,13 @@ def test_every_column_of_the_results_is_defined(column):
 def test_every_policy_is_described():
     described = page("policies.md")
     assert [name for name in available() if f"### `{name}`" not in described] == []
+
+
+@pytest.mark.parametrize("name", available())
+def test_every_parameter_of_a_policy_is_described(name):
+    text = "\n".join(page(part) for part in POLICY_PAGES)
+    parameters = available()[name].parameter_names()
+    assert [one for one in parameters if not re.search(rf"\b{one}\b", text)] == []
 
 
 def test_every_deviation_has_a_number_and_a_parameter():
