@@ -51,7 +51,7 @@ def _mark(status: str) -> dict[str, Any]:
         "marker": _MARKS[status],
         "linestyle": "none",
         "color": BLACK,
-        "markersize": 3.5,
+        "markersize": 2.8,
         "markeredgewidth": 0.8,
         "label": status,
     }
