@@ -5,6 +5,8 @@ batch 64 on a Titan X are read off the paper's figure 6; pooling moves its data 
 one-tower model of Krizhevsky's "one weird trick" (64-192-384-256-256).
 """
 
+from hypothesis import strategies as st
+
 from g10sim.config.system import SystemSpec
 from g10sim.trace.layerwise import LayerSpec, layerwise_trace
 
@@ -127,3 +129,20 @@ def titan_x(link="12.8 GB/s", memory="12 GB", host="64 GiB", **host_more):
         pcie={"bandwidth": link},
         page_fault={"latency": "45 us"},
     )
+
+
+def chains(largest=100):
+    """Draw traces of two to eight layers, convolutions and pooling, before a classifier."""
+    kind = st.sampled_from(["Conv2d", "MaxPool2d"])
+    layer = st.tuples(kind, st.integers(1, largest), st.integers(1, 100), st.integers(1, 200))
+    return st.lists(layer, min_size=2, max_size=8).map(drawn_chain)
+
+
+def drawn_chain(drawn):
+    """Return the chain of layers given by type, size (64 KiB) and times (10 us)."""
+    layers = [
+        LayerSpec(f"layer{number}", kind, size * 64 * 1024, forward * 10_000, backward * 10_000)
+        for number, (kind, size, forward, backward) in enumerate(drawn)
+    ]
+    layers.append(LayerSpec("classifier", "Linear", 1024, 1000, 1000, weight_bytes=1024))
+    return layerwise_trace("drawn", 1, 512, layers)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from vdnn_networks import alexnet, titan_x, vgg
+from vdnn_networks import alexnet, chains, titan_x, vgg
 
 import g10sim
 from g10sim.config.exchange import ExchangeSpec
@@ -339,27 +339,10 @@ def test_one_replica_is_the_single_gpu(step, exchange):
 
 # --- bounds ---
 
-LAYERS = st.lists(
-    st.tuples(
-        st.sampled_from(["Conv2d", "MaxPool2d"]), st.integers(1, 60), st.integers(1, 100), st.integers(1, 200)
-    ),
-    min_size=2,
-    max_size=7,
-)
-
-
-def drawn_chain(drawn):
-    layers = [
-        LayerSpec(f"layer{number}", kind, size * 64 * 1024, forward * 10_000, backward * 10_000)
-        for number, (kind, size, forward, backward) in enumerate(drawn)
-    ]
-    layers.append(LayerSpec("classifier", "Linear", 1024, 1000, 1000, weight_bytes=1024))
-    return layerwise_trace("drawn", 1, 512, layers)
-
 
 @settings(max_examples=40, deadline=None)
 @given(
-    LAYERS,
+    chains(largest=60),
     st.sampled_from([{"name": "vdnn", "mode": "all"}, {"name": "vdnnpp", "mode": "all"}])
     | st.builds(
         lambda step, offload, join, service, prefetch: multi(
@@ -375,8 +358,7 @@ def drawn_chain(drawn):
     st.sampled_from(["ring", "host", "none"]),
     st.integers(40, 100),
 )
-def test_no_iteration_beats_its_kernels_or_the_bytes_on_any_link(drawn, policy, gpus, exchange, percent):
-    trace = drawn_chain(drawn)
+def test_no_iteration_beats_its_kernels_or_the_bytes_on_any_link(trace, policy, gpus, exchange, percent):
     memory = used_bytes(trace, ()) * percent // 100
     system = node(gpus, "1 GB/s", memory=f"{memory} B")
     try:
