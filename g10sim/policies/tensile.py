@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Literal, TypeAlias, get_args
+from typing import ClassVar, Literal, TypeAlias, get_args
 
 from g10sim.config.behaviour import BehaviourSpec
 from g10sim.config.system import SystemSpec
@@ -75,6 +75,9 @@ class Tensile(Policy):
     name = "tensile"
     label = "TENSILE"
     paper = "Zhang et al., TENSILE: A Tensor Granularity Dynamic GPU Memory Scheduling Method, IEEE TKDE 2022"
+    check_exemptions: ClassVar[Mapping[str, str]] = {
+        "no_stalls_with_room": "lowers the memory peak as far as swaps can, whether or not memory is short"
+    }
 
     def __init__(
         self,
