@@ -11,7 +11,7 @@ class G10SimError(Exception):
 
     def __str__(self) -> str:
         """Return the message with unprintable characters escaped."""
-        text = super().__str__()
+        text = super().__str__().translate({ord(c): " " for c in "\n\r\t"})
         if text.isprintable():
             return text
         return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)

@@ -131,53 +131,6 @@ def killed(directory: Path) -> str:
     return f"{kept} cells kept, {SEEDS - kept} run again, same results"
 
 
-def worker_killed(directory: Path) -> str:
-    """One worker process is killed (SIGKILL) in the middle of a cell."""
-    sweep = Sweep(directory / "worker")
-    process = sweep.start("-j", "2", SLOW_SECONDS="0.4")
-    sweep.wait_for(2)
-    _kill_one_of(process.pid)
-    _, errors = process.communicate(timeout=300)
-    assert "Traceback" not in errors, errors
-    ended = process.returncode
-    assert ended in (0, 1)
-    assert sweep.run("-j", "2")[0] == 0
-    assert sweep.results() == _expected(directory)
-    return (
-        "its cell ran again"
-        if ended == 0
-        else "its cell is recorded as failed; the next run repeats it alone"
-    )
-
-
-def _kill_one_of(parent: int) -> None:
-    """Kill the youngest descendant that is there long enough."""
-    for _ in range(100):
-        try:
-            os.kill(_descendants(parent)[-1], signal.SIGKILL)
-        except (ProcessLookupError, IndexError):
-            time.sleep(0.02)
-        else:
-            return
-    raise AssertionError("no worker to kill")
-
-
-def _descendants(parent: int) -> list[int]:
-    found = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                fields = (entry / "stat").read_text().rpartition(")")[2].split()
-            except OSError:
-                continue
-            if int(fields[1]) == parent:
-                command = (entry / "cmdline").read_bytes()
-                if b"resource_tracker" not in command and b"forkserver" not in command:
-                    found.append(int(entry.name))
-                found += _descendants(int(entry.name))
-    return sorted(found)
-
-
 def disk_full(directory: Path) -> str:
     """No file can be written any more; later there is room again."""
     sweep = Sweep(directory / "full")
@@ -238,7 +191,6 @@ def two_at_once(directory: Path) -> str:
 
 FAULTS: tuple[Callable[[Path], str], ...] = (
     killed,
-    worker_killed,
     disk_full,
     directory_removed,
     clock_jumps,
