@@ -21,6 +21,7 @@ from g10sim.importers.operations import (
     Operation,
     Storage,
     build_trace,
+    forget_reads_of_nothing,
     phase_of,
     short_name,
 )
@@ -32,6 +33,9 @@ _SCHEMA = "chakra"
 _REFERENCE_PARTS = 6
 _STEP = "ProfilerStep#"
 _HOST = "cpu"
+# PyTorch makes tensors of the numbers among an operator's arguments, without an operator, in storages whose
+# ids have been used before.
+_NUMBER_BYTES = 8
 
 Price = Callable[[int], int]
 
@@ -86,26 +90,25 @@ def import_execution_trace(
     nodes = _Reader(path).nodes()
     chosen = _last_step(nodes)
     device = _device(chosen.values())
-    _Storages(device).follow(nodes, chosen)
+    _Storages(device).follow(chosen)
     kernels = _kernels(chosen)
     if not kernels:
         raise TraceError(f"{path}: found no operator that writes a tensor; allowed: {_WHAT} of a step")
+    operations = [
+        Operation(short_name(node.name), phase_of(_around(node, nodes)), node.reads, node.writes)
+        for node in kernels
+    ]
+    forget_reads_of_nothing(operations)
     if profile is not None:
-        durations = _measured(path, kernels, profile)
-        source = TimeSource.MEASURED
+        durations, source = _measured(path, kernels, profile), TimeSource.MEASURED
     elif price is not None:
-        moved = [sum(s.size_bytes for s in (*node.reads, *node.writes)) for node in kernels]
-        durations, source = [price(amount) for amount in moved], TimeSource.BYTES
+        durations, source = [price(one.moved_bytes) for one in operations], TimeSource.BYTES
     else:
         raise TraceError(
             f"{path}: found no times; allowed: a profile of the same run, or a GPU to price bytes"
         )
-    operations = [
-        Operation(
-            short_name(node.name), phase_of(_around(node, nodes)), node.reads, node.writes, time, source
-        )
-        for node, time in zip(kernels, durations, strict=True)
-    ]
+    for operation, duration in zip(operations, durations, strict=True):
+        operation.duration_ns, operation.time_source = duration, source
     origin = {"source": "PyTorch execution trace", "time_source": source.value}
     trace = build_trace(operations, model or path.stem, batch_size, origin)
     check_trace(trace, str(path))
@@ -214,14 +217,15 @@ def _device(nodes: Iterable[Node]) -> str:
 
 
 class _Storages:
-    """Tells which allocation each tensor is: storage ids are used again after a release."""
+    """Tells which allocation each tensor is: ids are used again after a release."""
 
     def __init__(self, device: str) -> None:
         self._device = device
         self._current: dict[int, Storage] = {}
-        self._known: dict[tuple[int, int], Storage] = {}
+        self._of_tensor: dict[int, dict[int, Storage]] = {}
+        self._maker: dict[Storage, int] = {}
 
-    def follow(self, nodes: Mapping[int, Node], chosen: Mapping[int, Node]) -> None:
+    def follow(self, chosen: Mapping[int, Node]) -> None:
         """Go through the chosen operators in the order of their starts and give them their storages."""
         for node in chosen.values():
             if not node.schema:
@@ -233,28 +237,48 @@ class _Storages:
             overwritten = mutated if node.name in OVERWRITING else set()
             node.reads = {reads[one]: None for one in inputs if one not in overwritten}
             node.writes = {reads[one]: None for one in inputs if one in mutated}
+            running = _running(node, chosen)
             for one in node.outputs:
                 if one.device == self._device and one.storage not in before:
-                    node.writes[self._made(one)] = None
+                    node.writes[self._made(one, running)] = None
             if node.name in NO_KERNELS:
                 node.reads, node.writes = {}, {}
 
     def _used(self, one: Reference) -> Storage:
-        known = self._known.get((one.tensor, one.storage)) or self._current.get(one.storage)
+        known = self._of_tensor.get(one.storage, {}).get(one.tensor)
         if known is None:
-            known = self._current[one.storage] = Storage(0, external=True)
+            known = self._current.get(one.storage)
+            if known is None or one.extent_bytes <= _NUMBER_BYTES < known.size_bytes:
+                known = self._current[one.storage] = Storage(0, external=True)
         return self._seen(one, known)
 
-    def _made(self, one: Reference) -> Storage:
-        known = self._known.get((one.tensor, one.storage))
-        if known is None:
-            known = self._current[one.storage] = Storage(0)
-        return self._seen(one, known)
+    def _made(self, one: Reference, running: Sequence[int]) -> Storage:
+        """Return the storage of an output: of the same tensor that an operator around it returns, or new."""
+        tensors = self._of_tensor.get(one.storage, {})
+        made = tensors.get(one.tensor)
+        if made is None or self._maker.get(made) not in running:
+            made = Storage(0)
+            self._maker[made] = running[0]
+            # What an operator still running will return has its ids from the end of that operator on.
+            self._of_tensor[one.storage] = {
+                tensor: storage for tensor, storage in tensors.items() if self._maker.get(storage) in running
+            }
+        self._current[one.storage] = made
+        return self._seen(one, made)
 
     def _seen(self, one: Reference, storage: Storage) -> Storage:
-        self._known[one.tensor, one.storage] = storage
+        self._of_tensor.setdefault(one.storage, {})[one.tensor] = storage
         storage.size_bytes = max(storage.size_bytes, one.extent_bytes)
         return storage
+
+
+def _running(node: Node, nodes: Mapping[int, Node]) -> list[int]:
+    """Return the operator and those around it, by id."""
+    found = [node.id]
+    while (parent := nodes.get(node.parent)) is not None and parent.id != node.id:
+        found.append(parent.id)
+        node = parent
+    return found
 
 
 def _kernels(nodes: Mapping[int, Node]) -> list[Node]:

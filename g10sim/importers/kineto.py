@@ -33,7 +33,8 @@ from g10sim.trace.model import Phase, Trace
 _STEP = "ProfilerStep#"
 _SEQUENCE = "Sequence number"
 _OWN_SHARE = 0.5
-"""An operator on the CPU that spends less of its time itself leaves the work to operators inside it."""
+"""An operator on the CPU that spends less of its time itself, and hands all its tensors to operators inside
+it, leaves the work to them."""
 _DEVICE_ROUNDING = 512
 """The caching allocator rounds to this (PyTorch, c10/cuda/CUDACachingAllocator.h: ``kMinBlockSize``)."""
 _VIEWS = frozenset(
@@ -154,8 +155,7 @@ def _draft(operators: Sequence[Span], position: int, around: Sequence[int], dura
     operation = Operation(short_name(span.name), phase_of(()), duration_ns=duration_ns)
     inputs = _input_bytes(span)
     updated = len(inputs[0]) if inputs and span.name.endswith("_") else 0
-    flat = [size for argument in inputs for size in argument]
-    return _Draft(span, [operators[outer] for outer in around], operation, flat, updated)
+    return _Draft(span, [operators[outer] for outer in around], operation, _sizes(span), updated)
 
 
 def _on_device(profile: Profile, operators: Sequence[Span]) -> list[_Draft]:
@@ -172,14 +172,17 @@ def _on_host(operators: Sequence[Span]) -> list[_Draft]:
     """Choose operators that do work themselves; those inside them are part of them."""
     nested = _nested(operators)
     inner = [0] * len(operators)
+    handed: list[set[int]] = [set() for _ in operators]
     for position, span in enumerate(operators):
-        if nested[position] and _works(span):
-            outer = next((one for one in nested[position] if _works(operators[one])), None)
-            if outer is not None:
-                inner[outer] += span.duration_ns
+        for outer in nested[position][:1]:
+            inner[outer] += span.duration_ns
+        if _works(span):
+            for outer in nested[position]:
+                handed[outer].update(_sizes(span))
     chosen: set[int] = set()
     for position, span in enumerate(operators):
         own = span.duration_ns - inner[position] >= _OWN_SHARE * span.duration_ns
+        own = own or not handed[position].issuperset(_sizes(span))
         if _works(span) and own and not chosen.intersection(nested[position]):
             chosen.add(position)
     return [_draft(operators, one, nested[one], operators[one].duration_ns) for one in sorted(chosen)]
@@ -200,6 +203,10 @@ def _input_bytes(span: Span) -> list[list[int]]:
         elif kind in _ITEM_BYTES:
             found.append([prod(dims) * _ITEM_BYTES[kind]])
     return [sizes for argument in found if (sizes := [size for size in argument if size > 0])]
+
+
+def _sizes(span: Span) -> list[int]:
+    return [size for argument in _input_bytes(span) for size in argument]
 
 
 def _sequence(draft: _Draft) -> int | None:

@@ -61,6 +61,17 @@ def short_name(name: str) -> str:
     return name.rpartition("::")[2]
 
 
+def forget_reads_of_nothing(operations: Sequence[Operation]) -> set[Storage]:
+    """Take out reads of storages that nobody has written to so far; return those that are written to."""
+    written: set[Storage] = set()
+    for operation in operations:
+        operation.reads = {
+            storage: None for storage in operation.reads if storage.external or storage in written
+        }
+        written.update(operation.writes)
+    return written
+
+
 def build_trace(
     operations: Sequence[Operation], model: str, batch_size: int, origin: Mapping[str, str]
 ) -> Trace:
@@ -71,12 +82,7 @@ def build_trace(
     recording: a gradient (made in the backward pass for the optimizer), an activation (made in the forward
     pass, used in the backward pass), else temporary. Contents that nobody wrote are not read.
     """
-    written: set[Storage] = set()
-    for operation in operations:
-        operation.reads = {
-            storage: None for storage in operation.reads if storage.external or storage in written
-        }
-        written.update(operation.writes)
+    written = forget_reads_of_nothing(operations)
     phases: dict[Storage, dict[Phase, None]] = {}
     for operation in operations:
         for storage in (*operation.reads, *operation.writes):

@@ -63,6 +63,14 @@ def test_times_are_those_of_the_profile(trace, recorded):
     assert {kernel.time_source for kernel in trace.kernels} == {TimeSource.MEASURED}
 
 
+def test_without_a_profile_bytes_are_priced(recorded):
+    trace = import_execution_trace(recorded / "execution.json", price=lambda moved: 7 * moved)
+    assert {kernel.time_source for kernel in trace.kernels} == {TimeSource.BYTES}
+    assert all(kernel.duration == 7 * kernel.moved_bytes for kernel in trace.kernels)
+    moved = FLOAT_BYTES * (BATCH * 64 + 64 * 256 + 256 + BATCH * 256)
+    assert trace.kernels[0].moved_bytes == moved
+
+
 @pytest.fixture
 def edited(recorded, tmp_path):
     """Write the trace again after a change; return its path."""
@@ -75,6 +83,90 @@ def edited(recorded, tmp_path):
         return path
 
     return write
+
+
+def tensors_of(references):
+    """Arguments that are vectors of floats: (tensor id, storage id, elements)."""
+    return {
+        "values": [
+            [tensor, storage, 0, elements, FLOAT_BYTES, "cpu"] for tensor, storage, elements in references
+        ],
+        "types": ["Tensor(float)" for _ in references],
+        "shapes": [[elements] for _, _, elements in references],
+        "strides": [[1] for _ in references],
+    }
+
+
+def operator(number, name, inputs, outputs, parent=1):
+    attributes = {"rf_id": number, "op_schema": f"aten::{name}(Tensor self) -> Tensor"}
+    return {
+        "id": number,
+        "name": f"aten::{name}",
+        "ctrl_deps": parent,
+        "inputs": tensors_of(inputs),
+        "outputs": tensors_of(outputs),
+        "attrs": [{"name": key, "value": value} for key, value in attributes.items()],
+    }
+
+
+def imported(tmp_path, *nodes):
+    path = tmp_path / "execution.json"
+    path.write_text(json.dumps({"schema": "1.1.1-chakra.0.0.4", "nodes": nodes}))
+    return import_execution_trace(path, price=lambda moved: moved)
+
+
+@pytest.mark.parametrize("tensor", [7, 17])
+def test_ids_used_again_are_a_new_tensor(tmp_path, tensor):
+    """Tensor 7 in storage 8 dies after 'sin'; 'cos' is given the storage's id, or both, for a larger one."""
+    trace = imported(
+        tmp_path,
+        operator(2, "exp", [(3, 4, 100)], [(7, 8, 100)]),
+        operator(3, "sin", [(7, 8, 100)], [(5, 6, 100)]),
+        operator(4, "cos", [(5, 6, 100)], [(tensor, 8, 300)]),
+        operator(5, "tan", [(tensor, 8, 300)], [(9, 10, 300)]),
+    )
+    exp, sin, cos, tan = trace.kernels
+    assert sin.inputs == exp.outputs
+    assert tan.inputs == cos.outputs != exp.outputs
+    assert [kernel.moved_bytes for kernel in trace.kernels] == [800, 800, 1600, 2400]
+
+
+def test_what_an_inner_operator_returns_is_what_the_outer_one_returns(tmp_path):
+    """Inside 'gelu', 'erf' writes a temporary tensor whose storage the result then takes up."""
+    trace = imported(
+        tmp_path,
+        operator(2, "gelu", [(3, 4, 100)], [(7, 8, 100)]),
+        operator(3, "erf", [(3, 4, 100)], [(5, 8, 50)], parent=2),
+        operator(4, "mul", [(5, 8, 50)], [(9, 6, 50)], parent=2),
+        operator(5, "add", [(9, 6, 50)], [(7, 8, 100)], parent=2),
+        operator(6, "neg", [(7, 8, 100)], [(11, 12, 100)]),
+        operator(7, "abs", [(13, 8, 100)], [(15, 16, 100)]),
+    )
+    erf, _, add, neg, last = trace.kernels
+    assert [kernel.name for kernel in trace.kernels] == ["erf", "mul", "add", "neg", "abs"]
+    assert erf.outputs != add.outputs == neg.inputs == last.inputs
+
+
+def test_a_number_is_no_tensor_that_had_its_ids(tmp_path):
+    """PyTorch makes a tensor of the 0.9 in 'mul(momentum, 0.9)' and may give it ids used before."""
+    number = {
+        "values": [[9, 8, 0, 1, 8, "cpu"]],
+        "types": ["Tensor(double)"],
+        "shapes": [[]],
+        "strides": [[]],
+    }
+    scaled = operator(4, "mul", [(5, 6, 100)], [(11, 12, 100)])
+    for key, values in number.items():
+        scaled["inputs"][key] += values
+    trace = imported(
+        tmp_path,
+        operator(2, "exp", [(3, 4, 100)], [(7, 8, 100)]),
+        operator(3, "sin", [(7, 8, 100)], [(5, 6, 100)]),
+        scaled,
+    )
+    exp, _, mul = trace.kernels
+    assert not set(exp.outputs) & set(mul.inputs)
+    assert mul.moved_bytes == 2 * 400 + 8
 
 
 def _first(data):
