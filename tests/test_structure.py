@@ -23,6 +23,7 @@ LAYERS = [
     {"experiment"},
     {"api"},
     {"cli"},
+    {"__main__"},
 ]
 """Parts of the package, lowest first; a part imports itself and lower ones only."""
 

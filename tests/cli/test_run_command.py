@@ -104,6 +104,15 @@ def test_runs_and_numbers_of_workers_give_the_same_bytes(g10sim, config):
     assert Path("a/results.csv").read_bytes() == Path("c/results.csv").read_bytes()
 
 
+def test_the_module_runs_as_the_command_does(config, here, g10sim):
+    name = config(policies=["ideal", "base_uvm"])
+    command = [sys.executable, "-m", "g10sim", "run", name, "-j", "2"]
+    ended = subprocess.run(command, cwd=here, capture_output=True, text=True, check=False)
+    assert (ended.returncode, len(rows())) == (0, 2)
+    assert g10sim("run", name, "-o", "there").code == 0
+    assert rows() == rows("there/results.csv")
+
+
 def test_the_quickstart_runs_from_anywhere(g10sim):
     ended = g10sim("run", "configs/quickstart.yaml", "-o", "out", "--set", "policies=[ideal]")
     assert ended.code == 0

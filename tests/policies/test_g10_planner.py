@@ -214,13 +214,22 @@ def test_longest_period_is_evicted_and_comes_back_just_before_its_use():
 
 
 def test_expected_stalls_lengthen_the_plan_only_under_pressure():
-    trace = chain(24, activation_bytes=8 << 20, forward_ticks=20_000, backward_ticks=20_000)
-    roomy, tight = draft_g10(trace, system_of(1000)), draft_g10(trace, system_of(48))
+    trace = chain(24, activation_bytes=8 << 20, forward_ticks=300_000, backward_ticks=300_000)
+    roomy, tight = draft_g10(trace, system_of(1000)), draft_g10(trace, system_of(64))
     assert roomy.expected_cycles == sum(trace.duration_cycles(k, machine(1).gpu.clock) for k in trace.kernels)
     assert tight.expected_cycles > roomy.expected_cycles
-    once = draft_g10(trace, system_of(48), PlanningParameters(pacing_rounds=1))
+    once = draft_g10(trace, system_of(64), PlanningParameters(pacing_rounds=1))
     assert once.expected_cycles == roomy.expected_cycles
     assert tight.occupancy_bytes.max() < once.occupancy_bytes.max()
+
+
+def test_expected_stalls_do_not_lengthen_the_plan_where_the_links_are_the_limit():
+    """Kernels take 4.8 ms; to bring occupancy within 48 MiB, the links would take longer than that."""
+    trace = chain(24, activation_bytes=8 << 20, forward_ticks=50_000, backward_ticks=50_000)
+    draft = draft_g10(trace, system_of(48))
+    assert draft.expected_cycles == 4_800_000
+    once = draft_g10(trace, system_of(48), PlanningParameters(pacing_rounds=1))
+    assert draft.evictions == once.evictions
 
 
 def test_demand_evictions_relieve_the_most_pressed_kernel_without_prefetch():

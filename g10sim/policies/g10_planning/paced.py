@@ -7,6 +7,7 @@ as they allow. Where it departs from the published planner:
 * *Pace.* Where memory pressure cannot be relieved in the time that kernels take, the GPU will wait, and
   while it waits the links move more. The planner adds these stalls to the kernel times and plans again,
   until pressure is relieved or no longer shrinks. Plans for the unstalled time leave the links idle later.
+  Where the links would need longer than the kernels, it does not: evicting more would only move more.
 * *Destination.* The relief of a period is what its own destination achieves with the budget that is left;
   the one that relieves more is taken, the SSD at a tie. (Published: relief is judged by the SSD's
   budget alone, so that planning ends when the SSD is busy, though the host is not.)
@@ -74,13 +75,14 @@ def plan_paced(trace: Trace, machine: PlannedMachine, parameters: PlanningParame
     candidates = _candidates(trace, machine)
     capacity = machine.gpu_bytes * parameters.memory_factor
     floor = np.maximum(working_set_bytes(trace), capacity)
+    kernel_cycles = int(durations.sum())
     best: tuple[float, _Selection] | None = None
     for _ in range(parameters.pacing_rounds):
         selection = _Selection(base, durations, machine, parameters)
         selection.choose(candidates)
         pressure = np.maximum(selection.occupancy.bytes - floor, 0)
         highest = float(pressure.max(initial=0))
-        if best is not None and highest > best[0] * _PROGRESS:
+        if best is not None and (highest > best[0] * _PROGRESS or selection.link_cycles > kernel_cycles):
             break
         best = (highest, selection)
         if highest <= _RELIEVED * capacity:
@@ -138,6 +140,14 @@ class _Selection:
         self._channels = Channels(durations, machine)
         self._machine = machine
         self._safety_margin = parameters.safety_margin
+
+    @property
+    def link_cycles(self) -> float:
+        """Cycles that the busiest channel needs for all evictions, or for all returns."""
+        machine = self._machine
+        flash = sum(eviction.size_bytes for eviction in self.evictions if not eviction.host)
+        both = sum(eviction.size_bytes for eviction in self.evictions)
+        return max(both / machine.link_rate, flash / min(machine.write_rate, machine.read_rate))
 
     def choose(self, candidates: tuple[_Candidate, ...]) -> None:
         """Evict until the estimate is within the target or nothing relieves pressure any more."""
