@@ -35,6 +35,8 @@ class Slow(Policy):
     def plan(self, workload, system, behaviour):
         with open("planned.log", "a") as log:
             log.write(f"{self.seed}\\n")
+        with open("worker.pid", "w") as file:
+            file.write(str(os.getpid()))
         time.sleep(float(os.environ.get("SLOW_SECONDS", "0.15")))
         return super().plan(workload, system, behaviour)
 '''
@@ -131,6 +133,27 @@ def killed(directory: Path) -> str:
     return f"{kept} cells kept, {SEEDS - kept} run again, same results"
 
 
+def worker_killed(directory: Path) -> str:
+    """The process that simulates a cell is killed (SIGKILL); the run goes on."""
+    sweep = Sweep(directory / "worker")
+    process = sweep.start("-j", "1", SLOW_SECONDS="0.4")
+    sweep.wait_for(2)
+    begun = sweep.planned()
+    while sweep.planned() == begun:
+        time.sleep(0.02)
+    time.sleep(0.1)
+    os.kill(int((sweep.directory / "worker.pid").read_text()), signal.SIGKILL)
+    _, errors = process.communicate(timeout=300)
+    assert "Traceback" not in errors, errors
+    assert process.returncode == 1, errors
+    assert "killed by signal SIGKILL" in sweep.results().decode()
+    assert sweep.planned() == SEEDS
+    assert sweep.run("-j", "2")[0] == 0
+    assert sweep.results() == _expected(directory)
+    assert sweep.planned() == SEEDS + 1
+    return "its cell is recorded as failed; the next run repeats it alone"
+
+
 def disk_full(directory: Path) -> str:
     """No file can be written any more; later there is room again."""
     sweep = Sweep(directory / "full")
@@ -191,6 +214,7 @@ def two_at_once(directory: Path) -> str:
 
 FAULTS: tuple[Callable[[Path], str], ...] = (
     killed,
+    worker_killed,
     disk_full,
     directory_removed,
     clock_jumps,
