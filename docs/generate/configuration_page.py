@@ -154,7 +154,8 @@ def _note(name: str) -> str:
         presets = ", ".join(f"`{preset}`" for preset in ssd_names())
         return (
             f"`{{preset: NAME, ...changes}}` takes all keys from a preset ({presets}), in which every number"
-            " has a source. [The flash model](flash.md) explains what the keys do."
+            " has a source; `g10sim system NAME` prints one."
+            " [The flash model](flash.md) explains what the keys do."
         )
     if name == "BehaviourSpec":
         presets = ", ".join(f"`{preset}`" for preset in sorted(PRESETS))

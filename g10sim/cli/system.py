@@ -9,22 +9,28 @@ import typer
 import yaml
 
 from g10sim.cli.output import say, show_table
-from g10sim.config.presets import load_system, system_names
+from g10sim.config.presets import load_ssd, load_system, ssd_names, system_names
+from g10sim.config.ssd import SsdPreset
+from g10sim.config.system import SystemSpec
+from g10sim.errors import ConfigError
 from g10sim.policies.base import Policy
 from g10sim.policies.registry import available
+from g10sim.registry import choices_text, nearest
 from g10sim.units import format_bytes, format_rate
 
 
 def system(
-    name: Annotated[str | None, typer.Argument(help="Preset to show in full.", show_default=False)] = None,
+    name: Annotated[
+        str | None, typer.Argument(help="System or SSD to show in full.", show_default=False)
+    ] = None,
 ) -> None:
-    """List the hardware presets, or show one with the source of every number."""
+    """List the presets of systems and SSDs, or show one with the source of every number."""
     if name is not None:
-        data = load_system(name).model_dump(mode="json")
+        data = _preset(name).model_dump(mode="json")
         say(yaml.safe_dump(data, sort_keys=False, allow_unicode=True, width=120).rstrip())
         return
     show_table(
-        ("name", "GPUs", "HBM", "host memory", "PCIe", "SSD read", "SSD write"),
+        ("system", "GPUs", "HBM", "host memory", "PCIe", "SSD read", "SSD write"),
         (),
         (
             (
@@ -39,6 +45,8 @@ def system(
             for preset, spec in ((name, load_system(name)) for name in system_names())
         ),
     )
+    say("")
+    show_table(("SSD", "what it is"), (), ((name, load_ssd(name).description) for name in ssd_names()))
 
 
 def policies() -> None:
@@ -48,6 +56,20 @@ def policies() -> None:
         (),
         ((name, policy.label, policy.paper, _parameters(policy)) for name, policy in available().items()),
     )
+
+
+def _preset(name: str) -> SystemSpec | SsdPreset:
+    """Return a system, by name or from a file, or an SSD. Raises ConfigError."""
+    ssds = ssd_names()
+    if name in ssds:
+        return load_ssd(name)
+    names = (*system_names(), *ssds)
+    if name not in names and not name.endswith((".yaml", ".yml")):
+        raise ConfigError(
+            f"system: found unknown preset '{name}'{nearest(name, names)}; "
+            f"allowed: {choices_text(names)}, or a YAML file"
+        )
+    return load_system(name)
 
 
 def _parameters(policy: type[Policy]) -> str:

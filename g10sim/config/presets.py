@@ -13,6 +13,7 @@ from g10sim.config.data import data_path, find_file
 from g10sim.config.document import Document, KeyPath, load_document, merge
 from g10sim.config.problems import describe
 from g10sim.config.quantities import Spec
+from g10sim.config.ssd import SsdPreset
 from g10sim.config.system import SystemSpec
 from g10sim.config.variation import VariationSpec
 from g10sim.errors import ConfigError
@@ -45,6 +46,15 @@ def load_system(spec: str | Mapping[str, Any] | SystemSpec, beside: Path | None 
     document = Document({"system": spec}, "")
     data = system_data(spec, document, ("system",), beside)
     return validated(SystemSpec, data, document, ("system",))
+
+
+def load_ssd(name: str) -> SsdPreset:
+    """Return an SSD preset, its sources under the keys that they have in a system. Raises ConfigError."""
+    document = Document({"ssd": name}, "")
+    given = _preset_ssd(name, document, ("ssd",))
+    described = {key: given.pop(key) for key in ("name", "description")}
+    sources = {f"ssd.{key}": text for key, text in given.pop(_SOURCES).items()}
+    return validated(SsdPreset, {**described, "ssd": given, _SOURCES: sources}, document)
 
 
 def load_behaviour(spec: str | Mapping[str, Any] | BehaviourSpec | None) -> BehaviourSpec:
@@ -149,17 +159,20 @@ def _device(
     if not isinstance(asked, str | Mapping) or (isinstance(asked, Mapping) and PRESET_KEY not in asked):
         return {}, {}
     name, own = _split(asked, document, (*path, "ssd"))
-    names = ssd_names()
-    if name not in names:
-        raise document.error(
-            (*path, "ssd"),
-            f"found unknown SSD '{name}'{nearest(str(name), names)}; allowed: {choices_text(names)}",
-        )
-    data = dict(load_document(data_path("configs", "ssds", f"{name}.yaml")).data)
+    data = _preset_ssd(name, document, (*path, "ssd"))
     data.pop("name")
     data.pop("description")
     origins = {f"ssd.{key}": text for key, text in data.pop(_SOURCES).items()}
     return {"ssd": merge(data, own)}, origins
+
+
+def _preset_ssd(name: str | None, document: Document, path: KeyPath) -> dict[str, Any]:
+    names = ssd_names()
+    if name not in names:
+        raise document.error(
+            path, f"found unknown SSD '{name}'{nearest(str(name), names)}; allowed: {choices_text(names)}"
+        )
+    return dict(load_document(data_path("configs", "ssds", f"{name}.yaml")).data)
 
 
 def _leaves(data: Mapping[str, Any], prefix: str = "") -> list[str]:

@@ -314,3 +314,12 @@ AnySsdSpec = Annotated[
     Annotated[SsdSpec, Tag("link")] | Annotated[FlashSsdSpec, Tag("flash")], Discriminator(_model)
 ]
 """An SSD of either model; ``model`` says which."""
+
+
+class SsdPreset(Spec):
+    """An SSD by name. ``sources`` says for every number (by dotted key) where it comes from."""
+
+    name: str
+    description: str
+    ssd: AnySsdSpec
+    sources: dict[str, str]

@@ -1,7 +1,8 @@
 import pytest
 import yaml
 
-from g10sim.config.presets import load_system, system_names
+from g10sim.config.presets import load_ssd, load_system, ssd_names, system_names
+from g10sim.config.ssd import FlashSsdSpec
 from g10sim.policies.registry import available
 
 
@@ -12,6 +13,19 @@ def test_systems_are_listed_and_shown_with_their_sources(g10sim):
         assert name in ended.out
     shown = g10sim("system", "a100-40g-pcie3-znand")
     assert load_system(yaml.safe_load(shown.out)) == load_system("a100-40g-pcie3-znand")
+
+
+def test_ssds_are_listed_and_shown_with_their_sources(g10sim):
+    listed = g10sim("system").out
+    for name in ssd_names():
+        assert name in listed
+        assert load_ssd(name).description in listed
+    shown = yaml.safe_load(g10sim("system", "samsung-sz985-800gb").out)
+    named = load_system({"preset": "a100-40g-pcie3-znand", "ssd": {"preset": "samsung-sz985-800gb"}})
+    assert shown["name"] == "samsung-sz985-800gb"
+    assert FlashSsdSpec.model_validate(shown["ssd"]) == named.ssd
+    assert shown["sources"].items() <= named.sources.items()
+    assert "tPROG 100 us" in shown["sources"]["ssd.program"]
 
 
 def test_policies_are_listed_with_label_paper_and_parameters(g10sim):
@@ -27,6 +41,10 @@ def test_an_unknown_system(g10sim):
     ended = g10sim("system", "h100-80g-pcie5-nvmee")
     assert ended.code == 2
     assert "did you mean 'h100-80g-pcie5-nvme'?" in ended.err
+    misspelt = g10sim("system", "samsung-990-pro")
+    assert misspelt.code == 2
+    assert "did you mean 'samsung-990-pro-2tb'?" in misspelt.err
+    assert "h100-80g-pcie5-nvme" in misspelt.err
 
 
 @pytest.mark.parametrize(
