@@ -13,6 +13,7 @@ from matplotlib.ticker import NullFormatter
 
 from g10sim.plots.style import PAGE_INCHES, new_figure
 
+_LEGEND_CHARACTERS, _KEY_CHARACTERS = 66, 5  # of a line of the legend, and of the key before a name
 _LEGEND_LINE_INCHES = 0.14
 _LABEL_INCHES = 0.18
 
@@ -56,6 +57,7 @@ def panels(
     """
     columns = min(columns, count)
     rows = -(-count // columns)
+    legend_columns = _columns_that_fit(legend, legend_columns)
     lines = -(-len(legend) // legend_columns)
     height = rows * row_inches + lines * _LEGEND_LINE_INCHES + (_LABEL_INCHES if xlabel else 0)
     figure = new_figure(min(height, PAGE_INCHES))
@@ -75,3 +77,9 @@ def panels(
     if legend:
         figure.legend(handles=list(legend), loc="outside upper center", ncols=legend_columns)
     return Panels(figure, every[:count])
+
+
+def _columns_that_fit(legend: Sequence[Artist], most: int) -> int:
+    """Return how many columns a legend can have: long names, of policies with parameters, take fewer."""
+    longest = max((len(str(entry.get_label())) for entry in legend), default=0)
+    return max(1, min(most, _LEGEND_CHARACTERS // (longest + _KEY_CHARACTERS)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Mapping
 
 import pandas as pd
@@ -16,7 +17,8 @@ from g10sim.plots.traces import OK, cells_by, trace_names, without_ideal
 
 _COLUMNS = 3
 _ROW_INCHES = 1.15
-_NAMES_INCHES = 0.55
+_CHARACTER_INCHES = 0.05
+_NAME_CHARACTERS = 11, 26  # of the room for names, at least, and of a line
 _WIDTH = 0.78
 
 
@@ -30,10 +32,13 @@ def draw_stacks(
     shown = without_ideal(results)
     policies, traces = looks(shown["policy"]), trace_names(shown)
     rows = -(-len(traces) // _COLUMNS)
+    names = [textwrap.fill(look.label, _NAME_CHARACTERS[1]) for look in policies.values()]
+    longest = max((len(line) for name in names for line in name.splitlines()), default=0)
+    names_inches = _CHARACTER_INCHES * max(longest, _NAME_CHARACTERS[0])
     made = panels(
         len(traces),
         columns=_COLUMNS,
-        row_inches=_ROW_INCHES + _NAMES_INCHES / rows,
+        row_inches=_ROW_INCHES + names_inches / rows,
         legend=[*(Patch(**look.bar()) for look in parts.values()), *mark_handles(shown)],
         legend_columns=legend_columns,
         ylabel=ylabel,
@@ -49,7 +54,7 @@ def draw_stacks(
             elif cell is not None:
                 mark_missing(axes, place, cell["status"])
         axes.set_title(trace.title)
-        axes.set_xticks(range(len(policies)), [look.label for look in policies.values()], rotation=90)
+        axes.set_xticks(range(len(policies)), names, rotation=90)
         axes.set_xlim(-0.6, len(policies) - 0.4)
         axes.tick_params(axis="x", length=0)
     return made.figure

@@ -44,7 +44,17 @@ def shown_texts(figure):
 @pytest.mark.parametrize("traces", TRACES.values(), ids=TRACES)
 @pytest.mark.parametrize("name", FIGURES)
 def test_texts_are_large_enough_apart_and_inside(name, traces):
-    figure = made(name, traces)
+    assert_readable(made(name, traces))
+
+
+@pytest.mark.parametrize("name", ["fig11", "fig12", "fig13", "fig14", "fig15"])
+def test_names_of_policies_with_parameters_fit(name):
+    rows = made_up.results(name, made_up.FEW)
+    rows["policy"] = rows["policy"].replace("g10", "g10(recovery_look_ahead=64, memory_target=0.9)")
+    assert_readable(getattr(plots, name).draw(rows, *made_up.tables(ENTRIES[name].tables, rows)))
+
+
+def assert_readable(figure):
     with style.settings():
         figure.draw_without_rendering()
     assert figure.get_figwidth() == style.COLUMN_INCHES
