@@ -67,10 +67,11 @@ class FlashArray:
         """One block in every plane: what is erased together."""
         return self.stripe_bytes * self.pages_per_block
 
-    def read_rate(self) -> float:
-        """Bytes/second of reads that keep all dies busy."""
-        command = self._read_command(self.planes)
-        page_set, transfer = self.planes * self.page_bytes, self.planes * self._page_transfer
+    def read_rate(self, pages: int | None = None) -> float:
+        """Bytes/second of reads that keep all dies busy, ``pages`` a command (None: one in each plane)."""
+        pages = self.planes if pages is None else pages
+        command = self._read_command(pages)
+        page_set, transfer = pages * self.page_bytes, pages * self._page_transfer
         if self.order == "rounds":
             waiting = max(self.read_time, (self.dies - 1) * command)
             return _rate(self.dies * page_set, command + waiting + self.dies * transfer) * self.channels
@@ -96,6 +97,18 @@ class FlashArray:
     def pages_from_buffer(self, window: int) -> float:
         """Pages in a program command when the buffer hands out ``window`` pages per plane at a time."""
         return float(self.planes) if window > 1 else max(1.0, self.planes * _SHARE_OF_A_WINDOW)
+
+    def starving_rates(self, request_bytes: int, outstanding_bytes: int) -> tuple[float, float]:
+        """Bytes/second of reads above and below which they, going first, leave writes no die.
+
+        Requests for less than a page of every die come to the dies in a steady stream. Where it is faster
+        than dies that read one page a command, reads queue at a die until they share commands, and whenever
+        it is done, more wait. With more outstanding than is read during a program, none interrupts them.
+        """
+        if request_bytes >= self.row_bytes:
+            return math.inf, 0.0
+        program = self._program_on_bus(self.planes) + self.program_time
+        return self.read_rate(1), outstanding_bytes * _PS_PER_SECOND / program
 
     def read_delay(self) -> float:
         """Picoseconds from a read command until the first page can leave its die."""

@@ -70,6 +70,13 @@ class CollectionSpec(Spec):
         default="greedy",
         description="greedy: the superblock with the fewest valid bytes; oldest: the one filled first",
     )
+    at_once: int = Field(
+        default=1,
+        strict=True,
+        ge=1,
+        description="superblocks that are chosen at a time at most, one for each that is missing to `start`; "
+        "what is valid in them then is copied, one superblock after the other",
+    )
 
     @model_validator(mode="after")
     def _starts_before_it_is_urgent(self) -> CollectionSpec:
@@ -283,6 +290,12 @@ class FlashSsdSpec(_Attached):
             return round(min(self.interface, array.write_rate(pages))) * self.drives
         alone = request_rate(self.array, self.interface, self.request_size, self.queue_depth, writes=True)
         return round(alone) * self.drives
+
+    @property
+    def starving_rates(self) -> tuple[float, float]:
+        """Bytes/second of reads of all drives above and below which writes get their floor only."""
+        above, below = self.array.starving_rates(self.request_size, self.queue_depth * self.request_size)
+        return above * self.drives, below * self.drives
 
     @property
     def slc_array(self) -> FlashArray:

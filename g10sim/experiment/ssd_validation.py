@@ -23,6 +23,7 @@ _MIB = 2**20
 _DEEP_BYTES = 8 * _MIB
 _BOTH_DEEP_BYTES = 16 * 10**6
 _LARGE_MIB = 32
+_VICTIMS_AT_ONCE = 10
 
 ORDERS = {"sequential": "periodic", "random+read": "random"}
 
@@ -45,8 +46,10 @@ class Comparison:
 
     @property
     def error(self) -> float:
-        """Relative error; infinite where nothing was measured."""
-        return self.modelled / self.measured - 1 if self.measured else math.inf
+        """Relative error; where nothing moved, infinite unless the model says so too."""
+        if self.measured:
+            return self.modelled / self.measured - 1
+        return math.inf if self.modelled else 0.0
 
     @property
     def agrees(self) -> bool:
@@ -192,7 +195,9 @@ def _rewritten(
 ) -> Iterator[Comparison]:
     start = max(row.gc_threshold, 10 / row.blocks_per_plane)
     urgent = row.gc_hard_threshold if row.gc_preemptible else start
-    result = rewrite(device_of(row, collection={"start": start, "urgent": urgent}), work)
+    result = rewrite(
+        device_of(row, collection={"start": start, "urgent": urgent, "at_once": _VICTIMS_AT_ONCE}), work
+    )
     name = row.run.replace("_", " ")
     yield Comparison(table, name, "write amplification", row.WA, result.write_amplification, amplification)
     yield Comparison(table, name, "write GB/s", row.write_GBps, result.write_rate / _GB, rate)

@@ -10,14 +10,6 @@ from g10sim.experiment.ssd_validation import compare
 
 ROOT = Path(__file__).parents[2]
 
-# What the model does not reach: MQSim starves writes while small reads wait; it mixes extents that are all
-# in its cache; and it slows down for extents of one and a half superblocks, though it copies hardly anything.
-OUTSIDE = {
-    ("tlc_pcie5, two_flows, no cache, 512 KiB x 32", "write GB/s"),
-    ("B ext16M op0.07 u0.9", "write amplification"),
-    ("A fixed24 random s1 op0.07", "write GB/s"),
-}
-
 
 @pytest.fixture(scope="module")
 def comparisons():
@@ -34,7 +26,7 @@ def comparisons():
 def test_rows_agree_within_their_limits(comparisons, table):
     rows = [one for one in comparisons if one.table == table]
     assert len(rows) > 20
-    assert {(one.row, one.quantity) for one in rows if not one.agrees} <= OUTSIDE
+    assert [(one.row, one.quantity, one.error) for one in rows if not one.agrees] == []
 
 
 def test_every_row_is_compared(comparisons):

@@ -1,5 +1,7 @@
 """Rates in closed form, against numbers worked out by hand."""
 
+import math
+
 import pytest
 from drives import drive
 from hypothesis import given
@@ -21,6 +23,21 @@ def test_reads_are_pipelined_or_go_in_rounds():
     assert drive().array.read_rate() == pytest.approx(2e9)
     assert drive(channel_order="rounds").array.read_rate() == pytest.approx(2 * 2000 / 3e-6)
     assert drive(read="9 us").array.read_rate() == pytest.approx(4 * 1000 / 10e-6)
+
+
+def small_reads(**changes):
+    """Two planes a die, rounds: 4 pages in 6 us one a command, 8 pages in 8 us two a command."""
+    return {"planes": 2, "read": "4 us", "channel_order": "rounds", "request_size": "2 kB",
+            "read_command_plane": "0 ns", "program_command_plane": "0 ns", **changes}  # fmt: skip
+
+
+def test_small_reads_starve_writes_from_the_rate_of_single_planes_on():
+    array = drive(**small_reads()).array
+    assert array.read_rate(1) == pytest.approx(4000 / 6e-6)
+    assert array.read_rate() == pytest.approx(1e9)
+    # 128 kB are read during a program of 9 us at 14.2 GB/s: faster reads are interrupted.
+    assert array.starving_rates(2000, 128_000) == pytest.approx((4000 / 6e-6, 128_000 / 9e-6))
+    assert array.starving_rates(4000, 256_000) == (math.inf, 0)  # a page of every die
 
 
 def test_planes_share_commands_and_programs():

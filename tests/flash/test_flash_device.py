@@ -47,6 +47,18 @@ def test_reads_leave_writes_their_floor():
     assert slow.write_limit(beside) == pytest.approx(125e6, rel=1e-3)
 
 
+def test_small_reads_that_never_let_go_of_a_die_leave_writes_no_more_than_their_floor():
+    small = {"planes": 2, "read": "4 us", "channel_order": "rounds", "request_size": "2 kB",
+             "read_command_plane": "0 ns", "program_command_plane": "0 ns"}  # fmt: skip
+    alone = device(**small).write_limit(0)
+    assert device(**small).write_limit(600e6) == pytest.approx(alone * 0.4, rel=1e-6)
+    assert device(**small).write_limit(800e6) == 0
+    assert device(**small, write_floor=0.1).write_limit(800e6) == pytest.approx(alone * 0.1, rel=1e-6)
+    assert device(**small | {"request_size": "4 kB"}).write_limit(800e6) == pytest.approx(alone / 5, rel=1e-6)
+    assert device(**small, queue_depth=3).write_limit(800e6) > 0
+    assert device(**small, drives=2).write_limit(1200e6) > device(**small, drives=2).write_limit(1400e6) == 0
+
+
 def test_drives_of_an_array_work_side_by_side():
     one, four = device(), device(drives=4)
     assert four.write_limit(0) == 4 * one.write_limit(0)
@@ -100,6 +112,21 @@ def test_dead_superblocks_cost_their_erasing_only():
     found.rest(100_000_000)
     assert found.layer.copied_bytes == 0
     assert found.layer.free_superblocks == 3  # one more than the level at which collection starts
+
+
+@pytest.mark.parametrize(("at_once", "chosen"), [(1, 1), (2, 2), (5, 2)])
+def test_one_superblock_is_chosen_for_each_that_is_missing(at_once, chosen):
+    found = collecting(0, collection={"start": 0.1, "urgent": 0.05, "at_once": at_once})
+    assert found.layer.victim() == chosen  # those before it are chosen
+
+
+def test_waiting_for_a_superblock_takes_the_time_of_those_before_it():
+    found = collecting(32_000, collection={"start": 0.1, "urgent": 0.05, "at_once": 2})
+    first = found.cycles_to_change(0, 0)
+    assert found.layer.awaited("others", 32_000) is None  # in the superblock that is being copied
+    assert found.layer.awaited("others", 32_001) == 1
+    assert found.wait_for(1) == pytest.approx(2 * first, abs=2)
+    assert found.layer.copied_bytes == 64_000
 
 
 def test_resting_in_one_go_is_resting_bit_by_bit():

@@ -7,6 +7,7 @@ rates hold: between two changes buffer, collection and single-level region advan
 
 from __future__ import annotations
 
+from collections import deque
 from math import ceil
 
 from g10sim.config.ssd import FlashSsdSpec
@@ -31,6 +32,7 @@ class FlashDevice:
         self._pages = spec.buffered_pages
         self._read_rate = array.read_rate() * drives
         self._write_rate = array.write_rate(self._pages) * drives
+        self._starving = spec.starving_rates
         self._slc_rate = spec.slc_array.write_rate(self._pages) * drives
         self._fold_rate = 1 / (1 / self._read_rate + 1 / self._write_rate)
         self._write_capacity = self.link_rate if spec.write_buffer else spec.write_bandwidth
@@ -41,8 +43,9 @@ class FlashDevice:
         self._buffered = 0.0
         self._in_slc = 0.0
         self.folded_bytes = 0.0
-        self._victim: int | None = None
-        self._work = 0.0
+        self._victims: deque[int] = deque()
+        self._at_once = spec.collection.at_once
+        self._work = self._victim_work = 0.0
         self._balanced = self._program_alone = self._write_rate
         self._choose()
 
@@ -54,7 +57,7 @@ class FlashDevice:
     @property
     def collects(self) -> bool:
         """Whether garbage is being collected."""
-        return self._victim is not None
+        return bool(self._victims)
 
     def write_limit(self, read_rate: float) -> int:
         """Bytes/second that the host may write while it reads at ``read_rate``."""
@@ -76,11 +79,13 @@ class FlashDevice:
         if self._slc_bytes:
             soonest.append(self._until(self._slc_bytes - self._in_slc, drained))
             soonest.append(self._until(self._in_slc, folded))
-        if self._victim is not None:
+        if self._victims:
             soonest.append(self._until(self._work, collecting))
             soonest.append(self._until(self._room_above(self._urgent), write_rate))
-        elif self._start >= 0:
-            soonest.append(self._until(max(1, self._room_above(self._start)), write_rate))
+        chosen = len(self._victims)
+        if self._start >= 0 and chosen < self._at_once:
+            room = self._room_above(self._start - chosen)
+            soonest.append(self._until(room if chosen else max(1, room), write_rate))
         found = [cycles for cycles in soonest if cycles is not None]
         return min(found) if found else None
 
@@ -92,13 +97,12 @@ class FlashDevice:
         if self._slc_bytes:
             self._in_slc = self._near(self._in_slc + (drained - folded) * seconds, self._slc_bytes)
             self.folded_bytes += folded * seconds
-        if self._victim is not None:
+        if self._victims:
             self._work -= collecting * seconds
             if self._work <= self._victim_work * _EPSILON:
-                self.layer.collect(self._victim)
-                self._victim = None
-        if self._victim is None:
-            self._choose()
+                self.layer.collect(self._victims.popleft())
+                self._work = 0.0
+        self._choose()
 
     def rest(self, cycles: int) -> None:
         """Let time pass without host traffic, however much of it."""
@@ -108,39 +112,60 @@ class FlashDevice:
             self.advance(step, 0, 0)
             cycles -= step
 
+    def wait_for(self, superblock: int) -> int:
+        """Let time pass without host traffic until a superblock that was chosen is erased; returns cycles."""
+        cycles = 0
+        while superblock in self._victims:
+            step = self.cycles_to_change(0, 0) or 1
+            self.advance(step, 0, 0)
+            cycles += step
+        return cycles
+
     def _flows(self, read_rate: float, write_rate: float) -> tuple[float, float, float]:
         """Return bytes/second leaving the buffer and the single-level region, and the share of collection."""
-        left = max(0.0, 1 - read_rate / self._read_rate)
+        left = self._left(read_rate)
         wanted = self.drain_limit(read_rate)
         drained = wanted if self._buffered > 0 else min(wanted, write_rate)
         left = max(0.0, left - drained / self._drain_rate())
         idle = not read_rate and not write_rate and not self._buffered
-        if self._victim is not None:
+        if self._victims:
             return drained, 0.0, left
         folded = left * self._fold_rate if idle and self._in_slc > 0 else 0.0
         return drained, folded, 0.0
 
     def drain_limit(self, read_rate: float) -> float:
         """Bytes/second that reach the flash beside reads: what the host may write in the long run."""
-        left = max(0.0, 1 - read_rate / self._read_rate)
-        if self._victim is not None and self.layer.free_superblocks <= self._urgent:
+        left = self._left(read_rate)
+        if self._victims and self.layer.free_superblocks <= self._urgent:
             return left * self._balanced
         return left * self._drain_rate()
+
+    def _left(self, read_rate: float) -> float:
+        """Return the share of the array's time that reads leave."""
+        left = max(0.0, 1 - read_rate / self._read_rate)
+        above, below = self._starving
+        return min(left, self._spec.write_floor) if above < read_rate < below else left
 
     def _drain_rate(self) -> float:
         if self._in_slc < self._slc_bytes:
             return self._slc_rate
-        return self._write_rate if self._victim is None else self._program_alone
+        return self._program_alone if self._victims else self._write_rate
 
     def _choose(self) -> None:
-        """Begin to collect where erased superblocks are few, and see what that leaves to writes."""
-        if self.layer.free_superblocks > self._start:
-            return
-        victim = self.layer.victim()
-        if victim is None:
-            return
+        """Choose what to collect where erased superblocks are few, and begin where nothing is in work."""
+        missing = self._start - self.layer.free_superblocks + 1
+        while len(self._victims) < min(self._at_once, missing):
+            victim = self.layer.victim()
+            if victim is None:
+                break
+            self.layer.lock(victim)
+            self._victims.append(victim)
+        if self._victims and not self._work:
+            self._begin(self.layer.start(self._victims[0]))
+
+    def _begin(self, valid: int) -> None:
+        """Begin to collect a superblock with so many bytes to copy, and see what that leaves to writes."""
         size = self.layer.superblock_bytes
-        valid = self.layer.valid[victim]
         room = size - valid
         copied, erased = valid / room, size / room
         array = self._spec.array
@@ -148,7 +173,6 @@ class FlashDevice:
         self._program_alone = array.write_rate(pages) * self._drives
         balanced = array.collecting_rate(copied, erased, pages) * self._drives
         self._balanced = min(balanced, self._program_alone)
-        self._victim = victim
         self._work = self._victim_work = max(_EPSILON, room * (1 / self._balanced - 1 / self._program_alone))
 
     def _room_above(self, level: int) -> int:

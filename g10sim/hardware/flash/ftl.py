@@ -17,6 +17,8 @@ from g10sim.units import format_bytes
 
 VictimChoice = Literal["greedy", "oldest"]
 
+_DEAD = object()
+
 
 class _Open:
     """A superblock that is being filled."""
@@ -61,6 +63,8 @@ class TranslationLayer:
         self._open: list[_Open | None] = [None] * (streams + 1)
         self._closed_as = [-1] * superblocks
         self._closings = 0
+        self._waiting: dict[int, int] = {}
+        self._dead: dict[int, int] = {}
         self._order: list[tuple[int, int, int]] = []
 
     @property
@@ -108,6 +112,17 @@ class TranslationLayer:
             self._take(extent, superblock, taken)
             size_bytes -= taken
 
+    def awaited(self, extent: Hashable, size_bytes: int) -> int | None:
+        """Return a superblock that waits to be copied and holds bytes that die next, if there is one."""
+        places = self._places.get(extent, {})
+        for superblock in sorted(places, key=lambda place: places[place].age):
+            if superblock in self._waiting:
+                return superblock
+            size_bytes -= places[superblock].size
+            if size_bytes <= 0:
+                break
+        return None
+
     def victim(self) -> int | None:
         """Return the superblock that garbage collection takes next; None where none would give room."""
         while self._order:
@@ -120,18 +135,36 @@ class TranslationLayer:
             return None
         return superblock if self.valid[superblock] < self.superblock_bytes else None
 
-    def collect(self, superblock: int) -> int:
-        """Copy what is valid in a closed superblock elsewhere and erase it; returns the bytes copied.
+    def lock(self, superblock: int) -> None:
+        """Choose a closed superblock for collection: what is valid in it now will be copied.
 
-        Raises CapacityError when there is no room for the copies.
+        Like a drive that lists it now and lets overwrites wait: what dies before the superblock's turn comes
+        is copied all the same.
         """
+        self._closed_as[superblock] = -1
+        self._waiting[superblock] = self.valid[superblock]
+
+    def start(self, superblock: int) -> int:
+        """Begin to copy a locked superblock; returns the bytes to copy, dead ones included."""
+        valid = self._waiting.pop(superblock)
+        self._dead[superblock] = valid - self.valid[superblock]
+        return valid
+
+    def collect(self, superblock: int) -> int:
+        """Copy what is valid in a closed superblock, and what died while it waited; erase it.
+
+        Returns the bytes copied. Raises CapacityError when there is no room for the copies.
+        """
+        if superblock in self._waiting:
+            self.start(superblock)
+        dead = self._dead.pop(superblock, 0)
         moved = list(self._contents[superblock].items())
         ages = {extent: self._places[extent][superblock].age for extent, _ in moved}
-        copied = sum(size for _, size in moved)
+        copied = dead + sum(size for _, size in moved)
         for extent, size in moved:
             self._take(extent, superblock, size, index=False)
         self._closed_as[superblock] = -1
-        self._append(moved, copied, self.streams, ages)
+        self._append([*moved, (_DEAD, dead)], copied, self.streams, ages)
         self.copied_bytes += copied
         self.erases[superblock] += 1
         self.erased += 1
@@ -156,7 +189,7 @@ class TranslationLayer:
     def wear_in(self, erased: int) -> None:
         """Fill all superblocks that are erased but so many with dead data, before time starts."""
         while len(self._free) > erased:
-            self._close_with(None, 0)
+            self._close_with(_DEAD, 0)
 
     def check(self) -> None:
         """Check that superblocks and extents agree. Raises InvariantError."""
@@ -217,7 +250,9 @@ class TranslationLayer:
         self._age += 1
         contents = self._contents[superblock]
         for extent, size in writes:
-            if size:
+            if extent is _DEAD:
+                opened.left -= size
+            elif size:
                 contents[extent] = contents.get(extent, 0) + size
                 age = self._age if ages is None else ages[extent]
                 self._grow(extent, superblock, size, age)

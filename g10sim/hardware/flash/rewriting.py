@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain, count, repeat
 from random import Random
 from typing import Literal
@@ -46,6 +46,9 @@ class LongRun:
 
 def rewrite(spec: FlashSsdSpec, work: Rewriting) -> LongRun:
     """Fill a new drive and rewrite it. The same seed gives the same result."""
+    stripe = spec.array.stripe_bytes * spec.drives
+    large = [size for size in work.extents if size >= stripe]
+    work = replace(work, extents=large + _joined(work.extents, stripe))
     layer = TranslationLayer(
         spec.blocks, spec.array.superblock_bytes * spec.drives, spec.streams, spec.collection.victims
     )
@@ -60,6 +63,8 @@ def rewrite(spec: FlashSsdSpec, work: Rewriting) -> LongRun:
             before = written, cycles, layer.copied_bytes
         if written >= total:
             break
+        if extent < len(large):
+            cycles += _wait_for_copies(device, extent, size)
         layer.discard(extent, size)
         layer.write(extent, size)
         written += size
@@ -68,6 +73,27 @@ def rewrite(spec: FlashSsdSpec, work: Rewriting) -> LongRun:
     bytes_written, spent = written - start, cycles - since
     amplification = 1 + (layer.copied_bytes - copied) / bytes_written
     return LongRun(amplification, bytes_written * _CLOCK_HZ / spent)
+
+
+def _joined(extents: Sequence[int], stripe_bytes: int) -> list[int]:
+    """Join extents smaller than a stripe to such of a stripe.
+
+    Each plane has a page, no less, of some of them: its blocks hold as many as of extents of a stripe.
+    """
+    small = sum(size for size in extents if size < stripe_bytes)
+    return [stripe_bytes] * round(small / stripe_bytes)
+
+
+def _wait_for_copies(device: FlashDevice, extent: int, size: int) -> int:
+    """Wait until what is overwritten next is not in line to be copied; returns the cycles.
+
+    Of extents of a stripe or more, those that wait fill the drive's buffer, so that all writes wait. Smaller
+    ones are passed by others.
+    """
+    cycles = 0
+    while (superblock := device.layer.awaited(extent, size)) is not None:
+        cycles += device.wait_for(superblock)
+    return cycles
 
 
 def _pass_time(device: FlashDevice, size: float, *, reads: bool) -> int:
