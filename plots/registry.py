@@ -44,9 +44,19 @@ ENTRIES: Mapping[str, Entry] = {
         Entry("fig21", "memory of active tensors by kind", ("working_sets",)),
         Entry("pools", "memory pools: footprint over load", ("pools",), beyond_paper=True),
         Entry("swaps", "overhead against GPU memory", beyond_paper=True),
+        Entry(
+            "savings", "memory saved and time added, one training at a time", ("kernels",), beyond_paper=True
+        ),
+        Entry(
+            "savings_jobs", "memory saved and time added, jobs on one GPU", ("kernels",), beyond_paper=True
+        ),
         Entry("flash_amplification", "write amplification of a nearly full SSD", beyond_paper=True),
         Entry("flash_endurance", "life of SSDs", beyond_paper=True),
         Entry("flash_bandwidth", "performance over the number of drives", beyond_paper=True),
+        Entry("vdnn_modes", "memory and performance of vDNN, by network and mode", beyond_paper=True),
+        Entry("vdnn_bandwidth", "gain of vDNN++ over vDNN, by link bandwidth", beyond_paper=True),
+        Entry("fragmentation", "memory taken over memory in use, by allocator", beyond_paper=True),
+        Entry("gpus_per_uplink", "throughput and batch size of GPUs that share a link", beyond_paper=True),
         Entry("memory", "memory in use while one cell runs", ("memory",), of_one_cell=True),
         Entry("timeline", "one cell over time", ("kernels", "migrations"), of_one_cell=True),
         Entry("stalls", "what the kernels of one cell waited for", ("kernels",), of_one_cell=True),

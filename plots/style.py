@@ -99,16 +99,24 @@ class Look:
         return {"color": self.colour, "marker": self.marker, "linestyle": self.line, "label": self.label}
 
 
-IDEAL = "ideal"
+IDEAL, BASE_UVM = "ideal", "base_uvm"
 POLICIES: Mapping[str, Look] = {
     IDEAL: Look("Ideal", BLACK, "", "", "--"),
-    "base_uvm": Look("Base UVM", GREY, "", "s", ":"),
+    BASE_UVM: Look("Base UVM", GREY, "", "s", ":"),
     "flashneuron": Look("FlashNeuron", ORANGE, "////", "^", "-."),
     "deepum": Look("DeepUM+", SKY, "....", "v", "--"),
     "g10_gds": Look("G10-GDS", PINK, "\\\\\\\\", "D", (0, (3, 1, 1, 1, 1, 1))),
     "g10_host": Look("G10-Host", GREEN, "xxxx", "P", (0, (5, 1))),
     "g10": Look("G10", BLUE, "", "o", "-"),
 }
+_OTHER_POLICIES: Mapping[str, str] = {
+    "vdnn": "vDNN",
+    "vdnnpp": "vDNN++",
+    "autoswap": "AutoSwap",
+    "tensile": "TENSILE",
+}
+"""Policies that have a name of their own but no look."""
+
 _SPARE = (
     Look("", RED, "----", "X", "-"),
     Look("", YELLOW, "++++", "h", "--"),
@@ -151,7 +159,18 @@ _SERIES = (
     Look("", BLACK, "", "X", (0, (1, 1))),
 )
 
+_HATCHES = ("", "////", "\\\\\\\\", "xxxx", "....", "++++", "----")
+
 _MODELS: Mapping[str, str] = {
+    "alexnet": "AlexNet",
+    "vgg16": "VGG-16",
+    "vgg19": "VGG-19",
+    "g10sim.capture.convnets:googlenet": "GoogLeNet",
+    "g10sim.capture.convnets:overfeat": "OverFeat",
+    "g10sim.capture.convnets:vgg116": "VGG-116",
+    "g10sim.capture.convnets:vgg216": "VGG-216",
+    "g10sim.capture.convnets:vgg316": "VGG-316",
+    "g10sim.capture.convnets:vgg416": "VGG-416",
     "bert-base-uncased": "BERT-base",
     "BERT_Base": "BERT-base",
     "gpt2-xl": "GPT-2 XL",
@@ -159,6 +178,9 @@ _MODELS: Mapping[str, str] = {
     "Meta-Llama-3-8B": "Llama-3 8B",
     "inception_v3": "Inception-v3",
     "Inceptionv3": "Inception-v3",
+    "inception_v4": "Inception-v4",
+    "densenet121": "DenseNet-121",
+    "resnet50": "ResNet-50",
     "resnet152": "ResNet-152",
     "ResNet152": "ResNet-152",
     "senet154": "SENet-154",
@@ -196,6 +218,20 @@ def series(labels: Iterable[str]) -> dict[str, Look]:
 def model_name(model: str) -> str:
     """Return the name of a model as papers write it, where it is known; else without its path."""
     return _MODELS.get(model, model.rsplit("/", 1)[-1])
+
+
+def hatched(labels: Iterable[str]) -> dict[str, Look]:
+    """Return a look for each of some bars that are no policies, in order: with hatches, too."""
+    found = series(labels)
+    return {
+        label: replace(look, hatch=hatch)
+        for (label, look), hatch in zip(found.items(), itertools.cycle(_HATCHES))
+    }
+
+
+def policy_name(key: str) -> str:
+    """Return the name of a policy as papers write it, where it is known; else the key itself."""
+    return POLICIES[key].label if key in POLICIES else _OTHER_POLICIES.get(key, key)
 
 
 def settings() -> AbstractContextManager[None]:

@@ -38,7 +38,7 @@ def test_swaps(trace, tmp_path):
     }
     g10sim.run({"name": "swaps", **config}, output=tmp_path / "out")
     figure = plots.draw("swaps", tmp_path / "out")
-    assert labels(figure) == ["autoswap", "autoswap(score=doa)"]
+    assert labels(figure) == ["AutoSwap", "AutoSwap, DOA"]
     for line in figure.axes[0].get_lines():
         less, more = line.get_ydata()
         assert line.get_xdata().tolist() == pytest.approx([48 / 1024, 1])
