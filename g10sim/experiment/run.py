@@ -103,10 +103,23 @@ def run_cells(
 ) -> tuple[list[CellResult], int]:
     """Return the results of cells, in their order, and how many were stored from an earlier run.
 
-    Equal cells are simulated once. Raises ConfigError when the directory cannot be written.
+    Equal cells are simulated once. Raises ConfigError when the directory cannot be written, or is being
+    written by another run.
     """
     store = CellStore(directory)
     store.prepare()
+    with store.alone():
+        return _run_alone(cells, directory, store, executor or LocalProcesses(), force, progress)
+
+
+def _run_alone(
+    cells: Sequence[Cell],
+    directory: Path,
+    store: CellStore,
+    executor: Executor,
+    force: bool,
+    progress: Progress | None,
+) -> tuple[list[CellResult], int]:
     equal: dict[str, list[Cell]] = {}
     for cell in cells:
         equal.setdefault(cell.key, []).append(cell)
@@ -129,7 +142,7 @@ def run_cells(
         else:
             ended(key, result)
     reused = len(found)
-    with closing((executor or LocalProcesses()).run(tasks)) as results:
+    with closing(executor.run(tasks)) as results:
         for task, result in results:
             ended(task.cell.key, result)
     return [found[cell.key] for cell in cells], reused

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import filelock
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -21,6 +23,7 @@ from g10sim.stats.trace_tables import TRACE_TABLES
 from g10sim.trace.workload import Job, Workload
 
 _CELLS = "cells"
+_LOCK = ".lock"
 
 
 class CellStore:
@@ -42,6 +45,27 @@ class CellStore:
                 f"output {self._directory}: cannot be written: "
                 f"{error.strerror}; allowed: a writable directory"
             ) from error
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Keep other runs away from the directory; the lock ends with the process at the latest.
+
+        Raises ConfigError where another run is there. File systems that know no locks keep nobody away.
+        """
+        lock = filelock.FileLock(self._cells / _LOCK)
+        try:
+            lock.acquire(blocking=False)
+        except filelock.Timeout as error:
+            raise ConfigError(
+                f"output {self._directory}: is being written by another run; allowed: another directory, or "
+                "the same one when that run has ended"
+            ) from error
+        except NotImplementedError:
+            pass
+        try:
+            yield
+        finally:
+            lock.release()
 
     def save(self, key: str, outcome: Mapping[str, Any]) -> None:
         """Keep the outcome of a cell. Raises OSError."""

@@ -9,6 +9,7 @@ from g10sim.config.document import load_document
 from g10sim.config.load import load_run, run_config
 from g10sim.errors import ConfigError
 from g10sim.experiment.results import JOB_COLUMNS, read_results
+from g10sim.experiment.store import CellStore
 from g10sim.stats.summary import METRIC_COLUMNS
 
 PLUGINS = "experiment.plugins"
@@ -165,6 +166,15 @@ def test_outputs_that_cannot_be_written_are_refused_before_anything_runs(config,
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match=r"output .*file/out: cannot be written: Not a directory; allowed"):
         g10sim.run(config, output=tmp_path / "file" / "out")
+
+
+def test_a_directory_that_another_run_writes_is_refused_until_it_ends(config, tmp_path):
+    first = CellStore(tmp_path / "out")
+    first.prepare()
+    with first.alone(), pytest.raises(ConfigError, match="is being written by another run; allowed: another"):
+        g10sim.run(config, output=tmp_path / "out")
+    assert not (tmp_path / "out" / "results.csv").exists()
+    assert g10sim.run(config, output=tmp_path / "out").rows
 
 
 def test_results_that_are_not_there(tmp_path):
