@@ -18,7 +18,7 @@ from g10sim.plots.traces import OK, Cells, cells_by, trace_names, without_ideal
 from g10sim.units import parse_rate
 
 _GB = 1e9
-_LABELLED = (0.4, 0.8, 1.6, 3.2, 6.4, 12.8, 25.6, 51.2, 102.4)
+_MOST_LABELS = 4
 
 
 @styled
@@ -53,13 +53,16 @@ def draw(results: pd.DataFrame) -> Figure:
         sharex=True,
         sharey=True,
     )
+    highest = 1.0
     for axes, trace in zip(made.axes, traces, strict=True):
         axes.set_title(trace.line)
         for variant, look in variants.items():
             line = _gains(cells, (trace.trace, variant), rates, designs)
             axes.plot(list(line), list(line.values()), **look.curve())
+            highest = max(highest, *line.values(), 0)
         _label_rates(axes, rates)
-        axes.set_ylim(bottom=0)
+    for axes in made.axes:
+        axes.set_ylim(0, 1.08 * highest)
     return made.figure
 
 
@@ -74,7 +77,12 @@ def _gains(cells: Cells, line: tuple[Any, ...], rates: list[float], designs: lis
 
 
 def _label_rates(axes: Axes, rates: list[float]) -> None:
-    labelled = [rate for rate in rates if rate in _LABELLED] or rates
+    """Label some bandwidths, about as far from each other as there is room for."""
+    factor = (rates[-1] / rates[0]) ** (1 / _MOST_LABELS)
+    labelled = [rates[0]]
+    for rate in rates:
+        if rate > labelled[-1] and rate >= labelled[-1] * factor:
+            labelled.append(rate)
     axes.set_xscale("log")
     axes.set_xticks(labelled, [f"{rate:g}" for rate in labelled])
     axes.xaxis.set_minor_locator(NullLocator())

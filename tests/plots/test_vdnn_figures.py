@@ -16,6 +16,7 @@ from g10sim.plots.registry import ENTRIES
 
 FIGURES = ("vdnn_modes", "vdnn_bandwidth", "fragmentation", "gpus_per_uplink")
 ALLOCATORS = ("best_fit", "first_fit", "worst_fit", "both_ends", "right_for_resident", "caching")
+RATES = [0.4, 0.8, 1.6, 3.2, 4.8, 6.4, 9.6, 12.8, 19.2, 25.6, 51.2]
 TRACES = (("alexnet", 256), ("vgg19", 64), ("g10sim.capture.convnets:vgg416", 32))
 
 
@@ -49,7 +50,7 @@ def bandwidths(traces=TRACES[:2]):
         row(0, trace, f"{name}(mode={mode})", exec_cycles=100 + more * rate)
         | {"system.pcie.bandwidth": f"{rate} GB/s"}
         for trace in traces
-        for rate in (1.6, 3.2, 12.8)
+        for rate in RATES
         for name, more in (("vdnn", 25), ("vdnnpp", 0))
         for mode in ("conv", "all")
     ]
@@ -148,15 +149,15 @@ def test_gains_are_those_of_equal_modes_at_equal_bandwidth():
     assert figure.axes[0].get_ylabel() == "gain of vDNN++ over vDNN\n(%)"
     for axes in figure.axes:
         for line in axes.get_lines():
-            assert line.get_xdata().tolist() == [1.6, 3.2, 12.8]
-            assert line.get_ydata().tolist() == pytest.approx([40, 80, 320])
+            assert line.get_xdata().tolist() == RATES
+            assert line.get_ydata().tolist() == pytest.approx([25 * rate for rate in RATES])
 
 
 def test_a_gain_needs_both_designs():
     rows = bandwidths(TRACES[:1])
     rows.loc[(rows["policy"] == "vdnnpp(mode=all)") & (rows["exec_cycles"] == 100), "status"] = "unsupported"
     conv, everything = plots.vdnn_bandwidth.draw(rows).axes[0].get_lines()
-    assert (len(conv.get_xdata()), len(everything.get_xdata())) == (3, 0)
+    assert (len(conv.get_xdata()), len(everything.get_xdata())) == (len(RATES), 0)
     with pytest.raises(ConfigError, match="found 1 designs; allowed: two"):
         plots.vdnn_bandwidth.draw(rows[rows["policy"].str.startswith("vdnn(")])
 
