@@ -23,7 +23,7 @@ from g10sim.stats.trace_tables import TRACE_TABLES
 from g10sim.trace.workload import Job, Workload
 
 _CELLS = "cells"
-_LOCK = ".lock"
+_LOCK = "lock"
 
 
 class CellStore:
