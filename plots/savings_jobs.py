@@ -16,7 +16,7 @@ from g10sim.plots.style import Look, model_name, styled
 from g10sim.plots.traces import records
 
 _COLUMNS = 3
-_MIX = "different networks"
+_MIX = "mixed"
 
 
 @styled
@@ -34,7 +34,6 @@ def draw(results: pd.DataFrame, kernels: pd.DataFrame) -> Figure:
         legend=[*(Patch(**look.bar()) for look in policies.values()), *mark_handles(cells)],
         legend_columns=2,
         xlabel="jobs",
-        sharey="row",
     )
     for number, metric in enumerate(METRICS):
         block = made.axes[number * rows * columns :][: rows * columns]
@@ -42,6 +41,8 @@ def draw(results: pd.DataFrame, kernels: pd.DataFrame) -> Figure:
             axes.set_axis_off()
         for place, (axes, name) in enumerate(zip(block, names, strict=False)):
             _draw_network(axes, metric, cells[cells["model"] == name], policies)
+            if metric == "msr":
+                axes.set_ylim(0, 100)
             axes.set_title(model_name(name) if name else _MIX)
             if place % columns == 0:
                 axes.set_ylabel(METRICS[metric].replace(" (", "\n("))

@@ -12,6 +12,7 @@ import flash_page
 import footprint_page
 import kernel_times_page
 import ordering_page
+import pictures
 import reliability_page
 import tensile_page
 import typer
@@ -72,12 +73,33 @@ def ordering(results: Results = Path("results/ordering"), output: Page = Path("d
 
 @app.command()
 def tensile(
-    single: Annotated[Path, typer.Argument(help="Results of configs/tensile.yaml.")],
-    shared: Annotated[list[Path], typer.Argument(help="Results of configs/tensile_jobs.yaml.")],
+    single: Annotated[Path, typer.Argument(help="Results of experiments/savings.yaml.")] = Path(
+        "results/savings"
+    ),
+    shared: Annotated[Path, typer.Argument(help="Results of experiments/savings_jobs.yaml.")] = Path(
+        "results/savings_jobs"
+    ),
     output: Page = Path("docs/tensile.md"),
 ) -> None:
-    """Write the page of TENSILE and what it saves."""
+    """Write the page of TENSILE and what it saves, and its pictures."""
+    pictures.draw("savings", single, output.parent / "images")
+    pictures.draw("savings_jobs", shared, output.parent / "images")
     _write(output, tensile_page.page(single, shared))
+
+
+@app.command()
+def pools(
+    results: Annotated[Path, typer.Argument(help="Results of experiments/pools.yaml.")] = Path(
+        "results/pools"
+    ),
+    swaps: Annotated[Path, typer.Argument(help="Results of experiments/swaps.yaml.")] = Path("results/swaps"),
+    images: Annotated[Path, typer.Option("-o", "--output", help="Directory of pictures.")] = Path(
+        "docs/images"
+    ),
+) -> None:
+    """Draw the pictures of the page of pools and swaps."""
+    pictures.draw("pools", results, images)
+    pictures.draw("swaps", swaps, images)
 
 
 @app.command("kernel-times")

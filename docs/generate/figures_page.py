@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pictures
+
 from g10sim import plots
-from g10sim.plots import style
 from g10sim.plots.registry import ENTRIES, paper_figures
 
 _EXPERIMENTS = Path(__file__).parents[2] / "experiments"
-_DOTS_PER_INCH = 150
 _INTRODUCTION = """# Figures of the G10 paper
 
 Written by `python docs/generate figures` from the experiments and from the results of `g10sim reproduce`.
@@ -70,14 +70,7 @@ def page() -> str:
 
 def draw(results: Path, images: Path) -> list[Path]:
     """Draw the figures that have results, small, into a directory of images; return their paths."""
-    images.mkdir(parents=True, exist_ok=True)
-    found = []
-    for name in plots.drawable(results):
-        figure = plots.draw(name, plots.results_of(name, results))
-        with style.settings():
-            figure.savefig(images / f"{name}.png", dpi=_DOTS_PER_INCH, metadata={"Software": None})
-        found.append(images / f"{name}.png")
-    return found
+    return [pictures.draw(name, plots.results_of(name, results), images) for name in plots.drawable(results)]
 
 
 def _section(name: str) -> str:

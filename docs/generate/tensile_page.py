@@ -1,8 +1,7 @@
-"""The page of TENSILE: what it does here, and what it saves, from results of ``configs/tensile*.yaml``."""
+"""The page of TENSILE: what it does here, and what it saves, from results of two experiments."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
 import pandas as pd
@@ -13,11 +12,10 @@ from g10sim.stats.savings import savings
 
 _TEXT = Path(__file__).with_name("tensile.md")
 _RATIOS = ("peak (GB)", "MSR", "EOR", "CBR")
-_COPIES = "workload.jobs.0.copies"
 _REASONS = ("fault_host", "late_prefetch", "eviction", "synchronization", "link_contention", "recomputation")
 
 
-def page(single: Path, shared: Sequence[Path]) -> str:
+def page(single: Path, shared: Path) -> str:
     """Return the page from results of one job at a time and of jobs that share a GPU. Raises ConfigError."""
     text = _TEXT.read_text(encoding="utf-8")
     return text.replace("{single}\n", _single(single)).replace("{shared}\n", _shared(shared))
@@ -37,20 +35,19 @@ def _single(directory: Path) -> str:
     return table(("trace", "policy"), (*_RATIOS, "MSR, dead tensors freed"), rows)
 
 
-def _shared(directories: Sequence[Path]) -> str:
+def _shared(directory: Path) -> str:
     rows = []
-    for directory in directories:
-        results = read_results(directory)
-        found = savings(results, "ideal", read_table(directory, "kernels"))
-        stalls = results.groupby("cell").sum(numeric_only=True)
-        for _, row in found.iterrows():
-            if row.policy == "ideal":
-                continue
-            mixed = _COPIES not in found
-            waits = stalls.loc[row.cell]
-            shares = [f"{waits[f'stall_{reason}_cycles'] / waits.ideal_cycles:.3f}" for reason in _REASONS]
-            names = ["all five", "5"] if mixed else [Path(row.trace).stem, str(row[_COPIES])]
-            rows.append([*names, row.policy, *_ratios(row), f"{row.passive_ratio:.3f}", *shares])
+    results = read_results(directory)
+    found = savings(results, "ideal", read_table(directory, "kernels"))
+    stalls = results.groupby("cell").sum(numeric_only=True)
+    traces = results.groupby("cell").trace.agg(list)
+    for _, row in found.iterrows():
+        if row.policy == "ideal":
+            continue
+        waits, jobs = stalls.loc[row.cell], traces[row.cell]
+        shares = [f"{waits[f'stall_{reason}_cycles'] / waits.ideal_cycles:.3f}" for reason in _REASONS]
+        name = Path(row.trace).stem if len(set(jobs)) == 1 else "all five"
+        rows.append([name, str(len(jobs)), row.policy, *_ratios(row), f"{row.passive_ratio:.3f}", *shares])
     reasons = [reason.replace("_", " ") for reason in _REASONS]
     return table(("trace", "jobs", "policy"), (*_RATIOS, "passive", *reasons), rows)
 

@@ -94,10 +94,10 @@ def test_one_training_at_a_time():
 def test_jobs_on_one_gpu():
     figure = savings_jobs.draw(*shared())
     named = {axes.get_title(): axes for axes in figure.axes[:6]}
-    assert list(named)[-2:] == ["VGG-16", "different networks"]
+    assert list(named)[-2:] == ["VGG-16", "mixed"]
     assert heights(named["VGG-16"]) == [10, 10, 20, 20, 30, 30]
-    assert heights(named["different networks"]) == [30, 30]
-    assert [text.get_text() for text in named["different networks"].get_xticklabels()] == ["5"]
+    assert heights(named["mixed"]) == [30, 30]
+    assert [text.get_text() for text in named["mixed"].get_xticklabels()] == ["5"]
     assert {height for axes in figure.axes[6:] for height in heights(axes)} == {25}
 
 

@@ -1,5 +1,7 @@
 """Several jobs on one GPU at the same time: its computing time, its memory, and who is let on it."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -189,16 +191,20 @@ def test_concurrency_is_no_faster_than_alone_and_no_slower_than_in_turn(jobs, sl
     found = elapse(discipline, 10**12)
     for number, (cycles, _) in enumerate(jobs):
         assert found[number] >= cycles
-    priorities = {priority for _, priority in jobs}
-    if len(priorities) == 1:
+    highest = max(priority for _, priority in jobs)
+    for number, (cycles, priority) in enumerate(jobs):  # nobody starves, however low its priority
+        slowest = highest * (1 + (len(jobs) - 1) * slowdown) / priority
+        assert found[number] <= cycles * slowest * (1 + 1e-9) + len(jobs)
+    if len({priority for _, priority in jobs}) == 1:
         assert max(found.values()) <= sum(cycles for cycles, _ in jobs) + len(jobs)
 
 
 @st.composite
-def traces(draw):
+def traces(draw, persistent=True):
     """Random traces of a few tensors and kernels, small enough to look at."""
     tensors = {
-        f"t{i}" + "*" * draw(st.booleans()): draw(st.integers(1, 6)) for i in range(draw(st.integers(1, 5)))
+        f"t{i}" + "*" * (persistent and draw(st.booleans())): draw(st.integers(1, 6))
+        for i in range(draw(st.integers(1, 5)))
     }
     names = [name.rstrip("*") for name in tensors]
     some = st.lists(st.sampled_from(names), max_size=3, unique=True).map(" ".join)
@@ -206,22 +212,57 @@ def traces(draw):
     return trace_of(tensors, kernels)
 
 
+def most_at_once(trace):
+    """Pages of the kernel that needs most."""
+    return max(sum(trace.tensors[t].size_bytes for t in k.tensors) for k in trace.kernels) // 1000
+
+
 @settings(max_examples=60, deadline=None)
 @given(
     st.lists(st.tuples(traces(), st.integers(0, 50_000), st.integers(1, 3)), min_size=1, max_size=4),
-    st.sampled_from(["time_sliced", "concurrent"]),
+    st.sampled_from(["exclusive", "time_sliced", "concurrent"]),
     st.sampled_from([BaseUvm, DeepUm, G10, Ideal]),
     st.integers(18, 60),
 )
 def test_jobs_that_share_a_gpu_all_end_and_none_is_faster_than_alone(entries, compute, policy, gpu_pages):
     jobs = [Job(trace, arrival_cycles=arrival, priority=priority) for trace, arrival, priority in entries]
+    gpu_pages = max(gpu_pages, *map(most_at_once, (trace for trace, _, _ in entries)), 0)
     records = share(jobs, machine(gpu_pages, 1000), policy(), compute=compute, record=("kernels",))
     assert len(records.iterations) == 2 * len(jobs)
     again = share(jobs, machine(gpu_pages, 1000), policy(), compute=compute, record=("kernels",))
     assert records == again
     for record in records.iterations:
         assert record.end - record.start >= record.ideal_cycles
-    if compute == "time_sliced":
+    for number, job in enumerate(jobs):  # each gets all the work of its kernels, and no more
+        mine = [k for k in records.kernels if k.job == number]
+        assert sum(k.compute_cycles for k in mine) == sum(
+            i.ideal_cycles for i in records.iterations if i.job == number
+        )
+        assert len(mine) == 2 * len(job.trace.kernels)
+    if compute != "concurrent":
         spans = [(k.start, k.end) for k in records.kernels]
         busy = sum(k.compute_cycles for k in records.kernels)
         assert max(end for _, end in spans) - min(start for start, _ in spans) >= busy
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.lists(traces(persistent=False), min_size=2, max_size=3),
+    st.sampled_from(["exclusive", "time_sliced", "concurrent"]),
+    st.sampled_from([BaseUvm, DeepUm, G10, Ideal]),
+    st.integers(1, 8),
+)
+def test_jobs_with_gpus_of_their_own_run_as_if_alone(entries, compute, policy, slack):
+    """With links of their own, host memory for all, and nothing to fetch from the SSD they share."""
+    pages = slack + max(map(most_at_once, entries))
+    system = machine(pages, 1000, gpus=len(entries))
+    jobs = [Job(trace, gpu=gpu) for gpu, trace in enumerate(entries)]
+    together = share(jobs, system, policy(), compute=compute, record=("kernels",))
+    for number, job in enumerate(jobs):
+        alone = share([replace(job, gpu=0)], system, policy(), compute=compute, record=("kernels",))
+        mine = [k for k in together.kernels if k.job == number]
+        assert [times(k) for k in mine] == [times(k) for k in alone.kernels]
+
+
+def times(kernel):
+    return kernel.iteration, kernel.kernel, kernel.start, kernel.end, kernel.stalls, kernel.gpu_pages
