@@ -36,10 +36,10 @@ def draw(results: pd.DataFrame) -> Figure:
     made = panels(
         len(traces),
         columns=1,
-        row_inches=1.2,
+        row_inches=1.5,
         legend=[*(Patch(**look.bar()) for look in allocators.values()), *mark_handles(shown)],
         legend_columns=3,
-        ylabel="memory needed / in use",
+        ylabel="memory needed\n/ memory in use",
         sharex=True,
     )
     cells = cells_by(shown, "trace", "group", allocator)
