@@ -14,7 +14,7 @@ from g10sim.plots.panels import panels
 from g10sim.plots.style import BLACK, BLUE, GREY, ORANGE, SKY, Look, styled
 from g10sim.plots.traces import TraceName, in_rows, trace_names
 
-_TRACES_PER_ROW = 5
+_TRACES_PER_ROW = 4
 _LOOKS = (
     Look("", GREY, ""),
     Look("", ORANGE, "////"),
