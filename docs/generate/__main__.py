@@ -9,7 +9,6 @@ import benchmarks_page
 import configuration_page
 import figures_page
 import flash_page
-import footprint_page
 import kernel_times_page
 import ordering_page
 import pictures
@@ -117,6 +116,8 @@ def footprints(
     output: Page = Path("docs/footprints.md"),
 ) -> None:
     """Write the page of captured and published memory; captures the five models (needs PyTorch)."""
+    import footprint_page  # needs PyTorch
+
     _write(output, footprint_page.page(reference))
 
 

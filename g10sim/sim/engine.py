@@ -12,7 +12,7 @@ from simpy.events import Event
 from g10sim.config.behaviour import BehaviourSpec
 from g10sim.config.ssd import FlashSsdSpec
 from g10sim.config.system import SystemSpec
-from g10sim.errors import ConfigError, G10SimError, PolicyError
+from g10sim.errors import ConfigError, G10SimError, PolicyError, UnsupportedError
 from g10sim.hardware.batched import BatchedTransfers
 from g10sim.hardware.direct import DirectTransfers
 from g10sim.hardware.flash.pool import FlashPool
@@ -88,12 +88,15 @@ def _simulate(
 
 
 def _check_sharing(workload: Workload, policy: Policy, behaviour: BehaviourSpec) -> None:
-    """Refuse what serves one job per GPU at a time where jobs share one. Raises ConfigError."""
+    """Refuse what serves one job per GPU at a time where jobs share one.
+
+    Raises UnsupportedError for a policy, ConfigError for a behaviour.
+    """
     if workload.sharing.compute == "exclusive":
         return
     found = f"workload.sharing.compute: found '{workload.sharing.compute}'"
     if policy.placement == "contiguous":
-        raise ConfigError(
+        raise UnsupportedError(
             f"{found} under policy '{policy.name}', whose tensors lie in consecutive GPU memory of one job; "
             "allowed: exclusive"
         )

@@ -2,10 +2,10 @@
 
 import pytest
 
+torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install 'g10sim[capture]'")
+
 from g10sim.capture import capture_step
 from g10sim.trace.model import TensorKind
-
-torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install 'g10sim[capture]'")
 
 FLOPS = 2 * (8 * 16 * 10 * 10) * (4 * 3 * 3)
 """Of one gradient, as of the convolution: two for each product of an output's element and a filter's."""

@@ -10,6 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install 'g10sim[capture]'")
+
 from g10sim.capture import capture_step, measuring
 from g10sim.capture import measured as measured_module
 from g10sim.capture.assemble import assemble
@@ -24,8 +26,6 @@ from g10sim.errors import ConfigError, TraceError
 from g10sim.importers.kineto_events import read_profile
 from g10sim.trace.check import check_trace
 from g10sim.trace.model import TimeSource
-
-torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install 'g10sim[capture]'")
 
 OPTIONS = StepOptions(optimizer="sgd")
 A100 = load_gpu("a100-40g")

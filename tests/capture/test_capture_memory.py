@@ -5,6 +5,8 @@ import weakref
 
 import pytest
 
+pytest.importorskip("torch", reason="PyTorch is not installed: pip install 'g10sim[capture]'")
+
 from g10sim.analysis.footprint import peak_live_bytes
 from g10sim.capture import capture_step
 from g10sim.capture.libraries import make_torchvision_importable

@@ -2,6 +2,8 @@ from pathlib import Path
 
 import pytest
 
+pytest.importorskip("torch", reason="PyTorch is not installed: pip install 'g10sim[capture]'")
+
 from g10sim.analysis.footprint import peak_live_bytes
 from g10sim.capture import capture_step
 from g10sim.capture.gpu import load_gpu

@@ -4,6 +4,8 @@ from pathlib import Path
 
 import pytest
 
+pytest.importorskip("torch", reason="PyTorch is not installed: pip install 'g10sim[capture]'")
+
 from g10sim.capture import capture_step
 from g10sim.capture.libraries import make_torchvision_importable
 from g10sim.importers.gpg import import_gpg

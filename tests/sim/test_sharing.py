@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from machines import GPG10, machine, trace_of
 
 from g10sim.config.sharing import SharingSpec
-from g10sim.errors import ConfigError
+from g10sim.errors import ConfigError, UnsupportedError
 from g10sim.policies.base_uvm import BaseUvm
 from g10sim.policies.deepum import DeepUm
 from g10sim.policies.flashneuron import FlashNeuron
@@ -145,7 +145,7 @@ def test_a_refused_job_is_on_record_and_never_runs():
 
 def test_what_serves_one_job_at_a_time_is_refused():
     with pytest.raises(
-        ConfigError, match=r"workload\.sharing\.compute: found 'time_sliced' under policy 'flash"
+        UnsupportedError, match=r"workload\.sharing\.compute: found 'time_sliced' under policy 'flash"
     ):
         share([Job(pages(2))], policy=FlashNeuron())
     sharing = SharingSpec(compute="concurrent")
