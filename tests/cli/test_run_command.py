@@ -20,6 +20,11 @@ from g10sim.trace.synthetic import chain
 G10SIM = Path(sys.executable).with_name("g10sim")
 
 
+def interruptible():
+    """Listen to Ctrl-C, also where tests run in the background of a shell, which switches it off."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def rows(path="out/results.csv"):
     with Path(path).open(newline="") as file:
         return list(csv.DictReader(file))
@@ -269,7 +274,7 @@ class Slow(Policy):
 def test_a_run_ended_in_the_middle_resumes_and_ends_with_the_same_results(config, here, g10sim, how, code):
     (here / "slow.py").write_text(SLOW)
     name = config(policies=["slow:Slow", "base_uvm"], sweep={"seed": [0, 1, 2, 3]})
-    killed = subprocess.Popen([G10SIM, "run", name, "-o", "killed"], cwd=here)
+    killed = subprocess.Popen([G10SIM, "run", name, "-o", "killed"], cwd=here, preexec_fn=interruptible)
     cells = here / "killed" / "cells"
     deadline = time.monotonic() + 60
     while len(list(cells.glob("*.json"))) < 3 and time.monotonic() < deadline:
@@ -328,7 +333,8 @@ def is_running(process):
 def test_an_interrupted_run_keeps_finished_cells(config, here):
     (here / "slow.py").write_text(SLOW.replace("0.2", "30"))
     name = config(policies=["ideal", "slow:Slow"])
-    running = subprocess.Popen([G10SIM, "run", name], cwd=here, stderr=subprocess.PIPE, text=True)
+    command = [G10SIM, "run", name]
+    running = subprocess.Popen(command, cwd=here, stderr=subprocess.PIPE, text=True, preexec_fn=interruptible)
     cells = here / "out" / "cells"
     deadline = time.monotonic() + 60
     while not list(cells.glob("*.json")) and time.monotonic() < deadline:

@@ -143,7 +143,12 @@ def test_a_sweep_ended_on_a_cluster_is_continued_anywhere(config, cluster, tmp_p
     environment = {**os.environ, "PYTHONPATH": search_path}
     command = [G10SIM, "run", "run.yaml"]
     running = subprocess.Popen(
-        [*command, "--scheduler", cluster.address], env=environment, stderr=subprocess.PIPE, text=True
+        [*command, "--scheduler", cluster.address],
+        env=environment,
+        stderr=subprocess.PIPE,
+        text=True,
+        # Listens to Ctrl-C also where tests run in the background of a shell, which switches it off.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     cells = tmp_path / "out" / "cells"
     wait_for(lambda: len(list(cells.glob("*.json"))) >= 2 and (tmp_path / "out" / "results.csv").exists())
