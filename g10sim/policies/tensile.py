@@ -11,8 +11,8 @@ from g10sim.policies.base import Action, Policy, PolicyView, Synchronize
 from g10sim.policies.g10_planning.machine import planned_machine
 from g10sim.policies.plan import MigrationPlan
 from g10sim.policies.registry import register_policy
+from g10sim.policies.swap_planning.peak import Accounting
 from g10sim.policies.tensile_planning.parameters import Channels, PlanningParameters
-from g10sim.policies.tensile_planning.peak import Accounting
 from g10sim.policies.tensile_planning.replanning import Group, PlannedJob
 from g10sim.policies.tensile_planning.timing import DRIFT, predicted
 from g10sim.records import Location

@@ -5,14 +5,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from g10sim.analysis.recomputation import Recomputability
-from g10sim.policies.tensile_planning.access import AccessSequence
-from g10sim.policies.tensile_planning.intervals import Channel, Interval, earliest, latest
+from g10sim.policies.swap_planning.access import AccessSequence
+from g10sim.policies.swap_planning.intervals import Channel, Interval, earliest, latest
+from g10sim.policies.swap_planning.peak import PeakAnalysis
+from g10sim.policies.swap_planning.schedule import JobSchedule
 from g10sim.policies.tensile_planning.moves import to_plan
 from g10sim.policies.tensile_planning.parameters import PlanningParameters
-from g10sim.policies.tensile_planning.peak import PeakAnalysis
 from g10sim.policies.tensile_planning.planner import plan_jobs
 from g10sim.policies.tensile_planning.recomputing import choose_recomputation
-from g10sim.policies.tensile_planning.schedule import JobSchedule
 from g10sim.policies.tensile_planning.swapping import swap_across, swap_within
 from g10sim.policies.tensile_planning.timing import has_drifted, predicted, smoothed
 from g10sim.records import Location

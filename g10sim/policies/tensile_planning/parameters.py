@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from g10sim.policies.tensile_planning.peak import Accounting
+from g10sim.policies.swap_planning.peak import Accounting
 
 Channels = Literal["per_job", "shared"]
 

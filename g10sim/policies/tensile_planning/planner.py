@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from g10sim.analysis.recomputation import Recomputability
-from g10sim.policies.tensile_planning.access import AccessSequence
-from g10sim.policies.tensile_planning.intervals import Channel
+from g10sim.policies.swap_planning.access import AccessSequence, transfer_cycles
+from g10sim.policies.swap_planning.intervals import Channel
+from g10sim.policies.swap_planning.peak import PeakAnalysis
+from g10sim.policies.swap_planning.schedule import JobSchedule, Swap
 from g10sim.policies.tensile_planning.parameters import PlanningParameters
-from g10sim.policies.tensile_planning.peak import PeakAnalysis
 from g10sim.policies.tensile_planning.recomputing import choose_recomputation
-from g10sim.policies.tensile_planning.schedule import JobSchedule, Swap
-from g10sim.policies.tensile_planning.swapping import swap_across, swap_within, transfer_cycles
+from g10sim.policies.tensile_planning.swapping import swap_across, swap_within
 
 _LEAST_ROUNDS = 100
 _LEAST_DROP = 0.0005

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
-
 from g10sim.analysis.recomputation import Recomputability
-from g10sim.policies.tensile_planning.peak import Peak
-from g10sim.policies.tensile_planning.schedule import JobSchedule, Recomputed
+from g10sim.policies.swap_planning.peak import Peak
+from g10sim.policies.swap_planning.recomputing import recomputation_over
+from g10sim.policies.swap_planning.schedule import JobSchedule, Recomputed
 
 
 def choose_recomputation(schedule: JobSchedule, rules: Recomputability, peak: Peak) -> list[Recomputed]:
@@ -19,7 +18,7 @@ def choose_recomputation(schedule: JobSchedule, rules: Recomputability, peak: Pe
     moved = schedule.moved()
     ranked: list[tuple[float, int, Recomputed]] = []
     for tensor in peak.residents:
-        entry = _entry(schedule, rules, peak, tensor) if tensor not in moved else None
+        entry = recomputation_over(schedule, rules, peak, tensor) if tensor not in moved else None
         if entry is None:
             continue
         producer = rules.producer(tensor, entry.drop)
@@ -28,22 +27,3 @@ def choose_recomputation(schedule: JobSchedule, rules: Recomputability, peak: Pe
         time = accesses.interval(producer.id)
         ranked.append((accesses.sizes[tensor] / max(1, time.end - time.start), tensor, entry))
     return [entry for _, _, entry in sorted(ranked, key=lambda found: (-found[0], found[1]))]
-
-
-def _entry(schedule: JobSchedule, rules: Recomputability, peak: Peak, tensor: int) -> Recomputed | None:
-    """Return how a tensor would be dropped before the peak and made again after it; None: it cannot be."""
-    accesses = schedule.accesses
-    uses = accesses.uses[tensor]
-    place = bisect_left(uses, peak.time, key=lambda kernel: accesses.interval(kernel).start)
-    if not 0 < place < len(uses):
-        return None
-    drop, use = uses[place - 1] + 1, uses[place]
-    covers = accesses.interval(drop).start <= peak.time < accesses.interval(use).start
-    if not covers or rules.problem(tensor, drop):
-        return None
-    producer = rules.producer(tensor, drop)
-    if producer is None:
-        return None
-    deaths = accesses.trace.deaths
-    extra = sum(accesses.sizes[other] for other in set(producer.outputs) - {tensor} if deaths[other] <= use)
-    return Recomputed(tensor, drop, use, extra)

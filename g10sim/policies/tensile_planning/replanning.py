@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from g10sim.policies.g10_planning.machine import PlannedMachine
 from g10sim.policies.plan import MigrationPlan
-from g10sim.policies.tensile_planning.access import AccessSequence
+from g10sim.policies.swap_planning.access import AccessSequence
 from g10sim.policies.tensile_planning.moves import to_plan
 from g10sim.policies.tensile_planning.parameters import PlanningParameters
 from g10sim.policies.tensile_planning.planner import Planned, plan_jobs

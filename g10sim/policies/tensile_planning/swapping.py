@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from itertools import pairwise
 
-from g10sim.policies.tensile_planning.access import AccessSequence
-from g10sim.policies.tensile_planning.intervals import Interval, earliest, latest
-from g10sim.policies.tensile_planning.schedule import JobSchedule, Swap
+from g10sim.policies.swap_planning.intervals import Interval, earliest, latest
+from g10sim.policies.swap_planning.schedule import JobSchedule, Swap
 
 
 def swap_within(
@@ -102,8 +101,3 @@ def _swap_again(schedule: JobSchedule, tensor: int, place: int, length: int) -> 
 def _give_back(schedule: JobSchedule, swap: Swap) -> None:
     schedule.out.give_back(swap.out, schedule.accesses.period)
     schedule.back.give_back(swap.back, schedule.accesses.period)
-
-
-def transfer_cycles(accesses: AccessSequence, tensor: int, bytes_per_cycle: float) -> int:
-    """Return the cycles of one copy: size over bandwidth, without a latency, rounded up."""
-    return max(1, -int(-accesses.sizes[tensor] // bytes_per_cycle))

@@ -10,9 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from g10sim.analysis.timeline import Integers
-from g10sim.policies.tensile_planning.access import AccessSequence
-from g10sim.policies.tensile_planning.intervals import Interval
-from g10sim.policies.tensile_planning.schedule import JobSchedule, Swap
+from g10sim.policies.swap_planning.access import AccessSequence
+from g10sim.policies.swap_planning.intervals import Interval
+from g10sim.policies.swap_planning.schedule import JobSchedule, Swap
 
 Accounting = Literal["physical", "published"]
 """``physical``: memory is taken when a copy in begins and free when a copy out has ended, results take theirs

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from g10sim.policies.tensile_planning.access import AccessSequence
-from g10sim.policies.tensile_planning.intervals import Channel, Interval
+from g10sim.policies.swap_planning.access import AccessSequence
+from g10sim.policies.swap_planning.intervals import Channel, Interval
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from functools import cached_property
 import numpy as np
 
 from g10sim.analysis.timeline import Integers, kernel_at
-from g10sim.policies.tensile_planning.intervals import Interval
+from g10sim.policies.swap_planning.intervals import Interval
 from g10sim.trace.model import Trace
 
 
@@ -64,3 +64,8 @@ class AccessSequence:
     @cached_property
     def _input_starts(self) -> Integers:
         return np.array([self.starts[k.id] for k in self.trace.kernels if k.inputs], dtype=np.int64)
+
+
+def transfer_cycles(accesses: AccessSequence, tensor: int, bytes_per_cycle: float) -> int:
+    """Return the cycles of one copy: size over bandwidth, without a latency, rounded up."""
+    return max(1, -int(-accesses.sizes[tensor] // bytes_per_cycle))

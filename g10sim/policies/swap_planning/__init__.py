@@ -1,0 +1,1 @@
+"""What planners of swaps and recomputations share: access sequences, channels, peaks of memory, moves."""

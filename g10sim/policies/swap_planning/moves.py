@@ -1,0 +1,43 @@
+"""Moves of a plan that are the same however swaps were chosen: allocations and drops."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from g10sim.policies.plan import PlannedMove
+from g10sim.policies.swap_planning.peak import PeakAnalysis
+from g10sim.policies.swap_planning.schedule import JobSchedule
+from g10sim.records import Location
+
+
+def allocations(schedule: JobSchedule, analysis: PeakAnalysis, rate: float) -> Iterator[PlannedMove]:
+    """Yield moves that give tensors their memory when they are made.
+
+    Or as much earlier as that takes at ``rate`` bytes/cycle, where the peak does not rise by it.
+    """
+    accesses, trace = schedule.accesses, schedule.accesses.trace
+    times, levels = analysis.levels(schedule)
+    peak_bytes = int(levels.max())
+    for kernel in trace.kernels:
+        made = [
+            tensor
+            for tensor in kernel.tensors
+            if not trace.tensors[tensor].persistent and trace.births[tensor] == kernel.id
+        ]
+        size, start = sum(accesses.sizes[tensor] for tensor in made), accesses.interval(kernel.id).start
+        early = max(0, start - math.ceil(size / rate))
+        issue = min(accesses.kernel_at(early), kernel.id)
+        delay = early - accesses.interval(issue).start
+        low, high = times.searchsorted(early, side="right") - 1, times.searchsorted(start)
+        fits = int(levels[max(0, low) : high].max(initial=0)) + size <= peak_bytes
+        for tensor in made:
+            if issue < kernel.id and fits:
+                yield PlannedMove(issue, tensor, Location.GPU, delay_cycles=delay)
+            yield PlannedMove(kernel.id, tensor, Location.GPU)
+
+
+def drops(schedule: JobSchedule) -> Iterator[PlannedMove]:
+    """Yield moves that drop what is recomputed."""
+    for entry in schedule.recomputed:
+        yield PlannedMove(entry.drop, entry.tensor, Location.NONE, recompute=True)
