@@ -11,6 +11,7 @@ from g10sim.policies.base import Action, Policy, PolicyView, Synchronize
 from g10sim.policies.g10_planning.machine import planned_machine
 from g10sim.policies.plan import MigrationPlan
 from g10sim.policies.registry import register_policy
+from g10sim.policies.swap_planning.parameters import check_flag, check_number, parsed_bytes
 from g10sim.policies.swap_planning.peak import Accounting
 from g10sim.policies.tensile_planning.parameters import Channels, PlanningParameters
 from g10sim.policies.tensile_planning.replanning import Group, PlannedJob
@@ -18,7 +19,7 @@ from g10sim.policies.tensile_planning.timing import DRIFT, predicted
 from g10sim.records import Location
 from g10sim.registry import choices_text
 from g10sim.trace.workload import Job, Workload
-from g10sim.units import format_bytes, parse_bytes
+from g10sim.units import format_bytes
 
 Target: TypeAlias = Literal["host", "flash"]
 
@@ -115,7 +116,7 @@ class Tensile(Policy):
             duplex=duplex,
             accounting=accounting,
             swap_share=swap_share,
-            target_bytes=None if memory_target is None else _parsed_bytes(memory_target),
+            target_bytes=None if memory_target is None else parsed_bytes("memory_target", memory_target),
         )
         self._groups: dict[int, Group] = {}
         self._last: dict[int, tuple[int, int]] = {}
@@ -126,12 +127,11 @@ class Tensile(Policy):
             if getattr(self, key) not in allowed:
                 raise ValueError(f"{key}: found {getattr(self, key)!r}; allowed: {choices_text(allowed)}")
         for key in _FLAGS:
-            if not isinstance(getattr(self, key), bool):
-                raise ValueError(f"{key}: found {getattr(self, key)!r}; allowed: true, false")
-        _check_number("swap_share", self.swap_share, 1)
-        _check_number("prediction_error", self.prediction_error, 1)
+            check_flag(key, getattr(self, key))
+        check_number("swap_share", self.swap_share, 1)
+        check_number("prediction_error", self.prediction_error, 1)
         if self.replan_threshold is not None:
-            _check_number("replan_threshold", self.replan_threshold, float("inf"))
+            check_number("replan_threshold", self.replan_threshold, float("inf"))
         seed = self.prediction_seed
         if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
             raise ValueError(f"prediction_seed: found {seed!r}; allowed: a whole number from 0")
@@ -217,19 +217,6 @@ def _copies_out(plan: MigrationPlan) -> Mapping[int, frozenset[int]]:
         if move.target in (Location.HOST, Location.FLASH):
             found.setdefault(move.kernel, set()).add(move.tensor)
     return {kernel: frozenset(tensors) for kernel, tensors in found.items()}
-
-
-def _check_number(parameter: str, value: object, largest: float) -> None:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= largest:
-        allowed = "a number from 0" + (f" to {largest}" if largest != float("inf") else "")
-        raise ValueError(f"{parameter}: found {value!r}; allowed: {allowed}")
-
-
-def _parsed_bytes(text: str) -> int:
-    try:
-        return parse_bytes(text)
-    except ValueError as error:
-        raise ValueError(f"memory_target: {error}") from None
 
 
 def _describe(group: Group) -> str:
