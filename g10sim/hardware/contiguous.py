@@ -11,6 +11,7 @@ from g10sim.hardware.host_buffers import HostBuffers, StagedRun, slower
 from g10sim.hardware.memory import GpuMemory, Pool
 from g10sim.hardware.placement import FitRule, PlannedAddresses
 from g10sim.hardware.recency import Run
+from g10sim.hardware.shared import Frames
 from g10sim.records import ContiguousRecord, Location
 
 _BUFFER = -1
@@ -26,7 +27,8 @@ class ContiguousMemory(GpuMemory):
     eviction has completed or a tensor is discarded. What finds no room waits, first come first served.
     ``rules`` say for each tensor where its block goes; a tensor without a rule needs none of its own.
     A tensor that leaves may be ``held``: kernels up to a given one still read it, and its space is not
-    given back before that one has ended. Where space ``returns_between_kernels`` only, what has left
+    given back before that one has ended. ``frames`` are the GPU's pages where other jobs use them, too;
+    ``space`` takes its own from them. Where space ``returns_between_kernels`` only, what has left
     while a kernel ran keeps its block until the kernel has ended.
     Beyond space, the counts mean the same as in paged memory: ``free`` pages are those without contents,
     whether or not somebody's block covers them.
@@ -47,14 +49,17 @@ class ContiguousMemory(GpuMemory):
         recalls: bool,
         buffers: HostBuffers,
         returns_between_kernels: bool = False,
+        frames: Frames | None = None,
     ) -> None:
         super().__init__(pages, space.capacity_pages, page_bytes, host, flash)
         self.space = space
         self.waiting: deque[int] = deque()
         self.buffers = buffers
+        self.scratch_pages = 0
         self.largest_hole_at_peak = space.largest_hole_pages
         self._rules, self._copy_rate, self._recalls = tuple(rules), copy_rate, recalls
         self._returns_between_kernels = returns_between_kernels
+        self._frames = frames
         self._leaving: dict[int, None] = {}
         self._stored: set[int] = set()
         self._held: dict[int, int] = {}
@@ -81,8 +86,20 @@ class ContiguousMemory(GpuMemory):
             self.peak_used = self.space.used_pages
             self.largest_hole_at_peak = self.space.largest_hole_pages
 
+    @property
+    def peak_used_by_all(self) -> int:
+        """Most pages of the GPU in use since peaks were restarted, by whichever job."""
+        return self.peak_used if self._frames is None else self._frames.peak(id(self))
+
+    @property
+    def pages_of_others(self) -> int:
+        """GPU pages that other jobs have."""
+        return 0 if self._frames is None else self._frames.used - self.space.used_pages
+
     def restart_peaks(self) -> None:
         """Begin to look for peaks anew, and with the first of every tensor's planned addresses."""
+        if self._frames is not None:
+            self._frames.watch(id(self))
         self.peak_used = 0
         self.note_peak()
         self.space.restart()
@@ -101,8 +118,12 @@ class ContiguousMemory(GpuMemory):
         )
 
     def reserve(self, pages: int, rule: FitRule) -> bool:
-        """Set a block aside for good, for scratch space; False where there is no room."""
+        """Set a block aside for scratch space; False where there is no room."""
         return self.space.allocate(_BUFFER, pages, rule)
+
+    def give_up_reserved(self) -> None:
+        """Give back what was set aside."""
+        self.space.release(_BUFFER)
 
     def needs_space(self, tensor: int) -> bool:
         """Whether a tensor has a block of its own when it is on the GPU."""

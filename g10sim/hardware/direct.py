@@ -44,6 +44,16 @@ class DirectTransfers(FluidTransfers):
         self._buffers[job] = HostBuffers(self._host_memory, self._page_bytes, keeps=keeps, job=job)
         return self._buffers[job]
 
+    def space_freed(self) -> None:
+        """Let other jobs use the space that one of them has given back."""
+        self._settle()
+        self.changed()
+
+    def _settle(self) -> None:
+        super()._settle()
+        if any(len(sites) > 1 for sites in self._on_gpu.values()):
+            super()._settle()  # what one job gave back is there for those before it, too
+
     def detach(self, job: int) -> None:
         """Stop serving a job that has ended, and give up its buffers."""
         super().detach(job)

@@ -213,12 +213,16 @@ class FluidTransfers:
                 return
             if left is not None and self._now + left <= now:
                 self._move(flows, left)
-                for site in self._sites.values():
-                    site.memory.settle()
+                self._settle()
                 self._flows = None
                 self.events += 1
             else:
                 self._move(flows, now - self._now)
+
+    def _settle(self) -> None:
+        """Let every job use the room that transfers have made."""
+        for site in self._sites.values():
+            site.memory.settle()
 
     def _current(self) -> list[_Flow]:
         if self._flows is None:

@@ -14,6 +14,7 @@ from g10sim.config.system import SystemSpec
 from g10sim.errors import PolicyError, UnsupportedError
 from g10sim.hardware.allocators.caching import CachingPool
 from g10sim.hardware.allocators.interface import Allocator
+from g10sim.hardware.allocators.shared import SharedSpace
 from g10sim.hardware.allocators.space import ContiguousSpace
 from g10sim.hardware.contiguous import ContiguousMemory
 from g10sim.hardware.direct import DirectTransfers
@@ -27,6 +28,7 @@ from g10sim.hardware.placement import (
     last_hole_right,
     worst_fit,
 )
+from g10sim.hardware.shared import Frames
 from g10sim.policies.base import Place, PlannedPlace, Policy
 from g10sim.policies.plan import MigrationPlan, PlannedMove
 from g10sim.records import Location, StallReason
@@ -62,11 +64,13 @@ def contiguous_memory(
     behaviour: BehaviourSpec,
     transfers: DirectTransfers,
     pools: tuple[Pool, Pool],
+    frames: Frames | None = None,
 ) -> ContiguousMemory:
     """Return a job's GPU memory with its persistent tensors in it, those on flash that find no room.
 
-    ``pools`` are host memory and flash. Raises PolicyError when the policy places too few tensors or at
-    impossible addresses, UnsupportedError when scratch space does not fit.
+    ``pools`` are host memory and flash. ``frames`` are the pages of a GPU that jobs share: each has addresses
+    of its own over them, and its persistent tensors move in when it is let on. Raises PolicyError when the
+    policy places too few tensors or at impossible addresses, UnsupportedError when scratch space has no room.
     """
     trace, page = job.trace, system.gpu.page_size
     places = policy.places(job, plan, behaviour)
@@ -78,6 +82,8 @@ def contiguous_memory(
     pages = [-(-tensor.size_bytes // page) for tensor in trace.tensors]
     factor = policy.published_memory_factor if behaviour.copy_memory == "published" else 1
     space = _space(policy, system.gpu.memory // page * factor, page)
+    if frames is not None:
+        space = SharedSpace(space, frames)
     memory = ContiguousMemory(
         pages,
         page,
@@ -90,17 +96,28 @@ def contiguous_memory(
         recalls=behaviour.running_tensors == "pinned",
         buffers=transfers.host_buffers(number, keeps=policy.keeps_host_buffers),
         returns_between_kernels=policy.returns_space == "between_kernels",
+        frames=frames,
     )
+    memory.scratch_pages = max((pages[i] for i, at in enumerate(places) if at is Place.BUFFER), default=0)
+    if frames is None:
+        _move_in(memory, trace, policy)
+    return memory
+
+
+def _move_in(memory: ContiguousMemory, trace: Trace, policy: Policy) -> None:
+    """Put persistent tensors into GPU memory as far as they fit, and scratch space beside them.
+
+    Raises UnsupportedError when that does not fit.
+    """
     for tensor in trace.tensors:
         if tensor.persistent:
             memory.place(tensor.id, Location.GPU)
-    buffer = max((pages[i] for i, place in enumerate(places) if place is Place.BUFFER), default=0)
-    if buffer and not memory.reserve(buffer, first_fit_left):
+    scratch, page = memory.scratch_pages, memory.page_bytes
+    if scratch and not memory.reserve(scratch, first_fit_left):
         raise UnsupportedError(
-            f"policy '{policy.name}': no room for scratch space of {format_bytes(buffer * page)} beside the "
+            f"policy '{policy.name}': no room for scratch space of {format_bytes(scratch * page)} beside the "
             f"persistent tensors of '{trace.model}'"
         )
-    return memory
 
 
 def _space(policy: Policy, capacity_pages: int, page_bytes: int) -> Allocator:
@@ -138,9 +155,10 @@ class ContiguousRun(JobRun):
         policy: Policy,
         plan: MigrationPlan | None,
         machine: Machine,
+        transfers: DirectTransfers,
     ) -> None:
         super().__init__(number, job, executed, memory, policy, plan, machine)
-        trace = job.trace
+        trace, self._direct = job.trace, transfers
         fetches_weights = machine.behaviour.absent_weights == "fetched"
         waited_for = {
             tensor.id
@@ -163,6 +181,15 @@ class ContiguousRun(JobRun):
         self._demanded: dict[int, StallReason] = {}
         self._makes_room = type(policy).on_out_of_memory is not Policy.on_out_of_memory
 
+    def _occupy(self) -> Generator[Event, Any, None]:
+        shares = self._gpu.working_sets is not None
+        if shares:
+            _move_in(self._memory, self.job.trace, self._policy)
+        yield from super()._occupy()
+        if shares:
+            self._memory.give_up_reserved()
+            self._make_way()
+
     def _begin(self, iteration: int, kernel: Kernel, moves: Iterable[PlannedMove]) -> None:
         super()._begin(iteration, kernel, moves)
         self._memory.settle()
@@ -171,6 +198,20 @@ class ContiguousRun(JobRun):
         self._migrator.release(self._dying[kernel.id])
         self._memory.end_kernel(kernel.id)
         self._react_at_end(kernel)
+        if self._gpu.working_sets is not None:
+            self._make_way()
+
+    def _reserve(self, kernel: Kernel, waits: WaitLog) -> Generator[Event, Any, None]:
+        """Ask for nothing: no other job takes the space of this one's tensors away."""
+        yield from ()
+
+    def _give_up_working_set(self, kernel: Kernel) -> None:
+        """Give up nothing: space is given back tensor by tensor."""
+
+    def _make_way(self) -> None:
+        """Let other jobs on the GPU use what this one has given back."""
+        self._direct.space_freed()
+        self._machine.clockwork.rearm()
 
     def _is_resident(self) -> bool:
         return not self._memory.awaits and self._has_arrived()
@@ -273,4 +314,6 @@ class ContiguousRun(JobRun):
             for name, (_, block) in islice(zip(names, blocks, strict=True), _SHOWN_HOLDERS)
         ]
         more = f" and {len(blocks) - len(shown)} more" if len(blocks) > len(shown) else ""
-        return ", ".join(shown) + more
+        others = self._memory.pages_of_others
+        beside = f"; other jobs have {format_bytes(others * page)}" if others else ""
+        return ", ".join(shown) + more + beside

@@ -95,10 +95,10 @@ def _check_sharing(workload: Workload, policy: Policy, behaviour: BehaviourSpec)
     if workload.sharing.compute == "exclusive":
         return
     found = f"workload.sharing.compute: found '{workload.sharing.compute}'"
-    if policy.placement == "contiguous":
+    if policy.caching_pool is not None:
         raise UnsupportedError(
-            f"{found} under policy '{policy.name}', whose tensors lie in consecutive GPU memory of one job; "
-            "allowed: exclusive"
+            f"{found} under policy '{policy.name}', whose pool takes GPU memory in chunks for one job; "
+            "allowed: exclusive, or an allocator without a pool"
         )
     if behaviour.transfers == "batched":
         raise ConfigError(f"{found} with compat.transfers 'batched'; allowed: exclusive, or fluid transfers")
@@ -184,8 +184,11 @@ class _Simulation:
             return JobRun(number, job, executed, self._memory(job), policy, plan, machine)
         pools = self._host, self._flash
         job = simulated_job(job, self._behaviour)
-        memory = contiguous_memory(number, job, plan, policy, self._system, self._behaviour, transfers, pools)
-        return ContiguousRun(number, job, executed, memory, policy, plan, machine)
+        frames = self._frames[job.gpu] if self._frames else None
+        memory = contiguous_memory(
+            number, job, plan, policy, self._system, self._behaviour, transfers, pools, frames
+        )
+        return ContiguousRun(number, job, executed, memory, policy, plan, machine, transfers)
 
     def _transfers(self, behaviour: BehaviourSpec, observer: Observer | None) -> Transfers:
         system, service = self._system, self._policy.link_service

@@ -11,9 +11,9 @@ from g10sim.config.sharing import SharingSpec
 from g10sim.errors import ConfigError, UnsupportedError
 from g10sim.policies.base_uvm import BaseUvm
 from g10sim.policies.deepum import DeepUm
-from g10sim.policies.flashneuron import FlashNeuron
 from g10sim.policies.g10 import G10
 from g10sim.policies.ideal import Ideal
+from g10sim.policies.vdnn import Vdnn
 from g10sim.records import StallReason
 from g10sim.sim.compute import Concurrency, TimeSlices
 from g10sim.sim.engine import run
@@ -145,9 +145,9 @@ def test_a_refused_job_is_on_record_and_never_runs():
 
 def test_what_serves_one_job_at_a_time_is_refused():
     with pytest.raises(
-        UnsupportedError, match=r"workload\.sharing\.compute: found 'time_sliced' under policy 'flash"
+        UnsupportedError, match=r"workload\.sharing\.compute: found 'time_sliced' under policy 'vdnn'"
     ):
-        share([Job(pages(2))], policy=FlashNeuron())
+        share([Job(pages(2))], policy=Vdnn(allocator="caching"))
     sharing = SharingSpec(compute="concurrent")
     with pytest.raises(ConfigError, match=r"compat\.transfers 'batched'; allowed: exclusive, or fluid"):
         run(Workload((Job(pages(2)),), sharing=sharing), machine(), BaseUvm(), GPG10)
