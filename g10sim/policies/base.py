@@ -226,7 +226,11 @@ class Trials(Protocol):
         ...
 
     def cycles(self, design: Policy) -> Sequence[int] | None:
-        """Return the cycles of every job's second iteration (or only one); None where it cannot be run."""
+        """Return the cycles of every job's second iteration (or only one); None where it cannot be run.
+
+        Where jobs whose GPUs share links form groups that are alike and do not slow each other down, these
+        are the jobs of one group, under a design that places tensors contiguously.
+        """
         ...
 
 

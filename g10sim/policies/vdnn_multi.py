@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from functools import partial
+from statistics import fmean
 from typing import get_args
 
 from g10sim.config.behaviour import BehaviourSpec
@@ -21,6 +22,7 @@ from g10sim.policies.vdnn_multi_planning.ladder import (
 )
 from g10sim.policies.vdnn_multi_planning.offload_set import OffloadSet, by_window, just_in_time
 from g10sim.policies.vdnn_multi_planning.rescue import Rescue
+from g10sim.policies.vdnn_multi_planning.search import Plan, Search
 from g10sim.policies.vdnn_multi_planning.shares import fair_share
 from g10sim.policies.vdnn_multi_planning.steering import Steering
 from g10sim.policies.vdnn_multi_planning.timeline import Timeline
@@ -30,9 +32,6 @@ from g10sim.policies.vdnn_planning.schedule import Schedule, make_schedule, sche
 from g10sim.policies.vdnn_planning.selection import heavy_kind, managed_layers
 from g10sim.records import Location
 from g10sim.trace.workload import Job, Workload
-
-_HEADROOMS = (0.0, 0.05, 0.1, 0.2)
-_GOOD_ENOUGH = 1.001
 
 
 @register_policy
@@ -101,7 +100,7 @@ class VdnnMulti(LayerWise):
         service = arbitration or step.arbitration
         self.link_service = None if service == "machine" else service
         self._plans_prefetches = (prefetch or step.prefetch) == "planned"
-        self._ideal_cycles = 0
+        self._ideal_cycles: list[int] = []
         self._steerings: list[Steering] = []
         self._rescues: list[Rescue] = []
         self._backward_ends: list[set[int]] = []
@@ -126,38 +125,26 @@ class VdnnMulti(LayerWise):
             raise ValueError(f"headroom: found {share!r}; allowed: a number from 0 to less than 1")
 
     def settle(self, obstacle: Trials) -> Policy:
-        """Choose the headroom by trial iterations: the one that takes least time, of equals the smallest.
-
-        Where memory is in pieces that spoil every offload set, vDNN_conv may take less, and is chosen then.
-        A design that is as good as one that never waits ends the search.
-        """
+        """Choose by trial iterations what is left open, with an offload set that memory asks for."""
         if self.headroom is not None or self._offloads != "contention_aware":
             return self
-        best, least = self._variant(headroom=0.0), -1
-        for design in self._designs():
-            found = obstacle.cycles(design)
-            if found is not None and (least < 0 or sum(found) < least):
-                best, least = design, sum(found)
-            if found is not None and sum(found) <= design.ideal_cycles * _GOOD_ENOUGH:
-                break
-        return best
+        search = Search(partial(self._speed, obstacle), self._given())
+        return self._variant(search.best(self.ladder))
 
-    def _designs(self) -> Iterable[VdnnMulti]:
-        yield from (self._variant(headroom=headroom) for headroom in _HEADROOMS)
-        if self._plans_prefetches:
-            yield self._variant(headroom=0.0, prefetch="window")
-        yield self._variant(headroom=0.0, offload="conv")
-        yield self._variant(
-            headroom=0.0, offload="conv", layer_end_join=True, arbitration="fair", prefetch="window"
-        )
+    def _given(self) -> dict[str, object]:
+        values = {name: getattr(self, name) for name in LADDER[self.ladder].__annotations__}
+        return {name: value for name, value in values.items() if value is not None}
 
-    def _variant(self, **changes: object) -> VdnnMulti:
-        return type(self)(**{**self.parameters(), **changes})
+    def _speed(self, obstacle: Trials, plan: Plan) -> float:
+        """Mean over jobs of ideal over actual time; 0 when the plan cannot be carried out."""
+        design = self._variant(plan)
+        cycles = obstacle.cycles(design)
+        if cycles is None:
+            return 0.0
+        return fmean(ideal / took for ideal, took in zip(design._ideal_cycles, cycles, strict=True))
 
-    @property
-    def ideal_cycles(self) -> int:
-        """Cycles of all kernels of all jobs, as planned last."""
-        return self._ideal_cycles
+    def _variant(self, plan: Plan) -> VdnnMulti:
+        return type(self)(**{**self.parameters(), **vars(plan)})
 
     def plan(
         self, workload: Workload, system: SystemSpec, behaviour: BehaviourSpec
@@ -183,9 +170,10 @@ class VdnnMulti(LayerWise):
             for schedule in self._schedules
         ]
         clock = system.gpu.clock
-        self._ideal_cycles = sum(
-            job.trace.duration_cycles(kernel, clock) for job in workload.jobs for kernel in job.trace.kernels
-        )
+        self._ideal_cycles = [
+            sum(job.trace.duration_cycles(kernel, clock) for kernel in job.trace.kernels)
+            for job in workload.jobs
+        ]
         self._note = self._describe()
         return (None,) * len(workload.jobs)
 
@@ -226,10 +214,17 @@ class VdnnMulti(LayerWise):
         if self.ladder not in CHOSEN_BY_TRIAL:
             return ""
         counts = sorted({len(schedule.offloads) for schedule in self._schedules})
-        layers = f"{' or '.join(map(str, counts))} layers offload"
+        plan = [f"{' or '.join(map(str, counts))} layers offload"]
         if self._offloads == "contention_aware":
-            return f"{layers}, headroom {self.headroom or 0:.0%}"
-        return f"{layers}, offload {self._offloads}" + (", layers join" if self._joins else "")
+            plan.append(f"headroom {self.headroom or 0:.0%}")
+        else:
+            plan.append(f"offload {self._offloads}")
+        step = LADDER[self.ladder]
+        if self.arbitration not in (None, step.arbitration):
+            plan.append(f"arbitration {self.arbitration}")
+        if self.prefetch not in (None, step.prefetch):
+            plan.append(f"prefetch by {self.prefetch}")
+        return ", ".join([*plan, *(["layers join"] if self._joins else [])])
 
     def on_iteration_start(self, view: PolicyView) -> MigrationPlan | None:
         """Plan the prefetches of the iteration."""

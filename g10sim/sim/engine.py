@@ -60,7 +60,10 @@ def run(
     _check_sharing(workload, policy, behaviour)
     check_flash(workload, system, policy, behaviour)
     policy = settled(
-        policy, workload, lambda design, short: _simulate(short, system, design, behaviour, (), check=check)
+        policy,
+        workload,
+        system,
+        lambda design, short: _simulate(short, system, design, behaviour, (), check=check),
     )
     return _simulate(workload, system, policy, behaviour, record, check=check)
 

@@ -10,6 +10,7 @@ from typing import TypeVar
 from g10sim.config.system import SystemSpec
 from g10sim.errors import CapacityError, G10SimError, PolicyError, UnsupportedError
 from g10sim.policies.base import Policy
+from g10sim.sim.alike import one_group
 from g10sim.sim.recorder import RunRecords
 from g10sim.trace.model import Trace
 from g10sim.trace.workload import Workload
@@ -20,36 +21,54 @@ Answer = TypeVar("Answer")
 class _Trials:
     """A few iterations of a workload under the designs that a policy chooses among."""
 
-    def __init__(self, workload: Workload, try_out: Callable[[Policy, Workload], RunRecords]) -> None:
-        self._workload, self._try_out = workload, try_out
+    def __init__(
+        self, workload: Workload, system: SystemSpec, try_out: Callable[[Policy, Workload], RunRecords]
+    ) -> None:
+        self._workload, self._host_bytes, self._try_out = workload, system.host.memory, try_out
+        self._one_group = one_group(workload, system)
 
     def __call__(self, design: Policy) -> str | None:
         try:
-            self._try_out(design, self._short(1))
+            self._try_out(design, _shortened(self._workload, 1))
         except (UnsupportedError, CapacityError) as error:
             return str(error)
         return None
 
     def cycles(self, design: Policy) -> list[int] | None:
         try:
-            records = self._try_out(design, self._short(2))
+            records = self._records(design)
         except (UnsupportedError, CapacityError):
             return None
         last = {iteration.job: iteration.end - iteration.start for iteration in records.iterations}
         return [last[job] for job in sorted(last)]
 
-    def _short(self, iterations: int) -> Workload:
-        jobs = (replace(job, iterations=min(job.iterations, iterations)) for job in self._workload.jobs)
-        return replace(self._workload, jobs=tuple(jobs))
+    def _records(self, design: Policy) -> RunRecords:
+        """Simulate one group of GPUs, or all of them where that does not tell how all fare."""
+        if design.placement == "contiguous" and len(self._one_group.jobs) < len(self._workload.jobs):
+            records = self._try_out(design, _shortened(self._one_group, 2))
+            groups = len(self._workload.jobs) // len(self._one_group.jobs)
+            if groups * max(record.peak_host_bytes for record in records.iterations) <= self._host_bytes:
+                return records
+        return self._try_out(design, _shortened(self._workload, 2))
 
 
-def settled(policy: Policy, workload: Workload, try_out: Callable[[Policy, Workload], RunRecords]) -> Policy:
+def _shortened(workload: Workload, iterations: int) -> Workload:
+    jobs = (replace(job, iterations=min(job.iterations, iterations)) for job in workload.jobs)
+    return replace(workload, jobs=tuple(jobs))
+
+
+def settled(
+    policy: Policy,
+    workload: Workload,
+    system: SystemSpec,
+    try_out: Callable[[Policy, Workload], RunRecords],
+) -> Policy:
     """Return the policy that a policy settles on, after trials of an iteration or two where it asks for them.
 
     ``try_out`` simulates a workload under a policy. Raises UnsupportedError when nothing can run, PolicyError
     for a policy that fails.
     """
-    return _asked(policy, "settle", lambda: policy.settle(_Trials(workload, try_out)))
+    return _asked(policy, "settle", lambda: policy.settle(_Trials(workload, system, try_out)))
 
 
 def with_chosen_kernels(workload: Workload, system: SystemSpec, policy: Policy) -> Workload:

@@ -305,19 +305,24 @@ def test_the_gap_closes_with_root_ports_of_their_own(memory):
 # K1 runs in each of these memories; in all but the first it has to offload something.
 CASES = [("VGG-E", memory, gpus) for memory in ("12 GB", "5 GB", "4.8 GB") for gpus in GPUS]
 CASES += [("AlexNet", memory, gpus) for memory in ("0.75 GB", "0.7 GB", "0.65 GB") for gpus in GPUS]
-CASES += [("bert-base-b256-s128", "30 GiB", gpus) for gpus in GPUS]
-CASES += [("bert-base-b256-s128", "24 GiB", 1)]
+CASES += [("bert-base-b256-s128", memory, 1) for memory in ("30 GiB", "24 GiB")]
 
 
 @pytest.mark.parametrize(("name", "memory", "gpus"), CASES)
-def test_planning_for_contention_is_never_slower_than_vdnn(name, memory, gpus):
+def test_no_step_that_plans_for_contention_is_slower_than_one_below_it(name, memory, gpus):
     trace, page = network(name), "512 B" if name in ("VGG-E", "AlexNet") else "4 KiB"
     system = node(gpus, memory=memory, page=page)
-    plain, *planned = (replicate(trace, system, multi(step)) for step in ("K1", "K3", "K4"))
-    assert 0 < performance(plain) < 1
-    for records in planned:
-        assert performance(records) >= performance(plain)
-        assert (records.iterations[-1].gpu_to_host_bytes > 0) == (memory != "12 GB")
+    found = {step: replicate(trace, system, multi(step)) for step in ("K1", "K3", "K4")}
+    speeds = {step: performance(records) for step, records in found.items()}
+    assert 0 < speeds["K1"] < 1
+    assert speeds["K1"] <= speeds["K3"] <= speeds["K4"]
+    assert all(
+        (found[step].iterations[-1].gpu_to_host_bytes > 0) == (memory != "12 GB")
+        for step in found
+        if step != "K1"
+    )
+    if name == "VGG-E":
+        assert speeds["K1"] < performance(replicate(trace, system, multi("K2"))) <= speeds["K3"]
 
 
 def test_results_say_what_was_chosen():

@@ -1,0 +1,91 @@
+"""Which plan takes least time, of those that the ingredients of the ladder make up: found by trial."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from g10sim.policies.vdnn_multi_planning.ladder import CHOSEN_BY_TRIAL, LADDER, Ingredients, Step
+
+Change = Mapping[str, object]
+
+HEADROOMS = (0.0, 0.05, 0.1, 0.2)
+_BELOW: Mapping[Step, tuple[Step, ...]] = {"K3": ("K2", "K1"), "K4": ("K3",)}
+_GOOD_ENOUGH = 0.999
+_SETS: tuple[Change, ...] = (
+    *({"offload": "contention_aware", "headroom": headroom} for headroom in HEADROOMS),
+    {"offload": "conv", "headroom": 0.0},
+)
+_ARBITRATIONS: tuple[Change, ...] = ({"arbitration": "fair"}, {"arbitration": "deadline"})
+_JOINED: tuple[Change, ...] = tuple(
+    {**change, "layer_end_join": join} for join in (False, True) for change in _SETS
+)
+_PREFETCHES: tuple[Change, ...] = ({"prefetch": "window"}, {"prefetch": "planned"})
+_EXCHANGES: Mapping[Step, tuple[tuple[Change, ...], ...]] = {
+    "K3": (_ARBITRATIONS, _JOINED),
+    "K4": (_ARBITRATIONS, _PREFETCHES, _JOINED),
+}
+
+
+@dataclass(frozen=True)
+class Plan(Ingredients):
+    """Ingredients, and the share of memory that the offload set leaves free."""
+
+    headroom: float = 0.0
+
+
+class Search:
+    """Looks for the fastest plan of a step.
+
+    A step starts from its own ingredients at several headrooms and from what is found for the steps below
+    it, so that it is never slower than these. From the fastest one on, one ingredient at a time is exchanged
+    for what the step and those below it have, until no exchange is faster. Of equals the first one stays, and
+    a plan that hardly waits ends the search. What is ``given`` is never exchanged.
+
+    ``speed`` tries a plan out: ideal over actual time, 0 when it cannot be run.
+    """
+
+    def __init__(self, speed: Callable[[Plan], float], given: Change) -> None:
+        self._speed, self._given = speed, given
+        self._found: dict[Plan, float] = {}
+
+    def best(self, step: Step) -> Plan:
+        """Return the fastest plan that is found for a step."""
+        plan = self._fastest(self._starts(step))
+        return self._improved(plan, _EXCHANGES[step]) if step in CHOSEN_BY_TRIAL else plan
+
+    def _starts(self, step: Step) -> Iterator[Plan]:
+        for headroom in HEADROOMS:
+            yield self._plan(step, headroom)
+        for below in _BELOW.get(step, ()):
+            yield self.best(below) if below in CHOSEN_BY_TRIAL else self._plan(below, 0.0)
+
+    def _plan(self, step: Step, headroom: float) -> Plan:
+        return replace(Plan(**vars(LADDER[step])), headroom=headroom, **self._given)  # type: ignore[arg-type]
+
+    def _fastest(self, plans: Iterable[Plan]) -> Plan:
+        best: Plan | None = None
+        for plan in plans:
+            if best is None or self._tried(plan) > self._tried(best):
+                best = plan
+            if self._tried(best) >= _GOOD_ENOUGH:
+                break
+        assert best is not None
+        return best
+
+    def _improved(self, plan: Plan, exchanges: Sequence[Sequence[Change]]) -> Plan:
+        before = None
+        while plan != before and self._tried(plan) < _GOOD_ENOUGH:
+            before = plan
+            for changes in exchanges:
+                plan = self._fastest([plan, *self._changed(plan, changes)])
+        return plan
+
+    def _changed(self, plan: Plan, changes: Iterable[Change]) -> Iterator[Plan]:
+        for change in changes:
+            yield replace(plan, **{**change, **self._given})  # type: ignore[arg-type]
+
+    def _tried(self, plan: Plan) -> float:
+        if plan not in self._found:
+            self._found[plan] = self._speed(plan)
+        return self._found[plan]
