@@ -131,6 +131,7 @@ class Capuchin(Policy):
         parameters = Parameters(
             target_bytes=min(machine.gpu_bytes, self._budget(accesses, machine)),
             bytes_per_cycle=machine.link_rate,
+            mapping_rate=machine.allocation_rate,
             least_bytes=self._least_bytes,
             recomputation=self.recomputation,
         )

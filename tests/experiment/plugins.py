@@ -74,12 +74,16 @@ class Seeded(Policy):
 
 
 class Slow(Policy):
-    """Takes its time, and leaves a line in a file each time it plans: its tag and the parent process."""
+    """Takes its time, and leaves a line in a file each time it plans: its tag and the parent process.
+
+    With ``gate``, it takes at least until that file exists.
+    """
 
     name = "slow"
 
-    def __init__(self, *, seconds=0.0, log=None, tag=""):
+    def __init__(self, *, seconds=0.0, log=None, tag="", gate=None):
         self.seconds = seconds
+        self.gate = gate
         self.log = log
         self.tag = tag
 
@@ -88,6 +92,8 @@ class Slow(Policy):
             with Path(self.log).open("a") as file:
                 file.write(f"planned {self.tag} {os.getppid()}\n")
         time.sleep(self.seconds)
+        while self.gate and not Path(self.gate).exists():
+            time.sleep(0.02)
 
 
 class Flaky(Policy):

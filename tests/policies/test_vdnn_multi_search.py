@@ -121,8 +121,8 @@ def peak_bytes(trace):
 def test_no_step_is_slower_than_those_below_it(trace, gpus, percent):
     system = cards(gpus, peak_bytes(trace) * percent // 100)
     speeds = {step: performance(trace, system, step) for step in STEPS}
-    assert speeds["K3"] >= max(speeds["K1"], speeds["K2"]) * 0.999
-    assert speeds["K4"] >= speeds["K3"] * 0.999
+    assert speeds["K3"] >= max(speeds["K1"], speeds["K2"]) * 0.995
+    assert speeds["K4"] >= speeds["K3"] * 0.995
 
 
 def test_two_gpus_of_the_experiment_share_fairly_where_that_is_faster():

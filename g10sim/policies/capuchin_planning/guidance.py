@@ -26,10 +26,10 @@ class Guidance:
         self._swaps = list(planned.swaps)
         self._late: dict[int, int] = {}
         self._seen: set[int] = set()
-        starts = [self._accesses.interval(swap.peak).start for swap in self._swaps]
+        starts = [self._accesses.interval(swap.first).start for swap in self._swaps]
         waits = [swap for swap, start in zip(self._swaps, starts, strict=True) if swap.out.end > start]
         self.leaving = _grouped((swap.pair.evicted, swap.pair.tensor) for swap in self._swaps)
-        self.awaited = _grouped((swap.peak - 1, swap.pair.tensor) for swap in waits)
+        self.awaited = _grouped((swap.first - 1, swap.pair.tensor) for swap in waits)
         self.returning = _grouped((swap.pair.use, number) for number, swap in enumerate(self._swaps))
 
     def swap(self, number: int) -> GuidedSwap:
@@ -65,7 +65,7 @@ class Guidance:
         """Move a swap's trigger towards where it is wanted, one kernel after another while there is room."""
         swap = self._swaps[number]
         lead = round(self._step * self._late[number] * swap.pair.copy_cycles)
-        wanted = trigger_at(self._accesses, swap.pair, swap.peak, swap.back.start - lead)
+        wanted = trigger_at(self._accesses, swap.pair, swap.last, swap.back.start - lead)
         trigger = swap.trigger
         while trigger > wanted and self._has_room(trigger - 1, swap.pair.size_bytes):
             trigger -= 1

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from g10sim.analysis.recomputation import Recomputability
 from g10sim.policies.capuchin_planning.pairs import AccessPair, pairs_over
@@ -17,10 +19,11 @@ from g10sim.policies.swap_planning.schedule import JobSchedule, Recomputed
 
 @dataclass(frozen=True)
 class Parameters:
-    """What to plan for: memory in bytes, the link's rate in bytes/cycle, the smallest tensor in bytes."""
+    """What to plan for: memory and the smallest tensor in bytes, rates of link and mapping in bytes/cycle."""
 
     target_bytes: int
     bytes_per_cycle: float
+    mapping_rate: float = math.inf
     least_bytes: int = 0
     recomputation: bool = True
 
@@ -52,9 +55,13 @@ def plan_job(accesses: AccessSequence, parameters: Parameters) -> Planned:
 
     At every peak, of the tensors that are there and are used before and after it: the one with the longest
     free time whose swap nothing waits for; without one, the swap or recomputation that saves most memory for
-    the time that it costs (MSPS). The peak is found anew after each.
+    the time that it costs (MSPS): that kernels wait for copies, or that a kernel takes to run again, its
+    result mapped anew. The peak is found anew after each.
     """
     return _Planner(accesses, parameters).plan()
+
+
+_Choice: TypeAlias = GuidedSwap | Recomputed
 
 
 class _Planner:
@@ -65,8 +72,9 @@ class _Planner:
         self._analysis = PeakAnalysis(accesses, "physical")
         self._rules = Recomputability(accesses.trace)
         self._swaps: list[GuidedSwap] = []
-        self._exposed: set[tuple[int, int, int]] = set()
-        self._taken: set[tuple[int, int]] = set()
+        self._numbers: dict[AccessPair, int] = {}
+        self._dropped: set[tuple[int, int]] = set()
+        self._exposed: set[tuple[AccessPair, int]] = set()
         self._peak = self._analysis.find(self._schedule)
 
     def plan(self) -> Planned:
@@ -81,78 +89,101 @@ class _Planner:
         kernel = self._accesses.kernel_at(self._peak.time)
         rate, least = self._parameters.bytes_per_cycle, self._parameters.least_bytes
         found = pairs_over(self._accesses, self._peak.residents, kernel, rate, least)
-        pairs = [pair for pair in found if (pair.tensor, pair.evicted) not in self._taken]
+        pairs = [pair for pair in found if (pair.tensor, pair.evicted + 1) not in self._dropped]
         return self._swap_hidden(pairs, kernel) or self._choose_cheapest(pairs, kernel)
 
     def _swap_hidden(self, pairs: list[AccessPair], kernel: int) -> bool:
         for pair in pairs:
             if pair.free_time < 0:
                 return False
-            # Lanes only fill up: what was impossible at this peak remains so.
-            known = pair.tensor, pair.evicted, kernel
-            swap = None if known in self._exposed else self._lanes.hidden(pair, kernel)
+            # Lanes mostly fill up: what was impossible at this peak is not tried again.
+            if pair in self._numbers or (pair, kernel) in self._exposed:
+                continue
+            swap = self._lanes.hidden(pair, kernel)
             if swap is not None and self._accept_swap(swap):
                 return True
-            self._exposed.add(known)
+            self._exposed.add((pair, kernel))
         return False
 
     def _choose_cheapest(self, pairs: list[AccessPair], kernel: int) -> bool:
-        options: list[tuple[float, int, GuidedSwap | Recomputed]] = [
-            *self._exposed_swaps(pairs, kernel),
-            *self._recomputations(),
-        ]
+        options = [*self._exposed_swaps(pairs, kernel), *self._recomputations()]
         for _, _, choice in sorted(options, key=lambda option: (-option[0], option[1])):
             if self._accept(choice):
                 return True
         return False
 
-    def _accept(self, choice: GuidedSwap | Recomputed) -> bool:
+    def _accept(self, choice: _Choice) -> bool:
         if isinstance(choice, GuidedSwap):
             return self._accept_swap(choice)
         return self._accept_recomputation(choice)
 
-    def _exposed_swaps(self, pairs: list[AccessPair], kernel: int) -> Iterator[tuple[float, int, GuidedSwap]]:
-        for pair in pairs:
-            swap = self._lanes.exposed(pair, kernel)
-            if swap is not None:
-                yield pair.size_bytes / max(1, swap.overhead_cycles), pair.tensor, swap
+    def _exposed_swaps(self, pairs: list[AccessPair], kernel: int) -> Iterator[tuple[float, int, _Choice]]:
+        """Yield swaps with the bytes they save for a cycle that they cost, and their tensors.
 
-    def _recomputations(self) -> Iterator[tuple[float, int, Recomputed]]:
+        A tensor that is swapped already, and not away yet or back again at the peak, may be away longer.
+        """
+        for pair in pairs:
+            old = self._old(pair)
+            if old is None:
+                swap, paid = self._lanes.exposed(pair, kernel, kernel), 0
+            else:
+                self._lanes.give_back(old)
+                swap = self._lanes.exposed(pair, min(old.first, kernel), max(old.last, kernel))
+                self._lanes.take(old)
+                paid = old.overhead_cycles
+            if swap is not None:
+                yield pair.size_bytes / max(1, swap.overhead_cycles - paid), pair.tensor, swap
+
+    def _old(self, pair: AccessPair) -> GuidedSwap | None:
+        number = self._numbers.get(pair)
+        return None if number is None else self._swaps[number]
+
+    def _recomputations(self) -> Iterator[tuple[float, int, _Choice]]:
+        """Yield recomputations with the bytes they save for a cycle that they cost, and their tensors."""
         if not self._parameters.recomputation:
             return
         accesses, chosen = self._accesses, {entry.tensor for entry in self._schedule.recomputed}
+        swapped = {(pair.tensor, pair.evicted + 1) for pair in self._numbers}
         for tensor in self._peak.residents:
-            if tensor in chosen or accesses.sizes[tensor] < self._parameters.least_bytes:
+            size = accesses.sizes[tensor]
+            if tensor in chosen or size < self._parameters.least_bytes:
                 continue
             entry = recomputation_over(self._schedule, self._rules, self._peak, tensor)
             producer = None if entry is None else self._rules.producer(tensor, entry.drop)
-            if entry is not None and producer is not None and (tensor, entry.drop - 1) not in self._taken:
+            if entry is not None and producer is not None and (tensor, entry.drop) not in swapped:
                 time = accesses.interval(producer.id)
-                yield accesses.sizes[tensor] / max(1, time.end - time.start), tensor, entry
+                cost = time.end - time.start + size / self._parameters.mapping_rate
+                yield size / max(1, cost), tensor, entry
 
     def _accept_swap(self, swap: GuidedSwap) -> bool:
-        schedule = self._schedule
-        if reads_what_is_away(schedule.recomputed, [swap.pair], self._rules):
+        """Keep a swap, in place of what was planned for its pair, if that lowers the peak."""
+        swaps, old = self._schedule.swaps, self._old(swap.pair)
+        if reads_what_is_away(self._schedule.recomputed, [swap.pair], self._rules):
             return False
-        schedule.swaps.append(swap.counted(self._accesses))
+        number = self._numbers.get(swap.pair, len(swaps))
+        before = swaps[number:]
+        swaps[number : number + 1] = [swap.counted(self._accesses)]
         if not self._has_lowered():
-            schedule.swaps.pop()
+            swaps[number:] = before
             return False
+        if old is not None:
+            self._lanes.give_back(old)
         self._lanes.take(swap)
-        self._swaps.append(swap)
-        self._taken.add((swap.pair.tensor, swap.pair.evicted))
+        self._numbers[swap.pair] = number
+        self._swaps[number : number + 1] = [swap]
         return True
 
     def _accept_recomputation(self, entry: Recomputed) -> bool:
+        """Keep a recomputation, and the ones that it brings forward, if that lowers the peak."""
         schedule, before = self._schedule, self._schedule.recomputed
         after = collective([*before, entry], self._rules)
-        if reads_what_is_away(after, [swap.pair for swap in self._swaps], self._rules):
+        if reads_what_is_away(after, self._numbers, self._rules):
             return False
         schedule.recomputed = after
         if not self._has_lowered():
             schedule.recomputed = before
             return False
-        self._taken.add((entry.tensor, entry.drop - 1))
+        self._dropped.add((entry.tensor, entry.drop))
         return True
 
     def _has_lowered(self) -> bool:

@@ -14,20 +14,21 @@ from g10sim.policies.swap_planning.schedule import Swap
 class GuidedSwap:
     """A tensor leaves after the first access of a pair and is back for the second.
 
-    It is to be away while kernel ``peak`` runs. ``trigger`` is the kernel at whose start the copy in is
-    issued. ``overhead_cycles``: how long kernels are expected to wait for the copies.
+    It is to be away from kernel ``first`` to kernel ``last``. ``trigger`` is the kernel at whose start the
+    copy in is issued. ``overhead_cycles``: how long kernels are expected to wait for the copies.
     """
 
     pair: AccessPair
-    peak: int
+    first: int
+    last: int
     out: Interval
     back: Interval
     trigger: int
     overhead_cycles: int
 
     def counted(self, accesses: AccessSequence) -> Swap:
-        """Return the swap as memory is counted: kernel ``peak`` waits until the tensor has left."""
-        out = Interval(self.out.start, min(self.out.end, accesses.interval(self.peak).start))
+        """Return the swap as memory is counted: kernel ``first`` waits until the tensor has left."""
+        out = Interval(self.out.start, min(self.out.end, accesses.interval(self.first).start))
         back = Interval(accesses.interval(self.trigger).start, self.back.end)
         return Swap(self.pair.tensor, out, back, self.pair.use)
 
@@ -44,45 +45,52 @@ class Lanes:
         self.out.take(swap.out, self._accesses.period)
         self.back.take(swap.back, self._accesses.period)
 
+    def give_back(self, swap: GuidedSwap) -> None:
+        """Undo ``take``."""
+        self.out.give_back(swap.out, self._accesses.period)
+        self.back.give_back(swap.back, self._accesses.period)
+
     def hidden(self, pair: AccessPair, peak: int) -> GuidedSwap | None:
-        """Return a swap that nothing waits for, out as early, in as late as possible; None: there is none."""
+        """Return a swap over a kernel that nothing waits for, out as early, in as late as possible.
+
+        None: there is none.
+        """
         accesses = self._accesses
         before = Interval(accesses.interval(pair.evicted).end, accesses.interval(peak).start)
         out = earliest(self.out, before, pair.copy_cycles, accesses.period)
         back = self._latest(pair, peak)
         if out is None or back is None:
             return None
-        return GuidedSwap(pair, peak, out, back, self._trigger(pair, peak, back), 0)
+        return GuidedSwap(pair, peak, peak, out, back, self._trigger(pair, peak, back), 0)
 
-    def exposed(self, pair: AccessPair, peak: int) -> GuidedSwap | None:
-        """Return a swap that kernels may wait for: ``peak`` for the copy out, the next use for that in.
+    def exposed(self, pair: AccessPair, first: int, last: int) -> GuidedSwap | None:
+        """Return a swap over some kernels: the first may wait for the copy out, the next use for that in.
 
         None: the link has no time for it.
         """
         accesses = self._accesses
         end, period = accesses.interval(pair.evicted).end, accesses.period
         out = earliest(self.out, Interval(end, end + period), pair.copy_cycles, period)
-        back = self._latest(pair, peak)
+        back = self._latest(pair, last)
         if back is None:
-            start = accesses.interval(peak).end
+            start = accesses.interval(last).end
             back = earliest(self.back, Interval(start, start + period), pair.copy_cycles, period)
         if out is None or back is None:
             return None
-        overhead = max(0, out.end - accesses.interval(peak).start)
+        overhead = max(0, out.end - accesses.interval(first).start)
         overhead += max(0, back.end - accesses.interval(pair.use).start)
-        return GuidedSwap(pair, peak, out, back, self._trigger(pair, peak, back), overhead)
+        return GuidedSwap(pair, first, last, out, back, self._trigger(pair, last, back), overhead)
 
-    def _latest(self, pair: AccessPair, peak: int) -> Interval | None:
+    def _latest(self, pair: AccessPair, last: int) -> Interval | None:
         accesses = self._accesses
-        after = Interval(accesses.interval(peak).end, accesses.interval(pair.use).start)
+        after = Interval(accesses.interval(last).end, accesses.interval(pair.use).start)
         return latest(self.back, after, pair.copy_cycles, accesses.period)
 
-    def _trigger(self, pair: AccessPair, peak: int, back: Interval) -> int:
-        """Return the last kernel that starts no later than a copy in, after the peak."""
-        return trigger_at(self._accesses, pair, peak, back.start)
+    def _trigger(self, pair: AccessPair, last: int, back: Interval) -> int:
+        return trigger_at(self._accesses, pair, last, back.start)
 
 
-def trigger_at(accesses: AccessSequence, pair: AccessPair, peak: int, time: int) -> int:
-    """Return the last kernel after the peak, up to the next use, that starts at a time or before it."""
+def trigger_at(accesses: AccessSequence, pair: AccessPair, last: int, time: int) -> int:
+    """Return the last kernel after ``last``, up to the next use, that starts at a time or before it."""
     kernel = accesses.kernel_at(max(0, min(time, accesses.period - 1)))
-    return min(max(kernel, peak + 1), pair.use)
+    return min(max(kernel, last + 1), pair.use)

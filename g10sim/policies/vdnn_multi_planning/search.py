@@ -11,7 +11,7 @@ Change = Mapping[str, object]
 
 HEADROOMS = (0.0, 0.05, 0.1, 0.2)
 _BELOW: Mapping[Step, tuple[Step, ...]] = {"K3": ("K2", "K1"), "K4": ("K3",)}
-_GOOD_ENOUGH = 0.999
+_GOOD_ENOUGH = 0.995
 _SETS: tuple[Change, ...] = (
     *({"offload": "contention_aware", "headroom": headroom} for headroom in HEADROOMS),
     {"offload": "conv", "headroom": 0.0},
