@@ -1,0 +1,246 @@
+"""Capuchin's planner: small cases worked out by hand, in ms and MB; the link carries 12 MB in a ms."""
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from machines import trace_of as pages_trace
+
+from g10sim.analysis.recomputation import Recomputability
+from g10sim.policies.capuchin_planning.guidance import Guidance
+from g10sim.policies.capuchin_planning.pairs import pairs_over
+from g10sim.policies.capuchin_planning.planner import Parameters, plan_job
+from g10sim.policies.capuchin_planning.recomputing import collective, reads_what_is_away
+from g10sim.policies.swap_planning.access import AccessSequence
+from g10sim.policies.swap_planning.schedule import Recomputed
+from g10sim.records import Location
+
+RATE = 12
+
+
+def trace_of(tensors, kernels):
+    """A trace from {name: MB} ("*" behind a name: persistent) and (ms, inputs, outputs)."""
+    return pages_trace(tensors, kernels, page=1)
+
+
+def accesses_of(trace):
+    return AccessSequence(
+        trace, [kernel.duration for kernel in trace.kernels], [t.size_bytes for t in trace.tensors]
+    )
+
+
+def planned(trace, target, **parameters):
+    return plan_job(accesses_of(trace), Parameters(target, RATE, **parameters))
+
+
+def copies(found):
+    return {
+        swap.pair.tensor: (tuple(swap.out), tuple(swap.back), swap.trigger, swap.overhead_cycles)
+        for swap in found.swaps
+    }
+
+
+# T (5 ms to copy) is made by kernel 0 and read by kernel 4; at the peak, kernel 2 reads s and makes x.
+PEAK_IN_THIRD = trace_of(
+    {"T": 60, "s": 1, "x": 30}, [(10, "", "T"), (10, "", "s"), (10, "s", "x"), (10, "", ""), (10, "T", "")]
+)
+
+
+def test_free_time_is_what_both_copies_leave_between_two_accesses():
+    accesses = accesses_of(PEAK_IN_THIRD)
+    (pair,) = pairs_over(accesses, (0, 1, 2), 2, RATE)
+    assert (pair.tensor, pair.evicted, pair.use, pair.copy_cycles, pair.free_time) == (0, 0, 4, 5, 20)
+    # Around kernel 4, which uses it, and around kernel 0 there is no pair.
+    assert pairs_over(accesses, (0, 1, 2), 4, RATE) == pairs_over(accesses, (0, 1, 2), 0, RATE) == []
+    assert pairs_over(accesses, (0, 1, 2), 2, RATE, least_bytes=61) == []
+
+
+def test_a_hidden_swap_leaves_at_once_and_comes_back_when_an_access_triggers_it():
+    found = planned(PEAK_IN_THIRD, 61)
+    # Back from 35 to 40; kernel 3, which starts at 30, triggers it.
+    assert copies(found) == {0: ((10, 15), (35, 40), 3, 0)}
+    assert (found.unplanned_peak_bytes, found.peak_bytes, found.is_enough) == (91, 61, True)
+    # At 10, when s is made, T is just there: it cannot have left.
+    assert not planned(PEAK_IN_THIRD, 40, recomputation=False).is_enough
+    assert planned(PEAK_IN_THIRD, 91).swaps == ()
+
+
+# Three tensors wait over kernel 3: a for the last kernel, b and c for ones before.
+THREE = trace_of(
+    {"a": 12, "b": 48, "c": 24, "x": 6},
+    [
+        (10, "", "a"),
+        (10, "", "b"),
+        (10, "", "c"),
+        (10, "", "x"),
+        (10, "x", ""),
+        (10, "c", ""),
+        (10, "b", ""),
+        (10, "a", ""),
+    ],
+)
+
+
+def test_the_longest_free_time_goes_first_and_no_more_than_needed():
+    pairs = pairs_over(accesses_of(THREE), (0, 1, 2, 3), 3, RATE)
+    assert [(pair.tensor, pair.free_time) for pair in pairs] == [(0, 58), (1, 32), (2, 16)]
+    assert list(copies(planned(THREE, 90))) == []
+    assert list(copies(planned(THREE, 84))) == [0]
+    assert list(copies(planned(THREE, 77))) == [0, 1]
+
+
+def test_copies_in_one_direction_wait_for_each_other():
+    kernels = [(10, "", "p q"), (20, "", ""), (10, "", "x"), (4, "x", ""), (16, "", ""), (10, "p q", "")]
+    found = planned(trace_of({"p": 96, "q": 96, "x": 150}, kernels), 192)
+    # 8 ms each: out one after the other from 10 on, in one after the other until 60.
+    assert copies(found) == {0: ((10, 18), (52, 60), 4, 0), 1: ((18, 26), (44, 52), 4, 0)}
+
+
+# a (20 ms to copy) is made in ``producer`` ms; beside it b is made, and read by the next kernel.
+def exposed(producer):
+    return trace_of(
+        {"w*": 10, "a": 240, "b": 200},
+        [(producer, "w", "a"), (3, "w", "b"), (3, "b", ""), (3, "w", ""), (50, "w a", "")],
+    )
+
+
+def test_what_cannot_hide_is_swapped_or_recomputed_whichever_costs_less():
+    # Swapped, kernel 1 waits 20 ms for the copy out; in from the end of kernel 2 takes until 17 ms too late.
+    swapped = planned(exposed(2), 300, recomputation=False)
+    assert copies(swapped) == {1: ((2, 22), (8, 28), 3, 37)}
+    (swap,) = swapped.swaps
+    assert (swap.first, swap.last) == (1, 2)
+    assert swapped.peak_bytes == 250
+    recomputed = planned(exposed(2), 300)
+    assert recomputed.swaps == ()
+    assert recomputed.schedule.recomputed == [Recomputed(1, 1, 4, 0)]
+    # To be away over kernel 1 alone costs 34 ms: the limit up to which recomputation is cheaper.
+    assert planned(exposed(33), 300).swaps == ()
+    assert len(planned(exposed(35), 300).swaps) == 1
+    # Mapping 240 MB anew at 10 MB a ms makes recomputation 24 ms dearer.
+    assert planned(exposed(9), 300, mapping_rate=10).swaps == ()
+    assert len(planned(exposed(11), 300, mapping_rate=10).swaps) == 1
+
+
+# s is made from w, t from s; after the peak t is read first.
+CHAIN = trace_of(
+    {"w*": 1, "s": 120, "t": 120, "x": 200},
+    [(1, "w", "s"), (1, "s", "t"), (2, "w", "x"), (2, "x", ""), (2, "t", ""), (2, "s", "")],
+)
+
+
+def test_what_is_recomputed_on_the_way_to_another_tensor_stays():
+    rules = Recomputability(CHAIN)
+    chosen = [Recomputed(1, 2, 5, 0), Recomputed(2, 2, 4, 0)]
+    assert collective(chosen, rules) == [Recomputed(1, 2, 4, 0), Recomputed(2, 2, 4, 0)]
+    found = planned(CHAIN, 250)
+    assert sorted(entry.tensor for entry in found.schedule.recomputed) == [1, 2]
+    assert all(entry.use == 4 for entry in found.schedule.recomputed)
+    assert found.peak_bytes == 241
+
+
+def test_a_recomputation_needs_its_sources():
+    rules = Recomputability(CHAIN)
+    (pair,) = (pair for pair in pairs_over(accesses_of(CHAIN), (1,), 2, RATE))
+    assert (pair.evicted, pair.use) == (1, 5)
+    assert reads_what_is_away([Recomputed(2, 2, 4, 0)], [pair], rules)
+    assert not reads_what_is_away([Recomputed(2, 2, 4, 0)], [], rules)
+
+
+# T takes 20 ms to copy and is wanted by the last of many short kernels.
+LONG = trace_of(
+    {"T": 240, "x": 100},
+    [(10, "", "T"), *[(10, "", "")] * 3, (10, "", "x"), *[(1, "", "")] * 60, (5, "T", "")],
+)
+
+
+def guided(target):
+    found = planned(LONG, target)
+    return Guidance(found, 1e9, 0.05)
+
+
+def test_a_late_copy_in_is_triggered_earlier_by_a_twentieth_of_its_time():
+    guidance = guided(240)
+    assert guidance.swap(0).trigger == 45  # 20 ms before the last kernel, at 110
+    assert not guidance.adjust()
+    for expected in (44, 43):
+        guidance.note_late(0)
+        assert guidance.adjust()
+        assert guidance.swap(0).trigger == expected
+    assert [(m.kernel, m.target) for m in guidance.plan().moves if m.tensor == 0][-1] == (43, Location.GPU)
+    assert guidance.leaving == {0: (0,)}
+    assert guidance.awaited == {}
+
+
+def test_a_late_copy_in_is_not_triggered_where_memory_is_short():
+    busy = trace_of(
+        {"T": 240, "x": 100, "y": 100},
+        [
+            (10, "", "T"),
+            *[(10, "", "")] * 3,
+            (10, "", "x"),
+            *[(1, "x", "")] * 40,
+            *[(1, "", "")] * 20,
+            (5, "T", ""),
+        ],
+    )
+    guidance = Guidance(planned(busy, 240), 1e9, 0.05)
+    assert guidance.swap(0).trigger == 45
+    guidance.note_late(0)
+    assert not guidance.adjust()  # x is read up to kernel 44
+
+
+@st.composite
+def traces(draw):
+    tensors = {
+        f"t{i}" + "*" * draw(st.booleans()): draw(st.integers(1, 200)) for i in range(draw(st.integers(1, 8)))
+    }
+    some = st.lists(st.sampled_from([n.rstrip("*") for n in tensors]), max_size=3, unique=True).map(" ".join)
+    kernels = draw(st.lists(st.tuples(st.integers(0, 20), some, some), min_size=1, max_size=15))
+    return trace_of(tensors, kernels)
+
+
+@settings(max_examples=150, deadline=None)
+@given(traces(), st.floats(0, 1), st.booleans())
+def test_plans_end_keep_their_order_and_never_raise_the_peak(trace, share, recomputation):
+    target = int(share * sum(tensor.size_bytes for tensor in trace.tensors))
+    found = planned(trace, target, recomputation=recomputation)
+    assert found.peak_bytes <= found.unplanned_peak_bytes
+    assert found.analysis.find(found.schedule).size_bytes == found.peak_bytes
+    if found.unplanned_peak_bytes <= target:
+        assert not found.swaps
+        assert not found.schedule.recomputed
+    for swap in found.swaps:
+        pair = swap.pair
+        assert pair.evicted < swap.first <= swap.last < swap.trigger <= pair.use
+        assert not set(range(pair.evicted + 1, pair.use)) & set(trace.uses[pair.tensor])
+        assert swap.overhead_cycles >= 0
+    rules = Recomputability(trace)
+    assert not any(rules.problem(entry.tensor, entry.drop) for entry in found.schedule.recomputed)
+    again = planned(trace, target, recomputation=recomputation)
+    assert (again.swaps, again.schedule.recomputed) == (found.swaps, found.schedule.recomputed)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.integers(1, 100), min_size=2, max_size=6), st.floats(0, 1))
+def test_every_target_between_no_and_all_swaps_of_a_chain_is_reached(sizes, share):
+    """Forward and backward over a chain: at least what two kernels need is there."""
+    names = [f"a{i}" for i in range(len(sizes))]
+    forward = [(10, " ".join(names[max(0, i - 1) : i]), name) for i, name in enumerate(names)]
+    backward = [(10, name, "") for name in names[::-1]]
+    trace = trace_of(dict(zip(names, sizes, strict=True)), forward + backward)
+    least = max(a + b for a, b in pairwise(sizes))
+    target = least + int(share * (sum(sizes) - least))
+    for recomputation in (True, False):
+        assert planned(trace, target, recomputation=recomputation).is_enough
+
+
+def test_persistent_tensors_are_swapped_within_iterations_only():
+    trace = trace_of(
+        {"w*": 24, "x": 60},
+        [(10, "w", ""), (10, "", ""), (10, "", "x"), (10, "x", ""), (10, "", ""), (10, "w", "w")],
+    )
+    found = planned(trace, 60)
+    assert copies(found) == {0: ((10, 12), (48, 50), 4, 0)}
+    assert pytest.approx(found.peak_bytes) == 60
