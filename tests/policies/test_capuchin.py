@@ -178,7 +178,7 @@ def traces(draw):
 
 
 @settings(max_examples=40, deadline=None)
-@given(traces(), st.floats(0, 1), st.integers(620, 1500))
+@given(traces(), st.floats(0, 1), st.integers(1200, 2500))
 def test_any_trace_runs_with_every_invariant_kept(found, saving, gpu_pages):
     policy = Capuchin(saving=saving)
     records = simulate(found, system(gpu_pages), policy, iterations=3)
