@@ -47,6 +47,9 @@ class VdnnMulti(LayerWise):
       time, the most urgent first
     - K4 issues prefetches as late as hides them, no earlier than memory allows
 
+    K3 and K4 begin with that and end with the fastest plan that trial iterations find among those that the
+    ladder up to them makes up (:class:`.vdnn_multi_planning.search.Search`).
+
     Parameters
     ----------
     ladder
@@ -63,7 +66,7 @@ class VdnnMulti(LayerWise):
         Whether planned prefetches move when they were late or early in the iteration before.
     headroom
         Share of GPU memory that the offload set leaves free for fragmentation; without it trial iterations
-        decide.
+        decide on that, and on K3 and K4 on all parameters above that are not given.
     allocator, order, fuse_activations
         As for vDNN.
     """
