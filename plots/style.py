@@ -114,6 +114,7 @@ _OTHER_POLICIES: Mapping[str, str] = {
     "vdnnpp": "vDNN++",
     "autoswap": "AutoSwap",
     "tensile": "TENSILE",
+    "capuchin": "Capuchin",
 }
 """Policies that have a name of their own but no look."""
 

@@ -151,8 +151,9 @@ def _describe(guidance: Guidance) -> str:
     planned = guidance.planned
     exposed = sum(swap.overhead_cycles > 0 for swap in planned.swaps)
     reached = "" if planned.is_enough else ", not reached"
+    share = planned.overhead_cycles / max(1, planned.schedule.accesses.period)
     return (
         f"{len(planned.swaps)} swaps, {exposed} of them waited for, {len(planned.recomputed)} recomputed; "
         f"expected peak {format_bytes(planned.peak_bytes)} of {format_bytes(planned.unplanned_peak_bytes)}, "
-        f"target {format_bytes(planned.target_bytes)}{reached}"
+        f"target {format_bytes(planned.target_bytes)}{reached}; expected to cost {share:.1%}"
     )

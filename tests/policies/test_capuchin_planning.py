@@ -111,9 +111,9 @@ def test_what_cannot_hide_is_swapped_or_recomputed_whichever_costs_less():
     assert copies(swapped) == {1: ((2, 22), (8, 28), 3, 37)}
     (swap,) = swapped.swaps
     assert (swap.first, swap.last) == (1, 2)
-    assert swapped.peak_bytes == 250
+    assert (swapped.peak_bytes, swapped.overhead_cycles) == (250, 37)
     recomputed = planned(exposed(2), 300)
-    assert recomputed.swaps == ()
+    assert (recomputed.swaps, recomputed.overhead_cycles) == ((), 2)
     assert recomputed.schedule.recomputed == [Recomputed(1, 1, 4, 0)]
     # To be away over kernel 1 alone costs 34 ms: the limit up to which recomputation is cheaper.
     assert planned(exposed(33), 300).swaps == ()
@@ -121,6 +121,18 @@ def test_what_cannot_hide_is_swapped_or_recomputed_whichever_costs_less():
     # Mapping 240 MB anew at 10 MB a ms makes recomputation 24 ms dearer.
     assert planned(exposed(9), 300, mapping_rate=10).swaps == ()
     assert len(planned(exposed(11), 300, mapping_rate=10).swaps) == 1
+
+
+def test_waits_are_counted_once():
+    """Two tensors leave before one kernel: the second waits only for what its own copy adds."""
+    kernels = [(1, "", "p q"), (1, "", "x"), (1, "x", ""), (60, "", ""), (1, "p q", "")]
+    found = planned(trace_of({"p": 120, "q": 120, "x": 300}, kernels), 310, recomputation=False)
+    # Out from 1 to 11 and from 11 to 21; kernel 1 would start at 1.
+    assert sorted((tuple(swap.out), swap.out_wait, swap.back_wait) for swap in found.swaps) == [
+        ((1, 11), 10, 0),
+        ((11, 21), 10, 0),
+    ]
+    assert found.overhead_cycles == 20
 
 
 # s is made from w, t from s; after the peak t is read first.

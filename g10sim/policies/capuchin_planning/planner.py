@@ -12,6 +12,7 @@ from g10sim.policies.capuchin_planning.pairs import AccessPair, pairs_over
 from g10sim.policies.capuchin_planning.recomputing import collective, reads_what_is_away
 from g10sim.policies.capuchin_planning.swaps import GuidedSwap, Lanes
 from g10sim.policies.swap_planning.access import AccessSequence
+from g10sim.policies.swap_planning.intervals import Interval
 from g10sim.policies.swap_planning.peak import PeakAnalysis
 from g10sim.policies.swap_planning.recomputing import recomputation_over
 from g10sim.policies.swap_planning.schedule import JobSchedule, Recomputed
@@ -30,7 +31,10 @@ class Parameters:
 
 @dataclass(frozen=True)
 class Planned:
-    """What was chosen for one job, and its memory peak before and after, in bytes."""
+    """What was chosen for one job, its memory peak before and after in bytes, and the time that it costs.
+
+    ``overhead_cycles``: of an iteration, by what is waited for and recomputed.
+    """
 
     schedule: JobSchedule
     analysis: PeakAnalysis
@@ -38,6 +42,7 @@ class Planned:
     unplanned_peak_bytes: int
     peak_bytes: int
     target_bytes: int
+    overhead_cycles: int
 
     @property
     def recomputed(self) -> list[Recomputed]:
@@ -82,7 +87,9 @@ class _Planner:
         while self._peak.size_bytes > target and self._lower():
             pass
         swaps, after = tuple(self._swaps), self._peak.size_bytes
-        return Planned(self._schedule, self._analysis, swaps, before, after, target)
+        overhead = sum(swap.overhead_cycles for swap in swaps)
+        overhead += sum(map(self._recomputation_cycles, self._schedule.recomputed))
+        return Planned(self._schedule, self._analysis, swaps, before, after, target, overhead)
 
     def _lower(self) -> bool:
         """Make the peak smaller, or leave it for a later one of the same size; False: it cannot be."""
@@ -149,11 +156,15 @@ class _Planner:
             if tensor in chosen or size < self._parameters.least_bytes:
                 continue
             entry = recomputation_over(self._schedule, self._rules, self._peak, tensor)
-            producer = None if entry is None else self._rules.producer(tensor, entry.drop)
-            if entry is not None and producer is not None and (tensor, entry.drop) not in swapped:
-                time = accesses.interval(producer.id)
-                cost = time.end - time.start + size / self._parameters.mapping_rate
-                yield size / max(1, cost), tensor, entry
+            if entry is not None and (tensor, entry.drop) not in swapped:
+                yield size / max(1, self._recomputation_cycles(entry)), tensor, entry
+
+    def _recomputation_cycles(self, entry: Recomputed) -> int:
+        """Return the time of the kernel that makes a tensor, and to map it anew."""
+        producer = self._rules.producer(entry.tensor, entry.drop)
+        time = Interval(0, 0) if producer is None else self._accesses.interval(producer.id)
+        mapping = self._accesses.sizes[entry.tensor] / self._parameters.mapping_rate
+        return time.end - time.start + math.ceil(mapping)
 
     def _accept_swap(self, swap: GuidedSwap) -> bool:
         """Keep a swap, in place of what was planned for its pair, if that lowers the peak."""

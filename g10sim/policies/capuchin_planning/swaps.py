@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+
+from g10sim.analysis.timeline import Integers
 from g10sim.policies.capuchin_planning.pairs import AccessPair
 from g10sim.policies.swap_planning.access import AccessSequence
 from g10sim.policies.swap_planning.intervals import Channel, Interval, earliest, latest
@@ -15,7 +18,8 @@ class GuidedSwap:
     """A tensor leaves after the first access of a pair and is back for the second.
 
     It is to be away from kernel ``first`` to kernel ``last``. ``trigger`` is the kernel at whose start the
-    copy in is issued. ``overhead_cycles``: how long kernels are expected to wait for the copies.
+    copy in is issued. ``out_wait``: how long kernel ``first`` is expected to wait for the copy out, beyond
+    what it waits for others; ``back_wait``: how long the next use waits for that in.
     """
 
     pair: AccessPair
@@ -24,7 +28,13 @@ class GuidedSwap:
     out: Interval
     back: Interval
     trigger: int
-    overhead_cycles: int
+    out_wait: int = 0
+    back_wait: int = 0
+
+    @property
+    def overhead_cycles(self) -> int:
+        """Cycles that kernels are expected to wait for the copies."""
+        return self.out_wait + self.back_wait
 
     def counted(self, accesses: AccessSequence) -> Swap:
         """Return the swap as memory is counted: kernel ``first`` waits until the tensor has left."""
@@ -34,21 +44,34 @@ class GuidedSwap:
 
 
 class Lanes:
-    """The link's two directions. Copies of each come one after another."""
+    """The link's two directions, where copies of each come one after another, and who waits for them."""
 
     def __init__(self, accesses: AccessSequence) -> None:
         self._accesses = accesses
         self.out, self.back = Channel(), Channel()
+        self._waits: Integers = np.zeros(len(accesses.starts), dtype=np.int64)
 
     def take(self, swap: GuidedSwap) -> None:
         """Keep both lanes for a swap's copies."""
         self.out.take(swap.out, self._accesses.period)
         self.back.take(swap.back, self._accesses.period)
+        self._wait(swap, 1)
 
     def give_back(self, swap: GuidedSwap) -> None:
         """Undo ``take``."""
         self.out.give_back(swap.out, self._accesses.period)
         self.back.give_back(swap.back, self._accesses.period)
+        self._wait(swap, -1)
+
+    def _wait(self, swap: GuidedSwap, sign: int) -> None:
+        if swap.out_wait:
+            self._waits[swap.first + 1 :] += sign * swap.out_wait
+        if swap.back_wait:
+            self._waits[swap.pair.use + 1 :] += sign * swap.back_wait
+
+    def _waits_within(self, after: int, until: int) -> int:
+        """Return how long kernels wait already, of those after one up to another: copies go on meanwhile."""
+        return int(self._waits[until + 1] - self._waits[after + 1])
 
     def hidden(self, pair: AccessPair, peak: int) -> GuidedSwap | None:
         """Return a swap over a kernel that nothing waits for, out as early, in as late as possible.
@@ -61,7 +84,7 @@ class Lanes:
         back = self._latest(pair, peak)
         if out is None or back is None:
             return None
-        return GuidedSwap(pair, peak, peak, out, back, self._trigger(pair, peak, back), 0)
+        return GuidedSwap(pair, peak, peak, out, back, self._trigger(pair, peak, back))
 
     def exposed(self, pair: AccessPair, first: int, last: int) -> GuidedSwap | None:
         """Return a swap over some kernels: the first may wait for the copy out, the next use for that in.
@@ -77,9 +100,10 @@ class Lanes:
             back = earliest(self.back, Interval(start, start + period), pair.copy_cycles, period)
         if out is None or back is None:
             return None
-        overhead = max(0, out.end - accesses.interval(first).start)
-        overhead += max(0, back.end - accesses.interval(pair.use).start)
-        return GuidedSwap(pair, first, last, out, back, self._trigger(pair, last, back), overhead)
+        trigger = self._trigger(pair, last, back)
+        out_wait = out.end - accesses.interval(first).start - self._waits_within(pair.evicted, first)
+        back_wait = back.end - accesses.interval(pair.use).start - self._waits_within(trigger, pair.use)
+        return GuidedSwap(pair, first, last, out, back, trigger, max(0, out_wait), max(0, back_wait))
 
     def _latest(self, pair: AccessPair, last: int) -> Interval | None:
         accesses = self._accesses
