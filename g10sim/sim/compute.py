@@ -155,7 +155,8 @@ class Concurrency:
     def _cycles(self, job: int, speed: int) -> int:
         """Cycles that a job still takes; what rounding of speeds has cost is not counted as another one."""
         work = self._work[job]
-        return max(1, -(-(work - (work >> _ROUNDING_BITS)) // speed))
+        own = work // _PARTS  # nobody is faster than alone
+        return max(1, own, -(-(work - (work >> _ROUNDING_BITS)) // speed))
 
     def _speeds(self) -> dict[int, int]:
         """Speed of every job in parts of its own, at least the smallest there is."""

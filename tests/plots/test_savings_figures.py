@@ -13,6 +13,7 @@ from g10sim.trace.format import save_trace
 from g10sim.trace.synthetic import chain
 
 COLD = "tensile(prediction_error=0.5, replan_threshold=None)"
+SEVERAL = ("ideal", "tensile", COLD, "capuchin", "vdnn(mode=conv)", "vdnn(mode=all)")
 MOVED = ("ssd_to_gpu_bytes", "gpu_to_ssd_bytes", "host_to_gpu_bytes", "gpu_to_host_bytes")
 NETWORKS = ("densenet121", "inception_v3", "inception_v4", "resnet50", "vgg16")
 
@@ -56,12 +57,12 @@ def one_at_a_time(networks=NETWORKS, batches=(2, 16)):
     return pd.DataFrame(rows), kernels(cycles)
 
 
-def shared(networks=NETWORKS):
-    """One to three jobs of each network and one of each together; TENSILE saves 10% for each job."""
+def shared(networks=NETWORKS, policies=("ideal", "tensile", COLD)):
+    """One to three jobs of each network and one of each together; all but vanilla save 10% for each job."""
     rows, cycles, cell = [], {}, 0
     workloads = [[network] * count for network in networks for count in (1, 2, 3)] + [list(networks)]
     for workload in workloads:
-        for policy in ("ideal", "tensile", COLD):
+        for policy in policies:
             for job, network in enumerate(workload):
                 saved = 0 if policy == "ideal" else 100 * min(len(workload), 3)
                 rows.append(row(cell, policy, 1000 - saved, network, jobs=str(workload), job=job))
@@ -108,8 +109,9 @@ def test_jobs_on_one_gpu():
         lambda: savings.draw(*one_at_a_time(("vgg16",), (2,))),
         lambda: savings_jobs.draw(*shared()),
         lambda: savings_jobs.draw(*shared(("vgg16",))),
+        lambda: savings_jobs.draw(*shared(policies=SEVERAL)),
     ],
-    ids=["five networks", "one network", "jobs of five networks", "jobs of one network"],
+    ids=["five networks", "one network", "jobs of five networks", "jobs of one network", "several designs"],
 )
 def test_texts_lie_apart_and_inside(figure):
     figure = figure()
@@ -134,6 +136,8 @@ def test_texts_lie_apart_and_inside(figure):
         ("tensile", "TENSILE"),
         (COLD, "TENSILE, cold start"),
         ("tensile(replan_threshold=None)", "TENSILE, first plan kept"),
+        ("capuchin", "Capuchin"),
+        ("capuchin(memory_target=tensile)", "Capuchin, TENSILE's memory"),
         ("autoswap(score=swdoa)", "AutoSwap, SWDOA"),
         ("g10", "G10"),
         ("mine(depth=3)", "mine, depth=3"),

@@ -11,6 +11,7 @@ from machines import iteration_times, simulate
 from vdnn_networks import MIB, alexnet, chains, titan_x, vgg
 
 import g10sim
+from g10sim.config.sharing import SharingSpec
 from g10sim.errors import ConfigError, PolicyError, UnsupportedError
 from g10sim.policies.registry import create
 from g10sim.policies.vdnn import Vdnn
@@ -18,7 +19,9 @@ from g10sim.policies.vdnn_planning.layers import LayerKind, layers_of
 from g10sim.policies.vdnn_planning.schedule import live_bytes, make_schedule, peak_bytes, static_bytes
 from g10sim.policies.vdnnpp import VdnnPlusPlus
 from g10sim.records import StallReason
+from g10sim.sim.engine import run
 from g10sim.trace.model import Phase, TensorKind
+from g10sim.trace.workload import Job, Workload
 
 MEGABYTE = 10**6
 
@@ -501,3 +504,30 @@ def test_activations_may_be_layers_of_their_own():
     relu = dataclasses.replace(trace.kernels[0], name="relu", layer="relu", layer_type="ReLU")
     chain = dataclasses.replace(trace, kernels=(relu, *trace.kernels[1:]))
     assert layers_of(chain, fuse_activations=True)[0].kind is LayerKind.ACTIVATION
+
+
+@pytest.mark.parametrize("mode", ["conv", "all", "dyn"])
+def test_jobs_that_share_a_gpu_offload_side_by_side(mode):
+    job, system = Job(vgg(64), iterations=2), titan_x(link="6.4 GB/s", memory="16 GB")
+    sharing = SharingSpec(compute="concurrent", slowdown=0.0)
+    alone = last(run(Workload((job,)), system, Vdnn(mode=mode)))
+    single = last(run(Workload((job,), sharing=sharing), system, Vdnn(mode=mode), check=True))
+    assert single == alone
+    both = run(Workload((job, job), sharing=sharing), system, Vdnn(mode=mode), check=True).iterations[-2:]
+    offloaded = alone.gpu_to_host_bytes
+    assert [record.gpu_to_host_bytes for record in both] == [offloaded] * 2
+    # The dynamic mode finds room for everything. Else every layer still ends with its copies, which take
+    # twice as long on the link that both use.
+    joined = [dict(record.stalls).get(StallReason.SYNCHRONIZATION, 0) for record in (alone, *both)]
+    if mode == "dyn":
+        assert (offloaded, joined) == (0, [0, 0, 0])
+    else:
+        assert joined[1] == joined[2] > 2 * joined[0] > 0
+    assert both[-1].peak_gpu_bytes_of_all == both[0].peak_gpu_bytes + both[1].peak_gpu_bytes
+
+
+def test_the_dynamic_mode_offloads_where_jobs_do_not_fit_beside_each_other():
+    jobs, sharing = (Job(vgg(64)),) * 2, SharingSpec(compute="concurrent", slowdown=0.0)
+    records = run(Workload(jobs, sharing=sharing), titan_x(memory="9 GB"), Vdnn(), check=True)
+    assert "dyn chose conv" in records.note
+    assert min(record.gpu_to_host_bytes for record in records.iterations) > 0

@@ -79,6 +79,16 @@ def test_concurrent_kernels_slow_each_other(slowdown, cycles):
     assert ends(share(jobs, compute="concurrent", slowdown=slowdown)) == cycles
 
 
+@pytest.mark.parametrize("slowdown", [0.0, 0.1])
+def test_long_kernels_are_no_faster_than_alone(slowdown):
+    jobs = [Job(computing(100_000_001), iterations=1), Job(computing(200_000_003), iterations=1)]
+    records = share(jobs, compute="concurrent", slowdown=slowdown)
+    if slowdown:
+        assert min(record.end - record.start - record.ideal_cycles for record in records.iterations) > 0
+    else:
+        assert ends(records) == {0: 100_000_001, 1: 200_000_003}
+
+
 def test_jobs_with_gpus_of_their_own_do_not_notice_each_other():
     jobs = [Job(computing(5000, 700), iterations=2, gpu=gpu) for gpu in (0, 1)]
     alone = share(jobs[:1], machine(gpus=2))
