@@ -1,9 +1,11 @@
 """The policy ``capuchin`` on small machines: it watches an iteration, then keeps to its memory."""
 
 import pytest
+from drawn import traces
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from machines import machine, simulate, trace_of
+from machines import simulate
+from swap_machine import MS, system, trace
 
 from g10sim.config.behaviour import BehaviourSpec
 from g10sim.config.sharing import SharingSpec
@@ -18,22 +20,6 @@ from g10sim.policies.tensile import Tensile
 from g10sim.records import StallReason
 from g10sim.sim.engine import run
 from g10sim.trace.workload import Job, Workload
-
-MS = 1_000_000
-PAGE = 100_000
-
-
-def system(gpu_pages=100_000, **changes):
-    """1 GHz, pages of 100 kB, a link of 12 MB a ms and mapping that takes next to nothing."""
-    return machine(
-        gpu_pages, 100_000, page=PAGE, pcie="12 GB/s", mapping="100000 GB/s", flash_pages=10**6, **changes
-    )
-
-
-def trace(tensors, kernels):
-    """A trace from {name: MB} and (ms, inputs, outputs)."""
-    pages = {name: size * 10 for name, size in tensors.items()}
-    return trace_of(pages, [(time * MS, *rest) for time, *rest in kernels], page=PAGE)
 
 
 def copies(records, tensor, iteration):
@@ -167,18 +153,12 @@ def test_it_does_as_every_policy_must_when_little_memory_is_asked_for(name):
     run_check(check, Subject({"name": "capuchin", "saving": 0.8}))
 
 
-@st.composite
-def traces(draw):
-    tensors = {
-        f"t{i}" + "*" * draw(st.booleans()): draw(st.integers(1, 20)) for i in range(draw(st.integers(1, 6)))
-    }
-    some = st.lists(st.sampled_from([n.rstrip("*") for n in tensors]), max_size=3, unique=True).map(" ".join)
-    kernels = draw(st.lists(st.tuples(st.integers(1, 20), some, some), min_size=1, max_size=10))
-    return trace(tensors, kernels)
-
-
 @settings(max_examples=40, deadline=None)
-@given(traces(), st.floats(0, 1), st.integers(1200, 2500))
+@given(
+    traces(trace, largest=20, tensors=6, kernels=10, cycles=(1, 20)),
+    st.floats(0, 1),
+    st.integers(1200, 2500),
+)
 def test_any_trace_runs_with_every_invariant_kept(found, saving, gpu_pages):
     policy = Capuchin(saving=saving)
     records = simulate(found, system(gpu_pages), policy, iterations=3)

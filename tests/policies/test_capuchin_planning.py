@@ -3,6 +3,7 @@
 from itertools import pairwise
 
 import pytest
+from drawn import traces
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from machines import trace_of as pages_trace
@@ -203,18 +204,12 @@ def test_a_late_copy_in_is_not_triggered_where_memory_is_short():
     assert not guidance.adjust()  # x is read up to kernel 44
 
 
-@st.composite
-def traces(draw):
-    tensors = {
-        f"t{i}" + "*" * draw(st.booleans()): draw(st.integers(1, 200)) for i in range(draw(st.integers(1, 8)))
-    }
-    some = st.lists(st.sampled_from([n.rstrip("*") for n in tensors]), max_size=3, unique=True).map(" ".join)
-    kernels = draw(st.lists(st.tuples(st.integers(0, 20), some, some), min_size=1, max_size=15))
-    return trace_of(tensors, kernels)
-
-
 @settings(max_examples=150, deadline=None)
-@given(traces(), st.floats(0, 1), st.booleans())
+@given(
+    traces(trace_of, largest=200, tensors=8, kernels=15, cycles=(0, 20)),
+    st.floats(0, 1),
+    st.booleans(),
+)
 def test_plans_end_keep_their_order_and_never_raise_the_peak(trace, share, recomputation):
     target = int(share * sum(tensor.size_bytes for tensor in trace.tensors))
     found = planned(trace, target, recomputation=recomputation)

@@ -1,9 +1,11 @@
 """The policy ``tensile`` on small machines: what its plans do, and how it plans anew."""
 
 import pytest
+from drawn import traces
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from machines import machine, simulate, trace_of
+from machines import machine, simulate
+from swap_machine import MS, system, trace
 
 from g10sim.config.behaviour import BehaviourSpec
 from g10sim.config.sharing import SharingSpec
@@ -15,23 +17,6 @@ from g10sim.policies.tensile import Tensile
 from g10sim.records import Location, StallReason
 from g10sim.sim.engine import run
 from g10sim.trace.workload import Job, Workload
-
-MS = 1_000_000
-PAGE = 100_000
-
-
-def system(gpu_pages=100_000, **changes):
-    """1 GHz, pages of 100 kB, a link of 12 MB a ms and mapping that takes next to nothing."""
-    return machine(
-        gpu_pages, 100_000, page=PAGE, pcie="12 GB/s", mapping="100000 GB/s", flash_pages=10**6, **changes
-    )
-
-
-def trace(tensors, kernels):
-    """A trace from {name: MB} and (ms, inputs, outputs)."""
-    pages = {name: size * 10 for name, size in tensors.items()}
-    return trace_of(pages, [(time * MS, *rest) for time, *rest in kernels], page=PAGE)
-
 
 # T (60 MB, 5 ms) is made by the first kernel and read by the last; the peak is in the third.
 SWAPPED = trace(
@@ -202,18 +187,9 @@ def test_wrong_parameters_are_refused(parameters, message):
     assert message in str(caught.value)
 
 
-@st.composite
-def traces(draw):
-    names = [f"t{i}" for i in range(draw(st.integers(2, 7)))]
-    sizes = {name + "*" * draw(st.booleans()): draw(st.integers(1, 6)) for name in names}
-    some = st.lists(st.sampled_from(names), max_size=3, unique=True).map(" ".join)
-    kernels = draw(st.lists(st.tuples(st.integers(1, 20_000), some, some), min_size=1, max_size=10))
-    return trace_of(sizes, kernels)
-
-
 @settings(max_examples=100, deadline=None)
 @given(
-    st.lists(traces(), min_size=1, max_size=3),
+    st.lists(traces(tensors=7, kernels=10), min_size=1, max_size=3),
     st.integers(36, 60),
     st.sampled_from(["exclusive", "time_sliced", "concurrent"]),
     st.fixed_dictionaries(

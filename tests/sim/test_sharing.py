@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+from drawn import traces
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from machines import GPG10, machine, trace_of
@@ -207,19 +208,6 @@ def test_concurrency_is_no_faster_than_alone_and_no_slower_than_in_turn(jobs, sl
         assert found[number] <= cycles * slowest * (1 + 1e-9) + len(jobs)
     if len({priority for _, priority in jobs}) == 1:
         assert max(found.values()) <= sum(cycles for cycles, _ in jobs) + len(jobs)
-
-
-@st.composite
-def traces(draw, persistent=True):
-    """Random traces of a few tensors and kernels, small enough to look at."""
-    tensors = {
-        f"t{i}" + "*" * (persistent and draw(st.booleans())): draw(st.integers(1, 6))
-        for i in range(draw(st.integers(1, 5)))
-    }
-    names = [name.rstrip("*") for name in tensors]
-    some = st.lists(st.sampled_from(names), max_size=3, unique=True).map(" ".join)
-    kernels = draw(st.lists(st.tuples(st.integers(1, 20_000), some, some), min_size=1, max_size=8))
-    return trace_of(tensors, kernels)
 
 
 def most_at_once(trace):

@@ -4,6 +4,7 @@ A page crosses PCIe in 1000 cycles in each direction. Jobs share pages; each has
 """
 
 import pytest
+from drawn import traces
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from machines import machine, simulate, trace_of
@@ -123,16 +124,6 @@ def test_jobs_that_hold_what_the_other_wants_are_unsupported():
         share(jobs, machine(12), Keep())
     in_turn = share(jobs, machine(12), Keep(), admission_memory="live")
     assert in_turn.jobs[1].start == in_turn.jobs[0].end
-
-
-@st.composite
-def traces(draw):
-    tensors = {
-        f"t{i}" + "*" * draw(st.booleans()): draw(st.integers(1, 6)) for i in range(draw(st.integers(1, 5)))
-    }
-    some = st.lists(st.sampled_from([n.rstrip("*") for n in tensors]), max_size=3, unique=True).map(" ".join)
-    kernels = draw(st.lists(st.tuples(st.integers(1, 20_000), some, some), min_size=1, max_size=8))
-    return trace_of(tensors, kernels)
 
 
 @settings(max_examples=50, deadline=None)
