@@ -58,7 +58,7 @@ class Capuchin(Policy):
         memory_target: str | None = None,
         saving: float | None = None,
         recomputation: bool = True,
-        least_tensor: str = "0 B",
+        least_tensor: str = "64 KiB",
         feedback: float = 0.05,
     ) -> None:
         self.memory_target, self.saving = memory_target, saving
