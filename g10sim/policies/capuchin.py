@@ -30,8 +30,9 @@ class Capuchin(Policy):
     recently. From the second on a plan guides each job by itself. At the memory peak, of all tensors that
     are used before and after it, those are swapped that would be away longest (free time), as long as
     nothing waits for their copies; then, whichever saves most memory for the time it costs is swapped or
-    recomputed. A tensor leaves after its last access before the peak. It is fetched when an access long
-    enough before its next one happens (in-trigger); one that comes late is fetched earlier from then on.
+    recomputed. A tensor leaves after its last access before the peak, as soon as the link is free. It is
+    fetched when an access long enough before its next one happens (in-trigger); one that comes late is
+    fetched earlier from then on.
 
     Parameters
     ----------

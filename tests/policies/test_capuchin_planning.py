@@ -98,6 +98,20 @@ def test_copies_in_one_direction_wait_for_each_other():
     assert copies(found) == {0: ((10, 18), (52, 60), 4, 0), 1: ((18, 26), (44, 52), 4, 0)}
 
 
+def test_copies_out_are_issued_when_the_link_is_free_for_them():
+    kernels = [
+        (10, "", "p q"),
+        *[(5, "", "")] * 4,
+        (10, "", "x"),
+        (4, "x", ""),
+        (16, "", ""),
+        (10, "p q", ""),
+    ]
+    guidance = Guidance(planned(trace_of({"p": 96, "q": 96, "x": 150}, kernels), 192), 1e9, 0.05)
+    # The second copy begins at 18, while kernel 2 runs: when kernel 1 has ended.
+    assert guidance.leaving == {0: (0,), 1: (1,)}
+
+
 # a (20 ms to copy) is made in ``producer`` ms; beside it b is made, and read by the next kernel.
 def exposed(producer):
     return trace_of(

@@ -28,9 +28,17 @@ class Guidance:
         self._seen: set[int] = set()
         starts = [self._accesses.interval(swap.first).start for swap in self._swaps]
         waits = [swap for swap, start in zip(self._swaps, starts, strict=True) if swap.out.end > start]
-        self.leaving = _grouped((swap.pair.evicted, swap.pair.tensor) for swap in self._swaps)
+        self.leaving = _grouped(
+            (self._leaves_after(swap), swap.pair.tensor)
+            for swap in sorted(self._swaps, key=lambda swap: swap.out)
+        )
         self.awaited = _grouped((swap.first - 1, swap.pair.tensor) for swap in waits)
         self.returning = _grouped((swap.pair.use, number) for number, swap in enumerate(self._swaps))
+
+    def _leaves_after(self, swap: GuidedSwap) -> int:
+        """Return the kernel at whose end a copy out is issued: the last before the link is free for it."""
+        ended = self._accesses.kernel_at(swap.out.start) - 1
+        return min(max(swap.pair.evicted, ended), swap.first - 1)
 
     def swap(self, number: int) -> GuidedSwap:
         """Return a swap with its trigger as it is now."""
