@@ -7,7 +7,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TypeAlias
 
+import numpy as np
+
 from g10sim.analysis.recomputation import Recomputability
+from g10sim.analysis.timeline import Integers
 from g10sim.policies.capuchin_planning.pairs import AccessPair, pairs_over
 from g10sim.policies.capuchin_planning.recomputing import collective, reads_what_is_away
 from g10sim.policies.capuchin_planning.swaps import GuidedSwap, Lanes
@@ -127,19 +130,29 @@ class _Planner:
     def _exposed_swaps(self, pairs: list[AccessPair], kernel: int) -> Iterator[tuple[float, int, _Choice]]:
         """Yield swaps with the bytes they save for a cycle that they cost, and their tensors.
 
-        A tensor that is swapped already, and not away yet or back again at the peak, may be away longer.
+        They are away as long as they would be at the next peaks, too. A tensor that is swapped already, and
+        not away yet or back again at the peak, may be away longer.
         """
+        levels = self._analysis.kernel_levels(self._schedule)
         for pair in pairs:
-            old = self._old(pair)
+            old, (first, last) = self._old(pair), self._high(levels, pair, kernel)
             if old is None:
-                swap, paid = self._lanes.exposed(pair, kernel, kernel), 0
+                swap, paid = self._lanes.exposed(pair, first, last), 0
             else:
                 self._lanes.give_back(old)
-                swap = self._lanes.exposed(pair, min(old.first, kernel), max(old.last, kernel))
+                swap = self._lanes.exposed(pair, min(old.first, first), max(old.last, last))
                 self._lanes.take(old)
                 paid = old.overhead_cycles
             if swap is not None:
                 yield pair.size_bytes / max(1, swap.overhead_cycles - paid), pair.tensor, swap
+
+    def _high(self, levels: Integers, pair: AccessPair, kernel: int) -> tuple[int, int]:
+        """Return the first and last kernel around the peak that are the peak when a tensor is away there."""
+        rest = max(self._parameters.target_bytes, self._peak.size_bytes - pair.size_bytes)
+        before = np.flatnonzero(levels[pair.evicted + 1 : kernel] <= rest)
+        after = np.flatnonzero(levels[kernel + 1 : pair.use] <= rest)
+        first = pair.evicted + 2 + int(before[-1]) if len(before) else pair.evicted + 1
+        return first, kernel + int(after[0]) if len(after) else pair.use - 1
 
     def _old(self, pair: AccessPair) -> GuidedSwap | None:
         number = self._numbers.get(pair)

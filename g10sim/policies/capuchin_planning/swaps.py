@@ -103,7 +103,9 @@ class Lanes:
         trigger = self._trigger(pair, last, back)
         out_wait = out.end - accesses.interval(first).start - self._waits_within(pair.evicted, first)
         back_wait = back.end - accesses.interval(pair.use).start - self._waits_within(trigger, pair.use)
-        return GuidedSwap(pair, first, last, out, back, trigger, max(0, out_wait), max(0, back_wait))
+        # A copy delays those behind it, and whoever waits for them, by no more than its own time.
+        waits = (min(pair.copy_cycles, max(0, wait)) for wait in (out_wait, back_wait))
+        return GuidedSwap(pair, first, last, out, back, trigger, *waits)
 
     def _latest(self, pair: AccessPair, last: int) -> Interval | None:
         accesses = self._accesses

@@ -92,6 +92,19 @@ class PeakAnalysis:
         order = np.lexsort((first, times))
         return times[order], np.cumsum(sizes[order])
 
+    def kernel_levels(self, schedule: JobSchedule) -> Integers:
+        """Return the most bytes in use while each kernel runs."""
+        times, levels = self.levels(schedule)
+        starts = self._accesses.starts
+        places = times.searchsorted(starts[:-1], side="right")
+        most: Integers = np.where(places > 0, levels[np.maximum(places, 1) - 1], 0)
+        kernels = starts.searchsorted(times, side="right") - 1
+        inside = kernels < len(most)
+        # Where several changes happen at once, only what they come to together counts.
+        inside[:-1] &= times[:-1] != times[1:]
+        np.maximum.at(most, kernels[inside], levels[inside])
+        return most
+
     def absence(self, swap: Swap) -> list[Interval]:
         """Return when a swapped tensor is not counted, within an iteration."""
         away = Interval(swap.out.end, swap.back.start)
