@@ -78,6 +78,7 @@ def test_levels_are_counted_as_memory_is_taken_and_freed():
     schedule.keep(swap_within(schedule, 0, 20, 5))
     after = dict(zip(*(column.tolist() for column in analysis.levels(schedule)), strict=True))
     assert after == {0: 60, 10: 61, 15: 1, 20: 31, 30: 0, 35: 60, 50: 0}
+    assert analysis.kernel_levels(schedule).tolist() == [60, 61, 31, 60, 60]
 
 
 @pytest.mark.parametrize(
