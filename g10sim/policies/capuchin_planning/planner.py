@@ -144,7 +144,7 @@ class _Planner:
                 self._lanes.take(old)
                 paid = old.overhead_cycles
             if swap is not None:
-                yield pair.size_bytes / max(1, swap.overhead_cycles - paid), pair.tensor, swap
+                yield self._worth(pair.size_bytes, swap.overhead_cycles - paid), pair.tensor, swap
 
     def _high(self, levels: Integers, pair: AccessPair, kernel: int) -> tuple[int, int]:
         """Return the first and last kernel around the peak that are the peak when a tensor is away there."""
@@ -170,7 +170,11 @@ class _Planner:
                 continue
             entry = recomputation_over(self._schedule, self._rules, self._peak, tensor)
             if entry is not None and (tensor, entry.drop) not in swapped:
-                yield size / max(1, self._recomputation_cycles(entry)), tensor, entry
+                yield self._worth(size, self._recomputation_cycles(entry)), tensor, entry
+
+    def _worth(self, size_bytes: int, cycles: int) -> float:
+        """Return the bytes saved for a cycle, no more than have to be saved still."""
+        return min(size_bytes, self._peak.size_bytes - self._parameters.target_bytes) / max(1, cycles)
 
     def _recomputation_cycles(self, entry: Recomputed) -> int:
         """Return the time of the kernel that makes a tensor, and to map it anew."""
