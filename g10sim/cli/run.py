@@ -109,12 +109,14 @@ class CellProgress:
         self._done, self._total = 0, 0
 
     def __enter__(self) -> CellProgress:
-        self._progress.start()
+        if not self._progress.disable:  # releases before 14.3 leave an empty line even then
+            self._progress.start()
         self._task = self._progress.add_task("cells", total=None)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *details: object) -> None:
-        self._progress.stop()
+        if not self._progress.disable:
+            self._progress.stop()
         if kind is KeyboardInterrupt:
             raise InterruptionError(
                 f"interrupted; {self._done} of {self._total} cells are finished and kept; "

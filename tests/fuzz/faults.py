@@ -94,6 +94,11 @@ class Sweep:
         assert "Traceback" not in errors, errors
         return process.returncode, errors
 
+    def complete(self) -> None:
+        """Run what is left of the sweep; every cell must succeed."""
+        code, errors = self.run("-j", "2")
+        assert code == 0, errors
+
     def finished(self) -> int:
         return sum(1 for path in (self.output / "cells").glob("*.json"))
 
@@ -114,7 +119,7 @@ class Sweep:
 
 def _expected(directory: Path) -> bytes:
     sweep = Sweep(directory / "undisturbed")
-    assert sweep.run("-j", "2")[0] == 0
+    sweep.complete()
     return sweep.results()
 
 
@@ -127,7 +132,7 @@ def killed(directory: Path) -> str:
     process.communicate()
     time.sleep(0.3)
     kept, before = sweep.finished(), sweep.planned()
-    assert sweep.run("-j", "2")[0] == 0
+    sweep.complete()
     assert sweep.results() == _expected(directory)
     assert sweep.planned() - before == SEEDS - kept
     return f"{kept} cells kept, {SEEDS - kept} run again, same results"
@@ -148,7 +153,7 @@ def worker_killed(directory: Path) -> str:
     assert process.returncode == 1, errors
     assert "killed by signal SIGKILL" in sweep.results().decode()
     assert sweep.planned() == SEEDS
-    assert sweep.run("-j", "2")[0] == 0
+    sweep.complete()
     assert sweep.results() == _expected(directory)
     assert sweep.planned() == SEEDS + 1
     return "its cell is recorded as failed; the next run repeats it alone"
@@ -162,7 +167,7 @@ def disk_full(directory: Path) -> str:
     assert "cannot be written" in errors
     for path in (sweep.output / "cells").glob("*.json") if sweep.output.is_dir() else ():
         json.loads(path.read_text())
-    assert sweep.run("-j", "2")[0] == 0
+    sweep.complete()
     assert sweep.results() == _expected(directory)
     return f"exit code {code}, nothing half-written; the next run completes"
 
@@ -177,7 +182,7 @@ def directory_removed(directory: Path) -> str:
     assert "Traceback" not in errors, errors
     code = process.returncode
     assert code in (1, 2), (code, errors)
-    assert sweep.run("-j", "2")[0] == 0
+    sweep.complete()
     assert sweep.results() == _expected(directory)
     return f"exit code {code} and a message; the next run completes"
 
