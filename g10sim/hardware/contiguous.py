@@ -76,6 +76,11 @@ class ContiguousMemory(GpuMemory):
         return self._held
 
     @property
+    def waits_for_space(self) -> bool:
+        """Whether a tensor waits for a block."""
+        return bool(self.waiting)
+
+    @property
     def largest_hole_pages(self) -> int:
         """Pages of the largest block that could be allocated."""
         return self.space.largest_hole_pages

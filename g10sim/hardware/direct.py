@@ -44,15 +44,21 @@ class DirectTransfers(FluidTransfers):
         self._buffers[job] = HostBuffers(self._host_memory, self._page_bytes, keeps=keeps, job=job)
         return self._buffers[job]
 
-    def space_freed(self) -> None:
-        """Let other jobs use the space that one of them has given back."""
-        self._settle()
-        self.changed()
+    def space_freed(self) -> bool:
+        """Let jobs use the space that one of them has given back; returns whether any waits for it."""
+        waits = self._waits_for_space()
+        if waits:
+            self._settle()
+            self.changed()
+        return waits
 
     def _settle(self) -> None:
         super()._settle()
-        if any(len(sites) > 1 for sites in self._on_gpu.values()):
+        if any(len(sites) > 1 for sites in self._on_gpu.values()) and self._waits_for_space():
             super()._settle()  # what one job gave back is there for those before it, too
+
+    def _waits_for_space(self) -> bool:
+        return any(site.memory.waits_for_space for site in self._sites.values())
 
     def detach(self, job: int) -> None:
         """Stop serving a job that has ended, and give up its buffers."""

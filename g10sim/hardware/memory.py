@@ -188,6 +188,11 @@ class GpuMemory:
         return ()
 
     @property
+    def waits_for_space(self) -> bool:
+        """Whether a tensor waits for a place of its own; where any page will do, pages wait in queues."""
+        return False
+
+    @property
     def awaits(self) -> bool:
         """Whether the next kernel is to wait for transfers other than of its own data."""
         return bool(self.awaited or self.awaited_arrivals)

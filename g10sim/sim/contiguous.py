@@ -210,8 +210,8 @@ class ContiguousRun(JobRun):
 
     def _make_way(self) -> None:
         """Let other jobs on the GPU use what this one has given back."""
-        self._direct.space_freed()
-        self._machine.clockwork.rearm()
+        if self._direct.space_freed():
+            self._machine.clockwork.rearm()
 
     def _is_resident(self) -> bool:
         return not self._memory.awaits and self._has_arrived()
