@@ -34,7 +34,6 @@ METRICS = {"msr": "memory saved (%)", "eor": "time added (%)"}
 _WORDS = {
     "across_iterations": {"False": "within iterations"},
     "recomputation": {"False": "swaps only"},
-    "memory_target": {"tensile": "TENSILE's memory"},
     "swap_out_barrier": {"True": "with barrier"},
     "replan_threshold": {"None": "first plan kept"},
     "score": {name: name.upper() for name in ("doa", "aoa", "wdoa", "swdoa")} | {"combined": "combined"},

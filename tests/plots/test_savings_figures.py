@@ -137,7 +137,6 @@ def test_texts_lie_apart_and_inside(figure):
         (COLD, "TENSILE, cold start"),
         ("tensile(replan_threshold=None)", "TENSILE, first plan kept"),
         ("capuchin", "Capuchin"),
-        ("capuchin(memory_target=tensile)", "Capuchin, TENSILE's memory"),
         ("autoswap(score=swdoa)", "AutoSwap, SWDOA"),
         ("g10", "G10"),
         ("mine(depth=3)", "mine, depth=3"),
