@@ -22,10 +22,13 @@ from benchmarks import report
 from benchmarks import reproduce as whole
 from benchmarks.cells import BUNDLED, LONG, PUBLISHED, Cell, bundled_cells, long_cells, published_cells
 from benchmarks.measure import Measurement
+from g10sim.cli.errors import exit_code
 
 REFERENCE_VARIABLE = "G10SIM_REFERENCE"
 
-app = typer.Typer(help="Speed and memory of the simulator itself.", add_completion=False)
+app = typer.Typer(
+    help="Speed and memory of the simulator itself.", add_completion=False, pretty_exceptions_enable=False
+)
 
 Repeats = Annotated[int, typer.Option("--repeats", min=1, help="Runs of each cell; the median counts.")]
 Output = Annotated[Path, typer.Option("-o", "--output", help="Directory of the CSV files.")]
@@ -97,7 +100,7 @@ def reproduce(
 
 def _published(console: Console, reference_plans: bool) -> list[Cell]:
     reference = os.environ.get(REFERENCE_VARIABLE)
-    if reference is None:
+    if not reference:
         console.print(f"{REFERENCE_VARIABLE} is not set: no published cells")
         return []
     return list(published_cells(Path(reference) / "gpg", reference_plans=reference_plans))
@@ -132,4 +135,4 @@ def _in_a_process(cell: Cell) -> Measurement:
 
 
 if __name__ == "__main__":
-    app()
+    sys.exit(exit_code(lambda: app(standalone_mode=False)))
