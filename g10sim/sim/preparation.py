@@ -39,6 +39,8 @@ class _Trials:
             records = self._records(design)
         except (UnsupportedError, CapacityError):
             return None
+        if any(job.refused for job in records.jobs):
+            return None
         last = {iteration.job: iteration.end - iteration.start for iteration in records.iterations}
         return [last[job] for job in sorted(last)]
 

@@ -13,6 +13,7 @@ from g10sim.config.sharing import SharingSpec
 from g10sim.errors import UnsupportedError
 from g10sim.policies.base import Evict, Policy, Synchronize
 from g10sim.policies.g10_host import G10Host
+from g10sim.policies.vdnn_multi import VdnnMulti
 from g10sim.policies.vdnnpp import VdnnPlusPlus
 from g10sim.records import Location, StallReason
 from g10sim.sim.engine import run
@@ -144,3 +145,10 @@ def test_jobs_end_or_are_unsupported_and_where_all_fit_all_end(entries, compute,
     assert len(records.iterations) == 2 * len(jobs)
     assert all(i.end - i.start >= i.ideal_cycles for i in records.iterations)
     assert all(i.peak_gpu_bytes <= i.peak_gpu_bytes_of_all <= gpu_pages * 1000 for i in records.iterations)
+
+
+def test_a_design_that_chooses_by_trials_runs_where_a_job_is_refused():
+    jobs = [Job(HOLDS, iterations=2)] * 2
+    records = share(jobs, machine(12), VdnnMulti(), admission_memory="live", admission="refuse")
+    assert [job.refused for job in records.jobs] == [False, True]
+    assert {record.job for record in records.iterations} == {0}
