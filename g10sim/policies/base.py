@@ -229,8 +229,8 @@ class Trials(Protocol):
         """Return the cycles of every job's second iteration (or only one); None where it cannot be run.
 
         Where jobs whose GPUs share links form groups that are alike and do not slow each other down, these
-        are the jobs of one group, under a design that places tensors contiguously. None, too, where jobs share
-        a GPU that refuses one of them.
+        are the jobs of one group, under a design that places tensors contiguously. None, too, where jobs
+        share a GPU that refuses one of them.
         """
         ...
 
