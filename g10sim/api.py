@@ -6,9 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
-
-import pandas as pd
+from typing import TYPE_CHECKING, Any
 
 from g10sim.config.behaviour import BehaviourSpec
 from g10sim.config.data import data_path
@@ -35,6 +33,9 @@ from g10sim.stats.timeline import chrome_trace
 from g10sim.trace.format import load_trace as read_trace
 from g10sim.trace.model import Trace
 from g10sim.trace.workload import Job, Workload
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 __all__ = [
     "Outcome",
@@ -81,6 +82,8 @@ class Result:
     @cached_property
     def table(self) -> pd.DataFrame:
         """One row per job, with the columns of results.csv that figures of one cell read."""
+        import pandas as pd
+
         jobs = self.workload.jobs
         rows = [
             {

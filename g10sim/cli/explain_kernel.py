@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-
-import pandas as pd
+from typing import TYPE_CHECKING
 
 from g10sim.cli.explain_words import PLACES, reason_of, seconds
 from g10sim.cli.text import rounded_bytes
@@ -13,6 +12,9 @@ from g10sim.experiment.opened import OpenedCell
 from g10sim.records import MigrationCause
 from g10sim.stats.summary import STALL_COLUMNS
 from g10sim.trace.model import Kernel
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 _CAUSES = {
     MigrationCause.PAGE_FAULT.name: "demanded",

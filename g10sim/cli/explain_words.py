@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-
-import pandas as pd
+from typing import TYPE_CHECKING
 
 from g10sim.analysis.footprint import peak_live_bytes
 from g10sim.cli.text import rounded_bytes, rounded_seconds
@@ -12,6 +11,9 @@ from g10sim.experiment.opened import OpenedCell
 from g10sim.records import MigrationCause
 from g10sim.stats.blame import LinkUse, by_main_reason, link_use, tensor_waits, within
 from g10sim.stats.summary import STALL_COLUMNS
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Section = tuple[str, list[str]]
 Uses = dict[str, tuple[int, list[LinkUse]]]

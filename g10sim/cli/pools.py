@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any
 
-import pandas as pd
 import typer
 
 from g10sim.cli.output import say, show_table
@@ -66,6 +65,8 @@ def _record(file: Path, trace: Trace, use: PoolUse, all_uses: tuple[PoolUse, ...
 
 def write_table(path: Path, records: list[dict[str, Any]]) -> None:
     """Write records as CSV, whole or not at all. Raises ConfigError."""
+    import pandas as pd
+
     try:
         write_text(path, pd.DataFrame(records).to_csv(index=False, lineterminator="\n"))
     except OSError as error:

@@ -7,7 +7,6 @@ import sys
 from pathlib import Path
 from typing import Annotated, Any
 
-import pandas as pd
 import typer
 from rich.console import Console
 from rich.progress import (
@@ -162,6 +161,8 @@ def _show(outcome: Outcome) -> None:
 
 
 def _averaged(rows: list[dict[str, Any]], outcome: Outcome) -> list[dict[str, Any]]:
+    import pandas as pd
+
     names = [column for column in outcome.columns if column not in METRIC_COLUMNS]
     table = over_seeds(pd.DataFrame(rows, columns=[*names, *_FIGURES]), tuple(_FIGURES))
     return [{str(key): value for key, value in row.items()} for row in table.to_dict("records")]

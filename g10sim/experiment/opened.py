@@ -6,9 +6,7 @@ import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
-
-import pandas as pd
+from typing import TYPE_CHECKING, Any
 
 from g10sim.config.document import Document, load_document
 from g10sim.config.system import SystemSpec
@@ -20,6 +18,9 @@ from g10sim.policies.registry import available
 from g10sim.stats.one_cell import of_cell, reported_kernels, row_of_cell
 from g10sim.stats.reading import read_provenance, read_results, read_table
 from g10sim.trace.model import Trace
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 @dataclass(frozen=True)
@@ -102,6 +103,8 @@ def _table(directory: Path, name: str) -> pd.DataFrame | None:
 
 def _alike(results: pd.DataFrame, row: Mapping[str, Any]) -> pd.DataFrame:
     """Rows of other policies with the same trace, swept values and seed."""
+    import pandas as pd
+
     names = list(results.columns)
     keys = ["trace", *names[names.index("policy") + 1 : names.index("status")]]
     keys += ["job"] if "job" in names else []

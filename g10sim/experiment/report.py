@@ -8,9 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import pandas as pd
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 
 from g10sim import plots
@@ -19,6 +18,9 @@ from g10sim.errors import ConfigError, G10SimError
 from g10sim.files import write_text
 from g10sim.stats.reading import read_provenance, read_results
 from g10sim.stats.summary import STALL_COLUMNS
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 _OK = "ok"
 _TRAFFIC = ("ssd_to_gpu_bytes", "gpu_to_ssd_bytes", "host_to_gpu_bytes", "gpu_to_host_bytes")
@@ -80,6 +82,8 @@ def write_report(directory: str | Path, output: str | Path | None = None) -> Pat
 
 def report(directory: Path) -> str:
     """Return the report of a directory of results as HTML. Raises ConfigError where results are missing."""
+    import pandas as pd
+
     results = read_results(directory)
     provenance = read_provenance(directory)
     configuration = read_text(directory / "config.yaml")
@@ -114,6 +118,8 @@ def _plain(table: pd.DataFrame) -> list[dict[str, Any]]:
 
 
 def _summary(results: pd.DataFrame, directory: Path) -> str:
+    import pandas as pd
+
     counts = results.drop_duplicates("cell")["status"].value_counts()
     parts = [f"{counts.get(_OK, 0)} of {int(counts.sum())} cells ran"]
     parts += [f"{counts[status]} {status}" for status in ("unsupported", "failed") if counts.get(status)]
@@ -181,6 +187,8 @@ def _groups(
     directory: Path, results: pd.DataFrame, ran: pd.DataFrame
 ) -> tuple[dict[str, list[Group]], list[str]]:
     """Draw what results of all cells and tables of single cells allow; say what was left out."""
+    import pandas as pd
+
     notes = []
     swept = [column for column in _swept(results) if column != "seed"]
     every = list(results.groupby(swept, sort=False, dropna=False)) if swept else [((), results)]

@@ -6,9 +6,7 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-import pandas as pd
+from typing import TYPE_CHECKING, Any
 
 from g10sim.config.document import Document
 from g10sim.experiment.cells import Cell
@@ -18,6 +16,9 @@ from g10sim.experiment.expand import expand
 from g10sim.experiment.store import CellStore
 from g10sim.experiment.workers import Executor, LocalProcesses
 from g10sim.stats.seeds import over_seeds
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Progress = Callable[[Cell, CellResult], None]
 
@@ -42,6 +43,8 @@ class Outcome:
     @property
     def table(self) -> pd.DataFrame:
         """The rows of results.csv as a DataFrame."""
+        import pandas as pd
+
         return pd.DataFrame(list(self.rows), columns=list(self.columns))
 
     @property

@@ -9,8 +9,6 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-import pandas as pd
-
 from g10sim.config.flash_array import request_rate
 from g10sim.config.ssd import FlashSsdSpec
 from g10sim.errors import ConfigError
@@ -59,6 +57,8 @@ class Comparison:
 
 def compare(directory: Path) -> tuple[Comparison, ...]:
     """Compare every row of the tables in a directory. Raises ConfigError when one is missing."""
+    import pandas as pd
+
     tables: dict[str, Callable[[Row], Iterator[Comparison]]] = {
         "parallelism_sweep": _rates,
         "seq_read_write": _requests,

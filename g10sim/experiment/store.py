@@ -6,12 +6,9 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import filelock
-import pandas as pd
-import pyarrow as pa
-import pyarrow.parquet as pq
 
 from g10sim.config.system import SystemSpec
 from g10sim.errors import ConfigError
@@ -21,6 +18,10 @@ from g10sim.stats.tables import kernels_table, memory_table, migrations_table
 from g10sim.stats.timeline import chrome_trace
 from g10sim.stats.trace_tables import TRACE_TABLES
 from g10sim.trace.workload import Job, Workload
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import pyarrow.parquet as pq
 
 _CELLS = "cells"
 _LOCK = "lock"
@@ -105,6 +106,10 @@ class CellStore:
 
     def merge_table(self, table: str, cells: Iterable[tuple[int, str]], directory: Path) -> None:
         """Write ``DIRECTORY/TABLE.parquet`` (``timeline/CELL.json``) from tables of cells (index, key)."""
+        import pandas as pd
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
         if table == "timeline":
             target = directory / "timeline"
             target.mkdir(exist_ok=True)

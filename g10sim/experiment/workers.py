@@ -19,6 +19,7 @@ from g10sim.experiment.execution import FAILED, CellResult, CellTask, run_cell
 
 _PRELOADED = "g10sim.experiment.execution"
 _COMMANDS = "g10sim.cli.main"
+_FOR_TABLES = ("pandas", "pyarrow.parquet")
 
 
 Results = Generator[tuple[CellTask, CellResult], None, None]
@@ -44,7 +45,7 @@ class LocalProcesses:
 
     def run(self, tasks: Sequence[CellTask]) -> Results:
         """Simulate cells: see :class:`Executor`. Tasks and results must pickle."""
-        context = _context()
+        context = _context(tables=any(task.cell.tables for task in tasks))
         waiting = deque(tasks)
         free = deque(range(self.workers))
         running: dict[Connection, _Running] = {}
@@ -90,12 +91,13 @@ class _Running:
     process: BaseProcess
 
 
-def _context() -> BaseContext:
+def _context(*, tables: bool) -> BaseContext:
     if "forkserver" not in multiprocessing.get_all_start_methods():
         return multiprocessing.get_context("spawn")
     context = multiprocessing.get_context("forkserver")
     # A process starts as a copy of one that has imported everything: milliseconds instead of a second.
-    context.set_forkserver_preload([_PRELOADED, *([_COMMANDS] if _COMMANDS in sys.modules else [])])
+    commands = [_COMMANDS] if _COMMANDS in sys.modules else []
+    context.set_forkserver_preload([_PRELOADED, *commands, *(_FOR_TABLES if tables else ())])
     return context
 
 

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
-import pandas as pd
 
 from g10sim.config.system import SystemSpec
 from g10sim.hardware.links import Topology
 from g10sim.records import Location
 from g10sim.stats.summary import STALL_COLUMNS
 from g10sim.stats.utilization import path
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 @dataclass(frozen=True)
@@ -44,6 +47,8 @@ def by_main_reason(kernels: pd.DataFrame) -> dict[str, pd.DataFrame]:
 
 def within(moves: pd.DataFrame, start: int, end: int) -> pd.DataFrame:
     """Return the migrations that overlap a span of time, cut to it: bytes in proportion to time."""
+    import pandas as pd
+
     found = pd.DataFrame(moves[(moves["end"] > start) & (moves["start"] < end)])
     length = (found["end"] - found["start"]).clip(lower=1)
     first, last = found["start"].clip(lower=start), found["end"].clip(upper=end)
@@ -61,6 +66,8 @@ def tensor_waits(
     ``waited_cycles``, ``kernels`` (how many waited), ``source`` (from where most of the time); rows by
     tensor, longest first. A stall in which none of its tensors arrived belongs to nobody.
     """
+    import pandas as pd
+
     arriving = moves[moves["target"] == "GPU"]
     number, source = arriving["tensor"].to_numpy(), arriving["source"].to_numpy()
     first, last = arriving["start"].to_numpy(), arriving["end"].to_numpy()

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import Any
-
-import pandas as pd
+from typing import TYPE_CHECKING, Any
 
 from g10sim.errors import ConfigError
 from g10sim.stats.summary import STALL_COLUMNS
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 _OK = "ok"
 
@@ -35,6 +36,8 @@ def row_of_cell(results: pd.DataFrame, cell: int | None = None, job: int = 0) ->
 
 def of_cell(table: pd.DataFrame, row: dict[str, Any]) -> pd.DataFrame:
     """Return the rows of a table that belong to the cell (and, where tables know jobs, the job) of a row."""
+    import pandas as pd
+
     mine = pd.Series(True, index=table.index)
     for column in ("cell", "job"):  # tables of a single simulation have no cells
         if column in table and column in row:
@@ -47,6 +50,8 @@ def reported_kernels(kernels: pd.DataFrame, row: dict[str, Any]) -> pd.DataFrame
 
     That is the last one whose time is ``exec_cycles``, or the last one where results were rounded.
     """
+    import pandas as pd
+
     spans = kernels.groupby("iteration").agg(start=("start", "min"), end=("end", "max"))
     exact = spans[spans["end"] - spans["start"] == row["exec_cycles"]]
     iteration = (spans if exact.empty else exact).index[-1]

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
-
-import pandas as pd
+from typing import TYPE_CHECKING, Any
 
 from g10sim.errors import ConfigError
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 def read_results(directory: str | Path) -> pd.DataFrame:
     """Read ``results.csv`` of a directory of results. Raises ConfigError when there is none."""
+    import pandas as pd
+
     path = Path(directory) / "results.csv"
     try:
         return pd.read_csv(path)
@@ -24,6 +27,8 @@ def read_results(directory: str | Path) -> pd.DataFrame:
 
 def read_table(directory: str | Path, table: str) -> pd.DataFrame:
     """Read ``TABLE.parquet`` of a directory of results. Raises ConfigError when there is none."""
+    import pandas as pd
+
     path = Path(directory) / f"{table}.parquet"
     if not path.is_file():
         raise ConfigError(f"{path}: found no such file; allowed: results of a run with 'record: [{table}]'")

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-
-import pandas as pd
+from typing import TYPE_CHECKING
 
 from g10sim.errors import ConfigError
 from g10sim.registry import choices_text
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 COLUMNS = ("peak_gpu_bytes", "exec_cycles", "msr", "eor", "cbr")
 """Columns that ``savings`` adds or sums up, and ``passive_ratio`` where kernels are given."""

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-
-import pandas as pd
+from typing import TYPE_CHECKING
 
 from g10sim.stats.summary import METRIC_COLUMNS
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 CONFIDENCE = 0.95
 
@@ -45,6 +47,8 @@ def over_seeds(
     ``METRIC_interval``, the half width of the confidence interval of the mean (:func:`interval`). Unless
     the status is ``ok`` there are no numbers: seeds that happen to work are no sample.
     """
+    import pandas as pd
+
     found = [column for column in metrics if column in results.columns]
     names = [column for column in results.columns if column not in (*_PER_SEED, *METRIC_COLUMNS, *found)]
     rows = []

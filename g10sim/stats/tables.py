@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from enum import Enum
-from typing import Any
-
-import pandas as pd
+from typing import TYPE_CHECKING, Any
 
 from g10sim.records import KernelRecord, MemoryRecord, MigrationRecord
 from g10sim.stats.summary import STALL_COLUMNS
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 TABLES: Mapping[str, type] = {
     "kernels": KernelRecord,
@@ -24,6 +25,8 @@ _COLUMN_TYPES = {"int": "int64", "tuple[tuple[StallReason, int], ...]": "object"
 
 def kernels_table(records: Iterable[KernelRecord]) -> pd.DataFrame:
     """One row per kernel execution; times in cycles, ``stalls`` spread over one column per reason."""
+    import pandas as pd
+
     records = tuple(records)
     table = _table(KernelRecord, records).drop(columns="stalls")
     spread = [
@@ -45,6 +48,8 @@ def memory_table(records: Iterable[MemoryRecord]) -> pd.DataFrame:
 
 def _table(kind: type, records: tuple[Any, ...]) -> pd.DataFrame:
     """Make a table whose column types depend on the kind of record alone, also where there is none."""
+    import pandas as pd
+
     types = {field.name: _COLUMN_TYPES.get(str(field.type), "string") for field in fields(kind)}
     table = pd.DataFrame({name: [_plain(getattr(record, name)) for record in records] for name in types})
     return table.astype(types)

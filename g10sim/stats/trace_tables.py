@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
-import pandas as pd
 
 from g10sim.analysis.footprint import live_bytes_by_kind
 from g10sim.analysis.timeline import kernel_starts
@@ -14,12 +14,17 @@ from g10sim.analysis.working_set import working_set_bytes_by_kind
 from g10sim.hardware.allocators.comparison import compare_pools
 from g10sim.trace.workload import Job
 
+if TYPE_CHECKING:
+    import pandas as pd
+
 
 def working_sets_table(jobs: Sequence[Job], clock_hz: int) -> pd.DataFrame:
     """One row per job, kernel and kind of tensor: bytes of it that are alive, and that the kernel uses.
 
     ``start`` is when the kernel starts if none ever waits, ``duration`` how long it takes, both in cycles.
     """
+    import pandas as pd
+
     parts = [_working_sets(number, job, clock_hz) for number, job in enumerate(jobs)]
     return pd.concat(parts, ignore_index=True) if parts else _empty(_WORKING_SETS)
 
@@ -30,12 +35,16 @@ def inactive_periods_table(jobs: Sequence[Job], clock_hz: int) -> pd.DataFrame:
     Kernels ``start_kernel`` to ``end_kernel`` - 1 do not touch the tensor; one that ``wraps`` crosses the
     border of the iteration. ``kernels`` counts them, ``cycles`` is the sum of their durations.
     """
+    import pandas as pd
+
     parts = [_inactive_periods(number, job, clock_hz) for number, job in enumerate(jobs)]
     return pd.concat(parts, ignore_index=True) if parts else _empty(_INACTIVE_PERIODS)
 
 
 def pools_table(jobs: Sequence[Job], clock_hz: int) -> pd.DataFrame:
     """One row per job and memory pool: its footprint over some iterations, and the load, in bytes."""
+    import pandas as pd
+
     rows = [
         {
             "job": number,
@@ -80,10 +89,14 @@ _INACTIVE_PERIODS = {
 
 
 def _empty(columns: Mapping[str, str]) -> pd.DataFrame:
+    import pandas as pd
+
     return pd.DataFrame(columns=list(columns)).astype(dict(columns))
 
 
 def _working_sets(number: int, job: Job, clock_hz: int) -> pd.DataFrame:
+    import pandas as pd
+
     trace = job.trace
     starts = kernel_starts(trace, clock_hz)
     active = working_set_bytes_by_kind(trace)
@@ -106,6 +119,8 @@ def _working_sets(number: int, job: Job, clock_hz: int) -> pd.DataFrame:
 
 
 def _inactive_periods(number: int, job: Job, clock_hz: int) -> pd.DataFrame:
+    import pandas as pd
+
     trace = job.trace
     starts = kernel_starts(trace, clock_hz)
     rows = []
