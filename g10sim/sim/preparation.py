@@ -48,10 +48,16 @@ class _Trials:
         """Simulate one group of GPUs, or all of them where that does not tell how all fare."""
         if design.placement == "contiguous" and len(self._one_group.jobs) < len(self._workload.jobs):
             records = self._try_out(design, _shortened(self._one_group, 2))
-            groups = len(self._workload.jobs) // len(self._one_group.jobs)
-            if groups * max(record.peak_host_bytes for record in records.iterations) <= self._host_bytes:
+            if self._stays_in_host_memory(records):
                 return records
         return self._try_out(design, _shortened(self._workload, 2))
+
+    def _stays_in_host_memory(self, records: RunRecords) -> bool:
+        """Whether host memory is enough for as many such groups, so that none meets another at the SSD."""
+        groups = len(self._workload.jobs) // len(self._one_group.jobs)
+        flash = sum(record.ssd_to_gpu_bytes + record.gpu_to_ssd_bytes for record in records.iterations)
+        host = groups * max(record.peak_host_bytes for record in records.iterations)
+        return not flash and host <= self._host_bytes
 
 
 def _shortened(workload: Workload, iterations: int) -> Workload:
