@@ -114,9 +114,12 @@ class HostBuffers:
         return admission
 
     def stored(self, tensor: int) -> None:
-        """Note that all of a tensor has arrived in its buffer; it is compressed if that was asked for."""
-        buffer, host = self._buffers[tensor], self._host
-        if buffer.density is None or host.compression is None or not buffer.raw_bytes:
+        """Note that all of a tensor has arrived in its buffer; it is compressed if that was asked for.
+
+        What was to leave for flash and found it full has no buffer: it lies in memory that is not pinned.
+        """
+        buffer, host = self._buffers.get(tensor), self._host
+        if buffer is None or buffer.density is None or host.compression is None or not buffer.raw_bytes:
             return
         packed = packed_bytes(buffer.size_bytes, buffer.density, host.compression)
         if packed >= buffer.size_bytes:

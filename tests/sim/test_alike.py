@@ -136,9 +136,13 @@ class Curious(Policy):
     name = "curious"
     placement = "contiguous"
 
+    def __init__(self, *, asks_for="vdnn_multi"):
+        self.asks_for = asks_for
+
     def settle(self, obstacle):
-        self.cycles = obstacle.cycles(create({"name": "vdnn_multi", "ladder": "K2"}))
-        return create({"name": "vdnn_multi", "ladder": "K0"})
+        design = {"name": self.asks_for, **({"ladder": "K2"} if self.asks_for == "vdnn_multi" else {})}
+        self.cycles = obstacle.cycles(create(design))
+        return create(design)
 
 
 @pytest.mark.parametrize(("plenty", "simulated_jobs"), [(True, 2), (False, 4)])
@@ -149,3 +153,17 @@ def test_a_trial_simulates_all_where_host_memory_is_not_plenty(plenty, simulated
     memory = most if plenty else most - 512
     run(workload(), node(*PAIRS, host={"memory": f"{memory} B"}), curious)
     assert len(curious.cycles) == simulated_jobs
+
+
+@pytest.mark.parametrize(("capacity", "simulated_jobs"), [("1 TB", 4), ("0 B", 2)])
+def test_a_trial_simulates_all_where_they_use_the_ssd(capacity, simulated_jobs):
+    curious = Curious(asks_for="g10_gds")
+    run(workload(), node(*PAIRS, gpu={"memory": "3500 KiB"}, ssd={"capacity": capacity}), curious)
+    assert len(curious.cycles) == simulated_jobs
+
+
+def test_what_finds_flash_full_stays_in_host_memory():
+    records = run(workload(1), node(gpus=1, gpu={"memory": "3500 KiB"}), create({"name": "g10_gds"}))
+    last = records.iterations[-1]
+    assert last.gpu_to_host_bytes == last.host_to_gpu_bytes > 0
+    assert last.gpu_to_ssd_bytes == last.ssd_to_gpu_bytes == 0
