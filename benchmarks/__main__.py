@@ -10,7 +10,6 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterable
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated
 
@@ -22,7 +21,7 @@ from benchmarks import report
 from benchmarks import reproduce as whole
 from benchmarks.cells import BUNDLED, LONG, PUBLISHED, Cell, bundled_cells, long_cells, published_cells
 from benchmarks.measure import Measurement
-from g10sim.cli.errors import exit_code
+from g10sim.cli.output import exit_code, say
 
 REFERENCE_VARIABLE = "G10SIM_REFERENCE"
 
@@ -50,8 +49,7 @@ def cells(
     output: Output = Path("results/benchmarks"),
 ) -> None:
     """Measure published cells (where G10SIM_REFERENCE names their data) and bundled traces."""
-    console = Console(width=None if sys.stdout.isatty() else 140)
-    everything = [*_published(console, reference_plans), *bundled_cells()]
+    everything = [*_published(reference_plans), *bundled_cells()]
     chosen = [
         cell
         for cell in everything
@@ -62,7 +60,7 @@ def cells(
     ]
     if not chosen:
         raise typer.BadParameter(f"no cell has these names; {len(everything)} cells are known")
-    _run(console, "cells", chosen, repeats, output)
+    _run("cells", chosen, repeats, output)
 
 
 @app.command("long")
@@ -75,9 +73,8 @@ def long_traces(
     output: Output = Path("results/benchmarks"),
 ) -> None:
     """Measure synthetic traces of very many kernels: cost must grow with their number only."""
-    console = Console(width=None if sys.stdout.isatty() else 140)
     counts = kernels or [20_000, 200_000]
-    _run(console, LONG, list(long_cells(counts, policies.split(","))), repeats, output)
+    _run(LONG, list(long_cells(counts, policies.split(","))), repeats, output)
 
 
 @app.command()
@@ -87,21 +84,19 @@ def reproduce(
     output: Output = Path("results/benchmarks"),
 ) -> None:
     """Measure how long it takes to simulate and draw the figures of the G10 paper."""
-    console = Console(width=None if sys.stdout.isatty() else 140)
-    with console.status("reproducing") if console.is_terminal else nullcontext():
-        rows = whole.measure(figures, workers)
+    rows = whole.measure(figures, workers)
     total = rows[-1]
-    console.print(
+    say(
         f"{total['wall_seconds']} s with {workers} workers: {total['cells']} cells, "
         f"{total['new_cells']} of them different, {total['cpu_seconds']} s of CPU time"
     )
-    console.print(f"{len(rows)} rows in {whole.write(output, rows)}")
+    say(f"{len(rows)} rows in {report.write(output, 'reproduce', rows)}")
 
 
-def _published(console: Console, reference_plans: bool) -> list[Cell]:
+def _published(reference_plans: bool) -> list[Cell]:
     reference = os.environ.get(REFERENCE_VARIABLE)
     if not reference:
-        console.print(f"{REFERENCE_VARIABLE} is not set: no published cells")
+        say(f"{REFERENCE_VARIABLE} is not set: no published cells")
         return []
     return list(published_cells(Path(reference) / "gpg", reference_plans=reference_plans))
 
@@ -110,9 +105,10 @@ def _matches(wanted: str, name: str) -> bool:
     return not wanted or name in wanted.split(",")
 
 
-def _run(console: Console, name: str, chosen: Iterable[Cell], repeats: int, output: Path) -> None:
+def _run(name: str, chosen: Iterable[Cell], repeats: int, output: Path) -> None:
     todo = list(chosen)
     rows = []
+    console = Console(stderr=True)
     with Progress(console=console, disable=not console.is_terminal) as progress:
         bar = progress.add_task("measuring", total=len(todo) * repeats)
         for cell in todo:
@@ -122,8 +118,8 @@ def _run(console: Console, name: str, chosen: Iterable[Cell], repeats: int, outp
                 progress.advance(bar)
             rows.append(report.summarize(cell, runs))
     for group in dict.fromkeys(row["group"] for row in rows):
-        report.show(console, group, [row for row in rows if row["group"] == group])
-    console.print(f"{len(rows)} rows in {report.write(output, name, rows)}")
+        report.show(group, [row for row in rows if row["group"] == group])
+    say(f"{len(rows)} rows in {report.write(output, name, rows)}")
 
 
 def _in_a_process(cell: Cell) -> Measurement:

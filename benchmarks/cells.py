@@ -1,17 +1,17 @@
-"""What is measured: published cells, bundled traces, and long synthetic traces."""
+"""The measured cells: published ones, bundled traces, and long synthetic traces."""
 
 from __future__ import annotations
 
-import csv
-import inspect
 from collections.abc import Collection, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
+
 from g10sim.config.data import data_path
-from g10sim.experiment.published import PUBLISHED_SYSTEM, PublishedRow, read_published, trace_directory
-from g10sim.policies.base import Policy
+from g10sim.experiment.opened import needs_parameters
+from g10sim.experiment.published import PUBLISHED_SYSTEM, read_published, reference_plan, trace_directory
 from g10sim.policies.registry import available
 from g10sim.trace.format import load_trace
 
@@ -54,20 +54,34 @@ def published_cells(reference: Path, *, reference_plans: bool = False) -> Iterat
     Policies that g10sim lacks are left out. With ``reference_plans`` those that plan follow the published
     plan, too, where there is one.
     """
-    costs = _costs(reference)
+    path = reference / _COSTS
+    key = ["model", "batch", "policy"]
+    costs = pd.read_csv(path).set_index(key)["cpu_seconds"].to_dict() if path.is_file() else {}
     for row in read_published(reference, figures=[FIGURE]):
-        policy = available().get(row.texts["policy"])
+        (model, batch), name = row.trace, row.texts["policy"]
+        policy = available().get(name)
         if policy is None:
             continue
-        plan_file = _plan_file(reference, row, policy)
-        yield _published_cell(reference, row, costs, None, OWN if plan_file else "")
+        plan_file = reference_plan(reference, row, policy)
+        own = Cell(
+            PUBLISHED,
+            model,
+            batch,
+            name,
+            {"directory": str(trace_directory(reference, row)), "model": model, "batch": batch},
+            row.system().model_dump(mode="json"),
+            compat="gpg",
+            plan=OWN if plan_file else "",
+            published_seconds=costs.get((model, batch, name)),
+        )
+        yield own
         if reference_plans and plan_file:
-            yield _published_cell(reference, row, costs, plan_file, REFERENCE)
+            yield replace(own, plan=REFERENCE, plan_file=str(plan_file))
 
 
 def bundled_cells() -> Iterator[Cell]:
     """Yield the traces that come with g10sim under every policy that needs no parameter."""
-    policies = [name for name, policy in available().items() if not _needs_parameters(policy)]
+    policies = [name for name, policy in available().items() if not needs_parameters(policy)]
     for path in sorted(data_path("traces").glob("*.g10t")):
         batch_size = load_trace(path).batch_size
         for policy in policies:
@@ -86,49 +100,3 @@ def long_cells(kernels: Collection[int], policies: Collection[str]) -> Iterator[
                 system = {"preset": PUBLISHED_SYSTEM, "gpu": {"memory": memory}}
                 name = f"{count:,} kernels, {memory}"
                 yield Cell(LONG, name, 1, policy, {"kernels": count}, system)
-
-
-def _needs_parameters(policy: type[Policy]) -> bool:
-    parameters = inspect.signature(policy).parameters.values()
-    return any(parameter.default is parameter.empty for parameter in parameters)
-
-
-def _published_cell(
-    reference: Path,
-    row: PublishedRow,
-    costs: dict[tuple[str, int, str], float],
-    plan_file: Path | None,
-    plan: str,
-) -> Cell:
-    model, batch = row.trace
-    policy = row.texts["policy"]
-    return Cell(
-        PUBLISHED,
-        model,
-        batch,
-        policy,
-        {"directory": str(trace_directory(reference, row)), "model": model, "batch": batch},
-        row.system().model_dump(mode="json"),
-        compat="gpg",
-        plan=plan,
-        plan_file=None if plan_file is None else str(plan_file),
-        published_seconds=costs.get((model, batch, policy)),
-    )
-
-
-def _plan_file(reference: Path, row: PublishedRow, policy: type[Policy]) -> Path | None:
-    if policy.reference_plan is None:
-        return None
-    path = trace_directory(reference, row) / policy.reference_plan
-    return path if path.is_file() else None
-
-
-def _costs(reference: Path) -> dict[tuple[str, int, str], float]:
-    path = reference / _COSTS
-    if not path.is_file():
-        return {}
-    with path.open(encoding="utf-8", newline="") as file:
-        return {
-            (row["model"], int(row["batch"]), row["policy"]): float(row["cpu_seconds"])
-            for row in csv.DictReader(file)
-        }

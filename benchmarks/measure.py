@@ -7,7 +7,6 @@ that nothing of an earlier one is left in memory or in a cache.
 from __future__ import annotations
 
 import json
-import resource
 import sys
 import time
 from collections.abc import Callable
@@ -20,7 +19,7 @@ from g10sim.config.presets import load_behaviour, load_system
 from g10sim.config.system import SystemSpec
 from g10sim.errors import UnsupportedError
 from g10sim.experiment.cells import make_policy
-from g10sim.experiment.execution import simulate
+from g10sim.experiment.execution import peak_memory_bytes, simulate
 from g10sim.importers.gpg import import_gpg
 from g10sim.policies import registry
 from g10sim.policies.base import Policy
@@ -37,10 +36,10 @@ _RESET_PEAK = Path("/proc/self/clear_refs")
 
 @dataclass(frozen=True)
 class Measurement:
-    """What one run of a cell cost: CPU seconds by part, events, and bytes beyond the loaded libraries.
+    """Cost of one run of a cell: CPU seconds by part, events, and bytes beyond the loaded libraries.
 
     ``process_seconds`` is everything since the process began: interpreter, imports and the three parts. A
-    policy that cannot run the workload has no events and no ``exec_cycles``: what its verdict cost counts.
+    policy that cannot run the workload has no events and no ``exec_cycles``, only the cost of its refusal.
     """
 
     load_seconds: float
@@ -121,9 +120,8 @@ def _timed(call: Callable[[], Made]) -> tuple[Made, float]:
 
 def _start_of_memory() -> int:
     """Return the resident bytes of interpreter and libraries; the peak counts from here on."""
-    if not _RESET_PEAK.exists():
-        return _peak_memory_bytes()
-    _RESET_PEAK.write_text("5")  # forgets the peak so far (Linux, proc_pid_clear_refs(5))
+    if _RESET_PEAK.exists():
+        _RESET_PEAK.write_text("5")  # forgets the peak so far (Linux, proc_pid_clear_refs(5))
     return _peak_memory_bytes()
 
 
@@ -131,8 +129,7 @@ def _peak_memory_bytes() -> int:
     if _STATUS.exists():
         (line,) = [line for line in _STATUS.read_text().splitlines() if line.startswith("VmHWM:")]
         return int(line.split()[1]) * 1024
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024
+    return peak_memory_bytes()
 
 
 if __name__ == "__main__":

@@ -10,34 +10,10 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from rich.box import SIMPLE_HEAD
-from rich.console import Console
-from rich.table import Table
-
 from benchmarks.cells import Cell
 from benchmarks.measure import Measurement
+from g10sim.cli.output import show_table
 from g10sim.experiment.results import write_csv, write_json
-
-COLUMNS = (
-    "group",
-    "model",
-    "batch_size",
-    "policy",
-    "plan",
-    "repeats",
-    "cpu_seconds",
-    "load_seconds",
-    "plan_seconds",
-    "simulate_seconds",
-    "process_seconds",
-    "events",
-    "events_per_second",
-    "memory_bytes",
-    "base_memory_bytes",
-    "exec_cycles",
-    "ratio",
-    "process_ratio",
-)
 
 _LIBRARIES = ("g10sim", "numpy", "pydantic", "simpy")
 _SHOWN = {
@@ -58,39 +34,37 @@ def summarize(cell: Cell, runs: Sequence[Measurement]) -> dict[str, Any]:
     ``ratio`` compares its CPU time with loading, planning and simulating; ``process_ratio`` with the
     whole process, interpreter and imports included.
     """
-    row: dict[str, Any] = {
+    seconds = {
+        name: round(median(getattr(one, name) for one in runs), 4)
+        for name in ("load_seconds", "plan_seconds", "simulate_seconds", "process_seconds")
+    }
+    totals = [one.load_seconds + one.plan_seconds + one.simulate_seconds for one in runs]
+    cpu, whole, published = round(median(totals), 4), seconds["process_seconds"], cell.published_seconds
+    events = int(median(one.events for one in runs))
+    return {
         "group": cell.group,
         "model": cell.model,
         "batch_size": cell.batch_size,
         "policy": cell.policy,
         "plan": cell.plan,
         "repeats": len(runs),
+        "cpu_seconds": cpu,
+        **seconds,
+        "events": events,
+        "events_per_second": round(events / max(seconds["simulate_seconds"], 1e-6)),
+        "memory_bytes": int(median(one.memory_bytes for one in runs)),
+        "base_memory_bytes": int(median(one.base_memory_bytes for one in runs)),
+        "exec_cycles": runs[0].exec_cycles,
+        "ratio": None if published is None else round(published / cpu, 1),
+        "process_ratio": None if published is None else round(published / whole, 1),
     }
-    for name in ("load_seconds", "plan_seconds", "simulate_seconds", "process_seconds"):
-        row[name] = round(median(getattr(one, name) for one in runs), 4)
-    totals = [one.load_seconds + one.plan_seconds + one.simulate_seconds for one in runs]
-    row["cpu_seconds"] = round(median(totals), 4)
-    for name in ("events", "memory_bytes", "base_memory_bytes"):
-        row[name] = int(median(getattr(one, name) for one in runs))
-    row["exec_cycles"] = runs[0].exec_cycles
-    row["events_per_second"] = round(row["events"] / max(row["simulate_seconds"], 1e-6))
-    if cell.published_seconds is not None:
-        row["ratio"] = round(cell.published_seconds / row["cpu_seconds"], 1)
-        row["process_ratio"] = round(cell.published_seconds / row["process_seconds"], 1)
-    return row
 
 
-def show(console: Console, title: str, rows: Sequence[dict[str, Any]]) -> None:
+def show(title: str, rows: Sequence[dict[str, Any]]) -> None:
     """Print rows as a table."""
-    shown = {name: how for name, how in _SHOWN.items() if any(name in row for row in rows)}
-    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    for name in ("trace", "policy"):
-        table.add_column(name, no_wrap=True)
-    for header, _ in shown.values():
-        table.add_column(header, justify="right", no_wrap=True)
-    for row in rows:
-        table.add_row(*cells_of(row), *(_text(row, name, how) for name, (_, how) in shown.items()))
-    console.print(table, markup=False)
+    shown = {name: how for name, how in _SHOWN.items() if any(row[name] is not None for row in rows)}
+    lines = ([*cells_of(row), *(_text(row, name, how) for name, (_, how) in shown.items())] for row in rows)
+    show_table(("trace", "policy"), [header for header, _ in shown.values()], lines, title=title)
 
 
 def cells_of(row: dict[str, Any]) -> tuple[str, str]:
@@ -102,10 +76,13 @@ def cells_of(row: dict[str, Any]) -> tuple[str, str]:
 
 
 def write(directory: Path, name: str, rows: Sequence[dict[str, Any]]) -> Path:
-    """Write ``DIRECTORY/NAME.csv`` and a description of this computer beside it. Raises ConfigError."""
+    """Write ``DIRECTORY/NAME.csv`` and a description of this computer beside it. Raises ConfigError.
+
+    The columns are the keys of the last row.
+    """
     directory.mkdir(parents=True, exist_ok=True)
     path = directory / f"{name}.csv"
-    write_csv(path, COLUMNS, rows)
+    write_csv(path, list(rows[-1]), rows)
     write_json(directory / "computer.json", computer())
     return path
 
@@ -113,7 +90,8 @@ def write(directory: Path, name: str, rows: Sequence[dict[str, Any]]) -> Path:
 def computer() -> dict[str, Any]:
     """Describe processor, cores, memory and versions."""
     info = Path("/proc/cpuinfo")
-    names = [line.partition(":")[2].strip() for line in _lines(info) if line.startswith("model name")]
+    lines = info.read_text(encoding="utf-8").splitlines() if info.is_file() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     return {
         "processor": names[0] if names else platform.machine(),
@@ -125,11 +103,7 @@ def computer() -> dict[str, Any]:
     }
 
 
-def _lines(path: Path) -> list[str]:
-    return path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
-
-
 def _text(row: dict[str, Any], name: str, how: str) -> str:
-    if name not in row:
+    if row[name] is None:
         return ""
     return how.format(row[name] / 1e6 if name == "memory_bytes" else row[name])

@@ -1,4 +1,4 @@
-"""How long ``g10sim reproduce`` takes: the experiments of all figures of the paper, simulated and drawn."""
+"""Time of ``g10sim reproduce``: the experiments of all figures of the paper, simulated and drawn."""
 
 from __future__ import annotations
 
@@ -13,11 +13,8 @@ from typing import Any
 
 import pandas as pd
 
-from benchmarks.report import computer
-from g10sim.experiment.results import write_csv, write_json
 from g10sim.plots.registry import paper_figures
 
-COLUMNS = ("figure", "cells", "new_cells", "cpu_seconds", "wall_seconds", "workers", "traces")
 ALL = "all"
 
 
@@ -29,8 +26,8 @@ def measure(figures: str, workers: int) -> list[dict[str, Any]]:
     process that starts them and draws. Only an idle computer gives wall seconds that mean something.
     """
     with tempfile.TemporaryDirectory(prefix="g10sim-") as directory:
-        command = [sys.executable, "-c", "from g10sim.cli.main import main; main()", "reproduce"]
-        command += ["--figures", figures, "-j", str(workers), "-o", directory]
+        command = [sys.executable, "-m", "g10sim", "reproduce", "--figures", figures]
+        command += ["-j", str(workers), "-o", directory]
         wall, cpu = time.perf_counter(), _cpu_seconds_of_children()
         ended = subprocess.run(command, capture_output=True, text=True, check=False)
         wall, cpu = time.perf_counter() - wall, _cpu_seconds_of_children() - cpu
@@ -48,14 +45,6 @@ def measure(figures: str, workers: int) -> list[dict[str, Any]]:
         "traces": traces,
     }
     return [*rows, total]
-
-
-def write(directory: Path, rows: list[dict[str, Any]]) -> Path:
-    """Write ``DIRECTORY/reproduce.csv`` and a description of this computer. Raises ConfigError."""
-    directory.mkdir(parents=True, exist_ok=True)
-    write_csv(directory / "reproduce.csv", COLUMNS, rows)
-    write_json(directory / "computer.json", computer())
-    return directory / "reproduce.csv"
 
 
 def _figures(directory: Path) -> Iterator[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""g10sim: simulates training on a unified memory of GPU, host and flash, cycle by cycle.
+"""g10sim: simulates training with tensors in GPU memory, host memory and flash.
 
 The names below are the Python interface; they are loaded when first used, so that importing a part of
 the package costs no more than that part.
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
         read_results,
         read_table,
         run,
+        save_trace,
         simulate,
         system,
         write_report,
     )
-    from g10sim.trace.format import save_trace
 
 try:
     __version__ = version("g10sim")
@@ -45,26 +45,13 @@ __all__ = [
     "__version__",
 ]
 
-_HOMES = {
-    "Outcome": "g10sim.api",
-    "Result": "g10sim.api",
-    "read_results": "g10sim.api",
-    "read_table": "g10sim.api",
-    "write_report": "g10sim.api",
-    "run": "g10sim.api",
-    "simulate": "g10sim.api",
-    "system": "g10sim.api",
-    "load_trace": "g10sim.api",
-    "save_trace": "g10sim.trace.format",
-}
-
 
 def __getattr__(name: str) -> Any:
     if name == "plots":
         return importlib.import_module("g10sim.plots")
-    if name not in _HOMES:
+    if name not in __all__:
         raise AttributeError(f"module 'g10sim' has no attribute '{name}'")
-    return getattr(importlib.import_module(_HOMES[name]), name)
+    return getattr(importlib.import_module("g10sim.api"), name)
 
 
 def __dir__() -> list[str]:

@@ -13,8 +13,9 @@ from g10sim.config.data import data_path
 from g10sim.config.document import Document
 from g10sim.config.load import load_run, with_settings
 from g10sim.config.presets import load_behaviour, load_system, load_variation
+from g10sim.config.problems import check_choice
+from g10sim.config.sharing import VariationSpec
 from g10sim.config.system import SystemSpec
-from g10sim.config.variation import VariationSpec
 from g10sim.errors import ConfigError
 from g10sim.experiment.cells import make_policy
 from g10sim.experiment.cluster import DaskCluster
@@ -23,14 +24,14 @@ from g10sim.experiment.execution import simulate as simulate_workload
 from g10sim.experiment.run import Outcome, run_experiment
 from g10sim.experiment.workers import LocalProcesses
 from g10sim.policies.base import Policy
-from g10sim.registry import choices_text, nearest
-from g10sim.sim.recorder import RunRecords
-from g10sim.stats.flash import FLASH_COLUMNS
+from g10sim.records import RunRecords
+from g10sim.stats.columns import metric_columns
 from g10sim.stats.reading import read_results, read_table
-from g10sim.stats.summary import METRIC_COLUMNS, Row
-from g10sim.stats.tables import TABLES, kernels_table, memory_table, migrations_table
+from g10sim.stats.summary import FLASH_COLUMNS, Row
+from g10sim.stats.tables import TABLES, records_table
 from g10sim.stats.timeline import chrome_trace
 from g10sim.trace.format import load_trace as read_trace
+from g10sim.trace.format import save_trace
 from g10sim.trace.model import Trace
 from g10sim.trace.workload import Job, Workload
 
@@ -44,6 +45,7 @@ __all__ = [
     "read_results",
     "read_table",
     "run",
+    "save_trace",
     "simulate",
     "system",
     "write_report",
@@ -54,7 +56,7 @@ _RECORDS = ("summary", *TABLES, "timeline")
 
 @dataclass(frozen=True)
 class Result:
-    """What :func:`simulate` returns.
+    """Result of :func:`simulate`.
 
     ``rows`` has one summary per job. ``records`` are the plain records that the tables are made of.
     """
@@ -72,7 +74,7 @@ class Result:
         """
         row = self.rows[0]
         more = [column for column in FLASH_COLUMNS if column in row]
-        return {column: row[column] for column in (*METRIC_COLUMNS, *more)}
+        return {column: row[column] for column in (*metric_columns(self.records.tiers), *more)}
 
     @property
     def performance(self) -> float:
@@ -102,17 +104,17 @@ class Result:
     @cached_property
     def kernels(self) -> pd.DataFrame:
         """One row per kernel execution; empty unless ``record`` had 'kernels'."""
-        return kernels_table(self.records.kernels)
+        return records_table("kernels", self.records)
 
     @cached_property
     def migrations(self) -> pd.DataFrame:
         """One row per migration; empty unless ``record`` had 'migrations'."""
-        return migrations_table(self.records.migrations)
+        return records_table("migrations", self.records)
 
     @cached_property
     def memory(self) -> pd.DataFrame:
         """One row per change of memory in use; empty unless ``record`` had 'memory'."""
-        return memory_table(self.records.memory)
+        return records_table("memory", self.records)
 
     def timeline(self) -> dict[str, Any]:
         """Timeline for ui.perfetto.dev; needs ``record`` with 'timeline'."""
@@ -159,10 +161,7 @@ def simulate(
     """
     tables = tuple(record)
     for table in tables:
-        if table not in _RECORDS:
-            raise ConfigError(
-                f"record: found {table!r}{nearest(str(table), _RECORDS)}; allowed: {choices_text(_RECORDS)}"
-            )
+        check_choice(table, _RECORDS, "record: found")
     for key, number, least in (("iterations", iterations, 1), ("seed", seed, 0)):
         if isinstance(number, bool) or not isinstance(number, int) or number < least:
             raise ConfigError(f"{key}: found {number!r}; allowed: a whole number from {least}")

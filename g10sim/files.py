@@ -14,7 +14,7 @@ def replacing(path: Path) -> Iterator[Path]:
 
     The block has to write the temporary file. Raises OSError when the directory cannot be written.
     """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary = path.parent / f".{path.name}.{os.getpid()}.tmp"
     try:
         yield temporary
         temporary.replace(path)
@@ -26,3 +26,13 @@ def write_text(path: Path, text: str) -> None:
     """Write a text file as UTF-8, whole or not at all. Raises OSError."""
     with replacing(path) as temporary:
         temporary.write_bytes(text.encode())
+
+
+@contextmanager
+def writing(path: Path, error: type[Exception]) -> Iterator[None]:
+    """Turn an OSError of the block, which writes ``path``, into ``error`` with a message about it."""
+    try:
+        yield
+    except OSError as found:
+        reason = found.strerror or str(found)
+        raise error(f"{path}: cannot be written: {reason}; allowed: a writable path") from found

@@ -1,52 +1,225 @@
-"""What the simulator emits: plain immutable records, interpreted elsewhere."""
+"""Records that the simulator emits: plain and immutable, interpreted elsewhere."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from enum import IntEnum, StrEnum
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from enum import StrEnum
+from typing import Any, ClassVar
+
+from g10sim.looks import BLACK, BLUE, DARK_GREY, GREY, ORANGE, PALE, PINK, RED, SKY, WHITE, YELLOW, Look
+from g10sim.places import place, tier_word
 
 
-class Location(IntEnum):
-    """Where pages of a tensor are."""
+class Location(int):
+    """A place where pages of a tensor can be: an index and a name, with one object for each such pair.
 
-    NONE = 0
-    GPU = 1
-    HOST = 2
-    FLASH = 3
+    Index 0 is nowhere, 1 the GPU; memory tiers follow, the fastest first.
+    """
+
+    name: str
+    NONE: ClassVar[Location]
+    """Nowhere: pages without contents."""
+    GPU: ClassVar[Location]
+    """The GPU."""
+    _known: ClassVar[dict[tuple[int, str], Location]] = {}
+
+    def __new__(cls, index: int, name: str) -> Location:
+        """Return the place with this index and name."""
+        place = cls._known.get((index, name))
+        if place is None:
+            place = cls._known[index, name] = super().__new__(cls, index)
+            place.name = name
+        return place
+
+    def __reduce__(self) -> tuple[type[Location], tuple[int, str]]:
+        """Return what makes the same place again."""
+        return Location, (int(self), self.name)
+
+    def __repr__(self) -> str:
+        """Write the place with its name."""
+        return f"<Location.{self.name}: {int(self)}>"
 
 
-class StallReason(StrEnum):
-    """Why a kernel waited."""
+Location.NONE = Location(0, "NONE")
+Location.GPU = Location(1, "GPU")
 
-    FAULT_HOST = "fault_host"
-    FAULT_FLASH = "fault_flash"
-    FIRST_TOUCH = "first_touch"
-    LATE_PREFETCH = "late_prefetch"
-    EVICTION = "eviction"
-    ALLOCATION = "allocation"
-    SYNCHRONIZATION = "synchronization"
-    LINK_CONTENTION = "link_contention"
-    BARRIER = "barrier"
-    COMPUTE_SHARING = "compute_sharing"
-    RECOMPUTATION = "recomputation"
+
+class StallReason(str):
+    """Why a kernel waited: equal to its value, with the words and the look that people see.
+
+    There is one object for each value. ``fault_TIER`` stands for page faults served from a memory tier, by
+    its word; :meth:`fault` makes it. ``words`` are for sentences, ``look`` (with a short label) for figures.
+    """
+
+    FAULT_HOST: ClassVar[StallReason]
+    FAULT_FLASH: ClassVar[StallReason]
+    FIRST_TOUCH: ClassVar[StallReason]
+    LATE_PREFETCH: ClassVar[StallReason]
+    EVICTION: ClassVar[StallReason]
+    ALLOCATION: ClassVar[StallReason]
+    SYNCHRONIZATION: ClassVar[StallReason]
+    LINK_CONTENTION: ClassVar[StallReason]
+    BARRIER: ClassVar[StallReason]
+    COMPUTE_SHARING: ClassVar[StallReason]
+    RECOMPUTATION: ClassVar[StallReason]
+    words: str
+    look: Look
+
+    def __new__(cls, value: str, words: str = "", look: Look | None = None) -> StallReason:
+        """Return the reason of a value; ``words`` and ``look`` count the first time only."""
+        if value in _REASONS:
+            return _REASONS[value]
+        made, label = super().__new__(cls, value), value.replace("_", " ")
+        made.words = words or label
+        if made.tier:
+            label = f"page faults, {place(made.tier).label}"
+            made.words = f"page faults served from {place(made.tier).words}"
+        made.look = replace(look or Look(), label=label)
+        return _REASONS.setdefault(value, made)
+
+    @classmethod
+    def fault(cls, word: str) -> StallReason:
+        """Return the reason of page faults served from a tier, by its word."""
+        return cls(_FAULT + word)
+
+    @classmethod
+    def of_tiers(cls, words: Iterable[str]) -> list[StallReason]:
+        """Return every reason that there is with tiers of these words, in the order of columns."""
+        faults = [cls.FAULT_HOST, cls.FAULT_FLASH, *(cls.fault(word) for word in words)]
+        return [*dict.fromkeys(faults), *(reason for reason in _FIXED if reason not in faults)]
+
+    @property
+    def name(self) -> str:
+        """Name of the reason as a constant."""
+        return self.upper()
+
+    @property
+    def value(self) -> str:
+        """The reason as plain text."""
+        return str.__str__(self)
+
+    @property
+    def tier(self) -> str:
+        """Word of the tier that page faults were served from; empty for any other reason."""
+        return self.removeprefix(_FAULT) if self.startswith(_FAULT) else ""
+
+    @property
+    def column(self) -> str:
+        """Column of the cycles for which kernels waited."""
+        return f"stall_{self}_cycles"
+
+    def __repr__(self) -> str:
+        """Return the reason as a constant with its value."""
+        return f"<{type(self).__name__}.{self.name}: {str.__repr__(self)}>"
+
+    def __reduce__(self) -> tuple[type[StallReason], tuple[str]]:
+        """Keep one object for each value across processes."""
+        return StallReason, (self.value,)
+
+
+_FAULT = "fault_"
+_REASONS: dict[str, StallReason] = {}
+_FIXED = (
+    StallReason("fault_host", look=Look(SKY, "....")),
+    StallReason("fault_flash", look=Look(BLUE)),
+    StallReason("first_touch", "first touch: new pages mapped on demand", Look(YELLOW, "\\\\\\\\")),
+    StallReason("late_prefetch", "prefetches that had not arrived", Look(ORANGE, "////")),
+    StallReason("eviction", "others had to leave the GPU first", Look(RED)),
+    StallReason("allocation", "no consecutive room in GPU memory", Look(PINK, "xxxx")),
+    StallReason("synchronization", "the policy waited for transfers", Look(GREY, "----")),
+    StallReason("link_contention", "other GPUs used a shared link", Look(BLACK)),
+    StallReason("barrier", "other replicas", Look(WHITE, "||||")),
+    StallReason("compute_sharing", "other jobs computed on the GPU", Look(PALE, "++++")),
+    StallReason("recomputation", "dropped tensors computed once more", Look(DARK_GREY, "oooo")),
+)
+for _reason in _FIXED:
+    setattr(StallReason, _reason.name, _reason)
 
 
 class MigrationCause(StrEnum):
-    """Why pages moved."""
+    """Why pages moved; ``words`` say it of a tensor."""
 
-    PAGE_FAULT = "page_fault"
-    PREFETCH = "prefetch"
-    PLANNED_EVICTION = "planned_eviction"
-    MAKING_ROOM = "making_room"
+    words: str
+
+    PAGE_FAULT = "page_fault", "demanded"
+    PREFETCH = "prefetch", "prefetched"
+    PLANNED_EVICTION = "planned_eviction", "evicted as planned"
+    MAKING_ROOM = "making_room", "pushed out to make room"
+
+    def __new__(cls, value: str, words: str) -> MigrationCause:
+        """Make a member that compares as its value."""
+        made = str.__new__(cls, value)
+        made._value_, made.words = value, words
+        return made
 
 
-@dataclass(frozen=True, slots=True)
-class KernelRecord:
+Tiers = Mapping[str, str]
+"""Kinds (memory or ssd) of a system's memory tiers by name, the fastest first."""
+
+USUAL_TIERS: Tiers = {"host": "memory", "ssd": "ssd"}
+"""Those of a system that lists none: host memory and an SSD."""
+
+
+def traffic_columns(tiers: Iterable[str]) -> list[str]:
+    """Return the columns of bytes that moved, the slowest tier first, in before out."""
+    pairs = ((f"{name}_to_gpu_bytes", f"gpu_to_{name}_bytes") for name in reversed(tuple(tiers)))
+    return [column for pair in pairs for column in pair]
+
+
+def memory_columns(tiers: Tiers, form: str) -> list[str]:
+    """Return columns of a form such as ``peak_{}_bytes`` for the tiers of kind memory."""
+    return [form.format(name) for name, kind in tiers.items() if kind == "memory"]
+
+
+def word_columns(tiers: Iterable[str], form: str) -> list[str]:
+    """Return columns of a form such as ``{}_fault_pages`` for the words of all tiers."""
+    return [form.format(tier_word(name)) for name in tiers]
+
+
+class TierRecord:
+    """A record some of whose columns depend on the memory tiers of the system.
+
+    A field that maps names of columns to values stands for these columns.
+    """
+
+    __slots__ = ()
+
+    @classmethod
+    def column_names(cls, tiers: Tiers) -> list[str]:
+        """Return the names of all columns on a system with these tiers, in order."""
+        by_field = {
+            "traffic": traffic_columns(tiers),
+            "peaks": memory_columns(tiers, "peak_{}_bytes"),
+            "fault_pages": word_columns(tiers, "{}_fault_pages"),
+            "tier_pages": memory_columns(tiers, "{}_pages"),
+            "tier_bytes": word_columns(tiers, "{}_bytes"),
+        }
+        names = (by_field.get(field.name, [field.name]) for field in fields(cls))  # type: ignore[arg-type]
+        return [name for group in names for name in group]
+
+    def columns(self) -> dict[str, Any]:
+        """Return every column with its value, in order."""
+        found: dict[str, Any] = {}
+        for one in fields(self):  # type: ignore[arg-type]
+            value = getattr(self, one.name)
+            found.update(value if isinstance(value, Mapping) else {one.name: value})
+        return found
+
+    def __repr__(self) -> str:
+        """Write the record by its columns."""
+        columns = ", ".join(f"{name}={value!r}" for name, value in self.columns().items())
+        return f"{type(self).__name__}({columns})"
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class KernelRecord(TierRecord):
     """One execution of a kernel; times in cycles, faults in pages, occupancy in pages at its end.
 
     ``end - start`` equals ``compute_cycles`` plus the sum of ``stalls``. Transfers were in flight for
     ``in_flight_cycles`` of it, and for ``overlap_cycles`` of the computing. ``in_transfer_pages`` were on
-    their way when it started.
+    their way when it started. ``fault_pages`` has a column for each tier, ``tier_pages`` one for each tier of
+    kind memory.
     """
 
     job: int
@@ -60,15 +233,14 @@ class KernelRecord:
     in_flight_cycles: int
     stalls: tuple[tuple[StallReason, int], ...]
     in_transfer_pages: int
-    host_fault_pages: int
-    flash_fault_pages: int
+    fault_pages: Mapping[str, int]
     first_touch_pages: int
     gpu_pages: int
-    host_pages: int
+    tier_pages: Mapping[str, int]
 
 
-@dataclass(frozen=True, slots=True)
-class MigrationRecord:
+@dataclass(frozen=True, slots=True, repr=False)
+class MigrationRecord(TierRecord):
     """Pages of one tensor of a job that moved between two locations during [start, end] (cycles).
 
     Source NONE is an allocation, target NONE the dropping of dead pages.
@@ -97,15 +269,14 @@ class TrafficRecord:
     size_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class MemoryRecord:
-    """Bytes in use at a time (cycles)."""
+@dataclass(frozen=True, slots=True, repr=False)
+class MemoryRecord(TierRecord):
+    """Bytes in use at a time (cycles); ``tier_bytes`` has a column for each tier."""
 
     time: int
     gpu: int
     gpu_bytes: int
-    host_bytes: int
-    flash_bytes: int
+    tier_bytes: Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +306,7 @@ class ContiguousRecord:
 
 @dataclass(frozen=True, slots=True)
 class FlashRecord:
-    """What the SSD did during an iteration, in bytes and for all jobs, where its flash is modelled.
+    """Work of the SSD during an iteration, in bytes and for all jobs, where its flash is modelled.
 
     ``written_bytes`` came from hosts, ``copied_bytes`` were moved by garbage collection, ``folded_bytes``
     from the part with one bit per cell to the rest; ``erased_bytes`` are whole superblocks.
@@ -151,12 +322,12 @@ class FlashRecord:
     run_programmed_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class IterationRecord:
+@dataclass(frozen=True, slots=True, repr=False)
+class IterationRecord(TierRecord):
     """One iteration of one job: times in cycles, traffic in bytes, page faults in pages.
 
     ``peak_gpu_bytes`` is what this job used of its GPU, ``peak_gpu_bytes_of_all`` what all jobs on it used.
-
+    ``traffic`` has a column for each tier and direction, ``peaks`` one for each tier of kind memory.
     ``contiguous`` is there for designs that copy whole tensors, ``flash`` where the SSD's is modelled.
     """
 
@@ -170,13 +341,28 @@ class IterationRecord:
     overlap_cycles: int
     in_flight_cycles: int
     stalls: tuple[tuple[StallReason, int], ...]
-    ssd_to_gpu_bytes: int
-    gpu_to_ssd_bytes: int
-    host_to_gpu_bytes: int
-    gpu_to_host_bytes: int
+    traffic: Mapping[str, int]
     page_faults: int
     peak_gpu_bytes: int
-    peak_host_bytes: int
+    peaks: Mapping[str, int]
     contiguous: ContiguousRecord | None = None
     peak_gpu_bytes_of_all: int = 0
     flash: FlashRecord | None = None
+
+
+@dataclass(frozen=True)
+class RunRecords:
+    """Everything a run emitted; ``events`` counts kernel executions and steps of the transfers.
+
+    ``note`` is the policy's remark on the run, ``tiers`` are the memory tiers of the system.
+    """
+
+    iterations: tuple[IterationRecord, ...]
+    kernels: tuple[KernelRecord, ...] = ()
+    migrations: tuple[MigrationRecord, ...] = ()
+    memory: tuple[MemoryRecord, ...] = ()
+    events: int = 0
+    jobs: tuple[JobRecord, ...] = ()
+    traffic: tuple[TrafficRecord, ...] = ()
+    note: str = ""
+    tiers: Tiers = field(default_factory=lambda: USUAL_TIERS)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from typing import Any
 
 
 def nearest(name: str, choices: Iterable[str]) -> str:
@@ -15,3 +16,25 @@ def nearest(name: str, choices: Iterable[str]) -> str:
 def choices_text(choices: Iterable[str]) -> str:
     """Write choices for an error message, sorted."""
     return ", ".join(sorted(choices))
+
+
+def not_found(name: object, choices: Iterable[str]) -> str:
+    """Write the end of an error message about an unknown name: a hint and the choices."""
+    known = list(choices)
+    return f"{nearest(str(name), known)}; allowed: {choices_text(known)}"
+
+
+def register_class(known: dict[str, Any], new: Any, kind: str, kinds: str, error: type[Exception]) -> None:
+    """Add a class under its attribute ``name``; a class that is defined anew replaces its former self.
+
+    Raises ``error`` when another class already has the name, or it has none.
+    """
+    if not new.name:
+        raise error(f"{kind} class {new.__module__}:{new.__name__} has no name")
+    other = known.get(new.name, new)
+    if (other.__module__, other.__qualname__) != (new.__module__, new.__qualname__):
+        raise error(
+            f"two {kinds} are called '{new.name}': {other.__module__}:{other.__name__} and "
+            f"{new.__module__}:{new.__name__}"
+        )
+    known[new.name] = new

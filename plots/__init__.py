@@ -1,31 +1,32 @@
 """Figures from results, and from nothing else: they never simulate and never read a trace.
 
-``draw("fig11", "results/fig11")`` reads a directory of results. Every figure is a module whose ``draw``
-takes DataFrames: ``g10sim.plots.fig11.draw(g10sim.read_results("results/fig11"))``.
+``draw("fig11", "results/fig11")`` reads a directory of results. The function ``draw`` of every figure takes
+DataFrames: ``g10sim.plots.fig11.draw(g10sim.read_results("results/fig11"))``.
 """
 
 from __future__ import annotations
 
-import importlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from g10sim.errors import ConfigError
-from g10sim.plots.registry import ENTRIES, find, paper_figures
+from g10sim.files import replacing, writing
+from g10sim.plots.registry import ENTRIES, Entry, find, paper_figures
 from g10sim.stats.reading import read_results, read_table
 
 if TYPE_CHECKING:
-    from types import ModuleType
-
     from matplotlib.figure import Figure
+
+_METADATA: dict[str, dict[str, Any]] = {"pdf": {"CreationDate": None}, "png": {"Software": None}}
+"""What is left out of files of each format for the same bytes every time."""
 
 __all__ = ["draw", "drawable", "find", "results_of", "save"]
 
 
-def __getattr__(name: str) -> ModuleType:
+def __getattr__(name: str) -> Entry:
     if name not in ENTRIES:
         raise AttributeError(f"module 'g10sim.plots' has no attribute '{name}'")
-    return importlib.import_module(f"g10sim.plots.{name}")
+    return ENTRIES[name]
 
 
 def draw(name: str, directory: str | Path, *, cell: int | None = None) -> Figure:
@@ -39,21 +40,24 @@ def draw(name: str, directory: str | Path, *, cell: int | None = None) -> Figure
     if cell is not None and not entry.of_one_cell:
         raise ConfigError(f"{name}: found a cell; allowed: none, it shows all cells of its experiment")
     tables = [read_results(directory), *(read_table(directory, table) for table in entry.tables)]
-    module = importlib.import_module(f"g10sim.plots.{name}")
-    figure: Figure = module.draw(*tables, **named)
-    return figure
+    return entry.draw(*tables, **named)
 
 
 def save(figure: Figure, directory: str | Path, name: str) -> list[Path]:
-    """Write a figure as ``DIRECTORY/NAME.pdf`` and ``.png``, one column wide. Raises ConfigError."""
+    """Write a figure as ``DIRECTORY/NAME.pdf`` and ``.png``, whole or not at all, and return the paths.
+
+    The same figure gives the same bytes. Raises ConfigError.
+    """
     from g10sim.plots import style
 
-    try:
-        return list(style.save(figure, Path(directory), name))
-    except OSError as error:
-        raise ConfigError(
-            f"{directory}: cannot be written: {error.strerror}; allowed: a writable directory"
-        ) from error
+    found = []
+    with writing(Path(directory), ConfigError):
+        Path(directory).mkdir(parents=True, exist_ok=True)
+        for kind, metadata in _METADATA.items():
+            found.append(Path(directory) / f"{name}.{kind}")
+            with style.settings(), replacing(found[-1]) as temporary:
+                figure.savefig(temporary, format=kind, metadata=metadata)
+    return found
 
 
 def results_of(name: str, directory: str | Path) -> Path:

@@ -1,55 +1,133 @@
-"""Memory that traces ask for while their kernels run, from the table ``working_sets``."""
+"""Figures of what traces ask of memory: working sets and inactive periods, whatever the policy."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
 
+import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.patches import Patch
+from matplotlib.lines import Line2D
 
-from g10sim.plots.panels import panels
-from g10sim.plots.style import KINDS, Look
-from g10sim.plots.traces import TraceName, records, that_ran, trace_names
-from g10sim.stats.one_cell import of_cell
+from g10sim.looks import BLUE, GREY, ORANGE, SKY, Look
+from g10sim.plots.panels import bars_in_rows, handles, logarithmic, panels
+from g10sim.plots.style import DASHES, KINDS, series
+from g10sim.plots.traces import OK, TraceName, by_model, records, that_ran, trace_names
+from g10sim.stats.reading import of_cell, seconds_per_cycle
 
-GIB = 2**30
-COLUMNS = 3
-ROW_INCHES = 1.25
-KERNELS = "kernel (in the order of the iteration)"
-
+_GIB, _MIB = 2**30, 2**20
+_LEAST_GIB = 0.1
 _STEPS = 120
+_KERNELS = "kernel (in the order of the iteration)"
+_ALIVE, _IN_USE = Look(SKY, label="all live tensors"), Look(BLUE, label="active tensors")
+_POOLS = (Look(GREY), Look(ORANGE, "////"), Look(BLUE), Look(SKY, "...."))
 
 
-def demands(results: pd.DataFrame, working_sets: pd.DataFrame) -> Iterator[tuple[TraceName, pd.DataFrame]]:
-    """Yield each trace with its rows of the table.
-
-    Of several cells with one trace the first that ran counts: the table depends on the trace alone.
-    """
-    ran = that_ran(results)
-    cells = {cell["trace"]: cell for cell in records(ran.drop_duplicates("trace"))}
-    for trace in trace_names(ran):
-        yield trace, of_cell(working_sets, cells[trace.trace])
-
-
-def draw_by_kind(results: pd.DataFrame, working_sets: pd.DataFrame, column: str, ylabel: str) -> Figure:
-    """Draw a column of the table, in GiB, as areas of the kinds of tensors on top of each other."""
-    found = list(demands(results, working_sets))
-    most = working_sets.groupby("kind")[column].max()
-    shown = {kind: look for kind, look in KINDS.items() if most.get(kind, 0)}
+def fig2(results: pd.DataFrame, working_sets: pd.DataFrame) -> Figure:
+    """Draw memory of all live and of active tensors over the kernels; the dashes are the GPU's memory."""
+    found = [(trace, of_cell(working_sets, cell)) for trace, cell in _traces(results)]
     made = panels(
-        len(found),
-        columns=COLUMNS,
-        row_inches=ROW_INCHES,
-        legend=[Patch(**look.bar()) for look in shown.values()],
-        legend_columns=4,
-        xlabel=KERNELS,
-        ylabel=ylabel,
+        [trace.title for trace, _ in found],
+        columns=3,
+        row_inches=1.25,
+        legend=[*handles([_ALIVE, _IN_USE]), Line2D([], [], label="GPU memory", **DASHES)],
+        xlabel=_KERNELS,
+        ylabel="memory (GiB)",
+        shared="y",
     )
-    for axes, (trace, rows) in zip(made.axes, found, strict=True):
-        axes.set_title(trace.title)
-        _draw_areas(axes, rows, column, shown)
+    most = max(rows.groupby("kernel")["live_bytes"].sum().max() for _, rows in found) / _GIB
+    gpu_gib = float((results["footprint_bytes"] / results["oversubscription"]).iloc[0]) / _GIB
+    for axes, (_, rows) in zip(made.axes, found, strict=True):
+        for column, look in (("live_bytes", _ALIVE), ("active_bytes", _IN_USE)):
+            shown = peaks(rows, column).sum(axis="columns")
+            axes.fill_between(shown.index, shown, step="mid", linewidth=0, facecolor=look.colour)
+        axes.axhline(gpu_gib, **DASHES)
+        axes.set_xlim(0, rows["kernel"].max())
+        logarithmic(axes, y=True)
+        axes.set_ylim(_LEAST_GIB, 1.5 * max(most, gpu_gib))
+        axes.locator_params(axis="x", nbins=3)
+    return made.figure
+
+
+def fig20(results: pd.DataFrame, working_sets: pd.DataFrame) -> Figure:
+    """Draw the bytes of living tensors by kind over the kernels of an iteration."""
+    return _draw_by_kind(results, working_sets, "live_bytes", "live tensors (GiB)")
+
+
+def fig21(results: pd.DataFrame, working_sets: pd.DataFrame) -> Figure:
+    """Draw the bytes of the running kernel's tensors by kind over the kernels of an iteration."""
+    return _draw_by_kind(results, working_sets, "active_bytes", "active tensors (GiB)")
+
+
+def fig3(results: pd.DataFrame, inactive_periods: pd.DataFrame) -> Figure:
+    """Draw the share of inactive periods that are no longer than so long, a line per batch size."""
+    periods = _periods(results, inactive_periods)
+    models = by_model(trace_names(that_ran(results)))
+    made = panels(
+        list(models),
+        columns=2,
+        row_inches=1.35,
+        xlabel="length of the inactive period (s)",
+        ylabel="inactive periods (%)",
+        shared="xy",
+    )
+    for axes, traces in zip(made.axes, models.values(), strict=True):
+        lines = series(trace.batch for trace in traces)
+        for trace, look in zip(traces, lines.values(), strict=True):
+            lengths = np.sort(periods[trace.trace]["seconds"].to_numpy())
+            shares = 100 * np.arange(1, len(lengths) + 1) / len(lengths)
+            axes.plot(lengths, shares, drawstyle="steps-post", **{**look.curve(), "marker": ""})
+        logarithmic(axes, x=True)
+        axes.set_ylim(0, 100)
+        axes.legend(title="batch", loc="upper left", title_fontsize="small", fontsize="small")
+    return made.figure
+
+
+def fig4(results: pd.DataFrame, inactive_periods: pd.DataFrame) -> Figure:
+    """Draw size over length of inactive periods, a point each, by kind of tensor, a panel per trace."""
+    periods = _periods(results, inactive_periods)
+    traces = trace_names(that_ran(results))
+    looks = {kind: look for kind, look in KINDS.items() if kind in set(inactive_periods["kind"])}
+    made = panels(
+        [trace.line for trace in traces],
+        columns=2,
+        row_inches=1.4,
+        legend=[Line2D([], [], **{**look.curve(), "linestyle": "none"}) for look in looks.values()],
+        legend_columns=4,
+        xlabel="length of the inactive period (s)",
+        ylabel="size of the tensor (MiB)",
+        shared="xy",
+    )
+    for axes, trace in zip(made.axes, traces, strict=True):
+        for kind, look in looks.items():
+            of_kind = periods[trace.trace][periods[trace.trace]["kind"] == kind]
+            points = {**look.curve(), "linestyle": "none", "markersize": 1.6, "markeredgewidth": 0.3}
+            # Thousands of points: as paths they make a PDF slow.
+            axes.plot(of_kind["seconds"], of_kind["size_bytes"] / _MIB, rasterized=True, **points)
+        logarithmic(axes, x=True, y=True)
+    return made.figure
+
+
+def pools(results: pd.DataFrame, table: pd.DataFrame) -> Figure:
+    """Draw footprint over load for each memory pool and trace; the line at 1 is the least there can be."""
+    shown = table.merge(results[["cell", "trace"]], on="cell").drop_duplicates(["trace", "pool"])
+    shown = shown.assign(status=OK, ratio=shown["footprint_bytes"] / shown["load_bytes"])
+    names = dict.fromkeys(shown["pool"])
+    looks = {name: replace(_POOLS[place % len(_POOLS)], label=name) for place, name in enumerate(names)}
+    made = bars_in_rows(
+        shown,
+        trace_names(results),
+        ("pool", looks),
+        "ratio",
+        ylabel="footprint / load",
+        legend=handles(looks.values()),
+        legend_columns=2,
+    )
+    for axes in made.axes:
+        axes.axhline(1, **DASHES)
+        axes.set_ylim(0.9, max(1.1, 1.03 * shown["ratio"].max()))
     return made.figure
 
 
@@ -58,19 +136,51 @@ def peaks(rows: pd.DataFrame, column: str) -> pd.DataFrame:
 
     Of more kernels than a panel has room for, each row is the one that needs the most of some neighbours.
     """
-    table = rows.pivot_table(index="kernel", columns="kind", values=column, aggfunc="sum") / GIB
+    table = rows.pivot_table(index="kernel", columns="kind", values=column, aggfunc="sum") / _GIB
     places = pd.Series(range(len(table)), index=table.index) * _STEPS // len(table)
     return table.loc[table.sum(axis="columns").groupby(places).idxmax()]
 
 
-def _draw_areas(axes: Axes, rows: pd.DataFrame, column: str, shown: dict[str, Look]) -> None:
-    table = peaks(rows, column)
-    bottom = 0 * table.index
-    for kind, look in shown.items():
-        if kind in table.columns:
+def _draw_by_kind(results: pd.DataFrame, working_sets: pd.DataFrame, column: str, ylabel: str) -> Figure:
+    """Draw a column of the table, in GiB, as areas of the kinds of tensors on top of each other."""
+    found = list(_traces(results))
+    most = working_sets.groupby("kind")[column].max()
+    looks = {kind: look for kind, look in KINDS.items() if most.get(kind, 0)}
+    made = panels(
+        [trace.title for trace, _ in found],
+        columns=3,
+        row_inches=1.25,
+        legend=handles(looks.values()),
+        legend_columns=4,
+        xlabel=_KERNELS,
+        ylabel=ylabel,
+    )
+    for axes, (_, cell) in zip(made.axes, found, strict=True):
+        table = peaks(of_cell(working_sets, cell), column)
+        bottom = 0 * table.index
+        for kind in [kind for kind in looks if kind in table]:
             top = bottom + table[kind].to_numpy()
-            axes.fill_between(table.index, bottom, top, step="mid", linewidth=0, **look.bar())
+            axes.fill_between(table.index, bottom, top, step="mid", linewidth=0, **looks[kind].bar())
             bottom = top
-    axes.set_xlim(0, table.index[-1])
-    axes.set_ylim(bottom=0)
-    axes.locator_params(nbins=3)
+        axes.set_xlim(0, table.index[-1])
+        axes.set_ylim(bottom=0)
+        axes.locator_params(nbins=3)
+    return made.figure
+
+
+def _traces(results: pd.DataFrame) -> Iterator[tuple[TraceName, dict[str, Any]]]:
+    """Yield each trace with the first of its cells that ran: the tables depend on the trace alone."""
+    ran = that_ran(results)
+    cells = {cell["trace"]: cell for cell in records(ran.drop_duplicates("trace"))}
+    for trace in trace_names(ran):
+        yield trace, cells[trace.trace]
+
+
+def _periods(results: pd.DataFrame, inactive_periods: pd.DataFrame) -> dict[str, pd.DataFrame]:
+    """Return the inactive periods of each trace with their length, if any, in a column ``seconds``."""
+    some = inactive_periods[inactive_periods["cycles"] > 0]
+    found = {}
+    for trace, cell in _traces(results):
+        rows = of_cell(some, cell)
+        found[trace.trace] = rows.assign(seconds=rows["cycles"] * seconds_per_cycle(cell))
+    return found

@@ -1,35 +1,280 @@
-"""Designs of one family beside each other: what a policy is called, and what sets a variant of it apart."""
+"""Figures of designs of one family, and of what a swept part of the machine makes of each."""
 
 from __future__ import annotations
 
-import re
+import json
+import math
+from collections.abc import Mapping
 
 import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import NullLocator
 
 from g10sim.errors import ConfigError
-from g10sim.plots.style import policy_name
+from g10sim.looks import Look
+from g10sim.plots.panels import bars_per_trace, draw_groups, draw_ideal, handles, mark_missing, panels
+from g10sim.plots.style import DASHES, looks, model_name, series
+from g10sim.plots.traces import (
+    OK,
+    cells_by,
+    in_rows,
+    swept_column,
+    that_ran,
+    trace_names,
+    without_ideal,
+)
+from g10sim.stats.batch_search import batch_search
+from g10sim.stats.legends import designs
+from g10sim.units import parse_bytes, parse_rate
+
+_MEMORY, _GPUS = "system.gpu.memory", "workload.replicas"
+_GB, _GIB = 1e9, 2**30
+_TRACES_PER_ROW = 5
+_MOST_LABELS = 4
+_LOSS = 0.01
+_STEP_ASIDE = 0.15
+_TRIM, _STREAMS = "system.ssd.trim", "system.ssd.streams"
+_DRIVE, _YEARS = "system.ssd", "ssd_years_to_rated_cycles"
+_WARRANTY_YEARS = 5
+_LEAST_YEARS, _MOST_YEARS = 0.01, 1000
 
 
-def design_and_variant(policy: str) -> tuple[str, str]:
-    """Split the name of a policy in results into that of its design and the values of its parameters.
+def vdnn_modes(results: pd.DataFrame) -> Figure:
+    """Draw peak GPU memory and performance below each other, a group of bars per trace, a bar per policy.
 
-    ``vdnn(mode=conv)`` is vDNN and "conv".
+    Where GPU memory is swept, the smallest one counts, and is a dashed line. For what does not run in it, an
+    empty bar shows the memory that it takes in a larger one.
     """
-    key, _, parameters = policy.partition("(")
-    return policy_name(key), " ".join(re.findall(r"=([^,)]+)", parameters))
+    shown = without_ideal(results)
+    shown = shown.assign(
+        size=shown[_MEMORY].map(parse_bytes) if _MEMORY in shown else 0, gib=shown["peak_gpu_bytes"] / _GIB
+    )
+    least = shown["size"].min()
+    counts, larger = shown[shown["size"] == least], shown[shown["size"] > least]
+    found = designs(counts)
+    names = (f"{design.label} {design.variant}".strip() for design in found.values())
+    policies = dict(zip(found, series(names).values(), strict=True))
+    cells = cells_by(counts, "trace", "policy")
+    fits = {key: cell for key, cell in cells.items() if cell["status"] == OK}
+    others = cells_by(larger[larger["status"] == OK], "trace", "policy")
+    rows = in_rows(trace_names(shown), _TRACES_PER_ROW)
+    made = panels(
+        [""] * 2 * len(rows),
+        columns=1,
+        row_inches=1.0,
+        legend=handles(policies.values(), counts),
+        legend_columns=3,
+    )
+    for number, traces in enumerate(rows):
+        memory, performance = made.axes[2 * number : 2 * number + 2]
+        groups = {trace.trace: trace.label for trace in traces}
+        more = {key: cell for key, cell in others.items() if key not in fits}
+        draw_groups(memory, more, dict.fromkeys(groups, ""), policies, "gib", hollow=True)
+        draw_groups(memory, fits, dict.fromkeys(groups, ""), policies, "gib")
+        draw_groups(performance, cells, groups, policies, "performance")
+        if least:
+            memory.axhline(least / _GIB, **DASHES)
+        memory.set(ylabel="GPU memory\n(GiB)", xlim=(-0.5, len(rows[0]) - 0.5))
+        draw_ideal(performance)
+        performance.set(ylabel="performance\n(ideal = 1)", xlim=(-0.5, len(rows[0]) - 0.5), ylim=(0, 1.08))
+    return made.figure
 
 
-def short_name(policy: str) -> str:
-    """Name of a policy with the values of its parameters, for a legend."""
-    return " ".join(part for part in design_and_variant(policy) if part)
+def vdnn_bandwidth(results: pd.DataFrame) -> Figure:
+    """Draw a panel per trace with a line per variant (mode), the gain in throughput over bandwidth.
 
-
-def swept_column(results: pd.DataFrame, name: str) -> str:
-    """Find the column of a swept quantity; of a parameter of a policy that of any policy.
-
-    Raises ConfigError where there is none.
+    The design that comes first in the results is compared with the other one; both need the same variants.
     """
-    for column in results.columns:
-        if column == name or re.fullmatch(rf"policies\.\d+\.{re.escape(name)}", column):
-            return str(column)
-    raise ConfigError(f"results: found no column '{name}'; allowed: results of a run that sweeps over it")
+    shown = without_ideal(results)
+    column, found = swept_column(shown, "system.pcie.bandwidth"), designs(shown)
+    shown = shown.assign(
+        design=[found[policy].label for policy in shown["policy"]],
+        variant=[found[policy].variant for policy in shown["policy"]],
+        rate=[parse_rate(text) / _GB for text in shown[column]],
+    )
+    names = list(dict.fromkeys(shown["design"]))
+    if len(names) != 2:
+        raise ConfigError(f"results: found {len(names)} designs; allowed: two, to compare one with the other")
+    variants, traces = series(dict.fromkeys(shown["variant"])), trace_names(shown)
+    made = panels(
+        [trace.line for trace in traces],
+        columns=2,
+        row_inches=1.25,
+        legend=handles(variants.values(), lines=True),
+        xlabel="bandwidth of the link, in each direction (GB/s)",
+        ylabel=f"gain of {names[1]} over {names[0]} (%)",
+        shared="xy",
+    )
+    times = shown[shown["status"] == OK].pivot_table(
+        index=["trace", "variant", "rate"], columns="design", values="exec_cycles", aggfunc="last"
+    )
+    times = times.reindex(columns=names).dropna().reset_index()
+    gains = times.assign(gain=100 * (times[names[0]] / times[names[1]] - 1))
+    for axes, trace in zip(made.axes, traces, strict=True):
+        for variant, look in variants.items():
+            line = gains[(gains["trace"] == trace.trace) & (gains["variant"] == variant)]
+            axes.plot(line["rate"], line["gain"], **look.curve())
+        _label_rates(axes, sorted(set(shown["rate"])))
+        axes.set_ylim(0, 1.08 * max([1.0, *gains["gain"]]))
+    return made.figure
+
+
+def fragmentation(results: pd.DataFrame) -> Figure:
+    """Draw a panel per trace, with a group of bars per mode and order, a bar per allocator.
+
+    A bar is the smallest of the swept GPU memories in which the cell runs, over the most memory in use there:
+    1 is memory without a gap.
+    """
+    shown = _least_memories(without_ideal(results))
+    mode, order, allocator = (swept_column(shown, name) for name in ("mode", "order", "allocator"))
+    shown["group"] = shown[mode].str.cat(shown[order], sep="\n").str.replace("_", "\n")
+    shown["allocator"] = shown[allocator].str.replace("_", " ")
+    groups = {group: group for group in dict.fromkeys(shown["group"])}
+    made = bars_per_trace(
+        shown,
+        ("group", groups),
+        ("allocator", series(dict.fromkeys(shown["allocator"]))),
+        "needed",
+        ylabel="memory needed\n/ memory in use",
+        row_inches=1.5,
+        legend_columns=3,
+    )
+    for axes in made.axes:
+        axes.set_ylim(1, 1.05 * max(1.1, shown["needed"].max()))
+    return made.figure
+
+
+def _least_memories(results: pd.DataFrame) -> pd.DataFrame:
+    """Of the cells that differ in GPU memory alone, keep the one of the smallest in which it runs.
+
+    ``needed`` is that memory over the most that is in use. Where none runs, one that did not is kept.
+    """
+    sizes = results[swept_column(results, _MEMORY)].map(parse_bytes)
+    found = results.assign(
+        size=sizes, fails=results["status"] != OK, needed=sizes / results["peak_gpu_bytes"]
+    )
+    others = [
+        name for name in found if name in ("trace", "policy", "seed") or str(name).startswith("policies.")
+    ]
+    return found.sort_values(["fails", "size"]).drop_duplicates(others).sort_values("cell")
+
+
+def flash_amplification(results: pd.DataFrame) -> Figure:
+    """Draw what an SSD writes for each byte given: by trace, policy, and how much it knows of the tensors."""
+    shown = without_ideal(results)
+    trim, streams = swept_column(shown, _TRIM), swept_column(shown, _STREAMS)
+    metric = swept_column(shown, "ssd_run_write_amplification", "of a system with a model of flash")
+    known = shown[trim].astype(str).str.lower().map({"true": "trim", "false": "no trim"})
+    numbers = shown[streams].astype(int)
+    shown = shown.assign(variant=known.where(numbers == 1, known + ", " + numbers.astype(str) + " streams"))
+    made = bars_per_trace(
+        shown,
+        ("policy", {policy: look.label for policy, look in looks(shown).items()}),
+        ("variant", series(dict.fromkeys(shown["variant"]))),
+        metric,
+        ylabel="write amplification",
+        row_inches=1.3,
+        legend_columns=2,
+    )
+    for axes in made.axes:
+        axes.set_ylim(1, 1.05 * max(1.1, axes.dataLim.y1))
+    return made.figure
+
+
+def flash_endurance(results: pd.DataFrame) -> Figure:
+    """Draw how long drives last when a training goes on day and night; the line is the usual warranty."""
+    shown = without_ideal(results)
+    drives = dict.fromkeys(shown[swept_column(shown, _DRIVE)])
+    metric = swept_column(shown, _YEARS, "of a system with a model of flash")
+    made = bars_per_trace(
+        shown.assign(years=shown[metric].replace(math.inf, _MOST_YEARS)),
+        (_DRIVE, {drive: _drive(drive) for drive in drives}),
+        ("policy", looks(shown)),
+        "years",
+        ylabel="years to rated program/erase cycles",
+        row_inches=1.5,
+        legend_columns=3,
+        shared=True,
+    )
+    for axes in made.axes:
+        axes.set_yscale("log")
+        axes.axhline(_WARRANTY_YEARS, **DASHES)
+        axes.set_ylim(_LEAST_YEARS, _MOST_YEARS)
+    return made.figure
+
+
+def _drive(text: str) -> str:
+    """Return the name of a swept drive without its maker, a word a line."""
+    name = str(json.loads(text)["preset"]) if text.startswith("{") else text
+    return name.partition("-")[2].replace("-", "\n").upper()
+
+
+def gpus_per_uplink(results: pd.DataFrame) -> Figure:
+    """Draw throughput over the number of GPUs, a panel per trace, then the largest batch without loss.
+
+    A line per policy. Loss is measured against the first policy: a batch is without loss if its throughput is
+    at least 99% of the best that the first policy reaches with any. Empty bars are the largest that runs.
+    Dashes are unlimited GPU memory.
+    """
+    shown = without_ideal(results)
+    shown = shown.assign(**{_GPUS: shown[swept_column(shown, _GPUS)].astype(int)})
+    found = designs(shown)
+    names = (design.variant or design.label for design in found.values())
+    policies = dict(zip(found, series(names).values(), strict=True))
+    traces, models = trace_names(shown), list(dict.fromkeys(shown["model"]))
+    made = panels(
+        [*(trace.line for trace in traces), *(f"{model_name(model)}, no loss" for model in models)],
+        columns=2,
+        row_inches=1.2,
+        legend=handles(policies.values(), shown, ideal=True, lines=True),
+        legend_columns=4,
+        xlabel="GPUs that share the uplink",
+    )
+    for number, (axes, trace) in enumerate(zip(made.axes, traces, strict=False)):
+        axes.set_ylabel("" if number % 2 else "throughput of a\nGPU (samples/s)")
+        _draw_throughput(axes, shown[shown["trace"] == trace.trace], policies)
+    for axes, model in zip(made.axes[len(traces) :], models, strict=True):
+        axes.set_ylabel("batch size")
+        _draw_batches(axes, shown[shown["model"] == model], policies)
+    numbers = sorted(set(shown[_GPUS]))
+    for axes in made.axes:
+        axes.set_xticks(range(len(numbers)), [str(number) for number in numbers])
+        axes.set_xlim(-0.5, len(numbers) - 0.5)
+    return made.figure
+
+
+def _draw_throughput(axes: Axes, cells: pd.DataFrame, policies: Mapping[str, Look]) -> None:
+    """Draw the mean over the replicas of each cell; a cell has one status."""
+    numbers = sorted(set(cells[_GPUS]))
+    for line, (policy, look) in enumerate(policies.items()):
+        rows = cells[cells["policy"] == policy]
+        means = rows[rows["status"] == OK].groupby(_GPUS)["samples_per_s"].mean()
+        axes.plot([numbers.index(number) for number in means.index], list(means), **look.curve())
+        aside = (line - (len(policies) - 1) / 2) * _STEP_ASIDE
+        for number, status in rows[rows["status"] != OK].groupby(_GPUS)["status"].first().items():
+            mark_missing(axes, numbers.index(number) + aside, str(status), look.colour)
+    ran = that_ran(cells)
+    best = (ran["samples_per_s"] / ran["performance"]).max()
+    draw_ideal(axes, best)
+    axes.set_ylim(0, 1.1 * best)
+
+
+def _draw_batches(axes: Axes, cells: pd.DataFrame, policies: Mapping[str, Look]) -> None:
+    found = batch_search(cells, reference=next(iter(policies)), loss=_LOSS).assign(status=OK)
+    batches = cells_by(found.fillna({"largest_batch": 0, "no_loss_batch": 0}), _GPUS, "policy")
+    groups = {number: str(number) for number in sorted(set(cells[_GPUS]))}
+    draw_groups(axes, batches, groups, policies, "largest_batch", hollow=True)
+    draw_groups(axes, batches, groups, policies, "no_loss_batch")
+
+
+def _label_rates(axes: Axes, rates: list[float]) -> None:
+    """Label some bandwidths, about as far from each other as there is room for."""
+    factor = (rates[-1] / rates[0]) ** (1 / _MOST_LABELS)
+    labelled = [rates[0]]
+    for rate in rates:
+        if rate > labelled[-1] and rate >= labelled[-1] * factor:
+            labelled.append(rate)
+    axes.set_xscale("log")
+    axes.set_xticks(labelled, [f"{rate:g}" for rate in labelled])
+    axes.xaxis.set_minor_locator(NullLocator())

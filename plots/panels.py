@@ -1,24 +1,31 @@
-"""Small axes side by side in a column's width, with one legend and one label for all."""
+"""Panels with one legend and one label for all, groups of bars in them, and entries of legends."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Any, Literal
 
+import pandas as pd
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
 from matplotlib.ticker import NullFormatter
 
-from g10sim.plots.style import PAGE_INCHES, new_figure
+from g10sim.looks import BLACK, Look
+from g10sim.plots.style import IDEAL, PAGE_INCHES, new_figure
+from g10sim.plots.traces import OK, Cells, TraceName, cells_by, in_rows, trace_names
+from g10sim.stats.legends import legend
 
 _LEGEND_CHARACTERS, _KEY_CHARACTERS = 66, 5  # of a line of the legend, and of the key before a name
 _LEGEND_LINE_INCHES = 0.14
 _LABEL_INCHES = 0.18
-
-
-Sharing: TypeAlias = bool | Literal["none", "all", "row", "col"]
+_MARKS: Mapping[str, str] = {"unsupported": "x", "failed": "$?$"}
+_GROUP_WIDTH = 0.86
+_MARK_HEIGHT = 0.07
+_TRACES_PER_ROW = 4
 
 
 @dataclass(frozen=True)
@@ -40,7 +47,7 @@ def logarithmic(axes: Axes, *, x: bool = False, y: bool = False) -> None:
 
 
 def panels(
-    count: int,
+    titles: Sequence[str],
     *,
     columns: int,
     row_inches: float,
@@ -48,24 +55,26 @@ def panels(
     legend_columns: int = 3,
     xlabel: str = "",
     ylabel: str = "",
-    sharex: Sharing = False,
-    sharey: Sharing = False,
+    shared: Literal["", "x", "y", "xy"] = "",
 ) -> Panels:
-    """Make a figure of ``count`` panels, at most ``columns`` beside each other, and its legend on top.
+    """Make a figure of a panel per title, at most ``columns`` beside each other, and its legend on top.
 
-    ``sharex`` and ``sharey`` are those of matplotlib's ``subplots``. A last row that is not full ends early.
+    ``shared`` names the axes that have one scale in all panels. A last row that is not full ends early.
     """
+    count = len(titles)
     columns = min(columns, count)
     rows = -(-count // columns)
     legend_columns = _columns_that_fit(legend, legend_columns)
     lines = -(-len(legend) // legend_columns)
     height = rows * row_inches + lines * _LEGEND_LINE_INCHES + (_LABEL_INCHES if xlabel else 0)
     figure = new_figure(min(height, PAGE_INCHES))
-    grid = figure.subplots(rows, columns, squeeze=False, sharex=sharex, sharey=sharey)
+    grid = figure.subplots(rows, columns, squeeze=False, sharex="x" in shared, sharey="y" in shared)
     every = [axes for row in grid for axes in row]
     for axes in every[count:]:
         axes.set_axis_off()
-    if sharex and count % columns:  # the panel above an empty place is the last of its column
+    for axes, title in zip(every, titles, strict=False):
+        axes.set_title(title)
+    if "x" in shared and count % columns:  # the panel above an empty place is the last of its column
         for axes in every[count - columns : (rows - 1) * columns]:
             axes.tick_params(labelbottom=True)
     if xlabel:
@@ -83,3 +92,134 @@ def _columns_that_fit(legend: Sequence[Artist], most: int) -> int:
     """Return how many columns a legend can have: long names, of policies with parameters, take fewer."""
     longest = max((len(str(entry.get_label())) for entry in legend), default=0)
     return max(1, min(most, _LEGEND_CHARACTERS // (longest + _KEY_CHARACTERS)))
+
+
+def bar_places(count: int) -> tuple[list[float], float]:
+    """Centres of so many bars around the centre of their group, and the width of one."""
+    width = _GROUP_WIDTH / count
+    return [(place + 0.5) * width - _GROUP_WIDTH / 2 for place in range(count)], width
+
+
+def draw_groups(
+    axes: Axes,
+    cells: Cells,
+    groups: Mapping[Any, str],
+    looks: Mapping[Any, Look],
+    column: str,
+    *,
+    hollow: bool = False,
+) -> None:
+    """Draw a group of bars for each key of ``groups``, with its label below, and a bar in it for each look.
+
+    ``cells`` are rows by group and look; a bar is as high as ``column``. Cells that did not run are marked.
+    """
+    places, width = bar_places(len(looks))
+    for group, key in enumerate(groups):
+        for offset, (name, look) in zip(places, looks.items(), strict=True):
+            cell = cells.get((key, name))
+            if cell is not None and cell["status"] == OK:
+                axes.bar(group + offset, cell[column], width, **(look.outline() if hollow else look.bar()))
+            elif cell is not None:
+                mark_missing(axes, group + offset, cell["status"])
+    axes.set_xticks(range(len(groups)), list(groups.values()))
+    axes.tick_params(axis="x", length=0)
+
+
+def bars_per_trace(
+    shown: pd.DataFrame,
+    groups: tuple[str, Mapping[Any, str]],
+    bars: tuple[str, Mapping[Any, Look]],
+    column: str,
+    *,
+    ylabel: str,
+    row_inches: float,
+    legend_columns: int,
+    shared: bool = False,
+) -> Panels:
+    """Draw a panel per trace with a group of bars per value of a column, a bar per value of another.
+
+    ``groups`` and ``bars`` are the columns, with labels and looks by value; ``shared`` panels have one scale.
+    """
+    traces = trace_names(shown)
+    made = panels(
+        [trace.line for trace in traces],
+        columns=1,
+        row_inches=row_inches,
+        legend=handles(bars[1].values(), shown),
+        legend_columns=legend_columns,
+        ylabel=ylabel,
+        shared="xy" if shared else "",
+    )
+    for axes, trace in zip(made.axes, traces, strict=True):
+        cells = cells_by(shown[shown["trace"] == trace.trace], groups[0], bars[0])
+        draw_groups(axes, cells, groups[1], bars[1], column)
+    return made
+
+
+def bars_in_rows(
+    shown: pd.DataFrame,
+    traces: Sequence[TraceName],
+    bars: tuple[str, Mapping[Any, Look]],
+    column: str,
+    *,
+    ylabel: str,
+    legend: Sequence[Artist],
+    legend_columns: int,
+) -> Panels:
+    """Draw rows of traces below each other: a group of bars per trace, a bar per value of another column.
+
+    ``bars`` are that column and the looks of its values.
+    """
+    rows = in_rows(traces, _TRACES_PER_ROW)
+    made = panels(
+        [""] * len(rows),
+        columns=1,
+        row_inches=1.1,
+        legend=legend,
+        legend_columns=legend_columns,
+        ylabel=ylabel,
+        shared="y",
+    )
+    cells = cells_by(shown, "trace", bars[0])
+    for axes, row in zip(made.axes, rows, strict=True):
+        draw_groups(axes, cells, {trace.trace: trace.label for trace in row}, bars[1], column)
+        axes.set_xlim(-0.5, len(rows[0]) - 0.5)
+    return made
+
+
+def mark_missing(axes: Axes, place: float, status: str, colour: str = BLACK) -> None:
+    """Mark at the foot of the axes why nothing is drawn at a place."""
+    mark = {**_mark(status), "color": colour}
+    axes.plot([place], [_MARK_HEIGHT], transform=axes.get_xaxis_transform(), clip_on=False, **mark)
+
+
+def handles(
+    looks: Iterable[Look], results: pd.DataFrame | None = None, *, ideal: bool = False, lines: bool = False
+) -> list[Artist]:
+    """Return entries of a legend: bars or ``lines``, unlimited GPU memory, marks that ``results`` need."""
+    found: list[Artist] = [Line2D([], [], **look.curve()) if lines else Patch(**look.bar()) for look in looks]
+    if ideal:
+        found.append(Line2D([], [], **ideal_look().curve()))
+    statuses = set() if results is None else set(results["status"])
+    return found + [Line2D([], [], **_mark(status)) for status in _MARKS if status in statuses]
+
+
+def ideal_look() -> Look:
+    """Return the look of unlimited GPU memory."""
+    return legend(IDEAL)
+
+
+def draw_ideal(axes: Axes, height: float = 1) -> None:
+    """Draw a line across the axes: unlimited GPU memory."""
+    axes.axhline(height, **{**ideal_look().curve(), "label": "", "linewidth": 0.8})
+
+
+def _mark(status: str) -> dict[str, Any]:
+    return {
+        "marker": _MARKS[status],
+        "linestyle": "none",
+        "color": BLACK,
+        "markersize": 2.8,
+        "markeredgewidth": 0.8,
+        "label": status,
+    }

@@ -2,64 +2,83 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import importlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from g10sim.errors import ConfigError
-from g10sim.registry import choices_text, nearest
+from g10sim.registry import not_found
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A figure. Its module has its name and a function ``draw(results, TABLE, ...)``.
+    """A figure: a function of its name in a module, or the function ``draw`` of a module of its name.
 
-    ``results`` are the rows of results.csv; ``tables`` name the Parquet tables that follow, in order. With
-    ``of_one_cell`` it shows one cell of a run, and ``draw`` takes its number as ``cell``; otherwise it
-    has an experiment of the same name, and is a figure of the G10 paper unless it is ``beyond_paper``.
+    The function takes the rows of results.csv, then the Parquet tables that ``tables`` names, in order. With
+    ``of_one_cell`` it shows one cell of a run and takes its number as ``cell``; otherwise the figure has an
+    experiment of the same name, and is one of the G10 paper unless it is ``beyond_paper``.
     """
 
     name: str
     title: str
     tables: tuple[str, ...] = ()
+    module: str = ""
     of_one_cell: bool = False
     beyond_paper: bool = False
 
+    @property
+    def draw(self) -> Callable[..., Figure]:
+        """The function, drawing in the house style."""
+        from g10sim.plots.style import styled
 
+        module = importlib.import_module(f"g10sim.plots.{self.module or self.name}")
+        return styled(getattr(module, self.name if self.module else "draw"))
+
+
+_PAPER = (
+    Entry("fig2", "memory of all live tensors and of active ones", ("working_sets",), "demand"),
+    Entry("fig3", "lengths of inactive periods", ("inactive_periods",), "demand"),
+    Entry("fig4", "sizes of tensors and lengths of their inactive periods", ("inactive_periods",), "demand"),
+    Entry("fig11", "performance of every policy", (), "comparison"),
+    Entry("fig12", "breakdown of the execution time", (), "comparison"),
+    Entry("fig13", "slowdown of kernels", ("kernels",), "comparison"),
+    Entry("fig14", "migration traffic", (), "comparison"),
+    Entry("fig15", "throughput by batch size", (), "comparison"),
+    Entry("fig16", "host memory, G10 with several batch sizes", (), "sweeps"),
+    Entry("fig17", "host memory, several policies", (), "sweeps"),
+    Entry("fig18", "SSD bandwidth", (), "sweeps"),
+    Entry("fig19", "variation of kernel times", (), "sweeps"),
+    Entry("fig20", "memory of live tensors by kind", ("working_sets",), "demand"),
+    Entry("fig21", "memory of active tensors by kind", ("working_sets",), "demand"),
+)
+_BEYOND = (
+    Entry("pools", "memory pools: footprint over load", ("pools",), "demand"),
+    Entry("swaps", "overhead against GPU memory", (), "saved"),
+    Entry("savings", "memory saved and time added, one training at a time", ("kernels",), "saved"),
+    Entry("savings_jobs", "memory saved and time added, jobs on one GPU", ("kernels",), "saved"),
+    Entry("flash_amplification", "write amplification of a nearly full SSD", (), "designs"),
+    Entry("flash_endurance", "life of SSDs", (), "designs"),
+    Entry("flash_bandwidth", "performance over the number of drives", (), "sweeps"),
+    Entry("vdnn_modes", "memory and performance of vDNN, by network and mode", (), "designs"),
+    Entry("vdnn_bandwidth", "gain of vDNN++ over vDNN, by link bandwidth", (), "designs"),
+    Entry("fragmentation", "memory taken over memory in use, by allocator", (), "designs"),
+    Entry("gpus_per_uplink", "throughput and batch size of GPUs that share a link", (), "designs"),
+)
+_ONE_CELL = (
+    Entry("memory", "memory in use while one cell runs", ("memory",), "cell"),
+    Entry("timeline", "one cell over time", ("kernels", "migrations"), "cell"),
+    Entry("stalls", "what the kernels of one cell waited for", ("kernels",), "cell"),
+)
 ENTRIES: Mapping[str, Entry] = {
     entry.name: entry
     for entry in (
-        Entry("fig2", "memory of all live tensors and of active ones", ("working_sets",)),
-        Entry("fig3", "lengths of inactive periods", ("inactive_periods",)),
-        Entry("fig4", "sizes of tensors and lengths of their inactive periods", ("inactive_periods",)),
-        Entry("fig11", "performance of every policy"),
-        Entry("fig12", "breakdown of the execution time"),
-        Entry("fig13", "slowdown of kernels", ("kernels",)),
-        Entry("fig14", "migration traffic"),
-        Entry("fig15", "throughput by batch size"),
-        Entry("fig16", "host memory, G10 with several batch sizes"),
-        Entry("fig17", "host memory, several policies"),
-        Entry("fig18", "SSD bandwidth"),
-        Entry("fig19", "variation of kernel times"),
-        Entry("fig20", "memory of live tensors by kind", ("working_sets",)),
-        Entry("fig21", "memory of active tensors by kind", ("working_sets",)),
-        Entry("pools", "memory pools: footprint over load", ("pools",), beyond_paper=True),
-        Entry("swaps", "overhead against GPU memory", beyond_paper=True),
-        Entry(
-            "savings", "memory saved and time added, one training at a time", ("kernels",), beyond_paper=True
-        ),
-        Entry(
-            "savings_jobs", "memory saved and time added, jobs on one GPU", ("kernels",), beyond_paper=True
-        ),
-        Entry("flash_amplification", "write amplification of a nearly full SSD", beyond_paper=True),
-        Entry("flash_endurance", "life of SSDs", beyond_paper=True),
-        Entry("flash_bandwidth", "performance over the number of drives", beyond_paper=True),
-        Entry("vdnn_modes", "memory and performance of vDNN, by network and mode", beyond_paper=True),
-        Entry("vdnn_bandwidth", "gain of vDNN++ over vDNN, by link bandwidth", beyond_paper=True),
-        Entry("fragmentation", "memory taken over memory in use, by allocator", beyond_paper=True),
-        Entry("gpus_per_uplink", "throughput and batch size of GPUs that share a link", beyond_paper=True),
-        Entry("memory", "memory in use while one cell runs", ("memory",), of_one_cell=True),
-        Entry("timeline", "one cell over time", ("kernels", "migrations"), of_one_cell=True),
-        Entry("stalls", "what the kernels of one cell waited for", ("kernels",), of_one_cell=True),
+        *_PAPER,
+        *(replace(entry, beyond_paper=True) for entry in _BEYOND),
+        *(replace(entry, of_one_cell=True) for entry in _ONE_CELL),
     )
 }
 
@@ -67,9 +86,7 @@ ENTRIES: Mapping[str, Entry] = {
 def find(name: str) -> Entry:
     """Return the figure of a name. Raises ConfigError."""
     if name not in ENTRIES:
-        raise ConfigError(
-            f"found no figure '{name}'{nearest(name, ENTRIES)}; allowed: {choices_text(ENTRIES)}, or all"
-        )
+        raise ConfigError(f"found no figure '{name}'{not_found(name, ENTRIES)}, or all")
     return ENTRIES[name]
 
 

@@ -118,3 +118,14 @@ def by_model(names: Sequence[TraceName]) -> dict[str, list[TraceName]]:
 def in_rows(items: Sequence[Item], most: int) -> list[list[Item]]:
     """Spread items over rows of at most ``most``, in order."""
     return [list(items[start : start + most]) for start in range(0, len(items), most)]
+
+
+def swept_column(results: pd.DataFrame, name: str, wanted: str = "of a run that sweeps over it") -> str:
+    """Find the column of a swept quantity; of a parameter of a policy that of any policy.
+
+    Raises ConfigError where there is none, which says what results are ``wanted``.
+    """
+    for column in results.columns:
+        if column == name or re.fullmatch(rf"policies\.\d+\.{re.escape(name)}", column):
+            return str(column)
+    raise ConfigError(f"results: found no column '{name}'; allowed: results {wanted}")

@@ -5,10 +5,13 @@ cycles, comes from flash in 2000, goes to flash in 4000, and is mapped in 1000. 
 cycles (a flash page 2000 more), each page by itself.
 """
 
+from memories import FLASH, GPU, HOST, NONE
+
 from g10sim.config.behaviour import GPG, BehaviourSpec
 from g10sim.config.system import SystemSpec
 from g10sim.policies.base import Policy
-from g10sim.policies.plan import MigrationPlan, PlannedMove
+from g10sim.policies.moves import Drop, Evict, Fetch, Free
+from g10sim.policies.plan import MigrationPlan, Planned
 from g10sim.sim.engine import run
 from g10sim.trace.model import TensorKind
 from g10sim.trace.synthetic import TraceBuilder
@@ -75,6 +78,29 @@ def trace_of(tensors, kernels, name="tiny", page=PAGE):
     return builder.build()
 
 
+def planned(kernel, tensor, target, *, drops=False, delay=0):
+    """A planned move of a tensor to a place: GPU, HOST, FLASH, or NONE (freed, or dropped)."""
+    moves = {
+        GPU: Fetch(tensor),
+        HOST: Evict(tensor, "host"),
+        FLASH: Evict(tensor, "ssd"),
+        NONE: Drop(tensor) if drops else Free(tensor),
+    }
+    return Planned(kernel, moves[target], delay)
+
+
+def place_of(move):
+    """Where a planned move of a tensor takes it."""
+    if isinstance(move, Evict):
+        return FLASH if move.target == "ssd" else HOST
+    return GPU if isinstance(move, Fetch) else NONE
+
+
+def as_tuples(plan):
+    """A plan's moves of tensors as (kernel, tensor, target)."""
+    return [(entry.kernel, entry.move.tensor, place_of(entry.move)) for entry in plan.moves]
+
+
 class FollowPlan(Policy):
     """Carries out moves given as (kernel, tensor, target)."""
 
@@ -84,7 +110,7 @@ class FollowPlan(Policy):
         self.moves = moves
 
     def plan_job(self, job, system, behaviour):
-        return MigrationPlan.ordered(PlannedMove(*move) for move in self.moves)
+        return MigrationPlan.ordered(planned(*move) for move in self.moves)
 
 
 def simulate(trace, system, policy, behaviour=None, *, iterations=2, record=("kernels",), check=True):

@@ -11,6 +11,8 @@ from g10sim.policies.registry import available
 PACKAGE = Path(g10sim.__file__).parent
 
 LAYERS = [
+    {"looks"},
+    {"places"},
     {"errors", "units", "records", "registry", "files"},
     {"config"},
     {"trace"},
@@ -74,7 +76,7 @@ def test_imports_go_down_only(path):
 @pytest.mark.parametrize("path", PLOTS, ids=lambda path: path.name)
 def test_plots_read_results_only(path):
     used = {name.split(".")[1] for name in imports(path) if name.startswith("g10sim.")}
-    assert used <= {"plots", "stats", "errors", "files", "registry", "units"}
+    assert used <= {"plots", "stats", "errors", "files", "looks", "places", "registry", "units"}
 
 
 def outside(*parts):

@@ -6,9 +6,9 @@ one-tower model of Krizhevsky's "one weird trick" (64-192-384-256-256).
 """
 
 from hypothesis import strategies as st
+from layerwise import LayerSpec, layerwise_trace
 
 from g10sim.config.system import SystemSpec
-from g10sim.trace.layerwise import LayerSpec, layerwise_trace
 
 MIB = 2**20
 FLOAT = 4

@@ -10,8 +10,10 @@ import configuration_page
 import figures_page
 import flash_page
 import kernel_times_page
+import moves_page
 import ordering_page
 import pictures
+import policy_parameters
 import reliability_page
 import tensile_page
 import typer
@@ -30,6 +32,21 @@ Page = Annotated[Path, typer.Option("-o", "--output", help="Page to write.")]
 def configuration(output: Page = Path("docs/configuration.md")) -> None:
     """Write the page of the configuration's keys, from the definitions that check it."""
     _write(output, configuration_page.page())
+
+
+@app.command()
+def moves(output: Page = Path("docs/policies.md")) -> None:
+    """Bring the table of moves in the page of policies up to date."""
+    _write(output, moves_page.page(output.read_text(encoding="utf-8")))
+
+
+@app.command()
+def parameters(
+    page: Annotated[Path, typer.Argument(help="Page with marks.")] = Path("docs/policies.md"),
+    output: Page = Path("docs/policies.md"),
+) -> None:
+    """Write the tables of policies' parameters, from their declarations, between the marks of a page."""
+    _write(output, policy_parameters.page(page.read_text(encoding="utf-8")))
 
 
 @app.command()

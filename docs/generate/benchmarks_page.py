@@ -7,24 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from tables import table
+from tables import fill, table
 
-_INTRODUCTION = """# Measured speed and memory
-
-Written by `python docs/generate benchmarks` from the files of `python -m benchmarks cells` and
-`python -m benchmarks long`. `benchmarks/README.md` says what is measured and how.
-
-"""
-
-_TITLES = {
-    "published": """Cells of the G10 paper's figure 15 under `compat: gpg`, two iterations, traces read from
-the published text files. "published / ours" is the CPU time of the published simulator over ours, without
-the start of Python; "with start" counts that too. "Own plan": g10sim does the planning.""",
-    "bundled": "Traces that come with g10sim, default hardware (`a100-40g-pcie3-znand`), two iterations.",
-    "long": """Synthetic traces in which every kernel makes a tensor of 1 MiB and 66 MiB are alive at a time,
-two iterations: with 40 GiB of GPU memory only first touches fault, with 48 MiB every kernel migrates.""",
-}
-_GROUP_NAMES = {"published": "Published cells", "bundled": "Bundled traces", "long": "Very long traces"}
+_GROUPS = ("published", "bundled", "long")
 _COLUMNS = {
     "cpu_seconds": "CPU (s)",
     "load_seconds": "load (s)",
@@ -46,36 +31,33 @@ def page(results: Path) -> str:
         )
     rows = pd.concat([pd.read_csv(path, keep_default_na=False) for path in files])
     computer = json.loads((results / "computer.json").read_text(encoding="utf-8"))
-    parts = [_INTRODUCTION, _computer(computer, rows)]
-    for group, title in _TITLES.items():
-        chosen = rows[rows["group"] == group]
-        if len(chosen):
-            parts += [f"\n## {_GROUP_NAMES[group]}\n\n{title}\n\n", _summary(chosen), _table(group, chosen)]
-    if (results / "reproduce.csv").is_file():
-        parts.append(_reproduction(pd.read_csv(results / "reproduce.csv")))
-    return "".join(parts)
-
-
-def _reproduction(rows: pd.DataFrame) -> str:
-    """Section of the time that all figures of the paper take."""
-    total = rows.iloc[-1]
-    figures = rows.iloc[:-1]
-    return f"""
-## Figures of the paper
-
-`g10sim reproduce` with {total["traces"]:.0f} bundled traces and {total["workers"]:.0f} workers, in an empty
-directory, drawing included: **{total["wall_seconds"] / 60:.1f} minutes** ({total["cpu_seconds"]:.0f} s of CPU
-time). The authors of the G10 paper state about 20 hours on six cores for their own simulator and traces.
-Cells that several figures have are simulated once, for the first of them.
-
-""" + table(
-        ("figure",),
-        ("cells", "of them new", "CPU (s)"),
-        (
-            (str(row["figure"]), f"{row['cells']}", f"{row['new_cells']}", f"{row['cpu_seconds']:.1f}")
-            for _, row in figures.iterrows()
-        ),
+    groups = {group: rows[rows["group"] == group] for group in _GROUPS}
+    parts = {
+        group: _summary(chosen) + _table(group, chosen) for group, chosen in groups.items() if len(chosen)
+    }
+    reproduced = results / "reproduce.csv"
+    reproduction = _reproduction(pd.read_csv(reproduced)) if reproduced.is_file() else {}
+    return fill(
+        "benchmarks",
+        computer=_computer(computer, rows),
+        **{**dict.fromkeys((*_GROUPS, "reproduced"), ""), **parts, **reproduction},
     )
+
+
+def _reproduction(rows: pd.DataFrame) -> dict[str, str]:
+    """Return the numbers of the section on all figures of the paper."""
+    total, figures = rows.iloc[-1], rows.iloc[:-1]
+    lines = (
+        (str(row["figure"]), f"{row['cells']}", f"{row['new_cells']}", f"{row['cpu_seconds']:.1f}")
+        for _, row in figures.iterrows()
+    )
+    return {
+        "traces": f"{total['traces']:.0f}",
+        "workers": f"{total['workers']:.0f}",
+        "minutes": f"{total['wall_seconds'] / 60:.1f}",
+        "cpu_seconds": f"{total['cpu_seconds']:.0f}",
+        "reproduced": table(("figure",), ("cells", "of them new", "CPU (s)"), lines),
+    }
 
 
 def _computer(computer: dict[str, Any], rows: pd.DataFrame) -> str:

@@ -6,41 +6,9 @@ import math
 from collections.abc import Iterable
 from pathlib import Path
 
-from tables import table
+from tables import fill, table, titles
 
 from g10sim.experiment.ssd_validation import Comparison, compare
-
-_INTRODUCTION = (Path(__file__).parent / "flash_introduction.md").read_text(encoding="utf-8")
-
-_TITLES = {
-    "parallelism_sweep": (
-        "Rates by geometry",
-        "Deep queues, a wide host link; `write_buffer: 0 B` unless it says write cache.",
-    ),
-    "seq_read_write": (
-        "Request size and depth",
-        "One stream of requests, so many outstanding. Latencies of the model follow by Little's law. Small "
-        "single writes into a cache end when they are in it, for which the model has no time of its own.",
-    ),
-    "mixed_read_write": (
-        "Reads and writes at the same time",
-        "In the long run: with a cache, when it is full. The model is of deep queues; shallow ones, and two "
-        "requests that wait for each other, are shown without a claim.",
-    ),
-    "gc_steady_state": (
-        "Garbage collection: extents of one size",
-        "A is the Z-NAND device with superblocks of 16 MiB, B the TLC device with 64 MiB; `op` is "
-        "over-provisioning, `u` how full the drive is. `rand`: extents rewritten at random; `perm`: once per "
-        "round in a new order; `seq`: always in the same one; `rw`: as much is read. MQSim is slow at times "
-        "though it copies nothing (`ext32M`, `ext128M`), down to 2.46 GB/s, pages programmed one by one. "
-        "Planes that are a page apart in a few dies are enough for that; the model does not follow it.",
-    ),
-    "gc_tensor_mix": (
-        "Garbage collection: extents like tensors",
-        "Sizes log-uniform between two bounds in MiB, `s4`: four written at a time. Of `fixed24` at 7% MQSim "
-        "copies a tenth of what the model does; it is as slow because it programs pages one by one.",
-    ),
-}
 
 
 def page(directory: Path) -> str:
@@ -51,10 +19,8 @@ def page(directory: Path) -> str:
 def render(comparisons: Iterable[Comparison]) -> str:
     """Return the page as Markdown."""
     found = list(comparisons)
-    parts = [_INTRODUCTION, _summary(found)]
-    for name, (title, text) in _TITLES.items():
-        parts += [f"\n### {title}\n\n{text}\n\n", _table([one for one in found if one.table == name])]
-    return "".join(parts)
+    tables = {name: _table([one for one in found if one.table == name]) for name in titles("flash")}
+    return fill("flash", **{**tables, "summary": _summary(found)})
 
 
 def _table(found: list[Comparison]) -> str:
@@ -89,7 +55,7 @@ def _summary(found: list[Comparison]) -> str:
         errors = [abs(one.error) for one in judged if math.isfinite(one.error)]
         worst = f"{max(errors):.1%}" if errors else ""
         median = f"{sorted(errors)[len(errors) // 2]:.1%}" if errors else ""
-        lines.append((_TITLES[name][0], quantity, str(len(judged)), str(len(outside)), median, worst))
+        lines.append((titles("flash")[name], quantity, str(len(judged)), str(len(outside)), median, worst))
     numbers = ("rows with a limit", "outside it", "median error", "largest error")
     missed = "".join(f"- {one.row}: {one.quantity} {_error(one)}\n" for one in found if not one.agrees)
     text = f"Outside their limits:\n\n{missed}" if missed else "None is outside its limit.\n"

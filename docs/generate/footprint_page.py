@@ -10,7 +10,7 @@ from typing import Any
 
 from published_graphs import GRAPHS
 from published_models import MODELS
-from tables import table
+from tables import fill, table
 
 from g10sim.analysis.footprint import footprint_bytes, live_bytes, peak_live_bytes
 from g10sim.capture import capture_step
@@ -23,36 +23,6 @@ _GIB = 2**30
 _MIB = 2**20
 _TOLERANCE = 0.1
 _MAKERS = 7
-_INTRODUCTION = """# Footprints: captured against published
-
-Written by `python docs/generate footprints REFERENCE`, where `REFERENCE` holds the published data of G10
-(`traces/MODEL/BATCH`, `tensors.config`). Captures are training steps in float32 with plain SGD, at the same
-batch sizes:
-
-- *library*: the models of PyTorch's libraries, in the variants that the published traces show: BERT-base on
-  128 tokens without an output layer, ViT-S/32 (published under the name VIT), SENet-154 with whole
-  convolutions, Inception-v3 without auxiliary classifier
-- *as published*: the same with the operators of the published graphs, where these are others than the
-  library's (BERT, ViT, ResNet-152)
-
-*Alive* is the most bytes alive at a time, *all* the bytes of all tensors of an iteration, in GiB, without the
-scratch space of published kernels, which a capture does not see.
-"""
-_REASONS = """## What makes the difference
-
-- **BERT and ViT**: PyTorch normalizes a layer in one kernel, and computes GELU in one; the published graphs
-  write both out, ten operators and five, each with a result as large as its input, and most of these stay for
-  the backward pass. Biases, scales and constants have the shape of what they are applied to, a value for
-  every element of the batch: *weights* below. Attention keeps scores and softmax; the library's is fused.
-- **ResNet-152**: a published block applies ReLU before its shortcut is added and keeps the sum besides; the
-  library's adds in place and applies ReLU to the sum.
-- **Inception-v3 and SENet-154** agree in what is alive. There, and in ResNet-152, *all* is lower: published
-  batch normalization writes a normalized copy of its input, which the library's backward pass computes again.
-- *All* counts each short-lived result, and so depends on how gradients are cut into kernels. With the
-  operators of the published graphs of BERT and ViT, PyTorch's backward pass writes more results than theirs.
-
-In MiB for each sample, at the kernel where most is alive, by the operator that made it:
-"""
 
 
 @dataclass(frozen=True)
@@ -77,11 +47,14 @@ def page(reference: Path) -> str:
         *("alive: published", "library", "ratio", "as published", "ratio"),
         *("all: published", "library", "ratio", "as published", "ratio"),
     )
-    parts = [_INTRODUCTION, table(("model", "batch"), figures, [_row(case) for case in cases])]
-    parts += [_within(cases), _REASONS]
-    for case in {case.model: case for case in cases}.values():
-        parts += [f"### {case.model}, batch size {case.batch_size}\n", _makers(case)]
-    return "\n".join(parts)
+    last = {case.model: case for case in cases}.values()
+    return fill(
+        "footprints",
+        footprints=table(("model", "batch"), figures, [_row(case) for case in cases]),
+        tolerance=f"{_TOLERANCE:.0%}",
+        within=_within(cases),
+        makers=[(case, _makers(case)) for case in last],
+    )
 
 
 def _cases(traces: Path) -> Iterator[_Case]:
@@ -119,8 +92,7 @@ def _within(cases: list[_Case]) -> str:
         for name, trace in (("library", case.library), ("as published", case.as_published)):
             counts[name] += 1
             good[name] += abs(peak_live_bytes(trace) / published - 1) <= _TOLERANCE
-    said = " and ".join(f"{good[name]} of {counts[name]} cases ({name})" for name in counts)
-    return f"Alive is within {_TOLERANCE:.0%} of the published in {said}.\n"
+    return " and ".join(f"{good[name]} of {counts[name]} cases ({name})" for name in counts)
 
 
 def _makers(case: _Case) -> str:

@@ -5,20 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 
 import pandas as pd
-from tables import table
+from tables import fill, table
 
 from g10sim.stats.reading import read_results, read_table
 from g10sim.stats.savings import savings
 
-_TEXT = Path(__file__).with_name("tensile.md")
 _RATIOS = ("peak (GB)", "MSR", "EOR", "CBR")
 _REASONS = ("fault_host", "late_prefetch", "eviction", "synchronization", "link_contention", "recomputation")
 
 
 def page(single: Path, shared: Path) -> str:
     """Return the page from results of one job at a time and of jobs that share a GPU. Raises ConfigError."""
-    text = _TEXT.read_text(encoding="utf-8")
-    return text.replace("{single}\n", _single(single)).replace("{shared}\n", _shared(shared))
+    return fill("tensile", single=_single(single), shared=_shared(shared))
 
 
 def _single(directory: Path) -> str:

@@ -3,31 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from tables import table
-
-_INTRODUCTION = """# Agreement with the published simulator
-
-Written by `python docs/generate validation` from the `validation.csv` of `g10sim validate`.
-
-Every cell of the result tables of the G10 paper's simulator whose trace is there is simulated again under
-`compat: gpg` and compared. The error is simulated / published - 1; "exact" counts cells without any (times
-to the cycle, traffic to the page). Plan `own` is planned (or ordered) by g10sim; `reference` follows the
-published plan, or the published order of prefetches. The value of figures 11 and 15 to 18 is the time of an
-iteration, figure 12 splits it, figure 14 is traffic, figure 19 performance with varied kernel times.
-
-"""
-
-_SUMMARY = """## Summary
-
-Median and 95th percentile are those of the absolute error; lowest and highest keep the sign. Above 0 a
-time is longer than the published one.
-
-"""
+from tables import fill, table
 
 
 def page(results: Path) -> str:
@@ -36,10 +18,8 @@ def page(results: Path) -> str:
     if not path.is_file():
         raise SystemExit(f"{path}: found no file; allowed: the output of 'g10sim validate'")
     rows = pd.read_csv(path, keep_default_na=False)
-    parts = [_INTRODUCTION, _SUMMARY, _summary(rows), _left_out(rows)]
-    for figure, cells in rows.groupby("figure"):
-        parts.append(f"\n## {_title(str(figure))}\n\n{_figure(cells)}")
-    return "".join(parts)
+    figures = [(_title(str(figure)), _figure(cells)) for figure, cells in rows.groupby("figure")]
+    return fill("validation", summary=_summary(rows), left_out=_left_out(rows), figures=figures)
 
 
 def _summary(rows: pd.DataFrame) -> str:
@@ -76,17 +56,13 @@ def _error(row: pd.Series[Any]) -> float | None:
     return 0.0 if row["relative_error"] == "" else float(row["relative_error"])
 
 
-def _left_out(rows: pd.DataFrame) -> str:
-    reasons: dict[str, int] = {}
+def _left_out(rows: pd.DataFrame) -> list[str]:
+    reasons: Counter[str] = Counter()
     for _, row in rows.iterrows():
         status, _, reason = str(row["status"]).partition(": ")
         if _error(row) is None:
-            text = f"{status}: {reason}" if reason else status
-            reasons[text] = reasons.get(text, 0) + 1
-    if not reasons:
-        return "\nNo row was left out.\n"
-    lines = (f"- {count} rows {reason}\n" for reason, count in sorted(reasons.items()))
-    return "\nLeft out:\n\n" + "".join(lines)
+            reasons[f"{status}: {reason}" if reason else status] += 1
+    return [f"{count} rows {reason}" for reason, count in sorted(reasons.items())]
 
 
 def _figure(rows: pd.DataFrame) -> str:

@@ -1,1 +1,1 @@
-"""Pure functions over a trace: what its tensors do, how much memory that takes, and when."""
+"""Pure functions over a trace: lifetimes of tensors, and the memory they take over time."""

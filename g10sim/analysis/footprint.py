@@ -1,4 +1,4 @@
-"""How much memory a trace wants: live bytes over time, footprint, oversubscription."""
+"""Memory that a trace needs: live bytes over time, working sets of kernels, footprint, oversubscription."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from fractions import Fraction
 
 import numpy as np
 
+from g10sim.analysis.pools.operations import stays_of
 from g10sim.analysis.timeline import Integers
-from g10sim.analysis.vitality import live_ranges
 from g10sim.trace.model import TensorKind, Trace
 
 
@@ -22,20 +22,19 @@ def live_bytes(trace: Trace) -> Integers:
 
 def live_bytes_by_kind(trace: Trace) -> dict[TensorKind, Integers]:
     """Bytes alive during each kernel (:func:`live_bytes`), for every kind of tensor that the trace has."""
-    every = {
-        kind: np.zeros(len(trace.kernels) + 1, dtype=np.int64)
-        for kind in dict.fromkeys(tensor.kind for tensor in trace.tensors)
-    }
-    for tensor, live in zip(trace.tensors, live_ranges(trace), strict=True):
-        changes = every[tensor.kind]
-        changes[live.birth] += tensor.size_bytes
-        changes[live.death] -= tensor.size_bytes
-        for kernel in reversed(trace.uses[tensor.id]):
-            if kernel < live.death:
-                break
-            changes[kernel] += tensor.size_bytes
-            changes[kernel + 1] -= tensor.size_bytes
+    every = _zeros_by_kind(trace, len(trace.kernels) + 1)
+    for tensor in trace.tensors:
+        stays = [(0, len(trace.kernels))] if tensor.persistent else stays_of(trace, tensor.id)
+        for start, end in stays:
+            every[tensor.kind][start] += tensor.size_bytes
+            every[tensor.kind][end] -= tensor.size_bytes
     return {kind: np.cumsum(changes[:-1]) for kind, changes in every.items()}
+
+
+def _zeros_by_kind(trace: Trace, length: int) -> dict[TensorKind, Integers]:
+    """Return an array of zeros for every kind of tensor that the trace has."""
+    kinds = dict.fromkeys(tensor.kind for tensor in trace.tensors)
+    return {kind: np.zeros(length, dtype=np.int64) for kind in kinds}
 
 
 def peak_live_bytes(trace: Trace) -> int:
@@ -56,3 +55,26 @@ def oversubscription(trace: Trace, gpu_memory_bytes: int) -> float:
 def excess_bytes(trace: Trace, gpu_memory_bytes: int) -> Integers:
     """Memory pressure: live bytes beyond GPU memory during each kernel, 0 where they fit."""
     return np.maximum(live_bytes(trace) - gpu_memory_bytes, 0)
+
+
+def working_set_bytes(trace: Trace) -> Integers:
+    """Bytes of the tensors that each kernel touches, each tensor once."""
+    sizes = [tensor.size_bytes for tensor in trace.tensors]
+    return np.array([sum(sizes[i] for i in kernel.tensors) for kernel in trace.kernels], dtype=np.int64)
+
+
+def working_set_bytes_by_kind(trace: Trace) -> dict[TensorKind, Integers]:
+    """Bytes of the tensors that each kernel touches, for every kind of tensor that the trace has."""
+    every = _zeros_by_kind(trace, len(trace.kernels))
+    for kernel in trace.kernels:
+        for number in kernel.tensors:
+            tensor = trace.tensors[number]
+            every[tensor.kind][kernel.id] += tensor.size_bytes
+    return every
+
+
+def largest_working_set(trace: Trace) -> tuple[int, int]:
+    """(kernel, bytes) of the first kernel with the largest working set: the least GPU memory that can do."""
+    sizes = working_set_bytes(trace)
+    kernel = int(sizes.argmax())
+    return kernel, int(sizes[kernel])

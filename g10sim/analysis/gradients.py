@@ -22,7 +22,7 @@ def gradient_buckets(trace: Trace, bucket_bytes: int) -> tuple[Bucket, ...]:
 
     A gradient of a weight is a tensor of kind gradient that the optimizer reads; it is complete when the last
     kernel has written it before the optimizer first does. A bucket is smaller when it is the last, or when
-    the optimizer wants one of its gradients before the next one is complete.
+    the optimizer needs one of its gradients before the next one is complete.
     """
     writers: dict[int, int] = {}
     ready: dict[int, int] = {}

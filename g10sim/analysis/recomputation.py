@@ -1,4 +1,4 @@
-"""Which tensors can be computed a second time from what is still there."""
+"""Finds tensors that can be computed again from what is still in memory."""
 
 from __future__ import annotations
 
@@ -61,6 +61,6 @@ class Recomputability:
         return ""
 
     def _changes(self, tensor: int, after: int, before: int) -> bool:
-        """Whether a kernel between two others writes a tensor."""
+        """Return True if a kernel between two others writes a tensor."""
         writers = self._writers[tensor]
         return bisect_left(writers, before) > bisect_left(writers, after + 1)

@@ -1,4 +1,4 @@
-"""When kernels run if no kernel ever waits."""
+"""Start times of kernels if no kernel ever waits."""
 
 from __future__ import annotations
 
@@ -12,12 +12,15 @@ from g10sim.trace.model import Trace
 Integers: TypeAlias = npt.NDArray[np.int64]
 
 
+def kernel_durations(trace: Trace, clock_hz: int) -> Integers:
+    """Duration of every kernel in cycles."""
+    durations = [trace.duration_cycles(kernel, clock_hz) for kernel in trace.kernels]
+    return np.array(durations, dtype=np.int64)
+
+
 def kernel_starts(trace: Trace, clock_hz: int) -> Integers:
     """Start of every kernel and the end of the last one, in cycles: one more entry than kernels."""
-    durations = [trace.duration_cycles(kernel, clock_hz) for kernel in trace.kernels]
-    starts = np.zeros(len(durations) + 1, dtype=np.int64)
-    np.cumsum(durations, out=starts[1:])
-    return starts
+    return np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(kernel_durations(trace, clock_hz))])
 
 
 def kernel_at(starts: Integers, time: int) -> int:

@@ -12,7 +12,7 @@ __all__ = ["capture_source", "capture_step"]
 
 
 def __getattr__(name: str) -> Any:
-    """Import a public name when it is asked for. Raises ConfigError without PyTorch."""
+    """Import a public name on first use. Raises ConfigError without PyTorch."""
     if name not in __all__:
         raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
     from g10sim.capture.libraries import require

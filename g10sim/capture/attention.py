@@ -1,4 +1,4 @@
-"""What a CUDA device runs as one operator and the CPU in parts: fused attention, and dropout with its mask.
+"""Operators that are fused on CUDA devices only: attention, and dropout with its mask.
 
 Attention is recorded as one operator each way, with the memory of the fused kernels: forward keeps query,
 key, value, output and the logarithm of the softmax's denominators (Dao et al., FlashAttention,
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -138,6 +138,11 @@ def _dropout(tensor: Any, probability: float, train: bool) -> Any:
     return torch.native_dropout(tensor, probability, True)[0]
 
 
+def attention_kernels(attention: str) -> AbstractContextManager[None]:
+    """Return a context in which attention runs ``fused``, or ``eager`` (as several operators)."""
+    return nullcontext() if attention == "fused" else sdpa_kernel(SDPBackend.MATH)
+
+
 @contextmanager
 def device_operators(attention: str) -> Iterator[None]:
     """Make CPU tensors take the operators of a CUDA device while the context is open.
@@ -149,5 +154,5 @@ def device_operators(attention: str) -> Iterator[None]:
         library.impl("dropout", _dropout, "AutogradCPU")
         if attention == "fused":
             library.impl("scaled_dot_product_attention", _fused, "AutogradCPU")
-        with nullcontext() if attention == "fused" else sdpa_kernel(SDPBackend.MATH):
+        with attention_kernels(attention):
             yield

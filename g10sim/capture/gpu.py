@@ -2,31 +2,141 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from enum import StrEnum
 from fractions import Fraction
 from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any
 
 from pydantic import Field, field_validator, model_validator
 
-from g10sim.capture.operator_kinds import COMPUTING as COMPUTING
-from g10sim.capture.operator_kinds import Bound, KernelCost
-from g10sim.capture.operator_kinds import NumberFormat as NumberFormat
-from g10sim.capture.operator_kinds import OperatorClass as OperatorClass
-from g10sim.capture.refinement import Refinement, Share
 from g10sim.config.data import data_path, find_file
 from g10sim.config.document import Document, load_document, merge
 from g10sim.config.presets import PRESET_KEY, validated
+from g10sim.config.problems import check_choice
 from g10sim.config.quantities import ComputeRate, Duration, PositiveBytes, PositiveRate, Spec
 from g10sim.errors import ConfigError
-from g10sim.registry import choices_text, nearest
+from g10sim.registry import choices_text
+from g10sim.trace.model import Phase
 from g10sim.units import PICOSECONDS_PER_SECOND
+
+
+class OperatorClass(StrEnum):
+    """Classes of operators that reach a similar share of a GPU's peak rates."""
+
+    MATMUL = "matmul"
+    BATCHED_MATMUL = "batched_matmul"
+    CONVOLUTION = "convolution"
+    ATTENTION = "attention"
+    ELEMENTWISE = "elementwise"
+    REDUCTION = "reduction"
+    NORMALIZATION = "normalization"
+    INDEXING = "indexing"
+    COPY = "copy"
+    OPTIMIZER = "optimizer"
+    OTHER = "other"
+
+
+COMPUTING = frozenset(
+    {OperatorClass.MATMUL, OperatorClass.BATCHED_MATMUL, OperatorClass.CONVOLUTION, OperatorClass.ATTENTION}
+)
+"""Classes whose FLOPs are counted; the time of all others is that of moving their bytes."""
+
+
+class NumberFormat(StrEnum):
+    """Formats with a peak rate of their own; tf32 is how tensor cores may multiply float32."""
+
+    FLOAT64 = "float64"
+    FLOAT32 = "float32"
+    TF32 = "tf32"
+    BFLOAT16 = "bfloat16"
+    FLOAT16 = "float16"
+
+
+class Bound(StrEnum):
+    """Peak rates of a GPU that can limit a kernel."""
+
+    COMPUTE = "compute"
+    MEMORY = "memory"
+
+
+@dataclass(slots=True)
+class KernelCost:
+    """The work of one kernel.
+
+    ``operator`` is its name without library (``addmm``), ``layer_type`` the class of the module that ran it.
+    ``flops`` are 0 for operators that only move bytes; ``weight_bytes`` is what it reads of weights;
+    ``products`` are the multiply-adds for each element it writes (0 where it computes nothing).
+    """
+
+    operator: str
+    operator_class: OperatorClass
+    number_format: NumberFormat = NumberFormat.FLOAT32
+    phase: Phase = Phase.FORWARD
+    layer_type: str = ""
+    flops: int = 0
+    moved_bytes: int = 0
+    weight_bytes: int = 0
+    products: int = 0
+
 
 NANOSECONDS_PER_SECOND = 10**9
 _PICOSECONDS_PER_NANOSECOND = PICOSECONDS_PER_SECOND // NANOSECONDS_PER_SECOND
 _TABLES = ("peak", "compute_efficiency", "bandwidth_efficiency", "startup", "operators")
 
-_Key = TypeVar("_Key", OperatorClass, NumberFormat)
+_CONDITIONS = (
+    "operators",
+    "operator_class",
+    "layer_types",
+    "phase",
+    "reads_weight",
+    "bound",
+    "least_products",
+)
+
+Share = Annotated[float, Field(gt=0, le=1)]
+
+
+class Refinement(Spec):
+    """Efficiencies and overheads of the kernels that meet all of the given conditions.
+
+    A share that is not given is that of the class. ``startup`` is time besides computing and moving; with
+    it the share reached grows with size s as s / (s + half), where half = startup x share x peak rate.
+    ``weight_bandwidth`` adds the time of passing over the weights that a kernel reads (to transpose them).
+    """
+
+    operators: tuple[str, ...] | None = Field(default=None, description="names, such as addmm")
+    operator_class: OperatorClass | None = None
+    layer_types: tuple[str, ...] | None = Field(default=None, description="classes of modules")
+    phase: Phase | None = None
+    reads_weight: bool | None = None
+    bound: Bound | None = Field(default=None, description="peak rate that limits it")
+    least_products: int | None = Field(default=None, ge=1, description="multiply-adds for each element")
+    compute_efficiency: Share | None = None
+    bandwidth_efficiency: Share | None = None
+    startup: Duration | None = None
+    weight_bandwidth: PositiveRate | None = None
+
+    @model_validator(mode="after")
+    def _about_something(self) -> Refinement:
+        if all(getattr(self, name) is None for name in _CONDITIONS):
+            raise ValueError(f"found no condition; allowed: at least one of {', '.join(_CONDITIONS)}")
+        return self
+
+    def covers(self, cost: KernelCost, bound: Bound) -> bool:
+        """Tell whether a kernel, limited by this peak rate, meets every condition."""
+        return all(
+            (
+                self.operators is None or cost.operator in self.operators,
+                self.operator_class is None or cost.operator_class is self.operator_class,
+                self.layer_types is None or cost.layer_type in self.layer_types,
+                self.phase is None or cost.phase is self.phase,
+                self.reads_weight is None or (cost.weight_bytes > 0) is self.reads_weight,
+                self.bound is None or bound is self.bound,
+                self.least_products is None or cost.products >= self.least_products,
+            )
+        )
 
 
 class GpuTimingSpec(Spec):
@@ -153,13 +263,10 @@ def load_gpu(gpu: str | Path | GpuTimingSpec) -> GpuTimingSpec:
     text, names = str(gpu), gpu_names()
     if text in names:
         path = data_path("configs", "gpus", f"{text}.yaml")
-    elif text.endswith((".yaml", ".yml")):
-        path = find_file(text)
     else:
-        raise ConfigError(
-            f"--gpu: found unknown GPU '{text}'{nearest(text, names)}; "
-            f"allowed: {choices_text(names)}, or a YAML file"
-        )
+        if not text.endswith((".yaml", ".yml")):
+            check_choice(text, names, "--gpu: found unknown GPU", ", or a YAML file")
+        path = find_file(text)
     return read_gpu(load_document(path))
 
 

@@ -1,4 +1,4 @@
-"""The list of bundled traces: the command that made each, and what came of it."""
+"""Manifest of the bundled traces: the command that makes each, and facts about the result."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from g10sim.config.document import load_document
 from g10sim.config.presets import validated
 from g10sim.config.quantities import Spec
 from g10sim.errors import ConfigError
-from g10sim.files import write_text
+from g10sim.files import write_text, writing
 from g10sim.trace.format import load_trace
 
 MANIFEST = "MANIFEST.yaml"
@@ -70,7 +70,7 @@ class Entry(Spec):
 
     @property
     def is_measured(self) -> bool:
-        """Whether its times were taken on a GPU, so that no two captures are alike."""
+        """Return True if the times were taken on a GPU, so that no two captures are alike."""
         return "measured" in self.time_source
 
 
@@ -95,10 +95,8 @@ def write_manifest(manifest: Manifest, path: Path) -> None:
     """Write a manifest; the file appears whole or not at all. Raises ConfigError."""
     entries = [entry.model_dump(exclude_defaults=True) for entry in manifest.traces]
     text = yaml.safe_dump({"traces": entries}, sort_keys=False, width=_WIDTH)
-    try:
+    with writing(path, ConfigError):
         write_text(path, _HEAD + text)
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be written: {error.strerror}") from error
 
 
 def described(entry: Entry, path: Path) -> Entry:

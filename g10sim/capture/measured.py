@@ -4,32 +4,189 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import SequenceMatcher
+from itertools import accumulate, pairwise
 from pathlib import Path
 from statistics import median_low
 from typing import Any, NamedTuple
 
 import torch
-from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.profiler import ProfilerActivity, profile, record_function
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 
 from g10sim.capture.attention import NAMESPACE
+from g10sim.capture.devices import CUDA, on_device, require_cuda
+from g10sim.capture.gpu import GpuTimingSpec
 from g10sim.capture.operators import launches_nothing
 from g10sim.capture.options import StepOptions
-from g10sim.capture.profiled import CALL, STEP, Call, profiled_calls
-from g10sim.errors import ConfigError
-from g10sim.importers.kineto_events import read_profile
+from g10sim.capture.recorder import KernelDraft, Recorder
+from g10sim.capture.workload import Model, Step
+from g10sim.errors import TraceError
+from g10sim.importers.aten import short_name
+from g10sim.importers.kineto_events import Profile, Span, read_profile
+from g10sim.trace.model import TimeSource
+
+STEP = "g10sim step "
+CALL = "g10sim call "
+"""Prefixes of the annotations of steps and of operators; the latter end with the operator's name."""
+
+
+class Call(NamedTuple):
+    """One operator of a step, and the time its kernels take on the device in each profiled step."""
+
+    name: str
+    times_ns: tuple[int, ...]
+
+    @property
+    def time_ns(self) -> int:
+        """Median over the steps (of two middle ones the lower)."""
+        return median_low(self.times_ns)
+
+
+def profiled_calls(profile: Profile) -> list[Call]:
+    """Return the operators of the profiled steps in order, with their times.
+
+    A device event belongs to the operator whose annotation its launch lies in. Raises TraceError when there
+    are no steps or no device events, and when steps run different operators.
+    """
+    steps = [span for span in profile.annotations if span.name.startswith(STEP)]
+    calls = [span for span in profile.annotations if span.name.startswith(CALL)]
+    if not steps or not profile.device:
+        what = "step" if not steps else "device event"
+        raise TraceError(f"{profile.path}: found no {what}; allowed: a profile of steps on a CUDA device")
+    groups = _by_step(steps, calls)
+    names = [[_name(calls[position]) for position in group] for group in groups]
+    for number, found in enumerate(names):
+        if found != names[0]:
+            raise TraceError(
+                f"{profile.path}: found other operators in step {number} than in the first; "
+                "allowed: steps that run the same operators"
+            )
+    times = [sum(event.duration_ns for event in events) for events in profile.device_times(calls)]
+    rows = zip(*([times[position] for position in group] for group in groups), strict=True)
+    return [Call(name, tuple(row)) for name, row in zip(names[0], rows, strict=True)]
+
+
+def _by_step(steps: Sequence[Span], calls: Sequence[Span]) -> list[list[int]]:
+    """Positions of the calls in each step; the backward pass may run on a thread of its own."""
+    starts = [step.start_ns for step in steps]
+    groups: list[list[int]] = [[] for _ in steps]
+    for position, call in enumerate(calls):
+        step = bisect_right(starts, call.start_ns) - 1
+        if step >= 0:
+            groups[step].append(position)
+    return groups
+
+
+def _name(call: Span) -> str:
+    return call.name.removeprefix(CALL).partition(" ")[2]
+
+
+def joined(recorded: Sequence[str], calls: Sequence[Call]) -> dict[int, int]:
+    """Return times in nanoseconds by position among the recorded operators.
+
+    Both are matched in order by name, so an operator that only one of them has takes no other's time; names
+    that differ between devices count as one (fused attention, batch normalization).
+    """
+    measured = [call.name for call in calls]
+    matcher = SequenceMatcher(None, [*map(_common, recorded)], [*map(_common, measured)], autojunk=False)
+    return {
+        block.a + offset: calls[block.b + offset].time_ns
+        for block in matcher.get_matching_blocks()
+        for offset in range(block.size)
+    }
+
+
+def _common(name: str) -> str:
+    """Return a name that operators for CPU and for CUDA share."""
+    short = short_name(name)
+    backward = "_backward" if "backward" in short else ""
+    for family in ("attention", "batch_norm", "rms_norm"):
+        if family in short:
+            return family + backward
+    return short
+
+
+def split(total_ns: int, weights: Sequence[int]) -> list[int]:
+    """Split a time in proportion to weights, to whole nanoseconds that add up to it."""
+    whole = sum(weights)
+    if not whole:
+        weights, whole = [1] * len(weights), len(weights)
+    ends = [total_ns * before // whole for before in accumulate(weights)]
+    return [end - start for start, end in pairwise([0, *ends])]
+
 
 WARM_UP_STEPS = 3
 MEASURED_STEPS = 10
-_CUDA = "cuda"
 
 
-class TensorSpec(NamedTuple):
-    """What it takes to make a tensor like one that was recorded."""
+Times = Mapping[int, tuple[int, TimeSource]]
+"""Nanoseconds, and where they come from, by position of the kernel."""
+
+
+def measured_times(
+    build: Callable[[], Model],
+    options: StepOptions,
+    recorder: Recorder,
+    kept: Sequence[RecordedCall],
+    gpu: GpuTimingSpec,
+) -> tuple[Times, str]:
+    """Return times of recorded kernels, and the name of the device that took them.
+
+    Whole steps are profiled; where the device's memory is too small for them, each recorded operator is run
+    by itself. Raises ConfigError without a CUDA device, TraceError for steps that differ from each other.
+    """
+    name = require_cuda()
+    calls = _whole_steps(build, options)
+    if calls is not None:
+        return kernel_times(recorder.kernels, joined(recorder.calls, calls), TimeSource.MEASURED, gpu), name
+    with on_device(options):
+        by_call = benchmarked(kept)
+    return kernel_times(recorder.kernels, by_call, TimeSource.BENCHMARKED, gpu), name
+
+
+def _whole_steps(build: Callable[[], Model], options: StepOptions) -> list[Call] | None:
+    with on_device(options):
+        try:
+            step = Step(build(), options)
+        except torch.OutOfMemoryError:
+            return None
+
+        def run() -> None:
+            for _ in range(options.steps):
+                step.run()
+
+        return measured_calls(run)
+
+
+def kernel_times(
+    drafts: Sequence[KernelDraft], by_call: Mapping[int, int], source: TimeSource, gpu: GpuTimingSpec
+) -> dict[int, tuple[int, TimeSource]]:
+    """Give kernels the times of the operators that launch them.
+
+    The time of an operator that launches several is split as the roofline of ``gpu`` would. Kernels of an
+    operator without a time are left out.
+    """
+    launched: defaultdict[int, list[int]] = defaultdict(list)
+    for position, draft in enumerate(drafts):
+        launched[draft.call].append(position)
+    found: dict[int, tuple[int, TimeSource]] = {}
+    for call, total_ns in by_call.items():
+        positions = launched.get(call, [])
+        weights = [gpu.duration_ns(drafts[position]) for position in positions]
+        for position, share in zip(positions, split(total_ns, weights), strict=True):
+            found[position] = share, source
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSpec:
+    """Shape, strides and type of a recorded tensor."""
 
     shape: tuple[int, ...]
     stride: tuple[int, ...]
@@ -69,28 +226,6 @@ class RecordedCall(NamedTuple):
         return str(self.func._schema.name)
 
 
-def require_cuda() -> str:
-    """Return the name of the CUDA device. Raises ConfigError where there is none."""
-    if not torch.cuda.is_available():
-        raise ConfigError("--measure: found no CUDA device; allowed: a computer with one, or no --measure")
-    return str(torch.cuda.get_device_name())
-
-
-@contextmanager
-def on_device(options: StepOptions, device: str = _CUDA) -> Iterator[None]:
-    """Make tensors on a device, in the format of the options, and run attention as they say."""
-    previous = torch.get_default_dtype()
-    torch.set_default_dtype(getattr(torch, options.dtype))
-    try:
-        with (
-            torch.device(device),
-            nullcontext() if options.attention == "fused" else sdpa_kernel(SDPBackend.MATH),
-        ):
-            yield
-    finally:
-        torch.set_default_dtype(previous)
-
-
 class _Marker(TorchDispatchMode):  # type: ignore[misc]
     """Annotates every operator that the recorder would record, with its number and name."""
 
@@ -108,11 +243,11 @@ class _Marker(TorchDispatchMode):  # type: ignore[misc]
             return func(*args, **(kwargs or {}))
 
 
-def profile_steps(run: Callable[[], None], path: Path, *, device: str = _CUDA) -> None:
+def profile_steps(run: Callable[[], None], path: Path, *, device: str = CUDA) -> None:
     """Run a step until it is warm, then profile it ``MEASURED_STEPS`` times and write the profile."""
     for _ in range(WARM_UP_STEPS):
         run()
-    activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if device == _CUDA else [])]
+    activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if device == CUDA else [])]
     with profile(activities=activities) as recorded:
         for number in range(MEASURED_STEPS):
             with record_function(f"{STEP}{number}"), _Marker():
@@ -135,7 +270,7 @@ def measured_calls(run: Callable[[], None]) -> list[Call] | None:
         return profiled_calls(read_profile(path))
 
 
-def benchmarked(calls: Sequence[RecordedCall], *, device: str = _CUDA) -> dict[int, int]:
+def benchmarked(calls: Sequence[RecordedCall], *, device: str = CUDA) -> dict[int, int]:
     """Time recorded operators one by one, in nanoseconds by position.
 
     Operators with equal arguments are run once. One whose tensors the device's memory is too small for, or
@@ -162,13 +297,12 @@ def _benchmark(call: RecordedCall, device: str) -> int | None:
     except (RuntimeError, NotImplementedError, IndexError, ValueError):  # out of memory is a RuntimeError
         return None
     finally:
-        if device == _CUDA:
+        if device == CUDA:
             torch.cuda.empty_cache()
 
 
 def _runnable(call: RecordedCall, device: str) -> Callable[[], Any]:
-    make = _maker(device)
-    args, kwargs = tree_map_specs(make, call.args), tree_map_specs(make, call.kwargs)
+    args, kwargs = tree_map_only(TensorSpec, lambda spec: spec.make(device), (call.args, call.kwargs))
     if call.func.namespace != NAMESPACE:
         return lambda: call.func(*args, **kwargs)
     backward = call.name.endswith("_backward")
@@ -184,24 +318,9 @@ def _runnable(call: RecordedCall, device: str) -> Callable[[], Any]:
     return lambda: torch.autograd.grad(output, leaves, gradient, retain_graph=True)
 
 
-def _maker(device: str) -> Callable[[TensorSpec], Any]:
-    return lambda spec: spec.make(device)
-
-
-def tree_map_specs(make: Callable[[TensorSpec], Any], tree: Any) -> Any:
-    """Replace the descriptions of tensors in nested arguments by what ``make`` gives."""
-    if isinstance(tree, TensorSpec):
-        return make(tree)
-    if isinstance(tree, dict):
-        return {key: tree_map_specs(make, value) for key, value in tree.items()}
-    if isinstance(tree, (list, tuple)):
-        return type(tree)(tree_map_specs(make, value) for value in tree)
-    return tree
-
-
 def _timed(run: Callable[[], Any], device: str) -> int:
     """Time one run: on a CUDA device by its events, which leave out the time of launching."""
-    if device != _CUDA:
+    if device != CUDA:
         start = time.perf_counter_ns()
         run()
         return time.perf_counter_ns() - start
@@ -215,5 +334,10 @@ def _timed(run: Callable[[], Any], device: str) -> int:
 
 
 def _finish(device: str) -> None:
-    if device == _CUDA:
+    if device == CUDA:
         torch.cuda.synchronize()
+
+
+def keep_in(calls: list[RecordedCall]) -> Callable[[Any, Any, Any], None]:
+    """Return what a recorder calls to keep its operators for running them again."""
+    return lambda func, args, kwargs: calls.append(RecordedCall.of(func, args, kwargs))

@@ -1,41 +1,27 @@
-"""What is known about single operators: which are no kernels, their class, FLOPs and number format."""
+"""Facts about single operators: the kernels that they launch, their class, FLOPs and number format."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.utils.flop_counter import flop_registry
 
 from g10sim.capture.attention import NAMESPACE, attention_backward_flops, attention_flops
 from g10sim.capture.gpu import COMPUTING, NumberFormat, OperatorClass
+from g10sim.importers.aten import ALLOCATIONS, OVERWRITING, aten, short_name
 
-ALLOCATIONS = frozenset(
-    f"aten::{name}"
-    for name in ("empty", "empty_like", "empty_strided", "empty_permuted", "new_empty", "new_empty_strided")
-)
-"""Operators that give a storage without writing to it."""
-
-NO_KERNELS = ALLOCATIONS | frozenset(
-    {
-        "aten::_local_scalar_dense",
-        "aten::_unsafe_view",
-        "aten::alias",
-        "aten::detach",
-        "aten::is_same_size",
-        "aten::lift",
-        "aten::lift_fresh",
-        "aten::record_stream",
-        "aten::resize_",
-        "aten::set_",
-        "aten::size",
-        "aten::stride",
-        "aten::sym_numel",
-        "aten::sym_size",
-        "aten::sym_storage_offset",
-        "aten::sym_stride",
+NO_KERNELS = (
+    ALLOCATIONS
+    | aten(
+        """
+        _local_scalar_dense _unsafe_view alias detach is_same_size lift lift_fresh record_stream resize_ set_
+        size stride sym_numel sym_size sym_storage_offset sym_stride
+        """
+    )
+    | {
         "prim::device",
         "prim::layout",
         "profiler::_record_function_enter_new",
@@ -44,98 +30,54 @@ NO_KERNELS = ALLOCATIONS | frozenset(
 )
 """Operators that launch nothing; views need no entry: their results share storage and they write nothing."""
 
-OVERWRITING = frozenset(
-    f"aten::{name}"
-    for name in (
-        *("bernoulli_", "copy_", "exponential_", "fill_", "normal_", "random_", "uniform_", "zero_"),
-        *("_foreach_copy_", "_foreach_zero_"),
-    )
-)
+REPLACING = OVERWRITING | aten("bernoulli_ exponential_ normal_ random_ uniform_ _foreach_copy_")
 """In-place operators that do not read what they replace."""
 
-SCALING_GRADIENTS = frozenset(f"aten::_fused_{name}_" for name in ("adam", "adamw", "sgd", "adagrad"))
+SCALING_GRADIENTS = aten("_fused_adam_ _fused_adamw_ _fused_sgd_ _fused_adagrad_")
 """Optimizers whose schemas say that they change gradients: only to undo a scale, if they are given one."""
 
-_MATMULS = ("mm", "addmm", "mv", "addmv", "dot", "vdot", "_scaled_mm", "_addmm_activation", "_int_mm")
-_NORMALIZATIONS = (
-    *("_softmax", "_log_softmax", "_safe_softmax", "_softmax_backward_data", "_log_softmax_backward_data"),
-    *("native_layer_norm", "native_layer_norm_backward", "native_group_norm", "native_group_norm_backward"),
-    *("native_batch_norm", "native_batch_norm_backward", "_native_batch_norm_legit", "cudnn_batch_norm"),
-    *("cudnn_batch_norm_backward", "_fused_rms_norm", "_fused_rms_norm_backward", "batch_norm_backward"),
-    "_batch_norm_with_update",
-)
-_POOLINGS = (
-    *("max_pool2d_with_indices", "max_pool2d_with_indices_backward", "avg_pool2d", "avg_pool2d_backward"),
-    *("_adaptive_avg_pool2d", "_adaptive_avg_pool2d_backward", "adaptive_max_pool2d"),
-    *("adaptive_max_pool2d_backward", "cumsum", "cumprod", "sort", "topk", "std_mean", "var_mean"),
-    *("logsumexp", "linalg_vector_norm", "nll_loss_forward", "nll_loss2d_forward"),
-)
-_INDEXING = (
-    *("embedding", "embedding_dense_backward", "index", "index_select", "gather", "scatter", "scatter_"),
-    *("scatter_add", "scatter_add_", "index_add", "index_add_", "index_put", "index_put_", "take"),
-    *("_index_put_impl_", "_unsafe_index", "_unsafe_index_put", "nll_loss_backward", "nll_loss2d_backward"),
-)
-_COPIES = (
-    *(
-        "_to_copy",
-        "clone",
-        "copy_",
-        "copy",
-        "fill_",
-        "fill",
-        "zero_",
-        "zeros",
-        "zeros_like",
-        "ones",
-        "ones_like",
-    ),
-    *("full", "full_like", "new_zeros", "new_ones", "new_full", "cat", "stack", "constant_pad_nd", "arange"),
-    *("slice_backward", "select_backward", "slice_scatter", "select_scatter", "split_with_sizes_copy"),
-    *("repeat", "roll", "flip", "tril", "triu", "tril_", "triu_", "scalar_tensor", "eye", "linspace"),
-    *("as_strided_scatter", "unfold_backward", "diagonal_backward", "im2col", "col2im"),
-)
-_ELEMENTWISE = (
-    *("native_dropout", "native_dropout_backward", "bernoulli_", "normal_", "uniform_", "random_", "rand"),
-    *(
-        "randn",
-        "rand_like",
-        "randn_like",
-        "randint",
-        "bernoulli",
-        "masked_fill_",
-        "masked_fill",
-        "glu_backward",
-    ),
-    *("glu", "exponential_", "hardswish", "hardswish_", "hardswish_backward", "hardsigmoid_backward"),
-)
-_CLASSES: dict[str, OperatorClass] = {
-    **dict.fromkeys(_MATMULS, OperatorClass.MATMUL),
-    **dict.fromkeys(("bmm", "baddbmm"), OperatorClass.BATCHED_MATMUL),
-    **dict.fromkeys(
-        ("convolution", "_convolution", "convolution_backward", "cudnn_convolution"),
-        OperatorClass.CONVOLUTION,
-    ),
-    **dict.fromkeys(_NORMALIZATIONS, OperatorClass.NORMALIZATION),
-    **dict.fromkeys(_POOLINGS, OperatorClass.REDUCTION),
-    **dict.fromkeys(_INDEXING, OperatorClass.INDEXING),
-    **dict.fromkeys(_COPIES, OperatorClass.COPY),
-    **dict.fromkeys(_ELEMENTWISE, OperatorClass.ELEMENTWISE),
+_VECTOR_PRODUCTS = {"mv": 0, "dot": 0, "vdot": 0, "addmv": 1}
+"""Products with vectors, and the position of the argument with one element for each multiply-add."""
+_PRICED = ("mv", "addmv", "dot", "_int_mm")
+"""Matrix products of known cost that ``torch.utils.flop_counter`` does not count."""
+
+_NAMES = {
+    OperatorClass.MATMUL: "mm addmm mv addmv dot vdot _scaled_mm _addmm_activation _int_mm",
+    OperatorClass.BATCHED_MATMUL: "bmm baddbmm",
+    OperatorClass.CONVOLUTION: "convolution _convolution convolution_backward cudnn_convolution",
+    OperatorClass.NORMALIZATION: """
+        _softmax _log_softmax _safe_softmax _softmax_backward_data _log_softmax_backward_data
+        native_layer_norm native_layer_norm_backward native_group_norm native_group_norm_backward
+        native_batch_norm native_batch_norm_backward _native_batch_norm_legit cudnn_batch_norm
+        cudnn_batch_norm_backward batch_norm_backward _batch_norm_with_update _fused_rms_norm
+        _fused_rms_norm_backward
+    """,
+    OperatorClass.REDUCTION: """
+        max_pool2d_with_indices max_pool2d_with_indices_backward avg_pool2d avg_pool2d_backward
+        _adaptive_avg_pool2d _adaptive_avg_pool2d_backward adaptive_max_pool2d adaptive_max_pool2d_backward
+        cumsum cumprod sort topk std_mean var_mean logsumexp linalg_vector_norm nll_loss_forward
+        nll_loss2d_forward
+    """,
+    OperatorClass.INDEXING: """
+        embedding embedding_dense_backward index index_select gather scatter scatter_ scatter_add scatter_add_
+        index_add index_add_ index_put index_put_ take _index_put_impl_ _unsafe_index _unsafe_index_put
+        nll_loss_backward nll_loss2d_backward
+    """,
+    OperatorClass.COPY: """
+        _to_copy clone copy_ copy fill_ fill zero_ zeros zeros_like ones ones_like full full_like new_zeros
+        new_ones new_full cat stack constant_pad_nd arange slice_backward select_backward slice_scatter
+        select_scatter split_with_sizes_copy repeat roll flip tril triu tril_ triu_ scalar_tensor eye linspace
+        as_strided_scatter unfold_backward diagonal_backward im2col col2im
+    """,
+    OperatorClass.ELEMENTWISE: """
+        native_dropout native_dropout_backward bernoulli_ normal_ uniform_ random_ rand randn rand_like
+        randn_like randint bernoulli masked_fill_ masked_fill glu glu_backward exponential_ hardswish
+        hardswish_ hardswish_backward hardsigmoid_backward
+    """,
 }
-_GATHERED = {
-    "aten::embedding": 0,
-    "aten::index": 0,
-    "aten::index_select": 0,
-    "aten::gather": 0,
-    "aten::take": 0,
-} | {
-    "aten::_unsafe_index": 0,
-    "aten::nll_loss_forward": 0,
-    "aten::nll_loss2d_forward": 0,
-}
-_SCATTERED = frozenset(
-    f"aten::{name}"
-    for name in ("index_put_", "_index_put_impl_", "scatter_", "scatter_add_", "index_add_", "index_copy_")
-)
+_CLASSES = {name: found for found, names in _NAMES.items() for name in names.split()}
+_GATHERED = aten("embedding index index_select gather take _unsafe_index nll_loss_forward nll_loss2d_forward")
+_SCATTERED = aten("index_put_ _index_put_impl_ scatter_ scatter_add_ index_add_ index_copy_")
 _SECTOR_BYTES = 32
 """Smallest access to device memory (CUDA C++ Best Practices Guide, "Coalesced Access to Global Memory")."""
 
@@ -150,11 +92,6 @@ _FORMATS = {
 def launches_nothing(func: Any) -> bool:
     """Tell whether an operator runs no kernel: ``NO_KERNELS``, and views made in place (``transpose_``)."""
     return func._schema.name in NO_KERNELS or torch.Tag.inplace_view in func.tags
-
-
-def short_name(schema_name: str) -> str:
-    """Name of an operator without its library (``add_`` of ``aten::add_``)."""
-    return schema_name.rpartition("::")[2]
 
 
 def operator_class(func: Any) -> OperatorClass:
@@ -199,10 +136,8 @@ def count_flops(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], resul
     packet = func._overloadpacket
     if packet in flop_registry:
         return int(flop_registry[packet](*args, **kwargs, out_val=result))
-    if name in ("mv", "dot", "vdot", "addmv"):
-        matrix = args[1] if name == "addmv" else args[0]
-        return int(2 * prod(matrix.shape))
-    return 0
+    matrix = _VECTOR_PRODUCTS.get(name)
+    return 0 if matrix is None else int(2 * prod(args[matrix].shape))
 
 
 def products_per_element(flops: int, written: Any) -> int:
@@ -216,7 +151,7 @@ def has_known_cost(func: Any) -> bool:
     found = operator_class(func)
     if found is OperatorClass.OTHER:
         return False
-    named = short_name(func._schema.name) in (*_MATMULS[:5], "_int_mm") or func.namespace == NAMESPACE
+    named = short_name(func._schema.name) in _PRICED or func.namespace == NAMESPACE
     return found not in COMPUTING or named or func._overloadpacket in flop_registry
 
 
@@ -264,7 +199,7 @@ def read_bytes(func: Any, tensors: Sequence[Any], position: int, written_bytes: 
     A look-up reads the rows it returns, at least a memory sector for each index, and not the table.
     """
     whole = touched_bytes(tensors[position])
-    if _GATHERED.get(func._schema.name) != position:
+    if position or func._schema.name not in _GATHERED:
         return whole
     indices = [int(tensor.numel()) for tensor in tensors[1:] if tensor.dtype in (torch.int64, torch.int32)]
     return min(whole, max(written_bytes, _SECTOR_BYTES * max(indices, default=0)))
@@ -276,3 +211,79 @@ def mutated_bytes(func: Any, tensors: Sequence[Any], target: Any) -> int:
     if func._schema.name not in _SCATTERED:
         return whole
     return min(whole, sum(touched_bytes(tensor) for tensor in tensors if tensor is not target))
+
+
+CHUNK_ELEMENTS = 65536
+MOST_BLOCKS = 320
+MOST_TENSORS = (110, 64, 48, 36, 30)
+"""Limits of one launch (PyTorch, aten/src/ATen/native/cuda/MultiTensorApply.cuh: ``kChunkSize``,
+``depth_to_max_blocks``, and ``depth_to_max_tensors`` for 1 to 5 lists)."""
+
+CONVOLUTION_GRADIENTS = "aten::convolution_backward"
+_GRADIENT, _INPUT, _WEIGHT, _MASK = 0, 1, 2, 10
+"""Positions of arguments of ``aten::convolution_backward``."""
+_PARTS = (
+    ("input", _WEIGHT, OperatorClass.CONVOLUTION),
+    ("weight", _INPUT, OperatorClass.CONVOLUTION),
+    ("bias", None, OperatorClass.REDUCTION),
+)
+
+
+class ListPart(NamedTuple):
+    """Elements of one tensor of each list that a launch works on."""
+
+    position: int
+    elements: int
+
+
+def launches(elements: Sequence[int], lists: int) -> Iterator[tuple[ListPart, ...]]:
+    """Yield the parts of each launch.
+
+    ``elements`` are the sizes of the tensors, alike in all ``lists`` lists. A launch ends when it has as
+    many chunks as blocks, or the last chunk of as many tensors as fit; a tensor cut by the end of a launch
+    goes on in the next.
+    """
+    most_tensors = MOST_TENSORS[min(lists, len(MOST_TENSORS)) - 1]
+    parts: list[ListPart] = []
+    blocks = 0
+    for position, size in enumerate(elements):
+        left = size
+        while left:
+            taken = min(left, (MOST_BLOCKS - blocks) * CHUNK_ELEMENTS)
+            blocks += -(-taken // CHUNK_ELEMENTS)
+            left -= taken
+            parts.append(ListPart(position, taken))
+            if blocks == MOST_BLOCKS or (len(parts) == most_tensors and not left):
+                yield tuple(parts)
+                parts, blocks = [], 0
+    if parts:
+        yield tuple(parts)
+
+
+class GradientPart(NamedTuple):
+    """One kernel: its name and class, the tensors it reads, the one it writes, and its FLOPs."""
+
+    name: str
+    operator_class: OperatorClass
+    reads: tuple[Any, ...]
+    written: Any
+    flops: int
+
+
+def convolution_gradients(func: Any, args: Sequence[Any], result: Sequence[Any]) -> list[GradientPart]:
+    """Split ``aten::convolution_backward`` into the requested gradients of input, weight and bias.
+
+    PyTorch calls cuDNN once for the input and once for the weight and sums up the bias
+    (aten/src/ATen/native/Convolution.cpp, ``convolution_backward``).
+    """
+    parts = []
+    for position, (name, other, kind) in enumerate(_PARTS):
+        written = result[position]
+        if written is None:
+            continue
+        mask = [index == position for index in range(len(_PARTS))]
+        asked = (*args[:_MASK], mask)
+        flops = count_flops(func, asked, {}, result) if kind is OperatorClass.CONVOLUTION else 0
+        reads = (args[_GRADIENT],) if other is None else (args[_GRADIENT], args[other])
+        parts.append(GradientPart(f"convolution_backward_{name}", kind, reads, written, flops))
+    return parts

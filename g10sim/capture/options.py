@@ -1,26 +1,28 @@
-"""How a step is run: its options, and which of them go together."""
+"""Options of a capture: the sizes of a model's inputs, and how its step is run."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from dataclasses import dataclass, fields
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
 
+from pydantic import ValidationError, model_validator
+
+from g10sim.config.problems import describe
+from g10sim.config.quantities import Spec
 from g10sim.errors import ConfigError
-from g10sim.registry import choices_text, nearest
 from g10sim.units import parse_bytes
 
-DTYPES = ("float32", "float16", "bfloat16", "float64")
-AUTOCASTS = ("bfloat16", "float16")
-OPTIMIZERS = ("sgd", "adam", "adamw")
-ATTENTIONS = ("fused", "eager")
-OPTIMIZER_FORMS = ("fused", "foreach")
+Dtype: TypeAlias = Literal["float32", "float16", "bfloat16", "float64"]
+Autocast: TypeAlias = Literal["bfloat16", "float16"]
+Optimizer: TypeAlias = Literal["sgd", "adam", "adamw"]
+OptimizerForm: TypeAlias = Literal["fused", "foreach"]
+Attention: TypeAlias = Literal["fused", "eager"]
 
 _DEFAULT_OPTIMIZER = "adamw"
+_TRAINING_ONLY = ("optimizer", "optimizer_form", "momentum", "activation_checkpointing")
 
 
-@dataclass(frozen=True, slots=True)
-class StepOptions:
+class StepOptions(Spec):
     """Options of the step that is captured.
 
     ``dtype`` is the format of weights, inputs and activations; ``autocast`` a format that
@@ -32,52 +34,42 @@ class StepOptions:
     space that each matrix product, convolution and attention is given; None for none.
     """
 
-    dtype: str = "float32"
-    autocast: str | None = None
-    optimizer: str | None = None
-    optimizer_form: str | None = None
+    dtype: Dtype = "float32"
+    autocast: Autocast | None = None
+    optimizer: Optimizer | None = None
+    optimizer_form: OptimizerForm | None = None
     momentum: float | None = None
-    attention: str = "fused"
+    attention: Attention = "fused"
     activation_checkpointing: bool = False
     inference: bool = False
     steps: int = 1
     workspace: str | None = None
 
-    def __post_init__(self) -> None:
-        """Check every option by itself and with the others. Raises ConfigError."""
-        _check_choice("dtype", self.dtype, DTYPES)
-        _check_choice("attention", self.attention, ATTENTIONS)
-        if self.optimizer is not None:
-            _check_choice("optimizer", self.optimizer, OPTIMIZERS)
-        if self.optimizer_form is not None:
-            _check_choice("optimizer_form", self.optimizer_form, OPTIMIZER_FORMS)
-        if self.autocast is not None:
-            _check_choice("autocast", self.autocast, AUTOCASTS)
-            if self.dtype != "float32":
-                raise ConfigError(
-                    f"autocast: found {self.autocast} with dtype {self.dtype}; allowed: dtype float32"
-                )
+    @model_validator(mode="after")
+    def _consistent(self) -> StepOptions:
+        if self.autocast is not None and self.dtype != "float32":
+            raise ValueError(
+                f"autocast: found {self.autocast} with dtype {self.dtype}; allowed: dtype float32"
+            )
         if self.steps < 1:
-            raise ConfigError(f"steps: found {self.steps}; allowed: at least 1")
-        self._check_training()
+            raise ValueError(f"steps: found {self.steps}; allowed: at least 1")
+        for name in _TRAINING_ONLY if self.inference else ():
+            if getattr(self, name):
+                raise ValueError(f"{name}: found {getattr(self, name)} in inference; allowed: training")
+        if self.momentum is not None:
+            self._check_momentum(self.momentum)
         try:
             _ = self.workspace_bytes
         except ValueError as error:
-            raise ConfigError(f"workspace: {error}") from None
+            raise ValueError(f"workspace: {error}") from None
+        return self
 
-    def _check_training(self) -> None:
-        if self.inference:
-            for name in ("optimizer", "optimizer_form", "momentum", "activation_checkpointing"):
-                if getattr(self, name):
-                    raise ConfigError(f"{name}: found {getattr(self, name)} in inference; allowed: training")
-        if self.momentum is not None:
-            if self.optimizer != "sgd":
-                raise ConfigError(
-                    f"momentum: found {self.momentum} with optimizer {self.trained_with}; "
-                    "allowed: optimizer sgd"
-                )
-            if not 0 <= self.momentum < 1:
-                raise ConfigError(f"momentum: found {self.momentum}; allowed: at least 0 and less than 1")
+    def _check_momentum(self, momentum: float) -> None:
+        if self.optimizer != "sgd":
+            found = f"momentum: found {momentum} with optimizer {self.trained_with}"
+            raise ValueError(f"{found}; allowed: optimizer sgd")
+        if not 0 <= momentum < 1:
+            raise ValueError(f"momentum: found {momentum}; allowed: at least 0 and less than 1")
 
     @property
     def trained_with(self) -> str:
@@ -91,12 +83,12 @@ class StepOptions:
 
     @property
     def is_fused(self) -> bool:
-        """Whether the optimizer does all its operations on some tensors in one kernel."""
+        """Return True if one kernel does all of the optimizer's operations on some tensors."""
         return self.optimizer_form != "foreach"
 
     def given(self) -> dict[str, Any]:
         """Return the options in force, by name, in the order of the fields."""
-        found = {field.name: getattr(self, field.name) for field in fields(self)}
+        found = self.model_dump()
         if not self.inference:
             found["optimizer"] = self.trained_with
         if self.steps == 1:
@@ -104,8 +96,33 @@ class StepOptions:
         return {name: value for name, value in found.items() if value is not None and value is not False}
 
 
-def _check_choice(option: str, found: str, choices: Collection[str]) -> None:
-    if found not in choices:
-        raise ConfigError(
-            f"{option}: found '{found}'{nearest(found, choices)}; allowed: {choices_text(choices)}"
-        )
+def step_options(options: dict[str, Any]) -> StepOptions:
+    """Check options of a step, by name. Raises ConfigError for the first that is wrong."""
+    try:
+        return StepOptions(**options)
+    except ValidationError as error:
+        path, message = describe(error, StepOptions)
+        raise ConfigError(": ".join([*map(str, path), message])) from None
+
+
+def flag(option: str) -> str:
+    """Return an option as the command line writes it."""
+    return "--" + option.replace("_", "-")
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """Samples in a step, tokens in a sample, height and width of an image in pixels; None: the model's."""
+
+    batch_size: int
+    seq_len: int | None = None
+    image_size: int | None = None
+
+    def check(self, source: str, kind: Literal["images", "text"]) -> None:
+        """Raise ConfigError where a model of images is given a length of text, or one of text an image's."""
+        wrong, right = ("seq_len", "image_size") if kind == "images" else ("image_size", "seq_len")
+        found = getattr(self, wrong)
+        if found is not None:
+            raise ConfigError(
+                f"{source}: found {flag(wrong)} {found} for a model of {kind}; allowed: {flag(right)}"
+            )

@@ -1,24 +1,88 @@
-"""Records the operators of a training step and the storages they read and write."""
+"""Records the operators of a step: the storages they read and write, and the modules that run them."""
 
 from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from g10sim.capture import operators
-from g10sim.capture.foreach import launches
-from g10sim.capture.gpu import COMPUTING, NumberFormat, OperatorClass
-from g10sim.capture.gradients import CONVOLUTION_GRADIENTS, convolution_gradients
-from g10sim.capture.layers import Layer, LayerTracker
-from g10sim.capture.operator_kinds import KernelCost
+from g10sim.capture.gpu import COMPUTING, KernelCost
+from g10sim.importers.aten import short_name
 from g10sim.trace.model import Phase, TensorKind
+
+_NO_SEQUENCE = 2**64 - 1
+"""Sequence number of the nodes that accumulate gradients (``AccumulateGrad``): all share it."""
+
+
+class Layer(NamedTuple):
+    """Path of a module in its model and the name of its class."""
+
+    path: str
+    kind: str
+
+
+class LayerTracker:
+    """Follows the modules of a model as they run.
+
+    In the forward pass the innermost running module owns an operator. Autograd gives each differentiable call
+    a sequence number, which its node carries in the backward pass: so an operator there belongs to the module
+    that made the node.
+    """
+
+    def __init__(self, model: Any) -> None:
+        self._layers = {
+            id(module): Layer(path, type(module).__name__) for path, module in model.named_modules()
+        }
+        self._root = Layer("", type(model).__name__)
+        self._owners = {
+            id(parameter): self._layers[id(module)]
+            for module in model.modules()
+            for parameter in module.parameters(recurse=False)
+        }
+        self._model = model
+        self._running: list[Layer] = []
+        self._by_sequence: dict[int, Layer] = {}
+
+    @contextmanager
+    def following(self) -> Iterator[None]:
+        """Follow the modules while the context is open."""
+        handles = []
+        for module in self._model.modules():
+            handles.append(module.register_forward_pre_hook(self._enter, prepend=True))
+            handles.append(module.register_forward_hook(self._leave, always_call=True))
+        try:
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
+            self._running.clear()
+
+    def current(self) -> Layer:
+        """Return the module of the operator being dispatched now; call it for every operator."""
+        node = torch._C._current_autograd_node()
+        if node is None or self._running:
+            layer = self._running[-1] if self._running else self._root
+            self._by_sequence.setdefault(torch._C._autograd._get_sequence_nr() - 1, layer)
+            return layer
+        sequence = node._sequence_nr()
+        if sequence == _NO_SEQUENCE:
+            return self._owners.get(id(getattr(node, "variable", None)), self._root)
+        return self._by_sequence.get(sequence, self._root)
+
+    def _enter(self, module: Any, _: Any) -> None:
+        self._running.append(self._layers.get(id(module), self._root))
+
+    def _leave(self, *_: Any) -> None:
+        if self._running:
+            self._running.pop()
 
 
 @dataclass(slots=True, eq=False)
@@ -40,38 +104,18 @@ class StorageRecord:
     watch: Any = None
 
 
-@dataclass(slots=True)
-class KernelDraft:
-    """One kernel before it has a duration: storages instead of tensor ids."""
+@dataclass(slots=True, eq=False, kw_only=True)
+class KernelDraft(KernelCost):
+    """One kernel before it has a duration: the bytes it reads and writes of each storage.
 
-    operator: str
-    operator_class: OperatorClass
-    number_format: NumberFormat
-    phase: Phase
+    ``call`` is the position of the operator that launches it among all operators of the step.
+    """
+
     layer: Layer
-    flops: int = 0
-    moved_bytes: int = 0
-    weight_bytes: int = 0
-    products: int = 0
     known_cost: bool = True
     call: int = 0
-    reads: dict[StorageRecord, None] = field(default_factory=dict)
-    writes: dict[StorageRecord, None] = field(default_factory=dict)
-
-    @property
-    def cost(self) -> KernelCost:
-        """What its time depends on."""
-        return KernelCost(
-            self.operator,
-            self.operator_class,
-            self.number_format,
-            self.phase,
-            self.layer.kind,
-            self.flops,
-            self.moved_bytes,
-            self.weight_bytes,
-            self.products,
-        )
+    reads: dict[StorageRecord, int] = field(default_factory=dict)
+    writes: dict[StorageRecord, int] = field(default_factory=dict)
 
 
 @cache
@@ -122,11 +166,11 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
             self._move(record, to_host=True)
 
     def add_workspaces(self, size_bytes: int) -> None:
-        """Give every kernel that computes scratch space of this size, which nobody reads."""
+        """Give every kernel that computes scratch space of this size, which no kernel reads."""
         for kernel in self.kernels:
             if size_bytes and kernel.operator_class in COMPUTING:
                 scratch = StorageRecord(size_bytes, kernel.phase, "workspace", TensorKind.WORKSPACE)
-                kernel.writes[scratch] = None
+                kernel.writes[scratch] = 0
 
     def _move(self, record: StorageRecord, *, to_host: bool) -> None:
         if record.on_host != to_host:
@@ -143,7 +187,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         for tensor in inputs:
             self._record_of(tensor, None)
         result = func(*args, **kwargs)
-        outputs = [tensor for tensor in _tensors(result) if not self._is_known(tensor)]
+        known = self._known
+        outputs = [made for made in _tensors(result) if made.untyped_storage()._cdata not in known]
         for tensor in outputs:
             self._record_of(tensor, self.phase)
         name = func._schema.name
@@ -157,9 +202,6 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         else:
             self._record_kernel(func, args, kwargs, result, layer, inputs, outputs)
         return result
-
-    def _is_known(self, tensor: Any) -> bool:
-        return tensor.untyped_storage()._cdata in self._known
 
     def _record_of(self, tensor: Any, born_in: Phase | None) -> StorageRecord | None:
         """Return the record of a tensor's storage, made at first sight; None for an empty storage."""
@@ -189,14 +231,20 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
 
     def _draft(self, func: Any, layer: Layer, inputs: Sequence[Any]) -> KernelDraft:
         kind = operators.operator_class(func)
-        name = operators.short_name(func._schema.name)
+        name = short_name(func._schema.name)
         known = operators.has_known_cost(func)
         if not known:
             self.unpriced[name] = self.unpriced.get(name, 0) + 1
-        draft = KernelDraft(name, kind, operators.number_format(func, inputs), self.phase, layer)
-        draft.known_cost = known
-        draft.call = len(self.calls) - 1
-        return draft
+        return KernelDraft(
+            name,
+            kind,
+            operators.number_format(func, inputs),
+            self.phase,
+            layer.kind,
+            layer=layer,
+            known_cost=known,
+            call=len(self.calls) - 1,
+        )
 
     def _record_kernel(
         self,
@@ -211,7 +259,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         mutated, overwritten = _mutated_tensors(func, args, kwargs)
         if not outputs and not mutated:
             return
-        if func._schema.name == CONVOLUTION_GRADIENTS:
+        if func._schema.name == operators.CONVOLUTION_GRADIENTS:
             self._record_convolution_gradients(func, args, result, layer)
             return
         draft = self._draft(func, layer, inputs)
@@ -219,30 +267,28 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         if outputs:
             draft.products = operators.products_per_element(draft.flops, outputs[0])
         written = sum(operators.touched_bytes(tensor) for tensor in outputs)
-        traffic = _Traffic(draft)
         for position, tensor in enumerate(inputs):
             pure = id(tensor) in overwritten
             amount = 0 if pure else operators.read_bytes(func, inputs, position, written)
             if id(tensor) in mutated:
                 amount = min(amount, operators.mutated_bytes(func, inputs, tensor))
-            self._read(traffic, tensor, amount, pure=pure)
+            self._read(draft, tensor, amount, pure=pure)
         for tensor in inputs:
             if id(tensor) in mutated:
-                self._write(traffic, tensor, operators.mutated_bytes(func, inputs, tensor))
+                self._write(draft, tensor, operators.mutated_bytes(func, inputs, tensor))
         for tensor in outputs:
-            self._write(traffic, tensor, operators.touched_bytes(tensor))
-        self._emit(traffic)
+            self._write(draft, tensor, operators.touched_bytes(tensor))
+        self._emit(draft)
 
     def _record_convolution_gradients(self, func: Any, args: Any, result: Any, layer: Layer) -> None:
-        for part in convolution_gradients(func, args, result):
+        for part in operators.convolution_gradients(func, args, result):
             draft = self._draft(func, layer, part.reads)
             draft.operator, draft.operator_class, draft.flops = part.name, part.operator_class, part.flops
             draft.products = operators.products_per_element(part.flops, part.written)
-            traffic = _Traffic(draft)
             for tensor in part.reads:
-                self._read(traffic, tensor, operators.touched_bytes(tensor), pure=False)
-            self._write(traffic, part.written, operators.touched_bytes(part.written))
-            self._emit(traffic)
+                self._read(draft, tensor, operators.touched_bytes(tensor), pure=False)
+            self._write(draft, part.written, operators.touched_bytes(part.written))
+            self._emit(draft)
 
     def _record_lists(self, func: Any, args: Any, kwargs: Any, result: Any, layer: Layer) -> None:
         """Record an operator on lists of tensors as the launches that CUDA makes of it."""
@@ -250,12 +296,12 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         lists = [arg for arg in (*args, *kwargs.values()) if isinstance(arg, (list, tuple)) and _tensors(arg)]
         singles = [arg for arg in (*args, *kwargs.values()) if isinstance(arg, torch.Tensor)]
         results = [result] if isinstance(result, (list, tuple)) and _tensors(result) else []
-        if not lists or all(self._on_host(tensor) for tensor in lists[0]):
+        if not lists or not any(self._on_device(tensor) for tensor in lists[0]):
             return
         elements = [int(tensor.numel()) for tensor in lists[0]]
         alike = [group for group in lists if sum(tensor.numel() for tensor in group) == sum(elements)]
-        for parts in launches(elements, len(alike) + len(results)):
-            traffic = _Traffic(self._draft(func, layer, lists[0]))
+        for parts in operators.launches(elements, len(alike) + len(results)):
+            draft = self._draft(func, layer, lists[0])
             cut = [
                 (group[part.position], part.elements)
                 for group in lists
@@ -264,51 +310,40 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
             ]
             for tensor, amount in [*cut, *((single, single.numel()) for single in singles)]:
                 pure = id(tensor) in overwritten
-                self._read(traffic, tensor, 0 if pure else _bytes_of(tensor, amount), pure=pure)
+                self._read(draft, tensor, 0 if pure else _bytes_of(tensor, amount), pure=pure)
             new = [(group[part.position], part.elements) for group in results for part in parts]
             for tensor, amount in [*((t, n) for t, n in cut if id(t) in mutated), *new]:
-                self._write(traffic, tensor, _bytes_of(tensor, amount))
-            self._emit(traffic)
+                self._write(draft, tensor, _bytes_of(tensor, amount))
+            self._emit(draft)
 
-    def _on_host(self, tensor: Any) -> bool:
+    def _on_device(self, tensor: Any) -> StorageRecord | None:
+        """Return the record of a tensor's storage; None for one that no device holds."""
         record = self._record_of(tensor, None)
-        return record is None or record.on_host
+        return None if record is None or record.on_host else record
 
-    def _read(self, traffic: _Traffic, tensor: Any, amount: int, *, pure: bool) -> None:
-        record = self._record_of(tensor, None)
-        if record is None or record.on_host:
+    def _read(self, draft: KernelDraft, tensor: Any, amount: int, *, pure: bool) -> None:
+        record = self._on_device(tensor)
+        if record is None:
             return
         unwritten = record.born_in is not None and not record.written
         replaced = pure and operators.touched_bytes(tensor) == record.size_bytes
         if not unwritten and not replaced:
-            traffic.draft.reads[record] = None
-            _add(traffic.read, record, amount)
+            _add(draft.reads, record, amount)
 
-    def _write(self, traffic: _Traffic, tensor: Any, amount: int) -> None:
-        record = self._record_of(tensor, None)
-        if record is not None and not record.on_host:
-            traffic.draft.writes[record] = None
-            _add(traffic.written, record, amount)
+    def _write(self, draft: KernelDraft, tensor: Any, amount: int) -> None:
+        record = self._on_device(tensor)
+        if record is not None:
+            _add(draft.writes, record, amount)
 
-    def _emit(self, traffic: _Traffic) -> None:
-        draft = traffic.draft
+    def _emit(self, draft: KernelDraft) -> None:
         if not draft.writes:
             return
-        draft.moved_bytes = sum(traffic.read.values()) + sum(traffic.written.values())
-        weights = (amount for record, amount in traffic.read.items() if record.kind is TensorKind.WEIGHT)
+        draft.moved_bytes = sum(draft.reads.values()) + sum(draft.writes.values())
+        weights = (amount for record, amount in draft.reads.items() if record.kind is TensorKind.WEIGHT)
         draft.weight_bytes = sum(weights)
         for record in draft.writes:
             record.written = True
         self.kernels.append(draft)
-
-
-@dataclass(slots=True)
-class _Traffic:
-    """Bytes that a kernel reads and writes of each storage."""
-
-    draft: KernelDraft
-    read: dict[StorageRecord, int] = field(default_factory=dict)
-    written: dict[StorageRecord, int] = field(default_factory=dict)
 
 
 def _add(amounts: dict[StorageRecord, int], record: StorageRecord, amount: int) -> None:
@@ -321,22 +356,16 @@ def _bytes_of(tensor: Any, elements: int) -> int:
 
 def _mutated_tensors(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[set[int], set[int]]:
     """Python ids of the tensor arguments that are written to, and of those written without being read."""
-    mutated: set[int] = set()
+    name = func._schema.name
+    unscaled = name in operators.SCALING_GRADIENTS and kwargs.get("grad_scale") is None
+    mutated = {id(args[position]) for position in operators.running_statistics(func, args)}
     overwritten: set[int] = set()
-    for tensor, is_out in _mutations(func, args, kwargs):
-        mutated.add(id(tensor))
-        if is_out or func._schema.name in operators.OVERWRITING:
-            overwritten.add(id(tensor))
-    return mutated, overwritten
-
-
-def _mutations(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[tuple[Any, bool]]:
-    unscaled = func._schema.name in operators.SCALING_GRADIENTS and kwargs.get("grad_scale") is None
-    for position, name, is_out in _mutated_arguments(func):
-        if unscaled and name == "grads":
+    for position, argument, is_out in _mutated_arguments(func):
+        if unscaled and argument == "grads":
             continue
-        value = args[position] if position < len(args) else kwargs.get(name)
-        for tensor in _tensors(value):
-            yield tensor, is_out
-    for position in operators.running_statistics(func, args):
-        yield args[position], False
+        value = args[position] if position < len(args) else kwargs.get(argument)
+        written = {id(tensor) for tensor in _tensors(value)}
+        mutated |= written
+        if is_out or name in operators.REPLACING:
+            overwritten |= written
+    return mutated, overwritten

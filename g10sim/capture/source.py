@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import importlib
+import inspect
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from importlib.metadata import version
+from pathlib import Path
 from shlex import quote
 from typing import Any
 
-from g10sim.capture.function import function_builder, importing_from_here
 from g10sim.capture.gpu import load_gpu
-from g10sim.capture.hugging_face import hugging_face_builder
-from g10sim.capture.libraries import make_torchvision_importable, require
-from g10sim.capture.options import StepOptions
-from g10sim.capture.sizes import Sizes, flag
-from g10sim.capture.vision import timm_builder, torchvision_builder
-from g10sim.errors import ConfigError
+from g10sim.capture.libraries import (
+    hugging_face_builder,
+    make_torchvision_importable,
+    require,
+    timm_builder,
+    torchvision_builder,
+)
+from g10sim.capture.options import Sizes, StepOptions, flag, step_options
+from g10sim.capture.refusal import refusal
+from g10sim.errors import ConfigError, G10SimError
+from g10sim.registry import choices_text, nearest
 from g10sim.trace.model import Trace
 
 Builder = Callable[[str, Sizes, StepOptions], Callable[[], Any]]
@@ -27,6 +36,7 @@ LIBRARIES: Mapping[str, tuple[str, Builder]] = {
 """By what stands before the colon: the library and what builds its models."""
 
 _DEFAULT_BATCH_SIZE = 8
+_SIZES = ("batch_size", "seq_len", "image_size")
 
 
 def capture_source(
@@ -56,7 +66,7 @@ def capture_source(
     for name, value in sizes.items():
         if value is not None and value < 1:
             raise ConfigError(f"{flag(name)}: found {value}; allowed: at least 1")
-    how = StepOptions(**options)
+    how = step_options(options)
     origin = {"command": _command(source, gpu, {**sizes, **how.given()}, measure=measure)}
     prefix, colon, name = source.partition(":")
     if colon and prefix in LIBRARIES:
@@ -65,9 +75,9 @@ def capture_source(
         build = builder(name, Sizes(batch_size, seq_len, image_size), how)
         model, origin[library] = name, version(library)
     else:
-        build = function_builder(source, {**sizes, "dtype": how.dtype})
+        build = _function_builder(source, {**sizes, "dtype": how.dtype})
         model = source
-    with importing_from_here():
+    with _importing_from_here():
         return capture_step(
             build,
             gpu=timing,
@@ -87,3 +97,71 @@ def _command(source: str, gpu: str, options: Mapping[str, Any], *, measure: bool
     ]
     given += ["--measure"] if measure else []
     return " ".join(["g10sim trace capture", source, *given, "--gpu", gpu])
+
+
+@contextmanager
+def _importing_from_here() -> Iterator[None]:
+    """Let modules of the working directory be imported."""
+    here = str(Path.cwd())
+    sys.path.insert(0, here)
+    try:
+        yield
+    finally:
+        sys.path.remove(here)
+
+
+def _function_builder(source: str, options: dict[str, Any]) -> Callable[[], tuple[Any, Any]]:
+    """Return a function that calls ``module:function`` with those of the options that it has parameters for.
+
+    Raises ConfigError for a source that is no such function, or a size (``batch_size``, ``seq_len``,
+    ``image_size``) that it has no parameter for.
+    """
+    function = _function(source)
+    try:
+        parameters = inspect.signature(function).parameters
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"{source}: found no signature ({error}); allowed: a Python function") from error
+    for name in _SIZES:
+        if options[name] is not None and name not in parameters:
+            raise ConfigError(
+                f"{flag(name)}: found {options[name]}, but {source} has no parameter '{name}'; "
+                f"allowed: {choices_text(set(options) & set(parameters)) or 'no such option'}"
+            )
+    given = {name: value for name, value in options.items() if value is not None and name in parameters}
+
+    def build() -> tuple[Any, Any]:
+        made = function(**given)
+        if not isinstance(made, tuple) or len(made) != 2 or not hasattr(made[0], "named_parameters"):
+            raise ConfigError(
+                f"{source}: found {type(made).__name__}; allowed: a pair (torch.nn.Module, inputs)"
+            )
+        return made
+
+    return build
+
+
+def _function(source: str) -> Callable[..., Any]:
+    module_name, colon, function_name = source.partition(":")
+    if not (module_name and colon and function_name):
+        raise ConfigError(
+            f"found source '{source}'; allowed: hf:NAME, timm:NAME, torchvision:NAME or module:function"
+        )
+    with _importing_from_here():
+        try:
+            module = importlib.import_module(module_name)
+        except ModuleNotFoundError as error:
+            raise ConfigError(
+                f"{source}: {error}; allowed: a module that can be imported from here"
+            ) from error
+        except G10SimError:
+            raise
+        except Exception as error:
+            raise refusal(error, source, "importing the module") from error
+    function = getattr(module, function_name, None)
+    if not callable(function):
+        found = [name for name, value in vars(module).items() if callable(value) and not name.startswith("_")]
+        raise ConfigError(
+            f"{source}: found no function '{function_name}'{nearest(function_name, found)}; "
+            f"allowed: {choices_text(found) or 'a module with a function'}"
+        )
+    return function  # type: ignore[no-any-return]

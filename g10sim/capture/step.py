@@ -1,28 +1,24 @@
-"""Runs a step on tensors without values and makes a trace of it."""
+"""Runs a step on tensors without values and makes a trace of what was recorded."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
-from unittest import mock
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
-from g10sim.capture.assemble import assemble
-from g10sim.capture.attention import device_operators
-from g10sim.capture.autocast import casts_of_cuda
-from g10sim.capture.constants import known_values
-from g10sim.capture.gpu import GpuTimingSpec, load_gpu
-from g10sim.capture.measured import RecordedCall, require_cuda
-from g10sim.capture.measuring import Times, keep_in, measured_times
-from g10sim.capture.options import StepOptions
+from g10sim.analysis.footprint import peak_live_bytes
+from g10sim.capture.devices import fake_device, known_values, require_cuda
+from g10sim.capture.gpu import NANOSECONDS_PER_SECOND, GpuTimingSpec, load_gpu
+from g10sim.capture.measured import RecordedCall, Times, keep_in, measured_times
+from g10sim.capture.options import step_options
+from g10sim.capture.recorder import KernelDraft, Recorder, StorageRecord
 from g10sim.capture.refusal import refusal
-from g10sim.capture.shapes import shapes_only
 from g10sim.capture.workload import Model, Step, input_tensors
-from g10sim.trace.model import Trace
+from g10sim.trace.model import Kernel, Phase, Tensor, TensorKind, TimeSource, Trace
 
 Build = Callable[[], Any]
 """Returns a model and its inputs, or a ``Model``."""
@@ -55,7 +51,7 @@ def capture_step(
     Raises ConfigError for a wrong option, TraceError for a model whose step cannot be captured.
     """
     timing = load_gpu(gpu)
-    how = StepOptions(**options)
+    how = step_options(options)
     kept: list[RecordedCall] = []
     if measure:
         require_cuda()
@@ -87,38 +83,127 @@ def _as_model(made: Any) -> Model:
     return made if isinstance(made, Model) else Model(*made)
 
 
-@contextmanager
-def fake_device(options: StepOptions) -> Iterator[None]:
-    """Make every tensor one of shapes without values, on a device that takes CUDA's operators."""
-    previous = torch.get_default_dtype()
-    torch.set_default_dtype(getattr(torch, options.dtype))
-    try:
-        with (
-            shapes_only(),
-            FakeTensorMode(allow_non_fake_inputs=True),
-            device_operators(options.attention),
-            casts_of_cuda(options.autocast),
-            # This initialization draws until all values fit a range: it would ask for values.
-            mock.patch.object(torch.nn.init, "_no_grad_trunc_normal_", lambda tensor, *_, **__: tensor),
-            # The inherited copy has a storage that its own views do not share (seen in PyTorch 2.13).
-            mock.patch.object(FakeTensor, "__deepcopy__", _deep_copy, create=True),
-        ):
-            yield
-    finally:
-        torch.set_default_dtype(previous)
-
-
-def _deep_copy(tensor: Any, memo: dict[int, Any]) -> Any:
-    if id(tensor) not in memo:
-        made = tensor.detach().clone()
-        is_parameter = isinstance(tensor, torch.nn.Parameter)
-        memo[id(tensor)] = torch.nn.Parameter(made) if is_parameter else made
-        memo[id(tensor)].requires_grad_(tensor.requires_grad)
-    return memo[id(tensor)]
-
-
 def _first_dimension(inputs: Any) -> int:
     for tensor in input_tensors(inputs).values():
         if tensor.dim():
             return int(tensor.shape[0])
     return 1
+
+
+def assemble(
+    recorder: Recorder,
+    gpu: GpuTimingSpec,
+    *,
+    model: str,
+    batch_size: int,
+    origin: Mapping[str, str],
+    times: Mapping[int, tuple[int, TimeSource]] = MappingProxyType({}),
+) -> Trace:
+    """Make the trace of a recorded step, timed for a GPU. Raises ConfigError as the GPU does.
+
+    ``times`` has the kernels, by position, whose time in nanoseconds is known from elsewhere.
+    """
+    used = {record: None for draft in recorder.kernels for record in (*draft.reads, *draft.writes)}
+    _settle_kinds(recorder, used)
+    resident = [record for record in recorder.storages if record.persistent and not record.on_host]
+    order = list(dict.fromkeys([*resident, *used]))
+    numbers = {record: number for number, record in enumerate(order)}
+    names = _unique_names(order)
+    tensors = tuple(
+        Tensor(number, names[number], record.size_bytes, record.kind or TensorKind.OTHER, record.persistent)
+        for record, number in numbers.items()
+    )
+    kernels = tuple(
+        _kernel(number, draft, numbers, gpu, times) for number, draft in enumerate(recorder.kernels)
+    )
+    trace = Trace(model, batch_size, NANOSECONDS_PER_SECOND, tensors, kernels)
+    found = {
+        "gpu": gpu.name,
+        "time_source": _time_sources(kernels) if times else TimeSource.ROOFLINE.value,
+        "peak_live_bytes": str(peak_live_bytes(trace)),
+        "allocated_peak_bytes": str(recorder.allocated_peak_bytes),
+    }
+    if recorder.unpriced:
+        found["operators_priced_by_bytes"] = ", ".join(
+            f"{n} x{k}" for n, k in sorted(recorder.unpriced.items())
+        )
+    return Trace(model, batch_size, NANOSECONDS_PER_SECOND, tensors, kernels, {**origin, **found})
+
+
+def _time_sources(kernels: Sequence[Kernel]) -> str:
+    counts = Counter(kernel.time_source.value for kernel in kernels)
+    return ", ".join(f"{source} x{count}" for source, count in counts.most_common())
+
+
+def _settle_kinds(recorder: Recorder, used: Mapping[StorageRecord, None]) -> None:
+    """Give a kind and a name to every storage without a description.
+
+    A storage born in the forward pass and used in the backward pass is an activation. One from before the
+    step is persistent if it still exists (constants of the model), otherwise an input. All others are
+    temporary.
+    """
+    kept = {
+        record
+        for draft in recorder.kernels
+        if draft.phase is Phase.BACKWARD
+        for record in (*draft.reads, *draft.writes)
+    }
+    for draft in recorder.kernels:
+        for record in draft.writes:
+            record.name = record.name or _produced_name(draft)
+    for record in used:
+        if record.kind is not None:
+            continue
+        if record.born_in is None:
+            record.persistent = record.alive
+            record.kind = TensorKind.OTHER if record.alive else TensorKind.INPUT
+        elif not record.written:
+            record.kind = TensorKind.INPUT
+        else:
+            kept_for_backward = record.born_in is Phase.FORWARD and record in kept
+            record.kind = TensorKind.ACTIVATION if kept_for_backward else TensorKind.TEMPORARY
+        record.name = record.name or record.kind.value
+
+
+def _produced_name(draft: KernelDraft) -> str:
+    suffix = "" if draft.phase is Phase.FORWARD else f".{draft.phase.value}"
+    return f"{draft.layer.path or draft.layer.kind}{suffix}:{draft.operator}"
+
+
+def _unique_names(records: list[StorageRecord]) -> list[str]:
+    """Names with a number behind each that several storages share."""
+    shared = Counter(record.name for record in records)
+    seen: Counter[str] = Counter()
+    names = []
+    for record in records:
+        name = record.name
+        if shared[name] > 1:
+            seen[name] += 1
+            name = f"{name}#{seen[name]}"
+        names.append(name)
+    return names
+
+
+def _kernel(
+    number: int,
+    draft: KernelDraft,
+    numbers: Mapping[StorageRecord, int],
+    gpu: GpuTimingSpec,
+    times: Mapping[int, tuple[int, TimeSource]],
+) -> Kernel:
+    roofline = TimeSource.ROOFLINE if draft.known_cost else TimeSource.BYTES
+    duration, source = times[number] if number in times else (gpu.duration_ns(draft), roofline)
+    return Kernel(
+        id=number,
+        name=draft.operator,
+        duration=duration,
+        inputs=tuple(numbers[record] for record in draft.reads),
+        outputs=tuple(numbers[record] for record in draft.writes),
+        phase=draft.phase,
+        layer=draft.layer.path,
+        layer_type=draft.layer.kind,
+        flops=draft.flops,
+        moved_bytes=draft.moved_bytes,
+        time_source=source,
+        operator_class=draft.operator_class.value,
+    )

@@ -1,21 +1,23 @@
-"""What is run: a model, its inputs, its loss and its optimizer."""
+"""A captured workload: a model, its inputs, its loss and its optimizer."""
 
 from __future__ import annotations
 
 import gc
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import wraps
 from typing import Any
 
 import torch
 from torch.utils._pytree import tree_leaves
+from torch.utils.checkpoint import checkpoint
 
-from g10sim.capture.checkpointing import checkpoint_blocks
-from g10sim.capture.layers import LayerTracker
 from g10sim.capture.options import StepOptions
-from g10sim.capture.recorder import Recorder
+from g10sim.capture.recorder import LayerTracker, Recorder
 from g10sim.errors import ConfigError
+from g10sim.trace.format import without_cycle_collection
 from g10sim.trace.model import Phase, TensorKind
 
 _OPTIMIZERS: dict[str, Any] = {
@@ -83,7 +85,7 @@ class Step:
                 "the model has no parameter to train; allowed: at least one that requires a gradient"
             )
         if options.activation_checkpointing:
-            checkpoint_blocks(self.network)
+            _checkpoint_blocks(self.network)
         # Both forms work on lists of tensors, as on CUDA devices; the default of CPUs is a loop over tensors.
         settings: dict[str, Any] = {"lr": _LEARNING_RATE, "fused" if options.is_fused else "foreach": True}
         if options.momentum is not None:
@@ -91,7 +93,7 @@ class Step:
         self.optimizer = _OPTIMIZERS[options.trained_with](trained, **settings)
 
     def run(self, enter: Callable[[Phase], None] = lambda phase: None) -> None:
-        """Run the step once; ``enter`` is told the phase that begins."""
+        """Run the step once; calls ``enter`` with each phase as it begins."""
         enter(Phase.FORWARD)
         if self._options.inference:
             with torch.no_grad(), self._casting():
@@ -109,7 +111,7 @@ class Step:
     def record(self, keep: Callable[[Any, Any, Any], None] | None = None) -> Recorder:
         """Run the step as often as the options say and return what was recorded.
 
-        ``keep`` is told every operator with its arguments.
+        ``keep`` is called with every operator and its arguments.
         """
         layers = LayerTracker(self.network)
         recorder = Recorder(layers, keep)
@@ -120,7 +122,9 @@ class Step:
                 self._describe_gradients(recorder)
             recorder.phase = phase
 
-        with _no_collection(), layers.following(), recorder:
+        # A collection would end lifetimes at arbitrary kernels.
+        gc.collect()
+        with without_cycle_collection(), layers.following(), recorder:
             for _ in range(self._options.steps):
                 self.run(enter)
         return recorder
@@ -153,7 +157,7 @@ class Step:
                 else:
                     name = f"{names[parameter]}.{key}"
                     recorder.describe(state, TensorKind.OPTIMIZER_STATE, name, persistent=True)
-        # Whoever runs the step holds on to its inputs until the next: their memory is never free.
+        # A training loop holds on to a step's inputs until the next step: their memory is never free.
         inputs = input_tensors(self.inputs) | {"targets": self.model.targets}
         for name, tensor in inputs.items():
             if isinstance(tensor, torch.Tensor):
@@ -165,14 +169,52 @@ class Step:
                 recorder.describe(parameter.grad, TensorKind.GRADIENT, f"{name}.grad")
 
 
-@contextmanager
-def _no_collection() -> Iterator[None]:
-    """Keep Python's cycle collector out: it would end lifetimes at arbitrary kernels."""
-    gc.collect()
-    collecting = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if collecting:
-            gc.enable()
+def _checkpoint_blocks(network: Any) -> list[str]:
+    """Make each block keep its inputs only and run again in the backward pass; return the blocks' paths.
+
+    One rule for every model: a block is a member of a list or sequence of modules that has members of its
+    own and at least one sibling of its class (an encoder layer, a bottleneck); the outermost such modules
+    count. A model without them is checkpointed at the top: each of its children that has children of its own.
+
+    PyTorch's own form of it (``torch.utils.checkpoint``, non-reentrant; Chen et al., Training Deep Nets with
+    Sublinear Memory Cost, arXiv 1604.06174). The state of the random generator is not kept: that takes a copy
+    of 16 bytes from a CUDA device. Raises ConfigError for a model without blocks.
+    """
+    found = dict(_repeated(network, "")) or dict(_composite_children(network))
+    if not found:
+        raise ConfigError(
+            "activation checkpointing: found no block to run again in the model; allowed: a model with "
+            "repeated blocks in lists or sequences of modules, or with children that have children"
+        )
+    for block in found.values():
+        block.forward = _checkpointed(block.forward)
+    return list(found)
+
+
+def _repeated(module: Any, path: str) -> Iterator[tuple[str, Any]]:
+    is_row = isinstance(module, (torch.nn.ModuleList, torch.nn.Sequential, torch.nn.ModuleDict))
+    classes = Counter(type(child) for child in module.children())
+    for name, child in module.named_children():
+        below = f"{path}.{name}" if path else name
+        is_composite = next(child.children(), None) is not None
+        is_container = isinstance(child, (torch.nn.ModuleList, torch.nn.Sequential, torch.nn.ModuleDict))
+        if is_row and is_composite and not is_container and classes[type(child)] > 1:
+            yield below, child
+        else:
+            yield from _repeated(child, below)
+
+
+def _composite_children(network: Any) -> Iterator[tuple[str, Any]]:
+    for name, child in network.named_children():
+        if next(child.children(), None) is not None and not isinstance(child, torch.nn.ModuleList):
+            yield name, child
+
+
+def _checkpointed(forward: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(forward)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        if not torch.is_grad_enabled():
+            return forward(*args, **kwargs)
+        return checkpoint(forward, *args, use_reentrant=False, preserve_rng_state=False, **kwargs)
+
+    return run

@@ -1,61 +1,35 @@
-"""``g10sim trace capture``: a trace of a PyTorch step, without a GPU."""
+"""``g10sim trace capture`` and ``recapture``: traces of PyTorch steps, without a GPU."""
 
 from __future__ import annotations
 
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.markup import escape
 
 from g10sim.analysis.footprint import footprint_bytes, peak_live_bytes
 from g10sim.capture.gpu import GpuTimingSpec, load_gpu
+from g10sim.capture.manifest import (
+    MANIFEST,
+    Entry,
+    Manifest,
+    described,
+    other_versions,
+    read_manifest,
+    write_manifest,
+)
+from g10sim.capture.options import Attention, Autocast, Dtype, Optimizer, OptimizerForm
+from g10sim.cli.options import TraceOutput
+from g10sim.cli.output import say, show_table
+from g10sim.config.problems import check_choice
+from g10sim.errors import ConfigError
 from g10sim.trace.format import save_trace
 from g10sim.trace.model import Trace
 from g10sim.units import format_bytes
 
 _MS_PER_SECOND = 1000
 _GIB = 2**30
-
-
-class Dtype(StrEnum):
-    """Number formats of weights and activations."""
-
-    FLOAT32 = "float32"
-    FLOAT16 = "float16"
-    BFLOAT16 = "bfloat16"
-    FLOAT64 = "float64"
-
-
-class Autocast(StrEnum):
-    """Number formats that mixed precision casts products to."""
-
-    BFLOAT16 = "bfloat16"
-    FLOAT16 = "float16"
-
-
-class Optimizer(StrEnum):
-    """Optimizers, with PyTorch's default settings."""
-
-    SGD = "sgd"
-    ADAM = "adam"
-    ADAMW = "adamw"
-
-
-class OptimizerForm(StrEnum):
-    """Forms of an optimizer in PyTorch: one kernel for all its operations, or one for each."""
-
-    FUSED = "fused"
-    FOREACH = "foreach"
-
-
-class Attention(StrEnum):
-    """How attention runs: one fused kernel, or scores and softmax as tensors of their own."""
-
-    FUSED = "fused"
-    EAGER = "eager"
+_NEEDS_A_GPU = "left: measured on a GPU"
 
 
 def capture(
@@ -66,7 +40,7 @@ def capture(
             help="hf:NAME, timm:NAME, torchvision:NAME, or module:function, which returns (model, inputs).",
         ),
     ],
-    output: Annotated[Path, typer.Option("--output", "-o", help="Trace file to write (.g10t).")],
+    output: TraceOutput,
     gpu: Annotated[str, typer.Option(help="GPU whose kernel times are modelled: a name, or a YAML file.")],
     batch_size: Annotated[int | None, typer.Option(help="Samples in a step.", show_default="8")] = None,
     seq_len: Annotated[
@@ -75,7 +49,7 @@ def capture(
     image_size: Annotated[
         int | None, typer.Option(help="Height and width of an image in pixels.", show_default="the model's")
     ] = None,
-    dtype: Annotated[Dtype, typer.Option(help="Format of weights and activations.")] = Dtype.FLOAT32,
+    dtype: Annotated[Dtype, typer.Option(help="Format of weights and activations.")] = "float32",
     autocast: Annotated[
         Autocast | None,
         typer.Option(help="Mixed precision: weights in float32, products cast to this.", show_default="none"),
@@ -88,7 +62,7 @@ def capture(
         typer.Option(help="One kernel for all operations, or one for each.", show_default="fused"),
     ] = None,
     momentum: Annotated[float | None, typer.Option(help="Momentum of sgd.", show_default="0")] = None,
-    attention: Annotated[Attention, typer.Option(help="How attention runs.")] = Attention.FUSED,
+    attention: Annotated[Attention, typer.Option(help="How attention runs.")] = "fused",
     activation_checkpointing: Annotated[
         bool,
         typer.Option(
@@ -117,12 +91,12 @@ def capture(
         batch_size=batch_size,
         seq_len=seq_len,
         image_size=image_size,
-        dtype=dtype.value,
-        autocast=None if autocast is None else autocast.value,
-        optimizer=None if optimizer is None else optimizer.value,
-        optimizer_form=None if optimizer_form is None else optimizer_form.value,
+        dtype=dtype,
+        autocast=autocast,
+        optimizer=optimizer,
+        optimizer_form=optimizer_form,
         momentum=momentum,
-        attention=attention.value,
+        attention=attention,
         activation_checkpointing=activation_checkpointing,
         inference=inference,
         steps=steps,
@@ -134,17 +108,68 @@ def capture(
 
 
 def _report(trace: Trace, gpu: GpuTimingSpec, output: Path) -> None:
-    console = Console(soft_wrap=True, highlight=False)
     time_ms = sum(kernel.duration for kernel in trace.kernels) * _MS_PER_SECOND / trace.ticks_per_second
-    console.print(
-        f"{escape(str(output))}: {len(trace.kernels)} kernels, {len(trace.tensors)} tensors, "
+    say(
+        f"{output}: {len(trace.kernels)} kernels, {len(trace.tensors)} tensors, "
         f"{time_ms:.1f} ms on {trace.origin.get('device', gpu.name)} ({trace.origin['time_source']})"
     )
     peak = peak_live_bytes(trace)
-    console.print(
+    say(
         f"footprint {footprint_bytes(trace) / _GIB:.2f} GiB, at most {peak / _GIB:.2f} GiB alive at a time, "
         f"{peak / gpu.memory:.2f} x its {format_bytes(gpu.memory)}"
     )
     unpriced = trace.origin.get("operators_priced_by_bytes")
     if unpriced:
-        console.print(f"no cost known, priced by the bytes they move: {escape(unpriced)}")
+        say(f"no cost known, priced by the bytes they move: {unpriced}")
+
+
+def recapture(
+    manifest: Annotated[Path, typer.Argument(help="MANIFEST.yaml of the traces.", show_default=False)],
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output", "-o", help="Directory to write to.", show_default="the manifest's, over its files"
+        ),
+    ] = None,
+    only: Annotated[
+        list[str] | None, typer.Option(help="Trace file to make again.", show_default="all")
+    ] = None,
+) -> None:
+    """Make the traces of a manifest again, each with its command, and write what came of it."""
+    found = read_manifest(manifest)
+    wanted = _wanted(found, only)
+    directory = manifest.parent if output is None else output
+    if not directory.is_dir():
+        raise ConfigError(f"-o: found '{directory}'; allowed: a directory that exists")
+    command = typer.Typer()
+    command.command()(capture)
+    results, made = [], {}
+    for entry in wanted:
+        if entry.is_measured:
+            results.append((entry.file, _NEEDS_A_GPU))
+            continue
+        path = directory / entry.file
+        say(f"{entry.command} -o {path}")
+        command([*entry.arguments, "-o", str(path)], standalone_mode=False)
+        made[entry.file] = described(entry, path)
+        results.append((entry.file, _comparison(entry, made[entry.file])))
+    kept = [entry for entry in found.traces if output is None or entry.file in made]
+    entries = tuple(made.get(entry.file, entry) for entry in kept)
+    write_manifest(Manifest(traces=entries), directory / (manifest.name if output is None else MANIFEST))
+    show_table(("trace", "result"), (), results)
+
+
+def _wanted(manifest: Manifest, only: list[str] | None) -> tuple[Entry, ...]:
+    names = [entry.file for entry in manifest.traces]
+    for name in only or ():
+        check_choice(name, names, "--only: found")
+    return tuple(entry for entry in manifest.traces if not only or entry.file in only)
+
+
+def _comparison(before: Entry, now: Entry) -> str:
+    if not before.sha256:
+        return "new"
+    if before.sha256 == now.sha256:
+        return "the same, byte for byte"
+    others = other_versions(before)
+    return f"changed ({'; '.join(others)})" if others else "changed"

@@ -8,32 +8,23 @@ from pathlib import Path
 import typer
 
 from g10sim.cli import plan, policy, trace
-from g10sim.cli.capture import capture
-from g10sim.cli.errors import exit_code
+from g10sim.cli.capture import capture, recapture
 from g10sim.cli.explain import explain
-from g10sim.cli.plot import plot
-from g10sim.cli.recapture import recapture
-from g10sim.cli.report import report
-from g10sim.cli.reproduce import reproduce
+from g10sim.cli.output import exit_code
+from g10sim.cli.reproduce import plot, report, reproduce
 from g10sim.cli.run import run
 from g10sim.cli.system import policies, system
 from g10sim.cli.validate import validate
 
 app = typer.Typer(
     name="g10sim",
-    help="Simulate training on a unified memory of GPU, host and flash, cycle by cycle.",
+    help="Simulate training with tensors in GPU memory, host memory and flash.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     add_completion=False,
 )
-app.command()(run)
-app.command()(validate)
-app.command()(reproduce)
-app.command()(plot)
-app.command()(explain)
-app.command()(report)
-app.command()(policies)
-app.command()(system)
+for command in (run, validate, reproduce, plot, explain, report, policies, system):
+    app.command()(command)
 trace.app.command()(capture)
 trace.app.command()(recapture)
 app.add_typer(trace.app, name="trace")

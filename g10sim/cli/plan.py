@@ -1,30 +1,31 @@
-"""``g10sim plan``: look at migration plans and compare them."""
+"""``g10sim plan``: look at migration plans, compare them, and what swaps cost."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 
-from g10sim.cli.swaps import swaps
-from g10sim.cli.text import rounded_bytes
-from g10sim.policies.plan import PlannedMove
-from g10sim.policies.plan_comparison import PlanComparison, ShiftedMove, compare_plans
-from g10sim.policies.plan_format import load_plan
-from g10sim.records import Location
+from g10sim.cli.options import TraceFile, chosen, sizes
+from g10sim.cli.output import rounded_bytes, say, show_table, write_table
+from g10sim.config.presets import load_system
+from g10sim.experiment.swaps import SwapOutcome, explore_swaps, load_range_bytes
+from g10sim.policies.autoswap_planning.planner import MODES, SCORES
+from g10sim.policies.moves import Move
+from g10sim.policies.plan import PlanComparison, Planned, compare_plans
+from g10sim.policies.plan_format import load_plan, options_of
 from g10sim.trace.format import load_trace
 from g10sim.trace.model import Trace
+from g10sim.units import cycles_to_ms
 
 app = typer.Typer(help="Look at migration plans and compare them.", no_args_is_help=True)
-app.command()(swaps)
 
-_TARGETS = (Location.GPU, Location.HOST, Location.FLASH, Location.NONE)
+_DEFAULT_SYSTEM = "a100-40g-pcie3-znand"
+_USUAL = ("fetch", "evict to host", "evict to ssd", "free")
+_SHOWN_ELSEWHERE = ("tensor", "tensors", "target")
 
 TraceOption = Annotated[
     Path | None,
@@ -36,28 +37,99 @@ MovesOption = Annotated[int, typer.Option("--moves", min=0, help="How many moves
 
 
 @app.command()
+def swaps(
+    file: TraceFile,
+    system: Annotated[
+        str, typer.Option(help="Hardware preset or YAML file, but for its GPU memory.")
+    ] = _DEFAULT_SYSTEM,
+    limits: Annotated[
+        list[str] | None,
+        typer.Option("--limit", help="Memory limit, such as '20 GiB'.", show_default="steps of the load"),
+    ] = None,
+    steps: Annotated[
+        int, typer.Option(min=1, help="Limits between the least load and the peak, without --limit.")
+    ] = 6,
+    scores: Annotated[
+        list[str] | None, typer.Option("--score", help="Order of candidates.", show_default="swdoa")
+    ] = None,
+    mode: Annotated[str, typer.Option(help="stick_to_limit or no_overhead.")] = MODES[0],
+    simulate: Annotated[bool, typer.Option(help="Simulate every plan.")] = True,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "-o", "--output", help="Write the table as CSV, in bytes and cycles.", show_default=False
+        ),
+    ] = None,
+) -> None:
+    """Swap tensors that nobody uses around the load peak: overhead as planned and as simulated.
+
+    Each limit is the memory of a GPU. 'Expected' is the planner's estimate, 'summed waits' that of the
+    design's authors, who add up the waits of all copies; 'simulated' is what happens.
+    """
+    orders = [chosen("--score", name, SCORES) for name in scores or ("swdoa",)]
+    wanted = chosen("--mode", mode, MODES)
+    trace, machine = load_trace(file), load_system(system)
+    least, peak = load_range_bytes(trace, machine)
+    memories = sizes("--limit", limits) if limits else _steps(least, peak, steps)
+    found = list(explore_swaps(trace, machine, memories, orders, wanted, simulates=simulate))
+    if output is not None:
+        write_table(output, [outcome.record() for outcome in found])
+    say(
+        f"{file}: load peak {rounded_bytes(peak)}, {rounded_bytes(least)} with all candidates away; "
+        f"{cycles_to_ms(found[0].ideal_cycles, machine.gpu.clock):.3f} ms without overhead"
+    )
+    show_table(
+        ("limit", "score"),
+        ("less than peak", "swapped", "load", "pool", "expected", "summed waits", "simulated"),
+        [_swap_row(outcome, peak, machine.gpu.clock) for outcome in found],
+    )
+    for message in dict.fromkeys(outcome.message for outcome in found if outcome.message):
+        say(f"unsupported: {message}")
+
+
+def _swap_row(outcome: SwapOutcome, peak: int, clock_hz: int) -> Sequence[str]:
+    limit = (rounded_bytes(outcome.limit_bytes), outcome.score, f"{1 - outcome.limit_bytes / peak:.1%}")
+    if outcome.plan is None:
+        return (*limit, *("-",) * 6)
+    schedule = outcome.plan.swaps.schedule
+    simulated = outcome.simulated_cycles
+    return (
+        *limit,
+        f"{len(schedule.swaps)} of {len(outcome.plan.swaps.candidates)}",
+        rounded_bytes(schedule.peak_bytes),
+        rounded_bytes(outcome.plan.pool.footprint_bytes),
+        _ms(schedule.overhead_cycles, clock_hz),
+        _ms(schedule.summed_waits_cycles, clock_hz),
+        "-" if simulated is None else _ms(simulated, clock_hz),
+    )
+
+
+def _ms(cycles: int, clock_hz: int) -> str:
+    return f"{cycles_to_ms(cycles, clock_hz):.3f} ms"
+
+
+def _steps(least: int, peak: int, steps: int) -> list[int]:
+    return [peak - (peak - least) * step // steps for step in range(steps + 1)]
+
+
+@app.command()
 def show(
     file: Annotated[Path, typer.Argument(help="Plan file (.g10p, or a published prefetch guide).")],
     trace_file: TraceOption = None,
     moves: MovesOption = 20,
 ) -> None:
-    """Show how many moves a plan has by target, and its first moves."""
+    """Show how many moves of each kind a plan has, and its first moves."""
     trace = load_trace(trace_file) if trace_file else None
     plan = load_plan(file, trace)
-    console = Console()
-    _say(
-        console, f"{file}: {len(plan.moves)} moves" + (f", planned by {plan.planner}" if plan.planner else "")
+    say(f"{file}: {len(plan.moves)} moves" + (f", planned by {plan.planner}" if plan.planner else ""))
+    counts = (
+        (kind, str(len(group)), str(len(set(_tensors(group)))), *_bytes(trace, _tensors(group)))
+        for kind, group in _by_kind(plan.moves).items()
     )
-    table = Table("target", "moves", "tensors", *(["bytes"] if trace else []))
-    for target in _TARGETS:
-        tensors = [move.tensor for move in plan.moves if move.target is target]
-        counts = [str(len(tensors)), str(len(set(tensors)))]
-        table.add_row(_name(target), *counts, *_sum_bytes(trace, tensors))
-    console.print(_right_aligned(table, 1))
-    rows = ((str(m.kernel), str(m.tensor), _name(m.target), *_details(trace, m.tensor)) for m in plan.moves)
+    show_table(("move",), ("moves", "tensors", *(["bytes"] if trace else [])), counts)
     if moves and plan.moves:
-        table = Table("kernel", "tensor", "to", *_detail_columns(trace), title="First moves")
-        _print_first(console, table, rows, moves)
+        rows = ((_time(entry), *_cells(entry.move, trace)) for entry in islice(plan.moves, moves))
+        _show_moves("First moves", ("kernel",), rows, trace)
 
 
 @app.command()
@@ -69,84 +141,88 @@ def diff(
 ) -> None:
     """Compare two plans: moves in both, at other kernels, or in one only; then the first differences."""
     trace = load_trace(trace_file) if trace_file else None
-    plans = load_plan(first, trace), load_plan(second, trace)
-    found = compare_plans(*plans)
-    console = Console()
-    _say(console, f"first:  {first}")
-    _say(console, f"second: {second}")
-    console.print(_counts_by_target(found, trace))
+    found = compare_plans(load_plan(first, trace), load_plan(second, trace))
+    say(f"first:  {first}")
+    say(f"second: {second}")
+    _show_counts(found, trace)
     rows = list(_differences(found, trace))
     if rows and moves:
-        columns = ("tensor", "to", "kernel in first", "kernel in second", *_detail_columns(trace))
-        table = Table(*columns, title=f"First differences of {len(rows)}")
-        _print_first(console, table, rows, moves)
+        title = f"First differences of {len(rows)}"
+        _show_moves(title, ("kernel in first", "kernel in second"), rows[:moves], trace)
     if not rows and not found.same_order:
-        console.print("The plans have the same moves, in another order within kernels.")
+        say("The plans have the same moves, in another order within kernels.")
     elif not rows:
-        console.print("The plans have the same moves.")
+        say("The plans have the same moves.")
 
 
-def _counts_by_target(found: PlanComparison, trace: Trace | None) -> Table:
-    table = Table("moves", *map(_name, _TARGETS))
-    groups: dict[str, Sequence[PlannedMove | ShiftedMove]] = {
-        "in both": found.same,
-        "at other kernels": found.shifted,
-        "only in first": found.only_first,
-        "only in second": found.only_second,
+def _show_counts(found: PlanComparison, trace: Trace | None) -> None:
+    groups = {
+        "in both": _by_kind(found.same),
+        "at other kernels": _by_kind(first for first, _ in found.shifted),
+        "only in first": _by_kind(found.only_first),
+        "only in second": _by_kind(found.only_second),
     }
+    kinds = list(dict.fromkeys(chain.from_iterable(groups.values())))
+    rows = []
     for name, group in groups.items():
-        cells = []
-        for target in _TARGETS:
-            tensors = [move.tensor for move in group if move.target is target]
-            cells.append("\n".join([str(len(tensors)), *_sum_bytes(trace, tensors)]))
-        table.add_row(name, *cells)
-    return _right_aligned(table, 1)
+        cells = [group.get(kind, []) for kind in kinds]
+        rows.append([name, *("\n".join([str(len(c)), *_bytes(trace, _tensors(c))]) for c in cells)])
+    show_table(("moves",), kinds, rows)
 
 
 def _differences(found: PlanComparison, trace: Trace | None) -> Iterator[tuple[str, ...]]:
     """Rows of the differences, earliest kernel first."""
-    entries: list[tuple[int, int, Location, str, str]] = []
-    entries += [(m.kernel, m.tensor, m.target, str(m.kernel), "-") for m in found.only_first]
-    entries += [(m.kernel, m.tensor, m.target, "-", str(m.kernel)) for m in found.only_second]
-    for shift in found.shifted:
-        kernels = shift.first_kernel, shift.second_kernel
-        entries.append((min(kernels), shift.tensor, shift.target, str(kernels[0]), str(kernels[1])))
-    for _, tensor, target, first, second in sorted(entries):
-        yield str(tensor), _name(target), first, second, *_details(trace, tensor)
+    pairs: list[tuple[Planned | None, ...]] = list(found.shifted)
+    pairs += [(first, None) for first in found.only_first]
+    pairs += [(None, second) for second in found.only_second]
+
+    def position(pair: tuple[Planned | None, ...]) -> tuple[int, list[int]]:
+        there = [entry for entry in pair if entry is not None]
+        return min(entry.kernel for entry in there), sorted(there[0].move.subjects())
+
+    for pair in sorted(pairs, key=position):
+        move = next(entry.move for entry in pair if entry is not None)
+        yield *map(_time, pair), *_cells(move, trace)
 
 
-def _say(console: Console, text: str) -> None:
-    console.print(text, markup=False, highlight=False, soft_wrap=True)
+def _kind(move: Move) -> str:
+    return " to ".join((move.name, *move.tiers()))
 
 
-def _name(target: Location) -> str:
-    return "freed" if target is Location.NONE else target.name
+def _by_kind(moves: Iterable[Planned]) -> dict[str, list[Planned]]:
+    """Group moves by kind: the usual kinds first, then the others that occur."""
+    found: dict[str, list[Planned]] = {kind: [] for kind in _USUAL}
+    for entry in moves:
+        found.setdefault(_kind(entry.move), []).append(entry)
+    return found
 
 
-def _sum_bytes(trace: Trace | None, tensors: Iterable[int]) -> list[str]:
+def _tensors(moves: Iterable[Planned]) -> list[int]:
+    return [tensor for entry in moves for tensor in entry.move.subjects()]
+
+
+def _bytes(trace: Trace | None, tensors: Iterable[int]) -> list[str]:
     if trace is None:
         return []
     return [rounded_bytes(sum(trace.tensors[tensor].size_bytes for tensor in tensors))]
 
 
-def _detail_columns(trace: Trace | None) -> tuple[str, ...]:
-    return ("name", "size") if trace else ()
+def _time(entry: Planned | None) -> str:
+    if entry is None:
+        return "-"
+    return f"{entry.kernel} + {entry.delay_cycles} cycles" if entry.delay_cycles else str(entry.kernel)
 
 
-def _details(trace: Trace | None, tensor: int) -> tuple[str, ...]:
-    if trace is None:
-        return ()
-    return escape(trace.tensors[tensor].name), rounded_bytes(trace.tensors[tensor].size_bytes)
+def _cells(move: Move, trace: Trace | None) -> tuple[str, ...]:
+    """Return the tensors of a move, and its kind with its options; with a trace, names and size too."""
+    named = sorted(move.subjects())
+    options = [f"{key} {value}" for key, value in options_of(move).items() if key not in _SHOWN_ELSEWHERE]
+    names = [", ".join(trace.tensors[tensor].name for tensor in named)] if trace else []
+    return ", ".join(map(str, named)), ", ".join([_kind(move), *options]), *names, *_bytes(trace, named)
 
 
-def _print_first(console: Console, table: Table, rows: Iterable[tuple[str, ...]], count: int) -> None:
-    for row in islice(rows, count):
-        table.add_row(*row)
-    console.print(_right_aligned(table, 0))
-
-
-def _right_aligned(table: Table, first: int) -> Table:
-    table.title_justify = "left"
-    for column in table.columns[first:]:
-        column.justify = "right"
-    return table
+def _show_moves(
+    title: str, kernels: tuple[str, ...], rows: Iterable[tuple[str, ...]], trace: Trace | None
+) -> None:
+    names, figures = (("name",), ("size",)) if trace else ((), ())
+    show_table((*kernels, "tensor", "move", *names), figures, rows, title)

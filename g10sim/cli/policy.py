@@ -1,4 +1,4 @@
-"""``g10sim policy``: a package for a policy of one's own."""
+"""``g10sim policy``: scaffold of a package for a policy."""
 
 from __future__ import annotations
 

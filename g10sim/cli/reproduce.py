@@ -1,4 +1,4 @@
-"""``g10sim reproduce``: the experiments of the G10 paper, simulated and drawn."""
+"""``g10sim reproduce``, ``plot`` and ``report``: figures of the G10 paper and of any results."""
 
 from __future__ import annotations
 
@@ -9,19 +9,17 @@ from typing import Annotated
 import typer
 
 from g10sim import plots
-from g10sim.cli.errors import CELL_FAILED, complain
-from g10sim.cli.executors import SchedulerOption, choose_executor
-from g10sim.cli.output import say, show_table
+from g10sim.cli.options import ForceOption, SchedulerOption, SettingsOption, choose_executor, names_in
+from g10sim.cli.output import complain_of_cells, say, show_table
 from g10sim.cli.run import CellProgress
-from g10sim.config.document import Document
 from g10sim.config.load import load_run
-from g10sim.errors import ConfigError, G10SimError
+from g10sim.config.problems import check_choice
+from g10sim.errors import G10SimError
 from g10sim.experiment.execution import OK
-from g10sim.experiment.run import Outcome
-from g10sim.experiment.several import run_experiments
+from g10sim.experiment.run import Outcome, run_experiments
 from g10sim.plots.registry import ENTRIES, paper_figures
-from g10sim.registry import choices_text, nearest
 
+ALL = "all"
 PICTURES = "figures"
 """Directory of the pictures inside that of the results."""
 
@@ -39,22 +37,18 @@ def reproduce(
         typer.Option("-j", "--workers", min=1, help="Cells simulated at a time.", show_default="all cores"),
     ] = None,
     scheduler: SchedulerOption = None,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set",
-            help="Set a dotted key in every experiment, such as workload.trace='mine/*.g10t'.",
-            metavar="KEY=VALUE",
-        ),
-    ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Run cells again that are stored.")] = False,
+    settings: SettingsOption = None,
+    force: ForceOption = False,
 ) -> None:
     """Simulate the experiments of the G10 paper's figures and draw them; an interrupted run goes on.
 
     Exit code 0: every cell ran; 1: some cell failed; 2: bad input.
     """
-    documents = {name: _experiment(name, settings or []) for name in _chosen(figures)}
-    executor = choose_executor(workers, scheduler, default_workers=_cores())
+    documents = {
+        name: load_run(Path("experiments") / f"{name}.yaml", settings or []) for name in _chosen(figures)
+    }
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    executor = choose_executor(workers, scheduler, default_workers=cores)
     problems: list[str] = []
     with CellProgress() as bar:
         outcomes = run_experiments(
@@ -68,31 +62,14 @@ def reproduce(
         )
     _summarize(outcomes)
     say(f"pictures in {output / PICTURES}")
-    problems += _failures(outcomes)
-    for problem in problems:
-        complain(problem)
-    if problems:
-        raise typer.Exit(CELL_FAILED)
-
-
-def _cores() -> int:
-    """Count the cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    complain_of_cells([*problems, *_failures(outcomes)])
 
 
 def _chosen(text: str) -> list[str]:
-    known = paper_figures()
-    names = [name.strip() for name in text.split(",") if name.strip()]
+    known, names = paper_figures(), names_in(text)
     for name in names:
-        if name not in known:
-            raise ConfigError(
-                f"--figures: found '{name}'{nearest(name, known)}; allowed: {choices_text(known)}"
-            )
+        check_choice(name, known, "--figures: found")
     return [name for name in known if name in names] if names else list(known)
-
-
-def _experiment(name: str, settings: list[str]) -> Document:
-    return load_run(Path("experiments") / f"{name}.yaml", settings)
 
 
 def _draw(name: str, outcome: Outcome, directory: Path) -> list[str]:
@@ -121,3 +98,40 @@ def _failures(outcomes: dict[str, Outcome]) -> list[str]:
             place = f"{name}, cell {cell.index} ({cell.jobs[0].trace.name}, {cell.label})"
             found.setdefault(cell.key, f"{place} failed: {message}")
     return list(found.values())
+
+
+def plot(
+    figure: Annotated[
+        str, typer.Argument(help="Name of a figure, or 'all' for those of the paper.", show_default=False)
+    ],
+    results: Annotated[
+        Path,
+        typer.Option(
+            "--results", help="Directory of results, or of one directory per figure.", show_default=False
+        ),
+    ],
+    output: Annotated[
+        Path | None,
+        typer.Option("-o", "--output", help="Directory of the pictures.", show_default="RESULTS/figures"),
+    ] = None,
+    cell: Annotated[int | None, typer.Option(min=0, help="Cell to look at, for figures of one cell.")] = None,
+) -> None:
+    """Draw a figure from results, as PDF and PNG; 'all' draws those that have results."""
+    names = plots.drawable(results) if figure == ALL else (plots.find(figure).name,)
+    for name in names:
+        drawn = plots.draw(name, plots.results_of(name, results), cell=cell)
+        for path in plots.save(drawn, output or results / "figures", name):
+            say(str(path))
+
+
+def report(
+    directory: Annotated[Path, typer.Argument(help="Directory of results.", show_default=False)],
+    output: Annotated[
+        Path | None,
+        typer.Option("-o", "--output", help="File to write.", show_default="DIRECTORY/report.html"),
+    ] = None,
+) -> None:
+    """Write tables, figures, configuration and provenance of results into one HTML file."""
+    from g10sim.experiment.report import write_report  # matplotlib is slow to import
+
+    say(str(write_report(directory, output)))

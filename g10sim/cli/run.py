@@ -18,17 +18,23 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from g10sim.cli.errors import CELL_FAILED, InterruptionError, complain
-from g10sim.cli.executors import SchedulerOption, choose_executor
-from g10sim.cli.output import say, show_table
+from g10sim.cli.options import (
+    ForceOption,
+    SchedulerOption,
+    SettingsOption,
+    WorkersOption,
+    choose_executor,
+)
+from g10sim.cli.output import InterruptionError, complain_of_cells, say, show_table
 from g10sim.config.load import load_run
 from g10sim.config.schema import run_schema
 from g10sim.errors import ConfigError
 from g10sim.experiment.cells import Cell
 from g10sim.experiment.execution import OK, CellResult
 from g10sim.experiment.run import Outcome, run_experiment
+from g10sim.policies.registry import find
+from g10sim.stats.columns import metric_columns, tiers_of, traffic
 from g10sim.stats.seeds import over_seeds
-from g10sim.stats.summary import METRIC_COLUMNS
 
 
 def run(
@@ -39,18 +45,10 @@ def run(
         Path | None,
         typer.Option("-o", "--output", help="Directory of results, instead of the configuration's."),
     ] = None,
-    workers: Annotated[
-        int | None,
-        typer.Option("-j", "--workers", min=1, help="Cells simulated at a time.", show_default="1"),
-    ] = None,
+    workers: WorkersOption = None,
     scheduler: SchedulerOption = None,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set", help="Set a dotted key, such as system.host.memory='64 GiB'.", metavar="KEY=VALUE"
-        ),
-    ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Run cells again that are stored.")] = False,
+    settings: SettingsOption = None,
+    force: ForceOption = False,
     check: Annotated[bool, typer.Option("--check", help="Test every invariant while simulating.")] = False,
     schema: Annotated[
         bool, typer.Option("--schema", help="Print the JSON Schema of configurations and do nothing else.")
@@ -80,16 +78,16 @@ def run(
     _show(outcome)
     reused = f", {outcome.reused} of them from an earlier run" if outcome.reused else ""
     say(f"{len(outcome.cells)} cells{reused}; results in {outcome.directory / 'results.csv'}")
-    for cell, message in outcome.failures:
-        complain(f"cell {cell.index} ({cell.jobs[0].trace.name}, {cell.label}) failed: {message}")
-    if outcome.failures:
-        raise typer.Exit(CELL_FAILED)
+    complain_of_cells(
+        f"cell {cell.index} ({cell.jobs[0].trace.name}, {cell.label}) failed: {message}"
+        for cell, message in outcome.failures
+    )
 
 
 class CellProgress:
-    """A progress bar with the time left on standard error, where that is a terminal.
+    """A progress bar with the time left on standard error, if that is a terminal.
 
-    An interruption becomes an InterruptionError that says how much is finished.
+    Ctrl-C raises an InterruptionError with the number of finished cells.
     """
 
     def __init__(self) -> None:
@@ -123,12 +121,12 @@ class CellProgress:
             )
 
     def start(self, total: int) -> None:
-        """Say how many cells there are."""
+        """Set the number of cells."""
         self._total = total
         self._progress.update(self._task, total=total)
 
     def advance(self, cell: Cell, result: CellResult) -> None:
-        """One more cell is done."""
+        """Count one more finished cell."""
         self._done += 1
         self._progress.update(self._task, advance=1, description=f"{cell.label} {result.status}")
 
@@ -151,8 +149,10 @@ def _show(outcome: Outcome) -> None:
         title += f": mean of {max(row['seeds'] for row in rows)} seeds, ± 95% confidence interval"
         hidden = "seed"
     swept = [key for key in outcome.cells[0].swept if key in outcome.columns and key != hidden]
+    titles = {cell.label: _title(cell) for cell in outcome.cells}
     names = {"trace": [Path(row["trace"]).stem for row in rows]}
-    names |= {key: [str(row[key]) for row in rows] for key in ("policy", *swept, "status")}
+    names |= {"policy": [titles[row["policy"]] for row in rows]}
+    names |= {key: [str(row[key]) for row in rows] for key in (*swept, "status")}
     for key in ("trace", "status"):
         if set(names[key]) == {OK} or (key == "trace" and len(set(names[key])) == 1):
             del names[key]
@@ -160,10 +160,17 @@ def _show(outcome: Outcome) -> None:
     show_table(list(names), tuple(_FIGURES), zip(*names.values(), *texts, strict=True), title=title)
 
 
+def _title(cell: Cell) -> str:
+    """Return the label of a cell's policy, with its parameters."""
+    name = cell.policy["name"]
+    return cell.label.replace(name, find(name).legend().label, 1)
+
+
 def _averaged(rows: list[dict[str, Any]], outcome: Outcome) -> list[dict[str, Any]]:
     import pandas as pd
 
-    names = [column for column in outcome.columns if column not in METRIC_COLUMNS]
+    metrics = metric_columns(tiers_of(outcome.columns))
+    names = [column for column in outcome.columns if column not in metrics]
     table = over_seeds(pd.DataFrame(rows, columns=[*names, *_FIGURES]), tuple(_FIGURES))
     return [{str(key): value for key, value in row.items()} for row in table.to_dict("records")]
 
@@ -180,7 +187,7 @@ def _text(row: dict[str, Any], figure: str) -> str:
 def _figures(row: dict[str, Any]) -> dict[str, float]:
     if row["status"] != OK:
         return {}
-    moved = sum(row[f"{way}_bytes"] for way in ("ssd_to_gpu", "gpu_to_ssd", "host_to_gpu", "gpu_to_host"))
+    moved = sum(row[column] for column in traffic(row))
     stall = row["stall_cycles"] / row["exec_cycles"] if row["exec_cycles"] else 0.0
     values = (row["exec_ms"], row["performance"], stall, moved / 1e9, row["page_faults"])
     return dict(zip(_FIGURES, values, strict=True))

@@ -1,4 +1,4 @@
-"""``g10sim system`` and ``g10sim policies``: what there is to choose from."""
+"""``g10sim system`` and ``g10sim policies``: presets and policies to choose from."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import yaml
 
 from g10sim.cli.output import say, show_table
 from g10sim.config.presets import load_ssd, load_system, ssd_names, system_names
+from g10sim.config.problems import check_choice
 from g10sim.config.ssd import SsdPreset
 from g10sim.config.system import SystemSpec
-from g10sim.errors import ConfigError
+from g10sim.config.tiers import Tier
 from g10sim.policies.base import Policy
 from g10sim.policies.registry import available
-from g10sim.registry import choices_text, nearest
 from g10sim.units import format_bytes, format_rate
 
 
@@ -30,23 +30,27 @@ def system(
         say(yaml.safe_dump(data, sort_keys=False, allow_unicode=True, width=120).rstrip())
         return
     show_table(
-        ("system", "GPUs", "HBM", "host memory", "PCIe", "SSD read", "SSD write"),
+        ("system", "GPUs", "HBM", "PCIe", "memory tiers"),
         (),
         (
             (
                 preset,
                 str(spec.gpu.count),
                 format_bytes(spec.gpu.memory),
-                format_bytes(spec.host.memory),
                 format_rate(spec.pcie.bandwidth),
-                format_rate(spec.ssd.read_bandwidth),
-                format_rate(spec.ssd.write_bandwidth),
+                ", ".join(map(_tier, spec.all_tiers)),
             )
             for preset, spec in ((name, load_system(name)) for name in system_names())
         ),
     )
     say("")
     show_table(("SSD", "what it is"), (), ((name, load_ssd(name).description) for name in ssd_names()))
+
+
+def _tier(tier: Tier) -> str:
+    """Describe a tier: name, size, and rates where it has its own."""
+    rates = [format_rate(rate) for rate in (tier.read_bandwidth, tier.write_bandwidth) if rate]
+    return " ".join([tier.title, format_bytes(tier.capacity), " / ".join(dict.fromkeys(rates))]).strip()
 
 
 def policies() -> None:
@@ -64,11 +68,8 @@ def _preset(name: str) -> SystemSpec | SsdPreset:
     if name in ssds:
         return load_ssd(name)
     names = (*system_names(), *ssds)
-    if name not in names and not name.endswith((".yaml", ".yml")):
-        raise ConfigError(
-            f"system: found unknown preset '{name}'{nearest(name, names)}; "
-            f"allowed: {choices_text(names)}, or a YAML file"
-        )
+    if not name.endswith((".yaml", ".yml")):
+        check_choice(name, names, "system: found unknown preset", ", or a YAML file")
     return load_system(name)
 
 

@@ -1,48 +1,95 @@
-"""``g10sim trace``: make trace files from foreign ones, look at them, check them."""
+"""``g10sim trace``: make trace files from foreign ones, look at them, check them, fit kernel times."""
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
 import numpy as np
 import typer
+import yaml
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from g10sim.analysis.footprint import footprint_bytes, live_bytes, peak_live_bytes
+from g10sim.analysis.footprint import footprint_bytes, live_bytes, peak_live_bytes, working_set_bytes
 from g10sim.analysis.timeline import Integers, kernel_starts
 from g10sim.analysis.vitality import inactive_periods, live_ranges
-from g10sim.analysis.working_set import working_set_bytes
-from g10sim.cli.calibrate import calibrate
-from g10sim.cli.imports import chakra, kineto
-from g10sim.cli.pools import pools
-from g10sim.cli.text import rounded_bytes, rounded_seconds
+from g10sim.capture.gpu import KernelCost, OperatorClass, load_gpu
+from g10sim.cli.options import TraceFile, TraceOutput, names_in, sizes
+from g10sim.cli.output import rounded_bytes, rounded_seconds, say, show_table, write_table
 from g10sim.config.presets import load_system, system_names
 from g10sim.errors import ConfigError
+from g10sim.files import write_text, writing
+from g10sim.hardware.allocators.pool import PoolUse, compare_pools
+from g10sim.importers.execution_trace import Price, import_execution_trace
 from g10sim.importers.gpg import import_gpg
+from g10sim.importers.kineto import import_kineto
+from g10sim.importers.kineto_events import read_profile
 from g10sim.trace.format import load_trace, save_trace, trace_hash
 from g10sim.trace.model import Trace
-from g10sim.units import format_bytes, parse_bytes
+from g10sim.units import format_bytes
 
 app = typer.Typer(help="Make, look at and check trace files.", no_args_is_help=True)
 import_app = typer.Typer(help="Make a trace file from files of other tools.", no_args_is_help=True)
 app.add_typer(import_app, name="import")
-app.command()(pools)
-app.command()(calibrate)
-import_app.command()(kineto)
-import_app.command()(chakra)
 
+_GPU_SUFFIX = ".yaml"
+_GPU_WIDTH = 110
+_DEFAULT_FIT = "BERT_Base,ResNet152,SENet154"
 _BUCKETS_SECONDS = (1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0)
+
+Model = Annotated[
+    str | None, typer.Option(help="Name of the model, instead of the file's.", show_default=False)
+]
+BatchSize = Annotated[int, typer.Option(min=1, help="Samples in the step; such files do not tell.")]
+
+
+@import_app.command()
+def kineto(
+    file: Annotated[Path, typer.Argument(help="Profile (JSON, plain or .gz) with shapes and memory events.")],
+    output: TraceOutput,
+    model: Model = None,
+    batch_size: BatchSize = 1,
+) -> None:
+    """Import the last step of a profile of PyTorch, as export_chrome_trace writes it."""
+    _save(import_kineto(read_profile(file), model=model, batch_size=batch_size), output)
+
+
+@import_app.command()
+def chakra(
+    file: Annotated[Path, typer.Argument(help="Execution trace (JSON, plain or .gz).")],
+    output: TraceOutput,
+    profile: Annotated[
+        Path | None, typer.Option(help="Profile of the same run, for the times.", show_default=False)
+    ] = None,
+    gpu: Annotated[
+        str | None, typer.Option(help="Without a profile: GPU to price bytes on.", show_default=False)
+    ] = None,
+    model: Model = None,
+    batch_size: BatchSize = 1,
+) -> None:
+    """Import the last step of an execution trace of PyTorch, as ExecutionTraceObserver writes it."""
+    if (profile is None) == (gpu is None):
+        found = "neither" if profile is None else "both"
+        raise ConfigError(f"--profile, --gpu: found {found}; allowed: one of them, for the times")
+    trace = import_execution_trace(
+        file,
+        profile=None if profile is None else read_profile(profile),
+        price=None if gpu is None else _price(gpu),
+        model=model,
+        batch_size=batch_size,
+    )
+    _save(trace, output)
 
 
 @import_app.command("gpg")
 def import_published(
     directory: Annotated[Path, typer.Argument(help="Directory of kernels.config and tensors.config.")],
-    output: Annotated[Path, typer.Option("-o", "--output", help="Trace file to write (.g10t).")],
+    output: TraceOutput,
     model: Annotated[
         str | None,
         typer.Option(help="Name of the model, instead of the upper directory's.", show_default=False),
@@ -53,21 +100,122 @@ def import_published(
     ] = None,
 ) -> None:
     """Import a trace of the published G10 simulator, with its fault profiles where they lie beside it."""
-    trace = import_gpg(directory, model, batch_size)
+    _save(import_gpg(directory, model, batch_size), output)
+
+
+def _price(gpu: str) -> Price:
+    timing = load_gpu(gpu)
+    return lambda moved: timing.duration_ns(KernelCost("", OperatorClass.OTHER, moved_bytes=moved))
+
+
+def _save(trace: Trace, output: Path) -> None:
+    """Write a trace file and say what is in it."""
     save_trace(trace, output)
-    _say(f"{output}: {_summary(trace)}")
+    say(f"{output}: {_summary(trace)}")
+
+
+def _summary(trace: Trace) -> str:
+    """Describe a trace in a few words."""
+    size = f"{len(trace.kernels)} kernels, {len(trace.tensors)} tensors"
+    footprint = rounded_bytes(footprint_bytes(trace))
+    return f"{trace.model}, batch size {trace.batch_size}: {size}, footprint {footprint}"
 
 
 @app.command()
-def check(file: Annotated[Path, typer.Argument(help="Trace file.")]) -> None:
+def pools(
+    files: Annotated[list[Path], typer.Argument(help="Trace files.", show_default=False)],
+    output: Annotated[
+        Path | None,
+        typer.Option("-o", "--output", help="Write the table as CSV, in bytes.", show_default=False),
+    ] = None,
+) -> None:
+    """Let every memory pool serve the allocations of a trace: load, footprint and what SmartPool saves."""
+    traces = {file: load_trace(file) for file in files}
+    uses = {file: compare_pools(trace) for file, trace in traces.items()}
+    if output is not None:
+        write_table(
+            output,
+            [_pool_record(file, traces[file], use, found) for file, found in uses.items() for use in found],
+        )
+    show_table(
+        ("trace", "pool"),
+        ("load", "footprint", "footprint / load", "less than the default pool"),
+        [_pool_row(file, use, found) for file, found in uses.items() for use in found],
+    )
+    if output is not None:
+        say(f"table written to {output}")
+
+
+def _pool_row(file: Path, use: PoolUse, all_uses: tuple[PoolUse, ...]) -> tuple[str, ...]:
+    return (
+        file.stem if use is all_uses[0] else "",
+        use.pool,
+        rounded_bytes(use.load_bytes),
+        rounded_bytes(use.footprint_bytes),
+        f"{use.ratio:.4f}",
+        f"{use.reduction(all_uses[0]):.2%}",
+    )
+
+
+def _pool_record(file: Path, trace: Trace, use: PoolUse, all_uses: tuple[PoolUse, ...]) -> dict[str, object]:
+    return {
+        "trace": str(file),
+        "model": trace.model,
+        "batch_size": trace.batch_size,
+        **asdict(use),
+        "ratio": use.ratio,
+        "reduction": use.reduction(all_uses[0]),
+    }
+
+
+@app.command()
+def calibrate(
+    reference: Annotated[
+        Path,
+        typer.Argument(help="Directory with traces/MODEL/BATCH of the published data.", show_default=False),
+    ],
+    output: Annotated[Path, typer.Option("--output", "-o", help="GPU description to write (.yaml).")],
+    gpu: Annotated[str, typer.Option(help="Bundled description to build on.")] = "a100-40g",
+    fit: Annotated[str, typer.Option(help="Models to fit to; the others are a check.")] = _DEFAULT_FIT,
+) -> None:
+    """Fit a GPU's kernel times to measured kernels, and check them on models that were held out."""
+    from g10sim.experiment.calibration import calibrate as run_calibration
+    from g10sim.experiment.calibration import read_published
+
+    if output.suffix != _GPU_SUFFIX:
+        raise ConfigError(f"-o: found '{output}'; allowed: a file NAME.yaml")
+    found = run_calibration(read_published(reference), gpu, output.stem, names_in(fit))
+    with writing(output, ConfigError):
+        write_text(output, yaml.safe_dump(found.data, sort_keys=False, width=_GPU_WIDTH))
+    show_table(
+        ("model", "use"),
+        ("batch", "measured (s)", "described (s)", "error"),
+        (
+            (
+                check.model,
+                "fit" if check.fitted else "held out",
+                str(check.batch_size),
+                f"{check.measured_seconds:.2f}",
+                f"{check.described_seconds:.2f}",
+                f"{check.error:+.1%}",
+            )
+            for check in found.checks
+        ),
+        title="sum of kernel times",
+    )
+    say(f"{output}: {sum(found.fit.counts.values())} kernels fitted")
+
+
+@app.command()
+def check(file: TraceFile) -> None:
     """Check that a trace file is whole, unchanged since it was written and keeps every rule."""
     trace = load_trace(file)
-    _say(f"{file}: good; {_summary(trace)}; sha256 {trace_hash(trace)}")
+    say(f"{file}: good; {_summary(trace)}; sha256 {trace_hash(trace)}")
 
 
 @app.command()
 def info(
-    file: Annotated[Path, typer.Argument(help="Trace file.")],
+    file: TraceFile,
     system: Annotated[
         list[str] | None,
         typer.Option(help="Hardware preset or YAML file to compare with.", show_default="all presets"),
@@ -90,28 +238,12 @@ def info(
         console.print(table)
 
 
-def _say(text: str) -> None:
-    Console(soft_wrap=True, highlight=False).print(text, markup=False)
-
-
-def _summary(trace: Trace) -> str:
-    size = f"{len(trace.kernels)} kernels, {len(trace.tensors)} tensors"
-    footprint = rounded_bytes(footprint_bytes(trace))
-    return f"{trace.model}, batch size {trace.batch_size}: {size}, footprint {footprint}"
-
-
 def _memories(systems: list[str] | None, gpu_memories: list[str] | None) -> Iterable[tuple[str, int]]:
     if not systems and not gpu_memories:
         systems = list(system_names())
     for name in systems or ():
         yield name, load_system(name).gpu.memory
-    for text in gpu_memories or ():
-        try:
-            size_bytes = parse_bytes(text)
-        except ValueError as error:
-            raise ConfigError(f"--gpu-memory: {error}") from None
-        if size_bytes == 0:
-            raise ConfigError(f"--gpu-memory: found {text!r}; allowed: more than zero")
+    for size_bytes in sizes("--gpu-memory", gpu_memories or ()):
         yield "", size_bytes
 
 
@@ -152,23 +284,15 @@ def _kinds(trace: Trace) -> Table:
     sizes: defaultdict[str, list[int]] = defaultdict(list)
     for tensor in trace.tensors:
         sizes[tensor.kind.value].append(tensor.size_bytes)
-    table = Table("kind", "tensors", "together", "largest", title="Tensors", title_justify="left")
-    for kind, found in sorted(sizes.items(), key=lambda item: -sum(item[1])):
-        table.add_row(kind, str(len(found)), rounded_bytes(sum(found)), rounded_bytes(max(found)))
-    return _right_aligned(table)
+    rows = (
+        (kind, *_count_and_bytes(found), rounded_bytes(max(found)))
+        for kind, found in sorted(sizes.items(), key=lambda item: -sum(item[1]))
+    )
+    return _table("Tensors", ("kind", "tensors", "together", "largest"), rows)
 
 
 def _lifetimes(trace: Trace) -> Table:
     starts = kernel_starts(trace, trace.ticks_per_second)
-    table = Table(
-        "duration",
-        "tensors living",
-        "bytes",
-        "inactive periods",
-        "bytes",
-        title="Lifetimes of tensors that are not persistent, and inactive periods of all",
-        title_justify="left",
-    )
     lives = [
         (live.tensor, int(starts[live.death] - starts[live.birth]))
         for live in live_ranges(trace)
@@ -176,19 +300,19 @@ def _lifetimes(trace: Trace) -> Table:
     ]
     periods = [(period.tensor, period.cycles(starts)) for period in inactive_periods(trace)]
     names = [f"up to {limit * 1000:g} ms" for limit in _BUCKETS_SECONDS] + ["longer"]
-    lived, unused = _histogram(trace, lives), _histogram(trace, periods)
-    for bucket, (lives_here, periods_here) in enumerate(zip(lived, unused, strict=True)):
-        table.add_row(names[bucket], *_count_and_bytes(lives_here), *_count_and_bytes(periods_here))
-    return _right_aligned(table)
+    title = "Lifetimes of tensors that are not persistent, and inactive periods of all"
+    columns = ("duration", "tensors living", "bytes", "inactive periods", "bytes")
+    rows = zip(names, _histogram(trace, lives), _histogram(trace, periods), strict=True)
+    return _table(title, columns, ((name, *lived, *unused) for name, lived, unused in rows))
 
 
-def _histogram(trace: Trace, durations: Iterable[tuple[int, int]]) -> list[list[int]]:
-    """Sizes of the tensors in each bucket, for pairs of (tensor, ticks)."""
+def _histogram(trace: Trace, durations: Iterable[tuple[int, int]]) -> list[tuple[str, str]]:
+    """Count and bytes of the tensors in each bucket, for pairs of (tensor, ticks)."""
     limits = [seconds * trace.ticks_per_second for seconds in _BUCKETS_SECONDS]
     buckets: list[list[int]] = [[] for _ in range(len(limits) + 1)]
     for tensor, ticks in durations:
         buckets[int(np.searchsorted(limits, ticks))].append(trace.tensors[tensor].size_bytes)
-    return buckets
+    return [_count_and_bytes(sizes) for sizes in buckets]
 
 
 def _count_and_bytes(sizes: list[int]) -> tuple[str, str]:
@@ -198,17 +322,20 @@ def _count_and_bytes(sizes: list[int]) -> tuple[str, str]:
 def _oversubscription(trace: Trace, memories: list[tuple[str, int]]) -> Table:
     footprint, peak = footprint_bytes(trace), peak_live_bytes(trace)
     needed = int(working_set_bytes(trace).max())
-    table = Table("system", "GPU memory", "footprint / memory", "most alive / memory", "working sets")
-    table.title = "Oversubscription"
-    table.title_justify = "left"
+    columns = ("system", "GPU memory", "footprint / memory", "most alive / memory", "working sets")
+    rows = []
     for name, size_bytes in memories:
         fits = "fit" if needed <= size_bytes else f"largest takes {needed / size_bytes:.2f} of it"
         shares = (f"{size / size_bytes:.2f}" for size in (footprint, peak))
-        table.add_row(escape(name), format_bytes(size_bytes), *shares, fits)
-    return _right_aligned(table)
+        rows.append((escape(name), format_bytes(size_bytes), *shares, fits))
+    return _table("Oversubscription", columns, rows)
 
 
-def _right_aligned(table: Table) -> Table:
+def _table(title: str, columns: Iterable[str], rows: Iterable[Iterable[str]]) -> Table:
+    """Make a table whose columns but the first are aligned to the right."""
+    table = Table(*columns, title=title, title_justify="left")
     for column in table.columns[1:]:
         column.justify = "right"
+    for row in rows:
+        table.add_row(*row)
     return table

@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
-from g10sim.cli.errors import CELL_FAILED, complain
-from g10sim.cli.output import say, show_table
+from g10sim.cli.options import WorkersOption, names_in
+from g10sim.cli.output import complain_of_cells, say, show_table
 from g10sim.cli.run import CellProgress
 from g10sim.experiment.execution import FAILED
 from g10sim.experiment.validation import Agreement, agreements
@@ -23,7 +23,7 @@ def validate(
     figures: Annotated[str, typer.Option(help="Only these figures, comma-separated.")] = "",
     models: Annotated[str, typer.Option(help="Only these models, comma-separated.")] = "",
     policies: Annotated[str, typer.Option(help="Only these policies, comma-separated.")] = "",
-    workers: Annotated[int, typer.Option("-j", "--workers", min=1, help="Cells simulated at a time.")] = 1,
+    workers: WorkersOption = None,
     output: Annotated[
         Path, typer.Option("-o", "--output", help="Directory of validation.csv and of finished cells.")
     ] = Path("results/validation"),
@@ -36,10 +36,10 @@ def validate(
         compared = run_validation(
             reference,
             output,
-            figures=_names(figures),
-            models=_names(models),
-            policies=_names(policies),
-            workers=workers,
+            figures=names_in(figures),
+            models=names_in(models),
+            policies=names_in(policies),
+            workers=workers or 1,
             started=bar.start,
             progress=bar.advance,
         )
@@ -50,19 +50,13 @@ def validate(
         title="absolute relative error against the published results",
     )
     say(f"{len(compared)} rows in {output / 'validation.csv'}")
-    failures = {
-        f"{one.row.texts['model']} {one.row.batch} {one.row.texts['policy']} failed: {one.message}": None
-        for one in compared
-        if one.status == FAILED
-    }
-    for failure in failures:
-        complain(failure)
-    if failures:
-        raise typer.Exit(CELL_FAILED)
-
-
-def _names(text: str) -> list[str]:
-    return [name.strip() for name in text.split(",") if name.strip()]
+    complain_of_cells(
+        dict.fromkeys(
+            f"{one.row.texts['model']} {one.row.batch} {one.row.texts['policy']} failed: {one.message}"
+            for one in compared
+            if one.status == FAILED
+        )
+    )
 
 
 def _summary(groups: list[Agreement]) -> Iterator[tuple[str, ...]]:

@@ -6,17 +6,12 @@ from typing import Any
 
 from pydantic import Field, model_validator
 
-from g10sim.config.quantities import Bytes, PositiveBytes, Spec
+from g10sim.config.quantities import Bytes, PositiveBytes, Spec, default
 from g10sim.units import format_bytes, parse_bytes
 
 
 def _size(text: str, description: str) -> Any:
-    return Field(
-        default=parse_bytes(text),
-        validate_default=False,
-        json_schema_extra={"default": text},
-        description=description,
-    )
+    return default(text, parse_bytes, description)
 
 
 class CachingPoolSpec(Spec):

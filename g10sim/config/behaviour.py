@@ -1,4 +1,4 @@
-"""How memory management behaves: the hardware's way, or the published simulator's.
+"""Behaviour of memory management: that of hardware, or that of the published simulator.
 
 Every departure of the published G10 simulator from the hardware is one parameter here; ``compat: gpg``
 sets them all (``docs/deviations.md`` numbers them).

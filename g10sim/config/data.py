@@ -1,4 +1,4 @@
-"""Where the bundled data lie, and how a file named in a configuration is found."""
+"""Paths of the bundled data, and the search for files named in a configuration."""
 
 from __future__ import annotations
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -40,13 +41,7 @@ for _tag, _pattern, _first in _CORE_SCHEMA:
 
 
 def _number(text: str) -> int:
-    unsigned = text.lstrip("+-")
-    value = (
-        int(unsigned, {"0o": 8, "0x": 16}.get(unsigned[:2], 10))
-        if unsigned[:2] in ("0o", "0x")
-        else int(unsigned)
-    )
-    return -value if text.startswith("-") else value
+    return int(text, {"0o": 8, "0x": 16}.get(text[:2], 10))
 
 
 def _real(text: str) -> float:
@@ -80,11 +75,19 @@ class Document:
         return None if self.path is None else self.path.parent
 
     def place(self, path: KeyPath) -> str:
-        """Text that says where a key stands: its own line or that of the nearest key around it."""
+        """Return the line of a key, or of the nearest key around it, as text."""
         for length in range(len(path), 0, -1):
             if path[:length] in self.places:
                 return self.places[path[:length]]
         return self.source
+
+    @contextmanager
+    def blaming(self, path: KeyPath) -> Iterator[None]:
+        """Turn a ConfigError of the block into one for a key."""
+        try:
+            yield
+        except ConfigError as error:
+            raise self.error(path, str(error)) from None
 
     def error(self, path: KeyPath, message: str) -> ConfigError:
         """Make the error for a key: file, line, dotted path, and what is wrong."""
@@ -149,15 +152,18 @@ class _Reader:
                 f"{self._source}: {' '.join(str(error).split())}; allowed: valid YAML"
             ) from error
         if len(nodes) > 1:
-            raise ConfigError(f"{self._at(nodes[1].start_mark)}: found a second document; allowed: one")
+            raise self._error(nodes[1], "", "found a second document; allowed: one")
         return self._build(nodes[0], ()) if nodes else None
 
     def _at(self, mark: yaml.Mark | None) -> str:
         return self._source if mark is None or self._places is None else f"{self._source}:{mark.line + 1}"
 
+    def _error(self, node: yaml.Node, key: str, message: str) -> ConfigError:
+        return ConfigError(": ".join(part for part in (self._at(node.start_mark), key, message) if part))
+
     def _build(self, node: yaml.Node, path: KeyPath) -> Any:
         if any(node is other for other in self._open):
-            raise ConfigError(f"{self._at(node.start_mark)}: {dotted(path)}: found an alias to itself")
+            raise self._error(node, dotted(path), "found an alias to itself")
         self._open.append(node)
         try:
             if isinstance(node, yaml.MappingNode):
@@ -177,14 +183,13 @@ class _Reader:
         lines: dict[str, int] = {}
         for key_node, value_node in node.value:
             key = key_node.value
-            here = self._at(key_node.start_mark)
             if not isinstance(key_node, yaml.ScalarNode):
-                raise ConfigError(
-                    f"{here}: {dotted(path) or 'key'}: found a key that is no text; allowed: a name"
+                raise self._error(
+                    key_node, dotted(path) or "key", "found a key that is no text; allowed: a name"
                 )
             if key in found:
                 first = f" (first on line {lines[key]})" if self._places is not None else ""
-                raise ConfigError(f"{here}: {dotted((*path, key))}: found twice{first}; allowed: once")
+                raise self._error(key_node, dotted((*path, key)), f"found twice{first}; allowed: once")
             lines[key] = key_node.start_mark.line + 1
             self._note((*path, key), key_node)
             found[key] = self._build(value_node, (*path, key))
@@ -192,18 +197,12 @@ class _Reader:
 
     def _scalar(self, node: yaml.Node, path: KeyPath) -> object:
         if node.tag not in _SCALARS:
-            where = f"{dotted(path)}: " if path else ""
-            raise ConfigError(
-                f"{self._at(node.start_mark)}: {where}found the tag {node.tag}; allowed: plain YAML values"
-            )
+            raise self._error(node, dotted(path), f"found the tag {node.tag}; allowed: plain YAML values")
         try:
             return _SCALARS[node.tag](node.value)
         except ValueError as error:  # Python reads no integer of more than 4,300 digits
-            size = len(node.value)
-            raise ConfigError(
-                f"{self._at(node.start_mark)}: {dotted(path)}: found a number of {size} characters; "
-                "allowed: a shorter one"
-            ) from error
+            text = f"found a number of {len(node.value)} characters; allowed: a shorter one"
+            raise self._error(node, dotted(path), text) from error
 
     def _note(self, path: KeyPath, node: yaml.Node) -> None:
         if self._places is not None:

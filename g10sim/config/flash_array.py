@@ -1,4 +1,4 @@
-"""What an array of flash dies can do, as closed forms of its geometry and timing.
+"""Rates and latencies of an array of flash dies, as closed forms of its geometry and timing.
 
 A *program* or *read command* serves up to one page in each plane of a die. The channel carries the command
 and the pages; the die is busy for its own time besides. The forms reproduce the rates of MQSim (Tavakkol et
@@ -11,8 +11,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
-
-ChannelOrder = Literal["pipelined", "rounds"]
 
 _PS_PER_SECOND = 10**12
 
@@ -31,31 +29,31 @@ class FlashArray:
 
     ``dies`` counts those of one channel, ``planes`` those of one die. ``read_command`` and
     ``program_command`` occupy the channel for a command to one plane, and each further plane adds
-    ``..._plane``. With ``order`` *rounds* all dies of a channel get a command before any of them delivers;
-    *pipelined*, a channel never waits while a die has data. ``copy_pages`` share a program command of
-    garbage collection.
+    ``..._plane``. With ``channel_order`` *rounds* all dies of a channel get a command before any of them
+    delivers; *pipelined*, a channel never waits while a die has data. ``copy_planes`` share a program
+    command of garbage collection (None: all of a die).
     """
 
     channels: int
     dies: int
     planes: int
-    page_bytes: int
-    pages_per_block: int
-    bus_rate: int
-    read_time: int
-    program_time: int
-    erase_time: int
+    page_size: int
+    pages: int
+    bus: int
+    read: int
+    program: int
+    erase: int
     read_command: int
     read_command_plane: int
     program_command: int
     program_command_plane: int
-    copy_pages: int
-    order: ChannelOrder = "pipelined"
+    copy_planes: int | None
+    channel_order: Literal["pipelined", "rounds"]
 
     @property
     def row_bytes(self) -> int:
         """One page in every die."""
-        return self.channels * self.dies * self.page_bytes
+        return self.channels * self.dies * self.page_size
 
     @property
     def stripe_bytes(self) -> int:
@@ -65,26 +63,26 @@ class FlashArray:
     @property
     def superblock_bytes(self) -> int:
         """One block in every plane: what is erased together."""
-        return self.stripe_bytes * self.pages_per_block
+        return self.stripe_bytes * self.pages
 
     def read_rate(self, pages: int | None = None) -> float:
         """Bytes/second of reads that keep all dies busy, ``pages`` a command (None: one in each plane)."""
         pages = self.planes if pages is None else pages
         command = self._read_command(pages)
-        page_set, transfer = pages * self.page_bytes, pages * self._page_transfer
-        if self.order == "rounds":
-            waiting = max(self.read_time, (self.dies - 1) * command)
+        page_set, transfer = pages * self.page_size, pages * self._page_transfer
+        if self.channel_order == "rounds":
+            waiting = max(self.read, (self.dies - 1) * command)
             return _rate(self.dies * page_set, command + waiting + self.dies * transfer) * self.channels
         by_bus = _rate(page_set, command + transfer)
-        by_dies = _rate(self.dies * page_set, command + self.read_time + transfer)
+        by_dies = _rate(self.dies * page_set, command + self.read + transfer)
         return min(by_bus, by_dies) * self.channels
 
     def write_rate(self, pages: float | None = None) -> float:
         """Bytes/second of writes with so many pages in a program command (None: one in each plane)."""
         pages = self.planes if pages is None else pages
-        moved, on_bus = pages * self.page_bytes, self._program_on_bus(pages)
+        moved, on_bus = pages * self.page_size, self._program_on_bus(pages)
         by_bus = _rate(moved, on_bus)
-        by_dies = _rate(self.dies * moved, on_bus + self.program_time)
+        by_dies = _rate(self.dies * moved, on_bus + self.program)
         return min(by_bus, by_dies) * self.channels
 
     def pages_together(self, outstanding_bytes: float) -> float:
@@ -107,27 +105,27 @@ class FlashArray:
         """
         if request_bytes >= self.row_bytes:
             return math.inf, 0.0
-        program = self._program_on_bus(self.planes) + self.program_time
+        program = self._program_on_bus(self.planes) + self.program
         return self.read_rate(1), outstanding_bytes * _PS_PER_SECOND / program
 
     def read_delay(self) -> float:
         """Picoseconds from a read command until the first page can leave its die."""
-        return self._read_command(1) + self.read_time
+        return self._read_command(1) + self.read
 
     def read_transfer(self, size_bytes: float) -> float:
         """Picoseconds for which one read keeps the busiest channel, its first command aside."""
-        pages = math.ceil(size_bytes / (self.page_bytes * self.channels))
+        pages = math.ceil(size_bytes / (self.page_size * self.channels))
         together = min(self.planes, max(1.0, pages / self.dies))
         commands = (pages / together - 1) * self._read_command(together)
-        hidden = max(0.0, min(commands, self.read_time - self._read_command(1)))
+        hidden = max(0.0, min(commands, self.read - self._read_command(1)))
         return pages * self._page_transfer + commands - hidden
 
     def write_latency(self, size_bytes: int) -> float:
         """Picoseconds of one write to an idle array, until its last page is programmed."""
         on_bus = self._program_on_bus(self.planes)
         rounds = math.ceil(size_bytes / self.stripe_bytes)
-        first = min(size_bytes, self.stripe_bytes) / (self.channels * self.planes * self.page_bytes) * on_bus
-        return first + self.program_time + (rounds - 1) * (on_bus + self.program_time)
+        first = min(size_bytes, self.stripe_bytes) / (self.channels * self.planes * self.page_size) * on_bus
+        return first + self.program + (rounds - 1) * (on_bus + self.program)
 
     def pages_while_copying(self, pages: float) -> float:
         """Pages in a program command of the host, ``pages`` otherwise, while garbage collection copies.
@@ -143,22 +141,22 @@ class FlashArray:
         after the other; ``pages`` of the host share a program command. The dies of a channel are the
         customers of a closed queueing network in which they meet at the channel.
         """
-        size, together = self.page_bytes, self.copy_pages
-        erasing = erased * self.erase_time / (self.pages_per_block * size)
+        size, together = self.page_size, self.copy_planes or self.planes
+        erasing = erased * self.erase / (self.pages * size)
         alone = 1 / (1 / self.write_rate(pages) + erasing / (self.channels * self.dies * _PS_PER_SECOND))
         if not copied:
             return alone
         on_bus = self._program_on_bus(pages) / (pages * size)
         on_bus += copied * self._program_on_bus(together) / (together * size)
         on_bus += copied * (self._read_command(together) / together + self._page_transfer) / size
-        in_die = self.program_time / (pages * size) + erasing
-        in_die += copied * (self.program_time + self.read_time) / (together * size)
+        in_die = self.program / (pages * size) + erasing
+        in_die += copied * (self.program + self.read) / (together * size)
         cycles = throughput(self.dies, ((on_bus, 1.0),), in_die)
         return min(alone, cycles * self.channels * _PS_PER_SECOND)
 
     @property
     def _page_transfer(self) -> float:
-        return self.page_bytes / self.bus_rate * _PS_PER_SECOND
+        return self.page_size / self.bus * _PS_PER_SECOND
 
     def _read_command(self, pages: float) -> float:
         return self.read_command + self.read_command_plane * (pages - 1)
@@ -194,7 +192,7 @@ def request_rate(
     """
     on_link = size_bytes / link_rate * _PS_PER_SECOND
     if not writes:
-        share = min(1.0, size_bytes / (array.page_bytes * array.channels))
+        share = min(1.0, size_bytes / (array.page_size * array.channels))
         stations = ((on_link, 1.0), (array.read_transfer(size_bytes), share))
         cycles = throughput(depth, stations, array.read_delay()) * _PS_PER_SECOND
         return min(link_rate, array.read_rate(), cycles * size_bytes)

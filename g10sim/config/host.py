@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from g10sim.config.quantities import Bytes, Duration, PositiveBytes, PositiveRate, Spec
+from g10sim.config.quantities import Bytes, Duration, PositiveBytes, PositiveRate, Spec, default
 from g10sim.units import parse_bytes
 
 
@@ -42,12 +42,7 @@ class CompressionSpec(Spec):
     compression_rate: PositiveRate = Field(description="of one worker, in bytes of the original")
     decompression_rate: PositiveRate = Field(description="of one worker, in bytes of the original")
     pieces: int = Field(default=8, strict=True, ge=1, description="pieces of a worker's share")
-    element: PositiveBytes = Field(
-        default=parse_bytes("4 B"),
-        validate_default=False,
-        json_schema_extra={"default": "4 B"},
-        description="size of an element",
-    )
+    element: PositiveBytes = default("4 B", parse_bytes, "size of an element")
 
 
 class SocketSpec(Spec):

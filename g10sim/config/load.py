@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +49,7 @@ def run_config(document: Document) -> RunConfig:
 
 def with_values(document: Document, values: dict[str, Any], place_of: KeyPath = ()) -> Document:
     """Return a copy with values laid over dotted keys; errors in them point to ``place_of``/key."""
-    changed = Document(copy.deepcopy(document.data), document.source, document.path, dict(document.places))
+    changed = replace(document, data=copy.deepcopy(document.data), places=dict(document.places))
     for key, value in values.items():
         path = _place_value(changed, key, value)
         place = document.place((*place_of, key))
@@ -64,9 +65,7 @@ def _with_setting(document: Document, setting: str) -> Document:
         raise ConfigError(
             f"{option}: found no 'key=value'; allowed: for example --set system.host.memory='64 GiB'"
         )
-    located = Document(
-        document.data, document.source, document.path, {**document.places, (key.strip(),): option}
-    )
+    located = replace(document, places={**document.places, (key.strip(),): option})
     try:
         return with_values(located, {key.strip(): parse_value(text, option)})
     except ConfigError as error:
@@ -118,10 +117,9 @@ def _check_sweep_key(key: str, config: RunConfig, document: Document) -> None:
     top, *rest = key.split(".")
     path: KeyPath = ("sweep", key)
     if top not in _SWEEPABLE:
+        allowed = f"keys of {choices_text(_SWEEPABLE)}"
         raise document.error(
-            path,
-            f"found a key that cannot be swept{nearest(top, _SWEEPABLE)}; "
-            f"allowed: keys of {choices_text(_SWEEPABLE)}",
+            path, f"found a key that cannot be swept{nearest(top, _SWEEPABLE)}; allowed: {allowed}"
         )
     whole = key in ("policies", "workload") or key.startswith("workload.trace") or rest[1:] == ["name"]
     if whole:

@@ -13,11 +13,10 @@ from g10sim.config.data import data_path, find_file
 from g10sim.config.document import Document, KeyPath, load_document, merge
 from g10sim.config.problems import describe
 from g10sim.config.quantities import Spec
+from g10sim.config.sharing import VariationSpec
 from g10sim.config.ssd import SsdPreset
 from g10sim.config.system import SystemSpec
-from g10sim.config.variation import VariationSpec
-from g10sim.errors import ConfigError
-from g10sim.registry import choices_text, nearest
+from g10sim.registry import not_found
 
 PRESET_KEY = "preset"
 _SOURCES = "sources"
@@ -107,10 +106,7 @@ def behaviour_data(spec: object, document: Document, path: KeyPath) -> dict[str,
     if preset is None:
         return changes
     if preset not in PRESETS:
-        raise document.error(
-            path,
-            f"found unknown preset '{preset}'{nearest(preset, PRESETS)}; allowed: {choices_text(PRESETS)}",
-        )
+        raise document.error(path, f"found unknown preset '{preset}'{not_found(preset, PRESETS)}")
     return merge(PRESETS[preset].model_dump(mode="json"), changes)
 
 
@@ -140,15 +136,9 @@ def _preset_system(name: str, document: Document, path: KeyPath, beside: Path | 
     if name in names:
         return load_document(data_path("configs", "systems", f"{name}.yaml")).data
     if name.endswith((".yaml", ".yml")):
-        try:
+        with document.blaming(path):
             return load_document(find_file(name, beside)).data
-        except ConfigError as error:
-            raise document.error(path, str(error)) from None
-    raise document.error(
-        path,
-        f"found unknown system '{name}'{nearest(name, names)}; "
-        f"allowed: {choices_text(names)}, or a YAML file",
-    )
+    raise document.error(path, f"found unknown system '{name}'{not_found(name, names)}, or a YAML file")
 
 
 def _device(
@@ -169,9 +159,7 @@ def _device(
 def _preset_ssd(name: str | None, document: Document, path: KeyPath) -> dict[str, Any]:
     names = ssd_names()
     if name not in names:
-        raise document.error(
-            path, f"found unknown SSD '{name}'{nearest(str(name), names)}; allowed: {choices_text(names)}"
-        )
+        raise document.error(path, f"found unknown SSD '{name}'{not_found(name, names)}")
     return dict(load_document(data_path("configs", "ssds", f"{name}.yaml")).data)
 
 

@@ -1,17 +1,18 @@
-"""Turns what pydantic found into one line: dotted path, value found, what is allowed."""
+"""Messages of one line for bad input: dotted path, value found, what is allowed."""
 
 from __future__ import annotations
 
 import re
 import typing
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
 from pydantic import BaseModel, Tag, ValidationError
 from pydantic_core import ErrorDetails
 
 from g10sim.config.document import KeyPath
-from g10sim.registry import choices_text, nearest
+from g10sim.errors import ConfigError
+from g10sim.registry import not_found
 
 _MOST_TELLING = ("extra_forbidden", "missing")
 
@@ -33,8 +34,7 @@ def describe(error: ValidationError, model: type[BaseModel]) -> tuple[KeyPath, s
     if details["type"] == "union_tag_invalid":
         choices = re.findall(r"'([^']*)'", details["ctx"]["expected_tags"])
         found = details["ctx"]["tag"]
-        allowed = f"{nearest(str(found), choices)}; allowed: {choices_text(choices)}"
-        return (*path, "model"), f"found {found!r}{allowed}"
+        return (*path, "model"), f"found {found!r}{not_found(found, choices)}"
     return path, _message(details, str(path[-1]) if path else "", _fields(above), _fields(here))
 
 
@@ -51,13 +51,12 @@ def _message(details: ErrorDetails, key: str, beside: dict[str, str], inside: di
     """Say what is wrong with a key; ``beside`` are all keys of its mapping, ``inside`` those of its value."""
     kind, found = details["type"], details["input"]
     if kind == "extra_forbidden":
-        keys = list(beside)
-        return f"found an unknown key{nearest(key, keys)}; allowed: {choices_text(keys)}"
+        return f"found an unknown key{not_found(key, beside)}"
     if kind == "missing":
         return f"found nothing (the key is missing); allowed: {beside.get(key) or 'a value'}"
     if kind == "literal_error":
         choices = re.findall(r"'([^']*)'", details["ctx"]["expected"])
-        return f"found {found!r}{nearest(str(found), choices)}; allowed: {choices_text(choices)}"
+        return f"found {found!r}{not_found(found, choices)}"
     if kind in ("model_type", "model_attributes_type", "dict_type"):
         keys = list(inside)
         return f"found {found!r}; allowed: a mapping" + (f" with the keys {', '.join(keys)}" if keys else "")
@@ -67,6 +66,12 @@ def _message(details: ErrorDetails, key: str, beside: dict[str, str], inside: di
         return "found an empty list; allowed: at least one entry"
     text = details["msg"].removeprefix("Input should be ").removeprefix("Input should ")
     return f"found {found!r}; allowed: {text[:1].lower()}{text[1:]}"
+
+
+def check_choice(found: str, known: Collection[str], said: str, also: str = "") -> None:
+    """Raise ConfigError for a name that is not known; the message is ``said``, the name and the choices."""
+    if found not in known:
+        raise ConfigError(f"{said} '{found}'{not_found(found, known)}{also}")
 
 
 _Model = type[BaseModel] | None

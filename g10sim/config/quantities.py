@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, PlainSerializer, WithJsonSchema
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    WithJsonSchema,
+)
 
 from g10sim import units
 
@@ -39,3 +47,11 @@ PositiveBytes = Annotated[Bytes, AfterValidator(_above_zero)]
 PositiveRate = Annotated[Rate, AfterValidator(_above_zero)]
 PositiveDuration = Annotated[Duration, AfterValidator(_above_zero)]
 PositiveFrequency = Annotated[Frequency, AfterValidator(_above_zero)]
+
+
+def default(text: str, parse: Callable[[object], int], description: str) -> Any:
+    """Describe a field with a quantity as its default, which the JSON Schema shows as it is written."""
+    extra: dict[str, Any] = {"default": text}
+    return Field(
+        default=parse(text), validate_default=False, json_schema_extra=extra, description=description
+    )

@@ -14,11 +14,10 @@ from pydantic import (
 )
 
 from g10sim.config.behaviour import BehaviourSpec
-from g10sim.config.exchange import ExchangeSpec
-from g10sim.config.quantities import Duration, Spec
-from g10sim.config.sharing import SharingSpec
+from g10sim.config.quantities import Duration, Spec, default
+from g10sim.config.sharing import ExchangeSpec, SharingSpec, VariationSpec
 from g10sim.config.system import SystemSpec
-from g10sim.config.variation import VariationSpec
+from g10sim.units import parse_duration
 
 Table = Literal[
     "summary", "kernels", "migrations", "memory", "timeline", "working_sets", "inactive_periods", "pools"
@@ -29,17 +28,14 @@ def _listed(value: object) -> object:
     return [value] if isinstance(value, str) else value
 
 
-def _named(value: object) -> object:
-    return {"name": value} if isinstance(value, str) else value
-
-
-def _exchanged(value: object) -> object:
-    return {"method": value} if isinstance(value, str) else value
+def _mapping_with(key: str) -> BeforeValidator:
+    """Let a text stand for a mapping that has only this key."""
+    return BeforeValidator(lambda value: {key: value} if isinstance(value, str) else value)
 
 
 def _checked_seeds(value: object) -> int | tuple[int, ...]:
-    several = isinstance(value, (list, tuple))
-    seeds: tuple[Any, ...] = tuple(value) if isinstance(value, (list, tuple)) else (value,)
+    several = isinstance(value, list | tuple)
+    seeds: tuple[Any, ...] = tuple(value) if isinstance(value, list | tuple) else (value,)
     for position, seed in enumerate(seeds):
         if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
             raise ValueError(f"found {seed!r}; allowed: a whole number from 0, or a list of them")
@@ -70,23 +66,15 @@ class JobSpec(Spec):
     """One job: a trace that a GPU runs some iterations of, from its arrival on."""
 
     trace: str = Field(min_length=1, description="trace file")
-    arrival: Duration = Field(
-        default=0,
-        validate_default=False,
-        json_schema_extra={"default": "0 s"},
-        description="when the job may start",
-    )
+    arrival: Duration = default("0 s", parse_duration, "when the job may start")
     gpu: int = Field(default=0, strict=True, ge=0, description="GPU it runs on")
     iterations: Iterations = 2
     priority: int = Field(
         default=1, strict=True, ge=1, le=100, description="share of a GPU that it computes on beside others"
     )
     copies: int = Field(default=1, strict=True, ge=1, le=1000, description="how many such jobs there are")
-    interval: Duration = Field(
-        default=0,
-        validate_default=False,
-        json_schema_extra={"default": "0 s"},
-        description="time from the arrival of one copy to that of the next",
+    interval: Duration = default(
+        "0 s", parse_duration, "time from the arrival of one copy to that of the next"
     )
     arrivals: Literal["fixed", "poisson"] = Field(
         default="fixed",
@@ -102,7 +90,7 @@ class JobSpec(Spec):
 
 
 class WorkloadSpec(Spec):
-    """What runs: one trace at a time (``trace``), or several jobs together (``jobs``)."""
+    """The workload: one trace at a time (``trace``), or several jobs together (``jobs``)."""
 
     trace: Annotated[tuple[str, ...], BeforeValidator(_listed)] = Field(
         default=(), description="trace file, glob pattern, or a list of them: one run per trace"
@@ -116,7 +104,7 @@ class WorkloadSpec(Spec):
         le=1024,
         description="data-parallel replicas of the trace, on the GPUs from 0; one row of results each",
     )
-    gradient_exchange: Annotated[ExchangeSpec, BeforeValidator(_exchanged)] = Field(
+    gradient_exchange: Annotated[ExchangeSpec, _mapping_with("method")] = Field(
         default_factory=ExchangeSpec, description="how replicas exchange gradients"
     )
     variation: VariationSpec | None = Field(
@@ -159,7 +147,7 @@ class RunConfig(Spec):
     name: str = Field(default="run", min_length=1, description="name of the run, a column of the results")
     workload: WorkloadSpec = Field(description="what is simulated")
     system: SystemSpec = Field(description="machine: a preset, a mapping, or a preset with changes")
-    policies: tuple[Annotated[PolicySpec, BeforeValidator(_named)], ...] = Field(
+    policies: tuple[Annotated[PolicySpec, _mapping_with("name")], ...] = Field(
         min_length=1, description="policies to compare"
     )
     sweep: dict[str, tuple[Any, ...]] = Field(

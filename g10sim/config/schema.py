@@ -63,15 +63,24 @@ def _add_ssd_presets(definitions: dict[str, Any]) -> None:
     changes = definitions["FlashSsdSpecChanges"]
     changes["properties"] = {**preset, **changes["properties"]}
     ssd = definitions["SystemSpec"]["properties"]["ssd"]
-    ssd["anyOf"] = [*ssd.pop("oneOf"), {"$ref": f"{_REFERENCE}FlashSsdSpecChanges"}]
+    _flatten(ssd)
+    ssd["anyOf"].append({"$ref": f"{_REFERENCE}FlashSsdSpecChanges"})
+
+
+def _flatten(value: dict[str, Any]) -> None:
+    """List the alternatives of a value, nested ones included, under ``anyOf``."""
+    alternatives = [*value.pop("oneOf", ()), *value.pop("anyOf", ())]
+    if alternatives:
+        value["anyOf"] = [
+            inner for outer in alternatives for inner in outer.get("oneOf", outer.get("anyOf", [outer]))
+        ]
 
 
 def _redirect(changes: dict[str, Any]) -> list[str]:
     """Let direct references to other models point to their changeable form; return those models."""
     found: list[str] = []
     for value in changes.get("properties", {}).values():
-        if "oneOf" in value:  # some changes are possible in several models
-            value["anyOf"] = value.pop("oneOf")
+        _flatten(value)
         for reference in (value, *value.get("anyOf", ())):
             if "$ref" in reference:
                 found.append(reference["$ref"].removeprefix(_REFERENCE))

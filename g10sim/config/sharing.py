@@ -1,4 +1,4 @@
-"""How jobs share one GPU."""
+"""Parts of a workload: exchange of gradients, sharing of a GPU by jobs, and variation of kernel times."""
 
 from __future__ import annotations
 
@@ -6,12 +6,27 @@ from typing import Literal
 
 from pydantic import Field
 
-from g10sim.config.quantities import PositiveDuration, Spec
-from g10sim.units import parse_duration
+from g10sim.config.quantities import PositiveBytes, PositiveDuration, Spec, default
+from g10sim.units import parse_bytes, parse_duration
+
+
+class ExchangeSpec(Spec):
+    """Exchange of gradients, bucket by bucket, while the backward pass goes on.
+
+    A bucket is sent when every replica has computed all of its gradients; the default size is that of
+    PyTorch's DistributedDataParallel (``bucket_cap_mb``).
+    """
+
+    method: Literal["ring", "host", "none"] = Field(
+        default="ring",
+        description="ring: all-reduce around a ring of the GPUs; host: each GPU sends its gradients to the"
+        " host, which adds them up, and fetches the sums; none: replicas do not wait for each other",
+    )
+    bucket: PositiveBytes = default("25 MiB", parse_bytes, "gradients that are sent together, at least")
 
 
 class SharingSpec(Spec):
-    """Whether jobs on one GPU take turns or run side by side, and who is let in when memory is short.
+    """Time slices or concurrency of jobs on one GPU, and admission of jobs when memory is short.
 
     Vendors do not publish the length of time slices; the default is of the order that GPUs show.
     """
@@ -21,11 +36,10 @@ class SharingSpec(Spec):
         description="exclusive: one job after another; time_sliced: jobs in turn, a time slice each;"
         " concurrent: kernels of all jobs at once, each slower",
     )
-    time_slice: PositiveDuration = Field(
-        default=parse_duration("2 ms"),
-        validate_default=False,
-        json_schema_extra={"default": "2 ms"},
-        description="longest turn of a job of priority 1; priority p has p times as long (time_sliced)",
+    time_slice: PositiveDuration = default(
+        "2 ms",
+        parse_duration,
+        "longest turn of a job of priority 1; priority p has p times as long (time_sliced)",
     )
     slowdown: float = Field(
         default=1.0,
@@ -45,4 +59,21 @@ class SharingSpec(Spec):
         default="working_set",
         description="what admitted jobs together must not need more of than GPU memory has: their largest"
         " working sets, their most live bytes, or their footprints",
+    )
+
+
+class VariationSpec(Spec):
+    """Random factors by which kernel times are multiplied after planning (G10 paper, figure 19).
+
+    With magnitude v the factors are uniform in [1 - v, 1 + v], or normal with mean 1 and standard
+    deviation v, truncated to between 0 and 2, which keeps times positive and the mean at 1.
+    """
+
+    distribution: Literal["uniform", "normal"] = Field(
+        default="uniform",
+        description="uniform: in [1 - magnitude, 1 + magnitude]; normal: standard deviation magnitude,"
+        " truncated to between 0 and 2",
+    )
+    magnitude: float = Field(
+        strict=True, ge=0, lt=1, allow_inf_nan=False, description="how far the factors depart from 1"
     )

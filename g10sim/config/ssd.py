@@ -3,17 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import fields, replace
 from functools import cached_property
 from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, Tag, model_validator
 
 from g10sim.config.flash_array import FlashArray, request_rate
-from g10sim.config.quantities import Bytes, Duration, PositiveBytes, PositiveDuration, PositiveRate, Spec
+from g10sim.config.quantities import (
+    Bytes,
+    Duration,
+    PositiveBytes,
+    PositiveDuration,
+    PositiveRate,
+    Spec,
+    default,
+)
 from g10sim.units import PICOSECONDS_PER_SECOND, parse_bytes, parse_duration
 
-_SECONDS_PER_DAY = 86_400
 _DAYS_PER_YEAR = 365
+
+Count = Annotated[int, Field(strict=True, ge=1)]
+Share = Annotated[float, Field(ge=0, lt=1)]
+PositiveShare = Annotated[float, Field(gt=0, lt=1)]
 
 
 class BounceSpec(Spec):
@@ -24,7 +36,7 @@ class BounceSpec(Spec):
 
 
 class _Attached(Spec):
-    """How an SSD hangs on the machine, whatever its model."""
+    """How an SSD of either model is attached to the machine."""
 
     path: Literal["direct", "host"] = Field(
         default="direct",
@@ -64,16 +76,14 @@ class SsdSpec(_Attached):
 class CollectionSpec(Spec):
     """Garbage collection: when it starts, when writes have to wait for it, and what it takes."""
 
-    start: float = Field(gt=0, lt=1, description="share of erased superblocks below which it starts")
-    urgent: float = Field(gt=0, lt=1, description="share below which writes go no faster than it makes room")
+    start: PositiveShare = Field(description="share of erased superblocks below which it starts")
+    urgent: PositiveShare = Field(description="share below which writes go no faster than it makes room")
     victims: Literal["greedy", "oldest"] = Field(
         default="greedy",
         description="greedy: the superblock with the fewest valid bytes; oldest: the one filled first",
     )
-    at_once: int = Field(
+    at_once: Count = Field(
         default=1,
-        strict=True,
-        ge=1,
         description="superblocks that are chosen at a time at most, one for each that is missing to `start`; "
         "what is valid in them then is copied, one superblock after the other",
     )
@@ -93,9 +103,9 @@ class SlcSpec(Spec):
 
 
 class RatingSpec(Spec):
-    """What the maker promises."""
+    """Promises of the maker."""
 
-    cycles: int = Field(strict=True, ge=1, description="program/erase cycles of a block")
+    cycles: Count = Field(description="program/erase cycles of a block")
     written: PositiveBytes = Field(description="host writes that one drive endures in its warranty")
     years: float = Field(gt=0, description="length of the warranty")
 
@@ -104,96 +114,61 @@ class FlashSsdSpec(_Attached):
     """An SSD of flash: channels, dies and planes, a translation layer, garbage collection and wear."""
 
     model: Literal["flash"] = Field(description="fidelity of the flash model")
-    drives: int = Field(default=1, strict=True, ge=1, le=256, description="drives, striped")
+    drives: Count = Field(default=1, le=256, description="drives, striped")
     interface: PositiveRate = Field(
         description="link of one drive, in each direction, packet headers deducted"
     )
-    channels: int = Field(strict=True, ge=1, description="channels of one drive")
-    dies: int = Field(strict=True, ge=1, description="dies of one channel")
-    planes: int = Field(strict=True, ge=1, description="planes of one die")
+    channels: Count = Field(description="channels of one drive")
+    dies: Count = Field(description="dies of one channel")
+    planes: Count = Field(description="planes of one die")
     blocks: int = Field(strict=True, ge=8, description="blocks of one plane")
-    pages: int = Field(strict=True, ge=1, description="pages of one block")
+    pages: Count = Field(description="pages of one block")
     page_size: PositiveBytes = Field(description="page of the flash")
     bus: PositiveRate = Field(description="of one channel")
     read: PositiveDuration = Field(description="time in which a die reads a page")
     program: PositiveDuration = Field(description="time in which a die programs a page")
     erase: Duration = Field(description="time in which a die erases a block")
-    read_command: Duration = Field(
-        default=parse_duration("290 ns"),
-        validate_default=False,
-        json_schema_extra={"default": "290 ns"},
-        description="on the channel, to one plane (MQSim: ONFI command and address cycles)",
+    read_command: Duration = default(
+        "290 ns", parse_duration, "on the channel, to one plane (MQSim: ONFI command and address cycles)"
     )
-    read_command_plane: Duration = Field(
-        default=parse_duration("650 ns"),
-        validate_default=False,
-        json_schema_extra={"default": "650 ns"},
-        description="more for each further plane",
-    )
-    program_command: Duration = Field(
-        default=parse_duration("361 ns"),
-        validate_default=False,
-        json_schema_extra={"default": "361 ns"},
-        description="on the channel, to one plane (MQSim)",
-    )
-    program_command_plane: Duration = Field(
-        default=parse_duration("816 ns"),
-        validate_default=False,
-        json_schema_extra={"default": "816 ns"},
-        description="more for each further plane",
-    )
+    read_command_plane: Duration = default("650 ns", parse_duration, "more for each further plane")
+    program_command: Duration = default("361 ns", parse_duration, "on the channel, to one plane (MQSim)")
+    program_command_plane: Duration = default("816 ns", parse_duration, "more for each further plane")
     channel_order: Literal["pipelined", "rounds"] = Field(
         default="pipelined",
         description="pipelined: a channel never waits while a die has data; rounds: all its dies get a read "
         "command, then all deliver",
     )
-    copy_planes: int | None = Field(
+    copy_planes: Count | None = Field(
         default=None,
-        strict=True,
-        ge=1,
         description="planes that a program command of garbage collection serves; none: all of a die",
     )
     controller_latency: Duration = Field(description="of one access, beside flash and channel")
-    request_size: PositiveBytes = Field(
-        default=parse_bytes("1 MiB"),
-        validate_default=False,
-        json_schema_extra={"default": "1 MiB"},
-        description="in which migrations are handed to a drive",
-    )
-    queue_depth: int = Field(
-        default=32, strict=True, ge=1, description="requests that a drive is handed at a time"
-    )
+    request_size: PositiveBytes = default("1 MiB", parse_bytes, "in which migrations are handed to a drive")
+    queue_depth: Count = Field(default=32, description="requests that a drive is handed at a time")
     write_buffer: Bytes = Field(description="in one drive's memory; 0 B: none")
-    write_window: int = Field(
-        default=2, strict=True, ge=1, description="pages per plane that the buffer hands out at a time"
-    )
+    write_window: Count = Field(default=2, description="pages per plane that the buffer hands out at a time")
     slc: SlcSpec | None = Field(
         default=None, description="part written with one bit per cell; none: there is none"
     )
-    overprovisioning: float = Field(
-        gt=0, lt=1, description="share of the flash that is not offered as capacity"
-    )
+    overprovisioning: PositiveShare = Field(description="share of the flash that is not offered as capacity")
     collection: CollectionSpec
     in_place: bool = Field(
         default=False, strict=True, description="the medium is overwritten in place: no erasing, no garbage"
     )
     rating: RatingSpec
-    write_floor: float = Field(
-        default=0.1, ge=0, lt=1, description="share of the array that reads leave to writes that wait"
+    write_floor: Share = Field(
+        default=0.1, description="share of the array that reads leave to writes that wait"
     )
     trim: bool = Field(
         default=True, strict=True, description="whether the drive is told of tensors that are dead or fetched"
     )
-    streams: int = Field(
+    streams: Count = Field(
         default=1,
-        strict=True,
-        ge=1,
         le=64,
         description="superblocks that are filled side by side, each with tensors that die at a time",
     )
-    occupied: float = Field(
-        default=0, ge=0, lt=1, description="share of the capacity that lasting data of others fills"
-    )
+    occupied: Share = Field(default=0, description="share of the capacity that lasting data of others fills")
     condition: Literal["fresh", "sequential", "random"] = Field(
         default="fresh",
         description="before time starts. fresh: erased; sequential: written once from end to end; random: "
@@ -220,23 +195,7 @@ class FlashSsdSpec(_Attached):
     @cached_property
     def array(self) -> FlashArray:
         """Geometry and timing of one drive."""
-        return FlashArray(
-            channels=self.channels,
-            dies=self.dies,
-            planes=self.planes,
-            page_bytes=self.page_size,
-            pages_per_block=self.pages,
-            bus_rate=self.bus,
-            read_time=self.read,
-            program_time=self.program,
-            erase_time=self.erase,
-            read_command=self.read_command,
-            read_command_plane=self.read_command_plane,
-            program_command=self.program_command,
-            program_command_plane=self.program_command_plane,
-            copy_pages=self.copy_planes or self.planes,
-            order=self.channel_order,
-        )
+        return FlashArray(**{field.name: getattr(self, field.name) for field in fields(FlashArray)})
 
     @property
     def physical_bytes(self) -> int:
@@ -245,17 +204,17 @@ class FlashSsdSpec(_Attached):
 
     @property
     def logical_bytes(self) -> int:
-        """What all drives offer, whoever fills it."""
+        """Bytes that all drives offer to the host."""
         return int(self.physical_bytes * (1 - self.overprovisioning))
 
     @property
     def capacity(self) -> int:
-        """What is left for tensors."""
+        """Bytes left for tensors."""
         return self.logical_bytes - self.occupied_bytes
 
     @property
     def occupied_bytes(self) -> int:
-        """What data of others fills."""
+        """Bytes that lasting data of others fills."""
         return int(self.logical_bytes * self.occupied)
 
     @property
@@ -278,18 +237,18 @@ class FlashSsdSpec(_Attached):
     @property
     def read_bandwidth(self) -> int:
         """Bytes/second of reads alone, of all drives."""
-        alone = request_rate(self.array, self.interface, self.request_size, self.queue_depth, writes=False)
-        return round(alone) * self.drives
+        return self._request_rate(writes=False)
 
     @property
     def write_bandwidth(self) -> int:
         """Bytes/second of writes alone that nothing has to be collected for, of all drives."""
         if self.slc is not None or self.write_buffer:
-            pages = self.buffered_pages
-            array = self.slc_array if self.slc is not None else self.array
-            return round(min(self.interface, array.write_rate(pages))) * self.drives
-        alone = request_rate(self.array, self.interface, self.request_size, self.queue_depth, writes=True)
-        return round(alone) * self.drives
+            return round(min(self.interface, self.slc_array.write_rate(self.buffered_pages))) * self.drives
+        return self._request_rate(writes=True)
+
+    def _request_rate(self, *, writes: bool) -> int:
+        rate = request_rate(self.array, self.interface, self.request_size, self.queue_depth, writes=writes)
+        return round(rate) * self.drives
 
     @property
     def starving_rates(self) -> tuple[float, float]:
@@ -302,7 +261,7 @@ class FlashSsdSpec(_Attached):
         """The array as it is written with one bit per cell."""
         if self.slc is None:
             return self.array
-        return FlashArray(**{**vars(self.array), "program_time": self.slc.program})
+        return replace(self.array, program=self.slc.program)
 
     @property
     def latency(self) -> int:
@@ -318,7 +277,7 @@ class FlashSsdSpec(_Attached):
 
 
 def _model(data: Any) -> str | None:
-    """Which model a description is of: link, unless it says otherwise."""
+    """Return the model that a description names, by default link."""
     found = data.get("model", "link") if isinstance(data, Mapping) else getattr(data, "model", "link")
     return found if isinstance(found, str) else None
 

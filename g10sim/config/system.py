@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
@@ -14,7 +15,10 @@ from g10sim.config.quantities import (
     PositiveRate,
     Spec,
 )
-from g10sim.config.ssd import AnySsdSpec
+from g10sim.config.ssd import AnySsdSpec, SsdSpec
+from g10sim.config.tiers import MemoryTierSpec, Tier, TierEntry, located, sections_of_tiers, ssd_tier
+from g10sim.errors import ConfigError, InvariantError
+from g10sim.records import Tiers
 from g10sim.registry import choices_text, nearest
 from g10sim.units import parse_bytes
 
@@ -85,7 +89,12 @@ class SystemSpec(Spec):
     description: str = ""
     gpu: GpuSpec
     host: HostSpec
-    ssd: AnySsdSpec
+    ssd: AnySsdSpec | None
+    tiers: tuple[TierEntry, ...] | None = Field(
+        default=None,
+        min_length=1,
+        description="memory tiers, fastest first: host and ssd stand for these sections; none: host, ssd",
+    )
     pcie: PcieSpec
     nvlink: NvlinkSpec | None = Field(default=None, description="links between GPUs; none: over PCIe")
     page_fault: PageFaultSpec
@@ -113,15 +122,82 @@ class SystemSpec(Spec):
             seen.append(link)
         return self
 
+    @model_validator(mode="before")
+    @classmethod
+    def _tiers_may_describe_sections(cls, data: Any) -> Any:
+        tiers = data.get("tiers") if isinstance(data, Mapping) else None
+        return sections_of_tiers(data) if isinstance(tiers, list | tuple) else data
+
     @model_validator(mode="after")
-    def _ssd_hangs_below_a_switch(self) -> SystemSpec:
-        names = [link.name for link in self.pcie.shared]
-        if self.ssd.behind is not None and self.ssd.behind not in names:
+    def _tiers_hang_somewhere(self) -> SystemSpec:
+        links = [link.name for link in self.pcie.shared]
+        if self.ssd is None and "ssd" in (self.tiers or ("ssd",)):
             raise ValueError(
-                f"ssd.behind: found '{self.ssd.behind}'{nearest(self.ssd.behind, names)}; allowed: "
-                f"{choices_text(names) or 'none, as there are no shared links'}"
+                "ssd: found nothing (the key is missing); allowed: a mapping, or tiers without it"
             )
+        if self.ssd is not None and self.ssd.behind is not None and self.ssd.behind not in links:
+            raise ValueError(
+                f"ssd.behind: found '{self.ssd.behind}'{nearest(self.ssd.behind, links)}; allowed: "
+                f"{choices_text(links) or 'none, as there are no shared links'}"
+            )
+        points = (*links, *self.sockets, *(f"gpu{gpu}" for gpu in range(self.gpu.count)))
+        for number, tier in enumerate(self.all_tiers):
+            problem = self._problem(tier, self.all_tiers[:number], points)
+            if problem:
+                raise ValueError(f"tiers.{number}.{problem}")
         return self
+
+    def _problem(self, tier: Tier, faster: Sequence[Tier], points: Sequence[str]) -> str:
+        """Say what is wrong with a tier beside others; ``points`` are the names of where it may hang."""
+        at, name = tier.at, tier.name
+        if at is not None and at not in points:
+            allowed = f"{choices_text(points)}, or nothing for the root complex"
+            return f"at: found '{at}'{nearest(at, points)}; allowed: {allowed}"
+        if tier.key in [other.key for other in faster]:
+            return f"name: found '{name}' again; allowed: a name of its own"
+        if name in ("host", "ssd") and (name == "ssd") != (tier.kind == "ssd"):
+            return f"name: found '{name}' for a tier of kind '{tier.kind}'; allowed: another name"
+        hangs_on_gpu = at in [f"gpu{gpu}" for gpu in range(self.gpu.count)]
+        if hangs_on_gpu and not (tier.read_bandwidth and tier.write_bandwidth):
+            return "read: found no rates of a tier that hangs on a GPU; allowed: read and write"
+        return ""
+
+    @property
+    def sockets(self) -> Mapping[str, tuple[int, ...]]:
+        """GPUs of every socket by name: its own, and socket0, socket1, ...; without sockets, all on one."""
+        groups = [socket.gpus for socket in self.host.sockets] or [tuple(range(self.gpu.count))]
+        named = {socket.name: socket.gpus for socket in self.host.sockets}
+        return named | {f"socket{number}": gpus for number, gpus in enumerate(groups)}
+
+    @property
+    def kinds(self) -> Tiers:
+        """Kinds of the memory tiers by name, fastest first."""
+        return {tier.name: tier.kind for tier in self.all_tiers}
+
+    @property
+    def all_tiers(self) -> tuple[Tier, ...]:
+        """The memory tiers below GPU memory, fastest first."""
+        return tuple(self._tier(index, entry) for index, entry in enumerate(self.tiers or ("host", "ssd")))
+
+    def _tier(self, index: int, entry: TierEntry) -> Tier:
+        if entry == "host":
+            return Tier(located(index, "host"), "host", "memory", self.host.memory)
+        if isinstance(entry, MemoryTierSpec):
+            return Tier(
+                located(index, entry.name),
+                entry.name,
+                "memory",
+                entry.capacity,
+                entry.read,
+                entry.write,
+                entry.latency,
+                entry.at,
+            )
+        if not isinstance(entry, str):
+            return ssd_tier(located(index, entry.name), entry.name, entry.drive, entry.at)
+        if self.ssd is None:
+            raise InvariantError("a system without an SSD has a tier for it")
+        return ssd_tier(located(index, "ssd"), "ssd", self.ssd)
 
     @model_validator(mode="after")
     def _every_gpu_hangs_on_one_socket(self) -> SystemSpec:
@@ -134,3 +210,17 @@ class SystemSpec(Spec):
         if self.host.inter_socket_bandwidth is not None and len(self.host.sockets) < 2:
             raise ValueError("host.inter_socket_bandwidth: found without several sockets; allowed: with them")
         return self
+
+
+def published_drive(system: SystemSpec) -> SsdSpec:
+    """Return the SSD of a machine with the tiers of the published simulator: host memory and an SSD's rates.
+
+    Raises ConfigError for any other.
+    """
+    names = [tier.name for tier in system.all_tiers]
+    if names != ["host", "ssd"] or not isinstance(system.ssd, SsdSpec):
+        raise ConfigError(
+            f"compat: found tiers {', '.join(names)} with a behaviour of the published simulator; allowed: "
+            "host and an ssd of model 'link'"
+        )
+    return system.ssd

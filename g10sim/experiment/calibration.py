@@ -1,18 +1,37 @@
-"""Fits the efficiencies of a GPU description to measured kernels, and compares times with measured sums."""
+"""Fits a GPU description to measured kernels, and compares its times with the measured ones."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import nnls
 
-from g10sim.capture.gpu import GpuTimingSpec
-from g10sim.capture.operator_kinds import COMPUTING, Bound, KernelCost, OperatorClass
-from g10sim.capture.refinement import Refinement
-from g10sim.experiment.published_kernels import MeasuredKernel
+from g10sim.capture.gpu import (
+    COMPUTING,
+    NANOSECONDS_PER_SECOND,
+    Bound,
+    GpuTimingSpec,
+    KernelCost,
+    OperatorClass,
+    Refinement,
+    load_gpu,
+    read_gpu,
+)
+from g10sim.config.document import Document
+from g10sim.config.problems import check_choice
+from g10sim.errors import ConfigError
+from g10sim.experiment.published_kernels import (
+    MeasuredKernel,
+    MeasuredTrace,
+    measured_trace,
+    published_traces,
+)
+from g10sim.registry import choices_text
 from g10sim.trace.model import Phase
 from g10sim.units import PICOSECONDS_PER_SECOND, format_duration, format_rate
 
@@ -24,6 +43,8 @@ measured convolutions take at most 0.02 s, or 13 times theirs, or else at least 
 
 LONG_SUM = 2560
 """Products of an element from which no measured convolution loads code (49 in four models); below, 60% do."""
+
+PUBLISHED = "the traces published with G10 (Zhang et al., MICRO 2023)"
 
 Reals = NDArray[np.float64]
 
@@ -40,28 +61,22 @@ def _backward(*operators: str) -> Refinement:
     return Refinement(operators=operators, phase=Phase.BACKWARD)
 
 
-def _convolution(operator: str, bound: Bound) -> Entry:
-    return Entry(Refinement(operators=(operator,), bound=bound))
-
+_CONVOLUTIONS = {
+    "convolution": "convolution",
+    "gradient of a convolution's input": "convolution_backward_input",
+    "gradient of a convolution's weight": "convolution_backward_weight",
+}
+_LIMITS = {"computing": Bound.COMPUTE, "memory": Bound.MEMORY}
 
 ENTRIES: Mapping[str, Entry] = {
     "convolution with long sums": Entry(
         Refinement(operators=("convolution",), least_products=LONG_SUM), ("startup",)
     ),
-    "convolution limited by computing": _convolution("convolution", Bound.COMPUTE),
-    "convolution limited by memory": _convolution("convolution", Bound.MEMORY),
-    "gradient of a convolution's input limited by computing": _convolution(
-        "convolution_backward_input", Bound.COMPUTE
-    ),
-    "gradient of a convolution's input limited by memory": _convolution(
-        "convolution_backward_input", Bound.MEMORY
-    ),
-    "gradient of a convolution's weight limited by computing": _convolution(
-        "convolution_backward_weight", Bound.COMPUTE
-    ),
-    "gradient of a convolution's weight limited by memory": _convolution(
-        "convolution_backward_weight", Bound.MEMORY
-    ),
+    **{
+        f"{name} limited by {limit}": Entry(Refinement(operators=(operator,), bound=bound))
+        for name, operator in _CONVOLUTIONS.items()
+        for limit, bound in _LIMITS.items()
+    },
     "gradient of a linear layer's input": Entry(
         Refinement(operator_class=OperatorClass.MATMUL, phase=Phase.BACKWARD, reads_weight=True),
         ("share", "weight_bandwidth"),
@@ -196,12 +211,12 @@ class Calibration:
         if entry.fitted == ("startup",):
             share = found.shares.get(kind) or self._class_share(kind)
             left = sum(kernel.seconds - self._least(kernel.cost) / share for kernel in group)
-            numbers["startup"] = duration_text(self._beside_launch(left / len(group)))
+            numbers["startup"] = _duration_text(self._beside_launch(left / len(group)))
         else:
             startup, share, weight_rate = self._affine(group, entry.fitted)
             table = "compute_efficiency" if kind in COMPUTING else "bandwidth_efficiency"
             numbers[table] = _rounded(share)
-            numbers["startup"] = duration_text(self._beside_launch(startup))
+            numbers["startup"] = _duration_text(self._beside_launch(startup))
             if np.isfinite(weight_rate):
                 numbers["weight_bandwidth"] = format_rate(int(float(f"{weight_rate:.3g}")))
         return Refinement.model_validate({**entry.covers.model_dump(exclude_none=True), **numbers})
@@ -218,6 +233,90 @@ def _rounded(share: float) -> float:
     return float(f"{share:.{_DIGITS}g}")
 
 
-def duration_text(seconds: float) -> str:
+def _duration_text(seconds: float) -> str:
     """Write seconds with three digits and a unit."""
     return format_duration(round(float(f"{seconds:.3g}") * PICOSECONDS_PER_SECOND))
+
+
+@dataclass(frozen=True)
+class Check:
+    """Sum of the times of one measured trace: measured, and by the description."""
+
+    model: str
+    batch_size: int
+    fitted: bool
+    measured_seconds: float
+    described_seconds: float
+
+    @property
+    def error(self) -> float:
+        """Relative error of the description."""
+        return self.described_seconds / self.measured_seconds - 1
+
+
+@dataclass(frozen=True)
+class Calibrated:
+    """Data of a GPU description as in its YAML file, the same checked, and how well it fits."""
+
+    data: dict[str, Any]
+    gpu: GpuTimingSpec
+    fit: Fit
+    checks: tuple[Check, ...]
+
+
+def read_published(reference: Path) -> tuple[MeasuredTrace, ...]:
+    """Read all traces under ``traces/MODEL/BATCH``. Raises TraceError for what cannot be read."""
+    return tuple(map(measured_trace, published_traces(reference)))
+
+
+def calibrate(traces: Sequence[MeasuredTrace], base: str, name: str, models: Sequence[str]) -> Calibrated:
+    """Fit the description called ``base`` to the kernels of some models; check it on all.
+
+    Raises ConfigError for an unknown model or GPU.
+    """
+    gpu = load_gpu(base)
+    known = sorted({trace.model for trace in traces})
+    if not models:
+        raise ConfigError(f"--fit: found no model; allowed: {choices_text(known)}")
+    for model in models:
+        check_choice(model, known, "--fit: found unknown model")
+    fit = Calibration(gpu, [kernel for one in traces if one.model in models for kernel in one.kernels]).fit()
+    data = description(
+        fit, base, name, f"measured kernels of {', '.join(sorted(models))} in {PUBLISHED}, float32"
+    )
+    calibrated = read_gpu(Document(data, name))
+    checks = tuple(
+        Check(
+            trace.model,
+            trace.batch_size,
+            trace.model in models,
+            trace.seconds,
+            total_seconds(calibrated, trace.kernels),
+        )
+        for trace in traces
+    )
+    return Calibrated(data, calibrated, fit, checks)
+
+
+def description(fit: Fit, base: str, name: str, source: str) -> dict[str, Any]:
+    """Make the data of a GPU description that builds on a bundled one, with a source for every number."""
+    tables: dict[str, dict[str, Any]] = {"compute_efficiency": {}, "bandwidth_efficiency": {}}
+    for kind, share in fit.shares.items():
+        tables["compute_efficiency" if kind in COMPUTING else "bandwidth_efficiency"][kind.value] = share
+    tables["startup"] = {kind.value: _duration_text(value) for kind, value in fit.startups.items()}
+    tables["operators"] = {
+        entry: refinement.model_dump(mode="json", exclude_none=True)
+        for entry, refinement in fit.operators.items()
+    }
+    sources = {
+        f"{table}.{key}": f"fit to {fit.counts[key]} {source}"
+        for table, found in tables.items()
+        for key in found
+    }
+    text = f"{load_gpu(base).description}, times as in {PUBLISHED}"
+    return {"preset": base, "name": name, "description": text, **tables, "sources": sources}
+
+
+def total_seconds(gpu: GpuTimingSpec, kernels: Iterable[MeasuredKernel]) -> float:
+    """Sum the times that a description gives to kernels, in seconds. Raises ConfigError as the GPU does."""
+    return sum(gpu.duration_ns(kernel.cost) for kernel in kernels) / NANOSECONDS_PER_SECOND

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import hashlib
-import inspect
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cache, cached_property
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import g10sim
 from g10sim.config.behaviour import BehaviourSpec
-from g10sim.config.exchange import ExchangeSpec
-from g10sim.config.sharing import SharingSpec
+from g10sim.config.sharing import ExchangeSpec, SharingSpec, VariationSpec
 from g10sim.config.system import SystemSpec
-from g10sim.config.variation import VariationSpec
 from g10sim.errors import G10SimError, PolicyError, TraceError
+from g10sim.experiment.program import file_hash, program_hash
 from g10sim.policies import registry
 from g10sim.policies.base import Policy
 from g10sim.trace.format import load_trace, trace_hash
@@ -27,8 +24,6 @@ from g10sim.units import duration_to_cycles
 
 FILE_PARAMETER_SUFFIX = "_file"
 """Ending of the names of policy parameters that are paths of files."""
-
-_DECIDES_NO_RESULT = ("cli", "capture", "plots", "data")
 
 
 @dataclass(frozen=True)
@@ -81,7 +76,7 @@ class Cell:
 
     @cached_property
     def key(self) -> str:
-        """SHA-256 (hexadecimal) over everything that decides the result, the program included.
+        """SHA-256 (hexadecimal) over all that can change the result, the code that computes it included.
 
         Files that the policy reads count with their contents at the time of the first look at the key.
         """
@@ -90,8 +85,8 @@ class Cell:
 
     @property
     def copies_tensors(self) -> bool:
-        """Whether the policy copies whole tensors into consecutive GPU memory."""
-        return registry.find(self.policy["name"]).placement == "contiguous"
+        """Tell whether the policy copies whole tensors into consecutive GPU memory."""
+        return self.make_policy().requirements.placement == "contiguous"
 
     def workload(self) -> Workload:
         """Load the traces. Raises TraceError, also for one that is not what it was."""
@@ -118,7 +113,7 @@ class Cell:
     def _identity(self) -> dict[str, Any]:
         system = self.system.model_dump(mode="json", exclude={"name", "description", "sources"})
         return {
-            "program": program_hash(),
+            "program": program_hash(self.policy["name"]),
             "jobs": [
                 [job.trace.sha256, job.iterations, job.gpu, job.arrival_picoseconds, job.priority]
                 for job in self.jobs
@@ -128,8 +123,7 @@ class Cell:
             "system": system,
             "behaviour": self.behaviour.model_dump(mode="json"),
             "policy": {parameter: _contents(parameter, value) for parameter, value in self.policy.items()},
-            "reference plan": "" if self.reference_plan is None else _file_hash(Path(self.reference_plan)),
-            "plug-in": plugin_hash(self.policy["name"]),
+            "reference plan": "" if self.reference_plan is None else file_hash(Path(self.reference_plan)),
             "variation": None if self.variation is None else self.variation.model_dump(),
             "seed": self.seed,
             "tables": sorted(self.tables),
@@ -164,38 +158,8 @@ def make_policy(spec: Mapping[str, Any], seed: int) -> Policy:
         ) from error
 
 
-@cache
-def program_hash() -> str:
-    """Hash of the sources that decide results: an edited simulator does not reuse old cells."""
-    package = Path(g10sim.__file__).parent
-    digest = hashlib.sha256(g10sim.__version__.encode())
-    for path in sorted(package.rglob("*.py")):
-        name = path.relative_to(package)
-        if name.parts[0] not in _DECIDES_NO_RESULT:
-            digest.update(str(name).encode())
-            digest.update(path.read_bytes())
-    return digest.hexdigest()
-
-
-@cache
-def plugin_hash(name: str) -> str:
-    """Hash of the source file of a policy that does not come with g10sim; empty for one that does."""
-    policy = registry.find(name)
-    if policy.__module__.startswith("g10sim."):
-        return ""
-    try:
-        source = inspect.getsourcefile(policy)
-    except TypeError:  # defined at a prompt: no file to look at
-        source = None
-    return _file_hash(Path(source)) if source else ""
-
-
 def _contents(parameter: str, value: object) -> object:
     """Return a parameter's value; for the path of a file the hash of what is in it."""
     if parameter.endswith(FILE_PARAMETER_SUFFIX) and isinstance(value, str):
-        return _file_hash(Path(value))
+        return file_hash(Path(value))
     return value
-
-
-def _file_hash(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""

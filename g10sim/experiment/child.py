@@ -1,7 +1,7 @@
 """A process for one cell on a machine of a cluster: ``python -m g10sim.experiment.child DESCRIPTOR WORKER``.
 
-The order comes from standard input as a pickle; standard input stays open for as long as the cell is
-wanted. The result goes to the file descriptor.
+The order is read from standard input as a pickle; the process ends when standard input is closed. The
+result is written to the file descriptor.
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from platform import python_version
 
-from g10sim.experiment.cells import program_hash
+from g10sim.errors import PolicyError
 from g10sim.experiment.directory import library_versions
 from g10sim.experiment.execution import CellResult, CellTask, finished, run_cell
+from g10sim.experiment.program import program_hash
 from g10sim.experiment.workers import crashed, reason_of_end
 
 _SECONDS_BETWEEN_LOOKS = 0.5
@@ -26,10 +27,10 @@ _SECONDS_BETWEEN_LOOKS = 0.5
 
 @dataclass(frozen=True)
 class Order:
-    """A cell to be simulated elsewhere as it would be here.
+    """A cell to simulate on another machine with the same result.
 
-    ``versions`` are those of the program and its libraries here, ``search_path`` and ``working_directory``
-    where plug-ins and relative paths are looked for.
+    ``versions`` are those of the program and its libraries on this machine; plug-ins and relative paths are
+    looked up in ``search_path`` and ``working_directory``.
     """
 
     task: CellTask
@@ -38,14 +39,14 @@ class Order:
     working_directory: str
 
 
-def versions() -> dict[str, str]:
-    """Return what has to be equal on two machines for results to be the same."""
-    program = {"program": program_hash()[:12], "Python": python_version()}
+def versions(policy: str) -> dict[str, str]:
+    """Return what has to be equal on two machines for equal results. Raises PolicyError."""
+    program = {"program": program_hash(policy)[:12], "Python": python_version()}
     return program | library_versions()
 
 
 def run_in_child(order: bytes, worker: str, is_wanted: Callable[[], bool]) -> CellResult:
-    """Run a pickled order in a process of its own, which ends when this one does or it is not wanted."""
+    """Run a pickled order in a process that ends with this one, or when the cell is no longer wanted."""
     read, write = os.pipe()
     command = [sys.executable, "-P", "-m", __name__, str(write), worker]
     with Connection(read, writable=False) as connection:
@@ -86,12 +87,15 @@ def main() -> None:
 
 
 def _run(order: Order, worker: str) -> CellResult:
-    here = versions()
+    sys.path.extend(path for path in order.search_path if path not in sys.path)
+    os.chdir(order.working_directory)
+    try:
+        here = versions(order.task.cell.policy["name"])
+    except PolicyError as error:
+        return crashed(str(error))
     for name, wanted in order.versions.items():
         if here[name] != wanted:
             return crashed(f"worker {worker} has {name} {here[name]}; needed for the same results: {wanted}")
-    sys.path.extend(path for path in order.search_path if path not in sys.path)
-    os.chdir(order.working_directory)
     return finished(order.task) or run_cell(order.task, worker)
 
 

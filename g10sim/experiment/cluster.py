@@ -1,8 +1,8 @@
-"""Simulates cells on a Dask cluster that is already there.
+"""Simulates cells on an existing Dask cluster.
 
-Every cell runs in a process of its own on the worker that takes it, which stores the outcome in the
-directory of results. A worker that dies loses the cells it was simulating, and others run them again; what
-was finished is found in the directory and not run again.
+Every cell runs in a process of its own on a worker and is stored in the directory of results. If a worker
+dies, other workers repeat the cells that it was simulating; finished cells are found in the directory and
+not repeated.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from uuid import uuid4
 
 from g10sim.errors import ConfigError
 from g10sim.experiment.child import Order, run_in_child, versions
-from g10sim.experiment.execution import CellResult, CellTask
+from g10sim.experiment.execution import CellResult, CellTask, one_line
 from g10sim.experiment.workers import Results, crashed
 
 if TYPE_CHECKING:
@@ -51,10 +51,10 @@ class DaskCluster:
     def _results(self, tasks: Sequence[CellTask], marker: Path) -> Results:
         from distributed import as_completed
 
-        here = versions()
         futures: dict[Future, CellTask] = {}
         try:
             for task in tasks:
+                here = versions(task.cell.policy["name"])
                 order = Order(task, here, tuple(sys.path), str(Path.cwd()))
                 name = f"g10sim-{task.cell.index}-{marker.name.removeprefix(_MARKER)}"
                 futures[self._client.submit(_on_worker, pickle.dumps(order), str(marker), key=name)] = task
@@ -79,7 +79,7 @@ def _connect(scheduler: str) -> Client:
         return Client(**known, timeout=_SECONDS_TO_CONNECT, set_as_default=False)
     except (OSError, ValueError, KeyError) as error:
         raise ConfigError(
-            f"scheduler {scheduler}: found no Dask scheduler there ({_one_line(error)}); "
+            f"scheduler {scheduler}: found no Dask scheduler there ({one_line(error)}); "
             "allowed: the address of one that runs, such as tcp://HOST:8786, or its scheduler file"
         ) from error
 
@@ -111,17 +111,13 @@ def _outcome(future: Future) -> CellResult:
     try:
         result: CellResult = future.result()
     except (Exception, CancelledError) as error:
-        return crashed(f"the cluster lost it: {type(error).__name__}: {_one_line(error)}")
+        return crashed(f"the cluster lost it: {type(error).__name__}: {one_line(error)}")
     return result
-
-
-def _one_line(error: BaseException) -> str:
-    return " ".join(str(error).split())
 
 
 @contextmanager
 def _marker(directory: Path) -> Iterator[Path]:
-    """Make a file that is there while the run lasts: workers that see none do not share its directory."""
+    """Make a file that exists while the run lasts; a worker that cannot see it shares no directory."""
     path = directory / "cells" / f"{_MARKER}{uuid4().hex}"
     path.touch()
     try:

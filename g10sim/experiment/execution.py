@@ -1,4 +1,4 @@
-"""Simulating one cell, and what is kept of it."""
+"""Simulation of one cell, and its outcome."""
 
 from __future__ import annotations
 
@@ -15,10 +15,9 @@ from g10sim.errors import G10SimError, UnsupportedError
 from g10sim.experiment.cells import Cell
 from g10sim.experiment.store import CellStore
 from g10sim.policies.base import Policy
+from g10sim.records import RunRecords
 from g10sim.sim.engine import run
-from g10sim.sim.recorder import RunRecords
-from g10sim.stats.jobs import describe_jobs
-from g10sim.stats.summary import Row, summarize
+from g10sim.stats.summary import Row, describe_jobs, summarize
 from g10sim.trace.workload import Workload
 
 OK, UNSUPPORTED, FAILED = "ok", "unsupported", "failed"
@@ -57,8 +56,8 @@ def simulate(
         behaviour,
         records.iterations,
         events=records.events,
-        moves_ahead=policy.moves_ahead,
-        copies_tensors=policy.placement == "contiguous",
+        moves_ahead=policy.requirements.moves_ahead,
+        copies_tensors=policy.requirements.placement == "contiguous",
     )
     described = describe_jobs(workload, system, records.jobs, records.iterations, behaviour)
     return records, [row | described[number] for number, row in enumerate(rows)]
@@ -66,7 +65,7 @@ def simulate(
 
 @dataclass(frozen=True)
 class CellTask:
-    """What a worker process needs: the cell and the directory of results."""
+    """Input of a worker process: the cell and the directory of results."""
 
     cell: Cell
     directory: Path
@@ -75,9 +74,7 @@ class CellTask:
 def finished(task: CellTask) -> CellResult | None:
     """Return the stored result of a cell that has run to its end with all its tables, else None."""
     outcome = CellStore(task.directory).load(task.cell.key, task.cell.tables)
-    if outcome is None:
-        return None
-    return CellResult(outcome["status"], outcome["message"], tuple(outcome["rows"]), outcome["timing"])
+    return None if outcome is None else CellResult(**outcome | {"rows": tuple(outcome["rows"])})
 
 
 def run_cell(task: CellTask, worker: int | str) -> CellResult:
@@ -91,7 +88,7 @@ def run_cell(task: CellTask, worker: int | str) -> CellResult:
     timing = {
         "wall_seconds": round(time.perf_counter() - wall, 6),
         "cpu_seconds": round(time.process_time() - cpu, 6),
-        "peak_memory_bytes": _peak_memory_bytes(),
+        "peak_memory_bytes": peak_memory_bytes(),
         "worker": worker,
     }
     result = CellResult(status, message, tuple(rows), timing)
@@ -111,18 +108,20 @@ def _attempt(cell: Cell, store: CellStore) -> tuple[str, str, list[Row]]:
         )
         store.save_tables(cell.key, cell.tables, records, workload, cell.system)
     except UnsupportedError as error:
-        return UNSUPPORTED, _one_line(error), []
+        return UNSUPPORTED, one_line(error), []
     except G10SimError as error:
-        return FAILED, _one_line(error), []
+        return FAILED, one_line(error), []
     except Exception as error:
-        return FAILED, f"internal error: {type(error).__name__}: {_one_line(error)}", []
+        return FAILED, f"internal error: {type(error).__name__}: {one_line(error)}", []
     return OK, records.note, rows
 
 
-def _one_line(error: BaseException) -> str:
+def one_line(error: BaseException) -> str:
+    """Return the message of an error as one line."""
     return " ".join(str(error).split())
 
 
-def _peak_memory_bytes() -> int:
+def peak_memory_bytes() -> int:
+    """Return the most memory that this process has had resident."""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024

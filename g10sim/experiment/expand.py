@@ -1,22 +1,23 @@
-"""From a run configuration to its cells, in an order that depends on nothing else."""
+"""Expands a run configuration into its cells, in a fixed order."""
 
 from __future__ import annotations
 
 import itertools
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from g10sim.config.data import find_file, find_files
 from g10sim.config.document import Document
-from g10sim.config.exchange import ExchangeSpec
 from g10sim.config.load import run_config, with_values
-from g10sim.config.run import PolicySpec, RunConfig
+from g10sim.config.run import JobSpec, PolicySpec, RunConfig, WorkloadSpec
+from g10sim.config.sharing import ExchangeSpec
 from g10sim.errors import ConfigError, PolicyError
-from g10sim.experiment.arrivals import arrivals
 from g10sim.experiment.cells import FILE_PARAMETER_SUFFIX, Cell, CellJob, TraceInput, make_policy
 from g10sim.trace.format import load_trace, trace_hash
 
@@ -30,11 +31,6 @@ class Experiment:
     config: RunConfig
     cells: tuple[Cell, ...]
 
-    @property
-    def swept_keys(self) -> tuple[str, ...]:
-        """Dotted keys with more than one value, in the order of the configuration."""
-        return tuple(self.config.sweep)
-
 
 def expand(document: Document, *, check: bool = False) -> Experiment:
     """Check a configuration with every combination of swept values and list its cells.
@@ -43,11 +39,15 @@ def expand(document: Document, *, check: bool = False) -> Experiment:
     parameter of one policy leaves the others' cells alone. Raises ConfigError, PolicyError or TraceError.
     """
     config = run_config(document)
-    policies = _Policies()
-    combinations = [_Combination(document, values, policies) for values in _products(config.sweep)]
+    made: set[str] = set()
+    combinations = [
+        _Combination(document, dict(zip(config.sweep, values, strict=True)), made)
+        for values in itertools.product(*config.sweep.values())
+    ]
     workloads = _Workloads(document, config)
     labels = [_label(policy, config.policies) for policy in config.policies]
     entries = _distinct(combinations)
+    has_replicas = config.workload.replicas is not None or "workload.replicas" in config.sweep
     cells = (
         Cell(
             index=0,
@@ -63,8 +63,8 @@ def expand(document: Document, *, check: bool = False) -> Experiment:
             seed=seed,
             tables=config.tables,
             check=check,
-            exchange=_exchange(combination.config),
-            one_job=not (config.workload.jobs or _has_replicas(config)),
+            exchange=_exchange(combination.config.workload),
+            one_job=not (config.workload.jobs or has_replicas),
         )
         for position in range(workloads.count)
         for combination, number in entries
@@ -83,11 +83,6 @@ def _distinct(combinations: Sequence[_Combination]) -> list[tuple[_Combination, 
     return list(found.values())
 
 
-def _products(sweep: Mapping[str, Sequence[Any]]) -> Iterator[dict[str, Any]]:
-    for values in itertools.product(*sweep.values()):
-        yield dict(zip(sweep, values, strict=True))
-
-
 def _label(policy: PolicySpec, all_policies: Sequence[PolicySpec]) -> str:
     """Name of a policy in results: its key, with its parameters where the key alone is ambiguous."""
     if sum(other.name == policy.name for other in all_policies) == 1:
@@ -96,31 +91,17 @@ def _label(policy: PolicySpec, all_policies: Sequence[PolicySpec]) -> str:
     return f"{policy.name}({parameters})" if parameters else policy.name
 
 
-class _Policies:
-    """Checks policies by making each one once."""
-
-    def __init__(self) -> None:
-        self._good: set[str] = set()
-
-    def check(self, mapping: Mapping[str, Any], seed: int) -> None:
-        """Raise ConfigError or PolicyError for a policy that cannot be made."""
-        key = json.dumps([mapping, seed], sort_keys=True, default=str)
-        if key not in self._good:
-            make_policy(mapping, seed)
-            self._good.add(key)
-
-
 class _Combination:
     """One combination of swept values: the configuration it gives, checked, and its policies.
 
-    ``policies`` are names and parameters, with files found.
+    ``policies`` are names and parameters, with files found. ``made`` has those that other combinations made.
     """
 
-    def __init__(self, document: Document, values: Mapping[str, Any], policies: _Policies) -> None:
+    def __init__(self, document: Document, values: Mapping[str, Any], made: set[str]) -> None:
         self._document = with_values(document, dict(values), ("sweep",)) if values else document
         self._text = {key: _text(value) for key, value in values.items()}
         self.config = run_config(self._document)
-        self.policies = [self._checked(number, policies) for number in range(len(self.config.policies))]
+        self.policies = [self._checked(number, made) for number in range(len(self.config.policies))]
 
     def swept_for(self, policy: int) -> dict[str, str]:
         """Swept values as text; empty for a parameter of another policy."""
@@ -131,23 +112,21 @@ class _Combination:
                 found[key] = ""
         return found
 
-    def _checked(self, number: int, policies: _Policies) -> dict[str, Any]:
+    def _checked(self, number: int, made: set[str]) -> dict[str, Any]:
         mapping = self.config.policies[number].as_mapping()
         for key, value in mapping.items():
             if key.endswith(FILE_PARAMETER_SUFFIX) and isinstance(value, str):
-                mapping[key] = self._found(number, key, value)
+                with self._document.blaming(("policies", number, key)):
+                    mapping[key] = str(find_file(value, self._document.directory))
         try:
             for seed in self.config.seeds:
-                policies.check(mapping, seed)
+                key = json.dumps([mapping, seed], sort_keys=True, default=str)
+                if key not in made:
+                    make_policy(mapping, seed)
+                    made.add(key)
         except (ConfigError, PolicyError) as error:
             raise self._document.error(_blamed(number, mapping, str(error)), str(error)) from error
         return mapping
-
-    def _found(self, number: int, key: str, name: str) -> str:
-        try:
-            return str(find_file(name, self._document.directory))
-        except ConfigError as error:
-            raise self._document.error(("policies", number, key), str(error)) from None
 
 
 def _blamed(number: int, mapping: Mapping[str, Any], message: str) -> tuple[str | int, ...]:
@@ -173,10 +152,8 @@ class _Workloads:
     def _found(self, patterns: Sequence[str]) -> list[tuple[str, Path]]:
         found: list[tuple[str, Path]] = []
         for number, pattern in enumerate(patterns):
-            try:
+            with self._document.blaming(("workload", "trace", number)):
                 found += find_files(pattern, self._document.directory)
-            except ConfigError as error:
-                raise self._document.error(("workload", "trace", number), str(error)) from None
         return list(dict.fromkeys(found))
 
     def jobs(self, config: RunConfig, position: int, seed: int) -> tuple[CellJob, ...]:
@@ -198,10 +175,8 @@ class _Workloads:
         )
 
     def _job_input(self, number: int, name: str) -> TraceInput:
-        try:
+        with self._document.blaming(("workload", "jobs", number, "trace")):
             return self._input(name, find_file(name, self._document.directory))
-        except ConfigError as error:
-            raise self._document.error(("workload", "jobs", number, "trace"), str(error)) from None
 
     def _input(self, name: str, path: Path) -> TraceInput:
         if path not in self._read:
@@ -211,13 +186,24 @@ class _Workloads:
         return TraceInput(name, str(path.resolve()), sha256, model, batch_size)
 
 
-def _has_replicas(config: RunConfig) -> bool:
-    """Whether results have a row for each of several replicas, in some cell at least."""
-    return config.workload.replicas is not None or "workload.replicas" in config.sweep
+def arrivals(job: JobSpec, seed: int, position: int) -> tuple[int, ...]:
+    """Arrival of every copy of a job in picoseconds, the first at ``job.arrival``.
+
+    A Poisson process has exponential gaps; they depend on the ``seed`` of the run and the job's ``position``
+    among the jobs alone.
+    """
+    gaps = [job.interval] * (job.copies - 1)
+    if job.arrivals == "poisson":
+        generator = np.random.default_rng([seed, position])
+        gaps = [round(gap) for gap in generator.exponential(job.interval, job.copies - 1)]
+    times = [job.arrival]
+    for gap in gaps:
+        times.append(times[-1] + int(gap))
+    return tuple(times)
 
 
-def _exchange(config: RunConfig) -> ExchangeSpec | None:
-    return None if config.workload.replicas is None else config.workload.gradient_exchange
+def _exchange(workload: WorkloadSpec) -> ExchangeSpec | None:
+    return None if workload.replicas is None else workload.gradient_exchange
 
 
 def _text(value: object) -> str:

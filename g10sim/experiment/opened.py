@@ -14,9 +14,17 @@ from g10sim.errors import ConfigError, G10SimError
 from g10sim.experiment.cells import Cell
 from g10sim.experiment.execution import simulate
 from g10sim.experiment.expand import expand
+from g10sim.policies.base import Policy
 from g10sim.policies.registry import available
-from g10sim.stats.one_cell import of_cell, reported_kernels, row_of_cell
-from g10sim.stats.reading import read_provenance, read_results, read_table
+from g10sim.stats.legends import policy_labels
+from g10sim.stats.reading import (
+    of_cell,
+    read_provenance,
+    read_results,
+    read_table,
+    reported_kernels,
+    row_of_cell,
+)
 from g10sim.trace.model import Trace
 
 if TYPE_CHECKING:
@@ -28,7 +36,7 @@ class OpenedCell:
     """A cell that ran, with its row of results and, where the run kept them, the records of one iteration.
 
     ``kernels`` are those of the reported iteration, ``migrations`` all; None where not recorded. ``alike``
-    are the rows of other policies on the same trace and system.
+    are the rows of other policies on the same trace and system. ``labels`` name the policies of the results.
     """
 
     cell: Cell
@@ -37,6 +45,11 @@ class OpenedCell:
     kernels: pd.DataFrame | None
     migrations: pd.DataFrame | None
     alike: pd.DataFrame
+    labels: Mapping[str, str]
+
+    def capacity(self, tier: str) -> int:
+        """Return the bytes of a tier of memory."""
+        return next(found.capacity for found in self.system.all_tiers if found.name == tier)
 
     @property
     def system(self) -> SystemSpec:
@@ -62,6 +75,7 @@ def open_cell(directory: str | Path, cell: int | None = None, job: int = 0) -> O
         None if kernels is None else reported_kernels(of_cell(kernels, row), row),
         None if moves is None else of_cell(moves, row),
         _alike(results, row),
+        policy_labels(results),
     )
 
 
@@ -128,33 +142,31 @@ def what_if(cell: Cell, job: int = 0) -> list[WhatIf]:
 
     The numbers are those of one of its jobs.
     """
-    system = cell.system
-    rates = ("read_bandwidth", "write_bandwidth")
-    ssd = {rate: 2 * getattr(system.ssd, rate) for rate in rates if hasattr(system.ssd, rate)}
-    machines: dict[str, dict[str, Any]] = {
-        "twice the host memory": {"host": system.host.model_copy(update={"memory": 2 * system.host.memory})},
-        "twice the PCIe bandwidth": {
-            "pcie": system.pcie.model_copy(update={"bandwidth": 2 * system.pcie.bandwidth})
-        },
-    }
-    if ssd:  # flash that is modelled in detail has no one bandwidth
-        machines["twice the SSD bandwidth"] = {"ssd": system.ssd.model_copy(update=ssd)}
     changes = [("nothing changed", cell)]
+    for change, part, fields in (
+        ("twice the host memory", "host", ("memory",)),
+        ("twice the PCIe bandwidth", "pcie", ("bandwidth",)),
+        ("twice the SSD bandwidth", "ssd", ("read_bandwidth", "write_bandwidth")),
+    ):
+        spec = getattr(cell.system, part)
+        doubled = {field: 2 * getattr(spec, field) for field in fields if hasattr(spec, field)}
+        if doubled:  # flash that is modelled in detail has no one bandwidth
+            system = cell.system.model_copy(update={part: spec.model_copy(update=doubled)})
+            changes.append((change, replace(cell, system=system)))
     changes += [
-        (change, replace(cell, system=system.model_copy(update=update)))
-        for change, update in machines.items()
-    ]
-    changes += [
-        (f"policy {name}", replace(cell, policy={"name": name}, reference_plan=None))
+        (f"policy {policy.legend().label}", replace(cell, policy={"name": name}, reference_plan=None))
         for name, policy in available().items()
-        if name != cell.policy["name"] and not policy.unlimited_memory and not _needs_parameters(name)
+        if name != cell.policy["name"]
+        and not needs_parameters(policy)
+        and not policy().requirements.unlimited_memory
     ]
     return [_simulated(change, changed, job) for change, changed in changes]
 
 
-def _needs_parameters(name: str) -> bool:
-    parameters = inspect.signature(available()[name]).parameters.values()
-    return any(parameter.default is inspect.Parameter.empty for parameter in parameters)
+def needs_parameters(policy: type[Policy]) -> bool:
+    """Return True if a policy cannot be made by its name alone."""
+    parameters = inspect.signature(policy).parameters.values()
+    return any(parameter.default is parameter.empty for parameter in parameters)
 
 
 def _simulated(change: str, cell: Cell, job: int) -> WhatIf:

@@ -1,4 +1,4 @@
-"""Result tables of the published G10 simulator, and what they have to be compared with."""
+"""Result tables of the published G10 simulator, and the metrics to compare them with."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from g10sim.config.presets import load_system
+from g10sim.config.problems import check_choice
 from g10sim.config.system import SystemSpec
 from g10sim.errors import ConfigError
-from g10sim.registry import choices_text, nearest
+from g10sim.policies.base import Policy
 from g10sim.stats.summary import Row
 from g10sim.units import cycles_to_ms
 
@@ -108,9 +109,7 @@ def read_published(
     for column, wanted in (("figure", set(figures)), ("model", set(models)), ("policy", set(policies))):
         known = {row.texts[column] for row in rows}
         for name in sorted(wanted - known):
-            raise ConfigError(
-                f"{path}: found no {column} '{name}'{nearest(name, known)}; allowed: {choices_text(known)}"
-            )
+            check_choice(name, known, f"{path}: found no {column}")
         rows = [row for row in rows if not wanted or row.texts[column] in wanted]
     there = {row.trace: trace_directory(reference, row).is_dir() for row in rows}
     return [row for row in rows if there[row.trace]]
@@ -119,6 +118,12 @@ def read_published(
 def trace_directory(reference: Path, row: PublishedRow) -> Path:
     """Directory of a row's trace and of the plans beside it."""
     return reference / TRACES / row.texts["model"] / row.texts["batch"]
+
+
+def reference_plan(reference: Path, row: PublishedRow, policy: type[Policy]) -> Path | None:
+    """Path of the published plan of a policy beside a row's trace, if there is one."""
+    path = trace_directory(reference, row) / (policy.reference_plan or "")
+    return path if path.is_file() else None
 
 
 def _rows(path: Path, reader: csv.DictReader[str]) -> list[PublishedRow]:

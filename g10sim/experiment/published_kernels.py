@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from math import isqrt, prod
 from pathlib import Path
 
-from g10sim.capture.operator_kinds import KernelCost, NumberFormat, OperatorClass
+from g10sim.capture.gpu import KernelCost, NumberFormat, OperatorClass
 from g10sim.errors import TraceError
 from g10sim.importers.gpg import import_gpg
 from g10sim.trace.jsonlines import read_lines
@@ -49,10 +49,18 @@ Shape = tuple[int, int, int, int]
 class MeasuredKernel:
     """Work of an operator in a published trace and the time that was measured."""
 
-    model: str
-    batch_size: int
     cost: KernelCost
     seconds: float
+
+
+@dataclass(frozen=True)
+class MeasuredTrace:
+    """A published trace: the sum of its kernels' times, and the kernels that are operators of PyTorch."""
+
+    model: str
+    batch_size: int
+    seconds: float
+    kernels: tuple[MeasuredKernel, ...]
 
 
 def published_traces(reference: Path) -> list[Path]:
@@ -65,16 +73,14 @@ def published_traces(reference: Path) -> list[Path]:
     return sorted(found, key=lambda path: (path.parent.name, int(path.name)))
 
 
-def measured_kernels(directory: Path) -> tuple[Trace, list[MeasuredKernel]]:
-    """Read one published trace: as it is, and its kernels as operators. Raises TraceError."""
+def measured_trace(directory: Path) -> MeasuredTrace:
+    """Read one published trace, with its kernels as operators. Raises TraceError."""
     trace = import_gpg(directory)
     reader = _Reader(trace, _shapes(directory))
-    pairs = [*reader.convolutions(), *reader.layer_normalizations(), *reader.single_operators()]
-    found = [
-        MeasuredKernel(trace.model, trace.batch_size, cost, ticks / trace.ticks_per_second)
-        for cost, ticks in pairs
-    ]
-    return trace, found
+    pairs = (*reader.convolutions(), *reader.layer_normalizations(), *reader.single_operators())
+    kernels = tuple(MeasuredKernel(cost, ticks / trace.ticks_per_second) for cost, ticks in pairs)
+    ticks = sum(kernel.duration for kernel in trace.kernels)
+    return MeasuredTrace(trace.model, trace.batch_size, ticks / trace.ticks_per_second, kernels)
 
 
 def _shapes(directory: Path) -> list[Shape | None]:

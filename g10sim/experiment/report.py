@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import base64
 import io
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,15 +16,16 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescap
 from g10sim import plots
 from g10sim.config.document import read_text
 from g10sim.errors import ConfigError, G10SimError
-from g10sim.files import write_text
+from g10sim.files import write_text, writing
+from g10sim.plots.traces import records
+from g10sim.stats.columns import stall_reasons, traffic
+from g10sim.stats.legends import ATTRIBUTE, policy_labels
 from g10sim.stats.reading import read_provenance, read_results
-from g10sim.stats.summary import STALL_COLUMNS
 
 if TYPE_CHECKING:
     import pandas as pd
 
 _OK = "ok"
-_TRAFFIC = ("ssd_to_gpu_bytes", "gpu_to_ssd_bytes", "host_to_gpu_bytes", "gpu_to_host_bytes")
 _FIGURES_OF_ALL = ("fig11", "fig12", "fig14")
 _FIGURES_OF_ONE = ("timeline", "stalls", "memory")
 _MOST_GROUPS, _MOST_CELLS = 6, 8
@@ -31,18 +33,11 @@ _DOTS_PER_INCH = 200
 
 
 @dataclass(frozen=True)
-class Column:
-    """A column of a table."""
-
-    title: str
-    is_number: bool = False
-
-
-@dataclass(frozen=True)
 class Table:
-    """Columns and rows of texts."""
+    """Rows of texts under titles; those titled ``numbers`` are aligned as such."""
 
-    columns: Sequence[Column]
+    titles: Sequence[str]
+    numbers: Sequence[str]
     rows: Sequence[Sequence[str]]
 
 
@@ -71,23 +66,18 @@ def write_report(directory: str | Path, output: str | Path | None = None) -> Pat
     directory = Path(directory)
     path = Path(output) if output is not None else directory / "report.html"
     text = report(directory)
-    try:
+    with writing(path, ConfigError):
         write_text(path, text)
-    except OSError as error:
-        raise ConfigError(
-            f"{path}: cannot be written: {error.strerror}; allowed: a file in a writable directory"
-        ) from error
     return path
 
 
 def report(directory: Path) -> str:
     """Return the report of a directory of results as HTML. Raises ConfigError where results are missing."""
-    import pandas as pd
-
     results = read_results(directory)
     provenance = read_provenance(directory)
     configuration = read_text(directory / "config.yaml")
-    ran = pd.DataFrame(results[results["status"] == _OK])
+    named = results.assign(policy=results["policy"].map(policy_labels(results)))
+    ran = named.loc[results["status"] == _OK]
     groups, notes = _groups(directory, results, ran)
     template = Environment(
         loader=PackageLoader("g10sim.experiment"),
@@ -101,8 +91,8 @@ def report(directory: Path) -> str:
     return template.render(
         name=str(results["name"].iloc[0]) if len(results) else directory.name,
         summary=_summary(results, directory),
-        failures=_plain(results[results["status"] != _OK]),
-        results=_results(results),
+        failures=records(named[results["status"] != _OK]),
+        results=_results(named),
         shares=_shares(ran),
         figures=groups["figures"],
         cells=groups["cells"],
@@ -111,10 +101,6 @@ def report(directory: Path) -> str:
         provenance=_provenance(provenance),
         traces=_traces(provenance),
     )
-
-
-def _plain(table: pd.DataFrame) -> list[dict[str, Any]]:
-    return [{str(key): value for key, value in row.items()} for row in table.to_dict("records")]
 
 
 def _summary(results: pd.DataFrame, directory: Path) -> str:
@@ -138,29 +124,26 @@ def _swept(results: pd.DataFrame) -> list[str]:
     return [column for column in columns if results[column].nunique(dropna=False) > 1]
 
 
+def _table(results: pd.DataFrame, names: Sequence[str], numbers: Mapping[str, tuple[Any, str]]) -> Table:
+    """Make a table of columns of some results, then of numbers by title: values and how they are written."""
+    shown = results[list(names)].map(_text)
+    for title, (values, form) in numbers.items():
+        shown[title] = ["" if value != value else format(value, form) for value in values]
+    return Table([*names, *numbers], list(numbers), shown.to_numpy().tolist())
+
+
 def _results(results: pd.DataFrame) -> Table:
-    swept = _swept(results)
-    names = ["cell", "trace", "policy", *swept, "status"]
-    numbers = ("time (ms)", "of ideal", "samples/s", "stall", "moved (GB)", "page faults", "peak GPU (GiB)")
-    columns = [*(Column(name) for name in names), *(Column(name, True) for name in numbers)]
-    rows = []
-    for row in _plain(results):
-        texts = [_text(row[name]) for name in names]
-        rows.append(texts + (_figures(row) if row["status"] == _OK else [""] * len(numbers)))
-    return Table(columns, rows)
-
-
-def _figures(row: Mapping[str, Any]) -> list[str]:
-    whole = row["exec_cycles"]
-    return [
-        f"{row['exec_ms']:,.1f}",
-        f"{row['performance']:.1%}",
-        f"{row['samples_per_s']:,.1f}",
-        f"{row['stall_cycles'] / whole if whole else 0:.1%}",
-        f"{sum(row[column] for column in _TRAFFIC) / 1e9:,.1f}",
-        f"{row['page_faults']:,.0f}",
-        f"{row['peak_gpu_bytes'] / 2**30:.1f}",
-    ]
+    ran = results.where(results["status"] == _OK)
+    numbers = {
+        "time (ms)": (ran["exec_ms"], ",.1f"),
+        "of ideal": (ran["performance"], ".1%"),
+        "samples/s": (ran["samples_per_s"], ",.1f"),
+        "stall": (ran["stall_cycles"] / ran["exec_cycles"].clip(lower=1), ".1%"),
+        "moved (GB)": (ran[list(traffic(ran))].sum(axis="columns", skipna=False) / 1e9, ",.1f"),
+        "page faults": (ran["page_faults"], ",.0f"),
+        "peak GPU (GiB)": (ran["peak_gpu_bytes"] / 2**30, ".1f"),
+    }
+    return _table(results, ["cell", "trace", "policy", *_swept(results), "status"], numbers)
 
 
 def _text(value: object) -> str:
@@ -169,30 +152,22 @@ def _text(value: object) -> str:
 
 def _shares(ran: pd.DataFrame) -> Table:
     """Shares of the time of each cell; stalls for reasons that no cell has are left out."""
-    reasons = [column for column in STALL_COLUMNS if column in ran and ran[column].any()]
+    reasons = {column: reason for column, reason in stall_reasons(ran).items() if ran[column].any()}
     parts = {"compute_cycles": "compute alone", "overlap_cycles": "compute while pages move"}
-    parts |= {column: f"stall: {column[6:-7].replace('_', ' ')}" for column in reasons}
-    names = ["cell", "trace", "policy", *_swept(ran)]
-    rows = [
-        [
-            *(_text(row[name]) for name in names),
-            *(f"{row[part] / row['exec_cycles']:.1%}" if row["exec_cycles"] else "" for part in parts),
-        ]
-        for row in _plain(ran)
-    ]
-    return Table([*(Column(name) for name in names), *(Column(part, True) for part in parts.values())], rows)
+    parts |= {column: f"stall: {reason.look.label}" for column, reason in reasons.items()}
+    whole = ran["exec_cycles"].where(ran["exec_cycles"] > 0)
+    numbers = {title: (ran[column] / whole, ".1%") for column, title in parts.items()}
+    return _table(ran, ["cell", "trace", "policy", *_swept(ran)], numbers)
 
 
 def _groups(
     directory: Path, results: pd.DataFrame, ran: pd.DataFrame
 ) -> tuple[dict[str, list[Group]], list[str]]:
     """Draw what results of all cells and tables of single cells allow; say what was left out."""
-    import pandas as pd
-
     notes = []
     swept = [column for column in _swept(results) if column != "seed"]
     every = list(results.groupby(swept, sort=False, dropna=False)) if swept else [((), results)]
-    figures = [_of_all(swept, values, pd.DataFrame(rows)) for values, rows in every[:_MOST_GROUPS]]
+    figures = [_of_all(swept, values, rows) for values, rows in every[:_MOST_GROUPS]]
     if len(every) > _MOST_GROUPS:
         notes.append(f"Figures show the first {_MOST_GROUPS} of {len(every)} combinations of swept values.")
     kinds = [name for name in _FIGURES_OF_ONE if _has_tables(directory, name)]
@@ -206,24 +181,15 @@ def _groups(
 def _of_all(swept: Sequence[str], values: Any, rows: pd.DataFrame) -> Group:
     chosen = values if isinstance(values, tuple) else (values,)
     title = ", ".join(f"{key} = {_text(value)}" for key, value in zip(swept, chosen, strict=False))
-    if not (rows["status"] == _OK).any():
-        return Group(title, [])
-    drawings = ((name, getattr(plots, name)) for name in _FIGURES_OF_ALL)
-    return Group(
-        title, [_picture(plots.find(name).title, lambda m=module: m.draw(rows)) for name, module in drawings]
-    )
+    entries = map(plots.find, _FIGURES_OF_ALL if (rows["status"] == _OK).any() else ())
+    return Group(title, [_picture(entry.title, partial(entry.draw, rows)) for entry in entries])
 
 
 def _of_one(directory: Path, kinds: Sequence[str], ran: pd.DataFrame, cell: int) -> Group:
     row = ran[ran["cell"] == cell].iloc[0]
     title = f"cell {cell}: {row['trace']}, {row['policy']}, {row['performance']:.1%} of ideal"
-    return Group(
-        title,
-        [
-            _picture(plots.find(name).title, lambda n=name: plots.draw(n, directory, cell=cell))
-            for name in kinds
-        ],
-    )
+    draw = partial(plots.draw, directory=directory, cell=cell)
+    return Group(title, [_picture(plots.find(name).title, partial(draw, name)) for name in kinds])
 
 
 def _has_tables(directory: Path, figure: str) -> bool:
@@ -244,14 +210,10 @@ def _picture(title: str, draw: Any) -> Picture:
 
 
 def _provenance(found: Mapping[str, Any]) -> Table:
-    def rows() -> Iterator[list[str]]:
-        for name, value in found.items():
-            if name == "libraries" and isinstance(value, dict):
-                yield from ([str(library), str(number)] for library, number in value.items())
-            elif name != "traces":
-                yield [str(name), str(value)]
-
-    return Table([Column("what"), Column("value")], list(rows()))
+    facts = {name: value for name, value in found.items() if name not in ("traces", "libraries", ATTRIBUTE)}
+    libraries = found.get("libraries")
+    facts |= libraries if isinstance(libraries, dict) else {}
+    return Table(["fact", "value"], [], [[str(name), str(value)] for name, value in facts.items()])
 
 
 def _traces(found: Mapping[str, Any]) -> Table:
@@ -259,4 +221,4 @@ def _traces(found: Mapping[str, Any]) -> Table:
         [str(name), str(trace.get("path", "")), str(trace.get("sha256", ""))]
         for name, trace in found["traces"].items()
     ]
-    return Table([Column("trace"), Column("file"), Column("SHA-256")], rows)
+    return Table(["trace", "file", "SHA-256"], [], rows)

@@ -1,4 +1,4 @@
-"""Rows and files of results: the same bytes for the same cells, every time."""
+"""Rows and files of results; equal cells give equal bytes."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from typing import Any
 
 import yaml
 
+from g10sim.config.ssd import FlashSsdSpec
 from g10sim.errors import ConfigError
 from g10sim.experiment.cells import Cell
 from g10sim.experiment.execution import CellResult
-from g10sim.files import write_text
-from g10sim.stats.flash import FLASH_COLUMNS
-from g10sim.stats.jobs import JOB_METRIC_COLUMNS
-from g10sim.stats.reading import read_results as read_results
-from g10sim.stats.summary import CONTIGUOUS_COLUMNS, METRIC_COLUMNS
+from g10sim.experiment.expand import Experiment
+from g10sim.files import write_text, writing
+from g10sim.stats.columns import metric_columns
+from g10sim.stats.summary import CONTIGUOUS_COLUMNS, FLASH_COLUMNS, JOB_METRIC_COLUMNS
 
 _BEFORE_SWEPT = ("cell", "name", "trace", "model", "batch_size", "policy")
 _AFTER_SWEPT = ("seed", "status", "message")
@@ -26,21 +26,22 @@ JOB_COLUMNS = ("job", "gpu", "priority", *JOB_METRIC_COLUMNS)
 """Columns at the end of results of workloads with several jobs: one row per job."""
 
 
-def result_columns(
-    swept_keys: Sequence[str], *, jobs: bool = False, contiguous: bool = False, flash: bool = False
-) -> tuple[str, ...]:
+def result_columns(experiment: Experiment) -> tuple[str, ...]:
     """Columns of results.csv; a swept key that is a column anyway is not repeated.
 
-    ``contiguous``: some policy copies whole tensors; ``flash``: the flash of some SSD is modelled.
+    Metrics of contiguous memory, of flash and of jobs are there if any cell has them.
     """
-    metrics = (
-        *METRIC_COLUMNS,
-        *(CONTIGUOUS_COLUMNS if contiguous else ()),
-        *(FLASH_COLUMNS if flash else ()),
-    )
+    cells = experiment.cells
+    drives = (tier.drive for cell in cells for tier in cell.system.all_tiers)
+    metrics = [*metric_columns(dict(item for cell in cells for item in cell.system.kinds.items()))]
+    if any(cell.copies_tensors for cell in cells):
+        metrics += CONTIGUOUS_COLUMNS
+    if any(isinstance(drive, FlashSsdSpec) for drive in drives):
+        metrics += FLASH_COLUMNS
     fixed = (*_BEFORE_SWEPT, *_AFTER_SWEPT, *metrics)
-    swept = [key for key in swept_keys if key not in fixed]
-    return (*_BEFORE_SWEPT, *swept, *_AFTER_SWEPT, *metrics, *(JOB_COLUMNS if jobs else ()))
+    swept = [key for key in experiment.config.sweep if key not in fixed]
+    jobs = () if all(cell.one_job for cell in cells) else JOB_COLUMNS
+    return (*_BEFORE_SWEPT, *swept, *_AFTER_SWEPT, *metrics, *jobs)
 
 
 def result_rows(cells: Iterable[Cell], results: Iterable[CellResult]) -> Iterator[dict[str, Any]]:
@@ -86,9 +87,5 @@ def write_yaml(path: Path, data: Mapping[str, Any]) -> None:
 
 
 def _write(path: Path, text: str) -> None:
-    try:
+    with writing(path, ConfigError):
         write_text(path, text)
-    except OSError as error:
-        raise ConfigError(
-            f"{path}: cannot be written: {error.strerror}; allowed: a writable directory"
-        ) from error

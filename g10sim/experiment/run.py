@@ -1,8 +1,8 @@
-"""Running an experiment: what is stored is reused, the rest goes to workers, results come from both."""
+"""Runs experiments: stored cells are reused, the others are simulated by workers."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +15,7 @@ from g10sim.experiment.execution import FAILED, CellResult, CellTask, finished
 from g10sim.experiment.expand import expand
 from g10sim.experiment.store import CellStore
 from g10sim.experiment.workers import Executor, LocalProcesses
+from g10sim.stats.legends import ATTRIBUTE, legends
 from g10sim.stats.seeds import over_seeds
 
 if TYPE_CHECKING:
@@ -23,9 +24,13 @@ if TYPE_CHECKING:
 Progress = Callable[[Cell, CellResult], None]
 
 
+def ignore(*_: object) -> None:
+    """Do nothing, where a caller wants no reports of progress."""
+
+
 @dataclass(frozen=True)
 class Outcome:
-    """What an experiment gave: the cells, their results in the same order, and the rows of results.csv."""
+    """Outcome of an experiment: its cells, their results in the same order, and the rows of results.csv."""
 
     directory: Path
     columns: tuple[str, ...]
@@ -45,7 +50,9 @@ class Outcome:
         """The rows of results.csv as a DataFrame."""
         import pandas as pd
 
-        return pd.DataFrame(list(self.rows), columns=list(self.columns))
+        table = pd.DataFrame(list(self.rows), columns=list(self.columns))
+        table.attrs[ATTRIBUTE] = legends(cell.policy["name"] for cell in self.cells)
+        return table
 
     @property
     def over_seeds(self) -> pd.DataFrame:
@@ -60,40 +67,86 @@ def run_experiment(
     executor: Executor | None = None,
     force: bool = False,
     check: bool = False,
-    started: Callable[[int], None] | None = None,
-    progress: Progress | None = None,
+    started: Callable[[int], None] = ignore,
+    progress: Progress = ignore,
 ) -> Outcome:
     """Run every cell of a configuration and write its directory of results.
 
     ``output`` overrides the configuration's; ``executor`` simulates (default: one process of this machine
-    at a time); ``force`` runs stored cells again; ``started`` hears the number of cells, ``progress`` of
-    each as it is done. While cells run, ``results.csv`` has the rows of those that are done, and when
-    it is interrupted the same call continues. Raises ConfigError, PolicyError or TraceError before
-    anything runs; a cell that fails is part of the outcome.
+    at a time); ``force`` runs stored cells again; ``started`` is called with the number of cells,
+    ``progress`` with each cell when it ends. While cells run, ``results.csv`` has the rows of those that
+    have ended; after an interruption the same call continues. Raises ConfigError, PolicyError or TraceError
+    before anything runs; a cell that fails is part of the outcome.
     """
     experiment = expand(document, check=check)
     directory = output or Path(experiment.config.output or Path("results") / experiment.config.name)
-    if started is not None:
-        started(len(experiment.cells))
+    started(len(experiment.cells))
     files = ResultsDirectory(directory, experiment)
-    found: dict[str, CellResult] = {}
 
     def ended(cell: Cell, result: CellResult) -> None:
-        if not found:
-            files.describe()
-        found[cell.key] = result
-        files.ended(found)
-        if progress is not None:
-            progress(cell, result)
+        files.add(cell.key, result)
+        progress(cell, result)
 
     try:
-        results, reused = run_cells(
-            experiment.cells, directory, executor=executor, force=force, progress=ended
-        )
+        _, reused = run_cells(experiment.cells, directory, executor=executor, force=force, progress=ended)
+    except BaseException:
+        files.write()
+        raise
+    return _finished(files, reused)
+
+
+def run_experiments(
+    documents: Mapping[str, Document],
+    directory: Path,
+    *,
+    executor: Executor | None = None,
+    force: bool = False,
+    started: Callable[[int], None] = ignore,
+    progress: Progress = ignore,
+    ended: Callable[[str, Outcome], None] = ignore,
+) -> dict[str, Outcome]:
+    """Run configurations by name; the results of each go to ``DIRECTORY/NAME`` as soon as it is complete.
+
+    Finished cells lie in ``DIRECTORY/cells`` for all of them: cells that are equal are simulated once, and an
+    interrupted call is continued by the next one. ``started`` is called with the number of different cells,
+    ``progress`` with each as it is done, ``ended`` with each experiment. ``executor`` and ``force`` are those
+    of :func:`run_experiment`. Raises ConfigError, PolicyError or TraceError before anything runs; cells that
+    fail are part of the outcomes.
+    """
+    store = CellStore(directory)
+    waiting = {
+        name: ResultsDirectory(directory / name, expand(document), store)
+        for name, document in documents.items()
+    }
+    keys = {name: {cell.key for cell in files.experiment.cells} for name, files in waiting.items()}
+    cells: dict[str, Cell] = {}
+    for cell in [cell for files in waiting.values() for cell in files.experiment.cells]:
+        cells.setdefault(cell.key, cell)
+    started(len(cells))
+    outcomes: dict[str, Outcome] = {}
+
+    def done(cell: Cell, result: CellResult) -> None:
+        progress(cell, result)
+        for name in [name for name in waiting if cell.key in keys[name]]:
+            waiting[name].add(cell.key, result)
+            if len(waiting[name].found) == len(keys[name]):
+                outcomes[name] = _finished(waiting.pop(name), reused=0)
+                ended(name, outcomes[name])
+
+    try:
+        run_cells(list(cells.values()), directory, executor=executor, force=force, progress=done)
     finally:
-        rows = files.write(found) if found else ()
-    files.merge_tables(found)
-    return Outcome(directory, files.columns, rows, experiment.cells, tuple(results), reused)
+        for files in waiting.values():
+            files.write()
+    return {name: outcomes[name] for name in documents}
+
+
+def _finished(files: ResultsDirectory, reused: int) -> Outcome:
+    """Write everything and return the outcome of an experiment whose cells have all ended."""
+    rows, cells = files.write(), files.experiment.cells
+    files.merge_tables()
+    results = tuple(files.found[cell.key] for cell in cells)
+    return Outcome(files.directory, files.columns, rows, cells, results, reused)
 
 
 def run_cells(
@@ -102,50 +155,38 @@ def run_cells(
     *,
     executor: Executor | None = None,
     force: bool = False,
-    progress: Progress | None = None,
+    progress: Progress = ignore,
 ) -> tuple[list[CellResult], int]:
     """Return the results of cells, in their order, and how many were stored from an earlier run.
 
     Equal cells are simulated once. Raises ConfigError when the directory cannot be written, or is being
     written by another run.
     """
-    store = CellStore(directory)
-    store.prepare()
-    with store.alone():
-        return _run_alone(cells, directory, store, executor or LocalProcesses(), force, progress)
-
-
-def _run_alone(
-    cells: Sequence[Cell],
-    directory: Path,
-    store: CellStore,
-    executor: Executor,
-    force: bool,
-    progress: Progress | None,
-) -> tuple[list[CellResult], int]:
+    store, executor = CellStore(directory), executor or LocalProcesses()
     equal: dict[str, list[Cell]] = {}
     for cell in cells:
         equal.setdefault(cell.key, []).append(cell)
     found: dict[str, CellResult] = {}
 
-    def ended(key: str, result: CellResult) -> None:
-        found[key] = result
-        if progress is not None:
-            for cell in equal[key]:
-                progress(cell, result)
+    def ended(task: CellTask, result: CellResult) -> None:
+        found[task.cell.key] = result
+        for cell in equal[task.cell.key]:
+            progress(cell, result)
 
-    tasks = []
-    for key, (cell, *_) in equal.items():
-        task = CellTask(cell, directory)
-        if force:
-            store.forget(key)
-        result = None if force else finished(task)
-        if result is None:
-            tasks.append(task)
-        else:
-            ended(key, result)
-    reused = len(found)
-    with closing(executor.run(tasks)) as results:
-        for task, result in results:
-            ended(task.cell.key, result)
+    store.prepare()
+    with store.alone():
+        tasks = []
+        for key, (cell, *_) in equal.items():
+            task = CellTask(cell, directory)
+            if force:
+                store.forget(key)
+            result = finished(task)
+            if result is None:
+                tasks.append(task)
+            else:
+                ended(task, result)
+        reused = len(found)
+        with closing(executor.run(tasks)) as results:
+            for task, result in results:
+                ended(task, result)
     return [found[cell.key] for cell in cells], reused

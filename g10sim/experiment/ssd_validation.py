@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -13,7 +13,7 @@ from g10sim.config.flash_array import request_rate
 from g10sim.config.ssd import FlashSsdSpec
 from g10sim.errors import ConfigError
 from g10sim.hardware.flash.device import FlashDevice
-from g10sim.hardware.flash.ftl import TranslationLayer
+from g10sim.hardware.flash.ftl import new_layer
 from g10sim.hardware.flash.rewriting import Rewriting, rewrite
 
 _GB = 1e9
@@ -26,11 +26,13 @@ _VICTIMS_AT_ONCE = 10
 ORDERS = {"sequential": "periodic", "random+read": "random"}
 
 Row = Any
+Quantity = tuple[str, float, float, float | None]
+"""A quantity of a row: its name, what MQSim measured, what the model says, and the limit of the error."""
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """One quantity of one row: what MQSim measured and what the model says.
+    """One quantity of one row: the value that MQSim measured and that of the model.
 
     ``limit`` is the largest error that is accepted, None where the model makes no claim.
     """
@@ -44,14 +46,14 @@ class Comparison:
 
     @property
     def error(self) -> float:
-        """Relative error; where nothing moved, infinite unless the model says so too."""
+        """Relative error; if MQSim measured 0, infinite unless the model gives 0 as well."""
         if self.measured:
             return self.modelled / self.measured - 1
         return math.inf if self.modelled else 0.0
 
     @property
     def agrees(self) -> bool:
-        """Whether the error is within the limit, if there is one."""
+        """True if the error is within the limit, or there is no limit."""
         return self.limit is None or abs(self.error) <= self.limit
 
 
@@ -59,7 +61,7 @@ def compare(directory: Path) -> tuple[Comparison, ...]:
     """Compare every row of the tables in a directory. Raises ConfigError when one is missing."""
     import pandas as pd
 
-    tables: dict[str, Callable[[Row], Iterator[Comparison]]] = {
+    tables: dict[str, Callable[[Row], tuple[str, list[Quantity]]]] = {
         "parallelism_sweep": _rates,
         "seq_read_write": _requests,
         "mixed_read_write": _concurrent,
@@ -72,7 +74,8 @@ def compare(directory: Path) -> tuple[Comparison, ...]:
         if not path.is_file():
             raise ConfigError(f"{path}: found no file; allowed: a directory of tables measured with MQSim")
         for row in pd.read_csv(path).itertuples():
-            found += compared(row)
+            words, quantities = compared(row)
+            found += [Comparison(name, words, *quantity) for quantity in quantities]
     return tuple(found)
 
 
@@ -106,49 +109,51 @@ def device_of(row: Row, **changes: Any) -> FlashSsdSpec:
     return FlashSsdSpec.model_validate(description)
 
 
-def _rates(row: Row) -> Iterator[Comparison]:
+def _rate(row: Row, direction: str, modelled: float, limit: float | None) -> Quantity:
+    return f"{direction} GB/s", getattr(row, f"{direction}_GBps"), modelled / _GB, limit
+
+
+def _cache(row: Row) -> str:
+    return "cache" if row.write_cache else "no cache"
+
+
+def _rates(row: Row) -> tuple[str, list[Quantity]]:
     """Compare rates of deep queues; what is given up beside MQSim's write cache has a limit of its own."""
     spec = device_of(row)
-    name = f"{row.config}, {row.sweep}"
-    window = 1 if row.write_cache else 0
-    writes = min(spec.interface, spec.array.write_rate(spec.array.pages_from_buffer(1) if window else None))
-    reads = min(spec.interface, spec.array.read_rate())
-    limit = 0.01 if not window else (0.2 if row.config == "tlc_pcie5" else 0.03)
-    yield Comparison("parallelism_sweep", name, "write GB/s", row.write_GBps, writes / _GB, limit)
-    yield Comparison("parallelism_sweep", name, "read GB/s", row.read_GBps, reads / _GB, 0.01)
+    array, link = spec.array, spec.interface
+    writes = min(link, array.write_rate(array.pages_from_buffer(1) if row.write_cache else None))
+    reads = min(link, array.read_rate())
+    limit = 0.01 if not row.write_cache else (0.2 if row.config == "tlc_pcie5" else 0.03)
+    return f"{row.config}, {row.sweep}", [_rate(row, "write", writes, limit), _rate(row, "read", reads, 0.01)]
 
 
-def _requests(row: Row) -> Iterator[Comparison]:
+def _requests(row: Row) -> tuple[str, list[Quantity]]:
     """Compare rates and latencies (which follow by Little's law) by request size and depth."""
     spec = device_of(row)
     depth, size = int(row.queue_depth), int(row.request_KiB) * 1024
     outstanding = depth * size
-    cache = "cache" if row.write_cache else "no cache"
-    name = f"{row.config}, {cache}, {row.request_KiB} KiB x {depth}"
     limit: float | None = 0.2
     if outstanding >= _DEEP_BYTES:
         limit = 0.01
     elif depth == 1:
         limit = 0.06
+    quantities = []
     for direction in ("write", "read"):
         writes = direction == "write"
         window = 1 if writes and row.write_cache else 0
         rate = request_rate(spec.array, spec.interface, size, depth, writes=writes, window=window)
         allowed = limit if not window else (None if depth == 1 else 0.2)
-        measured = getattr(row, f"{direction}_GBps")
-        yield Comparison("seq_read_write", name, f"{direction} GB/s", measured, rate / _GB, allowed)
+        quantities.append(_rate(row, direction, rate, allowed))
         latency = getattr(row, f"{direction}_lat_mean_us")
-        quantity = f"{direction} us"
-        yield Comparison("seq_read_write", name, quantity, latency, outstanding / rate * 1e6, allowed)
+        quantities.append((f"{direction} us", latency, outstanding / rate * 1e6, allowed))
+    return f"{row.config}, {_cache(row)}, {row.request_KiB} KiB x {depth}", quantities
 
 
-def _concurrent(row: Row) -> Iterator[Comparison]:
-    """Compare reads and writes at the same time: independent of each other, or alternating."""
+def _concurrent(row: Row) -> tuple[str, list[Quantity]]:
+    """Compare reads and writes at the same time: independent, or alternating."""
     size = int(row.request_KiB) * 1024
     spec = device_of(row, queue_depth=int(row.qd_write), request_size=f"{size} B")
-    device = FlashDevice(spec, TranslationLayer(spec.blocks, spec.array.superblock_bytes), 10**9)
-    cache = "cache" if row.write_cache else "no cache"
-    name = f"{row.config}, {row.pattern}, {cache}, {row.request_KiB} KiB x {row.qd_write}"
+    device = FlashDevice(spec, new_layer(spec), 10**9)
     deep = size * row.qd_write >= _BOTH_DEEP_BYTES and not row.write_cache and row.pattern == "two_flows"
     limit = (0.05 if row.config.startswith("znand") else 0.2) if deep else None
     if row.pattern == "alternating":
@@ -156,28 +161,24 @@ def _concurrent(row: Row) -> Iterator[Comparison]:
     else:
         reads = device.read_limit(writes=True)
         writes = min(spec.write_bandwidth, device.drain_limit(reads))
-    yield Comparison("mixed_read_write", name, "read GB/s", row.read_GBps, reads / _GB, limit)
-    yield Comparison("mixed_read_write", name, "write GB/s", row.write_GBps, writes / _GB, limit)
+    name = f"{row.config}, {row.pattern}, {_cache(row)}, {row.request_KiB} KiB x {row.qd_write}"
+    return name, [_rate(row, "read", reads, limit), _rate(row, "write", writes, limit)]
 
 
-def _extents(row: Row) -> Iterator[Comparison]:
+def _extents(row: Row) -> tuple[str, list[Quantity]]:
     """Compare rewrites of extents of one size."""
     size = int(row.extent_MiB * _MIB)
     number = int(row.fill_fraction * row.logical_GiB * 2**30 // size)
-    work = Rewriting(
-        [size] * number,
-        ORDERS.get(row.pattern, row.pattern),
-        int(row.request_KiB) * 1024,
-        row.overwrite_x,
-        reads=row.pattern == "random+read",
-    )
+    order = ORDERS.get(row.pattern, row.pattern)
+    reads = row.pattern == "random+read"
+    work = Rewriting([size] * number, order, int(row.request_KiB) * 1024, row.overwrite_x, reads=reads)
     rate: float | None = None
     if row.gc_preemptible and row.extent_MiB >= 1:
         rate = 0.25 if row.extent_MiB >= _LARGE_MIB else 0.15
-    yield from _rewritten(row, "gc_steady_state", work, 0.1, rate)
+    return _rewritten(row, work, 0.1, rate)
 
 
-def _tensors(row: Row) -> Iterator[Comparison]:
+def _tensors(row: Row) -> tuple[str, list[Quantity]]:
     """Compare rewrites of extents of mixed sizes, log-uniform as in the table."""
     least, most = row.extent_MiB_min, row.extent_MiB_max
     random = Random(0)
@@ -187,17 +188,17 @@ def _tensors(row: Row) -> Iterator[Comparison]:
     work = Rewriting(
         extents, row.order, int(row.request_KiB) * 1024, row.overwrite_x, int(row.concurrent_streams)
     )
-    yield from _rewritten(row, "gc_tensor_mix", work, 0.15, 0.15)
+    return _rewritten(row, work, 0.15, 0.15)
 
 
 def _rewritten(
-    row: Row, table: str, work: Rewriting, amplification: float, rate: float | None
-) -> Iterator[Comparison]:
+    row: Row, work: Rewriting, amplification: float, rate: float | None
+) -> tuple[str, list[Quantity]]:
     start = max(row.gc_threshold, 10 / row.blocks_per_plane)
     urgent = row.gc_hard_threshold if row.gc_preemptible else start
-    result = rewrite(
-        device_of(row, collection={"start": start, "urgent": urgent, "at_once": _VICTIMS_AT_ONCE}), work
-    )
-    name = row.run.replace("_", " ")
-    yield Comparison(table, name, "write amplification", row.WA, result.write_amplification, amplification)
-    yield Comparison(table, name, "write GB/s", row.write_GBps, result.write_rate / _GB, rate)
+    collection = {"start": start, "urgent": urgent, "at_once": _VICTIMS_AT_ONCE}
+    result = rewrite(device_of(row, collection=collection), work)
+    return row.run.replace("_", " "), [
+        ("write amplification", row.WA, result.write_amplification, amplification),
+        _rate(row, "write", result.write_rate, rate),
+    ]

@@ -13,10 +13,9 @@ import filelock
 from g10sim.config.system import SystemSpec
 from g10sim.errors import ConfigError
 from g10sim.files import replacing, write_text
-from g10sim.sim.recorder import RunRecords
-from g10sim.stats.tables import kernels_table, memory_table, migrations_table
+from g10sim.records import RunRecords
+from g10sim.stats.tables import TRACE_TABLES, records_table
 from g10sim.stats.timeline import chrome_trace
-from g10sim.stats.trace_tables import TRACE_TABLES
 from g10sim.trace.workload import Job, Workload
 
 if TYPE_CHECKING:
@@ -49,9 +48,9 @@ class CellStore:
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """Keep other runs away from the directory; the lock ends with the process at the latest.
+        """Lock the directory against other runs; the lock ends with the process at the latest.
 
-        Raises ConfigError where another run is there. File systems that know no locks keep nobody away.
+        Raises ConfigError if another run holds the lock. Does nothing on file systems without locks.
         """
         lock = filelock.FileLock(self._cells / _LOCK)
         try:
@@ -78,7 +77,7 @@ class CellStore:
             outcome = json.loads((self._cells / f"{key}.json").read_text(encoding="utf-8"))
         except (OSError, ValueError):
             return None
-        whole = isinstance(outcome, dict) and {"status", "message", "rows", "timing"} <= outcome.keys()
+        whole = isinstance(outcome, dict) and outcome.keys() == {"status", "message", "rows", "timing"}
         if not whole or (outcome["status"] == "ok" and not all(self.table(key, t).is_file() for t in tables)):
             return None
         return dict(outcome)
@@ -137,8 +136,4 @@ class CellStore:
 def _frame(table: str, records: RunRecords, jobs: Sequence[Job], clock_hz: int) -> pd.DataFrame:
     if table in TRACE_TABLES:
         return TRACE_TABLES[table](jobs, clock_hz)
-    if table == "kernels":
-        return kernels_table(records.kernels)
-    if table == "migrations":
-        return migrations_table(records.migrations)
-    return memory_table(records.memory)
+    return records_table(table, records)

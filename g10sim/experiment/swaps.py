@@ -1,4 +1,4 @@
-"""AutoSwap on one trace at several memory limits: what its planner expects, and what the simulation says."""
+"""AutoSwap on one trace at several memory limits: planned and simulated times."""
 
 from __future__ import annotations
 
@@ -10,10 +10,13 @@ from g10sim.config.behaviour import BehaviourSpec
 from g10sim.config.system import SystemSpec
 from g10sim.errors import UnsupportedError
 from g10sim.policies.autoswap import AutoSwap, PlannedSwaps
-from g10sim.policies.autoswap_planning.candidates import find_candidates
 from g10sim.policies.autoswap_planning.planner import Mode, ScoreName
-from g10sim.policies.autoswap_planning.selection import least_peak_bytes
-from g10sim.policies.autoswap_planning.timeline import timeline_of, whole_pages
+from g10sim.policies.autoswap_planning.timeline import (
+    find_candidates,
+    least_peak_bytes,
+    timeline_of,
+    whole_pages,
+)
 from g10sim.sim.engine import run
 from g10sim.trace.model import Trace
 from g10sim.trace.workload import Job, Workload
@@ -27,8 +30,8 @@ class SwapOutcome:
     """One limit and score. Cycles are those by which swaps lengthen an iteration.
 
     ``expected_cycles`` is the planner's own estimate, ``summed_waits_cycles`` that of the authors' planners,
-    ``simulated_cycles`` what comes out, None where it was not simulated or could not run; ``message`` says
-    why. ``plan`` is None where the limit cannot be kept.
+    ``simulated_cycles`` the simulated value, None if it was not simulated or could not run; ``message`` gives
+    the reason. ``plan`` is None if the limit cannot be kept.
     """
 
     limit_bytes: int
@@ -77,7 +80,7 @@ def explore_swaps(
     *,
     simulates: bool = True,
 ) -> Iterator[SwapOutcome]:
-    """Plan, and simulate, a GPU that has as much memory as each limit says."""
+    """Plan for, and simulate, a GPU with the memory of each limit."""
     ideal = sum(trace.duration_cycles(kernel, system.gpu.clock) for kernel in trace.kernels)
     names = tuple(scores)
     for limit in limits_bytes:

@@ -1,4 +1,4 @@
-"""Simulates the published results again and says how far apart the two are."""
+"""Simulates the published results again and compares the two."""
 
 from __future__ import annotations
 
@@ -20,10 +20,11 @@ from g10sim.experiment.published import (
     PUBLISHED_SYSTEM,
     PublishedRow,
     read_published,
+    reference_plan,
     trace_directory,
 )
 from g10sim.experiment.results import write_csv
-from g10sim.experiment.run import Progress, run_cells
+from g10sim.experiment.run import Progress, ignore, run_cells
 from g10sim.experiment.workers import LocalProcesses
 from g10sim.importers.gpg import import_gpg
 from g10sim.policies.base import Policy
@@ -41,8 +42,7 @@ VARIATION_SEEDS = (0, 1, 2, 3, 4)
 class Comparison:
     """A published row, how it was simulated (``plan``), and what came out.
 
-    ``simulated`` is infinite where unsupported; ``relative_error`` is None where there is nothing to
-    compare.
+    ``simulated`` is infinite where unsupported, None where there is nothing to compare.
     """
 
     row: PublishedRow
@@ -50,22 +50,26 @@ class Comparison:
     status: str
     message: str = ""
     simulated: float | None = None
-    relative_error: float | None = None
+
+    @property
+    def relative_error(self) -> float | None:
+        """Return simulated/value - 1; None where there is nothing to compare."""
+        return None if self.simulated is None else self.row.relative_error(self.simulated)
 
     def as_row(self) -> dict[str, object]:
         """Columns of validation.csv."""
         return {
             **self.row.texts,
             "plan": self.plan,
-            "simulated": "" if self.simulated is None else self.simulated,
-            "relative_error": "" if self.relative_error is None else self.relative_error,
+            "simulated": self.simulated,
+            "relative_error": self.relative_error,
             "status": f"{self.status}: {self.message}" if self.message else self.status,
         }
 
 
 @dataclass(frozen=True)
 class Agreement:
-    """How well one policy's rows of one figure agree; errors are absolute values of relative errors.
+    """Agreement of one policy's rows of one figure; errors are absolute values of relative errors.
 
     ``cells`` counts the rows compared, ``mismatched`` those that only one side supports, and
     ``left_out`` those that failed or were skipped. Errors are None where no row has one.
@@ -85,7 +89,7 @@ class Agreement:
 
 @dataclass(frozen=True)
 class _Wanted:
-    """One comparison to make: a row, the plan it is made with, and the cells (one per seed) that give it."""
+    """One comparison to make: a row, its plan, and its cells (one per seed)."""
 
     row: PublishedRow
     plan: str
@@ -101,8 +105,8 @@ def validate(
     models: Iterable[str] = (),
     policies: Iterable[str] = (),
     workers: int = 1,
-    started: Callable[[int], None] | None = None,
-    progress: Progress | None = None,
+    started: Callable[[int], None] = ignore,
+    progress: Progress = ignore,
 ) -> list[Comparison]:
     """Simulate every published row whose trace exists and write ``OUTPUT/validation.csv``.
 
@@ -114,8 +118,7 @@ def validate(
     with tempfile.TemporaryDirectory(prefix="g10sim-") as scratch:
         wanted = _plan(reference, rows, _Traces(reference, Path(scratch)))
         cells = [cell for entry in wanted for cell in entry.cells]
-        if started is not None:
-            started(len({cell.key for cell in cells}))
+        started(len({cell.key for cell in cells}))
         results, _ = run_cells(cells, output, executor=LocalProcesses(workers), progress=progress)
     outcomes = iter(results)
     compared = [_compare(entry, [next(outcomes) for _ in entry.cells]) for entry in wanted]
@@ -173,40 +176,29 @@ class _Traces:
 def _plan(reference: Path, rows: Sequence[PublishedRow], traces: _Traces) -> list[_Wanted]:
     wanted: list[_Wanted] = []
     known = available()
-    machine = load_system(PUBLISHED_SYSTEM)
+    machine = _numbers(load_system(PUBLISHED_SYSTEM))
     for row in rows:
         name = row.texts["policy"]
         policy = known.get(name)
         if policy is None:
             wanted.append(_Wanted(row, NO_PLAN, (), f"there is no policy '{name}'"))
             continue
-        system, guide = row.system(), _guide(reference, row, policy)
-        if guide is not None and (_fits_any_system(policy) or _same_machine(system, machine)):
+        system, guide = row.system(), reference_plan(reference, row, policy)
+        if guide is not None and (_fits_any_system(policy) or _numbers(system) == machine):
             wanted.append(_Wanted(row, REFERENCE, _cells(row, traces, system, policy, guide)))
         cells = _cells(row, traces, system, policy, None)
         wanted.append(_Wanted(row, NO_PLAN if guide is None else OWN, cells))
     return wanted
 
 
-def _guide(reference: Path, row: PublishedRow, policy: type[Policy]) -> Path | None:
-    """Path of the published plan beside the trace, where there is one of this policy."""
-    if policy.reference_plan is None:
-        return None
-    path = trace_directory(reference, row) / policy.reference_plan
-    return path if path.is_file() else None
-
-
 def _fits_any_system(policy: type[Policy]) -> bool:
-    """Whether the published plan only orders what the policy itself does, rather than times moves."""
+    """Return True if the published plan only orders the moves of the policy, without times."""
     default = Policy.with_reference_plan.__func__  # type: ignore[attr-defined]
     return policy.with_reference_plan.__func__ is not default  # type: ignore[attr-defined]
 
 
-def _same_machine(system: SystemSpec, other: SystemSpec) -> bool:
-    def numbers(spec: SystemSpec) -> dict[str, object]:
-        return spec.model_dump(exclude={"name", "description", "sources"})
-
-    return numbers(system) == numbers(other)
+def _numbers(system: SystemSpec) -> dict[str, object]:
+    return system.model_dump(exclude={"name", "description", "sources"})
 
 
 def _cells(
@@ -232,15 +224,14 @@ def _compare(entry: _Wanted, results: Sequence[CellResult]) -> Comparison:
     row = entry.row
     if not results:
         return Comparison(row, entry.plan, SKIPPED, entry.reason)
-    worst = next((one for status in (FAILED, UNSUPPORTED) for one in results if one.status == status), None)
-    if worst is not None and worst.status == FAILED:
-        return Comparison(row, entry.plan, FAILED, worst.message)
-    if worst is not None:
-        return Comparison(row, entry.plan, UNSUPPORTED, worst.message, math.inf, row.relative_error(math.inf))
+    for status, simulated in ((FAILED, None), (UNSUPPORTED, math.inf)):
+        for one in results:
+            if one.status == status:
+                return Comparison(row, entry.plan, status, one.message, simulated)
     system = row.system()
-    simulated = [row.simulated(result.rows[0], system) for result in results]
-    if len(simulated) == 1:
-        return Comparison(row, entry.plan, OK, "", simulated[0], row.relative_error(simulated[0]))
-    mean, width = interval(simulated)
-    message = f"mean of {len(simulated)} seeds, 95% confidence interval +-{width:.2g}"
-    return Comparison(row, entry.plan, OK, message, mean, row.relative_error(mean))
+    values = [row.simulated(result.rows[0], system) for result in results]
+    if len(values) == 1:
+        return Comparison(row, entry.plan, OK, "", values[0])
+    mean, width = interval(values)
+    message = f"mean of {len(values)} seeds, 95% confidence interval +-{width:.2g}"
+    return Comparison(row, entry.plan, OK, message, mean)

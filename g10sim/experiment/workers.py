@@ -1,4 +1,4 @@
-"""Runs each cell in a process of its own: one that crashes or is killed takes nothing else with it."""
+"""Runs each cell in a process of its own, so that a crash affects no other cell."""
 
 from __future__ import annotations
 
@@ -27,14 +27,13 @@ Results = Generator[tuple[CellTask, CellResult], None, None]
 
 
 class Executor(Protocol):
-    """Where cells are simulated."""
+    """Simulates cells, on this machine or elsewhere."""
 
     def run(self, tasks: Sequence[CellTask]) -> Results:
         """Simulate cells and yield each with its result as it ends; a worker that dies is a failure.
 
-        Nothing of these cells runs any more once the caller stops listening.
+        Closing the generator ends all cells that still run.
         """
-        ...
 
 
 @dataclass(frozen=True)
@@ -117,7 +116,7 @@ def _child(connection: Connection, task: CellTask, slot: int) -> None:
 
 
 def _end_with_parent() -> None:
-    """Leave when the parent has been killed: whoever runs its cells again must not meet this process."""
+    """Exit when the parent is killed, so that this process cannot disturb a later run of its cells."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         parent.join()

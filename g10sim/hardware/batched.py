@@ -9,19 +9,20 @@ in one step.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 from g10sim.config.behaviour import BehaviourSpec
-from g10sim.config.system import SystemSpec
-from g10sim.errors import ConfigError
-from g10sim.hardware.memory import GpuMemory
+from g10sim.config.system import SystemSpec, published_drive
+from g10sim.errors import ConfigError, InvariantError
+from g10sim.hardware.door import Door
+from g10sim.hardware.memory import Pool, Residency
 from g10sim.hardware.recency import MERGE_PAGES, Run
-from g10sim.hardware.transfers import Due, Observer, cause_of
-from g10sim.hardware.victims import VictimRule
+from g10sim.hardware.transfers import Due, Observer, VictimRule, report, restart_choice
 from g10sim.records import Location, StallReason
 from g10sim.units import format_rate
 
-_NONE, _GPU, _HOST, _FLASH = Location.NONE, Location.GPU, Location.HOST, Location.FLASH
+_NONE, _GPU = Location.NONE, Location.GPU
 
 
 class _Move(NamedTuple):
@@ -39,7 +40,7 @@ class _Move(NamedTuple):
     demanded: bool
 
     def same(self, other: _Move) -> bool:
-        """Whether two moves take the same number of pages from the same runs to the same place."""
+        """Tell whether two moves take the same number of pages from the same runs to the same place."""
         return (
             self.run is other.run
             and self.victim is other.victim
@@ -53,27 +54,37 @@ class BatchedTransfers:
     """Moves the pages in one GPU's queues, batch by batch."""
 
     _job: int
-    _memory: GpuMemory
+    _memory: Residency
+    _host: Location
+    _flash: Location
+    _host_pool: Pool
     _victims: VictimRule
 
     def __init__(
-        self, system: SystemSpec, behaviour: BehaviourSpec, observer: Observer | None = None
+        self,
+        system: SystemSpec,
+        behaviour: BehaviourSpec,
+        observer: Observer | None = None,
+        door: Door | None = None,
     ) -> None:
+        self._door = door or Door()
+        self._changes = 0
         if system.gpu.count != 1:
             raise ConfigError(
                 f"compat.transfers: batched transfers serve one GPU; found gpu.count {system.gpu.count}"
             )
         pages, link = behaviour.batch_pages, system.pcie.bandwidth
         self.interval_cycles = max(1, pages * system.gpu.page_size * system.gpu.clock // link)
-        slowest = min(system.ssd.read_bandwidth, system.ssd.write_bandwidth)
+        ssd = published_drive(system)
+        slowest = min(ssd.read_bandwidth, ssd.write_bandwidth)
         if pages * slowest < link:
             raise ConfigError(
                 f"compat.batch_pages: found {pages}, of which none crosses an SSD of {format_rate(slowest)} "
                 f"on a link of {format_rate(link)}; allowed: {-(-link // slowest)} or more"
             )
         self._link_pages = pages
-        self._read_pages = min(pages, pages * system.ssd.read_bandwidth // link)
-        self._write_pages = min(pages, pages * system.ssd.write_bandwidth // link)
+        self._read_pages = min(pages, pages * ssd.read_bandwidth // link)
+        self._write_pages = min(pages, pages * ssd.write_bandwidth // link)
         self._arrival_pages = pages * system.gpu.allocation_rate // link
         self.events = 0
         self._observer = observer
@@ -87,11 +98,13 @@ class BatchedTransfers:
         self._attached = False
 
     def attach(
-        self, job: int, gpu: int, memory: GpuMemory, victims: VictimRule, due: Due | None = None
+        self, job: int, gpu: int, memory: Residency, victims: VictimRule, due: Due | None = None
     ) -> None:
         """Serve this job's memory from now on."""
         self._job = job
         self._memory = memory
+        self._host, self._flash = memory.tiers
+        self._host_pool = memory.pools[self._host]
         self._victims = victims
         self._attached = True
         self.changed()
@@ -102,14 +115,31 @@ class BatchedTransfers:
         self._attached = False
         self._stuck = True
 
-    def changed(self) -> None:
-        """Forget what was foreseen: queues, working set or eviction order were altered."""
+    def settle(self) -> None:
+        """Leave room to the next batch, which uses any page."""
+
+    def changed(self, jobs: Collection[int] = (), now: int | None = None) -> None:
+        """Forget what was foreseen: queues, working set or eviction order were altered.
+
+        Victims are chosen anew for ``jobs``. Raises InvariantError unless transfers are at the cycle ``now``.
+        """
+        self._check_time(now)
+        if self._attached and self._job in jobs:
+            restart_choice(self._memory, self._victims)
         self._repeats = 0
         self._previous = None
         self._stuck = False
 
-    def next_change(self) -> int | None:
-        """Cycle of the next batch that may do something new, or None when nothing will happen."""
+    def _check_time(self, now: int | None) -> None:
+        if now is not None and self._next <= now:
+            raise InvariantError(f"memory was changed at cycle {now} with transfers at {self._next}")
+
+    def next_change(self, now: int | None = None) -> int | None:
+        """Cycle of the next batch that may do something new, or None when nothing will happen.
+
+        Raises InvariantError unless transfers are at the cycle ``now``.
+        """
+        self._check_time(now)
         if self._stuck or not self._memory.queues.busy:
             return None
         return self._next + self._repeats * self.interval_cycles
@@ -119,6 +149,8 @@ class BatchedTransfers:
         while self._next <= now:
             pending = (now - self._next) // self.interval_cycles + 1
             if self._repeats:
+                if self._changes != self._door.changes:
+                    raise InvariantError("links were not shared anew after memory had changed")
                 self._repeat(min(self._repeats, pending))
             elif self._stuck or not self._memory.queues.busy:
                 if self._attached and self._memory.queues.busy:
@@ -142,7 +174,7 @@ class BatchedTransfers:
 
     def _repeat(self, times: int) -> None:
         self.events += 1
-        pools = {_HOST: self._memory.host_pool, _FLASH: self._memory.flash_pool}
+        pools = self._memory.pools
         # Leavers of many batches would overfill a pool before the arrivals of the same batches empty it.
         lent = [(pools[move.target], move.pages * times) for move in self._moves if move.target in pools]
         for pool, count in lent:
@@ -156,10 +188,11 @@ class BatchedTransfers:
             pool.free -= count
         for pool in pools.values():
             pool.take(0)
-        self._memory.note_peak()
+        self._memory.space.note_peak()
         self._busy += times * self.interval_cycles
         self._repeats -= times
         self._next += times * self.interval_cycles
+        self._changes = self._door.changes
 
     def _form_batch(self) -> None:
         self.events += 1
@@ -169,15 +202,15 @@ class BatchedTransfers:
         self._flash_in, self._flash_out = self._read_pages, self._write_pages
         self._arrivals = self._arrival_pages
         self._evict()
-        self._spill = self._memory.host_pool.free == 0
+        self._spill = self._host_pool.free == 0
         queues = self._memory.queues
-        self._fetch(queues.fault_flash, queues.fault_host, demanded=True)
-        self._serve(queues.fault_absent, _NONE, self._arrivals, demanded=True)
-        if self._fetch(queues.prefetch_flash, queues.prefetch_host, demanded=False):
-            self._serve(queues.prefetch_absent, _NONE, self._arrivals, demanded=False)
+        self._fetch(queues.fault, demanded=True)
+        self._serve(queues.fault[_NONE], _NONE, self._arrivals, demanded=True)
+        if self._fetch(queues.prefetch, demanded=False):
+            self._serve(queues.prefetch[_NONE], _NONE, self._arrivals, demanded=False)
         if not self._moves and self._memory_waits():
-            self._fetch(queues.prefetch_flash, queues.prefetch_host, demanded=True)
-            self._serve(queues.prefetch_absent, _NONE, self._arrivals, demanded=True)
+            self._fetch(queues.prefetch, demanded=True)
+            self._serve(queues.prefetch[_NONE], _NONE, self._arrivals, demanded=True)
         self._foresee()
 
     def _memory_waits(self) -> bool:
@@ -185,16 +218,16 @@ class BatchedTransfers:
         return any(moving[tensor] for tensor in self._memory.needed)
 
     def _evict(self) -> None:
-        queues, pool = self._memory.queues, self._memory.host_pool
-        queue = queues.evict_flash
+        queues, pool = self._memory.queues, self._host_pool
+        queue = queues.evict[self._flash]
         while queue and self._flash_out and self._link_out:
-            self._evict_some(queue, min(self._flash_out, self._link_out), _FLASH)
-        queue = queues.evict_host
+            self._evict_some(queue, min(self._flash_out, self._link_out), self._flash)
+        queue = queues.evict[self._host]
         while queue and self._link_out:
             if pool.free:
-                self._evict_some(queue, min(pool.free, self._link_out), _HOST)
+                self._evict_some(queue, min(pool.free, self._link_out), self._host)
             elif self._flash_out:
-                self._evict_some(queue, min(self._flash_out, self._link_out), _FLASH)
+                self._evict_some(queue, min(self._flash_out, self._link_out), self._flash)
             else:
                 break
 
@@ -202,19 +235,20 @@ class BatchedTransfers:
         run = queue[0]
         count = min(run.count, limit)
         self._link_out -= count
-        if target is _FLASH:
+        if target == self._flash:
             self._flash_out -= count
         self._do(_Move(queue, _GPU, run, None, count, target, False))
 
-    def _fetch(self, flash: deque[Run], host: deque[Run], *, demanded: bool) -> bool:
+    def _fetch(self, queues: Sequence[deque[Run]], *, demanded: bool) -> bool:
         """Bring pages in; False when pages from flash found no room, which holds up those behind."""
         limit = min(self._flash_in, self._link_in)
-        moved = self._serve(flash, _FLASH, limit, demanded=demanded)
+        flash = queues[self._flash]
+        moved = self._serve(flash, self._flash, limit, demanded=demanded)
         self._flash_in -= moved
         self._link_in -= moved
         if moved < limit and flash:
             return False
-        self._link_in -= self._serve(host, _HOST, self._link_in, demanded=demanded)
+        self._link_in -= self._serve(queues[self._host], self._host, self._link_in, demanded=demanded)
         return True
 
     def _serve(self, queue: deque[Run], source: Location, limit: int, *, demanded: bool) -> int:
@@ -224,8 +258,8 @@ class BatchedTransfers:
             run = queue[0]
             count = min(run.count, limit - moved)
             victim, target = None, _NONE
-            if memory.free:
-                count = min(count, memory.free)
+            if memory.frames.free:
+                count = min(count, memory.frames.free)
             else:
                 victim = self._victims.choose(memory, demanded or run.tensor in memory.needed)
                 if victim is None:
@@ -240,28 +274,28 @@ class BatchedTransfers:
                     count = min(count, room)
                     self._spend(count, source, target)
             moved += count
-            if source is _HOST:
+            if source == self._host:
                 self._spill = False
             self._do(_Move(queue, source, run, victim, count, target, demanded))
         self._arrivals -= moved
         return moved
 
     def _destination(self, source: Location) -> tuple[Location, int]:
-        """Where the next victims go and how many may before that has to be asked again."""
-        free = self._memory.host_pool.free
+        """Return the target of the next victims and how many may go there before it is asked again."""
+        free = self._host_pool.free
         if not self._link_out or (not free and not self._flash_out):
             return _NONE, 0
         if self._spill and self._flash_out:
             count = min(self._flash_out, self._link_out)
-            return _FLASH, 1 if source is _HOST else count
-        return _HOST, self._link_out if source is _HOST else min(free, self._link_out)
+            return self._flash, 1 if source == self._host else count
+        return self._host, self._link_out if source == self._host else min(free, self._link_out)
 
     def _spend(self, count: int, source: Location, target: Location) -> None:
         self._link_out -= count
-        if target is _FLASH:
+        if target == self._flash:
             self._flash_out -= count
             self._spill = self._flash_out > 0
-        elif source is not _HOST and self._memory.host_pool.free == count:
+        elif source != self._host and self._host_pool.free == count:
             self._spill = True
 
     def _do(self, move: _Move) -> None:
@@ -272,56 +306,27 @@ class BatchedTransfers:
             self._report(move, 1, self._next)
 
     def _leaves_all_alike(self, move: _Move) -> bool:
-        """Whether a move used nothing up and sent nothing back to the fault queues."""
+        """Tell whether a move used nothing up and sent nothing back to the fault queues."""
         victim = move.victim
         if victim is None:
-            returns = move.source is _GPU and move.run.tensor in self._memory.needed
-            return bool(move.run.count and self._memory.free) and not returns
+            returns = move.source == _GPU and move.run.tensor in self._memory.needed
+            return bool(move.run.count and self._memory.frames.free) and not returns
         return bool(move.run.count and victim.count) and victim.tensor not in self._memory.needed
 
     def _report(self, move: _Move, times: int, end: int) -> None:
-        start = self._next - self.interval_cycles
-        tensor = move.run.tensor
-        self._tell(tensor, move.source, move.target if move.source is _GPU else _GPU, move, times, start, end)
-        if move.victim is not None:
-            self._tell(move.victim.tensor, _GPU, move.target, move, times, start, end)
-
-    def _tell(
-        self,
-        tensor: int,
-        source: Location,
-        target: Location,
-        move: _Move,
-        times: int,
-        start: int,
-        end: int,
-    ) -> None:
         if self._observer is not None:
-            cause = cause_of(source, planned=move.source is _GPU, demanded=move.demanded)
-            self._observer(self._job, 0, tensor, source, target, cause, start, end, move.pages * times)
+            moved = [(self._job, 0, run.tensor) for run in (move.run, move.victim) if run is not None]
+            ends, span = (move.source, move.target), (self._next - self.interval_cycles, end)
+            report(self._observer, moved, ends, span, move.pages * times, demanded=move.demanded)
 
     def _apply(self, move: _Move) -> None:
-        queue, source, run, victim, count, target, _ = move
-        memory, tensor = self._memory, move.run.tensor
-        run.count -= count
-        memory.moving[tensor] -= count
-        if source is _GPU:
-            memory.free += count
-            memory.deposit(tensor, count, target)
-        else:
-            memory.arrive(tensor, count, source)
-            if victim is None:
-                memory.free -= count
-            else:
-                victim.count -= count
-                memory.idle[victim.tensor] -= count
-                memory.deposit(victim.tensor, count, target)
-        if not run.count and queue and queue[0] is run:
-            queue.popleft()
+        victim = None if move.victim is None else (move.victim, self._memory)
+        self._memory.commit(move.queue, move.run, move.pages, move.source, move.target, victim)
 
     def _foresee(self) -> None:
         """Decide how many of the following batches must make the same moves as this one."""
-        self._memory.note_peak()
+        self._memory.space.note_peak()
+        self._changes = self._door.changes
         moves, previous = self._moves, self._previous
         self._previous = moves
         if not moves:
@@ -332,8 +337,8 @@ class BatchedTransfers:
             self._repeats = max(0, min(self._run_repeats(), self._room_repeats()))
 
     def _host_is_roomy(self) -> bool:
-        """Whether host memory is so far from full that it cannot matter to the next batch."""
-        return self._memory.host_pool.free > 2 * self._link_pages
+        """Tell whether host memory is so far from full that it cannot matter to the next batch."""
+        return self._host_pool.free > 2 * self._link_pages
 
     def _same_moves(self, previous: list[_Move] | None) -> bool:
         moves = self._moves
@@ -348,14 +353,14 @@ class BatchedTransfers:
         arrivals: dict[int, int] = {}
         for _, source, run, victim, count, target, _ in self._moves:
             used[run] = used.get(run, 0) + count
-            if source is not _GPU:
+            if source != _GPU:
                 arrivals[run.tensor] = arrivals.get(run.tensor, 0) + count
-            leaver = run.tensor if source is _GPU else None
+            leaver = run.tensor if source == _GPU else None
             if victim is not None:
                 used[victim] = used.get(victim, 0) + count
                 leaver = victim.tensor
-            if leaver in memory.needed and target is not _NONE:
-                back = memory.queues.fault_host if target is _HOST else memory.queues.fault_flash
+            if leaver in memory.needed and target != _NONE:
+                back = memory.queues.fault[target]
                 if back and back[-1].tensor == leaver:
                     used[back[-1]] = used.get(back[-1], 0) - count
         repeats = (
@@ -372,17 +377,17 @@ class BatchedTransfers:
         memory = self._memory
         gpu = host = flash = 0
         for _, source, _, victim, count, target, _ in self._moves:
-            host += count * ((target is _HOST) - (source is _HOST))
-            flash += count * ((target is _FLASH) - (source is _FLASH))
-            if source is _GPU:
+            host += count * ((target == self._host) - (source == self._host))
+            flash += count * ((target == self._flash) - (source == self._flash))
+            if source == _GPU:
                 gpu -= count
             elif victim is None:
                 gpu += count
         limits = [1 << 62]
         if gpu > 0:
-            limits.append((memory.free - 1) // gpu)
+            limits.append((memory.frames.free - 1) // gpu)
         if host > 0:
-            limits.append((memory.host_pool.free - self._link_pages - 1) // host)
+            limits.append((self._host_pool.free - self._link_pages - 1) // host)
         if flash > 0:
-            limits.append(memory.flash_pool.free // flash)
+            limits.append(memory.pools[self._flash].free // flash)
         return min(limits)

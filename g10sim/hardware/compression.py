@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from math import ceil
 
 from g10sim.config.host import CompressionSpec
@@ -20,25 +21,18 @@ def packed_bytes(size_bytes: int, density: float, spec: CompressionSpec) -> int:
     return mask + ceil(size_bytes * begun / spec.pieces)
 
 
+@dataclass(slots=True, eq=False)
 class Work:
     """One tensor for the workers.
 
-    ``begin`` may refuse (None) or delay the start; ``finish`` is told the end.
+    ``begin`` may refuse (None) or delay the start; ``finish`` is called with the cycle of the end.
     """
 
-    __slots__ = ("begin", "cycles", "finish", "is_running", "may_be_dropped")
-
-    def __init__(
-        self,
-        cycles: int,
-        begin: Callable[[int], int | None],
-        finish: Callable[[int], None],
-        *,
-        may_be_dropped: bool,
-    ) -> None:
-        self.cycles, self.begin, self.finish = cycles, begin, finish
-        self.may_be_dropped = may_be_dropped
-        self.is_running = False
+    cycles: int
+    begin: Callable[[int], int | None]
+    finish: Callable[[int], None]
+    may_be_dropped: bool
+    is_running: bool = False
 
 
 class Workers:

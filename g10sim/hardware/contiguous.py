@@ -6,12 +6,12 @@ from collections import deque
 from collections.abc import Callable, Container, Sequence
 
 from g10sim.errors import InvariantError
-from g10sim.hardware.allocators.interface import Allocator
+from g10sim.hardware.allocators.space import Allocator
 from g10sim.hardware.host_buffers import HostBuffers, StagedRun, slower
-from g10sim.hardware.memory import GpuMemory, Pool
+from g10sim.hardware.memory import Frames, Residency
 from g10sim.hardware.placement import FitRule, PlannedAddresses
 from g10sim.hardware.recency import Run
-from g10sim.hardware.shared import Frames
+from g10sim.hardware.space import Rate
 from g10sim.records import ContiguousRecord, Location
 
 _BUFFER = -1
@@ -20,249 +20,232 @@ CopyRate = Callable[[int, Location, bool], int]
 """Fastest rate in bytes/second of a copy of so many pages from or to a place; True for one that leaves."""
 
 
-class ContiguousMemory(GpuMemory):
-    """Residency of one job's tensors where whole tensors move and each needs consecutive pages.
+class Contiguous:
+    """Every tensor is one block of consecutive pages: it is there as a whole, or it has no space.
 
     Space is taken when a fetch starts or a tensor without contents is allocated, and given back when an
-    eviction has completed or a tensor is discarded. What finds no room waits, first come first served.
+    eviction has completed or a tensor is discarded. Requests that do not fit wait in FIFO order.
     ``rules`` say for each tensor where its block goes; a tensor without a rule needs none of its own.
     A tensor that leaves may be ``held``: kernels up to a given one still read it, and its space is not
-    given back before that one has ended. ``frames`` are the GPU's pages where other jobs use them, too;
-    ``space`` takes its own from them. Where space ``returns_between_kernels`` only, what has left
-    while a kernel ran keeps its block until the kernel has ended.
-    Beyond space, the counts mean the same as in paged memory: ``free`` pages are those without contents,
-    whether or not somebody's block covers them.
+    given back before that one has ended. ``shared`` are the GPU's pages where other jobs use them, too;
+    ``blocks`` takes its own from them. Where space ``returns_between_kernels`` only, what has left
+    while a kernel ran keeps its block until the kernel has ended. ``buffers`` are those in the memory of the
+    ``staged`` tier. The residency's counts mean the same as in paged memory: free frames are those without
+    contents, whether or not a block covers them.
     """
 
-    moves_whole_tensors = True
+    notes_arrivals = True
+    refaults = False
 
     def __init__(
         self,
-        pages: Sequence[int],
-        page_bytes: int,
-        host: Pool,
-        flash: Pool,
         *,
-        space: Allocator,
+        blocks: Allocator,
         rules: Sequence[FitRule | None],
         copy_rate: CopyRate,
         recalls: bool,
         buffers: HostBuffers,
+        staged: Location | None,
         returns_between_kernels: bool = False,
-        frames: Frames | None = None,
+        shared: Frames | None = None,
     ) -> None:
-        super().__init__(pages, space.capacity_pages, page_bytes, host, flash)
-        self.space = space
+        self.blocks = blocks
+        self.buffers, self._staged = buffers, staged
+        self.held: dict[int, int] = {}
         self.waiting: deque[int] = deque()
-        self.buffers = buffers
+        self.peak_used = 0
         self.scratch_pages = 0
-        self.largest_hole_at_peak = space.largest_hole_pages
+        self.largest_hole_at_peak = blocks.largest_hole_pages
         self._rules, self._copy_rate, self._recalls = tuple(rules), copy_rate, recalls
         self._returns_between_kernels = returns_between_kernels
-        self._frames = frames
+        self._shared = shared
         self._leaving: dict[int, None] = {}
         self._stored: set[int] = set()
-        self._held: dict[int, int] = {}
         self._condemned: set[int] = set()
+        self._settled = -1
+
+    def serve(self, memory: Residency) -> None:
+        """Place the tensors of a residency from now on."""
+        self._memory = memory
 
     @property
-    def used(self) -> int:
+    def used_pages(self) -> int:
         """GPU pages that belong to somebody, with or without contents."""
-        return self.space.used_pages
-
-    @property
-    def held(self) -> Container[int]:
-        """Tensors on their way out (or copied) that kernels may still read."""
-        return self._held
-
-    @property
-    def waits_for_space(self) -> bool:
-        """Whether a tensor waits for a block."""
-        return bool(self.waiting)
+        return self.blocks.used_pages
 
     @property
     def largest_hole_pages(self) -> int:
         """Pages of the largest block that could be allocated."""
-        return self.space.largest_hole_pages
+        return self.blocks.largest_hole_pages
 
     def note_peak(self) -> None:
         """Remember the largest number of GPU pages that belong to somebody, and the largest hole then."""
-        if self.space.used_pages > self.peak_used:
-            self.peak_used = self.space.used_pages
-            self.largest_hole_at_peak = self.space.largest_hole_pages
+        if self.blocks.used_pages > self.peak_used:
+            self.peak_used = self.blocks.used_pages
+            self.largest_hole_at_peak = self.blocks.largest_hole_pages
 
     @property
     def peak_used_by_all(self) -> int:
         """Most pages of the GPU in use since peaks were restarted, by whichever job."""
-        return self.peak_used if self._frames is None else self._frames.peak(id(self))
+        return self.peak_used if self._shared is None else self._shared.peak(id(self))
 
     @property
     def pages_of_others(self) -> int:
         """GPU pages that other jobs have."""
-        return 0 if self._frames is None else self._frames.used - self.space.used_pages
+        return 0 if self._shared is None else self._shared.used - self.blocks.used_pages
 
     def restart_peaks(self) -> None:
         """Begin to look for peaks anew, and with the first of every tensor's planned addresses."""
-        if self._frames is not None:
-            self._frames.watch(id(self))
+        if self._shared is not None:
+            self._shared.watch(id(self))
         self.peak_used = 0
         self.note_peak()
-        self.space.restart()
+        self.blocks.restart()
         self.buffers.watch()
         for rule in self._rules:
             if isinstance(rule, PlannedAddresses):
                 rule.restart()
 
-    def contiguous_figures(self) -> ContiguousRecord:
+    def figures(self) -> ContiguousRecord:
         """Return what the allocator needed and how far it was in pieces since peaks were restarted."""
-        page = self.page_bytes
+        page = self._memory.page_bytes
         return ContiguousRecord(
-            reserved_gpu_bytes=self.space.reserved_pages * page,
+            reserved_gpu_bytes=self.blocks.reserved_pages * page,
             largest_hole_bytes=self.largest_hole_at_peak * page,
             peak_pinned_bytes=self.buffers.peak_bytes,
         )
 
     def reserve(self, pages: int, rule: FitRule) -> bool:
         """Set a block aside for scratch space; False where there is no room."""
-        return self.space.allocate(_BUFFER, pages, rule)
+        self._memory.door.enter()
+        return self.blocks.allocate(_BUFFER, pages, rule)
 
     def give_up_reserved(self) -> None:
         """Give back what was set aside."""
-        self.space.release(_BUFFER)
+        self._memory.door.enter()
+        self.blocks.release(_BUFFER)
 
     def needs_space(self, tensor: int) -> bool:
-        """Whether a tensor has a block of its own when it is on the GPU."""
+        """Tell whether a tensor has a block of its own when it is on the GPU."""
         return self._rules[tensor] is not None
 
     def is_usable(self, tensor: int) -> bool:
-        """Whether a kernel may use a tensor: it is all here, or leaves and may be used until it has left."""
-        here = self.idle[tensor] == self.pages[tensor]
-        return here or tensor in self._held or (tensor in self._leaving and not self._recalls)
+        """Tell whether a kernel may use a tensor: it is here, or leaves but is usable until it has left."""
+        here = self._memory.idle[tensor] == self._memory.sizes[tensor]
+        return here or tensor in self.held or (tensor in self._leaving and not self._recalls)
 
-    def place(self, tensor: int, location: Location) -> None:
-        """Put a tensor without contents somewhere before time starts: on flash where the GPU has no room."""
-        if location is Location.GPU and not self._allocate(tensor):
-            location = Location.FLASH
-        super().place(tensor, location)
+    def home(self, tensor: int, location: Location) -> Location:
+        """Return where a tensor goes before time starts: the last tier instead of a full GPU."""
+        if location == Location.GPU and not self._allocate(tensor):
+            return self._memory.tiers[-1]
+        return location
 
-    def request_prefetch(self, tensor: int) -> None:
+    def fetch(self, tensor: int) -> None:
         """Ask for space for a tensor that has none; what it holds elsewhere follows when it gets it.
 
         A tensor that is leaving stays, where such tensors are recalled.
         """
         if tensor in self._leaving:
             if self._recalls:
-                self._held.pop(tensor, None)
-                self.cancel_eviction(tensor)
-        elif tensor not in self.space and tensor not in self.waiting and self.needs_space(tensor):
+                self.held.pop(tensor, None)
+                self.keep(tensor)
+        elif tensor not in self.blocks and tensor not in self.waiting and self.needs_space(tensor):
             self.waiting.append(tensor)
             self.settle()
 
-    def demand(self, tensor: int, rate: Callable[[int, Location], int] | None = None) -> None:
+    def demand(self, tensor: int, rate: Rate | None) -> None:
         """Ask for a tensor that a kernel waits for; it takes its turn."""
-        if tensor not in self._held:
-            self.request_prefetch(tensor)
+        if tensor not in self.held:
+            self.fetch(tensor)
 
-    def request_eviction(self, tensor: int, target: Location) -> None:
-        """Queue a tensor to go to host memory or flash, if it is here as a whole."""
-        self.copy_out(tensor, target)
-
-    def copy_out(
-        self,
-        tensor: int,
-        target: Location,
-        *,
-        until: int | None = None,
-        density: float | None = None,
-        is_clean: bool = False,
+    def evict(
+        self, tensor: int, target: Location, *, until: int | None, density: float | None, is_clean: bool
     ) -> None:
         """Queue a tensor to leave, if it is here as a whole and the host (if that is the target) admits it.
 
         Kernels up to ``until`` may read it meanwhile. With a ``density`` it is compressed in host memory.
         A clean one is in host memory already: its space is all that is at stake.
         """
-        count = self.idle[tensor]
-        if not count or count != self.pages[tensor] or (is_clean and self.host_pool.free < count):
+        memory = self._memory
+        count = memory.idle[tensor]
+        if not count or count != memory.sizes[tensor] or (is_clean and memory.pools[target].free < count):
             return
         run = StagedRun(tensor, count, self._copy_rate(count, target, True))
-        if target is Location.HOST:
+        if target == self._staged:
             admission = self.buffers.admit(tensor, count, density)
             if admission is None:
                 return
             run.ready_at, run.rate = admission.ready_at, slower(run.rate, admission.limit)
-        self.idle[tensor] = 0
-        self.recency.remove(tensor)
         self._leaving[tensor] = None
         if until is not None:
-            self._held[tensor] = until
+            self.held[tensor] = until
         if is_clean:
-            self.free += count
-            self.host_pool.take(count)
-            self.host[tensor] = count
+            memory.idle[tensor] = 0
+            memory.recency.remove(tensor)
+            memory.take(-count)
+            memory.pools[target].take(count)
+            memory.pages[target][tensor] = count
         else:
-            self.moving[tensor] += count
-            queues = self.queues
-            (queues.evict_flash if target is Location.FLASH else queues.evict_host).append(run)
-
-    def arriving(self) -> frozenset[int]:
-        """Return the tensors that wait for space to come in, or are on their way in."""
-        return super().arriving().union(self.waiting)
+            memory.send(run, target)
 
     def drop_compression(self) -> None:
         """Leave tensors in host memory as they are whose compression has not begun."""
+        self._memory.door.enter()
         self.buffers.drop_waiting()
 
     def end_kernel(self, kernel: int) -> None:
         """Let go of what was held for a kernel that has ended, and take the space back of what has left."""
-        for tensor in [tensor for tensor, until in self._held.items() if until <= kernel]:
-            del self._held[tensor]
+        self._memory.door.enter()
+        for tensor in [tensor for tensor, until in self.held.items() if until <= kernel]:
+            del self.held[tensor]
         self._take_back()
         self.settle()
 
     def withdraw_requests(self, but_for: Container[int]) -> None:
-        """Forget who waits for space, except some."""
+        """Drop waiting requests for space, except those of some tensors."""
+        self._memory.door.enter()
         self.waiting = deque(tensor for tensor in self.waiting if tensor in but_for)
         self.settle()
 
-    def deposit(self, tensor: int, count: int, target: Location) -> None:
-        """Put pages that left the GPU where they went."""
-        pool, counts = self.flash_pool, self.flash
-        if target is Location.HOST:
-            pool, counts = self.host_pool, self.host
-            self.traffic.host_out += count
-        else:
-            self.traffic.flash_out += count
-        pool.store(self, tensor, count)
-        counts[tensor] += count
-
-    def arrive(self, tensor: int, count: int, source: Location) -> None:
-        """Add pages that came from elsewhere; when all have, the host's buffer is not needed any more."""
-        super().arrive(tensor, count, source)
-        if source is Location.HOST and not self.moving[tensor]:
+    def arrived(self, tensor: int, source: Location) -> None:
+        """Give up the host's buffer of a tensor that has all arrived."""
+        if source and source == self._staged and not self._memory.moving[tensor]:
             self.buffers.release(tensor)
 
     def settle(self) -> None:
         """Take back the space of what has left, then give space to those who wait for it."""
+        door = self._memory.door
+        if door.changes == self._settled or not (self._leaving or self.waiting):
+            return
         for tensor in self._leaving:
-            if not self.moving[tensor] and tensor not in self._stored:
+            if not self._memory.moving[tensor] and tensor not in self._stored:
+                door.enter()
                 self._stored.add(tensor)
-                if self.host[tensor] == self.pages[tensor]:
+                if (
+                    self._staged is not None
+                    and self._memory.pages[self._staged][tensor] == self._memory.sizes[tensor]
+                ):
                     self.buffers.stored(tensor)
                 else:
                     self.buffers.release(tensor)
         if not self._returns_between_kernels:
             self._take_back()
         while self.waiting and self._allocate(self.waiting[0]):
+            door.enter()
             self._fill(self.waiting.popleft())
+        self._settled = door.changes
 
     def _take_back(self) -> None:
-        gone = [tensor for tensor in self._leaving if not self.moving[tensor] and tensor not in self._held]
+        gone = [
+            tensor for tensor in self._leaving if not self._memory.moving[tensor] and tensor not in self.held
+        ]
         for tensor in gone:
+            self._memory.door.enter()
             self._stay(tensor)
-            self.space.release(tensor)
+            self.blocks.release(tensor)
             if tensor in self._condemned:
                 self._condemned.remove(tensor)
-                super().discard(tensor)
+                self._memory.forget(tensor)
 
     def _stay(self, tensor: int) -> None:
         """Note that a tensor is not leaving, or has left."""
@@ -271,28 +254,24 @@ class ContiguousMemory(GpuMemory):
 
     def _allocate(self, tensor: int) -> bool:
         rule = self._rules[tensor]
-        return rule is not None and self.space.allocate(tensor, self.pages[tensor], rule)
+        return rule is not None and self.blocks.allocate(tensor, self._memory.sizes[tensor], rule)
 
     def _fill(self, tensor: int) -> None:
         """Set the copies going that a tensor's new block waits for; new contents are there at once."""
-        queues = self.queues
-        for queue, counts, place in (
-            (queues.prefetch_flash, self.flash, Location.FLASH),
-            (queues.prefetch_host, self.host, Location.HOST),
-        ):
-            count = counts[tensor]
+        for place in reversed(self._memory.tiers):
+            count = self._memory.pages[place][tensor]
             if count:
-                counts[tensor] = 0
-                self.moving[tensor] += count
+                self._memory.pages[place][tensor] = 0
+                self._memory.moving[tensor] += count
                 run: Run = Run(tensor, count, self._copy_rate(count, place, False))
-                if place is Location.HOST:
+                if place == self._staged:
                     run = self.buffers.fetch(tensor, count, run.rate)
-                queue.append(run)
-        count = self.absent[tensor]
+                self._memory.queues.prefetch[place].append(run)
+        count = self._memory.absent[tensor]
         if count:
-            self.absent[tensor] = 0
-            self.free -= count
-            self.arrive(tensor, count, Location.NONE)
+            self._memory.absent[tensor] = 0
+            self._memory.take(count)
+            self._memory.arrive(tensor, count, Location.NONE)
         self.note_peak()
 
     def discard(self, tensor: int) -> None:
@@ -300,36 +279,38 @@ class ContiguousMemory(GpuMemory):
         if tensor in self._leaving:
             self._condemned.add(tensor)
             return
-        super().discard(tensor)
+        self._memory.forget(tensor)
         self.buffers.release(tensor)
-        self.space.release(tensor)
+        self.blocks.release(tensor)
 
     def cancel(self, tensor: int) -> None:
         """Take a tensor out of every queue: copies on their way in or (if recalled) out are called off."""
         if tensor in self.waiting:
             self.waiting.remove(tensor)
         if tensor not in self._leaving or self._recalls:
-            self._held.pop(tensor, None)
-            super().cancel(tensor)
-            if tensor in self._leaving:
-                self.cancel_eviction(tensor)
+            self.held.pop(tensor, None)
+            if tensor not in self._leaving:
+                self._memory.withdraw(tensor)
+            else:
+                self.keep(tensor)
 
-    def cancel_eviction(self, tensor: int) -> None:
+    def keep(self, tensor: int) -> None:
         """Keep a tensor that was to be evicted: until all of it is copied, all of it is still here.
 
         One that is held stays usable as it leaves, and goes on leaving.
         """
-        if tensor not in self._leaving or tensor in self._held:
+        if tensor not in self._leaving or tensor in self.held:
             return
         self._stay(tensor)
-        super().cancel_eviction(tensor)
-        copied = self.host[tensor] + self.flash[tensor]
-        self.host_pool.free += self.host[tensor]
-        self.flash_pool.drop(self, tensor, self.flash[tensor])
-        self.host[tensor] = self.flash[tensor] = 0
+        self._memory.withdraw_eviction(tensor)
+        copied = 0
+        for place in self._memory.tiers:
+            copied += self._memory.pages[place][tensor]
+            self._memory.pools[place].drop(self._memory, tensor, self._memory.pages[place][tensor])
+            self._memory.pages[place][tensor] = 0
         if copied:
-            self.free -= copied
-            super().arrive(tensor, copied, Location.NONE)
+            self._memory.take(copied)
+            self._memory.arrive(tensor, copied, Location.NONE)
         self.buffers.release(tensor)
 
     def check(self) -> None:
@@ -337,11 +318,13 @@ class ContiguousMemory(GpuMemory):
 
         Raises InvariantError.
         """
-        self.space.check()
-        blocks = self.space.blocks
-        for tensor, pages in enumerate(self.pages):
+        self.blocks.check()
+        blocks = self.blocks.blocks
+        for tensor, pages in enumerate(self._memory.sizes):
             block = blocks.get(tensor)
-            has_block = bool(self.idle[tensor] or self.moving[tensor] or tensor in self._leaving)
+            has_block = bool(
+                self._memory.idle[tensor] or self._memory.moving[tensor] or tensor in self._leaving
+            )
             if (block is not None) != has_block:
                 raise InvariantError(f"tensor {tensor}: its pages and its block of GPU memory disagree")
             if block is not None and block.pages < pages:

@@ -1,4 +1,4 @@
-"""What page faults cost."""
+"""Cost of page faults."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from g10sim.config.system import SystemSpec
+from g10sim.config.system import SystemSpec, published_drive
 from g10sim.trace.model import FaultProfile
 from g10sim.units import PICOSECONDS_PER_SECOND
 
@@ -17,17 +17,15 @@ _UNPROFILED_BYTES_PER_MS = 1.0630044e9
 
 @dataclass(slots=True)
 class FaultCount:
-    """Pages of one side (inputs or outputs) of a kernel that fault, by where they lie."""
+    """Pages of one side (inputs or outputs) of a kernel, and those that fault by the place they lie at."""
 
+    at: list[int]
     pages: int = 0
-    flash: int = 0
-    host: int = 0
-    absent: int = 0
 
     @property
     def faulting(self) -> int:
         """Pages that fault."""
-        return self.flash + self.host + self.absent
+        return sum(self.at)
 
 
 def demand_rate(size_bytes: int, bandwidth: int, latency_ps: int, group_bytes: int) -> int:
@@ -55,11 +53,12 @@ class ProfiledFaultCost:
 
     def __init__(self, system: SystemSpec) -> None:
         fault_us = system.page_fault.latency / 1e6
-        flash_us = system.ssd.latency / 1e6
+        ssd = published_drive(system)
+        flash_us = ssd.latency / 1e6
         self._page_bytes = system.gpu.page_size
         self._flash_share = fault_us / (fault_us + flash_us) if fault_us + flash_us else 1.0
         self._link = system.pcie.bandwidth / 1000
-        self._read = system.ssd.read_bandwidth / 1000
+        self._read = ssd.read_bandwidth / 1000
         self._cycles_per_ms = system.gpu.clock / 1000
         self._clock = system.gpu.clock
 
@@ -77,15 +76,15 @@ class ProfiledFaultCost:
             for size, gap in zip(sizes, differences, strict=True)
         ]
         flash = [
-            min(rate * self._flash_share, self._read) if side.flash else 0.0
+            min(rate * self._flash_share, self._read) if side.at[-1] else 0.0
             for rate, side in zip(host, sides, strict=True)
         ]
         left = self._link - max(flash)
         flash_ms = host_ms = 0.0
         for side, size, flash_rate, host_rate in zip(sides, sizes, flash, host, strict=True):
             share = side.faulting / side.pages if side.pages else 0.0
-            on_flash = side.flash / side.faulting if side.faulting else 0.0
-            if side.flash:
+            on_flash = side.at[-1] / side.faulting if side.faulting else 0.0
+            if side.at[-1]:
                 flash_ms += share * on_flash * size / flash_rate
             host_ms += _ieee_divide(share * (1 - on_flash) * size, min(host_rate, left))
         slowest_ms = host_ms if flash_ms < host_ms else flash_ms

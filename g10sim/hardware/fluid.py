@@ -10,21 +10,23 @@ part of a page that has moved is carried over.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
+from functools import partial
 from itertools import count as counter
 
 from g10sim.config.system import SystemSpec
+from g10sim.errors import InvariantError
+from g10sim.hardware.door import Door
 from g10sim.hardware.faults import demand_rate
-from g10sim.hardware.flash.pool import FlashPool
-from g10sim.hardware.flash.port import SsdPort
-from g10sim.hardware.links import Link, Share, Topology, share_in_order, share_max_min
-from g10sim.hardware.memory import GpuMemory, Pool
+from g10sim.hardware.flash.pool import FlashPool, SsdPort
+from g10sim.hardware.links import Link, Share, Topology, share_alone, share_in_order, share_max_min
+from g10sim.hardware.memory import Pool, Residency
 from g10sim.hardware.recency import Run
-from g10sim.hardware.transfers import Due, Observer, cause_of
-from g10sim.hardware.victims import VictimRule
+from g10sim.hardware.staging import Staging
+from g10sim.hardware.transfers import Due, Observer, VictimRule, report, restart_choice, spill_order
 from g10sim.records import Location, StallReason
 
-_NONE, _GPU, _HOST, _FLASH = Location.NONE, Location.GPU, Location.HOST, Location.FLASH
+_NONE, _GPU = Location.NONE, Location.GPU
 _DEMAND, _EVICT, _PREFETCH = range(3)
 
 
@@ -70,24 +72,15 @@ class _Site:
     """One job with its memory on the GPU that it runs on."""
 
     def __init__(
-        self, job: int, gpu: int, memory: GpuMemory, victims: VictimRule, due: Due | None = None
+        self, job: int, gpu: int, memory: Residency, victims: VictimRule, due: Due | None = None
     ) -> None:
         self.job, self.gpu, self.memory, self.victims, self.due = job, gpu, memory, victims, due
         queues = memory.queues
-        self.faults = [
-            (_Lane(queues.fault_flash, self), _FLASH),
-            (_Lane(queues.fault_host, self), _HOST),
-            (_Lane(queues.fault_absent, self), _NONE),
+        self.arrivals = [
+            (_Lane(queues.fault[place], self), _Lane(queues.prefetch[place], self), place)
+            for place in memory.origins
         ]
-        self.prefetches = [
-            (_Lane(queues.prefetch_flash, self), _FLASH),
-            (_Lane(queues.prefetch_host, self), _HOST),
-            (_Lane(queues.prefetch_absent, self), _NONE),
-        ]
-        self.evictions = [
-            (_Lane(queues.evict_flash, self), _FLASH),
-            (_Lane(queues.evict_host, self), _HOST),
-        ]
+        self.evictions = [(_Lane(queues.evict[place], self), place) for place in reversed(memory.tiers)]
 
 
 class Message(Share):
@@ -101,7 +94,7 @@ class Message(Share):
 
     @property
     def is_done(self) -> bool:
-        """Whether all of it has arrived."""
+        """Tell whether all of it has arrived."""
         return self.work <= 0
 
 
@@ -111,18 +104,24 @@ class FluidTransfers:
     def __init__(
         self,
         system: SystemSpec,
-        host: Pool,
-        flash: Pool,
+        pools: Sequence[Pool],
         observer: Observer | None = None,
-        topology: Topology | None = None,
+        staging: Staging | None = None,
+        door: Door | None = None,
     ) -> None:
-        self._topology = topology or Topology(system)
+        self._door = door or Door()
+        self._changes = 0
+        self._staging = staging
+        self.topology = staging.topology if staging is not None else Topology(system)
         self._page_bytes = system.gpu.page_size
         self._page_work = system.gpu.page_size * system.gpu.clock
         self._fault = system.page_fault
-        self._flash_latency = system.ssd.latency + system.ssd.bounce_latency
-        self._host, self._flash = host, flash
-        self._ssd = SsdPort(flash, self._topology) if isinstance(flash, FlashPool) else None
+        self._latencies = {tier.place: tier.latency for tier in system.all_tiers}
+        self._pools = {pool.tier.place: pool for pool in pools}
+        self._spills = {place: spill_order(tuple(self._pools), place) for place in self._pools}
+        self._nearest = pools[0].tier.place
+        ports = self.topology.ports
+        self._ssds = [SsdPort(pool, *ports[pool.tier.place]) for pool in pools if isinstance(pool, FlashPool)]
         self._observer = observer
         self._sites: dict[int, _Site] = {}
         self._on_gpu: dict[int, list[_Site]] = {}
@@ -133,12 +132,9 @@ class FluidTransfers:
         self._turns = [0] * system.gpu.count
         self._flows: list[_Flow] | None = []
         self._now = 0
+        self._left: int | None = None
+        self._left_at = -1
         self.events = 0
-
-    @property
-    def topology(self) -> Topology:
-        """The links that bytes cross."""
-        return self._topology
 
     def send(self, links: list[Link], size_bytes: int) -> Message:
         """Send bytes over links from now on, beside planned evictions and like them after demanded pages."""
@@ -149,11 +145,11 @@ class FluidTransfers:
         return message
 
     def attach(
-        self, job: int, gpu: int, memory: GpuMemory, victims: VictimRule, due: Due | None = None
+        self, job: int, gpu: int, memory: Residency, victims: VictimRule, due: Due | None = None
     ) -> None:
         """Serve a job's memory on a GPU from now on; ``due`` tells when it will need a tensor."""
-        if self._ssd is not None:
-            self._ssd.begin()
+        for ssd in self._ssds:
+            ssd.begin()
         self._sites[job] = site = _Site(job, gpu, memory, victims, due)
         self._on_gpu.setdefault(gpu, []).append(site)
         self._busy[job] = 0
@@ -163,6 +159,8 @@ class FluidTransfers:
         """Stop serving a job that has ended."""
         site = self._sites.pop(job)
         self._on_gpu[site.gpu].remove(site)
+        if self._staging is not None:
+            self._staging.close(job)
         self.changed()
 
     def demand(self, job: int, tensor: int) -> None:
@@ -170,8 +168,8 @@ class FluidTransfers:
         site = self._sites[job]
 
         def rate(pages: int, place: Location) -> int:
-            latency = self._fault.latency + (self._flash_latency if place is _FLASH else 0)
-            bandwidth = self._topology.path_bandwidth(site.gpu, place)
+            latency = self._fault.latency + self._latencies.get(place, 0)
+            bandwidth = self.topology.path_bandwidth(site.gpu, place)
             return demand_rate(pages * self._page_bytes, bandwidth, latency, self._fault.group)
 
         site.memory.demand(tensor, rate)
@@ -185,67 +183,97 @@ class FluidTransfers:
         for flow in self._current():
             site, link = flow.lane.site, flow.bottleneck
             if site.job == job and flow.rank == _DEMAND and link is not None:
-                if link not in self._topology.inward(site.gpu, flow.source):
+                if link not in self.topology.inward(site.gpu, flow.source):
                     return StallReason.EVICTION
                 shared = link.shared or len(self._on_gpu[site.gpu]) > 1
                 if shared and flow.rate < link.capacity and len(self._sites) > 1:
                     return StallReason.LINK_CONTENTION
         return None
 
-    def changed(self) -> None:
-        """Forget the rates: queues, working sets or eviction orders were altered."""
-        self._flows = None
+    def changed(self, jobs: Collection[int] = (), now: int | None = None) -> None:
+        """Let room be used, and forget the rates: queues, working sets or eviction orders were altered.
 
-    def next_change(self) -> int | None:
-        """Cycle at which a run or a victim is used up or a memory is full, or None."""
-        left = self._cycles_left(self._current())
+        Victims are chosen anew for ``jobs``. Raises InvariantError unless transfers are at the cycle ``now``.
+        """
+        self._check_time(now)
+        self.settle()
+        self._flows = None
+        for job in jobs:
+            if job in self._sites:
+                restart_choice(self._sites[job].memory, self._sites[job].victims)
+
+    def _check_time(self, now: int | None) -> None:
+        if now is not None and self._now != now:
+            raise InvariantError(f"memory was changed at cycle {now} with transfers at {self._now}")
+
+    def next_change(self, now: int | None = None) -> int | None:
+        """Cycle at which a run or a victim is used up or a memory is full, or None.
+
+        Raises InvariantError unless transfers are at the cycle ``now``.
+        """
+        self._check_time(now)
+        left = self._until_change()
         return None if left is None else self._now + left
 
     def advance(self, now: int) -> None:
         """Move everything that moves up to the cycle ``now``."""
         while self._now < now:
-            flows = self._current()
-            left = self._cycles_left(flows)
+            flows, left = self._current(), self._until_change()
             if not flows and left is None:
-                if self._ssd is not None:
-                    self._ssd.advance(now - self._now)
+                for ssd in self._ssds:
+                    ssd.advance(now - self._now)
                 self._now = now
-                return
-            if left is not None and self._now + left <= now:
+            elif left is not None and self._now + left <= now:
                 self._move(flows, left)
-                self._settle()
+                self.settle()
                 self._flows = None
                 self.events += 1
             else:
                 self._move(flows, now - self._now)
+        if self._staging is not None:
+            self._staging.advance(now)
 
-    def _settle(self) -> None:
-        """Let every job use the room that transfers have made."""
-        for site in self._sites.values():
+    def settle(self) -> None:
+        """Let every job use the room that transfers, or other jobs, have made."""
+        if self._staging is None:
+            return  # the next transfer takes any page
+        sites = self._sites.values()
+        for site in sites:
             site.memory.settle()
+        if len(sites) > 1 and any(site.memory.space.waiting for site in sites):
+            for site in sites:  # what one job gave back is there for those before it, too
+                site.memory.settle()
 
     def _current(self) -> list[_Flow]:
         if self._flows is None:
             self._flows = self._make_flows()
+            self._changes = self._door.changes
+            self._left_at = -1
+        elif self._changes != self._door.changes:
+            raise InvariantError("links were not shared anew after memory had changed")
         return self._flows
 
     def _make_flows(self) -> list[_Flow]:
         sites = [site for site in self._sites.values() if site.memory.queues.busy]
         flows = [flow for site in sites for flow in self._site_flows(site)]
         if flows or self._messages:
-            if self._ssd is None:
-                self._share_links(flows)
-            else:
-                self._ssd.share(lambda: self._share_links(flows))
-        elif self._ssd is not None:
-            self._ssd.rest()
+            share = partial(self._share_links, flows)
+            for ssd in self._ssds:
+                share = partial(ssd.share, share)
+            share()
+        else:
+            for ssd in self._ssds:
+                ssd.rest()
         return flows
 
     def _share_links(self, flows: list[_Flow]) -> None:
         """Give every flow its rate: demanded ones first, then planned evictions, then prefetches."""
-        self._topology.reset()
-        if self._ssd is not None:
-            self._ssd.limit()
+        if len(flows) == 1 and self._service == "fair" and not self._messages and not self._ssds:
+            share_alone(flows[0])
+            return
+        self.topology.reset()
+        for ssd in self._ssds:
+            ssd.limit()
         self._share([flow for flow in flows if flow.rank == _DEMAND])
         self._share([flow for flow in flows if flow.rank == _EVICT], self._messages)
         prefetches = [flow for flow in flows if flow.rank == _PREFETCH]
@@ -271,7 +299,7 @@ class FluidTransfers:
             if self._service == "first_come":
                 run.stamp = next(self._orders)
             else:
-                arrives = due is not None and flow.source is not _GPU
+                arrives = due is not None and flow.source != _GPU
                 cycle = max(1, due(run.tensor) if due is not None and arrives else self._now)
                 run.stamp = cycle * self._gpus + (gpu - self._turns[gpu]) % self._gpus
                 self._turns[gpu] += 1
@@ -289,16 +317,18 @@ class FluidTransfers:
     def _site_flows(self, site: _Site) -> list[_Flow]:
         flows = self._evictions(site)
         evicting = bool(flows)
-        for (lane, source), (later, _) in zip(site.faults, site.prefetches, strict=True):
+        for lane, later, source in site.arrivals:
             if lane.queue:
                 self._add_arrival(flows, lane, source, _DEMAND, evicting)
             elif later.queue:
                 needed = later.queue[0].tensor in site.memory.needed
                 self._add_arrival(flows, later, source, _DEMAND if needed else _PREFETCH, evicting)
         if not flows and any(site.memory.moving[tensor] for tensor in site.memory.needed):
-            for lane, source in site.prefetches:
-                if lane.queue:
-                    self._add_arrival(flows, lane, source, _DEMAND, evicting)
+            for _, later, source in site.arrivals:
+                if later.queue:
+                    self._add_arrival(flows, later, source, _DEMAND, evicting)
+        if self._staging is not None:
+            return [flow for flow in flows if self._staging.is_ready(flow.run)]
         return flows
 
     def _evictions(self, site: _Site) -> list[_Flow]:
@@ -308,15 +338,15 @@ class FluidTransfers:
                 target = self._destination(_GPU, wish)
                 if target is None:
                     continue
-                links = self._topology.outward(site.gpu, target)
+                links = self.topology.outward(site.gpu, target)
                 flows.append(_Flow(lane, _GPU, None, target, links, _EVICT))
         return flows
 
     def _add_arrival(
         self, flows: list[_Flow], lane: _Lane, source: Location, rank: int, evicting: bool
     ) -> None:
-        site, links = lane.site, self._topology.inward(lane.gpu, source)
-        if site.memory.free:
+        site, links = lane.site, self.topology.inward(lane.gpu, source)
+        if site.memory.frames.free:
             flows.append(_Flow(lane, source, None, _NONE, links, rank))
             return
         if evicting and rank == _PREFETCH:
@@ -329,10 +359,10 @@ class FluidTransfers:
             return
         target: Location | None = _NONE
         if not owner.victims.is_worthless(victim.tensor):
-            target = self._destination(source, _HOST)
+            target = self._destination(source, self._nearest)
         if target is None:
             return
-        links = [*links, *self._topology.outward(lane.gpu, target)]
+        links = [*links, *self.topology.outward(lane.gpu, target)]
         flows.append(_Flow(lane, source, victim, target, links, rank, owner))
 
     def _victim(self, site: _Site, *, demanded: bool) -> tuple[Run | None, _Site]:
@@ -348,26 +378,38 @@ class FluidTransfers:
         return best, owner
 
     def _destination(self, source: Location, wish: Location) -> Location | None:
-        """Where leaving pages find room: host memory (if wished) or flash, or what arrivals leave empty."""
-        if wish is _HOST and (self._host.free or source is _HOST):
-            return _HOST
-        if self._flash.free or source is _FLASH:
-            return _FLASH
-        return _HOST if self._host.free else None
+        """Return where leaving pages find room, or the room that arrivals from ``source`` leave."""
+        for place in self._spills[wish]:
+            if self._pools[place].free or place == source:
+                return place
+        return None
 
-    def _cycles_left(self, flows: list[_Flow]) -> int | None:
-        """Cycles until a flow changes or a message has arrived."""
-        change = self._cycles_to_change(flows)
-        device = None if self._ssd is None else self._ssd.cycles_to_change()
-        if device is not None:
-            change = device if change is None else min(change, device)
-        if not self._messages:
-            return change
-        ends = [-(-message.work // message.rate) for message in self._messages if message.rate]
-        return min([*ends, *([] if change is None else [change])], default=None)
+    def _until_change(self) -> int | None:
+        """Cycles until a flow or a drive changes or a message has arrived; None: nothing does."""
+        flows = self._current()
+        if not self._ssds and not self._messages and self._staging is None:
+            if self._left_at != self._now:
+                self._left, self._left_at = self._cycles_to_change(flows), self._now
+            return self._left
+        soonest = self._cycles_to_change(flows)
+        changes = [soonest, *(ssd.cycles_to_change() for ssd in self._ssds)]
+        changes += [-(-message.work // message.rate) for message in self._messages if message.rate]
+        if self._staging is not None:
+            changes += [self._staging.cycles_until(run, self._now) for run in self._staged_heads()]
+        return min((change for change in changes if change is not None), default=None)
+
+    def _staged_heads(self) -> Iterable[Run]:
+        """Yield the copies at the head of their queues that wait for the host."""
+        for site in self._sites.values():
+            queues = site.memory.queues
+            for queue in (*queues.evict, *queues.prefetch):
+                if queue and self._staging is not None and not self._staging.is_ready(queue[0]):
+                    yield queue[0]
 
     def _cycles_to_change(self, flows: list[_Flow]) -> int | None:
         """Cycles until a flow's run, its victim, or the room it uses is used up."""
+        if len(flows) == 1:
+            return self._cycles_alone(flows[0])
         soonest: int | None = None
         rooms: dict[tuple[str, int], tuple[int, list[_Flow]]] = {}
         for flow in flows:
@@ -377,8 +419,8 @@ class FluidTransfers:
             soonest = cycles if soonest is None else min(soonest, cycles)
             if flow.victim is not None:
                 rooms.setdefault(("victim", id(flow.victim)), (flow.victim.count, []))[1].append(flow)
-            elif flow.source is not _GPU and not flow.follows:
-                room = flow.lane.site.memory.free
+            elif flow.source != _GPU and not flow.follows:
+                room = flow.lane.site.memory.frames.free
                 rooms.setdefault(("gpu", flow.lane.gpu), (room, []))[1].append(flow)
             pool = self._filled_by(flow)
             if pool is not None:
@@ -387,6 +429,22 @@ class FluidTransfers:
             cycles = self._cycles_for_all(users, room)
             soonest = cycles if soonest is None else min(soonest, cycles)
         return soonest
+
+    def _cycles_alone(self, flow: _Flow) -> int | None:
+        """Cycles until something is used up where there is one flow, which has all room to itself."""
+        if not flow.rate:
+            return None
+        soonest = self._cycles_for(flow, flow.run.count)
+        rooms = [] if flow.victim is None else [flow.victim.count]
+        if flow.victim is None and flow.source != _GPU and not flow.follows:
+            rooms.append(flow.lane.site.memory.frames.free)
+        pool = self._filled_by(flow)
+        if pool is not None:
+            rooms.append(pool.free)
+        if not rooms or min(rooms) >= flow.run.count:
+            return soonest
+        pages = max(min(rooms), flow.progress // self._page_work + 1)
+        return min(soonest, self._cycles_for(flow, pages))
 
     def _cycles_for(self, flow: _Flow, pages: int) -> int:
         return max(1, -(-(pages * self._page_work - flow.progress) // flow.rate))
@@ -416,70 +474,38 @@ class FluidTransfers:
             for message in self._messages:
                 message.work -= message.rate * cycles
             self._messages = [message for message in self._messages if not message.is_done]
-        if self._ssd is not None:
-            self._ssd.advance(cycles)
+        for ssd in self._ssds:
+            ssd.advance(cycles)
         for site in self._sites.values():
-            site.memory.note_peak()
+            site.memory.space.note_peak()
+        if self._staging is not None:
+            self._staging.advance(self._now)
+        self._changes = self._door.changes
 
     def _whole_pages(self, flow: _Flow) -> int:
         pages = min(flow.progress // self._page_work, flow.run.count)
         if flow.victim is not None:
             pages = min(pages, flow.victim.count)
-        elif flow.source is not _GPU:
-            pages = min(pages, flow.lane.site.memory.free)
+        elif flow.source != _GPU:
+            pages = min(pages, flow.lane.site.memory.frames.free)
         pool = self._filled_by(flow)
         return pages if pool is None else min(pages, pool.free)
 
     def _filled_by(self, flow: _Flow) -> Pool | None:
         """Return the pool that a flow fills: it does not where its arrivals empty what its victims fill."""
-        if flow.target is flow.source:
-            return None
-        return {_HOST: self._host, _FLASH: self._flash}.get(flow.target)
+        return None if flow.target == flow.source else self._pools.get(flow.target)
 
     def _carry_out(self, flow: _Flow, pages: int, start: int) -> None:
-        memory, run, victim = flow.lane.site.memory, flow.run, flow.victim
-        owner = flow.owner.memory
-        run.count -= pages
-        memory.moving[run.tensor] -= pages
-        if flow.source is _GPU:
-            memory.free += pages
-            memory.deposit(run.tensor, pages, flow.target)
-        else:
-            memory.arrive(run.tensor, pages, flow.source)
-            if victim is None:
-                memory.free -= pages
-            else:
-                victim.count -= pages
-                owner.idle[victim.tensor] -= pages
-                memory.take_over(owner, pages)
-                owner.deposit(victim.tensor, pages, flow.target)
-        if not run.count and flow.lane.queue and flow.lane.queue[0] is run:
-            flow.lane.queue.popleft()
+        victim = None if flow.victim is None else (flow.victim, flow.owner.memory)
+        flow.lane.site.memory.commit(flow.lane.queue, flow.run, pages, flow.source, flow.target, victim)
         if self._observer is not None:
-            self._report(flow, pages, start)
-
-    def _report(self, flow: _Flow, pages: int, start: int) -> None:
-        target = flow.target if flow.source is _GPU else _GPU
-        self._tell(flow, flow.lane.site, flow.run.tensor, flow.source, target, pages, start)
-        if flow.victim is not None:
-            self._tell(flow, flow.owner, flow.victim.tensor, _GPU, flow.target, pages, start)
-
-    def _tell(
-        self,
-        flow: _Flow,
-        site: _Site,
-        tensor: int,
-        source: Location,
-        target: Location,
-        pages: int,
-        start: int,
-    ) -> None:
-        if self._observer is not None:
-            planned, demanded = flow.source is _GPU, flow.rank == _DEMAND
-            cause = cause_of(source, planned=planned, demanded=demanded)
-            self._observer(site.job, site.gpu, tensor, source, target, cause, start, self._now, pages)
+            site, other = flow.lane.site, flow.owner
+            moved = [(site.job, site.gpu, flow.run.tensor)]
+            moved += [(other.job, other.gpu, flow.victim.tensor)] if flow.victim is not None else []
+            ends, times = (flow.source, flow.target), (start, self._now)
+            report(self._observer, moved, ends, times, pages, demanded=flow.rank == _DEMAND)
 
 
 def _uses_link(flow: _Flow) -> bool:
-    """Whether a flow crosses PCIe at all (mapping new pages does not)."""
-    return flow.source is not _NONE or flow.target is not _NONE
+    """Tell whether a flow crosses PCIe at all (mapping new pages does not)."""
+    return bool(flow.source or flow.target)

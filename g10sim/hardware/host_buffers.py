@@ -1,7 +1,8 @@
-"""Where whole tensors lie in host memory: pinned, pageable or compressed."""
+"""Buffers of whole tensors in host memory: pinned, pageable or compressed."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from g10sim.config.host import HostSpec, PinnedSpec
@@ -12,7 +13,7 @@ from g10sim.hardware.recency import Run
 
 
 class StagedRun(Run):
-    """A copy that may begin at the cycle ``ready_at``; None: nobody knows yet."""
+    """A copy that may begin at the cycle ``ready_at``; None: not known yet."""
 
     __slots__ = ("ready_at",)
 
@@ -21,7 +22,7 @@ class StagedRun(Run):
         self.ready_at: int | None = 0
 
     def is_ready(self, now: int) -> bool:
-        """Whether the copy may move."""
+        """Tell whether the copy may move."""
         return self.ready_at is not None and self.ready_at <= now
 
 
@@ -32,21 +33,21 @@ class Admission(NamedTuple):
     limit: int
 
 
+@dataclass(slots=True, eq=False)
 class _Buffer:
-    """One tensor in host memory."""
+    """One tensor in host memory.
 
-    __slots__ = ("density", "gone", "packed_bytes", "raw_bytes", "size_bytes", "waiter", "work")
+    ``raw_bytes`` and ``packed_bytes`` are pinned. ``work`` is compression that has not ended, ``waiter`` a
+    copy that waits for the raw contents.
+    """
 
-    def __init__(self, size_bytes: int, density: float | None) -> None:
-        self.size_bytes, self.density = size_bytes, density
-        self.raw_bytes = self.packed_bytes = 0  # pinned
-        self.work: Work | None = None  # compression that has not ended
-        self.waiter: StagedRun | None = None  # copy that waits for the raw contents
-        self.gone = False
-
-    @property
-    def is_packed(self) -> bool:
-        return bool(self.packed_bytes) and not self.raw_bytes
+    size_bytes: int
+    density: float | None
+    raw_bytes: int = 0
+    packed_bytes: int = 0
+    work: Work | None = None
+    waiter: StagedRun | None = None
+    gone: bool = False
 
 
 class HostMemory:
@@ -96,7 +97,7 @@ class HostBuffers:
         return self._host.pinned.peak(self._job)
 
     def drop_waiting(self) -> None:
-        """Leave uncompressed what the workers have not begun with."""
+        """Leave tensors uncompressed if the workers have not begun with them."""
         self._host.workers.drop_waiting()
 
     def admit(self, tensor: int, pages: int, density: float | None) -> Admission | None:
@@ -116,7 +117,7 @@ class HostBuffers:
     def stored(self, tensor: int) -> None:
         """Note that all of a tensor has arrived in its buffer; it is compressed if that was asked for.
 
-        What was to leave for flash and found it full has no buffer: it lies in memory that is not pinned.
+        A tensor that was to leave for flash and found it full has no buffer: its memory is not pinned.
         """
         buffer, host = self._buffers.get(tensor), self._host
         if buffer is None or buffer.density is None or host.compression is None or not buffer.raw_bytes:
@@ -132,7 +133,8 @@ class HostBuffers:
             return host.pinned.pin(packed, now)
 
         def finish(now: int) -> None:
-            self._give_up_raw(buffer, now)
+            host.pinned.unpin(buffer.raw_bytes, now)
+            buffer.raw_bytes = 0
             if buffer.gone:
                 self._give_up(buffer, now)
             elif buffer.waiter is not None:
@@ -151,7 +153,7 @@ class HostBuffers:
         run.rate = slower(rate, self._limit(buffer))
         if self._is_being_packed(buffer):
             run.ready_at, buffer.waiter = None, run
-        elif buffer.is_packed:
+        elif buffer.packed_bytes and not buffer.raw_bytes:
             self._expand(buffer, run, host.now)
         return run
 
@@ -177,8 +179,13 @@ class HostBuffers:
         else:
             self._give_up(buffer, self._host.now)
 
+    def _give_up(self, buffer: _Buffer, now: int) -> None:
+        self._host.pinned.unpin(buffer.raw_bytes, now)
+        self._host.pinned.unpin(buffer.packed_bytes, now)
+        buffer.raw_bytes = buffer.packed_bytes = 0
+
     def _is_being_packed(self, buffer: _Buffer) -> bool:
-        """Whether the workers compress a buffer right now; if they have not begun, they no longer will."""
+        """Tell whether workers compress a buffer right now; if they have not begun, they no longer will."""
         if buffer.work is None or buffer.work.is_running:
             return buffer.work is not None
         self._host.workers.withdraw(buffer.work)
@@ -199,7 +206,8 @@ class HostBuffers:
 
         def finish(now: int) -> None:
             run.ready_at, buffer.waiter = now, None
-            self._give_up_packed(buffer, now)
+            host.pinned.unpin(buffer.packed_bytes, now)
+            buffer.packed_bytes = 0
 
         cycles = host.cycles_of_work(buffer.size_bytes, compression.decompression_rate)
         host.workers.submit(Work(cycles, begin, finish, may_be_dropped=False), now)
@@ -217,20 +225,6 @@ class HostBuffers:
         if buffer.raw_bytes or buffer.packed_bytes:
             return 0
         return self._host.spec.pageable_bandwidth or 0
-
-    def _give_up(self, buffer: _Buffer, now: int) -> None:
-        self._give_up_raw(buffer, now)
-        self._give_up_packed(buffer, now)
-
-    def _give_up_packed(self, buffer: _Buffer, now: int) -> None:
-        if buffer.packed_bytes:
-            self._host.pinned.unpin(buffer.packed_bytes, now)
-            buffer.packed_bytes = 0
-
-    def _give_up_raw(self, buffer: _Buffer, now: int) -> None:
-        if buffer.raw_bytes:
-            self._host.pinned.unpin(buffer.raw_bytes, now)
-            buffer.raw_bytes = 0
 
 
 def slower(rate: int, limit: int) -> int:

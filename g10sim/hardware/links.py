@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from g10sim.config.system import SystemSpec
+from g10sim.config.tiers import Tier
 from g10sim.records import Location
 
 
@@ -22,7 +23,7 @@ class Link:
 
 
 class Share:
-    """What one flow gets: ``rate`` in bytes/second and the link that limits it (None: its own limit)."""
+    """Share of one flow: ``rate`` in bytes/second and the link that limits it (None: its own limit)."""
 
     __slots__ = ("bottleneck", "limit", "links", "rate")
 
@@ -33,7 +34,7 @@ class Share:
         self.bottleneck: Link | None = None
 
     def stops_at(self, level: int, bottleneck: Link | None) -> bool:
-        """Whether the flow can go no faster than ``level``: by its limit, or by a link that is now full."""
+        """Tell whether the flow is no faster than ``level``: by its limit, or by a link that is now full."""
         if bottleneck is None:
             return bool(self.limit) and self.limit <= level
         return bottleneck in self.links
@@ -43,13 +44,11 @@ class Topology:
     """The tree of links of a system and the path of every kind of transfer."""
 
     def __init__(self, system: SystemSpec) -> None:
-        gpus = range(system.gpu.count)
-        link = system.pcie.bandwidth
-        self._read = Link("SSD read", system.ssd.read_bandwidth, shared=True)
-        self._write = Link("SSD write", system.ssd.write_bandwidth, shared=True)
-        self._inward = [[Link(f"GPU {gpu} in", link)] for gpu in gpus]
-        self._outward = [[Link(f"GPU {gpu} out", link)] for gpu in gpus]
+        gpus, rate = range(system.gpu.count), system.pcie.bandwidth
+        self._inward = [[Link(f"GPU {gpu} in", rate)] for gpu in gpus]
+        self._outward = [[Link(f"GPU {gpu} out", rate)] for gpu in gpus]
         self._mapping = [Link(f"GPU {gpu} page mapping", system.gpu.allocation_rate) for gpu in gpus]
+        self._below = {spec.name: frozenset(spec.gpus) for spec in system.pcie.shared}
         for spec in system.pcie.shared:
             inward = Link(f"{spec.name} in", spec.bandwidth, shared=True)
             outward = Link(f"{spec.name} out", spec.bandwidth, shared=True)
@@ -58,25 +57,30 @@ class Topology:
                 self._outward[gpu].append(outward)
         self._place_sockets(system)
         self._place_nvlink(system)
-        self._place_ssd(system)
-        paths = (link for path in (*self._inward, *self._outward) for link in path)
-        beyond = [*self._memories, *self._between, *self._peer_in, *self._peer_out]
-        beyond += self._bounce
-        self.links = tuple(dict.fromkeys([self._read, self._write, *paths, *self._mapping, *beyond]))
+        self.ports: dict[Location, tuple[Link | None, Link | None]] = {}
+        """Ports of every tier that reads leave by, and that writes come in by; None where it has no limit."""
+        self._paths: dict[tuple[int, Location, bool], list[Link]] = {}
+        for tier in system.all_tiers:
+            self._place_tier(tier)
+        trees = [*self._inward, *self._outward, self._mapping, self._memories, self._between]
+        paths = [*trees, self._peer_in, self._peer_out, *self._paths.values()]
+        self.links = tuple(dict.fromkeys(link for path in paths for link in path))
 
     def _place_sockets(self, system: SystemSpec) -> None:
         """Give every socket's memory a link, which reading and writing share, where it has a limit."""
-        host, gpus = system.host, range(system.gpu.count)
-        groups = [socket.gpus for socket in host.sockets] or [tuple(gpus)]
+        host = system.host
+        names = [socket.name for socket in host.sockets]
+        self._sockets = dict(system.sockets)
+        groups = [self._sockets[name] for name in names] or [self._sockets["socket0"]]
         self._socket = {gpu: number for number, group in enumerate(groups) for gpu in group}
         self._memories: list[Link] = []
         if host.memory_bandwidth is not None:
-            names = [f"{socket.name} memory" for socket in host.sockets] or ["host memory"]
-            self._memories = [Link(name, host.memory_bandwidth, shared=True) for name in names]
+            titles = [f"{name} memory" for name in names] or ["host memory"]
+            self._memories = [Link(title, host.memory_bandwidth, shared=True) for title in titles]
         self._between: list[Link] = []
         if host.inter_socket_bandwidth is not None:
             rate = host.inter_socket_bandwidth
-            self._between = [Link(f"from {socket.name}", rate, shared=True) for socket in host.sockets]
+            self._between = [Link(f"from {name}", rate, shared=True) for name in names]
 
     def _place_nvlink(self, system: SystemSpec) -> None:
         self._peer_in: list[Link] = []
@@ -86,48 +90,45 @@ class Topology:
             self._peer_in = [Link(f"GPU {gpu} NVLink in", rate) for gpu in gpus]
             self._peer_out = [Link(f"GPU {gpu} NVLink out", rate) for gpu in gpus]
 
-    def _place_ssd(self, system: SystemSpec) -> None:
-        """Find the links between every GPU and the SSD, which may hang below a switch of the tree."""
-        ssd = system.ssd
-        shared = {spec.name: frozenset(spec.gpus) for spec in system.pcie.shared}
-        below = shared.get(ssd.behind or "")
-        above = [name for name, gpus in shared.items() if below is not None and below <= gpus]
-        self._bounce: list[Link] = []
-        if ssd.path == "host" and ssd.bounce is not None:
-            self._bounce = [Link("bounce buffer", ssd.bounce.bandwidth, shared=True)]
-        self._from_ssd: list[list[Link]] = []
-        self._to_ssd: list[list[Link]] = []
-        for gpu in range(system.gpu.count):
-            self._from_ssd.append(self._ssd_path(gpu, above, inward=True))
-            self._to_ssd.append(self._ssd_path(gpu, above, inward=False))
+    def _place_tier(self, tier: Tier) -> None:
+        """Find the links between every GPU and a tier, its ports included."""
+        rates = (("read", tier.read_bandwidth), ("write", tier.write_bandwidth))
+        read, write = (
+            Link(f"{tier.title} {way}", rate, shared=True) if rate else None for way, rate in rates
+        )
+        self.ports[tier.place] = read, write
+        bounce = None if tier.drive is None or tier.drive.path != "host" else tier.drive.bounce
+        buffer = [Link("bounce buffer", bounce.bandwidth, shared=True)] if bounce is not None else []
+        for gpu in range(len(self._mapping)):
+            for port, inward in ((read, True), (write, False)):
+                path = self._path(gpu, tier, buffer, inward=inward)
+                self._paths[gpu, tier.place, inward] = [*path, *([port] if port else [])]
 
-    def _ssd_path(self, gpu: int, above: list[str], *, inward: bool) -> list[Link]:
-        """Links between a GPU and the SSD, which hangs below the shared links ``above``.
+    def _path(self, gpu: int, tier: Tier, buffer: list[Link], *, inward: bool) -> list[Link]:
+        """Links between a GPU and a tier: to its own socket's memory, or to where the tier hangs.
 
-        Peer to peer, links above both are not crossed. Through host memory all are, and bytes are written to
-        that memory and read from it again.
+        Peer to peer, links above both are not crossed. Through a buffer in host memory all are, and bytes are
+        written to that memory and read from it again.
         """
         own = self._inward[gpu] if inward else self._outward[gpu]
-        port = self._read if inward else self._write
+        if tier.name == "host":
+            return [*own, *self._memory(gpu)]
+        if tier.at in self._sockets:
+            home = self._sockets[tier.at]
+            near = gpu in home or not self._between
+            return [*own, *([] if near else [self._between[self._socket[home[0] if inward else gpu]]])]
+        if tier.at is not None and tier.at not in self._below:
+            peer = int(tier.at.removeprefix("gpu"))
+            return [] if peer == gpu else self.between(*((peer, gpu) if inward else (gpu, peer)))
+        below = self._below.get(tier.at or "")
+        above = [name for name, gpus in self._below.items() if below is not None and below <= gpus]
         up, down = (" out", " in") if inward else (" in", " out")
         everywhere = {link.name: link for path in (*self._inward, *self._outward) for link in path}
+        if buffer:
+            return [*own, *self._memory(gpu) * 2, *buffer, *(everywhere[name + up] for name in above)]
         names = {link.name for link in own}
-        if self._bounce:
-            far = [everywhere[name + up] for name in above]
-            return [*own, *self._memory(gpu) * 2, *self._bounce, *far, port]
-        far = [everywhere[name + up] for name in above if name + down not in names]
-        near = [link for link in own if link.name.removesuffix(down) not in above]
-        return [*near, *far, port]
-
-    @property
-    def ssd_read(self) -> Link:
-        """The SSD's port that reads leave by."""
-        return self._read
-
-    @property
-    def ssd_write(self) -> Link:
-        """The SSD's port that writes come in by."""
-        return self._write
+        near_links = [link for link in own if link.name.removesuffix(down) not in above]
+        return [*near_links, *(everywhere[name + up] for name in above if name + down not in names)]
 
     def _memory(self, gpu: int) -> list[Link]:
         return [self._memories[self._socket[gpu]]] if self._memories else []
@@ -144,21 +145,25 @@ class Topology:
         apart = self._socket[source] != self._socket[target]
         return [*up, *([self._between[self._socket[source]]] if apart and self._between else []), *down]
 
+    def to_root(self, gpu: int, *, inward: bool) -> list[Link]:
+        """Links between a GPU and the memory of its socket."""
+        own = self._inward[gpu] if inward else self._outward[gpu]
+        return [*own, *self._memory(gpu)]
+
     def inward(self, gpu: int, source: Location) -> list[Link]:
         """Links that pages cross on their way in; new pages only need mapping."""
-        if source is Location.NONE:
-            return [self._mapping[gpu]]
-        if source is Location.FLASH:
-            return self._from_ssd[gpu]
-        return [*self._inward[gpu], *self._memory(gpu)]
+        return self._paths[gpu, source, True] if source else [self._mapping[gpu]]
 
     def outward(self, gpu: int, target: Location) -> list[Link]:
         """Links that pages cross on their way out; dropped pages cross none."""
-        if target is Location.NONE:
-            return []
-        if target is Location.FLASH:
-            return self._to_ssd[gpu]
-        return [*self._outward[gpu], *self._memory(gpu)]
+        return self._paths[gpu, target, False] if target else []
+
+    def restrict(self, place: Location, rates: Callable[[int, bool], Link]) -> None:
+        """Let every path to and from a place cross one more link: ``rates(gpu, inward)``."""
+        for (gpu, other, inward), path in self._paths.items():
+            if other == place:
+                path.append(rates(gpu, inward))
+                self.links = (*self.links, path[-1])
 
     def path_bandwidth(self, gpu: int, source: Location) -> int:
         """Rate of an otherwise idle path into a GPU, in bytes/second."""
@@ -205,14 +210,24 @@ def _count_users(active: Sequence[Share]) -> None:
 
 def _take_all(share: Share) -> None:
     """Give a flow without rivals the least of what its links have left, at most its limit."""
-    narrowest = min(share.links, key=lambda link: link.left // share.links.count(link), default=None)
-    level = None if narrowest is None else narrowest.left // share.links.count(narrowest)
-    if level is None or (share.limit and share.limit <= level):
+    narrowest, level, links = None, 0, share.links
+    for link in links:
+        left = link.left // links.count(link)
+        if narrowest is None or left < level:
+            narrowest, level = link, left
+    if narrowest is None or (share.limit and share.limit <= level):
         share.rate, share.bottleneck = share.limit, None
     else:
         share.rate, share.bottleneck = level, narrowest
     for link in share.links:
         link.left -= share.rate
+
+
+def share_alone(share: Share) -> None:
+    """Give the only flow there is all that its links can carry."""
+    for link in share.links:
+        link.left = link.capacity
+    _take_all(share)
 
 
 def share_in_order(shares: Sequence[Share]) -> None:

@@ -1,43 +1,40 @@
-"""Where the pages of tensors are: integers per tensor, pools with capacities, and queues of runs."""
+"""Residency of tensors: integers per tensor, pools with capacities, and queues of runs."""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Container, Sequence
-from typing import ClassVar
+from itertools import count as counter
 
-from g10sim.errors import CapacityError
+from g10sim.config.tiers import Tier
+from g10sim.errors import CapacityError, InvariantError
+from g10sim.hardware.door import Door
+from g10sim.hardware.peaks import Watched
 from g10sim.hardware.recency import Recency, Run
-from g10sim.records import ContiguousRecord, FlashRecord, Location
+from g10sim.hardware.space import Paged, Space
+from g10sim.records import FlashRecord, Location, Tiers
 from g10sim.units import format_bytes
 
 FlashSnapshot = tuple[int, ...]
+_NONE, _GPU = Location.NONE, Location.GPU
 
 
-class Pool:
-    """Pages of host memory or flash, shared by all GPUs."""
+class Pool(Watched):
+    """Pages of a memory tier, shared by all GPUs."""
 
-    __slots__ = ("_peaks", "capacity_pages", "free", "name", "page_bytes")
-
-    def __init__(self, name: str, capacity_pages: int, page_bytes: int) -> None:
-        self.name = name
+    def __init__(self, tier: Tier, page_bytes: int, capacity_pages: int | None = None) -> None:
+        if capacity_pages is None:
+            capacity_pages = tier.capacity // page_bytes
+        self.tier, self.name = tier, tier.words
         self.capacity_pages = capacity_pages
         self.free = capacity_pages
         self.page_bytes = page_bytes
-        self._peaks: dict[int, int] = {}
+        super().__init__()
 
     @property
     def used(self) -> int:
         """Pages in use."""
         return self.capacity_pages - self.free
-
-    def watch(self, observer: int) -> None:
-        """Begin to remember the most pages in use, for one of several observers."""
-        self._peaks[observer] = self.used
-
-    def peak(self, observer: int) -> int:
-        """Return the most pages in use since an observer began to watch."""
-        return self._peaks[observer]
 
     def take(self, count: int) -> None:
         """Fill ``count`` pages. Raises CapacityError when there are not so many."""
@@ -48,24 +45,22 @@ class Pool:
                 f"{self.name} is full: its {format_bytes(self.capacity_pages * self.page_bytes)} cannot "
                 f"hold another {format_bytes(count * self.page_bytes)} of evicted tensors"
             )
-        used = self.capacity_pages - self.free
-        for observer, peak in self._peaks.items():
-            if used > peak:
-                self._peaks[observer] = used
+        if self.capacity_pages - self.free > self.least_peak:
+            self.note_peak()
 
-    def place(self, memory: GpuMemory, tensor: int, count: int) -> None:
+    def place(self, memory: Residency, tensor: int, count: int) -> None:
         """Take pages of a tensor in before time starts. Raises CapacityError."""
         self.take(count)
 
-    def store(self, memory: GpuMemory, tensor: int, count: int) -> None:
+    def store(self, memory: Residency, tensor: int, count: int) -> None:
         """Take pages of a tensor in. Raises CapacityError."""
         self.take(count)
 
-    def fetch(self, memory: GpuMemory, tensor: int, count: int) -> None:
+    def fetch(self, memory: Residency, tensor: int, count: int) -> None:
         """Give pages of a tensor out."""
         self.free += count
 
-    def drop(self, memory: GpuMemory, tensor: int, count: int) -> None:
+    def drop(self, memory: Residency, tensor: int, count: int) -> None:
         """Forget pages of a tensor."""
         self.free += count
 
@@ -82,149 +77,123 @@ class Pool:
 
 
 class Traffic:
-    """Pages that crossed a GPU's link, by other end and direction, and demanded pages."""
+    """Pages that crossed a GPU's link, by the place at the other end, and demanded pages."""
 
-    __slots__ = ("faults", "flash_in", "flash_out", "host_in", "host_out")
+    __slots__ = ("faults", "moved_in", "moved_out")
 
-    def __init__(self) -> None:
-        self.flash_in = self.flash_out = self.host_in = self.host_out = self.faults = 0
+    def __init__(self, places: int) -> None:
+        self.moved_in, self.moved_out, self.faults = [0] * places, [0] * places, 0
 
-    def snapshot(self) -> tuple[int, int, int, int, int]:
-        """Return (flash in, flash out, host in, host out, faults)."""
-        return self.flash_in, self.flash_out, self.host_in, self.host_out, self.faults
+    def snapshot(self) -> tuple[list[int], list[int], int]:
+        """Return what moved in and out so far, by place, and faults."""
+        return self.moved_in.copy(), self.moved_out.copy(), self.faults
 
 
 class Queues:
-    """Pages in transfer, first come first served, by what is to happen to them and where they lie."""
+    """Pages in transfer, first come first served: what is to happen to them, and where they lie or go.
 
-    __slots__ = (
-        "evict_flash", "evict_host", "fault_absent", "fault_flash", "fault_host",
-        "prefetch_absent", "prefetch_flash", "prefetch_host",
-    )  # fmt: skip
+    ``fault`` (demanded), ``prefetch`` and ``evict`` have one queue for each place, the GPU's own unused.
+    """
 
-    def __init__(self) -> None:
-        self.evict_flash: deque[Run] = deque()
-        self.evict_host: deque[Run] = deque()
-        self.fault_flash: deque[Run] = deque()
-        self.fault_host: deque[Run] = deque()
-        self.fault_absent: deque[Run] = deque()
-        self.prefetch_flash: deque[Run] = deque()
-        self.prefetch_host: deque[Run] = deque()
-        self.prefetch_absent: deque[Run] = deque()
+    __slots__ = ("_all", "evict", "fault", "prefetch")
+
+    def __init__(self, places: int) -> None:
+        self.fault, self.prefetch, self.evict = (tuple(deque[Run]() for _ in range(places)) for _ in range(3))
+        self._all = (*self.fault, *self.prefetch, *self.evict)
 
     @property
     def faulting(self) -> bool:
-        """Whether any demanded page has not arrived."""
-        return bool(self.fault_flash or self.fault_host or self.fault_absent)
+        """Tell whether any demanded page has not arrived."""
+        return any(self.fault)
 
     @property
     def busy(self) -> bool:
-        """Whether anything is in transfer."""
-        return bool(
-            self.fault_flash
-            or self.fault_host
-            or self.fault_absent
-            or self.prefetch_flash
-            or self.prefetch_host
-            or self.prefetch_absent
-            or self.evict_flash
-            or self.evict_host
-        )
+        """Tell whether anything is in transfer."""
+        return any(self._all)
 
 
-class GpuMemory:
-    """Residency of one job's tensors with respect to one GPU.
+class Frames(Watched):
+    """The pages of one GPU, whichever jobs use them, and one clock for the eviction orders of all jobs."""
 
-    Per tensor ``absent + host + flash + idle + moving`` is its number of pages: without contents, in
-    host memory, on flash, on the GPU, and in transfer (in a queue, wherever they lie). ``free`` counts
-    the GPU's empty pages. ``needed`` is the running (or waiting) kernel's working set; it also waits for the
-    evictions of tensors that are ``awaited``, and for the arrival of ``awaited_arrivals``.
-    """
-
-    moves_whole_tensors: ClassVar[bool] = False
-    """Whether a tensor is on the GPU as a whole or not at all."""
-
-    def __init__(
-        self, pages: Sequence[int], capacity_pages: int, page_bytes: int, host: Pool, flash: Pool
-    ) -> None:
-        self.pages = list(pages)
-        self.page_bytes = page_bytes
+    def __init__(self, capacity_pages: int) -> None:
         self.capacity_pages = capacity_pages
         self.free = capacity_pages
-        self.absent = list(pages)
-        self.host = [0] * len(pages)
-        self.flash = [0] * len(pages)
-        self.idle = [0] * len(pages)
-        self.moving = [0] * len(pages)
-        self.host_pool = host
-        self.flash_pool = flash
-        self.recency = Recency(len(pages))
-        self.queues = Queues()
-        self.traffic = Traffic()
+        self.clock = counter()
+        super().__init__()
+
+    @property
+    def used(self) -> int:
+        """Pages in use."""
+        return self.capacity_pages - self.free
+
+
+class Residency:
+    """Residency of one job's tensors with respect to one GPU.
+
+    ``sizes`` are tensors in pages. ``pages[place][tensor]`` are those of a tensor at a place and not in
+    transfer: ``absent`` without contents, ``idle`` on the GPU, further ones in memory tiers, whose ``pools``
+    jobs share; ``moving`` are in a queue, wherever they lie. Together they are the tensor's size. ``frames``
+    are the GPU's pages, of which this job has ``filled`` some; ``space`` says what it takes to get some.
+    ``needed`` is the running (or waiting) kernel's working set; it also waits for the evictions of tensors
+    that are ``awaited``, and for the arrival of ``awaited_arrivals``. All of it changes only while the
+    ``door`` is open.
+    """
+
+    def __init__(
+        self,
+        sizes: Sequence[int],
+        frames: Frames,
+        page_bytes: int,
+        pools: Sequence[Pool],
+        door: Door | None = None,
+        space: Space | None = None,
+    ) -> None:
+        self.sizes = list(sizes)
+        self.page_bytes = page_bytes
+        self.frames = frames
+        self.filled = 0
+        self.pools = {pool.tier.place: pool for pool in pools}
+        self.tiers = tuple(self.pools)
+        self.kinds: Tiers = {pool.tier.name: pool.tier.kind for pool in pools}
+        self.origins = (*reversed(self.tiers), _NONE)
+        self.pages = [list(sizes), *([0] * len(sizes) for _ in range(1 + len(pools)))]
+        self.absent, self.idle = self.pages[_NONE], self.pages[_GPU]
+        self.moving = [0] * len(sizes)
+        self.recency = Recency(len(sizes), frames.clock)
+        self.queues = Queues(len(self.pages))
+        self.traffic = Traffic(len(self.pages))
         self.needed: frozenset[int] = frozenset()
         self.protected: Container[int] = frozenset()
         self.awaited: frozenset[int] = frozenset()
         self.awaited_arrivals: frozenset[int] = frozenset()
-        self.peak_used = 0
-
-    @property
-    def filled(self) -> int:
-        """GPU pages with contents of this job."""
-        return self.capacity_pages - self.free
-
-    @property
-    def used(self) -> int:
-        """GPU pages that this job uses."""
-        return self.filled
-
-    @property
-    def peak_used_by_all(self) -> int:
-        """Most pages of the GPU in use since peaks were restarted, by whichever job."""
-        return self.peak_used
-
-    @property
-    def held(self) -> Container[int]:
-        """Tensors on their way out that kernels may still read; there are none where pages move."""
-        return ()
-
-    @property
-    def waits_for_space(self) -> bool:
-        """Whether a tensor waits for a place of its own; where any page will do, pages wait in queues."""
-        return False
+        self.door = door or Door()
+        self.space: Space = space or Paged()
+        self.space.serve(self)
 
     @property
     def awaits(self) -> bool:
-        """Whether the next kernel is to wait for transfers other than of its own data."""
+        """Tell whether the next kernel is to wait for transfers other than of its own data."""
         return bool(self.awaited or self.awaited_arrivals)
-
-    @property
-    def largest_hole_pages(self) -> int:
-        """Pages of the largest tensor that there is room for; where any page will do, all free ones."""
-        return self.free
 
     def evicting(self) -> frozenset[int]:
         """Return the tensors that wait to be evicted or are on their way out."""
-        queues = (self.queues.evict_flash, self.queues.evict_host)
-        return frozenset(run.tensor for queue in queues for run in queue)
-
-    def take_over(self, other: GpuMemory, count: int) -> None:
-        """Note that pages of this job now fill the room of pages that have left another's memory."""
+        return frozenset(run.tensor for queue in self.queues.evict for run in queue)
 
     def arriving(self) -> frozenset[int]:
         """Return the tensors that wait to come in, or are on their way in."""
-        queues = self.queues
-        waiting = (queues.prefetch_flash, queues.prefetch_host, queues.prefetch_absent)
-        return frozenset(run.tensor for queue in waiting for run in queue)
+        moving = frozenset(run.tensor for queue in self.queues.prefetch for run in queue)
+        return moving.union(self.space.waiting)
 
     @property
     def has_joined(self) -> bool:
-        """Whether nothing that the next kernel is to wait for is under way."""
+        """Tell whether nothing that the next kernel is to wait for is under way."""
         if self.awaited and self.awaited & self.evicting():
             return False
         return not (self.awaited_arrivals and self.awaited_arrivals & self.arriving())
 
     def await_transfers(self, tensors: frozenset[int] | None, *, evictions: bool, prefetches: bool) -> None:
         """Let the next kernel wait for what is under way of these tensors (None: of all)."""
+        self.door.enter()
         if evictions:
             evicting = self.evicting()
             self.awaited |= evicting if tensors is None else evicting & tensors
@@ -232,7 +201,134 @@ class GpuMemory:
             arriving = self.arriving()
             self.awaited_arrivals |= arriving if tensors is None else arriving & tensors
 
-    def copy_out(
+    def forget_awaited(self) -> None:
+        """Let the next kernel wait for nothing but its data. Raises InvariantError if it has not waited."""
+        self.door.enter()
+        if not self.has_joined:
+            raise InvariantError("a kernel goes on before the transfers that it was to wait for")
+        self.awaited = self.awaited_arrivals = frozenset()
+
+    def protect(self, tensors: Container[int]) -> None:
+        """Let prefetches not push out pages of these tensors, and of no others."""
+        self.door.enter()
+        self.protected = tensors
+
+    def hold(self, tensors: frozenset[int]) -> None:
+        """Keep a kernel's working set on the GPU from now on, and no other."""
+        self.door.enter()
+        self.needed = tensors
+
+    def settle(self) -> None:
+        """Use room that transfers, or other jobs, have made."""
+        self.space.settle()
+
+    def take(self, count: int) -> None:
+        """Fill empty pages of the GPU; a negative count empties some."""
+        self.door.enter()
+        self.frames.free -= count
+        self.filled += count
+
+    def place(self, tensor: int, location: Location) -> None:
+        """Put a tensor without contents somewhere before time starts. Raises CapacityError."""
+        self.door.enter()
+        location = self.space.home(tensor, location)
+        count = self.absent[tensor]
+        self.absent[tensor] = 0
+        if location == _GPU:
+            self.take(count)
+            self.recency.append(tensor, count)
+            self.space.note_peak()
+        else:
+            self.pools[location].place(self, tensor, count)
+        self.pages[location][tensor] += count
+
+    def commit(
+        self,
+        queue: deque[Run],
+        run: Run,
+        count: int,
+        source: Location,
+        target: Location,
+        victim: tuple[Run, Residency] | None = None,
+    ) -> None:
+        """Let pages of a queued run arrive from ``source``, or leave for ``target`` where that is the GPU.
+
+        Arrivals take empty pages, or the room of as many pages of a ``victim`` in its owner's memory, which
+        go to ``target``.
+        """
+        self.door.enter()
+        tensor = run.tensor
+        run.count -= count
+        self.moving[tensor] -= count
+        if source == _GPU:
+            self.frames.free += count
+            self.filled -= count
+            self._put(tensor, count, target)
+        else:
+            self._add(tensor, count, source)
+            self.filled += count
+            if victim is None:
+                self.frames.free -= count
+            else:
+                leaving, owner = victim
+                leaving.count -= count
+                owner.idle[leaving.tensor] -= count
+                owner.filled -= count
+                owner._put(leaving.tensor, count, target)
+        if not run.count and queue and queue[0] is run:
+            queue.popleft()
+
+    def arrive(self, tensor: int, count: int, source: Location) -> None:
+        """Add pages that came from elsewhere (or were just allocated) to the recent end."""
+        self.door.enter()
+        self._add(tensor, count, source)
+
+    def _add(self, tensor: int, count: int, source: Location) -> None:
+        if source:
+            self.pools[source].fetch(self, tensor, count)
+            self.traffic.moved_in[source] += count
+        self.idle[tensor] += count
+        self.recency.append(tensor, count)
+        if self.space.notes_arrivals:
+            self.space.arrived(tensor, source)
+
+    def deposit(self, tensor: int, count: int, target: Location) -> None:
+        """Put pages that left the GPU where they went; the running kernel's may fault again from there."""
+        self.door.enter()
+        self._put(tensor, count, target)
+
+    def _put(self, tensor: int, count: int, target: Location) -> None:
+        if target:
+            self.pools[target].store(self, tensor, count)
+            self.traffic.moved_out[target] += count
+        if not target or tensor not in self.needed or not self.space.refaults:
+            self.pages[target][tensor] += count
+            return
+        self.moving[tensor] += count
+        queue = self.queues.fault[target]
+        if queue and queue[-1].tensor == tensor:
+            queue[-1].count += count
+        else:
+            queue.append(Run(tensor, count))
+
+    def touch(self, tensor: int) -> None:
+        """Make a tensor's resident pages the most recent ones."""
+        self.door.enter()
+        if self.idle[tensor]:
+            self.recency.remove(tensor)
+            self.recency.append(tensor, self.idle[tensor])
+
+    def demand(self, tensor: int, rate: Callable[[int, Location], int] | None = None) -> None:
+        """Ask for what a kernel waits for; ``rate`` gives (pages, place) a limit in bytes/second."""
+        self.door.enter()
+        self.space.demand(tensor, rate)
+
+    def request_prefetch(self, tensor: int) -> None:
+        """Ask for what is elsewhere to come in, and for what has no contents to be allocated."""
+        self.door.enter()
+        self.space.fetch(tensor)
+
+    def request_eviction(
         self,
         tensor: int,
         target: Location,
@@ -241,171 +337,82 @@ class GpuMemory:
         density: float | None = None,
         is_clean: bool = False,
     ) -> None:
-        """Queue a tensor to leave; beyond that, only whole tensors can be read, compressed or clean."""
-        self.request_eviction(tensor, target)
-
-    def drop_compression(self) -> None:
-        """Leave tensors as they are whose compression has not begun; pages are never compressed."""
-
-    def forget_awaited(self) -> None:
-        """Let the next kernel wait for nothing but its data."""
-        self.awaited = self.awaited_arrivals = frozenset()
-
-    def is_usable(self, tensor: int) -> bool:
-        """Whether a kernel may use a tensor: all of it is here."""
-        return self.idle[tensor] == self.pages[tensor]
-
-    def settle(self) -> None:
-        """Use room that transfers have made; where any page will do, they use it themselves."""
-
-    def contiguous_figures(self) -> ContiguousRecord | None:
-        """Return what there is to say about consecutive memory since peaks were restarted; here nothing."""
-        return None
-
-    def restart_peaks(self) -> None:
-        """Begin to look for the largest number of pages in use anew."""
-        self.peak_used = self.used
-
-    def note_peak(self) -> None:
-        """Remember the largest number of GPU pages in use."""
-        used = self.capacity_pages - self.free
-        if used > self.peak_used:
-            self.peak_used = used
-
-    def place(self, tensor: int, location: Location) -> None:
-        """Put a tensor without contents somewhere before time starts. Raises CapacityError."""
-        count = self.absent[tensor]
-        self.absent[tensor] = 0
-        if location is Location.FLASH:
-            self.flash_pool.place(self, tensor, count)
-            self.flash[tensor] += count
-        elif location is Location.HOST:
-            self.host_pool.take(count)
-            self.host[tensor] += count
-        else:
-            self.free -= count
-            self.idle[tensor] += count
-            self.recency.append(tensor, count)
-            self.note_peak()
-
-    def arrive(self, tensor: int, count: int, source: Location) -> None:
-        """Add pages that came from elsewhere (or were just allocated) to the recent end."""
-        if source is Location.HOST:
-            self.host_pool.free += count
-            self.traffic.host_in += count
-        elif source is Location.FLASH:
-            self.flash_pool.fetch(self, tensor, count)
-            self.traffic.flash_in += count
-        self.idle[tensor] += count
-        self.recency.append(tensor, count)
-
-    def deposit(self, tensor: int, count: int, target: Location) -> None:
-        """Put pages that left the GPU where they went; the running kernel's fault again from there."""
-        if target is Location.NONE:
-            self.absent[tensor] += count
-            return
-        if target is Location.HOST:
-            self.host_pool.take(count)
-            self.traffic.host_out += count
-            counts, queue = self.host, self.queues.fault_host
-        else:
-            self.flash_pool.store(self, tensor, count)
-            self.traffic.flash_out += count
-            counts, queue = self.flash, self.queues.fault_flash
-        if tensor not in self.needed:
-            counts[tensor] += count
-            return
-        self.moving[tensor] += count
-        if queue and queue[-1].tensor == tensor:
-            queue[-1].count += count
-        else:
-            queue.append(Run(tensor, count))
-
-    def touch(self, tensor: int) -> None:
-        """Make a tensor's resident pages the most recent ones."""
-        if self.idle[tensor]:
-            self.recency.remove(tensor)
-            self.recency.append(tensor, self.idle[tensor])
-
-    def demand(self, tensor: int, rate: Callable[[int, Location], int] | None = None) -> None:
-        """Queue what is not here as page faults; ``rate`` gives (pages, place) a limit in bytes/second."""
-        queues = self.queues
-        for queue, counts, place in (
-            (queues.fault_flash, self.flash, Location.FLASH),
-            (queues.fault_host, self.host, Location.HOST),
-            (queues.fault_absent, self.absent, Location.NONE),
-        ):
-            count = counts[tensor]
-            if count:
-                counts[tensor] = 0
-                self.moving[tensor] += count
-                queue.append(Run(tensor, count, rate(count, place) if rate else 0))
-
-    def request_prefetch(self, tensor: int) -> None:
-        """Queue what is elsewhere to come in, and what has no contents to be allocated."""
-        queues = self.queues
-        for queue, counts in (
-            (queues.prefetch_flash, self.flash),
-            (queues.prefetch_host, self.host),
-            (queues.prefetch_absent, self.absent),
-        ):
-            count = counts[tensor]
-            if count:
-                counts[tensor] = 0
-                self.moving[tensor] += count
-                queue.append(Run(tensor, count))
-
-    def request_eviction(self, tensor: int, target: Location) -> None:
-        """Queue a tensor's resident pages to go to host memory or flash."""
-        count = self.idle[tensor]
-        if not count:
-            return
-        self.idle[tensor] = 0
-        self.moving[tensor] += count
-        self.recency.remove(tensor)
-        queue = self.queues.evict_flash if target is Location.FLASH else self.queues.evict_host
-        queue.append(Run(tensor, count))
+        """Ask for a tensor's resident pages to go to a memory tier; see ``Evict`` for the options."""
+        self.door.enter()
+        self.space.evict(tensor, target, until=until, density=density, is_clean=is_clean)
 
     def discard(self, tensor: int) -> None:
         """Forget a tensor's contents; its pages in transfer are not touched."""
-        idle, host, flash = self.idle[tensor], self.host[tensor], self.flash[tensor]
-        if idle:
-            self.recency.remove(tensor)
-            self.idle[tensor] = 0
-            self.free += idle
-        if host:
-            self.host[tensor] = 0
-            self.host_pool.free += host
-        if flash:
-            self.flash[tensor] = 0
-            self.flash_pool.drop(self, tensor, flash)
-        self.absent[tensor] += idle + host + flash
+        self.door.enter()
+        self.space.discard(tensor)
 
     def cancel(self, tensor: int) -> None:
         """Take a tensor's pages out of every queue; they stay where they lie."""
-        if not self.moving[tensor]:
-            return
-        queues = self.queues
-        for queue, counts in (
-            (queues.prefetch_flash, self.flash),
-            (queues.prefetch_host, self.host),
-            (queues.prefetch_absent, self.absent),
-            (queues.fault_flash, self.flash),
-            (queues.fault_host, self.host),
-            (queues.fault_absent, self.absent),
-        ):
-            counts[tensor] += self._withdraw(queue, tensor)
-        self.cancel_eviction(tensor)
+        self.door.enter()
+        self.space.cancel(tensor)
 
     def cancel_eviction(self, tensor: int) -> None:
         """Keep what is still here of a tensor that was to be evicted."""
-        kept = self._withdraw(self.queues.evict_flash, tensor)
-        kept += self._withdraw(self.queues.evict_host, tensor)
+        self.door.enter()
+        self.space.keep(tensor)
+
+    def enqueue(
+        self,
+        queues: Sequence[deque[Run]],
+        tensor: int,
+        rate: Callable[[int, Location], int] | None = None,
+    ) -> None:
+        """Queue a tensor's pages that are not here, by where they are."""
+        self.door.enter()
+        for place in self.origins:
+            count = self.pages[place][tensor]
+            if count:
+                self.pages[place][tensor] = 0
+                self.moving[tensor] += count
+                queues[place].append(Run(tensor, count, rate(count, place) if rate else 0))
+
+    def send(self, run: Run, target: Location) -> None:
+        """Queue pages that are here to leave."""
+        self.door.enter()
+        self.idle[run.tensor] -= run.count
+        self.moving[run.tensor] += run.count
+        self.recency.remove(run.tensor)
+        self.queues.evict[target].append(run)
+
+    def forget(self, tensor: int) -> None:
+        """Drop the contents of what is not in transfer."""
+        self.door.enter()
+        for place in (_GPU, *self.tiers):
+            count = self.pages[place][tensor]
+            if not count:
+                continue
+            self.pages[place][tensor] = 0
+            self.absent[tensor] += count
+            if place == _GPU:
+                self.recency.remove(tensor)
+                self.take(-count)
+            else:
+                self.pools[place].drop(self, tensor, count)
+
+    def withdraw(self, tensor: int) -> None:
+        """Take pages out of every queue; they stay where they lie."""
+        self.door.enter()
+        if not self.moving[tensor]:
+            return
+        for queues in (self.queues.prefetch, self.queues.fault):
+            for place in self.origins:
+                self.pages[place][tensor] += self._removed(queues[place], tensor)
+        self.withdraw_eviction(tensor)
+
+    def withdraw_eviction(self, tensor: int) -> None:
+        """Keep what is still here of a tensor that was to be evicted."""
+        self.door.enter()
+        kept = sum(self._removed(self.queues.evict[place], tensor) for place in self.tiers)
         if kept:
             self.idle[tensor] += kept
             self.recency.append(tensor, kept)
 
-    def _withdraw(self, queue: deque[Run], tensor: int) -> int:
+    def _removed(self, queue: deque[Run], tensor: int) -> int:
         count = sum(run.count for run in queue if run.tensor == tensor)
         if count:
             kept = [run for run in queue if run.tensor != tensor]

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections import deque
 
 from g10sim.config.host import PinnedSpec
+from g10sim.hardware.peaks import Watched
 from g10sim.units import PICOSECONDS_PER_SECOND, duration_to_cycles
 
 
-class PinnedMemory:
+class PinnedMemory(Watched):
     """Counts pinned bytes; one thread pins and unpins buffers, one after the other, in the order asked.
 
     A buffer counts from the moment at which the thread begins to pin it until it has unpinned it.
@@ -16,22 +17,19 @@ class PinnedMemory:
 
     def __init__(self, spec: PinnedSpec, clock_hz: int) -> None:
         self._spec, self._clock = spec, clock_hz
-        self.used_bytes = 0
+        self._used = 0
+        super().__init__()
         self._promised_bytes = 0
-        self._peaks: dict[int, int] = {}
         self._busy_until = 0
         self._changes: deque[tuple[int, int]] = deque()
 
-    def watch(self, observer: int) -> None:
-        """Begin to remember the most bytes pinned, for one of several observers."""
-        self._peaks[observer] = self.used_bytes
-
-    def peak(self, observer: int) -> int:
-        """Return the most bytes pinned since an observer began to watch."""
-        return self._peaks[observer]
+    @property
+    def used(self) -> int:
+        """Pinned bytes."""
+        return self._used
 
     def fits(self, size_bytes: int, now: int) -> bool:
-        """Whether so much more may be pinned."""
+        """Tell whether so much more may be pinned."""
         self.settle(now)
         return self._spec.limit is None or self._promised_bytes + size_bytes <= self._spec.limit
 
@@ -44,7 +42,9 @@ class PinnedMemory:
         return end
 
     def unpin(self, size_bytes: int, now: int) -> None:
-        """Unpin a buffer."""
+        """Unpin a buffer; an empty one takes no time."""
+        if not size_bytes:
+            return
         _, end = self._work(size_bytes, self._spec.unpin_latency, self._spec.unpin_rate, now)
         self._changes.append((end, -size_bytes))
         self.settle(now)
@@ -53,10 +53,9 @@ class PinnedMemory:
         """Count what has begun to be pinned, and no longer what has been unpinned, by the cycle ``now``."""
         while self._changes and self._changes[0][0] <= now:
             change = self._changes.popleft()[1]
-            self.used_bytes += change
+            self._used += change
             self._promised_bytes += min(change, 0)
-            for observer, peak in self._peaks.items():
-                self._peaks[observer] = max(peak, self.used_bytes)
+            self.note_peak()
 
     def _work(self, size_bytes: int, latency: int, rate: int | None, now: int) -> tuple[int, int]:
         """Give the thread a buffer to work on; returns the cycles at which it begins and ends."""

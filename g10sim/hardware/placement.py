@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right, insort
+from bisect import bisect_left, insort
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
@@ -24,37 +24,31 @@ class Block(NamedTuple):
 class Holes:
     """Free blocks in order of address; no two touch.
 
-    A second order by size makes the largest hole, and the refusal of what fits nowhere, immediate;
-    neighbours are found by bisection.
+    A second order by size gives the largest hole, and refuses what fits nowhere, at once; neighbours are
+    found by bisection.
     """
 
     def __init__(self, pages: int) -> None:
-        self._starts: list[int] = []
-        self._sizes: list[int] = []
+        self._holes: list[Block] = []
         self._by_size: list[tuple[int, int]] = []
         if pages:
-            self._insert(0, Block(0, pages))
+            self._insert(Block(0, pages))
 
     def __len__(self) -> int:
-        return len(self._starts)
+        return len(self._holes)
 
     def __iter__(self) -> Iterator[Block]:
         """Holes by ascending address."""
-        return map(Block, self._starts, self._sizes)
+        return iter(self._holes)
 
     def __reversed__(self) -> Iterator[Block]:
         """Holes by descending address."""
-        return map(Block, reversed(self._starts), reversed(self._sizes))
+        return reversed(self._holes)
 
     @property
     def largest_pages(self) -> int:
         """Pages of the largest hole; 0 where there is none."""
         return self._by_size[-1][0] if self._by_size else 0
-
-    @property
-    def last(self) -> Block | None:
-        """Hole of the highest address."""
-        return Block(self._starts[-1], self._sizes[-1]) if self._starts else None
 
     def smallest(self, pages: int) -> Block | None:
         """Return the smallest hole of at least so many pages, of equal ones that of the lowest address."""
@@ -64,73 +58,63 @@ class Holes:
         size, start = self._by_size[place]
         return Block(start, size)
 
-    def around(self, start: int) -> Block | None:
-        """Return the hole that contains a page."""
-        place = bisect_right(self._starts, start) - 1
-        if place < 0 or start >= self._starts[place] + self._sizes[place]:
+    def around(self, start: int, pages: int = 1) -> Block | None:
+        """Return the hole that contains a page and, with it, the ``pages`` from there on."""
+        place = self._from(start + 1) - 1
+        if place < 0 or self._holes[place].end < start + pages:
             return None
-        return Block(self._starts[place], self._sizes[place])
+        return self._holes[place]
 
     def cut(self, block: Block) -> int:
         """Take out whatever part of a block is free; returns its pages."""
-        place = max(0, bisect_right(self._starts, block.start) - 1)
-        parts = []
-        while place < len(self._starts) and self._starts[place] < block.end:
-            start = max(block.start, self._starts[place])
-            end = min(block.end, self._starts[place] + self._sizes[place])
+        taken = 0
+        for hole in self._holes[max(0, self._from(block.start) - 1) : self._from(block.end)]:
+            start, end = max(block.start, hole.start), min(block.end, hole.end)
             if start < end:
-                parts.append(Block(start, end - start))
-            place += 1
-        for part in parts:
-            self.take(part)
-        return sum(part.pages for part in parts)
+                self.take(Block(start, end - start))
+                taken += end - start
+        return taken
 
     def copy(self) -> Holes:
         """Return the same holes, to be altered independently."""
         other = Holes(0)
-        other._starts, other._sizes = self._starts.copy(), self._sizes.copy()
-        other._by_size = self._by_size.copy()
+        other._holes, other._by_size = self._holes.copy(), self._by_size.copy()
         return other
 
     def take(self, block: Block) -> None:
         """Cut a block out of the hole that contains it. Raises InvariantError where none does."""
-        place = bisect_right(self._starts, block.start) - 1
-        hole = Block(self._starts[place], self._sizes[place]) if place >= 0 else Block(0, 0)
-        if not hole.start <= block.start < block.end <= hole.end:
+        hole = self.around(*block)
+        if hole is None or block.pages < 1:
             raise InvariantError(f"pages {block.start} to {block.end - 1} are not all free")
-        self._delete(place)
+        self._remove(hole)
         if block.end < hole.end:
-            self._insert(place, Block(block.end, hole.end - block.end))
+            self._insert(Block(block.end, hole.end - block.end))
         if hole.start < block.start:
-            self._insert(place, Block(hole.start, block.start - hole.start))
+            self._insert(Block(hole.start, block.start - hole.start))
 
     def give_back(self, block: Block) -> None:
         """Add a block and join it with the holes that it touches. Raises InvariantError on overlap."""
-        place = bisect_left(self._starts, block.start)
-        before = Block(self._starts[place - 1], self._sizes[place - 1]) if place else None
-        after = Block(self._starts[place], self._sizes[place]) if place < len(self._starts) else None
-        overlaps = before is not None and before.end > block.start
-        if overlaps or (after is not None and after.start < block.end):
-            raise InvariantError(f"pages {block.start} to {block.end - 1} are free already")
         start, end = block.start, block.end
-        if after is not None and after.start == end:
-            self._delete(place)
-            end = after.end
-        if before is not None and before.end == start:
-            place -= 1
-            self._delete(place)
-            start = before.start
-        self._insert(place, Block(start, end - start))
+        place = self._from(start)
+        for hole in self._holes[max(0, place - 1) : place + 1]:
+            if hole.start < block.end and block.start < hole.end:
+                raise InvariantError(f"pages {block.start} to {block.end - 1} are free already")
+            if hole.start == block.end or hole.end == block.start:
+                self._remove(hole)
+                start, end = min(start, hole.start), max(end, hole.end)
+        self._insert(Block(start, end - start))
 
-    def _insert(self, place: int, hole: Block) -> None:
-        self._starts.insert(place, hole.start)
-        self._sizes.insert(place, hole.pages)
+    def _from(self, page: int) -> int:
+        """Return the position of the first hole that begins at a page or after it."""
+        return bisect_left(self._holes, (page,))
+
+    def _insert(self, hole: Block) -> None:
+        insort(self._holes, hole)
         insort(self._by_size, (hole.pages, hole.start))
 
-    def _delete(self, place: int) -> None:
-        size = (self._sizes[place], self._starts[place])
-        del self._starts[place], self._sizes[place]
-        del self._by_size[bisect_left(self._by_size, size)]
+    def _remove(self, hole: Block) -> None:
+        del self._holes[bisect_left(self._holes, hole)]
+        del self._by_size[bisect_left(self._by_size, (hole.pages, hole.start))]
 
 
 FitRule = Callable[[Holes, int], int | None]
@@ -162,10 +146,7 @@ def best_fit(holes: Holes, pages: int) -> int | None:
 
 def worst_fit(holes: Holes, pages: int) -> int | None:
     """Place a block at the start of the largest hole, the lowest of equal ones."""
-    if pages > holes.largest_pages:
-        return None
-    hole = holes.smallest(holes.largest_pages)
-    return None if hole is None else hole.start
+    return best_fit(holes, max(pages, holes.largest_pages))
 
 
 def last_hole_right(holes: Holes, pages: int) -> int | None:
@@ -173,7 +154,7 @@ def last_hole_right(holes: Holes, pages: int) -> int | None:
 
     The rule of vDNN++ (Shriram et al., IPDPS 2019; public code, ALLOC_NON_OFFLOAD_RIGHT) for what stays.
     """
-    hole = holes.last
+    hole = next(reversed(holes), None)
     return None if hole is None or hole.pages < pages else hole.end - pages
 
 
@@ -189,10 +170,8 @@ class PlannedAddresses:
 
     def __call__(self, holes: Holes, pages: int) -> int | None:
         """Choose the next planned address, or what the fallback chooses."""
-        start = self._starts[self._next]
-        hole = holes.around(start)
-        chosen: int | None = start
-        if hole is None or hole.end < start + pages:
+        chosen: int | None = self._starts[self._next]
+        if holes.around(self._starts[self._next], pages) is None:
             chosen = None if self._fallback is None else self._fallback(holes, pages)
         if chosen is not None:
             self._next = (self._next + 1) % len(self._starts)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from typing import Protocol
 
-from g10sim.hardware.memory import GpuMemory
-from g10sim.hardware.victims import VictimRule
+from g10sim.hardware.memory import Residency
+from g10sim.hardware.recency import Run
 from g10sim.records import Location, MigrationCause, StallReason
 
 Observer = Callable[[int, int, int, Location, Location, MigrationCause, int, int, int], None]
@@ -16,11 +16,55 @@ Due = Callable[[int], int]
 """Tells the cycle at which a job expects to need a tensor."""
 
 
-def cause_of(source: Location, *, planned: bool, demanded: bool) -> MigrationCause:
-    """Name the cause of a move from ``source`` that was ``planned`` as an eviction, or was ``demanded``."""
-    if source is Location.GPU:
-        return MigrationCause.PLANNED_EVICTION if planned else MigrationCause.MAKING_ROOM
-    return MigrationCause.PAGE_FAULT if demanded else MigrationCause.PREFETCH
+class VictimRule(Protocol):
+    """Answers that the transfers need when GPU memory is full."""
+
+    def choose(self, memory: Residency, demanded: bool) -> Run | None:
+        """Return the run that makes room for a demanded or a prefetched page; None when none may go."""
+
+    def is_worthless(self, tensor: int) -> bool:
+        """Tell whether the tensor's contents are never read again, so its pages need not be written out."""
+
+    def restart(self) -> None:
+        """Forget earlier choices."""
+
+
+def restart_choice(memory: Residency, victims: VictimRule) -> None:
+    """Begin to choose victims anew, from the oldest page on."""
+    victims.restart()
+    memory.recency.restart_scan()
+
+
+def report(
+    observer: Observer,
+    tensors: Sequence[tuple[int, int, int]],
+    ends: tuple[Location, Location],
+    times: tuple[int, int],
+    pages: int,
+    *,
+    demanded: bool,
+) -> None:
+    """Tell of a move: ``tensors`` are (job, GPU, tensor) of what moved and of the victim that made room.
+
+    ``ends`` are where it came from, and where it or its victim went.
+    """
+    source, target = ends
+    if source == Location.GPU:
+        observer(*tensors[0], source, target, MigrationCause.PLANNED_EVICTION, *times, pages)
+        return
+    cause = MigrationCause.PAGE_FAULT if demanded else MigrationCause.PREFETCH
+    observer(*tensors[0], source, Location.GPU, cause, *times, pages)
+    for victim in tensors[1:]:
+        observer(*victim, Location.GPU, target, MigrationCause.MAKING_ROOM, *times, pages)
+
+
+def spill_order(tiers: Sequence[Location], wish: Location) -> tuple[Location, ...]:
+    """Return where pages go that were to go to a tier: there, then to slower tiers, then to faster ones.
+
+    ``tiers`` are ordered, the fastest first.
+    """
+    place = tiers.index(wish)
+    return (*tiers[place:], *reversed(tiers[:place]))
 
 
 class Transfers(Protocol):
@@ -29,35 +73,36 @@ class Transfers(Protocol):
     events: int
 
     def attach(
-        self, job: int, gpu: int, memory: GpuMemory, victims: VictimRule, due: Due | None = None
+        self, job: int, gpu: int, memory: Residency, victims: VictimRule, due: Due | None = None
     ) -> None:
         """Serve a job's memory on a GPU from now on; ``due`` tells when it will need a tensor."""
-        ...
 
     def detach(self, job: int) -> None:
         """Stop serving a job that has ended."""
-        ...
 
-    def changed(self) -> None:
-        """Forget what was foreseen: queues, working sets or eviction orders were altered."""
-        ...
+    def settle(self) -> None:
+        """Let every job use the room that was made."""
 
-    def next_change(self) -> int | None:
-        """Cycle at which something may become different by itself, or None."""
-        ...
+    def changed(self, jobs: Collection[int] = (), now: int | None = None) -> None:
+        """Let room be used, and forget what was foreseen: queues, working sets or orders were altered.
+
+        Victims are chosen anew for ``jobs``. Raises InvariantError unless transfers are at the cycle ``now``.
+        """
+
+    def next_change(self, now: int | None = None) -> int | None:
+        """Cycle at which something may become different by itself, or None.
+
+        Raises InvariantError unless transfers are at the cycle ``now``.
+        """
 
     def advance(self, now: int) -> None:
         """Move everything that moves up to the cycle ``now``."""
-        ...
 
     def demand(self, job: int, tensor: int) -> None:
         """Put every page of a job's tensor that is not on the GPU nor in transfer on the fault queues."""
-        ...
 
     def busy_cycles(self, job: int) -> int:
         """Cycles so far during which pages of a job were moving."""
-        ...
 
     def bottleneck(self, job: int) -> StallReason | None:
         """Tell what slows a job's demanded pages beyond their own path, or None."""
-        ...

@@ -11,27 +11,24 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple
 
 from g10sim.errors import TraceError
-from g10sim.importers.kineto_events import Profile, Span, read_json_object
+from g10sim.importers.aten import OVERWRITING, short_name
+from g10sim.importers.kineto_events import STEP, Entry, Profile, Span, read_json_list
 from g10sim.importers.operations import (
     NO_KERNELS,
-    OVERWRITING,
     Operation,
     Storage,
     build_trace,
     forget_reads_of_nothing,
     phase_of,
-    short_name,
 )
-from g10sim.trace.check import check_trace
 from g10sim.trace.model import TimeSource, Trace
 
 _WHAT = "an execution trace of PyTorch"
 _SCHEMA = "chakra"
-_REFERENCE_PARTS = 6
-_STEP = "ProfilerStep#"
+_REFERENCE = [int, int, int, int, int, str]
 _HOST = "cpu"
 # PyTorch makes tensors of the numbers among an operator's arguments, without an operator, in storages whose
 # ids have been used before.
@@ -87,17 +84,17 @@ def import_execution_trace(
     allowed.
     """
     path = Path(path)
-    nodes = _Reader(path).nodes()
+    nodes = _read_nodes(path)
     chosen = _last_step(nodes)
     device = _device(chosen.values())
     _Storages(device).follow(chosen)
     kernels = _kernels(chosen)
     if not kernels:
         raise TraceError(f"{path}: found no operator that writes a tensor; allowed: {_WHAT} of a step")
-    operations = [
-        Operation(short_name(node.name), phase_of(_around(node, nodes)), node.reads, node.writes)
-        for node in kernels
-    ]
+    operations = []
+    for node in kernels:
+        phase = phase_of([parent.name for parent in _parents(node, nodes)])
+        operations.append(Operation(short_name(node.name), phase, node.reads, node.writes))
     forget_reads_of_nothing(operations)
     if profile is not None:
         durations, source = _measured(path, kernels, profile), TimeSource.MEASURED
@@ -110,98 +107,76 @@ def import_execution_trace(
     for operation, duration in zip(operations, durations, strict=True):
         operation.duration_ns, operation.time_source = duration, source
     origin = {"source": "PyTorch execution trace", "time_source": source.value}
-    trace = build_trace(operations, model or path.stem, batch_size, origin)
-    check_trace(trace, str(path))
-    return trace
+    return build_trace(operations, path, model, batch_size, origin)
 
 
-class _Reader:
-    """Reads the nodes of a file."""
+def _read_nodes(path: Path) -> dict[int, Node]:
+    """Return the nodes of a file by id, in the order in which they started."""
+    found, listed = read_json_list(path, "nodes", _WHAT)
+    schema = found.get("schema")
+    if not isinstance(schema, str) or _SCHEMA not in schema:
+        raise TraceError(f"{path}: schema: found {schema!r}; allowed: one with '{_SCHEMA}' (of PyTorch)")
+    nodes = {}
+    for number, values in enumerate(listed):
+        entry = Entry(values, f"{path}: node number {number}")
+        entry.place = f"{path}: node {entry.values.get('id', 'without id')}"
+        node = _node(entry)
+        nodes[node.id] = node
+    return dict(sorted(nodes.items()))
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._node: dict[str, Any] = {}
 
-    def nodes(self) -> dict[int, Node]:
-        """Return the nodes by id, in the order in which they started. Raises TraceError."""
-        found = read_json_object(self._path, "nodes", _WHAT)
-        schema = found.get("schema")
-        if not isinstance(schema, str) or _SCHEMA not in schema:
-            raise TraceError(
-                f"{self._path}: schema: found {schema!r}; allowed: one with '{_SCHEMA}' (of PyTorch)"
-            )
-        if not isinstance(found["nodes"], list):
-            raise TraceError(f"{self._path}: nodes: found no list; allowed: {_WHAT}")
-        nodes = [self._read(number, node) for number, node in enumerate(found["nodes"])]
-        return {node.id: node for node in sorted(nodes, key=lambda node: node.id)}
+def _node(entry: Entry) -> Node:
+    attributes = Entry({}, entry.place)
+    for attribute in entry.get("attrs", "list", list):
+        if not isinstance(attribute, dict) or "name" not in attribute:
+            entry.fail("an attribute without a name", "objects with name and value")
+        attributes.values[attribute["name"]] = attribute.get("value")
+    return Node(
+        id=entry.get("id", "int", int),
+        name=entry.get("name", "str", str),
+        parent=entry.get("ctrl_deps", "int", int),
+        schema=str(attributes.values.get("op_schema", "")),
+        function_id=attributes.get("rf_id", "int", int),
+        inputs=list(_arguments(entry, "inputs")),
+        outputs=[one for part in _arguments(entry, "outputs") for one in part],
+    )
 
-    def _read(self, number: int, node: object) -> Node:
-        if not isinstance(node, dict):
-            raise TraceError(f"{self._path}: node number {number}: found no object; allowed: {_WHAT}")
-        self._node = node
-        attributes = self._attributes()
-        return Node(
-            id=self._get(node, "id", int),
-            name=self._get(node, "name", str),
-            parent=self._get(node, "ctrl_deps", int),
-            schema=str(attributes.get("op_schema", "")),
-            function_id=self._get(attributes, "rf_id", int),
-            inputs=list(self._arguments(self._get(node, "inputs", dict))),
-            outputs=[one for part in self._arguments(self._get(node, "outputs", dict)) for one in part],
-        )
 
-    def _attributes(self) -> dict[str, Any]:
-        found = {}
-        for attribute in self._get(self._node, "attrs", list):
-            if not isinstance(attribute, dict) or "name" not in attribute:
-                self._fail("an attribute without a name", "objects with name and value")
-            found[attribute["name"]] = attribute.get("value")
-        return found
+def _arguments(node: Entry, key: str) -> Iterator[tuple[Reference, ...]]:
+    """Yield the tensors of each argument; an argument may be a list of them, or hold none."""
+    side = Entry(node.get(key, "dict", dict), node.place)
+    columns = [side.get(column, "list", list) for column in ("values", "types", "shapes", "strides")]
+    if len({len(column) for column in columns}) != 1:
+        side.fail("values, types, shapes and strides of different lengths", "one of each per argument")
+    for value, kind, shape, stride in zip(*columns, strict=True):
+        if not isinstance(kind, str):
+            side.fail(f"type {kind!r}", "a text")
+        if kind.startswith("Tensor("):
+            yield tuple(_reference(side, value, shape, stride))
+        elif kind.startswith("GenericList[Tensor("):
+            pairs = zip(value, shape, stride, strict=False)
+            yield tuple(one for parts in pairs for one in _reference(side, *parts))
+        else:
+            yield ()
 
-    def _get(self, values: Mapping[str, Any], key: str, kind: type) -> Any:
-        value = values.get(key)
-        if type(value) is not kind:
-            self._fail(f"{key} {value!r}"[:80], f"{kind.__name__}")
-        return value
 
-    def _fail(self, found: str, allowed: str) -> NoReturn:
-        where = self._node.get("id", "without id")
-        raise TraceError(f"{self._path}: node {where}: found {found}; allowed: {allowed}")
-
-    def _arguments(self, side: Mapping[str, Any]) -> Iterator[tuple[Reference, ...]]:
-        """Yield the tensors of each argument; an argument may be a list of them, or hold none."""
-        columns = [self._get(side, key, list) for key in ("values", "types", "shapes", "strides")]
-        if len({len(column) for column in columns}) != 1:
-            self._fail("values, types, shapes and strides of different lengths", "one of each per argument")
-        for value, kind, shape, stride in zip(*columns, strict=True):
-            if not isinstance(kind, str):
-                self._fail(f"type {kind!r}", "a text")
-            if kind.startswith("Tensor("):
-                yield tuple(self._reference(value, shape, stride))
-            elif kind.startswith("GenericList[Tensor("):
-                pairs = zip(value, shape, stride, strict=False)
-                yield tuple(one for parts in pairs for one in self._reference(*parts))
-            else:
-                yield ()
-
-    def _reference(self, value: Any, shape: Any, stride: Any) -> Iterator[Reference]:
-        """Yield the tensor, or nothing for one that is not defined or is empty."""
-        if not isinstance(value, list) or len(value) != _REFERENCE_PARTS:
-            self._fail(f"tensor {value!r}"[:80], "[tensor id, storage id, offset, elements, bytes, device]")
-        tensor, storage, offset, elements, item_bytes, device = value
-        if not all(type(number) is int for number in value[:-1]) or not isinstance(device, str):
-            self._fail(f"tensor {value!r}"[:80], "five integers and a device")
-        if not elements or not item_bytes:
-            return
-        if not isinstance(shape, list) or not isinstance(stride, list) or len(shape) != len(stride):
-            self._fail(f"shape {shape!r} with strides {stride!r}"[:80], "as many strides as dimensions")
-        reach = sum((size - 1) * step for size, step in zip(shape, stride, strict=True)) + 1
-        yield Reference(tensor, storage, (offset + reach) * item_bytes, device)
+def _reference(side: Entry, value: Any, shape: Any, stride: Any) -> Iterator[Reference]:
+    """Yield the tensor, or nothing for one that is not defined or is empty."""
+    if not isinstance(value, list) or [type(part) for part in value] != _REFERENCE:
+        allowed = "[tensor id, storage id, offset, elements, bytes, device]: five integers and a text"
+        side.fail(f"tensor {value!r}", allowed)
+    tensor, storage, offset, elements, item_bytes, device = value
+    if not elements or not item_bytes:
+        return
+    if not isinstance(shape, list) or not isinstance(stride, list) or len(shape) != len(stride):
+        side.fail(f"shape {shape!r} with strides {stride!r}", "as many strides as dimensions")
+    reach = sum((size - 1) * step for size, step in zip(shape, stride, strict=True)) + 1
+    yield Reference(tensor, storage, (offset + reach) * item_bytes, device)
 
 
 def _last_step(nodes: Mapping[int, Node]) -> dict[int, Node]:
     """Return the nodes of the last profiled step, or all where steps are not marked."""
-    steps = [node.id for node in nodes.values() if node.name.startswith(_STEP)]
+    steps = [node.id for node in nodes.values() if node.name.startswith(STEP)]
     if not steps:
         return dict(nodes)
     inside = {steps[-1]}
@@ -217,7 +192,7 @@ def _device(nodes: Iterable[Node]) -> str:
 
 
 class _Storages:
-    """Tells which allocation each tensor is: ids are used again after a release."""
+    """Matches tensors to allocations, since ids are used again after a release."""
 
     def __init__(self, device: str) -> None:
         self._device = device
@@ -237,7 +212,7 @@ class _Storages:
             overwritten = mutated if node.name in OVERWRITING else set()
             node.reads = {reads[one]: None for one in inputs if one not in overwritten}
             node.writes = {reads[one]: None for one in inputs if one in mutated}
-            running = _running(node, chosen)
+            running = [node.id, *(parent.id for parent in _parents(node, chosen))]
             for one in node.outputs:
                 if one.device == self._device and one.storage not in before:
                     node.writes[self._made(one, running)] = None
@@ -272,20 +247,18 @@ class _Storages:
         return storage
 
 
-def _running(node: Node, nodes: Mapping[int, Node]) -> list[int]:
-    """Return the operator and those around it, by id."""
-    found = [node.id]
+def _parents(node: Node, nodes: Mapping[int, Node]) -> Iterator[Node]:
+    """Yield the operators and annotations around a node, the nearest first."""
     while (parent := nodes.get(node.parent)) is not None and parent.id != node.id:
-        found.append(parent.id)
+        yield parent
         node = parent
-    return found
 
 
 def _kernels(nodes: Mapping[int, Node]) -> list[Node]:
     """Return the operators that do work of their own, in the order of their starts.
 
-    One that leaves all its reading and writing to operators inside it is not among them; of one that does
-    work itself, those inside are not.
+    An operator whose reads and writes are all those of operators inside it is left out. The operators inside
+    one that does work itself are left out, too.
     """
     working: dict[int, list[Node]] = {}
     for number in sorted(nodes, reverse=True):  # inner operators have larger ids
@@ -299,15 +272,6 @@ def _kernels(nodes: Mapping[int, Node]) -> list[Node]:
             found = inside if left else [node]
         working.setdefault(node.parent, []).extend(found)
     return sorted((node for found in working.values() for node in found), key=lambda node: node.id)
-
-
-def _around(node: Node, nodes: Mapping[int, Node]) -> list[str]:
-    names = []
-    parent = nodes.get(node.parent)
-    while parent is not None and parent.id != parent.parent:
-        names.append(parent.name)
-        parent = nodes.get(parent.parent)
-    return names
 
 
 def _measured(path: Path, kernels: Sequence[Node], profile: Profile) -> list[int]:

@@ -8,20 +8,20 @@ workload, and often the profiled kernel times ``cudnnBATCH.txt`` (data resident)
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
 
 from g10sim.errors import TraceError
-from g10sim.importers.gpg_kinds import tensor_kinds
 from g10sim.trace.check import check_trace
 from g10sim.trace.jsonlines import decode_text, read_lines, shown
-from g10sim.trace.model import FaultProfile, Kernel, Phase, Tensor, Trace
+from g10sim.trace.model import FaultProfile, Kernel, Phase, Tensor, TensorKind, Trace
 
 TICKS_PER_SECOND = 1_200_000_000
 """Clock of the published simulator (its ``GPU_frequency_GHz`` is 1.2): durations count these cycles."""
 
+_LOAD_DATA = "LoadData"
 _TENSOR = re.compile(
     r"tensor(\d{1,18}) Is weight \(global\)\?: ([01]), Size in byte: (\d{1,18}), Range:\d+--\d+", re.ASCII
 )
@@ -55,21 +55,16 @@ def import_gpg(directory: str | Path, model: str | None = None, batch_size: int 
             )
         batch_size = int(place.name)
     entries = _read_tensors(_find(directory, "tensors.config"))
-    kernels = _KernelsFile(_find(directory, "kernels.config"), len(entries)).read()
+    kernels = _read_kernels(_find(directory, "kernels.config"), len(entries))
     kernels = _with_fault_profiles(kernels, directory, batch_size)
-    kinds = tensor_kinds([is_global for is_global, _ in entries], kernels)
+    kinds = _tensor_kinds([is_global for is_global, _ in entries], kernels)
     tensors = tuple(
         Tensor(index, f"tensor{index}", size_bytes, kinds[index], is_global)
         for index, (is_global, size_bytes) in enumerate(entries)
     )
-    trace = Trace(
-        model=model or place.parent.name,
-        batch_size=batch_size,
-        ticks_per_second=TICKS_PER_SECOND,
-        tensors=tensors,
-        kernels=tuple(kernels),
-        origin={"source": "published G10 simulator (platformxlab/G10), kernels.config and tensors.config"},
-    )
+    origin = {"source": "published G10 simulator (platformxlab/G10), kernels.config and tensors.config"}
+    name = model or place.parent.name
+    trace = Trace(name, batch_size, TICKS_PER_SECOND, tensors, tuple(kernels), origin)
     check_trace(trace, str(directory))
     return trace
 
@@ -86,121 +81,105 @@ def _find_optional(directory: Path, name: str) -> Path | None:
     return next((path for path in candidates if path.is_file()), None)
 
 
-def _texts(path: Path) -> Iterator[tuple[int, str]]:
-    for number, line in enumerate(read_lines(path, TraceError), 1):
-        yield number, decode_text(path, number, line, TraceError)
+class _Lines:
+    """The lines of a text file, read one by one; knows the line for messages."""
 
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._lines = read_lines(path, TraceError)
+        self._number = 0
 
-def _fail(path: Path, number: int, found: str, allowed: str) -> NoReturn:
-    raise TraceError(f"{path}: line {number}: found {found}; allowed: {allowed}")
+    def __iter__(self) -> Iterator[str]:
+        """Yield the lines that have not been read yet."""
+        while (line := next(self._lines, None)) is not None:
+            self._number += 1
+            yield decode_text(self._path, self._number, line, TraceError)
+
+    def next_of(self, kernel: int) -> str:
+        """Return the next line, which has to be about a kernel."""
+        for text in self:
+            return text
+        self.fail_at_end(f"the rest of kernel {kernel}")
+
+    def fail(self, found: str, allowed: str) -> NoReturn:
+        """Raise TraceError for the line read last."""
+        raise TraceError(f"{self._path}: line {self._number}: found {found}; allowed: {allowed}")
+
+    def fail_at_end(self, allowed: str) -> NoReturn:
+        """Raise TraceError for a file that ends too early."""
+        self._number += 1
+        self.fail("the end of the file", allowed)
 
 
 def _read_tensors(path: Path) -> list[tuple[bool, int]]:
     """Read (global, bytes) of every tensor."""
+    lines = _Lines(path)
     entries: list[tuple[bool, int]] = []
-    for number, text in _texts(path):
+    for text in lines:
         match = _TENSOR.fullmatch(text)
         if match is None:
             allowed = "'tensorN Is weight (global)?: 0|1, Size in byte: BYTES, Range:FROM--TO'"
-            _fail(path, number, shown(text), allowed)
+            lines.fail(shown(text), allowed)
         if int(match[1]) != len(entries):
-            _fail(path, number, f"tensor{match[1]}", f"tensor{len(entries)}")
+            lines.fail(f"tensor{match[1]}", f"tensor{len(entries)}")
         entries.append((match[2] == "1", int(match[3])))
     return entries
 
 
-@dataclass
-class _Draft:
-    """A kernel while its lines are being read."""
-
-    id: int
-    name: str
-    layer: str = ""
-    layer_type: str = ""
-    duration: int | None = None
-    inputs: list[int] | None = None
-    outputs: list[int] | None = None
-
-
-class _KernelsFile:
-    """Reads ``kernels.config``: for every kernel its name, parent, time, shape (CNNs only) and tensors."""
-
-    def __init__(self, path: Path, num_tensors: int) -> None:
-        self._path = path
-        self._num_tensors = num_tensors
-        self._number = 0
-        self._kernels: list[Kernel] = []
-        self._draft: _Draft | None = None
-
-    def read(self) -> list[Kernel]:
-        for number, text in _texts(self._path):
-            self._number = number
-            if self._draft is None:
-                self._start(text)
-            else:
-                self._continue(self._draft, text)
-        if self._draft is not None:
-            self._number += 1
-            self._fail("the end of the file", f"the rest of kernel {self._draft.id}")
-        return self._kernels
-
-    def _start(self, text: str) -> None:
+def _read_kernels(path: Path, num_tensors: int) -> list[Kernel]:
+    """Read ``kernels.config``: for every kernel its name, parent, time, shape (CNNs only) and tensors."""
+    lines = _Lines(path)
+    kernels: list[Kernel] = []
+    for text in lines:
         match = _KERNEL.fullmatch(text)
-        if match is None or int(match[1]) != len(self._kernels):
-            self._fail(shown(text), f"'Kernel ID: {len(self._kernels)}, Name: NAME'")
-        self._draft = _Draft(len(self._kernels), match[2])
+        if match is None or int(match[1]) != len(kernels):
+            lines.fail(shown(text), f"'Kernel ID: {len(kernels)}, Name: NAME'")
+        kernels.append(_read_kernel(lines, len(kernels), match[2], num_tensors))
+    return kernels
 
-    def _continue(self, draft: _Draft, text: str) -> None:
-        if draft.inputs is None:
-            self._head(draft, text)
-        elif text == "Output Tensors:" and draft.outputs is None:
-            draft.outputs = []
-        elif text.startswith("tensor"):
-            (draft.inputs if draft.outputs is None else draft.outputs).append(self._tensor(text))
-        elif draft.outputs is not None and _RULE.fullmatch(text):
-            self._finish(draft, draft.inputs, draft.outputs)
-        else:
-            allowed = "a tensor, 'Output Tensors:' or the line of underscores after the outputs"
-            self._fail(shown(text), allowed)
 
-    def _head(self, draft: _Draft, text: str) -> None:
+def _read_kernel(lines: _Lines, number: int, name: str, num_tensors: int) -> Kernel:
+    layer = layer_type = ""
+    duration: int | None = None
+    while (text := lines.next_of(number)) != "Input Tensors:" or duration is None:
         if match := _PARENT.fullmatch(text):
-            draft.layer, draft.layer_type = f"{match[1].lower()}{match[2]}", match[3]
+            layer, layer_type = f"{match[1].lower()}{match[2]}", match[3]
         elif match := _DURATION.fullmatch(text):
-            draft.duration = int(match[1])
-        elif text == "Input Tensors:" and draft.duration is not None:
-            draft.inputs = []
+            duration = int(match[1])
         elif not _SHAPE.fullmatch(text):
             allowed = (
                 "'Parent Layer|OP ID:N; Name:NAME', 'Execution Time: CYCLES', a shape or, "
                 "after the time, 'Input Tensors:'"
             )
-            self._fail(shown(text), allowed)
+            lines.fail(shown(text), allowed)
+    inputs, outputs = _read_references(lines, number, num_tensors)
+    return Kernel(number, name, duration, inputs, outputs, _phase(name), layer, layer_type)
 
-    def _tensor(self, text: str) -> int:
-        match = _TENSOR.fullmatch(text)
-        if match is None:
-            self._fail(shown(text), "a line as in tensors.config")
-        if int(match[1]) >= self._num_tensors:
-            self._fail(f"tensor{match[1]}", f"tensor0 to tensor{self._num_tensors - 1} of tensors.config")
-        return int(match[1])
 
-    def _finish(self, draft: _Draft, inputs: list[int], outputs: list[int]) -> None:
-        kernel = Kernel(
-            id=draft.id,
-            name=draft.name,
-            duration=draft.duration or 0,
-            inputs=tuple(inputs),
-            outputs=tuple(outputs),
-            phase=_phase(draft.name),
-            layer=draft.layer,
-            layer_type=draft.layer_type,
-        )
-        self._kernels.append(kernel)
-        self._draft = None
+def _read_references(lines: _Lines, number: int, num_tensors: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    inputs: list[int] = []
+    outputs: list[int] = []
+    found = inputs
+    while True:
+        text = lines.next_of(number)
+        if text == "Output Tensors:" and found is inputs:
+            found = outputs
+        elif text.startswith("tensor"):
+            found.append(_reference(lines, text, num_tensors))
+        elif found is outputs and _RULE.fullmatch(text):
+            return tuple(inputs), tuple(outputs)
+        else:
+            allowed = "a tensor, 'Output Tensors:' or the line of underscores after the outputs"
+            lines.fail(shown(text), allowed)
 
-    def _fail(self, found: str, allowed: str) -> NoReturn:
-        _fail(self._path, self._number, found, allowed)
+
+def _reference(lines: _Lines, text: str, num_tensors: int) -> int:
+    match = _TENSOR.fullmatch(text)
+    if match is None:
+        lines.fail(shown(text), "a line as in tensors.config")
+    if int(match[1]) >= num_tensors:
+        lines.fail(f"tensor{match[1]}", f"tensor0 to tensor{num_tensors - 1} of tensors.config")
+    return int(match[1])
 
 
 def _phase(name: str) -> Phase:
@@ -239,18 +218,16 @@ def _with_fault_profile(kernel: Kernel, outputs_faulting: int, all_faulting: int
 
 def _read_times(path: Path, num_kernels: int) -> list[int]:
     """Read profiled times, in cycles, truncated."""
+    lines = _Lines(path)
     times: list[int] = []
-    number = 0
-    for number, text in _texts(path):
+    for text in lines:
         match = _TIME.fullmatch(text)
         if match is None or int(match[1]) != len(times) or len(times) == num_kernels:
-            wanted = (
-                f"'{len(times):04d} MILLISECONDS ms'" if len(times) < num_kernels else "the end of the file"
-            )
-            _fail(path, number, shown(text), wanted)
+            another = f"'{len(times):04d} MILLISECONDS ms'"
+            lines.fail(shown(text), another if len(times) < num_kernels else "the end of the file")
         times.append(_cycles(match[2]))
     if len(times) != num_kernels:
-        _fail(path, number + 1, "the end of the file", f"a time for each of the {num_kernels} kernels")
+        lines.fail_at_end(f"a time for each of the {num_kernels} kernels")
     return times
 
 
@@ -258,3 +235,74 @@ def _cycles(milliseconds: str) -> int:
     # In double precision and in this order, as the published simulator does: a time of a whole number of
     # cycles can come out one cycle shorter. All its own durations follow from its times this way.
     return int(float(milliseconds) * TICKS_PER_SECOND / 1000)
+
+
+def _tensor_kinds(is_global: Sequence[bool], kernels: Sequence[Kernel]) -> list[TensorKind]:
+    """Tell the kind of every tensor from how the kernels use it.
+
+    - weight: global;
+    - workspace: see ``_num_workspaces``;
+    - input: read before any kernel wrote it (token ids, masks, constants: the published simulator lets
+      them appear at their first use), or written by a ``LoadData`` kernel;
+    - gradient: written first in the backward pass and read by an ``Apply_Grad`` kernel;
+    - activation: written first in the forward pass and read by some kernel;
+    - temporary: everything else (gradients of activations, statistics that nothing reads).
+    """
+    use = _Use(len(is_global), kernels)
+    first_workspace = len(is_global) - _num_workspaces(is_global, use)
+    kinds = []
+    for tensor, weight in enumerate(is_global):
+        if weight:
+            kinds.append(TensorKind.WEIGHT)
+        elif tensor >= first_workspace:
+            kinds.append(TensorKind.WORKSPACE)
+        else:
+            kinds.append(use.kind(tensor))
+    return kinds
+
+
+class _Use:
+    """Kernels that write and read each tensor, in launch order."""
+
+    def __init__(self, num_tensors: int, kernels: Sequence[Kernel]) -> None:
+        self.writers: list[list[Kernel]] = [[] for _ in range(num_tensors)]
+        self.readers: list[list[Kernel]] = [[] for _ in range(num_tensors)]
+        for kernel in kernels:
+            for tensor in kernel.inputs:
+                self.readers[tensor].append(kernel)
+            for tensor in kernel.outputs:
+                self.writers[tensor].append(kernel)
+
+    def kind(self, tensor: int) -> TensorKind:
+        """Kind of a tensor that is neither weight nor workspace."""
+        writers, readers = self.writers[tensor], self.readers[tensor]
+        if readers and (not writers or readers[0].id <= writers[0].id):
+            return TensorKind.INPUT
+        if writers and writers[0].name.startswith(_LOAD_DATA):
+            return TensorKind.INPUT
+        if writers and readers and writers[0].phase is Phase.FORWARD:
+            return TensorKind.ACTIVATION
+        if any(reader.phase is Phase.OPTIMIZER for reader in readers):
+            return TensorKind.GRADIENT
+        return TensorKind.TEMPORARY
+
+
+def _num_workspaces(is_global: Sequence[bool], use: _Use) -> int:
+    """Count the tensors at the end that are cuDNN workspaces.
+
+    The published simulator numbers them after all others, in launch order, and lists them as first output
+    of their only kernel: they are the longest run of last ids that nothing reads, each the first output of
+    exactly one kernel, these kernels ascending.
+    """
+    count = 0
+    following = None
+    for tensor in reversed(range(len(is_global))):
+        writers = use.writers[tensor]
+        if is_global[tensor] or use.readers[tensor] or len(writers) != 1:
+            break
+        writer = writers[0]
+        if writer.outputs[0] != tensor or (following is not None and writer.id >= following):
+            break
+        following = writer.id
+        count += 1
+    return count

@@ -1,15 +1,16 @@
 """Profiles of PyTorch (Kineto, ``export_chrome_trace``) with shapes and memory events.
 
-A profile names no tensors. It has allocations and releases, with addresses, and the shapes of operators'
-inputs, but not which allocation an input is. So births and deaths of tensors are as recorded, and inputs
-are told by their size: the latest written allocation of that size that is alive, else a tensor from
-before the recording. A backward operator takes, but for the gradient, which comes first, what the
-forward operator with its sequence number used. What is released is read by the last operator before its
-release: that is why it lived until then.
+A profile names no tensors. It records allocations and releases with their addresses, and the shapes of
+operators' inputs, but not the allocation of an input. Births and deaths of tensors are therefore as recorded,
+and inputs are matched by size: to the latest written allocation of that size that is alive, otherwise to a
+tensor from before the recording. A backward operator reads the gradient first, and then what the forward
+operator with the same sequence number used. A released tensor is read by the last operator before its
+release: that operator kept it alive.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -17,63 +18,29 @@ from math import prod
 from typing import Any
 
 from g10sim.errors import TraceError
-from g10sim.importers.kineto_events import MemoryEvent, Profile, Span, innermost
+from g10sim.importers.aten import OVERWRITING, aten, short_name
+from g10sim.importers.kineto_events import STEP, MemoryEvent, Profile, Span, innermost
 from g10sim.importers.operations import (
     NO_KERNELS,
-    OVERWRITING,
     Operation,
     Storage,
     build_trace,
     phase_of,
-    short_name,
 )
-from g10sim.trace.check import check_trace
 from g10sim.trace.model import Phase, Trace
 
-_STEP = "ProfilerStep#"
 _SEQUENCE = "Sequence number"
 _OWN_SHARE = 0.5
-"""An operator on the CPU that spends less of its time itself, and hands all its tensors to operators inside
-it, leaves the work to them."""
+"""An operator on the CPU with a smaller share of its own time, which passes all its tensors to operators
+inside it, does no work itself."""
 _DEVICE_ROUNDING = 512
 """The caching allocator rounds to this (PyTorch, c10/cuda/CUDACachingAllocator.h: ``kMinBlockSize``)."""
-_VIEWS = frozenset(
-    f"aten::{name}"
-    for name in (
-        *(
-            "as_strided",
-            "expand",
-            "expand_as",
-            "view",
-            "_unsafe_view",
-            "view_as",
-            "reshape",
-            "t",
-            "transpose",
-        ),
-        *(
-            "permute",
-            "squeeze",
-            "unsqueeze",
-            "slice",
-            "select",
-            "narrow",
-            "detach",
-            "alias",
-            "split",
-            "chunk",
-        ),
-        *("unbind", "unfold", "diagonal", "flatten", "resolve_conj", "resolve_neg", "result_type", "T", "mT"),
-        *(
-            "is_nonzero",
-            "lift_fresh",
-            "_reshape_alias",
-            "unflatten",
-            "split_with_sizes",
-            "movedim",
-            "numpy_T",
-        ),
-    )
+_VIEWS = aten(
+    """
+    T alias as_strided chunk detach diagonal expand expand_as flatten is_nonzero lift_fresh mT movedim narrow
+    numpy_T permute reshape resolve_conj resolve_neg result_type select slice split split_with_sizes squeeze
+    t transpose unbind unflatten unfold unsqueeze view view_as _reshape_alias _unsafe_view
+    """
 )
 _ITEM_BYTES = {
     **dict.fromkeys(("double", "long int", "long", "c10::complex<float>"), 8),
@@ -113,9 +80,7 @@ def import_kineto(profile: Profile, *, model: str | None = None, batch_size: int
     _Memory(drafts, profile).follow()
     operations = [draft.operation for draft in drafts if draft.operation.writes]
     origin = {"source": "PyTorch profile (Kineto)", "time_source": "measured"}
-    trace = build_trace(operations, model or profile.path.stem, batch_size, origin)
-    check_trace(trace, str(profile.path))
-    return trace
+    return build_trace(operations, profile.path, model, batch_size, origin)
 
 
 @dataclass(eq=False)
@@ -130,7 +95,7 @@ class _Draft:
 
 
 def _within_step(profile: Profile) -> list[Span]:
-    steps = [span for span in profile.annotations if span.name.startswith(_STEP)]
+    steps = [span for span in profile.annotations if span.name.startswith(STEP)]
     if not steps:
         return profile.operators
     start, end = steps[-1].start_ns, steps[-1].end_ns
@@ -223,7 +188,6 @@ class _Memory:
         on_device = bool(profile.device)
         self._rounding = _DEVICE_ROUNDING if on_device else 1
         self._events = [event for event in profile.memory if event.on_device is on_device]
-        self._starts = [draft.span.start_ns for draft in drafts]
         self._live: dict[int, Storage] = {}
         self._written: defaultdict[int, dict[Storage, None]] = defaultdict(dict)
         self._outside: defaultdict[int, list[Storage]] = defaultdict(list)
@@ -233,20 +197,17 @@ class _Memory:
 
     def follow(self) -> None:
         """Go through memory events and operators in the order of time."""
-        begin, end = self._drafts[0].span.start_ns, self._drafts[-1].span.end_ns
+        end = self._drafts[-1].span.end_ns
         events = [event for event in self._events if event.time_ns <= end]
-        place = 0
-        while place < len(events) and events[place].time_ns < begin:
-            self._allocate_or_release(events[place], None)
-            place += 1
-        for number, draft in enumerate(self._drafts):
-            following = self._starts[number + 1] if number + 1 < len(self._drafts) else end + 1
+        times = [event.time_ns for event in events]
+        cuts = [bisect_left(times, draft.span.start_ns) for draft in self._drafts]
+        for event in events[: cuts[0]]:
+            self._allocate_or_release(event, None)
+        for draft, start, stop in zip(self._drafts, cuts, [*cuts[1:], len(events)], strict=True):
             reads = self._inputs(draft)
-            for storage in reads:
-                draft.operation.reads[storage] = None
-            while place < len(events) and events[place].time_ns < following:
-                self._allocate_or_release(events[place], draft)
-                place += 1
+            draft.operation.reads.update(dict.fromkeys(reads))
+            for event in events[start:stop]:
+                self._allocate_or_release(event, draft)
             self._write(draft, reads)
 
     def _allocate_or_release(self, event: MemoryEvent, draft: _Draft | None) -> None:

@@ -13,8 +13,59 @@ from typing import Any, NoReturn
 
 from g10sim.errors import TraceError
 
-NANOSECONDS_PER_MICROSECOND = 1000
+STEP = "ProfilerStep#"
+"""Beginning of the name under which the profiler marks a step."""
+
 _GZIP_MAGIC = b"\x1f\x8b"
+_MOST_CHARACTERS = 80
+
+
+class Entry:
+    """One object of a file that PyTorch recorded; ``place`` begins every message about it."""
+
+    __slots__ = ("place", "values")
+
+    def __init__(self, values: object, place: str) -> None:
+        self.place = place
+        if not isinstance(values, dict):
+            self.fail(type(values).__name__, "an object")
+        self.values: dict[str, Any] = values
+
+    def get(self, key: str, allowed: str, *kinds: type, default: object = None) -> Any:
+        """Return the value of a key, of exactly one of these types. Raises TraceError for another."""
+        value = self.values.get(key, default)
+        if type(value) not in kinds:
+            self.fail(f"{key} {value!r}", allowed)
+        return value
+
+    def fail(self, found: str, allowed: str) -> NoReturn:
+        """Raise TraceError for what was found at this place."""
+        raise TraceError(f"{self.place}: found {found[:_MOST_CHARACTERS]}; allowed: {allowed}")
+
+
+def read_json_list(path: Path, key: str, what: str) -> tuple[dict[str, Any], list[Any]]:
+    """Read a JSON file, gzip-compressed or plain; return its top object and the list at a key of it.
+
+    Raises TraceError, which calls the file ``what``.
+    """
+    try:
+        data = path.read_bytes()
+        if data.startswith(_GZIP_MAGIC):
+            data = gzip.decompress(data)
+        found = json.loads(data)
+    except (OSError, EOFError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise TraceError(f"{path}: cannot be read: {reason}; allowed: {what} (JSON)") from error
+    except (ValueError, RecursionError) as error:
+        raise TraceError(f"{path}: found no JSON ({error}); allowed: {what} (JSON)") from error
+    if not isinstance(found, dict) or key not in found:
+        raise TraceError(f"{path}: found no object with '{key}'; allowed: {what} (JSON)")
+    if not isinstance(found[key], list):
+        raise TraceError(f"{path}: {key}: found no list; allowed: {what}")
+    return found, found[key]
+
+
+NANOSECONDS_PER_MICROSECOND = 1000
 _DEVICE = frozenset({"kernel", "gpu_memcpy", "gpu_memset"})
 _LAUNCHES = frozenset({"cuda_runtime", "cuda_driver"})
 _SPANS = frozenset({"cpu_op", "user_annotation"}) | _DEVICE | _LAUNCHES
@@ -25,7 +76,7 @@ Thread = tuple[Any, Any]
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Something that lasts: an operator, an annotation, a launch, or a kernel on the device.
+    """An interval of time: an operator, an annotation, a launch, or a kernel on the device.
 
     Times are nanoseconds; ``thread`` is (process, thread), of device events (device, stream).
     """
@@ -40,10 +91,6 @@ class Span:
     def duration_ns(self) -> int:
         """Time from start to end."""
         return self.end_ns - self.start_ns
-
-    def contains(self, other: Span) -> bool:
-        """Tell whether another span lies within, on the same thread."""
-        return self.thread == other.thread and self.start_ns <= other.start_ns and other.end_ns <= self.end_ns
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +118,7 @@ class Profile:
     def device_times(self, owners: Sequence[Span]) -> list[list[Span]]:
         """For each owner, the device events whose launch it is the innermost owner of.
 
-        Device events without a recorded launch belong to nobody.
+        Device events without a recorded launch have no owner.
         """
         found: list[list[Span]] = [[] for _ in owners]
         owner_at = innermost(owners)
@@ -132,100 +179,55 @@ def read_profile(path: str | Path) -> Profile:
     Raises TraceError naming the file, the event, what was found and what is allowed.
     """
     path = Path(path)
-    events = read_json_object(path, "traceEvents", "a profile of PyTorch")["traceEvents"]
-    if not isinstance(events, list):
-        raise TraceError(f"{path}: traceEvents: found no list; allowed: a profile of PyTorch")
-    profile = Profile(path)
-    for number, event in enumerate(events):
-        _Reader(path, number, event).into(profile)
+    profile, place = Profile(path), f"{path}: event"
+    for number, event in enumerate(read_json_list(path, "traceEvents", "a profile of PyTorch")[1]):
+        _Event(event, f"{place} {number}").add_to(profile)
     for spans in (profile.operators, profile.annotations, profile.device):
         spans.sort(key=lambda span: (span.start_ns, -span.end_ns))
     profile.memory.sort(key=lambda event: event.time_ns)
     return profile
 
 
-def read_json_object(path: Path, key: str, what: str) -> dict[str, Any]:
-    """Read a JSON file, gzip-compressed or plain, whose top is an object with a key. Raises TraceError."""
-    try:
-        data = path.read_bytes()
-        if data.startswith(_GZIP_MAGIC):
-            data = gzip.decompress(data)
-        found = json.loads(data)
-    except (OSError, EOFError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise TraceError(f"{path}: cannot be read: {reason}; allowed: {what} (JSON)") from error
-    except (ValueError, RecursionError) as error:
-        raise TraceError(f"{path}: found no JSON ({error}); allowed: {what} (JSON)") from error
-    if not isinstance(found, dict) or key not in found:
-        raise TraceError(f"{path}: found no object with '{key}'; allowed: {what} (JSON)")
-    return found
+class _Event(Entry):
+    """One event of a profile."""
 
+    __slots__ = ()
 
-class _Reader:
-    """Reads one event of a profile; events of other kinds are passed over."""
-
-    def __init__(self, path: Path, number: int, event: object) -> None:
-        self._path = path
-        self._number = number
-        if not isinstance(event, dict):
-            self._fail(f"{type(event).__name__}", "an object")
-        self._event: dict[str, Any] = event
-
-    def into(self, profile: Profile) -> None:
-        category, kind = self._event.get("cat"), self._event.get("ph")
+    def add_to(self, profile: Profile) -> None:
+        """Add what the event says; events of other kinds are passed over."""
+        category, kind = str(self.values.get("cat")), self.values.get("ph")
         if kind == "X" and category in _SPANS:
-            span = self._span()
+            args = self._args()
+            span = self._span(args)
             if category in _DEVICE:
-                self._integer(span.args, "correlation")
+                args.get("correlation", "an integer", int)
                 profile.device.append(span)
-            elif category in _LAUNCHES:
-                if "correlation" in span.args:
-                    profile.launches[self._integer(span.args, "correlation")] = span
             elif category == "cpu_op":
                 profile.operators.append(span)
-            else:
+            elif category not in _LAUNCHES:
                 profile.annotations.append(span)
-        elif kind == "i" and self._event.get("name") == _MEMORY:
-            profile.memory.append(self._memory())
+            elif "correlation" in span.args:
+                profile.launches[args.get("correlation", "an integer", int)] = span
+        elif kind == "i" and self.values.get("name") == _MEMORY:
+            profile.memory.append(self._memory(self._args()))
 
-    def _fail(self, found: str, allowed: str) -> NoReturn:
-        raise TraceError(f"{self._path}: event {self._number}: found {found}; allowed: {allowed}")
+    def _span(self, args: Entry) -> Span:
+        start, duration = self._time_ns("ts"), self._time_ns("dur")
+        if self.values["dur"] < 0:
+            self.fail(f"dur {self.values['dur']!r}", "at least 0")
+        return Span(self.get("name", "a text", str), start, start + duration, self._thread(), args.values)
 
-    def _integer(self, values: Mapping[str, Any], key: str) -> int:
-        value = values.get(key)
-        if type(value) is not int:
-            self._fail(f"{key} {value!r}", "an integer")
-        return value
+    def _memory(self, args: Entry) -> MemoryEvent:
+        address, size, device = (args.get(key, "an integer", int) for key in ("Addr", "Bytes", "Device Type"))
+        return MemoryEvent(self._time_ns("ts"), self._thread(), address, size, device != 0)
 
     def _time_ns(self, key: str) -> int:
-        value = self._event.get(key)
-        if isinstance(value, bool) or not isinstance(value, (int, float)):
-            self._fail(f"{key} {value!r}", "a number of microseconds")
-        if key == "dur" and value < 0:
-            self._fail(f"{key} {value!r}", "at least 0")
-        return round(value * NANOSECONDS_PER_MICROSECOND)
-
-    def _args(self) -> dict[str, Any]:
-        args = self._event.get("args", {})
-        if not isinstance(args, dict):
-            self._fail("args that are no object", "an object")
-        return args
+        microseconds: float = self.get(key, "a number of microseconds", int, float)
+        return round(microseconds * NANOSECONDS_PER_MICROSECOND)
 
     def _thread(self) -> Thread:
-        thread = (self._event.get("pid"), self._event.get("tid"))
-        if not all(isinstance(part, (int, str)) for part in thread):
-            self._fail(f"process and thread {thread!r}", "numbers or texts")
-        return thread
+        allowed = "a number or a text"
+        return self.get("pid", allowed, int, str), self.get("tid", allowed, int, str)
 
-    def _span(self) -> Span:
-        start, duration = self._time_ns("ts"), self._time_ns("dur")
-        name = self._event.get("name")
-        if not isinstance(name, str):
-            self._fail(f"name {name!r}", "a text")
-        return Span(name, start, start + duration, self._thread(), self._args())
-
-    def _memory(self) -> MemoryEvent:
-        args = self._args()
-        address, size = self._integer(args, "Addr"), self._integer(args, "Bytes")
-        on_device = self._integer(args, "Device Type") != 0
-        return MemoryEvent(self._time_ns("ts"), self._thread(), address, size, on_device)
+    def _args(self) -> Entry:
+        return Entry(self.get("args", "an object", dict, default={}), self.place)

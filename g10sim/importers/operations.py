@@ -4,20 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
+from g10sim.importers.aten import ALLOCATIONS, aten
+from g10sim.trace.check import check_trace
 from g10sim.trace.model import Kernel, Phase, Tensor, TensorKind, TimeSource, Trace
 
 TICKS_PER_SECOND = 1_000_000_000
-NO_KERNELS = frozenset(
-    f"aten::{name}"
-    for name in (
-        *("empty", "empty_like", "empty_strided", "empty_permuted", "new_empty", "new_empty_strided"),
-        *("detach_", "set_", "resize_", "record_stream", "requires_grad_", "_local_scalar_dense", "item"),
-    )
-)
+NO_KERNELS = ALLOCATIONS | aten("detach_ set_ resize_ record_stream requires_grad_ _local_scalar_dense item")
 """Operators that allocate, or change what a tensor refers to, and move nothing."""
-OVERWRITING = frozenset(f"aten::{name}" for name in ("copy_", "fill_", "zero_", "_foreach_zero_"))
-"""In-place operators that do not read what they replace."""
 _BACKWARD = "autograd::engine::evaluate_function"
 _OPTIMIZER = "Optimizer."
 
@@ -56,13 +51,8 @@ def phase_of(names: Sequence[str]) -> Phase:
     return Phase.FORWARD
 
 
-def short_name(name: str) -> str:
-    """Name of an operator without its library."""
-    return name.rpartition("::")[2]
-
-
 def forget_reads_of_nothing(operations: Sequence[Operation]) -> set[Storage]:
-    """Take out reads of storages that nobody has written to so far; return those that are written to."""
+    """Remove reads of storages that have not been written yet; return the storages that are written."""
     written: set[Storage] = set()
     for operation in operations:
         operation.reads = {
@@ -73,14 +63,18 @@ def forget_reads_of_nothing(operations: Sequence[Operation]) -> set[Storage]:
 
 
 def build_trace(
-    operations: Sequence[Operation], model: str, batch_size: int, origin: Mapping[str, str]
+    operations: Sequence[Operation],
+    path: Path,
+    model: str | None,
+    batch_size: int,
+    origin: Mapping[str, str],
 ) -> Trace:
-    """Make a trace: number the storages that are used and tell their kinds.
+    """Make and check the trace of a file: number the storages that are used and tell their kinds.
 
     A storage from before the recording is a weight where the optimizer and another phase use it, an optimizer
     state where only the optimizer does, a buffer where it is updated otherwise, else an input. One from the
     recording: a gradient (made in the backward pass for the optimizer), an activation (made in the forward
-    pass, used in the backward pass), else temporary. Contents that nobody wrote are not read.
+    pass, used in the backward pass), else temporary. Reads of contents that were never written are dropped.
     """
     written = forget_reads_of_nothing(operations)
     phases: dict[Storage, dict[Phase, None]] = {}
@@ -94,7 +88,9 @@ def build_trace(
         tensors.append(Tensor(number, f"{kind.value}{number}", storage.size_bytes, kind, persistent))
         numbers[storage] = number
     kernels = tuple(_kernel(number, one, numbers) for number, one in enumerate(operations))
-    return Trace(model, batch_size, TICKS_PER_SECOND, tuple(tensors), kernels, origin)
+    trace = Trace(model or path.stem, batch_size, TICKS_PER_SECOND, tuple(tensors), kernels, origin)
+    check_trace(trace, str(path))
+    return trace
 
 
 def _kind(storage: Storage, phases: Sequence[Phase], written: bool) -> TensorKind:

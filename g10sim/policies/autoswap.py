@@ -2,36 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeAlias, get_args
+from typing import Literal, TypeAlias
 
-from g10sim.analysis.pools.search import ROUNDS
+from g10sim.analysis.pools.placement import ROUNDS
 from g10sim.config.allocator import CachingPoolSpec
 from g10sim.config.behaviour import BehaviourSpec
 from g10sim.config.system import SystemSpec
 from g10sim.errors import UnsupportedError
-from g10sim.policies.autoswap_planning.link import copy_times
-from g10sim.policies.autoswap_planning.moves import moves_of
-from g10sim.policies.autoswap_planning.planner import MODES, SCORES, Mode, ScoreName, SwapPlan, plan_swaps
+from g10sim.looks import WHITE, Look
+from g10sim.policies.autoswap_planning.planner import Mode, ScoreName, SwapPlan, moves_of, plan_swaps
 from g10sim.policies.autoswap_planning.pool import SwappedPool, plan_swapped_pool
 from g10sim.policies.autoswap_planning.scores import SINGLE_SCORES
 from g10sim.policies.autoswap_planning.timeline import whole_pages
-from g10sim.policies.base import Action, Evict, Place, PlannedPlace, Policy, PolicyView
+from g10sim.policies.base import JointPolicy, Place, PlannedPlace, PolicyView, Requirements
 from g10sim.policies.farthest_use import farthest_idle
-from g10sim.policies.g10_planning.machine import PlannedMachine, planned_machine
+from g10sim.policies.moves import Evict, Move, tier_name
+from g10sim.policies.parameters import Count, Declared, Size, parameter
 from g10sim.policies.plan import MigrationPlan
+from g10sim.policies.planning.machine import PlannedMachine, planned_machines
 from g10sim.policies.registry import register_policy
-from g10sim.records import Location
-from g10sim.registry import choices_text
 from g10sim.trace.model import Trace
 from g10sim.trace.workload import Job, Workload
 from g10sim.units import cycles_to_ms, format_bytes, parse_bytes
 
 Pool: TypeAlias = Literal["planned", "first_fit", "caching"]
-Target: TypeAlias = Literal["host", "flash"]
+Target: TypeAlias = Literal["host", "ssd", "flash"]
 
-_PLACES: Mapping[str, Location] = {"host": Location.HOST, "flash": Location.FLASH}
 _LOWER_LIMITS = tuple(1 - step / 50 for step in range(1, 11))
 """Shares of the limit that are tried while the pool takes more than the limit."""
 
@@ -53,7 +51,7 @@ class PlannedSwaps:
 
 
 @register_policy
-class AutoSwap(Policy):
+class AutoSwap(Declared, JointPolicy):
     """Swaps tensors that nobody uses during the load peak, chosen by score, to a memory limit.
 
     Candidates are tensors with a use before and one after the kernel of the highest load. They are swapped
@@ -61,83 +59,55 @@ class AutoSwap(Policy):
     direction. Memory is a pool, planned for the trace with these swaps (SmartPool): whole tensors
     are copied and need consecutive memory. Where kernels find no room all the same, the tensor whose next
     use is farthest away leaves.
-
-    Parameters
-    ----------
-    score
-        Order of candidates: ``doa``, ``aoa``, ``wdoa``, ``swdoa``, ``vote`` (majority of the first three), or
-        ``combined`` (weights of the first four by Bayesian optimisation; extra ``bayesian``).
-    mode
-        ``stick_to_limit``: the limit is kept and kernels wait. ``no_overhead``: no kernel waits, and what
-        memory that takes comes out.
-    memory_limit
-        Such as ``20 GiB``; none: GPU memory.
-    pool
-        ``planned``: SmartPool's addresses; ``first_fit``: first fit, swapped tensors at the other end;
-        ``caching``: the pool of PyTorch.
-    target
-        Where tensors wait, ``host`` or ``flash``.
-    least_tensor
-        Smallest tensor that is swapped (the authors': 1 MiB).
-    seed
-        Of the search for the combined score.
     """
 
     name = "autoswap"
     label = "AutoSwap"
+    look = Look(WHITE, "||||", "<", "-.")
     paper = "Zhang et al., Efficient Memory Management for GPU-based Deep Learning Systems, arXiv 1903.06631"
-    placement = "contiguous"
 
-    def __init__(
-        self,
-        *,
-        score: ScoreName = "swdoa",
-        mode: Mode = "stick_to_limit",
-        memory_limit: str | None = None,
-        pool: Pool = "planned",
-        target: Target = "host",
-        least_tensor: str = "1 MiB",
-        seed: int = 0,
-    ) -> None:
-        _check_choice("score", score, SCORES)
-        _check_choice("mode", mode, MODES)
-        _check_choice("pool", pool, get_args(Pool))
-        _check_choice("target", target, tuple(_PLACES))
-        self.score: ScoreName = score
-        self.mode: Mode = mode
-        self.memory_limit = memory_limit
-        self.pool: Pool = pool
-        self.target: Target = target
-        self.least_tensor = least_tensor
-        if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
-            raise ValueError(f"seed: found {seed!r}; allowed: a whole number from 0")
-        self.seed = seed
-        self._limit_bytes = None if memory_limit is None else _parsed("memory_limit", memory_limit)
-        self._least_bytes = _parsed("least_tensor", least_tensor)
-        self.caching_pool = CachingPoolSpec() if pool == "caching" else None
-        self._planned: tuple[PlannedSwaps, ...] = ()
+    score: ScoreName = parameter(default="swdoa", published="vote, the last version of the authors' code")
+    """Order of candidates: ``doa``, ``aoa``, ``wdoa``, ``swdoa``, ``vote`` (majority of the first three), or
+    ``combined`` (weights of the first four by Bayesian optimisation; extra ``bayesian``)."""
+    mode: Mode = parameter(default="stick_to_limit")
+    """``stick_to_limit``: the limit is kept and kernels wait. ``no_overhead``: no kernel waits, and what
+    memory that takes comes out."""
+    memory_limit: Size | None = parameter(default=None)
+    """Limit of the load; none: GPU memory."""
+    pool: Pool = parameter(default="planned", published="planned, paper (SmartPool)")
+    """``planned``: SmartPool's addresses; ``first_fit``: first fit, swapped tensors at the other end;
+    ``caching``: the pool of PyTorch."""
+    target: Target = parameter(default="host", published="host, paper")
+    """Tier in which tensors wait."""
+    least_tensor: Size = parameter(default="1 MiB", published="1 MiB, the authors' code")
+    """Smallest tensor that is swapped."""
+    seed: Count = parameter(default=0)
+    """Of the search for the combined score."""
+
+    def _set_up(self) -> None:
+        self.planned: tuple[PlannedSwaps, ...] = ()
+        """The latest plan of every job."""
+        self._tier = tier_name(self.target)
 
     @property
-    def planned(self) -> tuple[PlannedSwaps, ...]:
-        """What was planned last, for every job."""
-        return self._planned
+    def requirements(self) -> Requirements:
+        """Contiguous memory, from a caching pool if that is chosen."""
+        pool = CachingPoolSpec() if self.pool == "caching" else None
+        return Requirements(placement="contiguous", caching_pool=pool)
 
     @property
     def note(self) -> str:
-        """What the planner expects."""
-        return "; ".join(_expectation(planned) for planned in self._planned)
+        """Return the planner's expectations."""
+        return "; ".join(_expectation(planned) for planned in self.planned)
 
     def plan(
         self, workload: Workload, system: SystemSpec, behaviour: BehaviourSpec
     ) -> Sequence[MigrationPlan]:
         """Plan every job; jobs on several GPUs share links evenly. Raises UnsupportedError."""
-        gpus = frozenset(job.gpu for job in workload.jobs)
-        self._planned = tuple(self._plan(job, system, behaviour, gpus) for job in workload.jobs)
-        return tuple(planned.plan for planned in self._planned)
-
-    def plan_job(self, job: Job, system: SystemSpec, behaviour: BehaviourSpec) -> MigrationPlan:
-        """Plan one job that has the machine to itself. Raises UnsupportedError."""
-        return self.plan(Workload((job,)), system, behaviour)[0]
+        machines = planned_machines(workload, system, behaviour, shares_gpus=False)
+        self._tier = machines[0].tier(self.target).name
+        self.planned = tuple(map(self._plan, workload.jobs, machines))
+        return tuple(planned.plan for planned in self.planned)
 
     def places(
         self, job: Job, plan: MigrationPlan | None, behaviour: BehaviourSpec
@@ -145,29 +115,27 @@ class AutoSwap(Policy):
         """Return SmartPool's addresses, or ends of memory: right for what is swapped, left for the rest."""
         if self.pool == "caching":
             return (Place.BEST,) * len(job.trace.tensors)
-        planned = next((planned for planned in self._planned if planned.plan is plan), None)
+        planned = next((planned for planned in self.planned if planned.plan is plan), None)
         if planned is not None and self.pool == "planned":
             fallback = None if planned.fits else Place.RIGHT
             return [
                 PlannedPlace(found, fallback) if found else Place.RIGHT
                 for found in planned.pool.addresses_bytes
             ]
-        swapped = {move.tensor for move in plan.moves} if plan is not None else set()
+        swapped = plan.tensors() if plan is not None else set()
         return [Place.RIGHT if tensor.id in swapped else Place.LEFT for tensor in job.trace.tensors]
 
-    def on_out_of_memory(self, view: PolicyView) -> Iterable[Action]:
+    def on_out_of_memory(self, view: PolicyView) -> Iterable[Move]:
         """Let the tensor leave whose next use is farthest away."""
         victim = farthest_idle(view)
-        return () if victim is None else (Evict(victim, _PLACES[self.target]),)
+        return () if victim is None else (Evict(victim, self._tier),)
 
-    def _plan(
-        self, job: Job, system: SystemSpec, behaviour: BehaviourSpec, gpus: Collection[int]
-    ) -> PlannedSwaps:
+    def _plan(self, job: Job, machine: PlannedMachine) -> PlannedSwaps:
         """Plan a job. The combined score also has to do better than each single one with its own pool."""
-        machine = planned_machine(system, behaviour, gpus, job.gpu)
         trace = whole_pages(job.trace, machine.page_bytes)
-        wanted = machine.gpu_bytes if self._limit_bytes is None else self._limit_bytes
-        wanted = min(wanted, machine.gpu_bytes)
+        wanted = machine.gpu_bytes
+        if self.memory_limit is not None:
+            wanted = min(wanted, parse_bytes(self.memory_limit))
         best = self._plan_with_pool(trace, machine, wanted, self.score)
         if self.score == "combined" and self._cost(best, wanted) > (False, 0):
             others = [self._plan_with_pool(trace, machine, wanted, name) for name in SINGLE_SCORES]
@@ -176,7 +144,7 @@ class AutoSwap(Policy):
         return best
 
     def _cost(self, planned: PlannedSwaps, limit_bytes: int) -> tuple[bool, int]:
-        """Whether the pool exceeds the limit, then the waits; without overhead, the load above the limit."""
+        """Rank by whether the pool exceeds the limit, then by waits (without overhead: excess load)."""
         schedule = planned.swaps.schedule
         excess = max(0, schedule.peak_bytes - limit_bytes)
         waits = excess if self.mode == "no_overhead" else schedule.overhead_cycles
@@ -206,22 +174,22 @@ class AutoSwap(Policy):
         weights: Mapping[str, float] | None = None,
     ) -> PlannedSwaps:
         """Plan the swaps to a limit, and a pool of at most ``pool_bytes`` if that can be."""
-        place = _PLACES[self.target]
+        tier = machine.tier(self.target)
         swaps = plan_swaps(
             trace,
             machine.clock_hz,
-            copy_times(machine, place),
+            tier,
             limit_bytes,
             score=score,
             mode=self.mode,
-            least_bytes=self._least_bytes,
+            least_bytes=parse_bytes(self.least_tensor),
             seed=self.seed,
             weights=weights,
         )
         target = max(pool_bytes, swaps.schedule.peak_bytes)
         rounds = ROUNDS if self.pool == "planned" and weights is None else 0
         pool = plan_swapped_pool(trace, swaps.schedule.swaps, machine.page_bytes, target, rounds)
-        moves = moves_of(swaps.schedule.swaps, len(trace.kernels), place)
+        moves = moves_of(swaps.schedule.swaps, len(trace.kernels), tier.name)
         fits = pool.footprint_bytes <= machine.gpu_bytes
         return PlannedSwaps(swaps, pool, MigrationPlan(moves, self.name), fits, machine.clock_hz)
 
@@ -233,18 +201,6 @@ class AutoSwap(Policy):
             f"policy '{self.name}': '{trace.model}' needs {format_bytes(swaps.schedule.peak_bytes)} {how}; "
             f"the GPU has {format_bytes(machine.gpu_bytes)}"
         )
-
-
-def _check_choice(parameter: str, value: object, allowed: Collection[str]) -> None:
-    if value not in allowed:
-        raise ValueError(f"{parameter}: found {value!r}; allowed: {choices_text(allowed)}")
-
-
-def _parsed(parameter: str, text: str) -> int:
-    try:
-        return parse_bytes(text)
-    except ValueError as error:
-        raise ValueError(f"{parameter}: {error}") from None
 
 
 def _expectation(planned: PlannedSwaps) -> str:

@@ -1,10 +1,10 @@
-"""The public interface of migration policies: what they see and what they may ask for."""
+"""The public interface of migration policies: the view, requirements, places, and ``Policy`` itself."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Protocol
@@ -12,83 +12,15 @@ from typing import Any, ClassVar, Literal, Protocol
 from g10sim.config.allocator import CachingPoolSpec
 from g10sim.config.behaviour import BehaviourSpec
 from g10sim.config.system import SystemSpec
+from g10sim.looks import Look
+from g10sim.policies.moves import MemoryKind, Move
 from g10sim.policies.plan import MigrationPlan
-from g10sim.records import Location
 from g10sim.trace.model import Kernel, Trace
 from g10sim.trace.workload import Job, Workload
 
 
-@dataclass(frozen=True, slots=True)
-class Prefetch:
-    """Bring what lies elsewhere to the GPU and allocate what has no contents yet."""
-
-    tensor: int
-
-
-@dataclass(frozen=True, slots=True)
-class Evict:
-    """Move a tensor's pages off the GPU, to HOST or FLASH.
-
-    The rest is for contiguous memory only. With ``until`` the kernels up to that one may still read the
-    tensor while it is copied; its space is given back when it has been copied and that kernel has ended.
-    With a ``density`` (share of its elements that are not zero) it is compressed in host memory. A
-    ``is_clean`` tensor is in host memory already and is not copied.
-    """
-
-    tensor: int
-    target: Location = Location.HOST
-    until: int | None = None
-    density: float | None = None
-    is_clean: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Free:
-    """Drop the contents of a tensor that nothing will read again."""
-
-    tensor: int
-
-
-@dataclass(frozen=True, slots=True)
-class Drop:
-    """Drop the contents of a tensor that will be read again: the kernels that made it run once more before.
-
-    Only what one kernel of the iteration makes, from inputs that are there and unchanged when it is needed.
-    """
-
-    tensor: int
-
-
-@dataclass(frozen=True, slots=True)
-class Protect:
-    """Until the next kernel starts, prefetches may not push out pages of these tensors."""
-
-    tensors: frozenset[int]
-
-
-@dataclass(frozen=True, slots=True)
-class Synchronize:
-    """Wait for transfers under way of these tensors, or (None) of all: evictions, prefetches, or both.
-
-    Asked for when a kernel is about to start, that kernel waits; asked for when a kernel has ended, its end
-    waits, and the next one starts after it.
-    """
-
-    tensors: frozenset[int] | None = None
-    evictions: bool = True
-    prefetches: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class DropCompression:
-    """Leave tensors in host memory as they are whose compression has not begun."""
-
-
-Action = Prefetch | Evict | Free | Drop | Protect | Synchronize | DropCompression
-
-
 class Place(Enum):
-    """Where a tensor's block goes in contiguous GPU memory.
+    """Place of a tensor's block in contiguous GPU memory.
 
     LEFT and RIGHT: first fit from the lowest or from the highest address. BEST: in the smallest hole that
     is large enough; WORST: in the largest. LAST: at the high end of the last hole, and nowhere else.
@@ -123,47 +55,38 @@ class PolicyView(Protocol):
     @property
     def job(self) -> int:
         """Position of the running job in the workload."""
-        ...
 
     @property
     def gpu(self) -> int:
         """GPU that the job runs on."""
-        ...
 
     @property
     def trace(self) -> Trace:
         """The job's trace."""
-        ...
 
     @property
     def now_cycles(self) -> int:
         """Current simulated time in cycles."""
-        ...
 
     @property
     def iteration(self) -> int:
         """Iteration in progress, counted from 0."""
-        ...
 
     @property
     def kernel(self) -> int:
         """Kernel that is about to start (or running)."""
-        ...
 
     @property
     def free_bytes(self) -> int:
         """Empty GPU memory."""
-        ...
 
     @property
     def largest_hole_bytes(self) -> int:
         """Largest tensor that could be allocated; with paged placement, all empty GPU memory."""
-        ...
 
     @property
     def host_free_bytes(self) -> int:
         """Empty host memory."""
-        ...
 
     @property
     def measured_cycles(self) -> tuple[int, ...]:
@@ -171,43 +94,46 @@ class PolicyView(Protocol):
 
         Where jobs share a GPU, what others took of its time counts.
         """
-        ...
+
+    @property
+    def tiers(self) -> Sequence[str]:
+        """Names of the memory tiers, fastest first."""
+
+    def free_bytes_of(self, tier: str) -> int:
+        """Empty memory of a tier; 0 for one that the system does not have."""
+
+    def bytes_in(self, tensor: int, tier: str) -> int:
+        """Bytes of a tensor in a tier and not in transfer; 0 for one that the system does not have."""
+
+    def away_bytes(self, tensor: int) -> int:
+        """Bytes of a tensor in all memory tiers together and not in transfer."""
 
     def size_bytes(self, tensor: int) -> int:
         """Size of a tensor in whole pages."""
-        ...
 
     def resident_bytes(self, tensor: int) -> int:
         """Bytes of a tensor on the GPU and not in transfer: what an eviction would move."""
-        ...
 
     def host_bytes(self, tensor: int) -> int:
         """Bytes of a tensor in host memory and not in transfer."""
-        ...
 
     def flash_bytes(self, tensor: int) -> int:
         """Bytes of a tensor on flash and not in transfer."""
-        ...
 
     def in_transfer_bytes(self, tensor: int) -> int:
         """Bytes of a tensor that wait in a queue or are on a link."""
-        ...
 
     def is_whole(self, tensor: int) -> bool:
-        """Whether all of a tensor is on the GPU and not in transfer."""
-        ...
+        """Tell whether all of a tensor is on the GPU and not in transfer."""
 
     def is_needed(self, tensor: int) -> bool:
-        """Whether the current kernel needs the tensor (it may not be evicted then)."""
-        ...
+        """Tell whether the current kernel needs the tensor (it may not be evicted then)."""
 
     def is_dropped(self, tensor: int) -> bool:
-        """Whether the tensor was dropped and will be computed again."""
-        ...
+        """Tell whether the tensor was dropped and will be computed again."""
 
     def is_dead(self, tensor: int) -> bool:
-        """Whether the tensor's contents will not be read any more in this iteration."""
-        ...
+        """Tell whether the tensor's contents will not be read any more in this iteration."""
 
     def next_use(self, tensor: int) -> int:
         """Kernels until the tensor is used again after the current one, at least 1.
@@ -215,7 +141,6 @@ class PolicyView(Protocol):
         A persistent tensor's next use may be in the next iteration; for any other tensor without a
         further use it is twice the number of kernels.
         """
-        ...
 
 
 class Trials(Protocol):
@@ -223,7 +148,6 @@ class Trials(Protocol):
 
     def __call__(self, design: Policy) -> str | None:
         """Say why one iteration cannot be run, or None if it can."""
-        ...
 
     def cycles(self, design: Policy) -> Sequence[int] | None:
         """Return the cycles of every job's second iteration (or only one); None where it cannot be run.
@@ -232,7 +156,44 @@ class Trials(Protocol):
         are the jobs of one group, under a design that places tensors contiguously. None, too, where jobs
         share a GPU that refuses one of them.
         """
-        ...
+
+
+@dataclass(frozen=True)
+class Requirements:
+    """Properties of GPU memory, links and the memory manager that a policy asks for.
+
+    Parameters
+    ----------
+    unlimited_memory
+        Simulate a GPU with room for everything.
+    placement
+        ``paged``: any free pages will do (unified memory). ``contiguous``: whole tensors move, and each needs
+        consecutive pages.
+    caching_pool
+        Chunks from which contiguous memory is handed out; None: the whole memory is one.
+    returns_space
+        When contiguous memory takes back the space of evicted tensors.
+    keeps_host_buffers
+        A tensor's buffer in host memory stays pinned for the whole run once it was used.
+    published_memory_factor
+        How much more GPU memory the published simulator gives the design (``compat.copy_memory``).
+    link_service
+        How copies share links, in place of ``system.pcie.service``; None: as the system says.
+    drops_dead_tensors
+        Dead pages are never written out, even if the machine itself would write them.
+    moves_ahead
+        The policy asks for migrations before they are demanded.
+    """
+
+    unlimited_memory: bool = False
+    placement: MemoryKind = "paged"
+    caching_pool: CachingPoolSpec | None = None
+    returns_space: Literal["at_once", "between_kernels"] = "at_once"
+    keeps_host_buffers: bool = False
+    published_memory_factor: int = 1
+    link_service: Literal["fair", "first_come", "deadline"] | None = None
+    drops_dead_tensors: bool = False
+    moves_ahead: bool = True
 
 
 class Policy:
@@ -247,33 +208,22 @@ class Policy:
 
     name: ClassVar[str] = ""
     label: ClassVar[str] = ""
+    look: ClassVar[Look] = Look()
+    """Colour, hatch, marker and line in figures; without a colour, figures choose."""
     paper: ClassVar[str] = ""
-    unlimited_memory: ClassVar[bool] = False
-    """Simulate a GPU with room for everything."""
-    drops_dead_tensors: ClassVar[bool] = False
-    """Dead pages are never written out, also where the machine itself would write them."""
-    moves_ahead: ClassVar[bool] = True
-    """Asks for migrations before they are demanded."""
-    placement: ClassVar[Literal["paged", "contiguous"]] = "paged"
-    """Whether any free pages will do (unified memory), or whole tensors move and need consecutive pages."""
-    published_memory_factor: ClassVar[int] = 1
-    """How much more GPU memory the published simulator gives this design (``compat.copy_memory``)."""
-    keeps_host_buffers: bool = False
-    """Whether a tensor's buffer in host memory stays pinned for the whole run once it was used."""
-    caching_pool: CachingPoolSpec | None = None
-    """Chunks from which contiguous memory is handed out; None: the whole memory is one."""
-    link_service: Literal["fair", "first_come", "deadline"] | None = None
-    """How its copies share links, in place of ``system.pcie.service``; None: as the system says."""
-    returns_space: Literal["at_once", "between_kernels"] = "at_once"
-    """When contiguous memory takes back the space of what has been evicted."""
     check_exemptions: ClassVar[Mapping[str, str]] = {}
     """Checks of ``g10sim.policies.checks`` that do not apply to this design, each with the reason."""
     reference_plan: ClassVar[str | None] = None
     """File name of the plan that the published simulator writes for this design."""
 
     @property
+    def requirements(self) -> Requirements:
+        """Properties of the machine that the design relies on."""
+        return Requirements()
+
+    @property
     def note(self) -> str:
-        """What the results should say about this instance, such as what it chose; usually nothing."""
+        """Remark on this instance for the results, such as its choices; usually nothing."""
         return ""
 
     def settle(self, obstacle: Trials) -> Policy:
@@ -305,15 +255,15 @@ class Policy:
         """Return the plan of the job's iterations from this one on; None keeps the one there is."""
         return None
 
-    def on_kernel_start(self, view: PolicyView) -> Iterable[Action]:
+    def on_kernel_start(self, view: PolicyView) -> Iterable[Move]:
         """Return what to do when a kernel is about to start, after the plan's own moves."""
         return ()
 
-    def on_kernel_end(self, view: PolicyView) -> Iterable[Action]:
+    def on_kernel_end(self, view: PolicyView) -> Iterable[Move]:
         """Return what to do when a kernel has ended and its dead tensors are released."""
         return ()
 
-    def on_out_of_memory(self, view: PolicyView) -> Iterable[Action]:
+    def on_out_of_memory(self, view: PolicyView) -> Iterable[Move]:
         """Return what to do when the kernel waits for contiguous memory and nothing under way frees any.
 
         Asked again as long as that is so; without an action, the workload is unsupported.
@@ -339,6 +289,13 @@ class Policy:
         return None
 
     @classmethod
+    def legend(cls) -> Look:
+        """Return the look of this design in figures, with its label; those of a base class do not count."""
+        own = vars(cls)
+        look = cls.look if "look" in own else Look()
+        return replace(look, label=own.get("label") or cls.__name__)
+
+    @classmethod
     def with_reference_plan(cls, path: Path) -> Policy:
         """Return a policy that follows the plan at ``path``, written by the published simulator."""
         from g10sim.policies.replay import Replay
@@ -353,3 +310,11 @@ class Policy:
     def parameters(self) -> dict[str, Any]:
         """Parameters of this instance by name."""
         return {name: getattr(self, name) for name in self.parameter_names()}
+
+
+class JointPolicy(Policy):
+    """Base of designs that plan the jobs of a workload together."""
+
+    def plan_job(self, job: Job, system: SystemSpec, behaviour: BehaviourSpec) -> MigrationPlan | None:
+        """Plan one job that has the machine to itself. Raises UnsupportedError."""
+        return self.plan(Workload((job,)), system, behaviour)[0]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from g10sim.policies.base import Policy
+from g10sim.looks import GREY, Look
+from g10sim.policies.base import Policy, Requirements
 from g10sim.policies.registry import register_policy
 
 
@@ -12,5 +13,6 @@ class BaseUvm(Policy):
 
     name = "base_uvm"
     label = "Base UVM"
+    look = Look(GREY, marker="s", line=":")
     paper = "Baseline of the G10 paper (MICRO 2023), section 7.1"
-    moves_ahead = False
+    requirements = Requirements(moves_ahead=False)

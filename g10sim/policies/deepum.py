@@ -6,8 +6,11 @@ from collections.abc import Iterable
 from functools import lru_cache
 from pathlib import Path
 
-from g10sim.policies.base import Action, Policy, PolicyView, Prefetch, Protect
+from g10sim.looks import SKY, Look
+from g10sim.policies.base import Policy, PolicyView, Requirements
 from g10sim.policies.hash_order import hash_order
+from g10sim.policies.moves import Fetch, Move, Protect
+from g10sim.policies.parameters import Declared, PlanFile, parameter
 from g10sim.policies.plan_format import load_plan
 from g10sim.policies.registry import register_policy
 
@@ -15,13 +18,13 @@ from g10sim.policies.registry import register_policy
 @lru_cache(maxsize=8)
 def _orders(path: str) -> dict[int, tuple[int, ...]]:
     found: dict[int, list[int]] = {}
-    for move in load_plan(Path(path)).moves:
-        found.setdefault(move.kernel, []).append(move.tensor)
+    for planned in load_plan(Path(path)).moves:
+        found.setdefault(planned.kernel, []).extend(planned.move.subjects())
     return {kernel: tuple(tensors) for kernel, tensors in found.items()}
 
 
 @register_policy
-class DeepUm(Policy):
+class DeepUm(Declared, Policy):
     """Correlation prefetching over a repeating kernel sequence, with unlimited look-up tables.
 
     When a kernel starts, the tensors of the kernel ``look_ahead`` later are prefetched (in the order of
@@ -29,33 +32,26 @@ class DeepUm(Policy):
     before that one. Pages of dead tensors are dropped instead of written out. This is
     DeepUM as the G10 paper strengthened it: the kernel sequence is known exactly, so the correlation
     tables never miss.
-
-    Parameters
-    ----------
-    look_ahead
-        Kernels between the running one and the one whose tensors are prefetched (paper: 8).
-    order_file
-        A plan file that gives the order of prefetches at each kernel instead.
     """
 
     name = "deepum"
     label = "DeepUM+"
+    look = Look(SKY, "....", "v", "--")
     paper = "Jung et al., DeepUM, ASPLOS 2023; as DeepUM+ in the G10 paper (MICRO 2023), section 7.1"
-    drops_dead_tensors = True
+    requirements = Requirements(drops_dead_tensors=True)
     reference_plan = "prefetch_guide.deepum.config.gz"
 
-    def __init__(self, *, look_ahead: int = 8, order_file: str | None = None) -> None:
-        if not isinstance(look_ahead, int) or look_ahead < 1:
-            raise ValueError(f"look_ahead: found {look_ahead!r}; allowed: a whole number from 1")
-        self.look_ahead = look_ahead
-        self.order_file = order_file
+    look_ahead: int = parameter(default=8, ge=1, published="8, DeepUM+ of the G10 paper")
+    """Kernels between the running one and the one whose tensors are prefetched."""
+    order_file: PlanFile | None = parameter(default=None)
+    """A plan file that gives the order of prefetches at each kernel instead."""
 
     @classmethod
     def with_reference_plan(cls, path: Path) -> Policy:
         """Return DeepUM+ with the published order of prefetches."""
         return cls(order_file=str(path))
 
-    def on_kernel_start(self, view: PolicyView) -> Iterable[Action]:
+    def on_kernel_start(self, view: PolicyView) -> Iterable[Move]:
         """Prefetch for the kernel ``look_ahead`` later; protect those up to it."""
         kernels = view.trace.kernels
         window = {
@@ -67,4 +63,4 @@ class DeepUm(Policy):
             order = hash_order(kernels[(view.kernel + self.look_ahead) % len(kernels)].tensors)
         else:
             order = _orders(self.order_file).get(view.kernel, ())
-        return (Protect(frozenset(window)), *map(Prefetch, order))
+        return (Protect(frozenset(window)), *map(Fetch, order))

@@ -1,4 +1,4 @@
-"""Which tensor makes room when a design without unified memory has run out of it."""
+"""Victims for designs without unified memory that have run out of GPU memory."""
 
 from __future__ import annotations
 

@@ -10,11 +10,12 @@ from itertools import pairwise
 from g10sim.config.behaviour import BehaviourSpec
 from g10sim.config.system import SystemSpec
 from g10sim.errors import UnsupportedError
-from g10sim.policies.base import Action, Place, Policy, PolicyView, Prefetch, Synchronize
+from g10sim.looks import ORANGE, Look
+from g10sim.policies.base import Place, Policy, PolicyView, Requirements
 from g10sim.policies.hash_order import hash_order
-from g10sim.policies.plan import MigrationPlan, PlannedMove
+from g10sim.policies.moves import Await, Evict, Fetch, Move
+from g10sim.policies.plan import MigrationPlan, Planned
 from g10sim.policies.registry import register_policy
-from g10sim.records import Location
 from g10sim.trace.model import Kernel, Phase, TensorKind, Trace
 from g10sim.trace.workload import Job, Workload
 from g10sim.units import format_bytes
@@ -22,7 +23,7 @@ from g10sim.units import format_bytes
 
 @dataclass(frozen=True)
 class _Schedule:
-    """What FlashNeuron decides before an iteration.
+    """FlashNeuron's decisions before an iteration.
 
     ``loss`` is the first kernel of the backward pass; ``returns`` are (kernel, tensor) of offloaded
     tensors, in order of their use after the offload; ``reserve_bytes`` stay free when tensors are fetched.
@@ -52,22 +53,30 @@ class FlashNeuron(Policy):
 
     name = "flashneuron"
     label = "FlashNeuron"
+    look = Look(ORANGE, "////", "^", "-.")
     paper = "Bae et al., FlashNeuron, FAST 2021; as in the G10 paper (MICRO 2023), section 7.1"
-    placement = "contiguous"
+    requirements = Requirements(placement="contiguous")
 
     def __init__(self) -> None:
         self._schedules: list[_Schedule] = []
+        self._ssd = "ssd"
 
     def plan(
         self, workload: Workload, system: SystemSpec, behaviour: BehaviourSpec
     ) -> Sequence[MigrationPlan]:
-        """Choose what every job offloads. Raises UnsupportedError when too little can be."""
-        self._schedules = [_schedule(job.trace, system) for job in workload.jobs]
+        """Choose what every job offloads. Raises UnsupportedError when too little can be, or without SSD."""
+        drives = [tier.name for tier in system.all_tiers if tier.kind == "ssd"]
+        if not drives:
+            raise UnsupportedError(
+                "policy 'flashneuron': found a system without an SSD; allowed: one with it"
+            )
+        self._ssd = drives[0]
+        self._schedules = [_schedule(job.trace, system, self._ssd) for job in workload.jobs]
         return tuple(schedule.plan for schedule in self._schedules)
 
     def places(self, job: Job, plan: MigrationPlan | None, behaviour: BehaviourSpec) -> Sequence[Place]:
         """Put offloaded tensors at the right, workspaces in the buffer, and everything else at the left."""
-        offloaded = {move.tensor for move in plan.moves} if plan is not None else set()
+        offloaded = plan.tensors() if plan is not None else set()
         read = {tensor for kernel in job.trace.kernels for tensor in kernel.inputs}
         places = []
         for tensor in job.trace.tensors:
@@ -83,28 +92,28 @@ class FlashNeuron(Policy):
         """Return a kernel's tensors in the fixed order of ``hash_order``."""
         return hash_order(kernel.tensors)
 
-    def on_kernel_start(self, view: PolicyView) -> Iterable[Action]:
+    def on_kernel_start(self, view: PolicyView) -> Iterable[Move]:
         """Wait for all offloads before the backward pass."""
         if view.kernel == self._schedules[view.job].loss:
-            yield Synchronize()
+            yield Await()
 
-    def on_kernel_end(self, view: PolicyView) -> Iterable[Action]:
+    def on_kernel_end(self, view: PolicyView) -> Iterable[Move]:
         """Fetch what the next kernels need, as far as the largest hole goes."""
         schedule = self._schedules[view.job]
         if view.kernel < schedule.loss:
             return
         room = view.largest_hole_bytes - schedule.reserve_bytes
         for _, tensor in schedule.returns[bisect_left(schedule.returns, (view.kernel + 1, -1)) :]:
-            if not view.flash_bytes(tensor):
+            if not view.bytes_in(tensor, self._ssd):
                 continue
             size = view.size_bytes(tensor)
             if size >= room:
                 return
             room -= size
-            yield Prefetch(tensor)
+            yield Fetch(tensor)
 
 
-def _schedule(trace: Trace, system: SystemSpec) -> _Schedule:
+def _schedule(trace: Trace, system: SystemSpec, ssd: str) -> _Schedule:
     backward = (kernel.id for kernel in trace.kernels if kernel.phase is Phase.BACKWARD)
     loss = next(backward, len(trace.kernels))
     page = system.gpu.page_size
@@ -116,7 +125,7 @@ def _schedule(trace: Trace, system: SystemSpec) -> _Schedule:
         moves.append((start, -hash_order(trace.kernels[start - 1].tensors).index(tensor), tensor))
         returns.append((end, hash_order(trace.kernels[end].tensors).index(tensor), tensor))
     plan = MigrationPlan(
-        tuple(PlannedMove(start, tensor, Location.FLASH) for start, _, tensor in sorted(moves)), "flashneuron"
+        tuple(Planned(start, Evict(tensor, ssd)) for start, _, tensor in sorted(moves)), "flashneuron"
     )
     order = tuple((end, tensor) for end, _, tensor in sorted(returns))
     return _Schedule(plan, loss, order, _largest_intermediate_bytes(trace, sizes))

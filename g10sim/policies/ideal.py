@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from g10sim.policies.base import Policy
+from g10sim.looks import BLACK, Look
+from g10sim.policies.base import Policy, Requirements
 from g10sim.policies.registry import register_policy
 
 
@@ -12,6 +13,6 @@ class Ideal(Policy):
 
     name = "ideal"
     label = "Ideal"
+    look = Look(BLACK, marker="", line="--")
     paper = "Yardstick of the G10 paper (MICRO 2023), section 7.1"
-    unlimited_memory = True
-    moves_ahead = False
+    requirements = Requirements(unlimited_memory=True, moves_ahead=False)

@@ -1,39 +1,102 @@
-"""A migration plan: what to move where before which kernel. Data, made before time starts."""
+"""Migration plans: which moves happen before which kernel, and how two plans differ."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
-from g10sim.records import Location
+from g10sim.policies.moves import Move
+from g10sim.trace.model import Trace
 
 
 @dataclass(frozen=True, slots=True)
-class PlannedMove:
-    """One hint, issued when ``kernel`` is about to start.
+class Planned:
+    """A move at the start of ``kernel``, or ``delay_cycles`` later.
 
-    ``target`` GPU prefetches what lies elsewhere and allocates what does not exist yet; HOST and FLASH
-    evict; NONE frees at once, or, with ``recompute``, drops a tensor that will be read again: the kernels
-    that made it run once more before its next reader. ``kernel`` equal to the number of kernels means: at
-    the start of the next iteration, before its own moves. Prefetches and evictions may be issued
-    ``delay_cycles`` later: unless a kernel that uses the tensor has started by then.
+    ``kernel`` equal to the number of kernels means the start of the next iteration, before its own moves. A
+    delayed move is dropped once a kernel that uses one of its tensors has started: it is then too late.
     """
 
     kernel: int
-    tensor: int
-    target: Location
-    recompute: bool = False
+    move: Move
     delay_cycles: int = 0
+
+    def flaw(self, trace: Trace | None, tiers: Collection[str] | None) -> str | None:
+        """Say what of it does not fit the trace and the tiers of a system, as far as they are known."""
+        last = self.kernel if trace is None else len(trace.kernels)
+        if not 0 <= self.kernel <= last:
+            end = " or more" if trace is None else f" to {last} (the trace has {last} kernels)"
+            return f"found kernel {self.kernel}; allowed: 0{end}"
+        if self.delay_cycles < 0:
+            return f"found delay_cycles {self.delay_cycles}; allowed: 0 or more"
+        return self.move.flaw(trace, tiers)
 
 
 @dataclass(frozen=True)
 class MigrationPlan:
     """Moves in issue order (kernels ascending; within a kernel in this order)."""
 
-    moves: tuple[PlannedMove, ...]
+    moves: tuple[Planned, ...]
     planner: str = ""
 
     @classmethod
-    def ordered(cls, moves: Iterable[PlannedMove], planner: str = "") -> MigrationPlan:
+    def ordered(cls, moves: Iterable[Planned], planner: str = "") -> MigrationPlan:
         """Build a plan from moves in any order of kernels; the order within a kernel is kept."""
-        return cls(tuple(sorted(moves, key=lambda move: move.kernel)), planner)
+        return cls(tuple(sorted(moves, key=lambda planned: planned.kernel)), planner)
+
+    def tensors(self, *kinds: type[Move]) -> set[int]:
+        """Return the tensors of all moves, or of those of some kinds."""
+        chosen = (planned.move for planned in self.moves if isinstance(planned.move, kinds or Move))
+        return {tensor for move in chosen for tensor in move.subjects()}
+
+
+@dataclass(frozen=True)
+class PlanComparison:
+    """Moves of two plans: in both at the same time, in both at another kernel or delay, in one only.
+
+    ``same_order`` tells whether the moves in both come in the same order, kernel by kernel.
+    """
+
+    same: tuple[Planned, ...]
+    shifted: tuple[tuple[Planned, Planned], ...]
+    only_first: tuple[Planned, ...]
+    only_second: tuple[Planned, ...]
+    same_order: bool
+
+
+def compare_plans(first: MigrationPlan, second: MigrationPlan) -> PlanComparison:
+    """Match the moves of two plans: those at the same time, then the others in order.
+
+    Everything is listed in ascending order of kernels.
+    """
+    common = Counter(first.moves) & Counter(second.moves)
+    same, rest_first = _split(first.moves, common)
+    same_second, rest_second = _split(second.moves, common)
+    waiting: defaultdict[Move, list[Planned]] = defaultdict(list)
+    for planned in reversed(rest_second):
+        waiting[planned.move].append(planned)
+    shifted, only_first = [], []
+    for planned in rest_first:
+        candidates = waiting[planned.move]
+        if candidates:
+            shifted.append((planned, candidates.pop()))
+        else:
+            only_first.append(planned)
+    left = Counter(planned for candidates in waiting.values() for planned in candidates)
+    only_second, _ = _split(rest_second, left)
+    return PlanComparison(
+        tuple(same), tuple(shifted), tuple(only_first), tuple(only_second), same == same_second
+    )
+
+
+def _split(moves: Iterable[Planned], wanted: Counter[Planned]) -> tuple[list[Planned], list[Planned]]:
+    remaining = Counter(wanted)
+    taken, left = [], []
+    for planned in moves:
+        if remaining[planned]:
+            remaining[planned] -= 1
+            taken.append(planned)
+        else:
+            left.append(planned)
+    return taken, left

@@ -6,23 +6,20 @@ import importlib
 import inspect
 import pkgutil
 from collections.abc import Mapping
-from functools import cache
 from importlib.metadata import entry_points
 from typing import Any, TypeVar
 
 import g10sim.policies
 from g10sim.errors import ConfigError, PolicyError
 from g10sim.policies.base import Policy
-from g10sim.registry import choices_text, nearest
+from g10sim.registry import choices_text, nearest, register_class
 
 ENTRY_POINT_GROUP = "g10sim.policies"
 
 PolicyClass = TypeVar("PolicyClass", bound=type[Policy])
 
 
-@cache
-def _registered() -> dict[str, type[Policy]]:
-    return {}
+_POLICIES: dict[str, type[Policy]] = {}
 
 
 def register_policy(policy: PolicyClass) -> PolicyClass:
@@ -30,19 +27,7 @@ def register_policy(policy: PolicyClass) -> PolicyClass:
 
     Raises PolicyError when another class already has the name, or it has none.
     """
-    known = _registered()
-    if not policy.name:
-        raise PolicyError(f"policy class {policy.__module__}:{policy.__name__} has no name")
-    other = known.get(policy.name)
-    if other is not None and (other.__module__, other.__qualname__) != (
-        policy.__module__,
-        policy.__qualname__,
-    ):
-        raise PolicyError(
-            f"two policies are called '{policy.name}': {other.__module__}:{other.__name__} and "
-            f"{policy.__module__}:{policy.__name__}"
-        )
-    known[policy.name] = policy
+    register_class(_POLICIES, policy, "policy", "policies", PolicyError)
     return policy
 
 
@@ -50,7 +35,7 @@ def available() -> dict[str, type[Policy]]:
     """Return all policies by name: built-in, registered by decorator, and installed plug-ins."""
     for module in pkgutil.iter_modules(g10sim.policies.__path__):
         importlib.import_module(f"g10sim.policies.{module.name}")
-    known = dict(_registered())
+    known = dict(_POLICIES)
     for point in entry_points(group=ENTRY_POINT_GROUP):
         if point.name not in known:
             known[point.name] = _checked(_load(point.value, point.name), point.value)

@@ -6,7 +6,9 @@ from pathlib import Path
 
 from g10sim.config.behaviour import BehaviourSpec
 from g10sim.config.system import SystemSpec
+from g10sim.looks import PALE, Look
 from g10sim.policies.base import Policy
+from g10sim.policies.parameters import Declared, PlanFile, parameter
 from g10sim.policies.plan import MigrationPlan
 from g10sim.policies.plan_format import load_plan
 from g10sim.policies.registry import register_policy
@@ -14,23 +16,16 @@ from g10sim.trace.workload import Job
 
 
 @register_policy
-class Replay(Policy):
-    """Carries out the moves of a plan file: ours, or a prefetch guide of the published G10 simulator.
-
-    Parameters
-    ----------
-    plan_file
-        Path of the plan file.
-    """
+class Replay(Declared, Policy):
+    """Carries out the moves of a plan file: ours, or a prefetch guide of the published G10 simulator."""
 
     name = "replay"
     label = "Replay"
+    look = Look(PALE, "..xx", "H", "8 2")
     paper = "A saved plan"
 
-    def __init__(self, *, plan_file: str) -> None:
-        if not isinstance(plan_file, str):
-            raise ValueError(f"plan_file: found {plan_file!r}; allowed: the path of a plan file")
-        self.plan_file = plan_file
+    plan_file: PlanFile = parameter()
+    """Path of the plan file."""
 
     def plan_job(self, job: Job, system: SystemSpec, behaviour: BehaviourSpec) -> MigrationPlan:
         """Load the plan for a job's trace. Raises PlanError when it does not fit."""

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from dataclasses import replace
 
-from g10sim.policies.base import Action, PolicyView, Synchronize
+from g10sim.looks import RED, Look
+from g10sim.policies.base import Requirements
 from g10sim.policies.registry import register_policy
-from g10sim.policies.vdnn_planning.design import LayerWise
+from g10sim.policies.vdnn_planning.design import SelectiveOffloading
 
 
 @register_policy
-class Vdnn(LayerWise):
+class Vdnn(SelectiveOffloading):
     """Layer-wise offloading that is synchronised at the end of every layer.
 
     While a layer of the forward pass computes, its input, if it is the last to read it, is copied to a pinned
@@ -21,14 +22,10 @@ class Vdnn(LayerWise):
 
     name = "vdnn"
     label = "vDNN"
+    look = Look(RED, "----", "X")
     paper = "Rhu et al., vDNN: Virtualized Deep Neural Networks, MICRO 2016"
-    keeps_host_buffers = True
 
-    def on_kernel_end(self, view: PolicyView) -> Iterable[Action]:
-        """Let a layer end with the copies that it issued."""
-        schedule = self._schedules[view.job]
-        if view.kernel in schedule.offload_ends:
-            yield Synchronize(frozenset(schedule.offload_ends[view.kernel].inputs))
-        if view.kernel in schedule.fetch_ends:
-            fetched = frozenset(schedule.fetch_ends[view.kernel].inputs)
-            yield Synchronize(fetched, evictions=False, prefetches=True)
+    @property
+    def requirements(self) -> Requirements:
+        """Those of every layer-wise design, and pinned buffers that are kept."""
+        return replace(super().requirements, keeps_host_buffers=True)

@@ -2,35 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import replace
 from functools import partial
 from statistics import fmean
-from typing import get_args
 
+from g10sim.analysis.timeline import kernel_durations
 from g10sim.config.behaviour import BehaviourSpec
 from g10sim.config.system import SystemSpec
-from g10sim.policies.base import Action, Evict, Policy, PolicyView, Synchronize, Trials
+from g10sim.looks import DARK_GREY, Look
+from g10sim.policies.base import Policy, PolicyView, Requirements, Trials
+from g10sim.policies.moves import Await, Evict, Move
+from g10sim.policies.parameters import parameter
 from g10sim.policies.plan import MigrationPlan
+from g10sim.policies.planning.machine import link_bandwidth
 from g10sim.policies.registry import register_policy
-from g10sim.policies.vdnn_multi_planning.ladder import (
+from g10sim.policies.vdnn_multi_planning.offload_set import (
+    OffloadSet,
+    OffloadTimeline,
+    by_window,
+    just_in_time,
+)
+from g10sim.policies.vdnn_multi_planning.search import (
     CHOSEN_BY_TRIAL,
     LADDER,
     Arbitration,
     Offload,
+    Plan,
     Prefetching,
+    Search,
     Step,
 )
-from g10sim.policies.vdnn_multi_planning.offload_set import OffloadSet, by_window, just_in_time
-from g10sim.policies.vdnn_multi_planning.rescue import Rescue
-from g10sim.policies.vdnn_multi_planning.search import Plan, Search
-from g10sim.policies.vdnn_multi_planning.shares import fair_share
-from g10sim.policies.vdnn_multi_planning.steering import Steering
-from g10sim.policies.vdnn_multi_planning.timeline import Timeline
-from g10sim.policies.vdnn_planning.design import Allocator, LayerWise, Order, check_choice, check_flag
-from g10sim.policies.vdnn_planning.layers import layers_of
-from g10sim.policies.vdnn_planning.schedule import Schedule, make_schedule, schedule_of
-from g10sim.policies.vdnn_planning.selection import heavy_kind, managed_layers
-from g10sim.records import Location
+from g10sim.policies.vdnn_multi_planning.steering import Rescue, Steering
+from g10sim.policies.vdnn_planning.design import LayerWise
+from g10sim.policies.vdnn_planning.layers import (
+    Schedule,
+    heavy_kind,
+    layers_of,
+    make_schedule,
+    managed_layers,
+    schedule_of,
+)
 from g10sim.trace.workload import Job, Workload
 
 
@@ -49,83 +61,52 @@ class VdnnMulti(LayerWise):
 
     K3 and K4 begin with that and end with the fastest plan that trial iterations find among those that the
     ladder up to them makes up (:class:`.vdnn_multi_planning.search.Search`).
-
-    Parameters
-    ----------
-    ladder
-        The step, K0 to K4, from which the parameters that are not given follow.
-    offload
-        Layers that offload: ``none``, ``conv``, or ``contention_aware``.
-    layer_end_join
-        Whether a layer ends only with the copies that it issued.
-    arbitration
-        How copies share links: ``fair``, ``first_come``, ``deadline``, or as the ``machine`` says.
-    prefetch
-        When to prefetch: by vDNN's ``window``, or ``planned``.
-    feedback
-        Whether planned prefetches move when they were late or early in the iteration before.
-    headroom
-        Share of GPU memory that the offload set leaves free for fragmentation; without it trial iterations
-        decide on that, and on K3 and K4 on all parameters above that are not given.
-    allocator, order, fuse_activations
-        As for vDNN.
     """
 
     name = "vdnn_multi"
     label = "vDNN multi-GPU"
+    look = Look(DARK_GREY, "oooo", ">", ":")
     paper = (
         "after Kim et al., Efficient Multi-GPU Memory Management for Deep Learning Acceleration, FAS*W 2018"
     )
-    keeps_host_buffers = True
 
-    def __init__(
-        self,
-        *,
-        ladder: Step = "K4",
-        offload: Offload | None = None,
-        layer_end_join: bool | None = None,
-        arbitration: Arbitration | None = None,
-        prefetch: Prefetching | None = None,
-        feedback: bool = True,
-        headroom: float | None = None,
-        allocator: Allocator | dict[str, object] = "best_fit",
-        order: Order = "prefetch_first",
-        fuse_activations: bool = True,
-    ) -> None:
-        super().__init__(mode="none", allocator=allocator, order=order, fuse_activations=fuse_activations)
-        self.ladder, self.offload, self.layer_end_join = ladder, offload, layer_end_join
-        self.arbitration, self.prefetch = arbitration, prefetch
-        self.feedback, self.headroom = feedback, headroom
-        self._check()
-        step = LADDER[ladder]
-        self._offloads = offload or step.offload
-        self._joins = step.layer_end_join if layer_end_join is None else layer_end_join
-        service = arbitration or step.arbitration
-        self.link_service = None if service == "machine" else service
-        self._plans_prefetches = (prefetch or step.prefetch) == "planned"
+    ladder: Step = parameter(default="K4")
+    """The step, K0 to K4, from which the parameters that are not given follow."""
+    offload: Offload | None = parameter(default=None)
+    """Layers that offload."""
+    layer_end_join: bool | None = parameter(default=None)
+    """Let a layer end only with the copies that it issued."""
+    arbitration: Arbitration | None = parameter(default=None)
+    """How copies share links; ``machine``: as the system says."""
+    prefetch: Prefetching | None = parameter(default=None)
+    """When to prefetch: by vDNN's ``window``, or ``planned``."""
+    feedback: bool = parameter(default=True)
+    """Move planned prefetches that were late or early in the iteration before."""
+    headroom: float | None = parameter(default=None, ge=0, lt=1)
+    """Share of GPU memory that the offload set leaves free for fragmentation; without it trial iterations
+    decide on that, and on K3 and K4 on all parameters above that are not given."""
+
+    def _set_up(self) -> None:
+        super()._set_up()
+        step = LADDER[self.ladder]
+        self._offloads = self.offload or step.offload
+        self._joins = step.layer_end_join if self.layer_end_join is None else self.layer_end_join
+        self._plans_prefetches = (self.prefetch or step.prefetch) == "planned"
         self._ideal_cycles: list[int] = []
         self._steerings: list[Steering] = []
         self._rescues: list[Rescue] = []
         self._backward_ends: list[set[int]] = []
         self._by_job: dict[tuple[int, int], Schedule] = {}
 
-    def _check(self) -> None:
-        check_choice("ladder", self.ladder, get_args(Step))
-        for key, kind in (
-            ("offload", Offload),
-            ("arbitration", Arbitration),
-            ("prefetch", Prefetching),
-        ):
-            if getattr(self, key) is not None:
-                check_choice(key, getattr(self, key), get_args(kind))
-        if self.layer_end_join is not None:
-            check_flag("layer_end_join", self.layer_end_join)
-        check_flag("feedback", self.feedback)
-        share = self.headroom
-        if share is not None and (
-            isinstance(share, bool) or not isinstance(share, (int, float)) or not 0 <= share < 1
-        ):
-            raise ValueError(f"headroom: found {share!r}; allowed: a number from 0 to less than 1")
+    @property
+    def requirements(self) -> Requirements:
+        """Those of every layer-wise design, pinned buffers that are kept, and a service of links."""
+        service = self.arbitration or LADDER[self.ladder].arbitration
+        return replace(
+            super().requirements,
+            keeps_host_buffers=True,
+            link_service=None if service == "machine" else service,
+        )
 
     def settle(self, obstacle: Trials) -> Policy:
         """Choose by trial iterations what is left open, with an offload set that memory asks for."""
@@ -153,31 +134,23 @@ class VdnnMulti(LayerWise):
         self, workload: Workload, system: SystemSpec, behaviour: BehaviourSpec
     ) -> Sequence[MigrationPlan | None]:
         """Decide what every job offloads; it is carried out kernel by kernel."""
+        self._check_tiers(system)
         gpus = {job.gpu for job in workload.jobs}
-        alike: dict[tuple[int, int], Schedule] = {}
-        self._by_job = {}
-        for job in workload.jobs:
-            rate = fair_share(system, job.gpu, gpus)
-            key = id(job.trace), rate
-            if key not in alike:
-                alike[key] = self._schedule_for(job, system, rate)
-            self._by_job[id(job.trace), job.gpu] = alike[key]
-        self._schedules = [self._schedule_of(job) for job in workload.jobs]
-        self._steerings = [
-            self._steering(job, schedule, system, fair_share(system, job.gpu, gpus))
-            for job, schedule in zip(workload.jobs, self._schedules, strict=True)
-        ]
+        keys = [(id(job.trace), fair_share(system, job.gpu, gpus)) for job in workload.jobs]
+        distinct = dict(zip(keys, workload.jobs, strict=True))
+        alike = {key: self._schedule_for(job, system, key[1]) for key, job in distinct.items()}
+        jobs = list(zip(workload.jobs, keys, strict=True))
+        self._schedules = [alike[key] for key in keys]
+        self._by_job = {(id(job.trace), job.gpu): alike[key] for job, key in jobs}
+        self._steerings = [self._steering(job, alike[key], system, key[1]) for job, key in jobs]
         self._rescues = [Rescue(job.trace) for job in workload.jobs]
         self._backward_ends = [
             {layer.backward[-1] for layer in schedule.layers if layer.backward}
             for schedule in self._schedules
         ]
         clock = system.gpu.clock
-        self._ideal_cycles = [
-            sum(job.trace.duration_cycles(kernel, clock) for kernel in job.trace.kernels)
-            for job in workload.jobs
-        ]
-        self._note = self._describe()
+        self._ideal_cycles = [int(kernel_durations(job.trace, clock).sum()) for job in workload.jobs]
+        self.note = self._describe()
         return (None,) * len(workload.jobs)
 
     def _schedule_of(self, job: Job) -> Schedule:
@@ -193,8 +166,7 @@ class VdnnMulti(LayerWise):
         clock, page = system.gpu.clock, system.gpu.page_size
         layers = layers_of(trace, fuse_activations=self.fuse_activations)
         heavy = heavy_kind(layers)
-        durations = [trace.duration_cycles(kernel, clock) for kernel in trace.kernels]
-        timeline = Timeline(trace, durations, page)
+        timeline = OffloadTimeline(trace, kernel_durations(trace, clock), page)
         returns = just_in_time(timeline) if self._plans_prefetches else by_window(layers, heavy)
         offload_set = OffloadSet(timeline, self._budget(system), heavy)
         chosen = offload_set.choose(
@@ -235,7 +207,7 @@ class VdnnMulti(LayerWise):
             self._steerings[view.job].start_iteration(view)
         return None
 
-    def on_kernel_start(self, view: PolicyView) -> Iterable[Action]:
+    def on_kernel_start(self, view: PolicyView) -> Iterable[Move]:
         """Offload what a layer reads as it begins, and prefetch what is due."""
         if not self._plans_prefetches:
             yield from super().on_kernel_start(view)
@@ -245,27 +217,30 @@ class VdnnMulti(LayerWise):
             yield from self._offload(view, layer)
         yield from self._steerings[view.job].prefetches(view)
 
-    def on_kernel_end(self, view: PolicyView) -> Iterable[Action]:
+    def on_kernel_end(self, view: PolicyView) -> Iterable[Move]:
         """Let a layer end with the copies that it issued, where layers join."""
         if not self._joins:
             return
-        schedule = self._schedules[view.job]
-        if view.kernel in schedule.offload_ends:
-            yield Synchronize(frozenset(schedule.offload_ends[view.kernel].inputs))
-        if self._plans_prefetches:
-            if view.kernel in self._backward_ends[view.job]:
-                yield Synchronize(evictions=False, prefetches=True)
-        elif view.kernel in schedule.fetch_ends:
-            yield Synchronize(
-                frozenset(schedule.fetch_ends[view.kernel].inputs), evictions=False, prefetches=True
-            )
+        if not self._plans_prefetches:
+            yield from super().on_kernel_end(view)
+            return
+        layer = self._schedules[view.job].offload_ends.get(view.kernel)
+        if layer is not None:
+            yield Await(frozenset(layer.inputs))
+        if view.kernel in self._backward_ends[view.job]:
+            yield Await(evictions=False, prefetches=True)
 
-    def on_out_of_memory(self, view: PolicyView) -> Iterable[Action]:
+    def on_out_of_memory(self, view: PolicyView) -> Iterable[Move]:
         """Offload what is used farthest ahead, from step K3 on."""
         if self.ladder in CHOSEN_BY_TRIAL:
             victim = self._rescues[view.job].victim(view)
             if victim is not None:
-                yield Evict(victim, Location.HOST)
+                yield Evict(victim)
+
+
+def fair_share(system: SystemSpec, gpu: int, busy: Collection[int]) -> int:
+    """Return the rate between a GPU and host memory when all ``busy`` GPUs copy, in whole bytes/second."""
+    return max(1, int(link_bandwidth(system, gpu, busy, counts_host_memory=True)))
 
 
 def _copy_cycles(clock: int, rate: int, size_bytes: int) -> int:

@@ -1,24 +1,27 @@
-"""Who owns each cycle of a kernel's time."""
+"""Owners of each cycle of a kernel's time."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import cache
 
-from g10sim.hardware.memory import GpuMemory
-from g10sim.records import StallReason
+from g10sim.hardware.memory import Residency
+from g10sim.records import Location, StallReason
 
 
-def reason_for_waiting(memory: GpuMemory) -> StallReason:
+@cache
+def fault_reason(place: str) -> StallReason:
+    """Return the reason of a stall for pages demanded from a place of this name."""
+    return StallReason.FIRST_TOUCH if place == Location.NONE.name else StallReason.fault(place.lower())
+
+
+def reason_for_waiting(memory: Residency) -> StallReason:
     """Return what the waiting kernel waits for, the slowest kind first."""
     queues = memory.queues
-    if queues.fault_flash:
-        return StallReason.FAULT_FLASH
-    if queues.fault_host:
-        return StallReason.FAULT_HOST
-    if queues.fault_absent:
-        return StallReason.FIRST_TOUCH
-    leaving = (*queues.evict_flash, *queues.evict_host)
-    if any(run.tensor in memory.needed for run in leaving):
+    for place in memory.origins:
+        if queues.fault[place]:
+            return fault_reason(place.name)
+    if any(run.tensor in memory.needed for queue in queues.evict for run in queue):
         return StallReason.EVICTION
     return StallReason.LATE_PREFETCH
 

@@ -1,4 +1,4 @@
-"""Which GPUs of a machine can stand for all: those of one of several groups that are alike and far apart."""
+"""GPUs that stand for all of a machine: one of several groups that are alike and far apart."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ def one_group(workload: Workload, system: SystemSpec) -> Workload:
     GPUs belong together when a link, or the memory of a socket, has less capacity than all that they could
     send through it at once. The workload comes back whole when groups differ, when jobs differ or vary, and
     when they share what is no link (a GPU, threads of the host) or links carry gradients between groups.
-    Replicas of one group exchange gradients among themselves. That host memory is enough for all is for the
-    caller to see.
+    Replicas of one group exchange gradients among themselves. The caller checks that host
+    memory is enough for all.
     """
     gpus = [job.gpu for job in workload.jobs]
     if not (_jobs_are_alike(workload) and _shares_only_links(workload, system)):

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from g10sim.errors import InvariantError
-from g10sim.hardware.contiguous import ContiguousMemory
-from g10sim.hardware.memory import GpuMemory
+from g10sim.hardware.memory import Residency
 from g10sim.records import IterationRecord, KernelRecord
 from g10sim.trace.model import Kernel
 
@@ -26,17 +25,20 @@ class Checker:
         self._last: dict[int, KernelRecord] = {}
         self._sums: dict[int, int] = {}
 
-    def kernel_starts(self, memory: GpuMemory, kernel: Kernel) -> None:
+    def kernel_starts(self, memory: Residency, kernel: Kernel) -> None:
         """Check the working set of a kernel that is about to compute.
 
         Where the running kernel's pages may be evicted, they have all been there but may have left again.
         """
         where = f"kernel {kernel.id} ({kernel.name})"
-        _require(0 <= memory.free <= memory.capacity_pages, f"{where}: GPU memory holds {memory.used} pages")
-        _require(memory.host_pool.free >= 0, f"{where}: host memory is over its capacity")
-        _require(memory.flash_pool.free >= 0, f"{where}: flash is over its capacity")
+        frames = memory.frames
+        _require(
+            0 <= frames.free <= frames.capacity_pages, f"{where}: GPU memory holds {memory.filled} pages"
+        )
+        for pool in memory.pools.values():
+            _require(pool.free >= 0, f"{where}: {pool.name} is over its capacity")
         if not self._streams:
-            missing = [t for t in kernel.tensors if t in memory.needed and not memory.is_usable(t)]
+            missing = [t for t in kernel.tensors if t in memory.needed and not memory.space.is_usable(t)]
             _require(not missing, f"{where}: computes without tensors {missing[:5]}")
 
     def kernel_ended(self, record: KernelRecord) -> None:
@@ -57,7 +59,7 @@ class Checker:
         self._last[record.job] = record
         self._sums[record.job] = self._sums.get(record.job, 0) + record.end - record.start
 
-    def iteration_ended(self, record: IterationRecord, memory: GpuMemory) -> None:
+    def iteration_ended(self, record: IterationRecord, memory: Residency) -> None:
         """Check conservation of pages and the sum of all cycles."""
         where = f"iteration {record.iteration}"
         elapsed = record.end - record.start
@@ -66,23 +68,23 @@ class Checker:
         _require(self._sums.pop(record.job, 0) == elapsed, f"{where}: kernels do not fill the iteration")
         _require(elapsed >= record.ideal_cycles, f"{where}: faster than its kernels")
         check_conservation(memory, where)
-        memory.flash_pool.check()
+        for pool in memory.pools.values():
+            pool.check()
 
 
-def check_conservation(memory: GpuMemory, where: str) -> None:
+def check_conservation(memory: Residency, where: str) -> None:
     """Check that every page of every tensor is in exactly one place. Raises InvariantError."""
     queues = memory.queues
-    queued = [0] * len(memory.pages)
+    queued = [0] * len(memory.sizes)
     on_gpu = sum(memory.idle)
-    for name in queues.__slots__:
-        for run in getattr(queues, name):
-            _require(run.count > 0, f"{where}: empty run in {name}")
+    for name, kind in (("fault", queues.fault), ("prefetch", queues.prefetch), ("evict", queues.evict)):
+        for run in (run for queue in kind for run in queue):
+            _require(run.count > 0, f"{where}: empty run to {name}")
             queued[run.tensor] += run.count
-            if name.startswith("evict"):
+            if kind is queues.evict:
                 on_gpu += run.count
-    for tensor, pages in enumerate(memory.pages):
-        counts = (memory.absent, memory.host, memory.flash, memory.idle, memory.moving)
-        here = [count[tensor] for count in counts]
+    for tensor, pages in enumerate(memory.sizes):
+        here = [count[tensor] for count in (*memory.pages, memory.moving)]
         _require(min(here) >= 0, f"{where}: tensor {tensor} has a negative count")
         _require(sum(here) == pages, f"{where}: tensor {tensor} has {sum(here)} of {pages} pages")
         _require(queued[tensor] == memory.moving[tensor], f"{where}: tensor {tensor} is queued wrongly")
@@ -91,5 +93,4 @@ def check_conservation(memory: GpuMemory, where: str) -> None:
             f"{where}: tensor {tensor} is ordered wrongly",
         )
     _require(on_gpu == memory.filled, f"{where}: {on_gpu} pages on the GPU, {memory.filled} counted")
-    if isinstance(memory, ContiguousMemory):
-        memory.check()
+    memory.space.check()

@@ -2,42 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Protocol
+from collections.abc import Generator
+from fractions import Fraction
+from math import ceil
+from typing import Any
 
-import simpy
-from simpy.events import Event
+from simpy import Event
 
 from g10sim.config.sharing import SharingSpec
+from g10sim.sim.fabric import Clock, Phase, Timer
 from g10sim.units import duration_to_cycles
 
 # Work is counted in parts of a cycle, so that speeds below 1 add up without rounding that would matter.
 _PARTS = 1 << 32
 # Speeds are rounded down by at most a part: over some work that is less than this share of it (2 ** -24).
 _ROUNDING_BITS = 24
-# A kernel that follows another of its job in the same cycle keeps the job's turn: the look for one comes
-# after all kernel events of that cycle.
-_AFTER_KERNELS = 3
-
-
-class Discipline(Protocol):
-    """Shares time among jobs that compute; knows nothing of the clock."""
-
-    def add(self, job: int, cycles: int, priority: int) -> None:
-        """Let a job compute for so many cycles of its own."""
-        ...
-
-    def advance(self, cycles: int) -> list[int]:
-        """Let time pass, not beyond the next end; return the jobs that are done."""
-        ...
-
-    def next_end(self) -> int | None:
-        """Cycles until a job is done, or None when none computes."""
-        ...
-
-    def rest(self) -> None:
-        """Give the turns of jobs that no longer compute to others."""
-        ...
 
 
 class _Turn:
@@ -67,6 +46,12 @@ class TimeSlices:
                 turn.work = cycles
                 return
         self._turns.append(_Turn(job, self._slice * priority, cycles))
+
+    def rescale(self, job: int, factor: Fraction) -> None:
+        """Multiply the work that a job has left, rounded up."""
+        for turn in self._turns:
+            if turn.job == job:
+                turn.work = ceil(turn.work * factor)
 
     def rest(self) -> None:
         """Take jobs without anything to compute out of the rotation."""
@@ -135,6 +120,10 @@ class Concurrency:
         self._work[job] = cycles * _PARTS
         self._priorities[job] = priority
 
+    def rescale(self, job: int, factor: Fraction) -> None:
+        """Multiply the work that a job has left, rounded up."""
+        self._work[job] = ceil(self._work[job] * factor)
+
     def rest(self) -> None:
         """Nothing to give: jobs that do not compute slow nobody."""
 
@@ -169,36 +158,91 @@ class Concurrency:
         }
 
 
-class Compute:
-    """The compute units of one GPU: jobs ask for cycles and wait until they have had them."""
+class _Computed(Event):
+    """A kernel has computed."""
 
-    def __init__(self, env: simpy.Environment, discipline: Discipline) -> None:
-        self._env, self._discipline = env, discipline
+    phase = Phase.COMPUTED
+
+
+class Alone:
+    """Compute units that one job at a time has to itself."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._job: int | None = None
+        self._left: int | Fraction = 0
+        self._pace: int | Fraction = 1
+        self._since = 0
+        self._changed: Event | None = None
+
+    def run(self, job: int, cycles: int, priority: int = 1) -> Generator[Event, Any, None]:
+        """SimPy process: compute for so many cycles."""
+        self._job, self._left, self._pace, self._since = job, cycles, 1, self._clock.cycle
+        yield self._clock.timeout(cycles)
+        self._count()
+        while self._left:
+            self._changed = self._clock.event()
+            yield self._clock.timeout(ceil(self._left / self._pace)) | self._changed
+            self._count()
+        self._changed = None
+
+    def set_pace(self, job: int, pace: Fraction) -> None:
+        """Let a job's running kernel do ``pace`` (at most 1) cycles of its work in a cycle from now on."""
+        if job != self._job:
+            return
+        self._count()
+        self._pace = pace
+        if self._changed is not None and not self._changed.triggered:
+            self._changed.succeed()
+
+    def _count(self) -> None:
+        now = self._clock.cycle
+        self._left = max(0, self._left - (now - self._since) * self._pace)
+        self._since = now
+
+
+class Shared:
+    """Compute units that jobs share: they ask for cycles and wait until they have had them."""
+
+    def __init__(self, clock: Clock, discipline: TimeSlices | Concurrency) -> None:
+        self._clock, self._discipline = clock, discipline
         self._waiting: dict[int, Event] = {}
+        self._paces: dict[int, Fraction] = {}
         self._now = 0
-        self._timer: Event | None = None
+        self._timer: Timer | None = None
 
-    def run(self, job: int, cycles: int, priority: int) -> Event:
-        """Return an event that happens when a job has computed for so many cycles."""
+    def run(self, job: int, cycles: int, priority: int = 1) -> Generator[Event, Any, None]:
+        """SimPy process: compute for so many cycles of a job's own."""
         self._advance()
-        event = self._env.event()
-        if not cycles:
-            return event.succeed()
-        self._waiting[job] = event
-        self._discipline.add(job, cycles, priority)
-        self._arm()
-        return event
+        event = _Computed(self._clock)
+        if cycles:
+            self._waiting[job] = event
+            self._discipline.add(job, cycles, priority)
+            self._arm()
+        else:
+            event.succeed()
+        yield event
+
+    def set_pace(self, job: int, pace: Fraction) -> None:
+        """Let a job's running kernel do ``pace`` (at most 1) cycles of its work in a cycle from now on."""
+        self._advance()
+        if job in self._waiting:
+            self._discipline.rescale(job, self._paces.get(job, Fraction(1)) / pace)
+            self._paces[job] = pace
+            self._arm()
 
     def _advance(self) -> None:
-        elapsed = int(self._env.now) - self._now
+        elapsed = self._clock.cycle - self._now
         self._now += elapsed
         if not elapsed or not self._waiting:
             return
         done = self._discipline.advance(elapsed)
         for job in done:
             self._waiting.pop(job).succeed()
+            self._paces.pop(job, None)
         if done:
-            self._later(0, self._rest)
+            # A kernel that follows another of its job in the same cycle keeps the job's turn.
+            Timer(self._clock, Phase.TURNS, 0, self._rest)
 
     def _rest(self, _: Event) -> None:
         self._discipline.rest()
@@ -206,24 +250,17 @@ class Compute:
 
     def _arm(self) -> None:
         left = self._discipline.next_end()
-        self._timer = None if left is None else self._later(left, self._ring)
+        self._timer = None if left is None else Timer(self._clock, Phase.KERNELS, left, self._ring)
 
     def _ring(self, timer: Event) -> None:
         if timer is self._timer:
             self._advance()
 
-    def _later(self, cycles: int, callback: Callable[[Event], None]) -> Event:
-        timer = Event(self._env)
-        timer._ok, timer._value = True, None
-        timer.callbacks.append(callback)
-        self._env.schedule(timer, _AFTER_KERNELS if not cycles else 1, cycles)
-        return timer
 
-
-def make_compute(env: simpy.Environment, sharing: SharingSpec, clock_hz: int) -> Compute | None:
-    """Return the compute units of a GPU, or None where a job has the GPU to itself."""
+def make_compute(clock: Clock, sharing: SharingSpec, clock_hz: int) -> Alone | Shared:
+    """Return the compute units of a GPU, which one job has to itself or jobs share."""
     if sharing.compute == "exclusive":
-        return None
-    if sharing.compute == "concurrent":
-        return Compute(env, Concurrency(sharing.slowdown))
-    return Compute(env, TimeSlices(duration_to_cycles(sharing.time_slice, clock_hz)))
+        return Alone(clock)
+    if sharing.compute == "time_sliced":
+        return Shared(clock, TimeSlices(duration_to_cycles(sharing.time_slice, clock_hz)))
+    return Shared(clock, Concurrency(sharing.slowdown))

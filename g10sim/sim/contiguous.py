@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Generator, Iterable
+from collections.abc import Collection, Generator, Sequence
 from dataclasses import replace
 from itertools import islice
 from typing import Any
 
-from simpy.events import Event
+from simpy import Event
 
 from g10sim.config.behaviour import BehaviourSpec
-from g10sim.config.system import SystemSpec
-from g10sim.errors import PolicyError, UnsupportedError
+from g10sim.errors import InvariantError, PolicyError, UnsupportedError
 from g10sim.hardware.allocators.caching import CachingPool
-from g10sim.hardware.allocators.interface import Allocator
-from g10sim.hardware.allocators.shared import SharedSpace
-from g10sim.hardware.allocators.space import ContiguousSpace
-from g10sim.hardware.contiguous import ContiguousMemory
-from g10sim.hardware.direct import DirectTransfers
-from g10sim.hardware.memory import Pool
+from g10sim.hardware.allocators.space import Allocator, ContiguousSpace
+from g10sim.hardware.contiguous import Contiguous
+from g10sim.hardware.door import Door
+from g10sim.hardware.memory import Frames, Pool, Residency
 from g10sim.hardware.placement import (
     FitRule,
     PlannedAddresses,
@@ -28,14 +25,15 @@ from g10sim.hardware.placement import (
     last_hole_right,
     worst_fit,
 )
-from g10sim.hardware.shared import Frames
+from g10sim.hardware.staging import Staging
 from g10sim.policies.base import Place, PlannedPlace, Policy
-from g10sim.policies.plan import MigrationPlan, PlannedMove
+from g10sim.policies.plan import MigrationPlan
 from g10sim.records import Location, StallReason
-from g10sim.sim.accounts import WaitLog
-from g10sim.sim.executor import JobRun, released_after
+from g10sim.sim.accounts import WaitLog, fault_reason
+from g10sim.sim.executor import JobRun
 from g10sim.sim.ledger import Execution
 from g10sim.sim.machine import Machine
+from g10sim.sim.working_set import free_room, released_after
 from g10sim.trace.model import Kernel, Tensor, Trace
 from g10sim.trace.workload import Job
 from g10sim.units import format_bytes
@@ -60,19 +58,20 @@ def contiguous_memory(
     job: Job,
     plan: MigrationPlan | None,
     policy: Policy,
-    system: SystemSpec,
-    behaviour: BehaviourSpec,
-    transfers: DirectTransfers,
-    pools: tuple[Pool, Pool],
+    machine: Machine,
+    staging: Staging,
+    pools: Sequence[Pool],
+    door: Door,
     frames: Frames | None = None,
-) -> ContiguousMemory:
-    """Return a job's GPU memory with its persistent tensors in it, those on flash that find no room.
+) -> Residency:
+    """Return a job's GPU memory with its persistent tensors in it, those in the last tier that find no room.
 
-    ``pools`` are host memory and flash. ``frames`` are the pages of a GPU that jobs share: each has addresses
+    ``pools`` are those of the tiers. ``frames`` are the pages of a GPU that jobs share: each has addresses
     of its own over them, and its persistent tensors move in when it is let on. Raises PolicyError when the
     policy places too few tensors or at impossible addresses, UnsupportedError when scratch space has no room.
     """
-    trace, page = job.trace, system.gpu.page_size
+    trace, system, behaviour = job.trace, machine.system, machine.behaviour
+    page = system.gpu.page_size
     places = policy.places(job, plan, behaviour)
     if len(places) != len(trace.tensors):
         raise PolicyError(
@@ -80,31 +79,28 @@ def contiguous_memory(
             f"{len(trace.tensors)}"
         )
     pages = [-(-tensor.size_bytes // page) for tensor in trace.tensors]
-    factor = policy.published_memory_factor if behaviour.copy_memory == "published" else 1
-    space = _space(policy, system.gpu.memory // page * factor, page)
-    if frames is not None:
-        space = SharedSpace(space, frames)
-    memory = ContiguousMemory(
-        pages,
-        page,
-        *pools,
-        space=space,
+    factor = policy.requirements.published_memory_factor if behaviour.copy_memory == "published" else 1
+    blocks = _blocks(policy, system.gpu.memory // page * factor, page, frames)
+    space = Contiguous(
+        blocks=blocks,
         rules=[
             _rule(place, policy, tensor, page) for place, tensor in zip(places, trace.tensors, strict=True)
         ],
-        copy_rate=lambda count, place, leaves: transfers.copy_rate(job.gpu, count, place, leaves=leaves),
+        copy_rate=lambda count, place, leaves: staging.copy_rate(job.gpu, count, place, leaves=leaves),
         recalls=behaviour.running_tensors == "pinned",
-        buffers=transfers.host_buffers(number, keeps=policy.keeps_host_buffers),
-        returns_between_kernels=policy.returns_space == "between_kernels",
-        frames=frames,
+        buffers=staging.host_buffers(number, keeps=policy.requirements.keeps_host_buffers),
+        staged=staging.place,
+        returns_between_kernels=policy.requirements.returns_space == "between_kernels",
+        shared=frames,
     )
-    memory.scratch_pages = max((pages[i] for i, at in enumerate(places) if at is Place.BUFFER), default=0)
+    space.scratch_pages = max((pages[i] for i, at in enumerate(places) if at is Place.BUFFER), default=0)
+    memory = Residency(pages, Frames(blocks.capacity_pages), page, pools, door, space)
     if frames is None:
-        _move_in(memory, trace, policy)
+        _move_in(memory, space, trace, policy)
     return memory
 
 
-def _move_in(memory: ContiguousMemory, trace: Trace, policy: Policy) -> None:
+def _move_in(memory: Residency, space: Contiguous, trace: Trace, policy: Policy) -> None:
     """Put persistent tensors into GPU memory as far as they fit, and scratch space beside them.
 
     Raises UnsupportedError when that does not fit.
@@ -112,18 +108,19 @@ def _move_in(memory: ContiguousMemory, trace: Trace, policy: Policy) -> None:
     for tensor in trace.tensors:
         if tensor.persistent:
             memory.place(tensor.id, Location.GPU)
-    scratch, page = memory.scratch_pages, memory.page_bytes
-    if scratch and not memory.reserve(scratch, first_fit_left):
+    scratch, page = space.scratch_pages, memory.page_bytes
+    if scratch and not space.reserve(scratch, first_fit_left):
         raise UnsupportedError(
             f"policy '{policy.name}': no room for scratch space of {format_bytes(scratch * page)} beside the "
             f"persistent tensors of '{trace.model}'"
         )
 
 
-def _space(policy: Policy, capacity_pages: int, page_bytes: int) -> Allocator:
-    if policy.caching_pool is None:
-        return ContiguousSpace(capacity_pages)
-    return CachingPool(capacity_pages, page_bytes, policy.caching_pool)
+def _blocks(policy: Policy, capacity_pages: int, page_bytes: int, frames: Frames | None) -> Allocator:
+    pool = policy.requirements.caching_pool
+    if pool is None:
+        return ContiguousSpace(capacity_pages, frames)
+    return CachingPool(capacity_pages, page_bytes, pool, frames)
 
 
 def _rule(place: Place | PlannedPlace, policy: Policy, tensor: Tensor, page_bytes: int) -> FitRule | None:
@@ -131,7 +128,7 @@ def _rule(place: Place | PlannedPlace, policy: Policy, tensor: Tensor, page_byte
         return _RULES.get(place)
     addresses = place.addresses_bytes
     wrong = [address for address in addresses if address < 0 or address % page_bytes]
-    if wrong or not addresses or policy.caching_pool is not None:
+    if wrong or not addresses or policy.requirements.caching_pool is not None:
         found = f"address {wrong[0]}" if wrong else f"{len(addresses)} planned addresses"
         raise PolicyError(
             f"policy '{policy.name}': places puts tensor '{tensor.name}' at {found}; allowed: one or more "
@@ -144,26 +141,16 @@ def _rule(place: Place | PlannedPlace, policy: Policy, tensor: Tensor, page_byte
 class ContiguousRun(JobRun):
     """A job whose kernels wait until every tensor that they use is on the GPU as a whole."""
 
-    _memory: ContiguousMemory
-
-    def __init__(
-        self,
-        number: int,
-        job: Job,
-        executed: Trace,
-        memory: ContiguousMemory,
-        policy: Policy,
-        plan: MigrationPlan | None,
-        machine: Machine,
-        transfers: DirectTransfers,
-    ) -> None:
-        super().__init__(number, job, executed, memory, policy, plan, machine)
-        trace, self._direct = job.trace, transfers
-        fetches_weights = machine.behaviour.absent_weights == "fetched"
+    def _prepare(self) -> None:
+        memory, policy, trace = self.memory, self._policy, self.job.trace
+        if not isinstance(memory.space, Contiguous):
+            raise InvariantError("whole tensors need contiguous memory")
+        self._space = memory.space
+        fetches_weights = self._behaviour.absent_weights == "fetched"
         waited_for = {
             tensor.id
             for tensor in trace.tensors
-            if memory.needs_space(tensor.id) and (fetches_weights or not tensor.persistent)
+            if self._space.needs_space(tensor.id) and (fetches_weights or not tensor.persistent)
         }
         self._tensors = [
             tuple(tensor for tensor in policy.allocation_order(kernel) if tensor in waited_for)
@@ -184,22 +171,17 @@ class ContiguousRun(JobRun):
     def _occupy(self) -> Generator[Event, Any, None]:
         shares = self._gpu.working_sets is not None
         if shares:
-            _move_in(self._memory, self.job.trace, self._policy)
+            with self._alter():
+                _move_in(self.memory, self._space, self.job.trace, self._policy)
         yield from super()._occupy()
         if shares:
-            self._memory.give_up_reserved()
-            self._make_way()
-
-    def _begin(self, iteration: int, kernel: Kernel, moves: Iterable[PlannedMove]) -> None:
-        super()._begin(iteration, kernel, moves)
-        self._memory.settle()
+            with self._alter():
+                self._space.give_up_reserved()
 
     def _finish(self, kernel: Kernel) -> None:
         self._migrator.release(self._dying[kernel.id])
-        self._memory.end_kernel(kernel.id)
-        self._react_at_end(kernel)
-        if self._gpu.working_sets is not None:
-            self._make_way()
+        self._space.end_kernel(kernel.id)
+        self._react_at_end()
 
     def _reserve(self, kernel: Kernel, waits: WaitLog) -> Generator[Event, Any, None]:
         """Ask for nothing: no other job takes the space of this one's tensors away."""
@@ -208,112 +190,102 @@ class ContiguousRun(JobRun):
     def _give_up_working_set(self, kernel: Kernel) -> None:
         """Give up nothing: space is given back tensor by tensor."""
 
-    def _make_way(self) -> None:
-        """Let other jobs on the GPU use what this one has given back."""
-        if self._direct.space_freed():
-            self._machine.clockwork.rearm()
-
     def _is_resident(self) -> bool:
-        return not self._memory.awaits and self._has_arrived()
+        return not self.memory.awaits and self._has_arrived()
 
     def _has_arrived(self) -> bool:
-        return all(map(self._memory.is_usable, self._memory.needed))
+        return all(map(self._space.is_usable, self.memory.needed))
 
     def _has_joined(self) -> bool:
-        if not self._memory.has_joined:
-            self._make_room()
+        if not self.memory.has_joined:
+            with self._alter():
+                self._make_room()
         return super()._has_joined()
 
     def _fetch(self, execution: Execution, waits: WaitLog) -> Generator[Event, Any, None]:
         """Ask for what is missing, and again for what leaves meanwhile, until all is there."""
-        machine, tensors = self._machine, self._tensors[execution.kernel.id]
-        if self._memory.awaits:
+        tensors = self._tensors[execution.kernel.id]
+        if self.memory.awaits:
             yield from self._synchronize(waits)
         self._demanded.clear()
         self._demand(tensors)
-        self._make_room()
-        self._transfers.changed()
-        since, reason = machine.now, self._reason()
+        since, reason = self._now, self._reason()
 
         def step() -> bool:
             nonlocal since, reason
-            waits.add(reason, machine.now - since)
+            waits.add(reason, self._now - since)
             self._demand(tensors)
-            self._make_room()
-            since, reason = machine.now, self._reason()
+            since, reason = self._now, self._reason()
             return self._has_arrived()
 
         if not self._has_arrived():
-            yield machine.clockwork.wait(step, self._describe_wait)
+            yield self._fabric.until(step, self._describe_wait, self._number)
 
     def _demand(self, tensors: Collection[int]) -> None:
-        """Ask for tensors that are away and remember from where."""
-        memory = self._memory
-        for tensor in tensors:
-            if memory.flash[tensor]:
-                self._demanded.setdefault(tensor, StallReason.FAULT_FLASH)
-            elif memory.host[tensor]:
-                self._demanded.setdefault(tensor, StallReason.FAULT_HOST)
-            memory.demand(tensor)
+        """Ask for tensors that are away, and make room for them; remember from where they come."""
+        memory = self.memory
+        with self._alter():
+            for tensor in tensors:
+                if memory.idle[tensor] == memory.sizes[tensor]:
+                    continue
+                origin = next((place for place in memory.origins if memory.pages[place][tensor]), None)
+                if origin:
+                    self._demanded.setdefault(tensor, fault_reason(origin.name))
+                memory.demand(tensor)
+            self._make_room()
 
     def _make_room(self) -> None:
         """Let the policy act when the kernel waits for space and nothing under way will free any.
 
         Prefetches that wait for space, too, are given up then: the tensors are fetched on demand.
         """
-        memory, kernel = self._memory, self._view.kernel
-        if not self._makes_room or memory.queues.busy or not memory.waiting:
+        memory = self.memory
+        if not self._makes_room or memory.queues.busy or not self._space.waiting:
             return
-        memory.withdraw_requests(memory.needed)
-        if memory.waiting and not memory.queues.busy:
-            self._migrator.perform(kernel, self._ask(self._policy.on_out_of_memory))
-            memory.settle()
-            self._transfers.changed()
+        self._space.withdraw_requests(memory.needed)
+        if self._space.waiting and not memory.queues.busy:
+            self._migrator.perform(self._ask(self._policy.on_out_of_memory))
 
     def _reason(self) -> StallReason:
         """Return what the kernel waits for: space first, then what it demanded, then what is late."""
-        memory = self._memory
-        missing = [tensor for tensor in memory.needed if not memory.is_usable(tensor)]
-        if any(tensor in memory.waiting for tensor in missing):
+        memory = self.memory
+        missing = [tensor for tensor in memory.needed if not self._space.is_usable(tensor)]
+        if any(tensor in self._space.waiting for tensor in missing):
             return StallReason.ALLOCATION
         demanded = {self._demanded[tensor] for tensor in missing if tensor in self._demanded}
-        for reason in (StallReason.FAULT_FLASH, StallReason.FAULT_HOST):
-            if reason in demanded:
-                return reason
+        for place in memory.origins:
+            if fault_reason(place.name) in demanded:
+                return fault_reason(place.name)
         return StallReason.LATE_PREFETCH
 
     def _end(self, execution: Execution, extra: int) -> int:
-        return self._machine.now + execution.duration
+        return self._now + execution.duration
 
     def _describe_wait(self) -> UnsupportedError:
-        """Say who waits for ever: for space, and what holds it, or for copies that find no room."""
-        memory, trace, page = self._memory, self.job.trace, self._memory.page_bytes
+        """Describe a wait without end: for space, and what holds it, or for copies that find no room."""
+        memory, space, trace, page = self.memory, self._space, self.job.trace, self.memory.page_bytes
         kernel = trace.kernels[self._view.kernel]
         where = f"policy '{self._policy.name}', kernel {kernel.id} ({kernel.name}) of '{trace.model}'"
-        if not memory.waiting:
-            host, flash = (pool.free * page for pool in (memory.host_pool, memory.flash_pool))
-            return UnsupportedError(
-                f"{where}: waits for copies that cannot go on; host memory has {format_bytes(host)} free, "
-                f"the SSD {format_bytes(flash)}"
-            )
-        first = trace.tensors[memory.waiting[0]]
+        if not space.waiting:
+            return UnsupportedError(f"{where}: waits for copies that cannot go on; {free_room(memory)}")
+        first = trace.tensors[self._space.waiting[0]]
         return UnsupportedError(
-            f"{where}: tensor '{first.name}' needs {format_bytes(memory.pages[first.id] * page)} of "
-            f"consecutive GPU memory; the largest hole has {format_bytes(memory.largest_hole_pages * page)}, "
-            f"{format_bytes(memory.space.free_pages * page)} are free, and nothing under way frees more "
+            f"{where}: tensor '{first.name}' needs {format_bytes(memory.sizes[first.id] * page)} of "
+            f"consecutive GPU memory; the largest hole has {format_bytes(space.largest_hole_pages * page)}, "
+            f"{format_bytes(space.blocks.free_pages * page)} are free, and nothing under way frees more "
             f"(held by {self._holders()})"
         )
 
     def _holders(self) -> str:
         """Name the largest blocks of memory and how many more there are."""
-        tensors, page = self.job.trace.tensors, self._memory.page_bytes
-        blocks = sorted(self._memory.space.blocks.items(), key=lambda item: -item[1].pages)
+        tensors, page = self.job.trace.tensors, self.memory.page_bytes
+        blocks = sorted(self._space.blocks.blocks.items(), key=lambda item: -item[1].pages)
         names = ("scratch space" if owner < 0 else tensors[owner].name for owner, _ in blocks)
         shown = [
             f"{name} {format_bytes(block.pages * page)}"
             for name, (_, block) in islice(zip(names, blocks, strict=True), _SHOWN_HOLDERS)
         ]
         more = f" and {len(blocks) - len(shown)} more" if len(blocks) > len(shown) else ""
-        others = self._memory.pages_of_others
+        others = self._space.pages_of_others
         beside = f"; other jobs have {format_bytes(others * page)}" if others else ""
         return ", ".join(shown) + more + beside

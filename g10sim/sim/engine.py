@@ -2,36 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Generator, Sequence
+from collections.abc import Collection
 from dataclasses import replace
-from typing import Any
-
-import simpy
-from simpy.events import Event
 
 from g10sim.config.behaviour import BehaviourSpec
 from g10sim.config.ssd import FlashSsdSpec
 from g10sim.config.system import SystemSpec
-from g10sim.errors import ConfigError, G10SimError, PolicyError, UnsupportedError
+from g10sim.config.tiers import Tier
+from g10sim.errors import ConfigError, PolicyError, UnsupportedError
 from g10sim.hardware.batched import BatchedTransfers
-from g10sim.hardware.direct import DirectTransfers
+from g10sim.hardware.door import Door
 from g10sim.hardware.flash.pool import FlashPool
 from g10sim.hardware.fluid import FluidTransfers
-from g10sim.hardware.memory import GpuMemory, Pool
-from g10sim.hardware.shared import Frames, SharedGpuMemory
+from g10sim.hardware.memory import Frames, Pool, Residency
+from g10sim.hardware.staging import Staging
 from g10sim.hardware.transfers import Observer, Transfers
 from g10sim.policies.base import Policy
 from g10sim.policies.plan import MigrationPlan
-from g10sim.records import Location
+from g10sim.records import Location, RunRecords
 from g10sim.sim.checks import Checker
 from g10sim.sim.contiguous import ContiguousRun, contiguous_memory, simulated_job
 from g10sim.sim.exchange import GradientExchange
 from g10sim.sim.executor import JobRun
+from g10sim.sim.fabric import Clock, Fabric
 from g10sim.sim.flash import check_flash, tell_deaths
-from g10sim.sim.gpu import Gpu, make_gpu
+from g10sim.sim.gpu import Gpu
+from g10sim.sim.hooks import asked
 from g10sim.sim.machine import Machine
 from g10sim.sim.preparation import settled, with_chosen_kernels
-from g10sim.sim.recorder import Recorder, RunRecords
+from g10sim.sim.recorder import Recorder
 from g10sim.trace.model import Trace
 from g10sim.trace.workload import Job, Workload
 
@@ -78,7 +77,7 @@ def _simulate(
     check: bool,
 ) -> RunRecords:
     workload = with_chosen_kernels(given, system, policy)
-    plans = _plan(workload.as_planned(), system, policy, behaviour)
+    plans = asked(policy, "plan", lambda: policy.plan(workload.as_planned(), system, behaviour))
     if len(plans) != len(workload.jobs):
         raise PolicyError(
             f"policy '{policy.name}': plan returned {len(plans)} plans; allowed: one per job, "
@@ -87,7 +86,7 @@ def _simulate(
     simulation = _Simulation(workload, system, policy, plans, behaviour, record, check)
     if workload is not given:
         simulation.compare_with(given)
-    return replace(simulation.run(), note=policy.note)
+    return replace(simulation.run(), note=policy.note, tiers=system.kinds)
 
 
 def _check_sharing(workload: Workload, policy: Policy, behaviour: BehaviourSpec) -> None:
@@ -98,7 +97,7 @@ def _check_sharing(workload: Workload, policy: Policy, behaviour: BehaviourSpec)
     if workload.sharing.compute == "exclusive":
         return
     found = f"workload.sharing.compute: found '{workload.sharing.compute}'"
-    if policy.caching_pool is not None:
+    if policy.requirements.caching_pool is not None:
         raise UnsupportedError(
             f"{found} under policy '{policy.name}', whose pool takes GPU memory in chunks for one job; "
             "allowed: exclusive, or an allocator without a pool"
@@ -109,18 +108,6 @@ def _check_sharing(workload: Workload, policy: Policy, behaviour: BehaviourSpec)
 
 def _pages(trace: Trace, page_bytes: int) -> list[int]:
     return [-(-tensor.size_bytes // page_bytes) for tensor in trace.tensors]
-
-
-def _plan(
-    workload: Workload, system: SystemSpec, policy: Policy, behaviour: BehaviourSpec
-) -> Sequence[MigrationPlan | None]:
-    try:
-        plans = policy.plan(workload, system, behaviour)
-    except G10SimError:
-        raise
-    except Exception as error:
-        raise PolicyError(f"policy '{policy.name}': plan raised {type(error).__name__}: {error}") from error
-    return plans
 
 
 class _Simulation:
@@ -136,26 +123,27 @@ class _Simulation:
         record: Collection[str],
         check: bool,
     ) -> None:
-        self._env = simpy.Environment()
         self._system, self._policy, self._behaviour = system, policy, behaviour
         page = system.gpu.page_size
-        self._host = Pool("host memory", system.host.memory // page, page)
-        self._flash = self._flash_pool(workload)
+        self._pools = tuple(self._pool(tier, workload) for tier in system.all_tiers)
+        self._door = Door(is_open=False)
         recorder = Recorder(frozenset(record), page)
         transfers = self._transfers(behaviour, recorder.moved if recorder.wants_migrations else None)
         checker = Checker(streams_working_set=behaviour.running_tensors == "evictable") if check else None
-        self._machine = Machine(self._env, system, behaviour, transfers, recorder, checker, workload.sharing)
+        fabric = Fabric(Clock(), transfers, self._door)
+        self._machine = Machine(fabric, system, behaviour, recorder, checker, workload.sharing)
         self._frames = self._shared_frames(workload)
-        self._jobs = [
-            self._job_run(number, job, workload.executed(number), plan)
-            for number, (job, plan) in enumerate(zip(workload.jobs, plans, strict=True))
-        ]
-        tell_deaths(self._flash, self._jobs)
+        with fabric.alter():
+            self._jobs = [
+                self._job_run(number, job, workload.executed(number), plan)
+                for number, (job, plan) in enumerate(zip(workload.jobs, plans, strict=True))
+            ]
+        tell_deaths(self._pools, self._jobs)
         self._exchange = self._gradient_exchange(workload)
 
     def _gradient_exchange(self, workload: Workload) -> GradientExchange | None:
         """Return what data-parallel replicas exchange gradients by. Raises ConfigError for what cannot be."""
-        transfers, spec = self._machine.transfers, workload.exchange
+        transfers, spec = self._machine.fabric.transfers, workload.exchange
         if spec is None:
             return None
         if not isinstance(transfers, FluidTransfers):
@@ -168,7 +156,7 @@ class _Simulation:
                 "workload.replicas: found replicas that are not alike, or share a GPU; allowed: one "
                 "trace, each replica on a GPU of its own"
             )
-        exchange = GradientExchange(workload.jobs[0].trace, gpus, spec, self._machine, transfers)
+        exchange = GradientExchange(workload.jobs[0].trace, gpus, spec, self._machine.fabric, transfers)
         for job_run in self._jobs:
             job_run.exchange = exchange
         return exchange
@@ -182,49 +170,45 @@ class _Simulation:
 
     def _job_run(self, number: int, job: Job, executed: Trace, plan: MigrationPlan | None) -> JobRun:
         policy, machine = self._policy, self._machine
-        transfers = machine.transfers
-        if not isinstance(transfers, DirectTransfers):
+        if self._staging is None:
             return JobRun(number, job, executed, self._memory(job), policy, plan, machine)
-        pools = self._host, self._flash
         job = simulated_job(job, self._behaviour)
         frames = self._frames[job.gpu] if self._frames else None
         memory = contiguous_memory(
-            number, job, plan, policy, self._system, self._behaviour, transfers, pools, frames
+            number, job, plan, policy, machine, self._staging, self._pools, self._door, frames
         )
-        return ContiguousRun(number, job, executed, memory, policy, plan, machine, transfers)
+        return ContiguousRun(number, job, executed, memory, policy, plan, machine)
 
     def _transfers(self, behaviour: BehaviourSpec, observer: Observer | None) -> Transfers:
-        system, service = self._system, self._policy.link_service
+        system, service = self._system, self._policy.requirements.link_service
         if service is not None:
             pcie = system.pcie.model_copy(update={"service": service})
             system = system.model_copy(update={"pcie": pcie})
-        if self._policy.placement == "contiguous":
-            return DirectTransfers(system, behaviour, self._host, self._flash, observer)
-        if behaviour.transfers == "batched":
-            return BatchedTransfers(system, behaviour, observer)
-        return FluidTransfers(system, self._host, self._flash, observer)
+        copies = self._policy.requirements.placement == "contiguous"
+        self._staging = Staging(system, behaviour) if copies else None
+        if behaviour.transfers == "batched" and not copies:
+            return BatchedTransfers(system, behaviour, observer, self._door)
+        return FluidTransfers(system, self._pools, observer, self._staging, self._door)
 
-    def _flash_pool(self, workload: Workload) -> Pool:
-        page, ssd, clock = self._system.gpu.page_size, self._system.ssd, self._system.gpu.clock
-        if self._policy.unlimited_memory or self._behaviour.flash_capacity == "unlimited":
-            return Pool("the SSD", sum(sum(_pages(job.trace, page)) for job in workload.jobs), page)
-        if isinstance(ssd, FlashSsdSpec):
-            return FlashPool(ssd, clock, page)
-        return Pool("the SSD", ssd.capacity // page, page)
+    def _pool(self, tier: Tier, workload: Workload) -> Pool:
+        page, last = self._system.gpu.page_size, self._system.all_tiers[-1]
+        unlimited = self._policy.requirements.unlimited_memory and tier == last
+        if unlimited or (tier.kind == "ssd" and self._behaviour.flash_capacity == "unlimited"):
+            return Pool(tier, page, sum(sum(_pages(job.trace, page)) for job in workload.jobs))
+        if isinstance(tier.drive, FlashSsdSpec):
+            return FlashPool(tier, tier.drive, self._system.gpu.clock, page)
+        return Pool(tier, page)
 
-    def _memory(self, job: Job) -> GpuMemory:
+    def _memory(self, job: Job) -> Residency:
         page = self._system.gpu.page_size
         pages = _pages(job.trace, page)
-        unlimited = self._policy.unlimited_memory
-        if self._frames:
-            frames = self._frames[job.gpu]
-            memory: GpuMemory = SharedGpuMemory(pages, page, self._host, self._flash, frames)
-        else:
-            capacity = sum(pages) if unlimited else self._system.gpu.memory // page
-            memory = GpuMemory(pages, capacity, page, self._host, self._flash)
+        unlimited = self._policy.requirements.unlimited_memory
+        capacity = sum(pages) if unlimited else self._system.gpu.memory // page
+        frames = self._frames[job.gpu] if self._frames else Frames(capacity)
+        memory = Residency(pages, frames, page, self._pools, self._door)
         for tensor in job.trace.tensors:
             if unlimited or tensor.persistent:
-                memory.place(tensor.id, Location.GPU if unlimited else Location.FLASH)
+                memory.place(tensor.id, Location.GPU if unlimited else memory.tiers[-1])
         return memory
 
     def _shared_frames(self, workload: Workload) -> tuple[Frames, ...]:
@@ -233,7 +217,7 @@ class _Simulation:
             return ()
         page, count = self._system.gpu.page_size, self._system.gpu.count
         capacities = [self._system.gpu.memory // page] * count
-        if self._policy.unlimited_memory:
+        if self._policy.requirements.unlimited_memory:
             capacities = [0] * count
             for job in workload.jobs:
                 capacities[job.gpu] += sum(_pages(job.trace, page))
@@ -244,22 +228,19 @@ class _Simulation:
         pages = spec.memory // spec.page_size
         if self._frames:
             pages = self._frames[number].capacity_pages
-        return make_gpu(self._env, sharing, spec.clock, pages)
+        return Gpu(self._machine.fabric.clock, sharing, spec.clock, pages)
 
     def run(self) -> RunRecords:
-        env, machine = self._env, self._machine
+        machine = self._machine
+        fabric, clock = machine.fabric, machine.fabric.clock
         gpus = [self._gpu(number) for number in range(self._system.gpu.count)]
         if self._exchange is not None:
-            env.process(self._exchange.run())
-        done = env.all_of([env.process(self._job(job, gpus)) for job in self._jobs])
-        while not done.triggered:
-            if env.peek() == float("inf"):
-                raise machine.clockwork.explain_deadlock() or RuntimeError("no event is left")
-            env.step()
-        if not done.ok:
-            raise done.value
-        return machine.recorder.records(machine.transfers.events)
-
-    @staticmethod
-    def _job(job: JobRun, gpus: list[Gpu]) -> Generator[Event, Any, None]:
-        yield from job.run(gpus[job.job.gpu])
+            clock.process(self._exchange.run())
+        done = clock.all_of([clock.process(job.run(gpus[job.job.gpu])) for job in self._jobs])
+        try:
+            clock.run(done)
+        except RuntimeError as error:
+            if clock.peek() < float("inf"):
+                raise
+            raise fabric.explain_deadlock() or error from None
+        return machine.recorder.records(fabric.transfers.events)

@@ -7,14 +7,13 @@ from collections.abc import Generator, Sequence
 from functools import partial
 from typing import Any
 
-from simpy.events import Event
+from simpy import Event
 
 from g10sim.analysis.gradients import gradient_buckets
-from g10sim.config.exchange import ExchangeSpec
+from g10sim.config.sharing import ExchangeSpec
 from g10sim.hardware.fluid import FluidTransfers, Message
 from g10sim.hardware.links import Link
-from g10sim.records import Location
-from g10sim.sim.machine import Machine
+from g10sim.sim.fabric import Fabric
 from g10sim.trace.model import Trace
 
 _ENDLESS = "an exchange of gradients waits for ever: nothing moves any more"
@@ -40,10 +39,11 @@ class GradientExchange:
         trace: Trace,
         gpus: Sequence[int],
         spec: ExchangeSpec,
-        machine: Machine,
+        fabric: Fabric,
         transfers: FluidTransfers,
     ) -> None:
-        self._gpus, self._spec, self._machine, self._transfers = tuple(gpus), spec, machine, transfers
+        self._gpus, self._spec, self._transfers = tuple(gpus), spec, transfers
+        self._fabric, self._clock = fabric, fabric.clock
         talks = len(gpus) > 1 and spec.method != "none"
         self._buckets = gradient_buckets(trace, spec.bucket) if talks else ()
         self._readied: dict[int, list[int]] = {}
@@ -74,7 +74,7 @@ class GradientExchange:
         """Return an event that happens when all gradients that a kernel reads are there; None if they are."""
         if self._is_complete(iteration, kernel):
             return None
-        event = self._machine.env.event()
+        event = self._clock.event()
         self._waiting.append((event, iteration, kernel))
         return event
 
@@ -82,17 +82,16 @@ class GradientExchange:
         return all(self._done[bucket] > iteration for bucket in self._used.get(kernel, ()))
 
     def run(self) -> Generator[Event, Any, None]:
-        """SimPy process: send bucket after bucket, for ever."""
-        machine, transfers = self._machine, self._transfers
+        """SimPy process: send bucket after bucket."""
         while True:
             if not self._queue:
-                self._idle = machine.env.event()
+                self._idle = self._clock.event()
                 yield self._idle
             bucket = self._queue.popleft()
             for links_and_sizes in self._rounds(self._buckets[bucket].size_bytes):
-                transfers.advance(machine.now)
-                sent = [transfers.send(links, size) for links, size in links_and_sizes]
-                yield machine.clockwork.wait(partial(_have_arrived, sent), lambda: _ENDLESS)
+                with self._fabric.alter():
+                    sent = [self._transfers.send(links, size) for links, size in links_and_sizes]
+                yield self._fabric.until(partial(_have_arrived, sent), lambda: _ENDLESS)
             self._done[bucket] += 1
             self._wake()
 
@@ -108,8 +107,8 @@ class GradientExchange:
     def _rounds(self, size_bytes: int) -> list[_Round]:
         topology, gpus = self._transfers.topology, self._gpus
         if self._spec.method == "host":
-            up = [(topology.outward(gpu, Location.HOST), size_bytes) for gpu in gpus]
-            down = [(topology.inward(gpu, Location.HOST), size_bytes) for gpu in gpus]
+            up = [(topology.to_root(gpu, inward=False), size_bytes) for gpu in gpus]
+            down = [(topology.to_root(gpu, inward=True), size_bytes) for gpu in gpus]
             return [up, down]
         part = -(-2 * (len(gpus) - 1) * size_bytes // len(gpus))
         ring = zip(gpus, (*gpus[1:], gpus[0]), strict=True)

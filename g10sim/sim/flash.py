@@ -1,8 +1,8 @@
-"""What a modelled SSD needs beside transfers: checks before time starts, and what jobs know of lifetimes."""
+"""Needs of a modelled SSD beside transfers: checks before time starts, and lifetimes that jobs know."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from g10sim.analysis.footprint import peak_live_bytes
 from g10sim.config.behaviour import BehaviourSpec
@@ -26,13 +26,13 @@ _LINK_ONLY = {
 
 
 def check_flash(workload: Workload, system: SystemSpec, policy: Policy, behaviour: BehaviourSpec) -> None:
-    """Refuse what a modelled SSD cannot do.
+    """Refuse what modelled SSDs cannot do.
 
     Raises ConfigError for behaviours that take the SSD for a rate, CapacityError when all memory together
     cannot hold what is alive.
     """
-    ssd = system.ssd
-    if not isinstance(ssd, FlashSsdSpec) or policy.unlimited_memory:
+    drives = [tier.drive for tier in system.all_tiers if isinstance(tier.drive, FlashSsdSpec)]
+    if not drives or policy.requirements.unlimited_memory:
         return
     for key, value in _LINK_ONLY.items():
         if getattr(behaviour, key) == value:
@@ -41,20 +41,22 @@ def check_flash(workload: Workload, system: SystemSpec, policy: Policy, behaviou
             )
     if workload.sharing.compute == "exclusive" and len({job.gpu for job in workload.jobs}) == 1:
         alive = max(peak_live_bytes(job.trace) for job in workload.jobs)
-        room = system.gpu.memory + system.host.memory + ssd.capacity
+        room = system.gpu.memory + sum(tier.capacity for tier in system.all_tiers)
         if alive > room:
+            *others, last = (f"{tier.title} ({_gigabytes(tier.capacity)})" for tier in system.all_tiers)
+            parts = ", ".join([f"GPU ({_gigabytes(system.gpu.memory)})", *others])
             raise CapacityError(
-                f"system.ssd: the workload has {_gigabytes(alive)} alive at a time; GPU "
-                f"({_gigabytes(system.gpu.memory)}), host memory ({_gigabytes(system.host.memory)}) and SSD "
-                f"({_gigabytes(ssd.capacity)}) hold {_gigabytes(room)} together"
+                f"system.ssd: the workload has {_gigabytes(alive)} alive at a time; {parts} and {last} hold "
+                f"{_gigabytes(room)} together"
             )
 
 
-def tell_deaths(pool: Pool, jobs: Iterable[JobRun]) -> None:
-    """Let the pool of a modelled SSD know when what jobs write will be dead."""
-    if isinstance(pool, FlashPool):
-        for job in jobs:
-            pool.expect_deaths(job.memory, job.expected_death)
+def tell_deaths(pools: Iterable[Pool], jobs: Collection[JobRun]) -> None:
+    """Let the pools of modelled SSDs know when what jobs write will be dead."""
+    for pool in pools:
+        if isinstance(pool, FlashPool):
+            for job in jobs:
+                pool.expect_deaths(job.memory, job.expected_death)
 
 
 def _gigabytes(size_bytes: int) -> str:

@@ -1,67 +1,76 @@
-"""A GPU as jobs find it: to themselves one after another, or shared."""
+"""A GPU as jobs find it, to themselves or shared: arriving jobs and working sets ask for its memory."""
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Generator
-from typing import Any, Protocol
+from typing import Any
 
-import simpy
-from simpy.events import Event
+from simpy import Environment, Event
 
+from g10sim.analysis.footprint import footprint_bytes, largest_working_set, peak_live_bytes
 from g10sim.config.sharing import SharingSpec
-from g10sim.sim.admission import Allotment
-from g10sim.sim.compute import Compute, make_compute
+from g10sim.sim.compute import make_compute
+from g10sim.sim.fabric import Clock
+from g10sim.trace.model import Trace
 
 
-class Gpu(Protocol):
-    """What a job does with its GPU beside moving memory."""
+class Allotment:
+    """Pages of a GPU, granted in FIFO order: no request overtakes another, so none waits indefinitely."""
 
-    compute: Compute | None
-    """Shares computing time; None where a job has it to itself."""
-    working_sets: Allotment | None
-    """Pages that waiting and running kernels hold for their working sets; None where nobody competes."""
+    def __init__(self, env: Environment, pages: int) -> None:
+        self._env, self._free = env, pages
+        self._waiting: deque[tuple[int, Event]] = deque()
+
+    def has_room(self, pages: int) -> bool:
+        """Tell whether so many pages would be granted at once."""
+        return not self._waiting and pages <= self._free
+
+    def request(self, pages: int) -> Event:
+        """Return an event that happens when the pages are granted."""
+        event = self._env.event()
+        self._waiting.append((pages, event))
+        self._grant()
+        return event
+
+    def release(self, pages: int) -> None:
+        """Give granted pages back."""
+        self._free += pages
+        self._grant()
+
+    def _grant(self) -> None:
+        while self._waiting and self._waiting[0][0] <= self._free:
+            pages, event = self._waiting.popleft()
+            self._free -= pages
+            event.succeed()
+
+
+def admission_bytes(trace: Trace, sharing: SharingSpec) -> int:
+    """Return what a job counts against GPU memory while it is admitted, in bytes."""
+    if sharing.admission_memory == "footprint":
+        return footprint_bytes(trace)
+    if sharing.admission_memory == "live":
+        return peak_live_bytes(trace)
+    return largest_working_set(trace)[1]
+
+
+class Gpu:
+    """One GPU. Jobs run on it one at a time, in order of arrival, or side by side if memory admits them.
+
+    ``compute`` shares its time. ``working_sets`` are the pages that waiting and running kernels of several
+    jobs hold for their working sets; None if one job has the memory to itself.
+    """
+
+    def __init__(self, clock: Clock, sharing: SharingSpec, clock_hz: int, capacity_pages: int) -> None:
+        self.compute = make_compute(clock, sharing, clock_hz)
+        is_shared = sharing.compute != "exclusive"
+        self.working_sets = Allotment(clock, capacity_pages) if is_shared else None
+        self._places = capacity_pages if is_shared else 1
+        self._jobs = Allotment(clock, self._places)
+        self._refuses = is_shared and sharing.admission == "refuse"
 
     def enter(self, pages: int) -> Generator[Event, Any, bool]:
-        """SimPy process: wait to be let on; False when refused. ``pages`` count against GPU memory."""
-        ...
-
-    def leave(self, pages: int) -> None:
-        """Make way for others."""
-        ...
-
-
-class ExclusiveGpu:
-    """One job at a time, in order of arrival."""
-
-    def __init__(self, env: simpy.Environment) -> None:
-        self.compute: Compute | None = None
-        self.working_sets: Allotment | None = None
-        self._turn = Allotment(env, 1)
-
-    def enter(self, pages: int) -> Generator[Event, Any, bool]:
-        """SimPy process: wait for the job before to end."""
-        yield self._turn.request(1)
-        return True
-
-    def leave(self, pages: int) -> None:
-        """Let the next job on."""
-        self._turn.release(1)
-
-
-class SharedGpu:
-    """Jobs side by side, as many as memory admits."""
-
-    def __init__(
-        self, env: simpy.Environment, sharing: SharingSpec, clock_hz: int, capacity_pages: int
-    ) -> None:
-        self.compute: Compute | None = make_compute(env, sharing, clock_hz)
-        self.working_sets: Allotment | None = Allotment(env, capacity_pages)
-        self._jobs = Allotment(env, capacity_pages)
-        self._capacity = capacity_pages
-        self._refuses = sharing.admission == "refuse"
-
-    def enter(self, pages: int) -> Generator[Event, Any, bool]:
-        """SimPy process: wait until memory admits the job, or be refused."""
+        """SimPy process: wait to be let on; False when refused. ``pages`` count against shared memory."""
         if self._refuses and not self._jobs.has_room(self._counted(pages)):
             return False
         yield self._jobs.request(self._counted(pages))
@@ -73,11 +82,4 @@ class SharedGpu:
 
     def _counted(self, pages: int) -> int:
         """Count a job that needs more than there is as much as there is: it is admitted when alone."""
-        return min(pages, self._capacity)
-
-
-def make_gpu(env: simpy.Environment, sharing: SharingSpec, clock_hz: int, capacity_pages: int) -> Gpu:
-    """Return a GPU of so many pages on which jobs share as ``sharing`` says."""
-    if sharing.compute == "exclusive":
-        return ExclusiveGpu(env)
-    return SharedGpu(env, sharing, clock_hz, capacity_pages)
+        return min(max(1, pages), self._places)

@@ -1,14 +1,21 @@
-"""The books of one job: what each kernel and each iteration cost and moved."""
+"""Per-job accounting: the time and the traffic of each kernel and each iteration."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from g10sim.hardware.faults import FaultCount
-from g10sim.hardware.memory import GpuMemory
-from g10sim.records import IterationRecord, KernelRecord, StallReason
-from g10sim.sim.checks import Checker
-from g10sim.sim.recorder import Recorder
+from g10sim.hardware.memory import Pool, Residency
+from g10sim.records import (
+    IterationRecord,
+    KernelRecord,
+    StallReason,
+    memory_columns,
+    traffic_columns,
+    word_columns,
+)
+from g10sim.sim.machine import Machine
 from g10sim.trace.model import Kernel
 
 
@@ -34,30 +41,26 @@ class Execution:
         return self.inputs.faulting + self.outputs.faulting
 
 
+def _labelled(columns: Iterable[str], values: Iterable[int]) -> dict[str, int]:
+    return dict(zip(columns, values, strict=True))
+
+
 class Ledger:
     """Sums executions up to iterations and writes the records."""
 
-    def __init__(
-        self,
-        job: int,
-        gpu: int,
-        memory: GpuMemory,
-        recorder: Recorder,
-        checker: Checker | None,
-        *,
-        overlap_is_computing: bool,
-    ) -> None:
+    def __init__(self, job: int, gpu: int, memory: Residency, machine: Machine) -> None:
         self._job, self._gpu, self._memory = job, gpu, memory
-        self._recorder, self._checker = recorder, checker
-        self._overlap_is_computing = overlap_is_computing
+        self._recorder, self._checker = machine.recorder, machine.checker
+        self._overlap_is_computing = machine.behaviour.breakdown == "computing"
 
     def open_iteration(self, now: int) -> None:
-        """Start the books of an iteration."""
+        """Start accounting for an iteration."""
         memory = self._memory
-        memory.restart_peaks()
-        memory.host_pool.watch(self._job)
+        memory.space.restart_peaks()
+        for pool in memory.pools.values():
+            pool.watch(self._job)
         self._start, self._before = now, memory.traffic.snapshot()
-        self._flash_before = memory.flash_pool.snapshot()
+        self._drives_before = {place: pool.snapshot() for place, pool in memory.pools.items()}
         self._compute = self._overlap = self._in_flight = 0
         self._stalls: dict[StallReason, int] = {}
 
@@ -81,7 +84,7 @@ class Ledger:
             self._write(self._record(execution, now, overlap, in_flight))
 
     def _record(self, execution: Execution, now: int, overlap: int, in_flight: int) -> KernelRecord:
-        inputs, outputs = execution.inputs, execution.outputs
+        inputs, outputs, tiers = execution.inputs, execution.outputs, self._memory.kinds
         return KernelRecord(
             job=self._job,
             gpu=self._gpu,
@@ -94,26 +97,44 @@ class Ledger:
             in_flight_cycles=in_flight,
             stalls=execution.stalls,
             in_transfer_pages=execution.in_transfer_pages,
-            host_fault_pages=inputs.host + outputs.host,
-            flash_fault_pages=inputs.flash + outputs.flash,
-            first_touch_pages=inputs.absent + outputs.absent,
-            gpu_pages=self._memory.used,
-            host_pages=self._memory.host_pool.used,
+            fault_pages=_labelled(
+                word_columns(tiers, "{}_fault_pages"),
+                (inputs.at[place] + outputs.at[place] for place in self._memory.tiers),
+            ),
+            first_touch_pages=inputs.at[0] + outputs.at[0],
+            gpu_pages=self._memory.space.used_pages,
+            tier_pages=_labelled(memory_columns(tiers, "{}_pages"), (pool.used for pool in self._memories())),
         )
+
+    def _memories(self) -> Iterable[Pool]:
+        """Yield the pools of tiers of kind memory."""
+        return (pool for pool in self._memory.pools.values() if pool.tier.kind == "memory")
+
+    def _traffic(self) -> dict[str, int]:
+        """Return the bytes of the iteration by column."""
+        memory, (in_before, out_before, _) = self._memory, self._before
+        traffic, page = memory.traffic, memory.page_bytes
+        sizes = [
+            (now[place] - before[place]) * page
+            for place in reversed(memory.tiers)
+            for now, before in ((traffic.moved_in, in_before), (traffic.moved_out, out_before))
+        ]
+        return _labelled(traffic_columns(memory.kinds), sizes)
 
     def _write(self, record: KernelRecord) -> None:
         if self._recorder.wants_kernels:
-            self._recorder.kernel(record)
+            self._recorder.kernels.append(record)
         if self._checker is not None:
             self._checker.kernel_ended(record)
 
     def close_iteration(self, iteration: int, now: int, ideal_cycles: int) -> None:
         """Book an iteration that has just ended."""
         memory, page = self._memory, self._memory.page_bytes
-        flash_in, flash_out, host_in, host_out, faults = (
-            after - earlier for after, earlier in zip(memory.traffic.snapshot(), self._before, strict=True)
-        )
-        memory.note_peak()
+        drives = [
+            pool.figures_since(self._drives_before[place]) for place, pool in reversed(memory.pools.items())
+        ]
+        memory.space.note_peak()
+        faults = memory.traffic.faults - self._before[2]
         record = IterationRecord(
             job=self._job,
             gpu=self._gpu,
@@ -125,17 +146,17 @@ class Ledger:
             overlap_cycles=self._overlap,
             in_flight_cycles=self._in_flight,
             stalls=tuple(sorted(self._stalls.items())),
-            ssd_to_gpu_bytes=flash_in * page,
-            gpu_to_ssd_bytes=flash_out * page,
-            host_to_gpu_bytes=host_in * page,
-            gpu_to_host_bytes=host_out * page,
+            traffic=self._traffic(),
             page_faults=faults,
-            peak_gpu_bytes=memory.peak_used * page,
-            peak_host_bytes=memory.host_pool.peak(self._job) * page,
-            contiguous=memory.contiguous_figures(),
-            peak_gpu_bytes_of_all=memory.peak_used_by_all * page,
-            flash=memory.flash_pool.figures_since(self._flash_before),
+            peak_gpu_bytes=memory.space.peak_used * page,
+            peaks=_labelled(
+                memory_columns(memory.kinds, "peak_{}_bytes"),
+                (pool.peak(self._job) * page for pool in self._memories()),
+            ),
+            contiguous=memory.space.figures(),
+            peak_gpu_bytes_of_all=memory.space.peak_used_by_all * page,
+            flash=next(filter(None, drives), None),
         )
-        self._recorder.iteration(record)
+        self._recorder.iterations.append(record)
         if self._checker is not None:
             self._checker.iteration_ended(record, memory)

@@ -2,115 +2,82 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
-from collections.abc import Iterable
+from bisect import bisect_right
+from collections.abc import Collection, Iterable, Mapping
+
+from simpy import Event
 
 from g10sim.config.behaviour import BehaviourSpec
 from g10sim.errors import PlanError, PolicyError
-from g10sim.hardware.memory import GpuMemory
-from g10sim.policies.base import (
-    Action,
-    Drop,
-    DropCompression,
-    Evict,
-    Free,
-    Policy,
-    Prefetch,
-    Protect,
-    Synchronize,
-)
-from g10sim.policies.plan import MigrationPlan, PlannedMove
+from g10sim.hardware.contiguous import Contiguous
+from g10sim.hardware.memory import Residency
+from g10sim.policies.base import Policy, PolicyView
+from g10sim.policies.moves import Move
+from g10sim.policies.plan import MigrationPlan, Planned
 from g10sim.records import Location
+from g10sim.sim.fabric import Fabric, Phase, Timer
 from g10sim.sim.recomputation import Recomputation
 from g10sim.trace.model import Trace
 
 
-def moves_by_kernel(plan: MigrationPlan | None, trace: Trace) -> list[tuple[PlannedMove, ...]]:
+def moves_by_kernel(
+    plan: MigrationPlan | None, trace: Trace, tiers: Collection[str]
+) -> list[tuple[Planned, ...]]:
     """Group a plan's moves by the kernel that issues them; one group more than there are kernels.
 
-    Raises PlanError for a kernel or tensor that the trace does not have.
+    Raises PlanError for a kernel, tensor or tier that does not exist.
     """
-    groups: list[list[PlannedMove]] = [[] for _ in range(len(trace.kernels) + 1)]
-    for number, move in enumerate(plan.moves if plan is not None else ()):
-        if not 0 <= move.kernel < len(groups):
-            raise PlanError(
-                f"plan, move {number}: kernel {move.kernel} does not exist; allowed: 0 to {len(groups) - 1}"
-            )
-        if not 0 <= move.tensor < len(trace.tensors):
-            raise PlanError(
-                f"plan, move {number}: tensor {move.tensor} does not exist; "
-                f"allowed: 0 to {len(trace.tensors) - 1}"
-            )
-        if move.delay_cycles < 0 or (move.delay_cycles and move.target is Location.NONE):
-            raise PlanError(
-                f"plan, move {number}: delay_cycles {move.delay_cycles} with target {move.target.name}; "
-                "allowed: 0, or more with GPU, HOST and FLASH"
-            )
-        groups[move.kernel].append(move)
+    groups: list[list[Planned]] = [[] for _ in range(len(trace.kernels) + 1)]
+    for number, planned in enumerate(plan.moves if plan is not None else ()):
+        flaw = planned.flaw(trace, tiers)
+        if flaw:
+            raise PlanError(f"plan, move {number}: {flaw}")
+        groups[planned.kernel].append(planned)
     return [tuple(group) for group in groups]
 
 
 class Migrator:
-    """Carries out planned moves and actions on one job's memory."""
+    """Carries out moves on one job's memory; implements ``g10sim.policies.moves.MoveState``.
+
+    ``tiers`` are the memory tiers of the system by name.
+    """
 
     def __init__(
         self,
-        trace: Trace,
-        memory: GpuMemory,
+        view: PolicyView,
+        memory: Residency,
         policy: Policy,
         behaviour: BehaviourSpec,
         recomputation: Recomputation,
+        tiers: Mapping[str, Location],
     ) -> None:
-        self._trace, self._memory, self._policy = trace, memory, policy.name
+        self.view = view
+        self.memory_kind = policy.requirements.placement
+        self.keeps_needed = behaviour.running_tensors == "pinned"
+        self._memory, self._policy, self._tiers = memory, policy.name, tiers
         self._recomputation = recomputation
-        self._births, self._deaths, self._uses = trace.births, trace.deaths, trace.uses
-        self._persistent = tuple(tensor.persistent for tensor in trace.tensors)
-        self._pinned = behaviour.running_tensors == "pinned"
+        self.fetch, self.discard = memory.request_prefetch, memory.discard
+        self.await_transfers = memory.await_transfers
 
-    def issue(self, kernel: int, moves: Iterable[PlannedMove]) -> None:
-        """Set planned moves going. Raises PolicyError for an illegal one."""
+    def perform(self, moves: Iterable[Move]) -> None:
+        """Carry out moves of a plan or a reaction in order. Raises PolicyError for an illegal one."""
+        trace, tiers, kind = self.view.trace, self._tiers, self.memory_kind
         for move in moves:
-            if move.target is Location.GPU:
-                self._prefetch(kernel, move.tensor)
-            elif move.recompute:
-                self._drop(kernel, move.tensor)
-            elif move.target is Location.NONE:
-                self._free(kernel, move.tensor)
+            if isinstance(move, Move) and kind in move.memories:
+                problem = move.flaw(trace, tiers) or move.check(self)
             else:
-                self._evict(kernel, move.tensor, move.target)
+                problem = self._cannot(move)
+            if problem:
+                kernel = trace.kernels[self.view.kernel]
+                raise PolicyError(f"policy '{self._policy}', kernel {kernel.id} ({kernel.name}): {problem}")
+            move.apply(self)
 
-    def perform(self, kernel: int, actions: Iterable[Action]) -> bool:
-        """Set a policy's actions going; returns whether there were any. Raises PolicyError."""
-        acted = False
-        for action in actions:
-            acted = True
-            if isinstance(action, Prefetch):
-                self._known(kernel, action.tensor)
-                self._prefetch(kernel, action.tensor)
-            elif isinstance(action, Protect):
-                running = self._memory.needed if self._pinned else frozenset()
-                self._memory.protected = frozenset(action.tensors) | running
-            elif isinstance(action, Evict):
-                self._known(kernel, action.tensor)
-                self._perform_eviction(kernel, action)
-            elif isinstance(action, Free):
-                self._known(kernel, action.tensor)
-                self._free(kernel, action.tensor)
-            elif isinstance(action, Drop):
-                self._known(kernel, action.tensor)
-                self._drop(kernel, action.tensor)
-            elif isinstance(action, Synchronize):
-                self._memory.await_transfers(
-                    action.tensors, evictions=action.evictions, prefetches=action.prefetches
-                )
-            elif isinstance(action, DropCompression):
-                self._memory.drop_compression()
-            else:
-                raise PolicyError(
-                    f"policy '{self._policy}', kernel {kernel}: found action {action!r}; "
-                    "allowed: Prefetch, Evict, Free, Drop, Protect, Synchronize, DropCompression"
-                )
-        return acted
+    def _cannot(self, move: object) -> str:
+        """Say why something is no move that this kind of memory can do."""
+        if not isinstance(move, Move):
+            return f"found {move!r}; allowed: moves, such as Fetch(tensor) and Evict(tensor)"
+        found = f"found move '{move.name}' with {self.memory_kind} memory"
+        return f"{found}; allowed: with {' or '.join(move.memories)} memory"
 
     def release(self, tensors: Iterable[int]) -> None:
         """Free dead tensors for good: nothing of them stays queued."""
@@ -118,84 +85,77 @@ class Migrator:
             self._memory.cancel(tensor)
             self._memory.discard(tensor)
 
-    def _prefetch(self, kernel: int, tensor: int) -> None:
-        if tensor in self._recomputation.dropped:
-            raise self._refuse(
-                kernel,
-                tensor,
-                "prefetches",
-                "was dropped, to be computed again; allowed: others",
-            )
-        self._memory.request_prefetch(tensor)
+    def drop_problem(self, tensor: int) -> str:
+        """Say why a tensor cannot be computed again before its next use; empty if it can."""
+        return self._recomputation.problem(tensor, self.view.kernel)
 
-    def _drop(self, kernel: int, tensor: int) -> None:
-        if tensor in self._recomputation.dropped:
-            return
-        if tensor in self._memory.needed:
-            raise self._refuse(
-                kernel, tensor, "drops", "the running kernel needs; allowed: tensors that it does not need"
-            )
-        problem = self._recomputation.problem(tensor, kernel)
-        if problem:
-            raise self._refuse(kernel, tensor, "drops", problem)
+    def evict(
+        self, tensor: int, tier: str, *, until: int | None, density: float | None, is_clean: bool
+    ) -> None:
+        """Queue what is on the GPU to go to a tier."""
+        target = self._tiers[tier]
+        self._memory.request_eviction(tensor, target, until=until, density=density, is_clean=is_clean)
+
+    def keep_uncompressed(self) -> None:
+        """Leave tensors in host memory uncompressed unless compression has begun."""
+        if isinstance(self._memory.space, Contiguous):
+            self._memory.space.drop_compression()
+
+    def drop(self, tensor: int) -> None:
+        """Forget a tensor's contents and have it computed again when it is read."""
         self.release((tensor,))
         self._recomputation.dropped.add(tensor)
 
-    def _known(self, kernel: int, tensor: object) -> None:
-        if not isinstance(tensor, int) or not 0 <= tensor < len(self._persistent):
-            raise PolicyError(
-                f"policy '{self._policy}', kernel {kernel}: tensor {tensor!r} does not exist; "
-                f"allowed: 0 to {len(self._persistent) - 1}"
-            )
+    def protect(self, tensors: Collection[int]) -> None:
+        """Keep prefetches from pushing out tensors until the next kernel starts."""
+        running = self._memory.needed if self.keeps_needed else frozenset()
+        self._memory.protect(running.union(tensors))
 
-    def _refuse(self, kernel: int, tensor: int, what: str, rule: str) -> PolicyError:
-        name = self._trace.tensors[tensor].name
-        return PolicyError(
-            f"policy '{self._policy}', kernel {kernel} ({self._trace.kernels[kernel].name}): {what} tensor "
-            f"'{name}', which {rule}"
+
+class DelayedMoves:
+    """Keeps a job's planned moves until they are due.
+
+    Where kernels take other times than planned, a move may be due too late: it is dropped once a kernel that
+    uses one of its tensors has started.
+    """
+
+    def __init__(self, trace: Trace, migrator: Migrator, fabric: Fabric) -> None:
+        self._uses, self._kernels = trace.uses, len(trace.kernels)
+        self._migrator, self._fabric, self._clock = migrator, fabric, fabric.clock
+        self._position = 0
+        self._is_open = True
+
+    def hold(self, iteration: int, kernel: int, moves: Iterable[Planned]) -> list[Move]:
+        """Keep the moves that are due later than at the start of this kernel; return the others."""
+        self._position = iteration * self._kernels + kernel
+        due = []
+        for planned in moves:
+            if planned.delay_cycles:
+                self._set_timer(planned, self._position)
+            else:
+                due.append(planned.move)
+        return due
+
+    def close(self) -> None:
+        """Drop all moves that are not due yet: the job ends."""
+        self._is_open = False
+
+    def _set_timer(self, planned: Planned, since: int) -> None:
+        def ring(_: Event) -> None:
+            if self._is_open and not self._is_void(planned.move, since):
+                with self._fabric.alter():
+                    self._migrator.perform((planned.move,))
+
+        Timer(self._clock, Phase.KERNELS, planned.delay_cycles, ring)
+
+    def _is_void(self, move: Move, since: int) -> bool:
+        used = (
+            self._uses_until(tensor, self._position) > self._uses_until(tensor, since)
+            for tensor in move.subjects()
         )
+        return any(used) or move.is_moot(self._migrator)
 
-    def _perform_eviction(self, kernel: int, action: Evict) -> None:
-        """Carry out an eviction with whatever was asked for beside it. Raises PolicyError."""
-        tensor, until, memory = action.tensor, action.until, self._memory
-        if until is None and action.density is None and not action.is_clean:
-            self._evict(kernel, tensor, action.target)
-            return
-        if not memory.moves_whole_tensors:
-            raise self._refuse(
-                kernel, tensor, "evicts", "is read, compressed or clean; allowed: with contiguous memory"
-            )
-        if action.target is not Location.HOST:
-            raise self._refuse(kernel, tensor, "evicts", "is read, compressed or clean; allowed: to HOST")
-        if action.density is not None and not 0 <= action.density <= 1:
-            raise self._refuse(kernel, tensor, "compresses", f"has density {action.density}; allowed: 0 to 1")
-        last = -1 if until is None else until
-        if tensor in memory.needed and last < kernel:
-            raise self._refuse(
-                kernel,
-                tensor,
-                "evicts",
-                "the running kernel needs; allowed: until that kernel or a later one",
-            )
-        uses = self._uses[tensor]
-        for use in uses[bisect_left(uses, kernel) : bisect_right(uses, last)]:
-            if tensor in self._trace.kernels[use].outputs:
-                raise self._refuse(kernel, tensor, "copies", f"kernel {use} writes; allowed: read-only ones")
-        memory.copy_out(tensor, action.target, until=until, density=action.density, is_clean=action.is_clean)
-
-    def _evict(self, kernel: int, tensor: int, target: Location) -> None:
-        if target not in (Location.HOST, Location.FLASH):
-            raise PolicyError(
-                f"policy '{self._policy}', kernel {kernel}: eviction to {target!r}; allowed: HOST, FLASH"
-            )
-        if self._pinned and tensor in self._memory.needed:
-            raise self._refuse(
-                kernel, tensor, "evicts", "the running kernel needs; allowed: tensors that it does not need"
-            )
-        self._memory.request_eviction(tensor, target)
-
-    def _free(self, kernel: int, tensor: int) -> None:
-        live = self._births[tensor] < kernel < self._deaths[tensor]
-        if live or self._persistent[tensor]:
-            raise self._refuse(kernel, tensor, "frees", "will be read again; allowed: dead tensors")
-        self._memory.discard(tensor)
+    def _uses_until(self, tensor: int, position: int) -> int:
+        """Count the kernels that used a tensor, up to a kernel counted on over all iterations."""
+        iteration, kernel = divmod(position, self._kernels)
+        return iteration * len(self._uses[tensor]) + bisect_right(self._uses[tensor], kernel)

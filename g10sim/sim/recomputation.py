@@ -7,7 +7,7 @@ from g10sim.trace.model import Kernel, Trace
 
 
 class Recomputation(Recomputability):
-    """What one job has dropped, and which kernels have to run again for it."""
+    """Tensors that one job has dropped, and the kernels that have to run again for them."""
 
     def __init__(self, trace: Trace) -> None:
         super().__init__(trace)

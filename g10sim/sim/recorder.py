@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from g10sim.hardware.memory import GpuMemory
+from g10sim.hardware.memory import Residency
 from g10sim.records import (
     IterationRecord,
     JobRecord,
@@ -14,27 +14,12 @@ from g10sim.records import (
     MemoryRecord,
     MigrationCause,
     MigrationRecord,
+    RunRecords,
     TrafficRecord,
+    word_columns,
 )
 
 _Key = tuple[int, int, int, Location, Location, MigrationCause]
-
-
-@dataclass(frozen=True)
-class RunRecords:
-    """Everything a run emitted; ``events`` counts kernel executions and steps of the transfers.
-
-    ``note`` is what the policy has to say about the run.
-    """
-
-    iterations: tuple[IterationRecord, ...]
-    kernels: tuple[KernelRecord, ...] = ()
-    migrations: tuple[MigrationRecord, ...] = ()
-    memory: tuple[MemoryRecord, ...] = ()
-    events: int = 0
-    jobs: tuple[JobRecord, ...] = ()
-    traffic: tuple[TrafficRecord, ...] = ()
-    note: str = ""
 
 
 class Recorder:
@@ -51,36 +36,28 @@ class Recorder:
         self._wants_traffic = everything
         self.kernel_count = 0
         self._page_bytes = page_bytes
-        self._iterations: list[IterationRecord] = []
-        self._jobs: list[JobRecord] = []
-        self._kernels: list[KernelRecord] = []
+        self.iterations: list[IterationRecord] = []
+        self.jobs: list[JobRecord] = []
+        self.kernels: list[KernelRecord] = []
         self._migrations: list[MigrationRecord] = []
         self._memory: list[MemoryRecord] = []
         self._open: dict[_Key, MigrationRecord] = {}
         self._traffic: dict[tuple[int, Location, Location, int, int], int] = {}
 
-    def kernel(self, record: KernelRecord) -> None:
-        """Keep a kernel's record."""
-        self._kernels.append(record)
-
-    def iteration(self, record: IterationRecord) -> None:
-        """Keep an iteration's record."""
-        self._iterations.append(record)
-
-    def job(self, record: JobRecord) -> None:
-        """Keep a job's record."""
-        self._jobs.append(record)
-
-    def memory(self, time: int, gpu: int, memory: GpuMemory) -> None:
+    def memory(self, time: int, gpu: int, memory: Residency) -> None:
         """Keep the levels of memory at a time."""
         page = self._page_bytes
         self._memory.append(
             MemoryRecord(
                 time,
                 gpu,
-                memory.used * page,
-                memory.host_pool.used * page,
-                memory.flash_pool.used * page,
+                memory.space.used_pages * page,
+                {
+                    column: pool.used * page
+                    for column, pool in zip(
+                        word_columns(memory.kinds, "{}_bytes"), memory.pools.values(), strict=True
+                    )
+                },
             )
         )
 
@@ -115,11 +92,11 @@ class Recorder:
         migrations = [*self._migrations, *self._open.values()]
         migrations.sort(key=lambda record: (record.start, record.end, record.gpu, record.job, record.tensor))
         return RunRecords(
-            tuple(self._iterations),
-            tuple(self._kernels),
+            tuple(self.iterations),
+            tuple(self.kernels),
             tuple(migrations),
             tuple(self._memory),
             self.kernel_count + transfer_events,
-            tuple(sorted(self._jobs, key=lambda record: record.job)),
+            tuple(sorted(self.jobs, key=lambda record: record.job)),
             tuple(TrafficRecord(*stretch, size_bytes) for stretch, size_bytes in self._traffic.items()),
         )

@@ -1,4 +1,4 @@
-"""Who leaves a full GPU: recency, unless the policy names victims."""
+"""Victims on a full GPU: the least recent pages, unless the policy names others."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 
 from g10sim.config.behaviour import BehaviourSpec
 from g10sim.errors import PolicyError
-from g10sim.hardware.memory import GpuMemory
+from g10sim.hardware.memory import Residency
 from g10sim.hardware.recency import Run
 from g10sim.policies.base import Policy
 from g10sim.trace.model import Trace
@@ -19,13 +19,13 @@ class RecencyVictims:
         self._births, self._deaths = trace.births, trace.deaths
         self._persistent = tuple(tensor.persistent for tensor in trace.tensors)
         self._pinned = behaviour.running_tensors == "pinned"
-        self._drops_dead = policy.drops_dead_tensors or behaviour.dead_tensors == "released"
+        self._drops_dead = policy.requirements.drops_dead_tensors or behaviour.dead_tensors == "released"
         self.kernel = 0
 
     def restart(self) -> None:
         """Forget earlier choices: a kernel starts."""
 
-    def choose(self, memory: GpuMemory, demanded: bool) -> Run | None:
+    def choose(self, memory: Residency, demanded: bool) -> Run | None:
         """Return the run that makes room next, or None."""
         if not demanded and memory.protected:
             return memory.recency.scan_outside(memory.protected)
@@ -35,7 +35,7 @@ class RecencyVictims:
         return run
 
     def is_worthless(self, tensor: int) -> bool:
-        """Whether a tensor is dead and its pages are dropped instead of written out."""
+        """Tell whether a tensor is dead and its pages are dropped instead of written out."""
         if not self._drops_dead or self._persistent[tensor]:
             return False
         return not self._births[tensor] <= self.kernel < self._deaths[tensor]
@@ -63,7 +63,7 @@ class NominatedVictims(RecencyVictims):
         self._waiting = []
         self._current = None
 
-    def choose(self, memory: GpuMemory, demanded: bool) -> Run | None:
+    def choose(self, memory: Residency, demanded: bool) -> Run | None:
         """Return the run that makes room next, or None."""
         for attempt in range(2):
             run = self._next(memory)
@@ -73,7 +73,7 @@ class NominatedVictims(RecencyVictims):
                 self._waiting = list(self._nominate())[::-1]
         return super().choose(memory, demanded)
 
-    def _next(self, memory: GpuMemory) -> Run | None:
+    def _next(self, memory: Residency) -> Run | None:
         if self._current is not None and self._current.count:
             return self._current
         while self._waiting:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Container, Sequence
 
-from g10sim.hardware.memory import GpuMemory
+from g10sim.hardware.memory import Residency
 from g10sim.trace.model import Trace
+from g10sim.trace.workload import Job
 
 
 class View:
@@ -14,16 +15,16 @@ class View:
 
     def __init__(
         self,
-        job: int,
-        gpu: int,
-        trace: Trace,
-        memory: GpuMemory,
+        number: int,
+        job: Job,
+        memory: Residency,
         now: Callable[[], int],
         measured: Callable[[], Sequence[int]],
         dropped: Container[int],
     ) -> None:
-        self._job, self._gpu, self._trace, self._memory, self._now = job, gpu, trace, memory, now
+        self._job, self._gpu, self._trace, self._memory, self._now = number, job.gpu, job.trace, memory, now
         self._measured, self._dropped = measured, dropped
+        self._places = {pool.tier.name: place for place, pool in memory.pools.items()}
         self._iteration = self._kernel = 0
 
     def enter(self, iteration: int, kernel: int) -> None:
@@ -63,17 +64,37 @@ class View:
     @property
     def free_bytes(self) -> int:
         """Empty GPU memory."""
-        return self._memory.free * self._memory.page_bytes
+        return self._memory.frames.free * self._memory.page_bytes
 
     @property
     def largest_hole_bytes(self) -> int:
         """Largest tensor that could be allocated."""
-        return self._memory.largest_hole_pages * self._memory.page_bytes
+        return self._memory.space.largest_hole_pages * self._memory.page_bytes
 
     @property
     def host_free_bytes(self) -> int:
         """Empty host memory."""
-        return self._memory.host_pool.free * self._memory.page_bytes
+        return self.free_bytes_of("host")
+
+    @property
+    def tiers(self) -> tuple[str, ...]:
+        """Names of the memory tiers, fastest first."""
+        return tuple(self._places)
+
+    def free_bytes_of(self, tier: str) -> int:
+        """Empty memory of a tier; 0 for one that the system does not have."""
+        place = self._places.get(tier)
+        return 0 if place is None else self._memory.pools[place].free * self._memory.page_bytes
+
+    def bytes_in(self, tensor: int, tier: str) -> int:
+        """Bytes of a tensor in a tier and not in transfer; 0 for one that the system does not have."""
+        place = self._places.get(tier)
+        return 0 if place is None else self._memory.pages[place][tensor] * self._memory.page_bytes
+
+    def away_bytes(self, tensor: int) -> int:
+        """Bytes of a tensor in all memory tiers together and not in transfer."""
+        memory = self._memory
+        return sum([memory.pages[place][tensor] for place in memory.tiers]) * memory.page_bytes
 
     @property
     def measured_cycles(self) -> tuple[int, ...]:
@@ -82,7 +103,7 @@ class View:
 
     def size_bytes(self, tensor: int) -> int:
         """Size of a tensor in whole pages."""
-        return self._memory.pages[tensor] * self._memory.page_bytes
+        return self._memory.sizes[tensor] * self._memory.page_bytes
 
     def resident_bytes(self, tensor: int) -> int:
         """Bytes of a tensor on the GPU and not in transfer."""
@@ -90,30 +111,30 @@ class View:
 
     def host_bytes(self, tensor: int) -> int:
         """Bytes of a tensor in host memory and not in transfer."""
-        return self._memory.host[tensor] * self._memory.page_bytes
+        return self.bytes_in(tensor, "host")
 
     def flash_bytes(self, tensor: int) -> int:
         """Bytes of a tensor on flash and not in transfer."""
-        return self._memory.flash[tensor] * self._memory.page_bytes
+        return self.bytes_in(tensor, "ssd")
 
     def in_transfer_bytes(self, tensor: int) -> int:
         """Bytes of a tensor that wait in a queue or are on a link."""
         return self._memory.moving[tensor] * self._memory.page_bytes
 
     def is_whole(self, tensor: int) -> bool:
-        """Whether all of a tensor is on the GPU and not in transfer."""
-        return self._memory.idle[tensor] == self._memory.pages[tensor]
+        """Tell whether all of a tensor is on the GPU and not in transfer."""
+        return self._memory.idle[tensor] == self._memory.sizes[tensor]
 
     def is_needed(self, tensor: int) -> bool:
-        """Whether the current kernel needs the tensor."""
+        """Tell whether the current kernel needs the tensor."""
         return tensor in self._memory.needed
 
     def is_dropped(self, tensor: int) -> bool:
-        """Whether the tensor was dropped and will be computed again."""
+        """Tell whether the tensor was dropped and will be computed again."""
         return tensor in self._dropped
 
     def is_dead(self, tensor: int) -> bool:
-        """Whether the tensor's contents will not be read any more in this iteration."""
+        """Tell whether the tensor's contents will not be read any more in this iteration."""
         return self._kernel >= self._trace.deaths[tensor]
 
     def next_use(self, tensor: int) -> int:

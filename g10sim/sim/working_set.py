@@ -1,4 +1,4 @@
-"""Which pages a kernel misses, and what the closed form of the published simulator charges for them."""
+"""Pages that a kernel misses, and the published simulator's closed form of their cost."""
 
 from __future__ import annotations
 
@@ -6,65 +6,83 @@ from g10sim.config.behaviour import BehaviourSpec
 from g10sim.config.system import SystemSpec
 from g10sim.errors import CapacityError
 from g10sim.hardware.faults import FaultCount, ProfiledFaultCost
-from g10sim.hardware.memory import GpuMemory
+from g10sim.hardware.memory import Residency
 from g10sim.records import StallReason
+from g10sim.sim.accounts import fault_reason
 from g10sim.trace.model import FaultProfile, Kernel, Trace
 from g10sim.units import format_bytes
 
 
-def check_working_sets(trace: Trace, memory: GpuMemory) -> None:
+def check_working_sets(trace: Trace, memory: Residency) -> None:
     """Check that every kernel's working set fits the GPU. Raises CapacityError."""
-    pages, page_bytes = memory.pages, memory.page_bytes
+    pages, page_bytes = memory.sizes, memory.page_bytes
+    capacity = memory.frames.capacity_pages
     for kernel in trace.kernels:
         needed = sum(pages[tensor] for tensor in kernel.tensors)
-        if needed > memory.capacity_pages:
+        if needed > capacity:
             raise CapacityError(
                 f"kernel {kernel.id} ({kernel.name}) of '{trace.model}' has a working set of "
                 f"{format_bytes(needed * page_bytes)}; allowed: at most the GPU memory, "
-                f"{format_bytes(memory.capacity_pages * page_bytes)}"
+                f"{format_bytes(capacity * page_bytes)}"
             )
 
 
-def count_faults(kernel: Kernel, memory: GpuMemory) -> tuple[FaultCount, FaultCount]:
+def count_faults(kernel: Kernel, memory: Residency) -> tuple[FaultCount, FaultCount]:
     """Count the pages of inputs and of outputs that are neither on the GPU nor in transfer.
 
     A tensor that is both counts as an input only, but its pages belong to both sides.
     """
-    inputs, outputs = FaultCount(), FaultCount()
+    inputs, outputs = (FaultCount([0] * len(memory.pages)) for _ in range(2))
     seen: set[int] = set()
     for count, tensors in ((inputs, kernel.inputs), (outputs, kernel.outputs)):
         for tensor in tensors:
-            count.pages += memory.pages[tensor]
-            if tensor not in seen and tensor not in memory.held:
+            count.pages += memory.sizes[tensor]
+            if tensor not in seen and tensor not in memory.space.held:
                 seen.add(tensor)
-                count.flash += memory.flash[tensor]
-                count.host += memory.host[tensor]
-                count.absent += memory.absent[tensor]
+                for place in memory.origins:
+                    count.at[place] += memory.pages[place][tensor]
     return inputs, outputs
 
 
-def dominant_reason(inputs: FaultCount, outputs: FaultCount) -> StallReason:
-    """Return the reason of time that a closed form adds: flash before host before first touch."""
-    if inputs.flash or outputs.flash:
-        return StallReason.FAULT_FLASH
-    if inputs.host or outputs.host:
-        return StallReason.FAULT_HOST
-    if inputs.absent or outputs.absent:
-        return StallReason.FIRST_TOUCH
+def dominant_reason(memory: Residency, inputs: FaultCount, outputs: FaultCount) -> StallReason:
+    """Return the reason of time that a closed form adds: the slowest tier first, then first touch."""
+    for place in memory.origins:
+        if inputs.at[place] or outputs.at[place]:
+            return fault_reason(place.name)
     return StallReason.LATE_PREFETCH
+
+
+def released_after(trace: Trace) -> list[tuple[int, ...]]:
+    """For each kernel the tensors that are dead once it has run (read no more, or written in vain)."""
+    dying: list[tuple[int, ...]] = []
+    for kernel in trace.kernels:
+        dead = (
+            tensor
+            for tensor in kernel.tensors
+            if not trace.tensors[tensor].persistent and trace.deaths[tensor] <= kernel.id + 1
+        )
+        dying.append(tuple(dead))
+    return dying
+
+
+def free_room(memory: Residency) -> str:
+    """Say how much room there is in every memory tier."""
+    (first, room), *others = (
+        (pool.name, format_bytes(pool.free * memory.page_bytes)) for pool in memory.pools.values()
+    )
+    return ", ".join([f"{first} has {room} free", *(f"{name} {room}" for name, room in others)])
 
 
 class FaultCharge:
     """Cycles charged for faults beyond the time that their transfers take."""
 
     def __init__(self, trace: Trace, system: SystemSpec, behaviour: BehaviourSpec) -> None:
-        self._profiled = behaviour.fault_cost == "profiled"
-        self._cost = ProfiledFaultCost(system)
+        self._cost = ProfiledFaultCost(system) if behaviour.fault_cost == "profiled" else None
         self._clock, self._ticks = system.gpu.clock, trace.ticks_per_second
 
     def cycles(self, kernel: Kernel, duration: int, inputs: FaultCount, outputs: FaultCount) -> int:
         """Return the extra cycles of a kernel whose ``inputs`` and ``outputs`` fault; 0 where faults wait."""
-        if not self._profiled:
+        if self._cost is None:
             return 0
         profile = kernel.fault_profile
         if profile is not None:

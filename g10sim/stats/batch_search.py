@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import pandas as pd
 
 from g10sim.errors import ConfigError
 from g10sim.registry import choices_text
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 COLUMNS = (
     "best_batch", "best_samples_per_s", "no_loss_batch", "largest_batch", "batch_gain", "throughput_gain",
@@ -33,8 +30,6 @@ def batch_search(results: pd.DataFrame, *, reference: str, loss: float = 0.0) ->
     when the reference is not there or never runs, for several cells of a policy and batch size, and for a
     ``loss`` outside 0 to 1.
     """
-    import pandas as pd
-
     if not 0 <= loss < 1:
         raise ConfigError(f"loss: found {loss!r}; allowed: from 0 to less than 1")
     known = list(dict.fromkeys(results.policy))
@@ -46,7 +41,8 @@ def batch_search(results: pd.DataFrame, *, reference: str, loss: float = 0.0) ->
         ran = cells[cells.runs]
         base = ran[ran.policy == reference]
         if base.empty:
-            raise ConfigError(f"policy '{reference}' runs no batch size ({_named(keys, case)})")
+            named = ", ".join(f"{key} {value}" for key, value in zip(keys, case, strict=True))
+            raise ConfigError(f"policy '{reference}' runs no batch size ({named})")
         for policy in known:
             own = ran[ran.policy == policy].sort_values("batch_size")
             rows.append({**dict(zip(keys, case, strict=True)), "policy": policy, **_found(own, base, loss)})
@@ -88,7 +84,3 @@ def _found(own: pd.DataFrame, base: pd.DataFrame, loss: float) -> dict[str, floa
         "batch_gain": None if no_loss is None else no_loss / base.batch_size.max(),
         "throughput_gain": best / base.samples_per_s.max(),
     }
-
-
-def _named(keys: list[str], case: tuple[object, ...]) -> str:
-    return ", ".join(f"{key} {value}" for key, value in zip(keys, case, strict=True))

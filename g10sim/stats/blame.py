@@ -1,4 +1,4 @@
-"""Which kernels, tensors and links the stalls of an iteration belong to, from the records."""
+"""Stalls of an iteration by kernel, tensor and link, from the records."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 
 from g10sim.config.system import SystemSpec
 from g10sim.hardware.links import Topology
-from g10sim.records import Location
-from g10sim.stats.summary import STALL_COLUMNS
+from g10sim.records import Location, StallReason
+from g10sim.stats.columns import stall_reasons
+from g10sim.stats.reading import covered_until
 from g10sim.stats.utilization import path
 
 if TYPE_CHECKING:
@@ -33,15 +35,14 @@ class LinkUse:
     stalled_share: float
 
 
-def by_main_reason(kernels: pd.DataFrame) -> dict[str, pd.DataFrame]:
-    """Return the kernels that stalled by the column of what they stalled for longest, longest sum first."""
+def by_main_reason(kernels: pd.DataFrame) -> dict[StallReason, pd.DataFrame]:
+    """Return the kernels that stalled by the reason for which they stalled longest, longest sum first."""
     stalled = kernels[kernels["stall_cycles"] > 0]
     if stalled.empty:
         return {}
-    columns = [column for column in STALL_COLUMNS if column in kernels]
-    groups = {
-        str(reason): group for reason, group in stalled.groupby(stalled[columns].idxmax(axis="columns"))
-    }
+    reasons = stall_reasons(kernels)
+    mostly = stalled[list(reasons)].idxmax(axis="columns")
+    groups = {reasons[str(column)]: group for column, group in stalled.groupby(mostly)}
     return dict(sorted(groups.items(), key=lambda item: -int(item[1]["stall_cycles"].sum())))
 
 
@@ -107,41 +108,28 @@ def link_use(
     iteration = int(kernels["end"].max() - kernels["start"].min())
     stalled = int(waiting["stall_cycles"].sum())
     during = _stalled_part(waiting, moves)
-    crossing: dict[str, list[float]] = {link.name: [0.0, 0.0] for link in topology.links}
-    for gpu, source, target, size, part in zip(
-        moves["gpu"].tolist(),
-        moves["source"].tolist(),
-        moves["target"].tolist(),
-        moves["size_bytes"].tolist(),
-        during.tolist(),
-        strict=True,
-    ):
-        for link in path(topology, gpu, Location[source], Location[target]):
-            sums = crossing[link.name]
-            sums[0] += size
-            sums[1] += size * part
+    places = {place.name: place for place in (Location.NONE, Location.GPU)}
+    places |= {tier.place.name: tier.place for tier in system.all_tiers}
+    crossing = {link.name: np.zeros(2) for link in topology.links}
+    ways = moves.assign(stalled=moves["size_bytes"] * during).groupby(["gpu", "source", "target"])
+    for way in ways[["size_bytes", "stalled"]].sum().reset_index().to_dict("records"):
+        for link in path(topology, way["gpu"], places[way["source"]], places[way["target"]]):
+            crossing[link.name] += way["size_bytes"], way["stalled"]
     uses = []
     for link in topology.links:
-        size, in_stalls = crossing[link.name]
+        size, in_stalls = crossing[link.name].tolist()
         if size:
             per_cycle = link.capacity / clock
-            shares = (
-                part / (per_cycle * span) if span else 0.0
-                for part, span in ((size, iteration), (in_stalls, stalled))
-            )
-            share, stalled_share = shares
+            share = size / (per_cycle * iteration) if iteration else 0.0
+            stalled_share = in_stalls / (per_cycle * stalled) if stalled else 0.0
             uses.append(LinkUse(link.name, link.capacity, size, in_stalls, share, stalled_share))
     return sorted(uses, key=lambda use: (-use.stalled_share, use.name))
 
 
-def _stalled_part(kernels: pd.DataFrame, moves: pd.DataFrame) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-    """Share of the time of each migration during which some kernel stalled."""
-    waits = kernels[kernels["stall_cycles"] > 0].sort_values("start")
-    edges = np.column_stack([waits["start"], waits["start"] + waits["stall_cycles"]]).ravel()
-    if not edges.size:
-        return np.zeros(len(moves))
-    lengths = waits["stall_cycles"].to_numpy()
-    stalled_until = np.column_stack([np.cumsum(lengths) - lengths, np.cumsum(lengths)]).ravel()
-    first, last = moves["start"].to_numpy(), moves["end"].to_numpy()
-    stalled = np.interp(last, edges, stalled_until) - np.interp(first, edges, stalled_until)
-    return np.asarray(stalled / np.maximum(1, last - first), dtype=np.float64)
+def _stalled_part(kernels: pd.DataFrame, moves: pd.DataFrame) -> npt.NDArray[np.float64]:
+    """Return the share of the time of each migration during which some kernel stalled."""
+    waits = kernels[kernels["stall_cycles"] > 0]
+    bounds = moves[["start", "end"]].to_numpy()
+    until = covered_until(bounds, waits["start"], waits["start"] + waits["stall_cycles"])
+    share: npt.NDArray[np.float64] = np.diff(until).ravel() / np.maximum(1, np.diff(bounds).ravel())
+    return share

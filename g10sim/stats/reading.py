@@ -1,28 +1,44 @@
-"""Reading a directory of results: ``results.csv`` and the tables beside it."""
+"""A directory of results: ``results.csv``, the tables beside it, and one cell with its time in seconds."""
 
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import numpy.typing as npt
+
 from g10sim.errors import ConfigError
+from g10sim.stats.columns import stall_reasons
+from g10sim.stats.legends import ATTRIBUTE
 
 if TYPE_CHECKING:
     import pandas as pd
 
 
+_OK = "ok"
+
+
 def read_results(directory: str | Path) -> pd.DataFrame:
-    """Read ``results.csv`` of a directory of results. Raises ConfigError when there is none."""
+    """Read ``results.csv`` of a directory of results, with the legends of its policies as an attribute.
+
+    Raises ConfigError when there is none.
+    """
     import pandas as pd
 
     path = Path(directory) / "results.csv"
     try:
-        return pd.read_csv(path)
+        results = pd.read_csv(path)
     except (OSError, ValueError) as error:
         raise ConfigError(
             f"{path}: cannot be read: {error}; allowed: a directory written by 'run'"
         ) from error
+    with suppress(ConfigError):  # older results have none, and results alone can be read as well
+        legends = read_provenance(directory).get(ATTRIBUTE)
+        results.attrs[ATTRIBUTE] = legends if isinstance(legends, dict) else {}
+    return results
 
 
 def read_table(directory: str | Path, table: str) -> pd.DataFrame:
@@ -48,3 +64,83 @@ def read_provenance(directory: str | Path) -> dict[str, Any]:
     if not isinstance(found, dict) or not isinstance(found.get("traces"), dict):
         raise ConfigError(f"{path}: found no traces; allowed: a file written by 'run'")
     return found
+
+
+def row_of_cell(results: pd.DataFrame, cell: int | None = None, job: int = 0) -> dict[str, Any]:
+    """Return the row of a cell (and of one of its jobs) by column; without a number of the only one that ran.
+
+    Raises ConfigError where there is no such cell or job, or it did not run.
+    """
+    ran = results[results["status"] == _OK]
+    numbers = [int(number) for number in ran["cell"].unique()]
+    if cell is None and len(numbers) != 1:
+        raise ConfigError(f"cell: found none; allowed: one of those that ran, {_listed(numbers)}")
+    chosen = numbers[0] if cell is None else cell
+    if chosen not in numbers:
+        known = results[results["cell"] == chosen]
+        why = "no such cell" if known.empty else f"status '{known['status'].iloc[0]}'"
+        raise ConfigError(f"cell {chosen}: found {why}; allowed: one that ran, {_listed(numbers)}")
+    rows = ran[ran["cell"] == chosen]
+    if not 0 <= job < len(rows):
+        raise ConfigError(f"job {job}: found no such job in cell {chosen}; allowed: 0 to {len(rows) - 1}")
+    return {str(column): value for column, value in rows.iloc[job].items()}
+
+
+def of_cell(table: pd.DataFrame, row: dict[str, Any]) -> pd.DataFrame:
+    """Return the rows of a table that belong to the cell (and, where tables know jobs, the job) of a row."""
+    import pandas as pd
+
+    mine = pd.Series(True, index=table.index)
+    for column in ("cell", "job"):  # tables of a single simulation have no cells
+        if column in table and column in row:
+            mine &= table[column] == row[column]
+    return pd.DataFrame(table[mine]).drop(columns="cell", errors="ignore").reset_index(drop=True)
+
+
+def reported_kernels(kernels: pd.DataFrame, row: dict[str, Any]) -> pd.DataFrame:
+    """Return the kernels (of one cell and job) of the iteration that the row reports.
+
+    That is the last one whose time is ``exec_cycles``, or the last one where results were rounded.
+    """
+    import pandas as pd
+
+    spans = kernels.groupby("iteration").agg(start=("start", "min"), end=("end", "max"))
+    exact = spans[spans["end"] - spans["start"] == row["exec_cycles"]]
+    iteration = (spans if exact.empty else exact).index[-1]
+    found = pd.DataFrame(kernels[kernels["iteration"] == iteration]).reset_index(drop=True)
+    found["stall_cycles"] = found[list(stall_reasons(found))].sum(axis="columns")
+    return found
+
+
+def seconds_per_cycle(row: dict[str, Any]) -> float:
+    """Return the length of a cycle; 0 for a run that took none."""
+    return float(row["exec_ms"] / 1000 / row["exec_cycles"]) if row["exec_cycles"] else 0.0
+
+
+def busy_share(starts: pd.Series[int], ends: pd.Series[int], edges: list[float]) -> list[float]:
+    """Return for each bin between neighbouring ``edges`` the share of it that some interval covers."""
+    covered, widths = np.diff(covered_until(np.array(edges), starts, ends)), np.diff(edges)
+    shares: list[float] = np.divide(covered, widths, out=np.zeros_like(widths), where=widths > 0).tolist()
+    return shares
+
+
+def covered_until(
+    times: npt.NDArray[Any], starts: pd.Series[int], ends: pd.Series[int]
+) -> npt.NDArray[np.float64]:
+    """Return how much of the time until each of ``times`` is covered by some interval."""
+    if starts.empty:
+        return np.zeros(times.shape)
+    order = np.argsort(starts.to_numpy(), kind="stable")
+    first, last = starts.to_numpy()[order], np.maximum.accumulate(ends.to_numpy()[order])
+    first[1:] = np.maximum(first[1:], last[:-1])
+    total = np.cumsum(last - first)
+    bounds = np.column_stack([first, last]).ravel()
+    until: npt.NDArray[np.float64] = np.interp(
+        times, bounds, np.column_stack([total - (last - first), total]).ravel()
+    )
+    return until
+
+
+def _listed(numbers: list[int]) -> str:
+    shown = ", ".join(map(str, numbers[:12])) or "of which there is none"
+    return f"{shown} and {len(numbers) - 12} more" if len(numbers) > 12 else shown

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+
+import pandas as pd
 
 from g10sim.errors import ConfigError
 from g10sim.registry import choices_text
-
-if TYPE_CHECKING:
-    import pandas as pd
+from g10sim.stats.columns import fault_pages, traffic
 
 COLUMNS = ("peak_gpu_bytes", "exec_cycles", "msr", "eor", "cbr")
 """Columns that ``savings`` adds or sums up, and ``passive_ratio`` where kernels are given."""
-
-_BYTES_IN = ("host_to_gpu_bytes", "ssd_to_gpu_bytes")
-_MOVED = (*_BYTES_IN, "gpu_to_host_bytes", "gpu_to_ssd_bytes")
 
 
 def savings(
@@ -74,9 +70,11 @@ def _case_columns(results: pd.DataFrame) -> Sequence[str]:
 
 def _cells(rows: pd.DataFrame, context_bytes: int) -> pd.DataFrame:
     """Sum up the rows of every cell: one for each job."""
+    moves = traffic(rows)
+    arriving = [column for column, (_, target) in moves.items() if target == "gpu"]
     rows = rows.assign(
-        bytes_in=rows[list(_BYTES_IN)].sum(axis=1),
-        moved=rows[list(_MOVED)].sum(axis=1),
+        bytes_in=rows[arriving].sum(axis=1),
+        moved=rows[list(moves)].sum(axis=1),
         peak=rows.get("peak_gpu_bytes_of_all", rows.peak_gpu_bytes),
         gpu=rows.get("gpu", 0),
     )
@@ -92,10 +90,10 @@ def _cells(rows: pd.DataFrame, context_bytes: int) -> pd.DataFrame:
 
 
 def _passive_bytes(kernels: pd.DataFrame, page_bytes: int) -> pd.Series:
-    """Bytes that kernels demanded from host and SSD, by cell, in the last iteration of every job."""
+    """Bytes that kernels demanded from other memory, by cell, in the last iteration of every job."""
     last = kernels.groupby(["cell", "job"]).iteration.transform("max")
     reported = kernels[kernels.iteration == last]
-    pages = reported.host_fault_pages + reported.flash_fault_pages
+    pages = reported[list(fault_pages(reported))].sum(axis=1)
     found: pd.Series = pages.groupby(reported.cell).sum() * page_bytes
     return found
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from g10sim.stats.summary import METRIC_COLUMNS
+from g10sim.stats.columns import metric_columns, tiers_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -37,20 +37,22 @@ def interval(values: Sequence[float], confidence: float = CONFIDENCE) -> tuple[f
 
 
 def over_seeds(
-    results: pd.DataFrame, metrics: Sequence[str] = METRIC_COLUMNS, confidence: float = CONFIDENCE
+    results: pd.DataFrame, metrics: Sequence[str] = (), confidence: float = CONFIDENCE
 ) -> pd.DataFrame:
     """Average results that differ in their seed alone.
 
-    ``results`` has the columns of results.csv (or others for ``metrics``). One row per cell without its seed,
-    in order of appearance: what the cell is; ``seeds``, how many rows there were; ``status``, which is ``ok``
-    where that of every seed is, else the first other one; and for each metric its mean and, as
-    ``METRIC_interval``, the half width of the confidence interval of the mean (:func:`interval`). Unless
-    the status is ``ok`` there are no numbers: seeds that happen to work are no sample.
+    ``results`` has the columns of results.csv; ``metrics`` are those to average, by default all. There is
+    one row per cell without its seed, in order of appearance: what the cell is; ``seeds``, how many rows
+    there were; ``status``, which is ``ok`` where that of every seed is, else the first other one; and for
+    each metric its mean and, as ``METRIC_interval``, the half width of the confidence interval of the mean
+    (:func:`interval`). Unless the status is ``ok`` there are no numbers: seeds that happen to work are no
+    sample.
     """
     import pandas as pd
 
-    found = [column for column in metrics if column in results.columns]
-    names = [column for column in results.columns if column not in (*_PER_SEED, *METRIC_COLUMNS, *found)]
+    known = metric_columns(tiers_of(results.columns))
+    found = [column for column in metrics or known if column in results.columns]
+    names = [column for column in results.columns if column not in (*_PER_SEED, *known, *found)]
     rows = []
     for key, group in results.groupby(names, sort=False, dropna=False):
         status = next((text for text in group["status"] if text != _OK), _OK)
@@ -60,4 +62,6 @@ def over_seeds(
             row[column], row[f"{column}_interval"] = interval(values, confidence)
         rows.append(row)
     spread = [name for column in found for name in (column, f"{column}_interval")]
-    return pd.DataFrame(rows, columns=[*names, "seeds", "status", *spread])
+    averaged = pd.DataFrame(rows, columns=[*names, "seeds", "status", *spread])
+    averaged.attrs = results.attrs
+    return averaged

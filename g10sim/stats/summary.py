@@ -1,46 +1,92 @@
-"""One row of results per job: the reported iteration in the terms of the paper's evaluation."""
+"""One row of results per job: its reported iteration in the terms of the paper, its SSD, all jobs."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from dataclasses import asdict
 
 from g10sim.analysis.footprint import footprint_bytes, oversubscription
 from g10sim.config.behaviour import BehaviourSpec
+from g10sim.config.ssd import FlashSsdSpec
 from g10sim.config.system import SystemSpec
-from g10sim.records import IterationRecord, StallReason
-from g10sim.stats.flash import flash_metrics
+from g10sim.records import IterationRecord, JobRecord
+from g10sim.stats.columns import stall_columns
 from g10sim.trace.workload import Workload
 from g10sim.units import cycles_to_ms
 
-Row = dict[str, int | float]
-
-STALL_COLUMNS = tuple(f"stall_{reason.value}_cycles" for reason in StallReason)
-
-METRIC_COLUMNS: tuple[str, ...] = (
-    "ideal_cycles",
-    "exec_cycles",
-    "exec_ms",
-    "performance",
-    "samples_per_s",
-    "compute_cycles",
-    "overlap_cycles",
-    "stall_cycles",
-    *STALL_COLUMNS,
-    "ssd_to_gpu_bytes",
-    "gpu_to_ssd_bytes",
-    "host_to_gpu_bytes",
-    "gpu_to_host_bytes",
-    "page_faults",
-    "peak_gpu_bytes",
-    "peak_host_bytes",
-    "footprint_bytes",
-    "oversubscription",
-    "events",
+FLASH_COLUMNS = (
+    "ssd_written_bytes",
+    "ssd_flash_written_bytes",
+    "ssd_write_amplification",
+    "ssd_run_write_amplification",
+    "ssd_erased_bytes",
+    "ssd_written_bytes_per_year",
+    "ssd_drive_writes_per_day",
+    "ssd_years_to_rated_cycles",
+    "ssd_years_to_rated_writes",
 )
+"""Further columns where the SSD's flash is modelled."""
+
+_DAYS_PER_YEAR = 365
+_SECONDS_PER_YEAR = _DAYS_PER_YEAR * 86_400
+
+
+def flash_metrics(record: IterationRecord, system: SystemSpec) -> dict[str, int | float]:
+    """Return the FLASH_COLUMNS of an iteration that is repeated day and night; nothing without a record.
+
+    Of several drives whose flash is modelled they are those of the slowest tier.
+
+    Life ends when every block has been erased (or a medium without erasing rewritten) as often as rated, or
+    when the host has written what the warranty covers; infinite where nothing is written.
+    """
+    drives = [tier.drive for tier in system.all_tiers if isinstance(tier.drive, FlashSsdSpec)]
+    if record.flash is None or not drives:
+        return {}
+    flash, ssd = record.flash, drives[-1]
+    written = flash.written_bytes
+    programmed = written + flash.copied_bytes + flash.folded_bytes
+    cycles = record.end - record.start
+    iterations_per_year = _SECONDS_PER_YEAR * system.gpu.clock / cycles if cycles else math.inf
+    yearly, programmed_yearly = written * iterations_per_year, programmed * iterations_per_year
+    return {
+        "ssd_written_bytes": written,
+        "ssd_flash_written_bytes": programmed,
+        "ssd_write_amplification": _amplification(programmed, written),
+        "ssd_run_write_amplification": _amplification(flash.run_programmed_bytes, flash.run_written_bytes),
+        "ssd_erased_bytes": flash.erased_bytes,
+        "ssd_written_bytes_per_year": yearly,
+        "ssd_drive_writes_per_day": yearly / _DAYS_PER_YEAR / ssd.logical_bytes,
+        "ssd_years_to_rated_cycles": _years(ssd.rating.cycles * ssd.physical_bytes, programmed_yearly),
+        "ssd_years_to_rated_writes": _years(ssd.rating.written * ssd.drives, yearly),
+    }
+
+
+def _amplification(programmed_bytes: int, written_bytes: int) -> float:
+    return programmed_bytes / written_bytes if written_bytes else 1.0
+
+
+def _years(budget_bytes: float, yearly_bytes: float) -> float:
+    return budget_bytes / yearly_bytes if yearly_bytes else math.inf
+
+
+Row = dict[str, int | float]
 
 CONTIGUOUS_COLUMNS = ("reserved_gpu_bytes", "fragmentation", "largest_hole_bytes", "peak_pinned_bytes")
 """Further columns of designs that copy whole tensors."""
+
+JOB_METRIC_COLUMNS: tuple[str, ...] = (
+    "refused",
+    "arrival_cycles",
+    "start_cycles",
+    "end_cycles",
+    "slowdown",
+    "peak_gpu_bytes_of_all",
+    "makespan_cycles",
+    "gpu_utilization",
+    "total_samples_per_s",
+)
+"""Further columns of workloads with several jobs."""
 
 
 def summarize(
@@ -62,20 +108,24 @@ def summarize(
     whether it copies whole tensors instead of using unified memory.
     """
     rounds = copies_tensors and behaviour.reported_digits == "six"
-    by_job: dict[int, list[IterationRecord]] = {number: [] for number in range(len(workload.jobs))}
-    for record in iterations:
-        by_job[record.job].append(record)
+    by_job = _by_job(iterations, range(len(workload.jobs)))
     rows: list[Row] = []
     for number, job in enumerate(workload.jobs):
         if not by_job[number]:  # a job that was refused
             rows.append({})
             continue
         record = reported_iteration(by_job[number], behaviour)
+        breakdown = _breakdown(record, behaviour, moves_ahead, system.kinds)
+        if rounds:
+            breakdown = {key: _six_digits(int(cycles), system.gpu.clock) for key, cycles in breakdown.items()}
         rows.append(
             _times(record, system.gpu.clock, job.trace.batch_size, rounds=rounds)
-            | _rounded(_breakdown(record, behaviour, moves_ahead), system.gpu.clock, rounds=rounds)
-            | _traffic(record)
+            | breakdown
             | {
+                **record.traffic,
+                "page_faults": record.page_faults,
+                "peak_gpu_bytes": record.peak_gpu_bytes,
+                **record.peaks,
                 "footprint_bytes": footprint_bytes(job.trace),
                 "oversubscription": oversubscription(job.trace, system.gpu.memory),
                 "events": events,
@@ -84,6 +134,13 @@ def summarize(
             | flash_metrics(record, system)
         )
     return rows
+
+
+def _by_job(iterations: Iterable[IterationRecord], jobs: Iterable[int]) -> dict[int, list[IterationRecord]]:
+    found: dict[int, list[IterationRecord]] = {job: [] for job in jobs}
+    for record in iterations:
+        found[record.job].append(record)
+    return found
 
 
 def reported_iteration(records: Sequence[IterationRecord], behaviour: BehaviourSpec) -> IterationRecord:
@@ -97,27 +154,14 @@ def _times(record: IterationRecord, clock_hz: int, batch_size: int, *, rounds: b
     cycles = record.end - record.start
     if rounds:
         cycles = _six_digits(cycles, clock_hz)
-    if cycles == 0:  # every kernel takes less than a cycle and nothing moves
-        return {
-            "ideal_cycles": 0,
-            "exec_cycles": 0,
-            "exec_ms": 0.0,
-            "performance": 1.0,
-            "samples_per_s": math.inf,
-        }
+    nothing = cycles == 0  # every kernel takes less than a cycle and nothing moves
     return {
-        "ideal_cycles": record.ideal_cycles,
+        "ideal_cycles": 0 if nothing else record.ideal_cycles,
         "exec_cycles": cycles,
         "exec_ms": cycles_to_ms(cycles, clock_hz),
-        "performance": record.ideal_cycles / cycles,
-        "samples_per_s": batch_size * clock_hz / cycles,
+        "performance": 1.0 if nothing else record.ideal_cycles / cycles,
+        "samples_per_s": math.inf if nothing else batch_size * clock_hz / cycles,
     }
-
-
-def _rounded(breakdown: Row, clock_hz: int, *, rounds: bool) -> Row:
-    return (
-        {key: _six_digits(int(value), clock_hz) for key, value in breakdown.items()} if rounds else breakdown
-    )
 
 
 def _six_digits(cycles: int, clock_hz: int) -> int:
@@ -125,7 +169,9 @@ def _six_digits(cycles: int, clock_hz: int) -> int:
     return int(float(f"{cycles_to_ms(cycles, clock_hz):.6g}") * (clock_hz / 1000))
 
 
-def _breakdown(record: IterationRecord, behaviour: BehaviourSpec, moves_ahead: bool) -> Row:
+def _breakdown(
+    record: IterationRecord, behaviour: BehaviourSpec, moves_ahead: bool, tiers: Iterable[str]
+) -> Row:
     """Split the iteration into compute alone, compute with transfers in flight, and stall (figure 12).
 
     The three add up to ``exec_cycles``, and the stalls by reason to ``stall_cycles``, except with breakdown
@@ -133,9 +179,9 @@ def _breakdown(record: IterationRecord, behaviour: BehaviourSpec, moves_ahead: b
     flight; where a kernel stalls for longer than it has transfers in flight, the difference is counted
     both as overlap and as stall; and designs that do not move ahead report stall less overlap as stall.
     """
-    by_reason = dict.fromkeys(STALL_COLUMNS, 0)
+    by_reason = dict.fromkeys(stall_columns(tiers), 0)
     for reason, cycles in record.stalls:
-        by_reason[f"stall_{reason.value}_cycles"] += cycles
+        by_reason[reason.column] = by_reason.get(reason.column, 0) + cycles
     stall, overlap = sum(by_reason.values()), record.overlap_cycles
     compute = record.compute_cycles - overlap
     if behaviour.breakdown == "in_flight":
@@ -149,22 +195,51 @@ def _breakdown(record: IterationRecord, behaviour: BehaviourSpec, moves_ahead: b
 def _contiguous(record: IterationRecord) -> Row:
     if record.contiguous is None:
         return {}
-    figures = record.contiguous
-    return {
-        "reserved_gpu_bytes": figures.reserved_gpu_bytes,
-        "fragmentation": figures.reserved_gpu_bytes / max(1, record.peak_gpu_bytes),
-        "largest_hole_bytes": figures.largest_hole_bytes,
-        "peak_pinned_bytes": figures.peak_pinned_bytes,
-    }
+    fragmentation = record.contiguous.reserved_gpu_bytes / max(1, record.peak_gpu_bytes)
+    return {**asdict(record.contiguous), "fragmentation": fragmentation}
 
 
-def _traffic(record: IterationRecord) -> Row:
-    return {
-        "ssd_to_gpu_bytes": record.ssd_to_gpu_bytes,
-        "gpu_to_ssd_bytes": record.gpu_to_ssd_bytes,
-        "host_to_gpu_bytes": record.host_to_gpu_bytes,
-        "gpu_to_host_bytes": record.gpu_to_host_bytes,
-        "page_faults": record.page_faults,
-        "peak_gpu_bytes": record.peak_gpu_bytes,
-        "peak_host_bytes": record.peak_host_bytes,
+def describe_jobs(
+    workload: Workload,
+    system: SystemSpec,
+    jobs: Sequence[JobRecord],
+    iterations: Sequence[IterationRecord],
+    behaviour: BehaviourSpec,
+) -> list[Row]:
+    """Return the columns JOB_METRIC_COLUMNS for each job, in job order.
+
+    The last three are those of all jobs together: cycles from the first arrival to the last end, the share of
+    these that the GPUs of all jobs compute, and the samples that they train on in a second. The slowdown of a
+    job is its time from arrival to end over the time that its kernels take by themselves. The memory that all
+    jobs on its GPU used together is the most in the iteration that results report of it.
+    """
+    used_gpus = len({job.gpu for job in workload.jobs})
+    ran = [record for record in jobs if not record.refused]
+    first = min((record.arrival for record in jobs), default=0)
+    makespan = max((record.end for record in ran), default=first) - first
+    computed = sum(record.compute_cycles for record in iterations)
+    samples = sum(
+        workload.jobs[record.job].trace.batch_size * workload.jobs[record.job].iterations for record in ran
+    )
+    together: Row = {
+        "makespan_cycles": makespan,
+        "gpu_utilization": computed / (makespan * used_gpus) if makespan else 0.0,
+        "total_samples_per_s": samples * system.gpu.clock / makespan if makespan else 0.0,
     }
+    by_job = _by_job(iterations, [record.job for record in jobs])
+    return [_job_row(record, by_job[record.job], behaviour) | together for record in jobs]
+
+
+def _job_row(record: JobRecord, iterations: Sequence[IterationRecord], behaviour: BehaviourSpec) -> Row:
+    row: Row = {
+        "refused": int(record.refused),
+        "arrival_cycles": record.arrival,
+        "start_cycles": record.start,
+        "end_cycles": record.end,
+    }
+    ideal_cycles = sum(iteration.ideal_cycles for iteration in iterations)
+    if ideal_cycles:
+        row["slowdown"] = (record.end - record.arrival) / ideal_cycles
+    if iterations:
+        row["peak_gpu_bytes_of_all"] = reported_iteration(iterations, behaviour).peak_gpu_bytes_of_all
+    return row

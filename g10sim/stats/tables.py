@@ -1,59 +1,153 @@
-"""Records as pandas tables, one row per record; the columns are the fields of the record."""
+"""Records, and the needs of traces, as pandas tables.
+
+Tables of records have one row per record; the columns are the fields of the record. Nothing in the tables of
+traces depends on the policy.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import fields
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
-from g10sim.records import KernelRecord, MemoryRecord, MigrationRecord
-from g10sim.stats.summary import STALL_COLUMNS
+import numpy as np
+
+from g10sim.analysis.footprint import live_bytes_by_kind, working_set_bytes_by_kind
+from g10sim.analysis.timeline import kernel_starts
+from g10sim.analysis.vitality import inactive_periods
+from g10sim.hardware.allocators.pool import compare_pools
+from g10sim.records import KernelRecord, Location, MemoryRecord, MigrationRecord, RunRecords, TierRecord
+from g10sim.stats.columns import stall_columns
+from g10sim.trace.workload import Job
 
 if TYPE_CHECKING:
     import pandas as pd
 
-TABLES: Mapping[str, type] = {
+
+TABLES: Mapping[str, type[TierRecord]] = {
     "kernels": KernelRecord,
     "migrations": MigrationRecord,
     "memory": MemoryRecord,
 }
 
 
-_COLUMN_TYPES = {"int": "int64", "tuple[tuple[StallReason, int], ...]": "object"}
+_TEXT = ("source", "target", "cause")
+"""Columns that are not whole numbers."""
 
 
-def kernels_table(records: Iterable[KernelRecord]) -> pd.DataFrame:
-    """One row per kernel execution; times in cycles, ``stalls`` spread over one column per reason."""
+def records_table(name: str, records: RunRecords) -> pd.DataFrame:
+    """Make the table of a name in ``TABLES``, one row per record; times in cycles, places by name.
+
+    The columns depend on the tiers of the system alone. Stalls of kernels have one column per reason.
+    """
     import pandas as pd
 
-    records = tuple(records)
-    table = _table(KernelRecord, records).drop(columns="stalls")
-    spread = [
-        {f"stall_{reason.value}_cycles": cycles for reason, cycles in record.stalls} for record in records
-    ]
-    stalls = pd.DataFrame(spread, columns=list(STALL_COLUMNS), index=table.index)
+    columns = [column for column in TABLES[name].column_names(records.tiers) if column != "stalls"]
+    types = {column: "string" if column in _TEXT else "int64" for column in columns}
+    rows = [record.columns() for record in getattr(records, name)]
+    table = pd.DataFrame({column: [_plain(row[column]) for row in rows] for column in columns}).astype(types)
+    if name != "kernels":
+        return table
+    spread = [{reason.column: cycles for reason, cycles in record.stalls} for record in records.kernels]
+    stalls = pd.DataFrame(spread, columns=list(stall_columns(records.tiers)), index=table.index)
     return table.join(stalls.fillna(0).astype("int64"))
 
 
-def migrations_table(records: Iterable[MigrationRecord]) -> pd.DataFrame:
-    """One row per migration; ``source`` and ``target`` by name (GPU, HOST, FLASH, NONE)."""
-    return _table(MigrationRecord, tuple(records))
+def _plain(value: object) -> object:
+    return value.name if isinstance(value, Enum | Location) else value
 
 
-def memory_table(records: Iterable[MemoryRecord]) -> pd.DataFrame:
-    """One row per change of the bytes in use."""
-    return _table(MemoryRecord, tuple(records))
+def working_sets_table(jobs: Sequence[Job], clock_hz: int) -> pd.DataFrame:
+    """One row per job, kernel and kind of tensor: bytes of it that are alive, and that the kernel uses.
+
+    ``start`` is when the kernel starts if none ever waits, ``duration`` how long it takes, both in cycles.
+    """
+    return _table((_working_sets(job, clock_hz) for job in jobs), _WORKING_SETS)
 
 
-def _table(kind: type, records: tuple[Any, ...]) -> pd.DataFrame:
-    """Make a table whose column types depend on the kind of record alone, also where there is none."""
+def inactive_periods_table(jobs: Sequence[Job], clock_hz: int) -> pd.DataFrame:
+    """One row per inactive period: the tensor, its kind and size, and how long the period is.
+
+    Kernels ``start_kernel`` to ``end_kernel`` - 1 do not touch the tensor; one that ``wraps`` crosses the
+    border of the iteration. ``kernels`` counts them, ``cycles`` is the sum of their durations.
+    """
+    return _table((_inactive_periods(job, clock_hz) for job in jobs), _INACTIVE_PERIODS)
+
+
+def pools_table(jobs: Sequence[Job], clock_hz: int) -> pd.DataFrame:
+    """One row per job and memory pool: its footprint over some iterations, and the load, in bytes."""
+    return _table((map(asdict, compare_pools(job.trace)) for job in jobs), _POOLS)
+
+
+TRACE_TABLES: Mapping[str, Callable[[Sequence[Job], int], pd.DataFrame]] = {
+    "working_sets": working_sets_table,
+    "inactive_periods": inactive_periods_table,
+    "pools": pools_table,
+}
+
+_WORKING_SETS = {
+    "job": "int64",
+    "kernel": "int64",
+    "start": "int64",
+    "duration": "int64",
+    "kind": "string",
+    "live_bytes": "int64",
+    "active_bytes": "int64",
+}
+_POOLS = {"job": "int64", "pool": "string", "load_bytes": "int64", "footprint_bytes": "int64"}
+_INACTIVE_PERIODS = {
+    "job": "int64",
+    "tensor": "int64",
+    "kind": "string",
+    "size_bytes": "int64",
+    "persistent": "bool",
+    "start_kernel": "int64",
+    "end_kernel": "int64",
+    "wraps": "bool",
+    "kernels": "int64",
+    "cycles": "int64",
+}
+
+
+def _table(parts: Iterable[pd.DataFrame | Iterable[Any]], types: Mapping[str, str]) -> pd.DataFrame:
+    """Make a table of the rows of each job, whose column types do not depend on the rows."""
     import pandas as pd
 
-    types = {field.name: _COLUMN_TYPES.get(str(field.type), "string") for field in fields(kind)}
-    table = pd.DataFrame({name: [_plain(getattr(record, name)) for record in records] for name in types})
-    return table.astype(types)
+    tables = [pd.DataFrame(part, columns=list(types)).assign(job=job) for job, part in enumerate(parts)]
+    typed = [table.astype(dict(types)) for table in tables or [pd.DataFrame(columns=list(types))]]
+    return pd.concat(typed, ignore_index=True)
 
 
-def _plain(value: object) -> object:
-    return value.name if isinstance(value, Enum) else value
+def _working_sets(job: Job, clock_hz: int) -> pd.DataFrame:
+    import pandas as pd
+
+    starts, kernels = kernel_starts(job.trace, clock_hz), len(job.trace.kernels)
+    live, active = live_bytes_by_kind(job.trace), working_set_bytes_by_kind(job.trace)
+    return pd.DataFrame(
+        {
+            "kernel": np.repeat(np.arange(kernels), len(live)),
+            "start": np.repeat(starts[:-1], len(live)),
+            "duration": np.repeat(np.diff(starts), len(live)),
+            "kind": [kind.value for kind in live] * kernels,
+            "live_bytes": np.array(list(live.values())).T.ravel(),
+            "active_bytes": np.array([active[kind] for kind in live]).T.ravel(),
+        }
+    )
+
+
+def _inactive_periods(job: Job, clock_hz: int) -> Iterator[dict[str, Any]]:
+    trace, starts = job.trace, kernel_starts(job.trace, clock_hz)
+    for period in inactive_periods(trace):
+        tensor = trace.tensors[period.tensor]
+        yield {
+            "tensor": tensor.id,
+            "kind": tensor.kind.value,
+            "size_bytes": tensor.size_bytes,
+            "persistent": tensor.persistent,
+            "start_kernel": period.start,
+            "end_kernel": period.end,
+            "wraps": period.wraps,
+            "kernels": period.num_kernels(len(trace.kernels)),
+            "cycles": period.cycles(starts),
+        }

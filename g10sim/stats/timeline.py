@@ -1,48 +1,38 @@
-"""A run as a timeline for https://ui.perfetto.dev or chrome://tracing."""
+"""A run as a timeline for https://ui.perfetto.dev or chrome://tracing.
+
+The format is the JSON array of events of phases X, i, C and M ("Trace Event Format", Google, 2016), as far as
+timelines need it: slices, instants and counters on named tracks. Viewers show one row per thread of a
+process; our processes and threads are only that, rows.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any, Protocol
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 import g10sim
 from g10sim.config.system import SystemSpec
+from g10sim.places import direction, place
 from g10sim.records import (
     IterationRecord,
     KernelRecord,
-    Location,
     MemoryRecord,
     MigrationRecord,
+    RunRecords,
     TrafficRecord,
 )
-from g10sim.stats.trace_events import TraceEvents
+from g10sim.stats.columns import fault_pages, memory_levels
 from g10sim.stats.utilization import link_traffic
 from g10sim.trace.workload import Workload
 from g10sim.units import duration_to_cycles
 
-_PLACES = {Location.GPU: "GPU", Location.HOST: "host", Location.FLASH: "SSD"}
-_NEW, _DROPPED = "new pages", "dropped pages"
 _SHARED = "memory system"
 _GIB = 2**30
+_NANOSECONDS = 10**9
 _SHORTEST_STRETCH_PICOSECONDS = 50_000_000
 
 
-class Recorded(Protocol):
-    """What a timeline is made of, as a run emits it."""
-
-    @property
-    def iterations(self) -> Iterable[IterationRecord]: ...  # noqa: D102
-    @property
-    def kernels(self) -> Iterable[KernelRecord]: ...  # noqa: D102
-    @property
-    def migrations(self) -> Iterable[MigrationRecord]: ...  # noqa: D102
-    @property
-    def memory(self) -> Iterable[MemoryRecord]: ...  # noqa: D102
-    @property
-    def traffic(self) -> Iterable[TrafficRecord]: ...  # noqa: D102
-
-
-def chrome_trace(workload: Workload, system: SystemSpec, records: Recorded) -> dict[str, Any]:
+def chrome_trace(workload: Workload, system: SystemSpec, records: RunRecords) -> dict[str, Any]:
     """Return the timeline of a run recorded with ``timeline``, in the Chrome trace event format.
 
     Each GPU has rows for iterations, kernels, what their time went to, page faults, and one per direction of
@@ -53,7 +43,7 @@ def chrome_trace(workload: Workload, system: SystemSpec, records: Recorded) -> d
 
 
 class _Timeline:
-    def __init__(self, workload: Workload, system: SystemSpec, records: Recorded) -> None:
+    def __init__(self, workload: Workload, system: SystemSpec, records: RunRecords) -> None:
         self._workload, self._system, self._records = workload, system, records
         self._events = TraceEvents(system.gpu.clock)
         self._page_bytes = system.gpu.page_size
@@ -121,18 +111,16 @@ class _Timeline:
         time = record.start
         for reason, cycles in record.stalls:
             if cycles:
-                name = f"stall: {reason.value}"
+                name = f"stall: {reason.look.label}"
                 self._events.slice(_gpu(record.gpu), row, name, time, time + cycles, cycles=cycles)
                 time += cycles
         cycles = record.compute_cycles
         self._events.slice(_gpu(record.gpu), row, "compute", time, time + cycles, cycles=cycles)
 
     def _faults(self, record: KernelRecord) -> None:
-        pages = {
-            "host": record.host_fault_pages,
-            "SSD": record.flash_fault_pages,
-            "first_touch": record.first_touch_pages,
-        }
+        words = fault_pages(record.fault_pages)
+        pages = {place(word).label: record.fault_pages[column] for column, word in words.items()}
+        pages["first_touch"] = record.first_touch_pages
         if self._with_faults and any(pages.values()):
             self._events.instant(
                 _gpu(record.gpu),
@@ -140,7 +128,7 @@ class _Timeline:
                 f"{sum(pages.values())} page faults",
                 record.start,
                 kernel=record.kernel,
-                **{f"{place}_pages": count for place, count in pages.items()},
+                **{f"{source}_pages": count for source, count in pages.items()},
             )
 
     def _migrations(self, migrations: Iterable[MigrationRecord]) -> None:
@@ -159,18 +147,19 @@ class _Timeline:
                 move.end,
                 tensor=move.tensor,
                 job=move.job,
-                cause=move.cause.value,
+                cause=move.cause.words,
                 size_bytes=move.size_bytes,
             )
 
     def _memory(self, levels: Iterable[MemoryRecord]) -> None:
         before: dict[str, int] = {}
         for level in levels:
-            for process, name, used in (
-                (_gpu(level.gpu), "GPU memory in use", level.gpu_bytes),
-                (_SHARED, "host memory in use", level.host_bytes),
-                (_SHARED, "SSD in use", level.flash_bytes),
-            ):
+            counters = [(_gpu(level.gpu), "GPU memory in use", level.gpu_bytes)]
+            counters += [
+                (_SHARED, f"{place(word).words.removeprefix('the ')} in use", level.tier_bytes[column])
+                for column, word in memory_levels(level.tier_bytes).items()
+            ]
+            for process, name, used in counters:
                 if before.get(process + name) != used:
                     before[process + name] = used
                     self._events.counter(process, name, level.time, used / _GIB, "GiB")
@@ -194,8 +183,73 @@ def _gpu(number: int) -> str:
 
 
 def _direction(move: MigrationRecord) -> str:
-    if move.source is Location.NONE:
-        return _NEW
-    if move.target is Location.NONE:
-        return _DROPPED
-    return f"{_PLACES[move.source]} to {_PLACES[move.target]}"
+    return direction(move.source.name, move.target.name).label
+
+
+class TraceEvents:
+    """Collects events. Times are cycles of a clock; in the file microseconds, rounded to nanoseconds.
+
+    Rounding is of points in time, so that slices which meet in cycles meet in the file, and their
+    durations add up.
+    """
+
+    def __init__(self, clock_hz: int) -> None:
+        self._clock_hz = clock_hz
+        self._events: list[dict[str, Any]] = []
+        self._rows: dict[tuple[str, str], tuple[int, int]] = {}
+        self._processes: dict[str, int] = {}
+
+    def slice(self, process: str, row: str, name: str, start: int, end: int, **details: Any) -> None:
+        """Add something that lasts; slices of one row must not overlap, except one inside another."""
+        duration = (self._nanoseconds(end) - self._nanoseconds(start)) / 1000
+        self._add("X", name, self._row(process, row), start, dur=duration, args=details)
+
+    def instant(self, process: str, row: str, name: str, time: int, **details: Any) -> None:
+        """Add a point in time to a row."""
+        self._add("i", name, self._row(process, row), time, s="t", args=details)
+
+    def counter(self, process: str, name: str, time: int, value: float, unit: str) -> None:
+        """Set a quantity from a point in time on."""
+        self._add("C", name, (self._process(process), 0), time, args={unit: value})
+
+    def _add(self, phase: str, name: str, row: tuple[int, int], time: int, **more: Any) -> None:
+        place = {"ph": phase, "pid": row[0], "tid": row[1], "ts": self._nanoseconds(time) / 1000}
+        self._events.append({"name": name, **place, **more})
+
+    def document(self, about: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the whole file, rows and processes in the order in which they were first used."""
+        return {
+            "displayTimeUnit": "ms",
+            "otherData": {name: str(value) for name, value in about.items()},
+            "traceEvents": [*self._labels(), *self._events],
+        }
+
+    def declare(self, process: str, *rows: str) -> None:
+        """Fix the order of rows before they are used."""
+        for row in rows:
+            self._row(process, row)
+
+    def _labels(self) -> list[dict[str, Any]]:
+        found = []
+        for process, pid in self._processes.items():
+            found.append(_label("process_name", pid, 0, {"name": process}))
+            found.append(_label("process_sort_index", pid, 0, {"sort_index": pid}))
+        for (_, row), (pid, tid) in self._rows.items():
+            found.append(_label("thread_name", pid, tid, {"name": row}))
+            found.append(_label("thread_sort_index", pid, tid, {"sort_index": tid}))
+        return found
+
+    def _process(self, process: str) -> int:
+        # Number 0 is the operating system's idle process, which viewers leave out.
+        return self._processes.setdefault(process, len(self._processes) + 1)
+
+    def _row(self, process: str, row: str) -> tuple[int, int]:
+        pid = self._process(process)
+        return self._rows.setdefault((process, row), (pid, len(self._rows) + 1))
+
+    def _nanoseconds(self, cycles: int) -> int:
+        return (2 * cycles * _NANOSECONDS + self._clock_hz) // (2 * self._clock_hz)
+
+
+def _label(name: str, pid: int, tid: int, value: Mapping[str, Any]) -> dict[str, Any]:
+    return {"name": name, "ph": "M", "pid": pid, "tid": tid, "args": dict(value)}

@@ -39,7 +39,7 @@ def link_traffic(
 
 def path(topology: Topology, gpu: int, source: Location, target: Location) -> Sequence[Link]:
     """Return the links between two locations of a GPU's pages."""
-    return topology.inward(gpu, source) if target is Location.GPU else topology.outward(gpu, target)
+    return topology.inward(gpu, source) if target == Location.GPU else topology.outward(gpu, target)
 
 
 def _steps(records: Iterable[TrafficRecord]) -> Iterator[Stretch]:

@@ -37,7 +37,8 @@ def problems(trace: Trace) -> Iterator[Problem]:
     a tensor is written before it is read unless its contents come from before the iteration (persistent)
     or from outside (kind input).
     """
-    yield from _trace_problems(trace)
+    for message in _trace_problems(trace):
+        yield Problem("trace", -1, message)
     for index, tensor in enumerate(trace.tensors):
         if message := _tensor_problem(index, tensor):
             yield Problem("tensor", index, message)
@@ -56,22 +57,19 @@ def check_trace(trace: Trace, place: str = "trace") -> None:
         raise TraceError(f"{place}: {problem}")
 
 
-def _trace_problems(trace: Trace) -> Iterator[Problem]:
-    def problem(message: str) -> Problem:
-        return Problem("trace", -1, message)
-
+def _trace_problems(trace: Trace) -> Iterator[str]:
     if not 1 <= trace.batch_size <= _LARGEST:
-        yield problem(f"found batch_size {trace.batch_size}; allowed: 1 to 2^63-1")
+        yield f"found batch_size {trace.batch_size}; allowed: 1 to 2^63-1"
     if not 1 <= trace.ticks_per_second <= _MOST_TICKS_PER_SECOND:
-        yield problem(f"found ticks_per_second {trace.ticks_per_second}; allowed: 1 to 10^12 (picoseconds)")
+        yield f"found ticks_per_second {trace.ticks_per_second}; allowed: 1 to 10^12 (picoseconds)"
     elif sum(map(_longest, trace.kernels)) > _MOST_SECONDS * trace.ticks_per_second:
-        yield problem(f"found durations of more than {_MOST_SECONDS} seconds together; allowed: at most that")
+        yield f"found durations of more than {_MOST_SECONDS} seconds together; allowed: at most that"
     if not trace.kernels:
-        yield problem("found no kernels; allowed: at least one")
+        yield "found no kernels; allowed: at least one"
     elif not any(kernel.duration for kernel in trace.kernels):
-        yield problem("found only kernels of duration 0; allowed: at least one that takes time")
+        yield "found only kernels of duration 0; allowed: at least one that takes time"
     if sum(tensor.size_bytes for tensor in trace.tensors) > _LARGEST:
-        yield problem("found tensors of more than 2^63-1 bytes together; allowed: at most that")
+        yield "found tensors of more than 2^63-1 bytes together; allowed: at most that"
 
 
 def _longest(kernel: Kernel) -> int:

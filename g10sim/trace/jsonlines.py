@@ -6,15 +6,14 @@ import gzip
 import hashlib
 import io
 import json
-import os
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from enum import Enum
 from pathlib import Path
 from typing import Any, BinaryIO, NoReturn, TypeVar
 
 from g10sim.errors import G10SimError
+from g10sim.files import replacing, writing
 
 _GZIP_MAGIC = b"\x1f\x8b"
 _SHOWN_CHARACTERS = 60
@@ -139,14 +138,16 @@ class RecordReader:
         self._expected_hash = ""
         self._accepted_shapes: set[tuple[object, ...]] = set()
 
-    def header(self, name: str, version: int, allowed: Fields, counts: tuple[str, ...]) -> dict[str, Any]:
+    def header(
+        self, name: str, versions: Collection[int], allowed: Fields, counts: tuple[str, ...]
+    ) -> dict[str, Any]:
         """Read the first line; ``counts`` are the keys that say how many records follow."""
         record = self._record("a header")
         if record.get("format") != name:
             self.fail(f"found format {shown(record.get('format'))}; allowed: {name!r}")
         found = record.get("version")
-        if type(found) is not int or found != version:
-            self.fail(f"found version {shown(found)}; allowed: {version}")
+        if type(found) is not int or found not in versions:
+            self.fail(f"found version {shown(found)}; allowed: {' or '.join(map(str, versions))}")
         header = self.fields(record, allowed)
         for key in counts:
             if header[key] < 0:
@@ -158,10 +159,14 @@ class RecordReader:
 
     def record(self, subject: str, allowed: Fields) -> dict[str, Any]:
         """Read the next line, which must have a key ``subject``; left-out keys get their defaults."""
+        return self.fields(self.entry(subject), allowed)
+
+    def entry(self, subject: str) -> dict[str, Any]:
+        """Read the next line as it stands; it must have a key ``subject``."""
         record = self._record(f"a {subject} (the header promises more)")
         if subject not in record:
             self.fail(f"found {shown(record)}; allowed: a {subject} (the header promises more)")
-        return self.fields(record, allowed)
+        return record
 
     def _record(self, wanted: str) -> dict[str, Any]:
         line = next(self._lines, None)
@@ -248,14 +253,10 @@ def write_lines(path: Path, lines: Iterable[str], error: type[G10SimError]) -> N
 
     Raises ``error`` for a path that cannot be written.
     """
-    partial = path.parent / f".{path.name}.{os.getpid()}.partial"
-    try:
-        with partial.open("wb") as raw, gzip.GzipFile("", "wb", compresslevel=6, fileobj=raw, mtime=0) as out:
-            out.writelines(line.encode("ascii") for line in lines)
-        partial.replace(path)
-    except OSError as found:
-        reason = found.strerror or str(found)
-        raise error(f"{path}: cannot be written: {reason}; allowed: a writable path") from found
-    finally:
-        with suppress(OSError):
-            partial.unlink(missing_ok=True)
+    with (
+        writing(path, error),
+        replacing(path) as partial,
+        partial.open("wb") as raw,
+        gzip.GzipFile("", "wb", compresslevel=6, fileobj=raw, mtime=0) as out,
+    ):
+        out.writelines(line.encode("ascii") for line in lines)

@@ -1,4 +1,4 @@
-"""What is simulated: one iteration of a model as kernels that read and write tensors."""
+"""The trace of one iteration of a model: kernels that read and write tensors."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
+from typing import NamedTuple
 
 
 class TensorKind(StrEnum):
@@ -32,7 +33,7 @@ class Phase(StrEnum):
 
 
 class TimeSource(StrEnum):
-    """Where a kernel's duration comes from; ``BYTES``: an operator of unknown cost, by what it moves."""
+    """Sources of a kernel's duration; ``BYTES``: an operator of unknown cost, priced by its bytes."""
 
     MEASURED = "measured"
     BENCHMARKED = "benchmarked"
@@ -57,8 +58,7 @@ class Tensor:
     persistent: bool
 
 
-@dataclass(frozen=True, slots=True)
-class FaultProfile:
+class FaultProfile(NamedTuple):
     """Durations of a kernel measured while its data were faulting, in ticks of the trace's time base.
 
     ``outputs_faulting``: every input resident, outputs touched first; ``all_faulting``: nothing

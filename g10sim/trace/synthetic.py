@@ -54,14 +54,9 @@ class TraceBuilder:
 
     def build(self) -> Trace:
         """Return the trace; it is not checked."""
-        return Trace(
-            model=self._model,
-            batch_size=self._batch_size,
-            ticks_per_second=self._ticks_per_second,
-            tensors=tuple(self._tensors),
-            kernels=tuple(self._kernels),
-            origin={"source": "synthetic"},
-        )
+        tensors, kernels = tuple(self._tensors), tuple(self._kernels)
+        origin = {"source": "synthetic"}
+        return Trace(self._model, self._batch_size, self._ticks_per_second, tensors, kernels, origin)
 
 
 def chain(

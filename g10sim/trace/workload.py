@@ -1,21 +1,21 @@
-"""What runs: one or several jobs, each a trace repeated on a GPU."""
+"""Workloads: one or several jobs, each of which repeats a trace on a GPU, and variation of kernel times."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from g10sim.config.exchange import ExchangeSpec
-from g10sim.config.sharing import SharingSpec
-from g10sim.config.variation import VariationSpec
-from g10sim.trace.model import Trace
-from g10sim.trace.variation import perturb
+import numpy as np
+import numpy.typing as npt
+
+from g10sim.config.sharing import ExchangeSpec, SharingSpec, VariationSpec
+from g10sim.trace.model import FaultProfile, Kernel, Trace
 
 
 @dataclass(frozen=True)
 class Job:
     """``iterations`` of a trace on one GPU, not before ``arrival_cycles``.
 
-    Where jobs on one GPU compute side by side, one of priority p has p times the share of one of priority 1.
+    If jobs on one GPU compute side by side, a job of priority p gets p times the share of one of priority 1.
     """
 
     trace: Trace
@@ -29,11 +29,10 @@ class Job:
 class Workload:
     """Jobs that share one machine.
 
-    ``sharing`` says how those on one GPU do; by default they run one after another, in order of arrival (then
-    of their position). With an ``exchange`` the jobs are data-parallel replicas of one training, each on a
-    GPU of its own, that exchange gradients. With a ``variation`` kernels take other times than the traces
-    say, by factors that ``seed`` decides: all iterations the same ones, under every policy. Policies see
-    neither.
+    ``sharing`` describes how jobs share one GPU; by default they run one after another, in order of arrival
+    and then of position. With an ``exchange`` the jobs are data-parallel replicas of one training, each on a
+    GPU of its own, that exchange gradients. With a ``variation`` kernel times deviate from the traces by
+    factors drawn from ``seed``, the same in all iterations and under every policy. Policies see neither.
     """
 
     jobs: tuple[Job, ...]
@@ -56,3 +55,40 @@ class Workload:
         """Return the trace of a job with the kernel times that it is executed with."""
         trace = self.jobs[job].trace
         return trace if self.variation is None else perturb(trace, self.variation, self.seed, job)
+
+
+def perturb(trace: Trace, variation: VariationSpec, seed: int, job: int = 0) -> Trace:
+    """Return the trace with the duration and the fault profile of every kernel times its random factor.
+
+    Equal arguments give equal traces; ``job`` (position in the workload) tells jobs of one seed apart.
+    One seed with another magnitude draws the same departures, scaled (where normal ones are not truncated).
+    Times are rounded to the trace's time base; one that is positive stays so.
+    """
+    factors = draw_factors(variation, len(trace.kernels), seed, job)
+    kernels = tuple(map(_perturbed, trace.kernels, factors.tolist()))
+    return replace(trace, kernels=kernels)
+
+
+def draw_factors(variation: VariationSpec, count: int, seed: int, job: int = 0) -> npt.NDArray[np.float64]:
+    """Draw one factor per kernel, all of them between 0 and 2, from a generator of their own."""
+    generator = np.random.default_rng((seed, job))
+    if variation.distribution == "uniform":
+        departures = variation.magnitude * generator.uniform(-1.0, 1.0, count)
+    else:
+        departures = variation.magnitude * generator.standard_normal(count)
+        while (outside := np.abs(departures) >= 1.0).any():
+            departures[outside] = variation.magnitude * generator.standard_normal(int(outside.sum()))
+    return 1.0 + departures
+
+
+def _perturbed(kernel: Kernel, factor: float) -> Kernel:
+    profile = kernel.fault_profile
+    if profile is not None:
+        profile = FaultProfile(
+            _scaled(profile.outputs_faulting, factor), _scaled(profile.all_faulting, factor)
+        )
+    return replace(kernel, duration=_scaled(kernel.duration, factor), fault_profile=profile)
+
+
+def _scaled(ticks: int, factor: float) -> int:
+    return max(1, round(ticks * factor)) if ticks else 0

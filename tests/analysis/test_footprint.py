@@ -6,12 +6,13 @@ from hypothesis import strategies as st
 from g10sim.analysis.footprint import (
     excess_bytes,
     footprint_bytes,
+    largest_working_set,
     live_bytes,
     oversubscription,
     peak_live_bytes,
+    working_set_bytes,
 )
 from g10sim.analysis.vitality import live_ranges
-from g10sim.analysis.working_set import largest_working_set, working_set_bytes
 from g10sim.trace.model import TensorKind
 from g10sim.trace.synthetic import TraceBuilder, random_trace
 

@@ -4,8 +4,7 @@ from pathlib import Path
 import pytest
 
 import g10sim
-from g10sim.analysis.footprint import footprint_bytes, peak_live_bytes
-from g10sim.analysis.working_set import working_set_bytes
+from g10sim.analysis.footprint import footprint_bytes, peak_live_bytes, working_set_bytes
 from g10sim.capture.manifest import MANIFEST, read_manifest
 from g10sim.config.data import data_path
 from g10sim.errors import UnsupportedError

@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from g10sim.capture.foreach import CHUNK_ELEMENTS, MOST_BLOCKS, MOST_TENSORS, launches
+from g10sim.capture.operators import CHUNK_ELEMENTS, MOST_BLOCKS, MOST_TENSORS, launches
 
 _sizes = st.lists(
     st.one_of(st.integers(0, 100), st.integers(0, 40 * MOST_BLOCKS * CHUNK_ELEMENTS)), max_size=200

@@ -6,8 +6,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from g10sim.capture.gpu import GpuTimingSpec, gpu_names, load_gpu
-from g10sim.capture.operator_kinds import KernelCost, NumberFormat, OperatorClass
+from g10sim.capture.gpu import GpuTimingSpec, KernelCost, NumberFormat, OperatorClass, gpu_names, load_gpu
 from g10sim.config.data import data_path
 from g10sim.errors import ConfigError
 from g10sim.trace.model import Phase

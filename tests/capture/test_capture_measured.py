@@ -12,15 +12,27 @@ from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install 'g10sim[capture]'")
 
-from g10sim.capture import capture_step, measuring
+from g10sim.capture import capture_step
 from g10sim.capture import measured as measured_module
-from g10sim.capture.assemble import assemble
+from g10sim.capture.devices import fake_device
 from g10sim.capture.gpu import load_gpu
-from g10sim.capture.measured import MEASURED_STEPS, benchmarked, measured_calls, profile_steps
-from g10sim.capture.measuring import keep_in, kernel_times, measured_times
+from g10sim.capture.measured import (
+    CALL,
+    MEASURED_STEPS,
+    STEP,
+    Call,
+    benchmarked,
+    joined,
+    keep_in,
+    kernel_times,
+    measured_calls,
+    measured_times,
+    profile_steps,
+    profiled_calls,
+    split,
+)
 from g10sim.capture.options import StepOptions
-from g10sim.capture.profiled import CALL, STEP, Call, joined, profiled_calls, split
-from g10sim.capture.step import fake_device
+from g10sim.capture.step import assemble
 from g10sim.capture.workload import Model, Step
 from g10sim.errors import ConfigError, TraceError
 from g10sim.importers.kineto_events import read_profile
@@ -211,9 +223,9 @@ def test_a_step_that_does_not_fit_is_timed_operator_by_operator(models, monkeypa
 
     monkeypatch.setattr(measured_module, "profile_steps", too_small)
     assert measured_calls(lambda: None) is None
-    monkeypatch.setattr(measuring, "require_cuda", lambda: "Imaginary GPU")
-    monkeypatch.setattr(measuring, "on_device", lambda options: nullcontext())
-    monkeypatch.setattr(measuring, "benchmarked", lambda kept: benchmarked(kept, device="cpu"))
+    monkeypatch.setattr(measured_module, "require_cuda", lambda: "Imaginary GPU")
+    monkeypatch.setattr(measured_module, "on_device", lambda options: nullcontext())
+    monkeypatch.setattr(measured_module, "benchmarked", lambda kept: benchmarked(kept, device="cpu"))
     recorder, kept = recorded(models.perceptron)
     times, device = measured_times(lambda: Model(*models.perceptron()), OPTIONS, recorder, kept, A100)
     assert device == "Imaginary GPU"

@@ -48,8 +48,7 @@ def case(request, models):
         }.get(name, {})
         made = getattr(models, name)(**sizes)
         return (made if callable(made) else lambda: getattr(models, name)(**sizes)), options
-    from g10sim.capture.options import StepOptions
-    from g10sim.capture.sizes import Sizes
+    from g10sim.capture.options import Sizes, StepOptions
     from g10sim.capture.source import LIBRARIES
 
     library, builder = LIBRARIES[prefix]
@@ -61,9 +60,8 @@ def case(request, models):
 @pytest.fixture
 def measured_step(torch):
     """Run a step twice under a measuring context, which sees the second, on fake tensors."""
-    from g10sim.capture.constants import known_values
+    from g10sim.capture.devices import fake_device, known_values
     from g10sim.capture.options import StepOptions
-    from g10sim.capture.step import fake_device
     from g10sim.capture.workload import Model, Step
 
     def measure(case, make_context):

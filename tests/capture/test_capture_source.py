@@ -5,10 +5,8 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from g10sim.capture.hugging_face import hugging_face_builder
-from g10sim.capture.models import KNOWN_MODELS
-from g10sim.capture.options import StepOptions
-from g10sim.capture.sizes import Sizes
+from g10sim.capture.libraries import KNOWN_MODELS, hugging_face_builder
+from g10sim.capture.options import Sizes, StepOptions
 from g10sim.capture.source import capture_source
 from g10sim.cli.capture import capture
 from g10sim.errors import ConfigError, TraceError

@@ -207,7 +207,7 @@ def test_an_operator_that_needs_values_is_refused_where_it_would_take_real_memor
 @pytest.mark.parametrize("optimizer", ["sgd", "adam", "adamw"])
 @pytest.mark.parametrize("form", ["fused", "foreach"])
 def test_no_optimizer_takes_memory_for_values(models, monkeypatch, optimizer, form):
-    monkeypatch.setattr("g10sim.capture.shapes.MOST_BYTES", 0)
+    monkeypatch.setattr("g10sim.capture.devices.MOST_BYTES", 0)
     momentum = 0.9 if optimizer == "sgd" else None
     options = {"optimizer": optimizer, "optimizer_form": form, "momentum": momentum}
     assert capture_step(models.language, **options).kernels

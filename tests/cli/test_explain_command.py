@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from g10sim.experiment.results import read_results
+from g10sim.stats.reading import read_results
 from g10sim.trace.format import save_trace
 from g10sim.trace.synthetic import chain
 
@@ -25,7 +25,7 @@ def test_a_cell_is_explained(explained):
     assert (ended.code, ended.err) == (0, "")
     row = read_results("out").iloc[1]
     assert (
-        f"Cell 1: chain8, batch size 1, policy base_uvm on a100-40g-pcie3-znand: {row['performance']:.1%}"
+        f"Cell 1: chain8, batch size 1, policy Base UVM on a100-40g-pcie3-znand: {row['performance']:.1%}"
         in ended.out
     )
     share = row["stall_fault_flash_cycles"] / row["exec_cycles"]
@@ -51,8 +51,9 @@ def test_a_better_policy_is_named(explained, g10sim):
         ("base_uvm", "deepum") if results["base_uvm"] < results["deepum"] else ("deepum", "base_uvm")
     )
     cells = {"base_uvm": 1, "deepum": 2}
+    labels = {"base_uvm": "Base UVM", "deepum": "DeepUM+"}
     out = g10sim("explain", "out", "--cell", cells[worse]).out
-    assert f"Policy: {better} reaches {results[better]:.1%} of ideal" in out
+    assert f"Policy: {labels[better]} reaches {results[better]:.1%} of ideal" in out
     assert f"(cell {cells[better]})" in out
     assert (
         "none of the others in these results does better"
@@ -116,11 +117,11 @@ def test_what_if_says_that_it_simulates_again(explained):
         "twice the host memory",
         "twice the SSD bandwidth",
         "twice the PCIe bandwidth",
-        "policy deepum",
+        "policy DeepUM+",
     ):
         assert change in ended.out
     deepum = read_results("out").iloc[2]
-    assert re.search(rf"policy deepum +{deepum['exec_ms']:,.1f}", ended.out)
+    assert re.search(rf"policy DeepUM\+ +{deepum['exec_ms']:,.1f}", ended.out)
 
 
 def test_results_are_explained_from_anywhere(explained, g10sim, here, monkeypatch):

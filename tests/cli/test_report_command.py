@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from g10sim.experiment.results import read_results
+from g10sim.stats.reading import read_results
 from g10sim.trace.format import save_trace
 from g10sim.trace.synthetic import chain
 
@@ -136,7 +136,7 @@ def test_failed_cells_only(g10sim, config, here):
     assert g10sim("report", "out").code == 0
     page = Page("out/report.html")
     assert "0 of 1 cells ran; 1 failed" in page.text
-    assert "cell 0 (chain.g10t, plugin:Cannot): failed: " in page.text
+    assert "cell 0 (chain.g10t, Cannot): failed: " in page.text
 
 
 @pytest.mark.parametrize("output", ["out/missing/report.html", "out"])

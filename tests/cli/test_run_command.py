@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from g10sim.policies.plan import MigrationPlan, PlannedMove
+from g10sim.policies.moves import Fetch
+from g10sim.policies.plan import MigrationPlan, Planned
 from g10sim.policies.plan_format import save_plan
-from g10sim.records import Location
 from g10sim.trace.format import save_trace
 from g10sim.trace.synthetic import chain
 
@@ -59,7 +59,7 @@ def test_a_run_ends_with_a_table_and_results(g10sim, config):
     ended = g10sim("run", config())
     assert ended.code == 0
     assert ended.err == ""
-    for word in ("ideal", "base_uvm", "deepum", "100.0%", "3 cells; results in out/results.csv"):
+    for word in ("Ideal", "Base UVM", "DeepUM+", "100.0%", "3 cells; results in out/results.csv"):
         assert word in ended.out
     assert [row["policy"] for row in rows()] == ["ideal", "base_uvm", "deepum"]
     again = g10sim("run", config())
@@ -91,7 +91,7 @@ def test_several_seeds_give_a_row_each_and_a_table_of_means(g10sim, config):
         assert len({row["ideal_cycles"] for row in found[seed::3]}) == 1
     assert len({row["ideal_cycles"] for row in found}) == 3
     mean = sum(float(row["exec_ms"]) for row in found[3:6]) / 3
-    (line,) = [line for line in ended.out.splitlines() if line.startswith("base_uvm")]
+    (line,) = [line for line in ended.out.splitlines() if line.startswith("Base UVM")]
     assert f" {mean:,.1f} ± " in line
     again = g10sim("run", "out/config.yaml", "-o", "again", "--set", "policies=[base_uvm]")
     assert "mean of 3 seeds" in again.out
@@ -209,7 +209,7 @@ class TestBadInput:
         failed(ended, "chain.g10t, base_uvm", "working set", "allowed: at most the GPU memory, 2 MiB")
 
     def test_plan_naming_an_unknown_tensor(self, g10sim, config, here):
-        save_plan(MigrationPlan((PlannedMove(1, 4711, Location.GPU),)), here / "bad.g10p")
+        save_plan(MigrationPlan((Planned(1, Fetch(4711)),)), here / "bad.g10p")
         ended = g10sim("run", config(policies=["ideal", {"name": "replay", "plan_file": "bad.g10p"}]))
         failed(ended, "bad.g10p", "4711", "allowed: ")
 
@@ -235,7 +235,8 @@ class TestBadInput:
 
     def test_plugin_that_evicts_data_of_the_running_kernel(self, g10sim, config, here):
         (here / "evicting.py").write_text(
-            "from g10sim.policies.base import Evict, Policy\n"
+            "from g10sim.policies.base import Policy\n"
+            "from g10sim.policies.moves import Evict\n"
             "class Evicting(Policy):\n"
             "    name = 'evicting'\n"
             "    def on_kernel_start(self, view):\n"

@@ -3,20 +3,21 @@
 import re
 import subprocess
 import sys
+from dataclasses import fields
 from inspect import isfunction
 from pathlib import Path
-from typing import get_args
 
 import pandas as pd
 import pytest
 
 from g10sim.config.behaviour import BehaviourSpec
 from g10sim.experiment.results import JOB_COLUMNS
-from g10sim.policies.base import Action, Policy, PolicyView
+from g10sim.policies.base import Policy, PolicyView, Requirements
 from g10sim.policies.checks import CHECKS
+from g10sim.policies.moves import Move, registered_moves
 from g10sim.policies.registry import available
-from g10sim.stats.flash import FLASH_COLUMNS
-from g10sim.stats.summary import CONTIGUOUS_COLUMNS, METRIC_COLUMNS
+from g10sim.stats.columns import METRIC_COLUMNS
+from g10sim.stats.summary import CONTIGUOUS_COLUMNS, FLASH_COLUMNS
 
 ROOT = Path(__file__).parents[2]
 POLICY_PAGES = ("policies.md", "vdnn.md", "tensile.md", "pools.md", "multi-gpu.md")
@@ -39,6 +40,22 @@ def test_the_keys_of_the_configuration_are_documented_as_they_are(tmp_path):
     generate("configuration", "-o", tmp_path / "page.md")
     current = (tmp_path / "page.md").read_text(encoding="utf-8")
     assert current == page("configuration.md"), "outdated: python docs/generate configuration"
+
+
+def test_the_table_of_moves_is_current(tmp_path):
+    (tmp_path / "page.md").write_text(page("policies.md"), encoding="utf-8")
+    generate("moves", "-o", tmp_path / "page.md")
+    current = (tmp_path / "page.md").read_text(encoding="utf-8")
+    assert current == page("policies.md"), "outdated: python docs/generate moves"
+    assert current.count("| refused |") >= 4
+
+
+def test_the_parameters_of_policies_are_documented_as_they_are(tmp_path):
+    generate("parameters", "-o", tmp_path / "page.md")
+    current = (tmp_path / "page.md").read_text(encoding="utf-8")
+    assert current == page("policies.md"), "outdated: python docs/generate parameters"
+    declared = [name for name, policy in available().items() if policy.parameter_names()]
+    assert [name for name in declared if f"<!-- parameters of {name} -->" not in current] == []
 
 
 def row(policy, error, plan="", status="ok", batch=8):
@@ -119,6 +136,8 @@ def test_every_check_of_policies_and_everything_they_may_do_is_described():
     assert [check.name for check in CHECKS if f"| `{check.name}` | {check.rule} |" not in text] == []
     methods = [name for name, value in vars(Policy).items() if isfunction(value)]
     assert [name for name in methods if name != "parameters" and f"| `{name}(" not in text] == []
-    assert [action.__name__ for action in get_args(Action) if f"| `{action.__name__}(" not in text] == []
+    built_in = [move.__name__ for move in registered_moves().values() if move.__module__ == Move.__module__]
+    assert [name for name in built_in if f"| `{name}(" not in text] == []
+    assert [field.name for field in fields(Requirements) if f"`{field.name}`" not in text] == []
     questions = [name for name in vars(PolicyView) if not name.startswith("_")]
     assert [name for name in questions if f"`{name}`" not in text] == []

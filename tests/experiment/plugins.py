@@ -6,7 +6,8 @@ import time
 from pathlib import Path
 
 from g10sim.errors import UnsupportedError
-from g10sim.policies.base import Evict, Policy
+from g10sim.policies.base import Policy
+from g10sim.policies.moves import Evict
 
 
 class Killed(Policy):

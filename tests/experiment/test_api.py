@@ -2,11 +2,12 @@ import pytest
 
 import g10sim
 from g10sim.config.behaviour import GPG, BehaviourSpec
-from g10sim.config.variation import VariationSpec
+from g10sim.config.sharing import VariationSpec
 from g10sim.errors import CapacityError, ConfigError, PolicyError, TraceError
 from g10sim.policies.base import Policy
 from g10sim.records import IterationRecord, StallReason
-from g10sim.stats.summary import METRIC_COLUMNS, STALL_COLUMNS, reported_iteration, summarize
+from g10sim.stats.columns import METRIC_COLUMNS, STALL_COLUMNS
+from g10sim.stats.summary import reported_iteration, summarize
 from g10sim.trace.workload import Job, Workload
 
 from .conftest import SYSTEM
@@ -131,10 +132,10 @@ def record(iteration, cycles, *, stalls=(), overlap=0, in_flight=0, job=0, start
         overlap_cycles=overlap,
         in_flight_cycles=in_flight,
         stalls=tuple(stalls),
-        **{f"{way}_bytes": value for way, value in traffic.items()},
+        traffic={f"{way}_bytes": value for way, value in traffic.items()},
         page_faults=0,
         peak_gpu_bytes=0,
-        peak_host_bytes=0,
+        peaks={"peak_host_bytes": 0},
     )
 
 

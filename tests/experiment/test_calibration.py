@@ -7,14 +7,12 @@ from pathlib import Path
 import pytest
 import yaml
 
-from g10sim.capture.gpu import load_gpu, read_gpu
-from g10sim.capture.operator_kinds import COMPUTING, KernelCost, NumberFormat, OperatorClass
+from g10sim.capture.gpu import COMPUTING, KernelCost, NumberFormat, OperatorClass, load_gpu, read_gpu
 from g10sim.config.data import data_path
 from g10sim.config.document import Document
 from g10sim.errors import ConfigError
-from g10sim.experiment.calibrated import MeasuredTrace, calibrate, description, read_published
-from g10sim.experiment.calibration import LONG_SUM, Calibration
-from g10sim.experiment.published_kernels import MeasuredKernel
+from g10sim.experiment.calibration import LONG_SUM, Calibration, calibrate, description, read_published
+from g10sim.experiment.published_kernels import MeasuredKernel, MeasuredTrace
 from g10sim.trace.model import Phase
 
 ROOT = Path(__file__).parents[2]
@@ -23,8 +21,8 @@ FIT = ("BERT_Base", "ResNet152", "SENet154")
 BACKWARD = Phase.BACKWARD
 
 
-def measured(cost, seconds, model="Net"):
-    return MeasuredKernel(model, 8, cost, seconds)
+def measured(cost, seconds):
+    return MeasuredKernel(cost, seconds)
 
 
 def products(flops, **rest):
@@ -87,7 +85,7 @@ def test_what_is_written_is_a_description_with_a_source_for_every_number():
 
 
 def trace(model, seconds):
-    kernels = (measured(products(10**12), seconds, model),)
+    kernels = (measured(products(10**12), seconds),)
     return MeasuredTrace(model, 8, seconds, kernels)
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from g10sim.errors import TraceError
-from g10sim.experiment.published_kernels import measured_kernels, published_traces
+from g10sim.experiment.published_kernels import measured_trace, published_traces
 
 SIZES = {  # bytes of float32 tensors; the second item says whether it is a weight
     "filter": (4 * 3 * 5 * 3 * 3, 1),
@@ -60,7 +60,7 @@ def directory(tmp_path):
 
 @pytest.fixture
 def kernels(directory):
-    return {kernel.cost.operator: kernel for kernel in measured_kernels(directory)[1]}
+    return {kernel.cost.operator: kernel for kernel in measured_trace(directory).kernels}
 
 
 def test_flops_of_convolutions_follow_from_shapes(kernels):

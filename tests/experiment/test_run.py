@@ -8,9 +8,10 @@ import g10sim
 from g10sim.config.document import load_document
 from g10sim.config.load import load_run, run_config
 from g10sim.errors import ConfigError
-from g10sim.experiment.results import JOB_COLUMNS, read_results
+from g10sim.experiment.results import JOB_COLUMNS
 from g10sim.experiment.store import CellStore
-from g10sim.stats.summary import METRIC_COLUMNS
+from g10sim.stats.columns import METRIC_COLUMNS
+from g10sim.stats.reading import read_results
 
 PLUGINS = "experiment.plugins"
 

@@ -6,7 +6,7 @@ import pytest
 
 import g10sim
 from g10sim.config.document import Document
-from g10sim.experiment.several import run_experiments
+from g10sim.experiment.run import run_experiments
 
 from .test_run import plugin
 

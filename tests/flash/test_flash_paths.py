@@ -2,14 +2,13 @@
 
 import pytest
 from machines import FollowPlan, machine, simulate, trace_of
+from memories import FLASH
 
 from g10sim.config.presets import load_system
 from g10sim.config.ssd import BounceSpec
 from g10sim.errors import ConfigError
 from g10sim.hardware.links import Topology
-from g10sim.records import Location
 
-FLASH = Location.FLASH
 SWITCHES = (("left", (0, 1), "2 GB/s"), ("root", (0, 1, 2), "2 GB/s"))
 BOUNCE = BounceSpec(bandwidth="0.4 GB/s", latency="3 us")
 

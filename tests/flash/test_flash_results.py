@@ -11,8 +11,8 @@ from g10sim import plots
 from g10sim.errors import ConfigError
 from g10sim.plots.registry import ENTRIES
 from g10sim.records import FlashRecord, IterationRecord
-from g10sim.stats.flash import FLASH_COLUMNS, flash_metrics
-from g10sim.stats.summary import METRIC_COLUMNS
+from g10sim.stats.columns import METRIC_COLUMNS
+from g10sim.stats.summary import FLASH_COLUMNS, flash_metrics
 from g10sim.trace.format import save_trace
 from g10sim.trace.synthetic import chain
 
@@ -23,10 +23,15 @@ def iteration(flash, seconds=1):
     """An iteration of so many seconds on a machine with a clock of 1 GHz."""
     cycles = seconds * 10**9
     zeros = dict.fromkeys(
-        ("compute_cycles", "overlap_cycles", "in_flight_cycles", "ssd_to_gpu_bytes", "gpu_to_ssd_bytes",
-         "host_to_gpu_bytes", "gpu_to_host_bytes", "page_faults", "peak_gpu_bytes", "peak_host_bytes"), 0
+        ("compute_cycles", "overlap_cycles", "in_flight_cycles", "page_faults", "peak_gpu_bytes"), 0
+    )
+    traffic = dict.fromkeys(
+        ("ssd_to_gpu_bytes", "gpu_to_ssd_bytes", "host_to_gpu_bytes", "gpu_to_host_bytes"), 0
+    )
+    return IterationRecord(
+        0, 0, 0, 0, cycles, ideal_cycles=cycles, stalls=(), **zeros,
+        traffic=traffic, peaks={"peak_host_bytes": 0}, flash=flash,
     )  # fmt: skip
-    return IterationRecord(0, 0, 0, 0, cycles, ideal_cycles=cycles, stalls=(), **zeros, flash=flash)
 
 
 def test_life_by_hand():

@@ -3,23 +3,30 @@
 import pytest
 from drives import drive, with_drive
 from machines import FollowPlan, machine, simulate, trace_of
+from memories import FLASH, GPU, memory_of, moved
 
 import g10sim
 from g10sim.config.presets import load_system
 from g10sim.errors import CapacityError, ConfigError
+from g10sim.hardware.door import Door
 from g10sim.hardware.flash.pool import FlashPool
 from g10sim.hardware.fluid import FluidTransfers
-from g10sim.hardware.memory import GpuMemory, Pool
+from g10sim.hardware.memory import Pool
 from g10sim.importers.gpg import import_gpg
-from g10sim.records import Location
 from g10sim.sim.engine import run
 from g10sim.trace.workload import Job, Workload
 
-GPU, HOST, FLASH = Location.GPU, Location.HOST, Location.FLASH
 ZNAND = "samsung-sz985-800gb"
 SETTING = {"preset": "a100-40g-pcie3-znand"}
 # Twice the channels, so that the interface is what limits, with reads and writes at the same time, too.
 LARGE = {"preset": ZNAND, "channels": 16}
+
+
+def pools_of(system, spec):
+    """No host memory, and the drive."""
+    page = system.gpu.page_size
+    host, flash = system.all_tiers
+    return Pool(host, page, 0), FlashPool(flash, spec, system.gpu.clock, page)
 
 
 class Bench:
@@ -27,11 +34,11 @@ class Bench:
 
     def __init__(self, spec, *places, **changes):
         system = with_drive(spec, **changes)
-        self.flash = FlashPool(spec, system.gpu.clock, system.gpu.page_size)
-        host = Pool("host memory", 0, system.gpu.page_size)
-        self.transfers = FluidTransfers(system, host, self.flash)
+        pools, door = pools_of(system, spec), Door()
+        self.flash = pools[1]
+        self.transfers = FluidTransfers(system, pools, door=door)
         pages = [count for count, _ in places]
-        self.memory = GpuMemory(pages, sum(pages), system.gpu.page_size, host, self.flash)
+        self.memory = memory_of(pages, sum(pages), pools, system.gpu.page_size, door)
         for tensor, (_, place) in enumerate(places):
             self.memory.place(tensor, place)
         self.transfers.attach(0, 0, self.memory, None)
@@ -57,12 +64,13 @@ def test_reads_and_writes_alone_go_at_their_rates():
 
 def test_reads_and_writes_at_the_same_time_share_the_array():
     bench = Bench(drive(), (100, GPU), (200, FLASH), pcie="10 GB/s")
-    bench.memory.free += 200  # room for both
+    bench.memory.frames.free += 200  # room for both
     bench.memory.request_eviction(0, FLASH)
     bench.memory.request_prefetch(1)
     # Reads take half of the array for 200 us, in which 50 pages are written; the others take 100 us.
     assert bench.finish() == pytest.approx(300_000, rel=1e-2)
-    assert bench.memory.traffic.snapshot() == (200, 100, 0, 0, 0)
+    assert moved(bench.memory) == (200, 100, 0, 0)
+    assert bench.memory.traffic.faults == 0
 
 
 @pytest.mark.parametrize("condition", ["fresh", "sequential", "random"])
@@ -72,9 +80,9 @@ def test_a_hundred_gigabytes_take_at_most_five_thousand_steps(condition):
     pages = [1000] * 96
     system = load_system({**SETTING, "ssd": {"preset": ZNAND, "occupied": 0.8, "condition": condition}})
     system = system.model_copy(update={"gpu": system.gpu.model_copy(update={"page_size": page})})
-    flash, host = FlashPool(spec, system.gpu.clock, page), Pool("host memory", 0, page)
-    transfers = FluidTransfers(system, host, flash)
-    memory = GpuMemory(pages, sum(pages), page, host, flash)
+    host, flash = pools_of(system, spec)
+    transfers = FluidTransfers(system, [host, flash])
+    memory = memory_of(pages, sum(pages), [host, flash], page)
     for tensor in range(len(pages)):
         memory.place(tensor, GPU)
     transfers.attach(0, 0, memory, None)
@@ -131,8 +139,8 @@ def test_what_the_drive_did_is_in_the_records():
     system = with_drive(drive(), gpu_pages=200, host_pages=0)
     records = simulate(two_tensors(), system, FollowPlan())
     flash = records.iterations[-1].flash
-    assert flash.written_bytes == records.iterations[-1].gpu_to_ssd_bytes == 400_000
-    assert flash.read_bytes == records.iterations[-1].ssd_to_gpu_bytes == 400_000
+    assert flash.written_bytes == records.iterations[-1].traffic["gpu_to_ssd_bytes"] == 400_000
+    assert flash.read_bytes == records.iterations[-1].traffic["ssd_to_gpu_bytes"] == 400_000
     assert flash.copied_bytes == 0
     assert simulate(two_tensors(), machine(200, 0), FollowPlan()).iterations[-1].flash is None
 
@@ -145,7 +153,7 @@ def test_a_full_drive_in_use_loses_nothing(trim, streams):
     records = simulate(two_tensors(), system, FollowPlan(), iterations=12)
     first, last = records.iterations[0], records.iterations[-1]
     assert sum(record.flash.copied_bytes for record in records.iterations) > 0
-    assert last.flash.written_bytes == last.gpu_to_ssd_bytes
+    assert last.flash.written_bytes == last.traffic["gpu_to_ssd_bytes"]
     assert last.flash.copied_bytes <= first.flash.written_bytes
 
 

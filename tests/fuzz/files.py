@@ -11,9 +11,9 @@ import yaml
 from g10sim.config.document import load_document
 from g10sim.errors import G10SimError
 from g10sim.experiment.expand import expand
-from g10sim.policies.plan import MigrationPlan, PlannedMove
+from g10sim.policies.moves import Await, Evict, Fetch
+from g10sim.policies.plan import MigrationPlan, Planned
 from g10sim.policies.plan_format import load_plan, save_plan
-from g10sim.records import Location
 from g10sim.trace.check import check_trace
 from g10sim.trace.format import load_trace, save_trace
 from g10sim.trace.synthetic import chain
@@ -50,7 +50,7 @@ class Samples:
         self.directory = directory
         trace = chain(4)
         save_trace(trace, directory / "chain.g10t")
-        moves = [PlannedMove(2, 1, Location.HOST), PlannedMove(6, 1, Location.GPU)]
+        moves = [Planned(2, Evict(1)), Planned(6, Fetch(1)), Planned(6, Await(frozenset({1})), 5)]
         save_plan(MigrationPlan.ordered(moves), directory / "chain.g10p", trace)
         (directory / "run.yaml").write_text(yaml.safe_dump(CONFIGURATION, sort_keys=False))
         self.texts = {

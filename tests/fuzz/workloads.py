@@ -3,13 +3,10 @@
 import random
 from dataclasses import dataclass
 
-from g10sim.analysis.footprint import footprint_bytes
-from g10sim.analysis.working_set import largest_working_set
+from g10sim.analysis.footprint import footprint_bytes, largest_working_set
 from g10sim.config.behaviour import BehaviourSpec
-from g10sim.config.exchange import ExchangeSpec
-from g10sim.config.sharing import SharingSpec
+from g10sim.config.sharing import ExchangeSpec, SharingSpec, VariationSpec
 from g10sim.config.system import SystemSpec
-from g10sim.config.variation import VariationSpec
 from g10sim.errors import CapacityError, ConfigError, UnsupportedError
 from g10sim.policies.registry import available, create
 from g10sim.sim.engine import run

@@ -4,15 +4,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from machines import machine
+from memories import FLASH, GPU, HOST, NONE, flash_pool, host_pool, memory_of, moved
 
 from g10sim.config.behaviour import GPG
 from g10sim.errors import ConfigError
 from g10sim.hardware.batched import BatchedTransfers
-from g10sim.hardware.memory import GpuMemory, Pool
-from g10sim.records import Location, MigrationCause
+from g10sim.hardware.door import Door
+from g10sim.records import MigrationCause
 from g10sim.sim.checks import check_conservation
 
-GPU, HOST, FLASH, NONE = Location.GPU, Location.HOST, Location.FLASH, Location.NONE
 INTERVAL = 50_000
 
 
@@ -30,6 +30,9 @@ class ByAge:
     def is_worthless(self, tensor):
         return tensor in self.worthless
 
+    def restart(self):
+        pass
+
 
 class OneByOne(BatchedTransfers):
     """Computes every batch by itself."""
@@ -45,18 +48,20 @@ class Bench:
         self, places, gpu=100_000, host=100_000, *, mapping="100 GB/s", worthless=(), kind=BatchedTransfers
     ):
         system = machine(gpu, host, read="0.2 GB/s", write="0.2 GB/s", mapping=mapping)
-        self.host, self.flash = Pool("host memory", host, 1000), Pool("the SSD", 10**7, 1000)
-        self.memory = GpuMemory([pages for pages, _ in places], gpu, 1000, self.host, self.flash)
+        door = Door()
+        self.host, self.flash = host_pool(host, 1000), flash_pool(10**7, 1000)
+        sizes = [pages for pages, _ in places]
+        self.memory = memory_of(sizes, gpu, [self.host, self.flash], 1000, door)
         for tensor, (_, place) in enumerate(places):
-            if place is not NONE:
+            if place != NONE:
                 self.memory.place(tensor, place)
         self.moves = []
-        self.transfers = kind(system, GPG, lambda *move: self.moves.append(move))
+        self.transfers = kind(system, GPG, lambda *move: self.moves.append(move), door)
         self.transfers.attach(0, 0, self.memory, ByAge(worthless))
         self.now = -1
 
     def demand(self, *tensors):
-        self.memory.needed = frozenset(tensors)
+        self.memory.hold(frozenset(tensors))
         for tensor in tensors:
             self.transfers.demand(0, tensor)
         self.transfers.changed()
@@ -71,13 +76,12 @@ class Bench:
 
     def batch(self, count=1):
         """Let batches happen; returns (from flash, to flash, from host, to host) pages."""
-        before = self.memory.traffic.snapshot()
+        before = moved(self.memory)
         for _ in range(count):
             self.now += INTERVAL if self.now >= 0 else 1
             self.transfers.advance(self.now)
         check_conservation(self.memory, "test")
-        after = self.memory.traffic.snapshot()
-        return tuple(new - old for new, old in zip(after[:4], before[:4], strict=True))
+        return tuple(new - old for new, old in zip(moved(self.memory), before, strict=True))
 
 
 def test_interval_is_a_batch_at_link_speed():
@@ -194,7 +198,7 @@ def test_worthless_victims_are_dropped_without_traffic():
 
 def test_flash_prefetch_without_a_victim_holds_up_the_host_queue():
     bench = Bench([(100, GPU), (50, FLASH), (50, HOST)], gpu=100)
-    bench.memory.protected = frozenset({0})
+    bench.memory.protect(frozenset({0}))
     bench.prefetch(1)
     bench.prefetch(2)
     assert bench.batch() == (0, 0, 0, 0)
@@ -202,7 +206,7 @@ def test_flash_prefetch_without_a_victim_holds_up_the_host_queue():
 
 def test_prefetches_that_the_kernel_waits_for_become_demands_when_nothing_else_moves():
     bench = Bench([(100, GPU), (50, FLASH)], gpu=100)
-    bench.memory.protected = frozenset({0})
+    bench.memory.protect(frozenset({0}))
     bench.prefetch(1)
     assert bench.batch() == (0, 0, 0, 0)
     bench.demand(1)
@@ -214,13 +218,13 @@ def test_kernel_that_loses_its_own_pages_faults_them_again():
     bench.demand(0, 1)
     bench.batch()
     assert bench.memory.idle == [50, 50]
-    assert [(run.tensor, run.count) for run in bench.memory.queues.fault_host] == [(1, 50), (0, 50)]
+    assert [(run.tensor, run.count) for run in bench.memory.queues.fault[HOST]] == [(1, 50), (0, 50)]
 
 
 def test_nothing_is_foreseen_when_nothing_can_move():
     bench = Bench([(100, GPU), (10, FLASH)], gpu=100)
     assert bench.transfers.next_change() is None
-    bench.memory.protected = frozenset({0})
+    bench.memory.protect(frozenset({0}))
     bench.prefetch(1)
     assert bench.transfers.next_change() == 0
     bench.batch()
@@ -241,24 +245,25 @@ def test_observer_hears_of_jumped_batches_too():
     bench.evict(2, FLASH)
     bench.demand(1)
     bench.transfers.advance(INTERVAL * 100)
-    moved = {}
+    told = {}
     for _, _, tensor, source, target, cause, _, _, pages in bench.moves:
         key = tensor, source, target, cause
-        moved[key] = moved.get(key, 0) + pages
-    assert moved[1, HOST, GPU, MigrationCause.PAGE_FAULT] == bench.memory.traffic.host_in
-    assert moved[2, GPU, FLASH, MigrationCause.PLANNED_EVICTION] == 100
-    left = sum(pages for (_, source, _, _), pages in moved.items() if source is GPU)
-    assert left == bench.memory.traffic.host_out + bench.memory.traffic.flash_out
+        told[key] = told.get(key, 0) + pages
+    assert told[1, HOST, GPU, MigrationCause.PAGE_FAULT] == bench.memory.traffic.moved_in[HOST]
+    assert told[2, GPU, FLASH, MigrationCause.PLANNED_EVICTION] == 100
+    left = sum(pages for (_, source, _, _), pages in told.items() if source == GPU)
+    assert left == bench.memory.traffic.moved_out[HOST] + bench.memory.traffic.moved_out[FLASH]
 
 
 def state(bench):
     """Everything that later batches depend on, neighbours of one tensor joined."""
     memory = bench.memory
-    queues = {name: joined(getattr(memory.queues, name)) for name in memory.queues.__slots__}
+    queues = memory.queues
+    waiting = [joined(queue) for queue in (*queues.fault, *queues.prefetch, *queues.evict)]
     order = joined(run for run in memory.recency._runs if run.count)
-    counts = memory.absent, memory.host, memory.flash, memory.idle, memory.moving
-    rooms = memory.free, bench.host.free, bench.flash.free, memory.peak_used
-    return counts, rooms, memory.traffic.snapshot(), queues, order, bench.transfers.busy_cycles(0)
+    counts = memory.pages, memory.moving
+    rooms = memory.frames.free, bench.host.free, bench.flash.free, memory.space.peak_used
+    return counts, rooms, memory.traffic.snapshot(), waiting, order, bench.transfers.busy_cycles(0)
 
 
 def joined(runs):
@@ -294,7 +299,7 @@ REQUESTS = st.lists(
     worthless=st.sets(st.integers(0, 6), max_size=2),
 )
 def test_jumping_changes_nothing(places, requests, spare, host_spare, worthless):
-    sizes = {place: sum(pages for pages, where in places if where is place) for place in (GPU, HOST)}
+    sizes = {place: sum(pages for pages, where in places if where == place) for place in (GPU, HOST)}
     largest = max(sizes[GPU], sum(sorted(pages for pages, _ in places)[-3:]))
     rooms = largest + spare, sizes[HOST] + host_spare
     benches = [Bench(places, *rooms, worthless=worthless, kind=kind) for kind in (BatchedTransfers, OneByOne)]
@@ -305,9 +310,8 @@ def test_jumping_changes_nothing(places, requests, spare, host_spare, worthless)
             if request == "demand":
                 bench.demand(*tensors)
             elif request == "protect":
-                bench.memory.protected = frozenset(tensors)
-                bench.memory.recency.restart_scan()
-                bench.transfers.changed()
+                bench.memory.protect(frozenset(tensors))
+                bench.transfers.changed([0])
             for tensor in tensors:
                 if request == "prefetch":
                     bench.prefetch(tensor)

@@ -22,7 +22,7 @@ def machine(ssd="3.2 GB/s"):
 
 
 def side(pages=0, flash=0, host=0, absent=0):
-    return FaultCount(pages, flash, host, absent)
+    return FaultCount([absent, 0, host, flash], pages)
 
 
 def cost(inputs=None, outputs=None, *, duration=0, profile=None, ssd="3.2 GB/s"):

@@ -4,13 +4,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from machines import machine
+from memories import FLASH, GPU, HOST, NONE, memory_of, moved
 
+from g10sim.hardware.door import Door
 from g10sim.hardware.fluid import FluidTransfers
-from g10sim.hardware.memory import GpuMemory, Pool
-from g10sim.records import Location, MigrationCause, StallReason
+from g10sim.hardware.memory import Pool
+from g10sim.records import MigrationCause, StallReason
 from g10sim.sim.checks import check_conservation
-
-GPU, HOST, FLASH, NONE = Location.GPU, Location.HOST, Location.FLASH, Location.NONE
 
 
 class OldestFirst:
@@ -25,23 +25,27 @@ class OldestFirst:
     def is_worthless(self, tensor):
         return tensor in self.worthless
 
+    def restart(self):
+        pass
+
 
 class Bench:
     """Transfers and the memory of one job per GPU; ``places`` gives each tensor (pages, place)."""
 
     def __init__(self, system, *jobs, worthless=()):
         page = system.gpu.page_size
-        self.host = Pool("host memory", system.host.memory // page, page)
-        self.flash = Pool("the SSD", system.ssd.capacity // page, page)
+        door = Door()
+        pools = [Pool(tier, page) for tier in system.all_tiers]
+        self.host, self.flash = pools
         self.moves = []
         self.now = 0
-        self.transfers = FluidTransfers(system, self.host, self.flash, lambda *move: self.moves.append(move))
+        self.transfers = FluidTransfers(system, pools, lambda *move: self.moves.append(move), door=door)
         self.memories = []
         for gpu, places in enumerate(jobs):
             pages = [count for count, _ in places]
-            memory = GpuMemory(pages, system.gpu.memory // page, page, self.host, self.flash)
+            memory = memory_of(pages, system.gpu.memory // page, pools, page, door)
             for tensor, (_, place) in enumerate(places):
-                if place is not NONE:
+                if place != NONE:
                     memory.place(tensor, place)
             self.memories.append(memory)
             self.victims = OldestFirst(worthless)
@@ -52,7 +56,7 @@ class Bench:
         return self.memories[0]
 
     def demand(self, *tensors, gpu=0):
-        self.memories[gpu].needed = frozenset(tensors)
+        self.memories[gpu].hold(frozenset(tensors))
         for tensor in tensors:
             self.transfers.demand(gpu, tensor)
         self.transfers.changed()
@@ -76,7 +80,7 @@ class Bench:
 
     def arrival(self, tensor, gpu=0):
         memory = self.memories[gpu]
-        return self.until(lambda: memory.idle[tensor] == memory.pages[tensor])
+        return self.until(lambda: memory.idle[tensor] == memory.sizes[tensor])
 
     def departure(self, tensor, gpu=0):
         memory = self.memories[gpu]
@@ -171,7 +175,7 @@ def test_demand_pushes_out_before_planned_eviction():
     bench.evict(1, HOST)
     bench.demand(2)
     assert bench.arrival(2) == 4000
-    assert bench.memory.host[1] == 0
+    assert bench.memory.pages[HOST][1] == 0
     assert bench.departure(1) == 8000
 
 
@@ -209,7 +213,7 @@ def test_needed_pages_do_not_push_each_other_out_while_an_eviction_makes_room():
     bench.evict(1, FLASH)
     bench.demand(0, 2)
     assert bench.arrival(2) == 4000 + 2000
-    assert bench.memory.traffic.flash_out == 1
+    assert bench.memory.traffic.moved_out[FLASH] == 1
 
 
 def test_swap_runs_at_the_slower_direction():
@@ -227,7 +231,7 @@ def test_swap_with_a_full_host_memory_uses_the_room_that_the_incoming_page_leave
     assert bench.host.free == 0
     bench.demand(1)
     assert bench.arrival(1) == 2000
-    assert (bench.memory.host[0], bench.memory.flash[0]) == (2, 0)
+    assert (bench.memory.pages[HOST][0], bench.memory.pages[FLASH][0]) == (2, 0)
 
 
 def test_dropped_victims_use_no_link():
@@ -235,14 +239,15 @@ def test_dropped_victims_use_no_link():
     bench.prefetch(1)
     assert bench.arrival(1) == 8000
     assert bench.memory.absent[0] == 4
-    assert bench.memory.traffic.snapshot() == (4, 0, 0, 0, 0)
+    assert moved(bench.memory) == (4, 0, 0, 0)
+    assert bench.memory.traffic.faults == 0
 
 
 def test_eviction_goes_to_flash_from_the_moment_the_host_is_full():
     bench = Bench(machine(10, 4), [(10, GPU)])
     bench.evict(0, HOST)
     assert bench.departure(0) == 4 * 1000 + 6 * 4000
-    assert (bench.memory.host[0], bench.memory.flash[0]) == (4, 6)
+    assert (bench.memory.pages[HOST][0], bench.memory.pages[FLASH][0]) == (4, 6)
 
 
 def test_pages_wait_for_room_on_a_full_ssd():
@@ -250,7 +255,7 @@ def test_pages_wait_for_room_on_a_full_ssd():
     bench.evict(0, FLASH)
     with pytest.raises(AssertionError, match="nothing moves any more"):
         bench.departure(0)
-    assert (bench.memory.flash[0], bench.memory.moving[0]) == (3, 7)
+    assert (bench.memory.pages[FLASH][0], bench.memory.moving[0]) == (3, 7)
 
 
 def test_part_of_a_page_is_not_lost_when_something_else_changes():
@@ -311,18 +316,18 @@ def test_observer_hears_of_every_page_and_why():
     bench = Bench(machine(4, 10), [(4, GPU), (2, FLASH), (1, NONE)])
     bench.demand(1)
     bench.arrival(1)
-    bench.memory.needed = frozenset()
+    bench.memory.hold(frozenset())
     bench.evict(0, FLASH)
     bench.until(lambda: not bench.memory.queues.busy)
     bench.prefetch(2)
     bench.arrival(2)
-    moved = {}
+    told = {}
     for _, gpu, tensor, source, target, cause, start, end, pages in bench.moves:
         assert gpu == 0
         assert start < end
         key = tensor, source, target, cause
-        moved[key] = moved.get(key, 0) + pages
-    assert moved == {
+        told[key] = told.get(key, 0) + pages
+    assert told == {
         (1, FLASH, GPU, MigrationCause.PAGE_FAULT): 2,
         (0, GPU, HOST, MigrationCause.MAKING_ROOM): 2,
         (0, GPU, FLASH, MigrationCause.PLANNED_EVICTION): 2,
@@ -351,7 +356,7 @@ PLACES = st.lists(st.tuples(st.integers(1, 9), st.sampled_from([NONE, HOST, FLAS
 
 @given(places=PLACES, requests=REQUESTS, host_pages=st.integers(0, 60))
 def test_pages_are_conserved_and_no_memory_overflows(places, requests, host_pages):
-    placed = [(pages, FLASH if place is HOST and host_pages < 54 else place) for pages, place in places]
+    placed = [(pages, FLASH if place == HOST and host_pages < 54 else place) for pages, place in places]
     bench = Bench(machine(20, host_pages), placed)
     memory, now = bench.memory, 0
     for request, tensor, wait in requests:
@@ -364,9 +369,9 @@ def test_pages_are_conserved_and_no_memory_overflows(places, requests, host_page
         now += wait
         bench.transfers.advance(now)
         check_conservation(memory, "test")
-        assert 0 <= memory.free <= 20
+        assert 0 <= memory.frames.free <= 20
         assert bench.host.free >= 0
-        in_host = sum(memory.host) + sum(
-            run.count for queue in (memory.queues.fault_host, memory.queues.prefetch_host) for run in queue
+        in_host = sum(memory.pages[HOST]) + sum(
+            run.count for queue in (memory.queues.fault[HOST], memory.queues.prefetch[HOST]) for run in queue
         )
         assert bench.host.used == in_host

@@ -3,9 +3,9 @@
 from hypothesis import given
 from hypothesis import strategies as st
 from machines import machine
+from memories import FLASH, HOST, NONE
 
 from g10sim.hardware.links import Link, Share, Topology, share_max_min
-from g10sim.records import Location
 
 
 def rates(*flows):
@@ -65,7 +65,7 @@ def test_later_ranks_get_what_is_left():
 def test_shared_uplink_is_on_the_paths_of_its_gpus_only():
     system = machine(gpus=3, pcie="16 GB/s", shared=[("switch", (0, 1), "20 GB/s")])
     topology = Topology(system)
-    flows = [Share(topology.inward(gpu, Location.HOST), 0) for gpu in range(3)]
+    flows = [Share(topology.inward(gpu, HOST), 0) for gpu in range(3)]
     share_max_min(flows)
     assert [flow.rate for flow in flows] == [10**10, 10**10, 16 * 10**9]
     assert flows[0].bottleneck.name == "switch in"
@@ -73,33 +73,33 @@ def test_shared_uplink_is_on_the_paths_of_its_gpus_only():
 
 def test_directions_are_independent():
     topology = Topology(machine(pcie="2 GB/s", write="1 GB/s"))
-    flows = [Share(topology.inward(0, Location.HOST), 0), Share(topology.outward(0, Location.FLASH), 0)]
+    flows = [Share(topology.inward(0, HOST), 0), Share(topology.outward(0, FLASH), 0)]
     share_max_min(flows)
     assert [flow.rate for flow in flows] == [2 * 10**9, 10**9]
 
 
 def test_flash_is_shared_by_all_gpus():
     topology = Topology(machine(gpus=4, pcie="16 GB/s", read="2 GB/s"))
-    flows = [Share(topology.inward(gpu, Location.FLASH), 0) for gpu in range(4)]
+    flows = [Share(topology.inward(gpu, FLASH), 0) for gpu in range(4)]
     share_max_min(flows)
     assert [flow.rate for flow in flows] == [5 * 10**8] * 4
 
 
 def test_new_pages_only_need_mapping_and_dropped_ones_nothing():
     topology = Topology(machine(mapping="7 GB/s"))
-    assert [link.name for link in topology.inward(0, Location.NONE)] == ["GPU 0 page mapping"]
-    assert topology.outward(0, Location.NONE) == []
-    assert topology.path_bandwidth(0, Location.NONE) == 7 * 10**9
+    assert [link.name for link in topology.inward(0, NONE)] == ["GPU 0 page mapping"]
+    assert topology.outward(0, NONE) == []
+    assert topology.path_bandwidth(0, NONE) == 7 * 10**9
 
 
 def test_path_bandwidth_is_that_of_the_narrowest_link():
     topology = Topology(machine(gpus=2, pcie="8 GB/s", read="5 GB/s", shared=[("uplink", (1,), "3 GB/s")]))
-    assert [topology.path_bandwidth(gpu, Location.FLASH) for gpu in range(2)] == [5 * 10**9, 3 * 10**9]
+    assert [topology.path_bandwidth(gpu, FLASH) for gpu in range(2)] == [5 * 10**9, 3 * 10**9]
 
 
 def test_reset_gives_capacity_back():
     topology = Topology(machine())
-    share_max_min([Share(topology.inward(0, Location.FLASH), 0)])
+    share_max_min([Share(topology.inward(0, FLASH), 0)])
     topology.reset()
     assert all(link.left == link.capacity for link in topology.links)
 

@@ -1,29 +1,29 @@
 """Where pages are: every page of every tensor in exactly one place, whatever happens to it."""
 
+import memories
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from memories import FLASH, GPU, HOST, NONE, flash_pool, host_pool
 
 from g10sim.errors import CapacityError, InvariantError
-from g10sim.hardware.memory import GpuMemory, Pool
-from g10sim.records import Location
 from g10sim.sim.checks import check_conservation
 
 PAGES = (5, 3, 8, 1)
 
 
 def memory_of(pages=PAGES, gpu=20, host=100, flash=100):
-    return GpuMemory(pages, gpu, 4096, Pool("host memory", host, 4096), Pool("the SSD", flash, 4096))
+    return memories.memory_of(pages, gpu, [host_pool(host), flash_pool(flash)])
 
 
 def where(memory, tensor):
     """(absent, host, flash, on the GPU, in transfer) pages of a tensor."""
-    counts = memory.absent, memory.host, memory.flash, memory.idle, memory.moving
+    counts = memory.absent, memory.pages[HOST], memory.pages[FLASH], memory.idle, memory.moving
     return tuple(count[tensor] for count in counts)
 
 
 def test_pool_refuses_more_than_it_holds_and_stays_as_it_was():
-    pool = Pool("host memory", 10, 4096)
+    pool = host_pool(10)
     pool.watch(0)
     pool.take(7)
     with pytest.raises(CapacityError) as error:
@@ -35,50 +35,51 @@ def test_pool_refuses_more_than_it_holds_and_stays_as_it_was():
 def test_tensors_without_contents_are_nowhere():
     memory = memory_of()
     assert where(memory, 2) == (8, 0, 0, 0, 0)
-    assert memory.free == 20
+    assert memory.frames.free == 20
 
 
 @pytest.mark.parametrize(
     ("place", "expected", "gpu_used", "host_used", "flash_used"),
     [
-        (Location.GPU, (0, 0, 0, 5, 0), 5, 0, 0),
-        (Location.HOST, (0, 5, 0, 0, 0), 0, 5, 0),
-        (Location.FLASH, (0, 0, 5, 0, 0), 0, 0, 5),
+        (GPU, (0, 0, 0, 5, 0), 5, 0, 0),
+        (HOST, (0, 5, 0, 0, 0), 0, 5, 0),
+        (FLASH, (0, 0, 5, 0, 0), 0, 0, 5),
     ],
 )
 def test_placing_fills_the_place(place, expected, gpu_used, host_used, flash_used):
     memory = memory_of()
     memory.place(0, place)
     assert where(memory, 0) == expected
-    assert (memory.used, memory.host_pool.used, memory.flash_pool.used) == (gpu_used, host_used, flash_used)
+    used = memory.space.used_pages, memory.pools[HOST].used, memory.pools[FLASH].used
+    assert used == (gpu_used, host_used, flash_used)
 
 
 def test_placing_more_than_the_ssd_holds_is_refused():
     with pytest.raises(CapacityError, match="the SSD is full"):
-        memory_of(flash=4).place(0, Location.FLASH)
+        memory_of(flash=4).place(0, FLASH)
 
 
 def test_demand_queues_only_what_is_neither_here_nor_in_transfer():
     memory = memory_of()
-    memory.place(0, Location.HOST)
+    memory.place(0, HOST)
     memory.request_prefetch(0)
     memory.demand(0)
     assert not memory.queues.faulting
-    memory.place(1, Location.GPU)
+    memory.place(1, GPU)
     memory.demand(1)
     assert not memory.queues.faulting
     memory.demand(2)
-    assert [run.count for run in memory.queues.fault_absent] == [8]
+    assert [run.count for run in memory.queues.fault[NONE]] == [8]
     assert where(memory, 2) == (0, 0, 0, 0, 8)
     check_conservation(memory, "test")
 
 
 def test_eviction_queue_takes_pages_out_of_the_eviction_order():
     memory = memory_of()
-    memory.place(0, Location.GPU)
-    memory.request_eviction(0, Location.FLASH)
+    memory.place(0, GPU)
+    memory.request_eviction(0, FLASH)
     assert memory.recency.oldest() is None
-    assert memory.used == 5
+    assert memory.space.used_pages == 5
     memory.cancel_eviction(0)
     assert memory.recency.oldest().count == 5
     assert where(memory, 0) == (0, 0, 0, 5, 0)
@@ -87,8 +88,8 @@ def test_eviction_queue_takes_pages_out_of_the_eviction_order():
 
 def test_cancelled_pages_stay_where_they_lie():
     memory = memory_of()
-    memory.place(0, Location.HOST)
-    memory.place(1, Location.FLASH)
+    memory.place(0, HOST)
+    memory.place(1, FLASH)
     for tensor in range(3):
         memory.request_prefetch(tensor)
     for tensor in range(3):
@@ -106,58 +107,59 @@ def test_cancelling_keeps_the_order_of_the_others():
     for tensor in range(4):
         memory.request_prefetch(tensor)
     memory.cancel(1)
-    assert [run.tensor for run in memory.queues.prefetch_absent] == [0, 2, 3]
+    assert [run.tensor for run in memory.queues.prefetch[NONE]] == [0, 2, 3]
 
 
 def test_discarding_gives_room_back_but_leaves_transfers_alone():
     memory = memory_of()
-    memory.place(0, Location.GPU)
-    memory.place(1, Location.HOST)
-    memory.place(2, Location.FLASH)
+    memory.place(0, GPU)
+    memory.place(1, HOST)
+    memory.place(2, FLASH)
     memory.request_prefetch(2)
     for tensor in range(3):
         memory.discard(tensor)
     assert [where(memory, tensor)[0] for tensor in range(3)] == [5, 3, 0]
-    assert (memory.free, memory.host_pool.free, memory.flash_pool.used) == (20, 100, 8)
+    pools = memory.pools
+    assert (memory.frames.free, pools[HOST].free, pools[FLASH].used) == (20, 100, 8)
     check_conservation(memory, "test")
 
 
 def test_touch_makes_the_most_recent():
     memory = memory_of()
-    memory.place(0, Location.GPU)
-    memory.place(1, Location.GPU)
+    memory.place(0, GPU)
+    memory.place(1, GPU)
     memory.touch(0)
     assert memory.recency.oldest().tensor == 1
 
 
 def test_pages_that_the_running_kernel_loses_fault_again():
     memory = memory_of()
-    memory.place(0, Location.GPU)
-    memory.needed = frozenset({0})
+    memory.place(0, GPU)
+    memory.hold(frozenset({0}))
     run = memory.recency.oldest()
     for _ in range(2):
         run.count -= 1
         memory.idle[0] -= 1
-        memory.free += 1
-        memory.deposit(0, 1, Location.HOST)
-    assert [(run.tensor, run.count) for run in memory.queues.fault_host] == [(0, 2)]
+        memory.take(-1)
+        memory.deposit(0, 1, HOST)
+    assert [(run.tensor, run.count) for run in memory.queues.fault[HOST]] == [(0, 2)]
     check_conservation(memory, "test")
 
 
 @pytest.mark.parametrize("change", ["lost page", "queue", "order", "free"])
 def test_conservation_check_finds_a_page_out_of_place(change):
     memory = memory_of()
-    memory.place(0, Location.GPU)
+    memory.place(0, GPU)
     memory.demand(1)
     check_conservation(memory, "test")
     if change == "lost page":
         memory.absent[2] -= 1
     elif change == "queue":
-        memory.queues.fault_absent.clear()
+        memory.queues.fault[NONE].clear()
     elif change == "order":
         memory.recency.remove(0)
     else:
-        memory.free += 1
+        memory.take(-1)
     with pytest.raises(InvariantError, match=r"^test: "):
         check_conservation(memory, "test")
 
@@ -166,7 +168,7 @@ STEPS = st.lists(
     st.tuples(
         st.sampled_from(["demand", "prefetch", "evict", "cancel", "discard", "touch"]),
         st.integers(0, len(PAGES) - 1),
-        st.sampled_from([Location.HOST, Location.FLASH]),
+        st.sampled_from([HOST, FLASH]),
     ),
     max_size=40,
 )
@@ -175,9 +177,9 @@ STEPS = st.lists(
 @given(STEPS)
 def test_requests_conserve_pages(steps):
     memory = memory_of()
-    memory.place(0, Location.GPU)
-    memory.place(1, Location.HOST)
-    memory.place(2, Location.FLASH)
+    memory.place(0, GPU)
+    memory.place(1, HOST)
+    memory.place(2, FLASH)
     for step, tensor, target in steps:
         if step == "demand":
             memory.demand(tensor)
@@ -192,5 +194,5 @@ def test_requests_conserve_pages(steps):
         else:
             memory.touch(tensor)
         check_conservation(memory, "test")
-        pages = sum(memory.host) + sum(run.count for run in memory.queues.fault_host)
-        assert memory.host_pool.used == pages + sum(run.count for run in memory.queues.prefetch_host)
+        pages = sum(memory.pages[HOST]) + sum(run.count for run in memory.queues.fault[HOST])
+        assert memory.pools[HOST].used == pages + sum(run.count for run in memory.queues.prefetch[HOST])

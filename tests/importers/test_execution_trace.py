@@ -183,7 +183,7 @@ def _first(data):
         (lambda data: data.update(schema="2.0"), "schema: found '2.0'; allowed: one with 'chakra'"),
         (lambda data: data.update(nodes={}), "nodes: found no list"),
         (lambda data: data.update(nodes=[]), "found no operator that writes a tensor"),
-        (lambda data: data["nodes"].insert(0, 5), "node number 0: found no object"),
+        (lambda data: data["nodes"].insert(0, 5), "node number 0: found int; allowed: an object"),
         (lambda data: _first(data).pop("ctrl_deps"), ": found ctrl_deps None; allowed: int"),
         (lambda data: _first(data)["inputs"].pop("strides"), ": found strides None; allowed: list"),
         (lambda data: _first(data)["inputs"]["types"].pop(), "of different lengths; allowed: one of each"),

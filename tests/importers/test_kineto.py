@@ -191,8 +191,8 @@ def _find(data, category, name=None):
         (lambda data: _find(data, "cpu_op").update(dur=-1), "found dur -1; allowed: at least 0"),
         (lambda data: _find(data, "cpu_op").update(ts="now"), "found ts 'now'; allowed: a number of micro"),
         (lambda data: _find(data, "cpu_op").pop("name"), "found name None; allowed: a text"),
-        (lambda data: _find(data, "cpu_op").update(args=[]), "found args that are no object"),
-        (lambda data: _find(data, "cpu_op").update(tid=None), "found process and thread "),
+        (lambda data: _find(data, "cpu_op").update(args=[]), "found args []; allowed: an object"),
+        (lambda data: _find(data, "cpu_op").update(tid=None), "found tid None; allowed: a number or a text"),
         (
             lambda data: _find(data, "cpu_instant_event")["args"].pop("Bytes"),
             "found Bytes None; allowed: an integer",

@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 import g10sim
 from g10sim import plots
 from g10sim.errors import ConfigError
-from g10sim.stats.one_cell import busy_share, reported_kernels, row_of_cell
+from g10sim.stats.reading import busy_share, reported_kernels, row_of_cell
 from g10sim.trace.format import save_trace
 from g10sim.trace.synthetic import chain
 

@@ -172,7 +172,8 @@ def test_files_are_the_same_every_time(name, tmp_path):
 
 def test_labels_are_those_of_the_policies():
     policies = available()
-    for name, look in style.POLICIES.items():
+    for name, look in style.looks(pd.DataFrame({"policy": list(policies)})).items():
+        assert look == policies[name].legend()
         assert look.label == policies[name].label
 
 
@@ -181,7 +182,10 @@ def luminance(colour):
     return 0.299 * red + 0.587 * green + 0.114 * blue
 
 
-@pytest.mark.parametrize("group", [style.POLICIES, style.KINDS], ids=["policies", "kinds"])
+POLICIES = {name: policy.legend() for name, policy in available().items()}
+
+
+@pytest.mark.parametrize("group", [POLICIES, style.KINDS], ids=["policies", "kinds"])
 def test_series_differ_without_colour(group):
     for one, other in combinations(group.values(), 2):
         assert one.marker != other.marker
@@ -191,8 +195,9 @@ def test_series_differ_without_colour(group):
 
 def test_unknown_policies_and_variants_get_looks_of_their_own():
     names = ["g10", "mine:Policy", "vdnn(mode=all)", "vdnn(mode=conv)", "g10(prefetch=late)"]
-    found = style.looks(names)
-    assert [look.label for look in found.values()] == ["G10", *names[1:4], "G10(prefetch=late)"]
+    found = style.looks(pd.DataFrame({"policy": names}))
+    labels = ["G10", "Policy", "vDNN(mode=all)", "vDNN(mode=conv)", "G10(prefetch=late)"]
+    assert [look.label for look in found.values()] == labels
     assert len({look.colour for look in found.values()}) == len(names)
 
 

@@ -8,7 +8,7 @@ import g10sim
 from g10sim import plots
 from g10sim.errors import ConfigError
 from g10sim.plots import savings, savings_jobs, style
-from g10sim.plots.saved import policy_label
+from g10sim.plots.saved import saved_looks
 from g10sim.trace.format import save_trace
 from g10sim.trace.synthetic import chain
 
@@ -143,7 +143,7 @@ def test_texts_lie_apart_and_inside(figure):
     ],
 )
 def test_parameters_are_words(policy, label):
-    assert policy_label(policy) == label
+    assert saved_looks(pd.DataFrame({"policy": [policy]}))[policy].label == label
 
 
 def test_figures_of_a_small_run(tmp_path):

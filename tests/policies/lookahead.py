@@ -1,6 +1,7 @@
 """A policy as an outsider writes one."""
 
-from g10sim.policies.base import Policy, Prefetch
+from g10sim.policies.base import Policy
+from g10sim.policies.moves import Fetch
 
 
 class LookAhead(Policy):
@@ -15,7 +16,7 @@ class LookAhead(Policy):
     def on_kernel_start(self, view):
         kernels = view.trace.kernels
         coming = kernels[view.kernel + 1 : view.kernel + 1 + self.depth]
-        return [Prefetch(tensor) for kernel in coming for tensor in kernel.tensors]
+        return [Fetch(tensor) for kernel in coming for tensor in kernel.tensors]
 
     def choose_victims(self, view):
         resident = [

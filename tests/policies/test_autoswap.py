@@ -13,9 +13,7 @@ import g10sim
 from g10sim.analysis.footprint import peak_live_bytes
 from g10sim.errors import ConfigError, PolicyError, UnsupportedError
 from g10sim.policies.autoswap import AutoSwap
-from g10sim.policies.autoswap_planning.candidates import Candidate, find_candidates
 from g10sim.policies.autoswap_planning.combination import best_combination
-from g10sim.policies.autoswap_planning.link import CopyTimes
 from g10sim.policies.autoswap_planning.planner import MODES, SCORES, plan_swaps
 from g10sim.policies.autoswap_planning.pool import plan_swapped_pool
 from g10sim.policies.autoswap_planning.schedule import stick_to_limit, without_overhead
@@ -27,19 +25,31 @@ from g10sim.policies.autoswap_planning.scores import (
     submodular_duration,
     weighted_duration,
 )
-from g10sim.policies.autoswap_planning.selection import least_peak_bytes, select
-from g10sim.policies.autoswap_planning.timeline import Timeline, whole_pages
+from g10sim.policies.autoswap_planning.timeline import (
+    Candidate,
+    LoadTimeline,
+    find_candidates,
+    least_peak_bytes,
+    select,
+    whole_pages,
+)
+from g10sim.policies.planning.machine import PlannedTier
 from g10sim.policies.registry import create
 from g10sim.trace.synthetic import chain, random_trace
 
 TRACES = Path(__file__).parents[2] / "traces"
 
+
+def copies_at(rate):
+    return PlannedTier("host", "memory", 0, rate, rate)
+
+
 # Ten operations of 1 ms, 1 ms/MB in both directions; X, Y, Z as (size, r, d).
 MS = 1000
-LINE = Timeline(np.arange(11) * MS, np.array([2, 4, 6, 8, 10, 10, 8, 6, 4, 2]))
+LINE = LoadTimeline([MS] * 10, np.array([2, 4, 6, 8, 10, 10, 8, 6, 4, 2]))
 X, Y, Z = Candidate(0, 3, 1, 8), Candidate(1, 2, 3, 6), Candidate(2, 4, 3, 7)
 XYZ = (X, Y, Z)
-COPIES = CopyTimes(out_rate=1 / MS, in_rate=1 / MS)
+COPIES = copies_at(1 / MS)
 
 
 def scores_of(score):
@@ -89,12 +99,12 @@ def test_waits_for_a_copy_out_when_the_limit_needs_its_memory():
 
 def test_two_waits_for_the_same_moment_count_once():
     """Two tensors of 2 MB leave at 0 and 2 ms; operation 2 needs both gone, and waits until 4 ms."""
-    line = Timeline(np.arange(9) * MS, np.array([4, 4, 8, 8, 4, 4, 4, 4]))
+    line = LoadTimeline([MS] * 8, np.array([4, 4, 8, 8, 4, 4, 4, 4]))
     pair = (Candidate(0, 2, 0, 8), Candidate(1, 2, 0, 8))
     schedule = stick_to_limit(line, pair, 4, COPIES)
     assert schedule.overhead_cycles == 2 * MS
     assert schedule.summed_waits_cycles == 2 * MS
-    earlier = Timeline(np.arange(9) * MS, np.array([4, 8, 8, 8, 4, 4, 4, 4]))
+    earlier = LoadTimeline([MS] * 8, np.array([4, 8, 8, 8, 4, 4, 4, 4]))
     schedule = stick_to_limit(earlier, pair, 4, COPIES)
     assert schedule.overhead_cycles == 3 * MS  # operation 1 begins at 4 ms
     assert schedule.summed_waits_cycles == (2 - 1 + 4 - 1) * MS
@@ -122,14 +132,14 @@ def test_candidates_have_uses_on_both_sides_of_the_peak():
 
 
 def plan_of(trace, limit_bytes, rate=10.0, **parameters):
-    return plan_swaps(trace, 10**9, CopyTimes(rate, rate), limit_bytes, least_bytes=1, **parameters)
+    return plan_swaps(trace, 10**9, copies_at(rate), limit_bytes, least_bytes=1, **parameters)
 
 
 @pytest.mark.parametrize(("name", "share"), [("vgg16-b16", 0.7), ("resnet50-b2", 0.5)])
 @pytest.mark.parametrize("mode", MODES)
 def test_combined_score_is_never_worse_than_the_best_single_one(name, share, mode):
     trace = whole_pages(g10sim.load_trace(TRACES / "tensile" / f"{name}.g10t"), 4096)
-    limit, copies = int(share * peak_live_bytes(trace)), CopyTimes(13.0, 13.0)
+    limit, copies = int(share * peak_live_bytes(trace)), copies_at(13.0)
     costs = {}
     for score in SCORES:
         plan = plan_swaps(trace, 1_200_000_000, copies, limit, score=score, mode=mode)
@@ -257,15 +267,15 @@ def test_other_pools_run_the_same_plan(pool):
     policy = AutoSwap(pool=pool)
     records = simulate(trace, system, policy)
     assert policy.planned[0].swaps.schedule.swaps
-    assert records.iterations[-1].gpu_to_host_bytes > 0
+    assert records.iterations[-1].traffic["gpu_to_host_bytes"] > 0
 
 
 def test_tensors_may_wait_on_flash():
     trace = chain(12, activation_bytes=8 << 20, weight_bytes=1 << 20)
     system = g10sim.system("a100-40g-pcie3-znand", gpu={"memory": "90 MiB"}, host={"memory": "0 B"})
     records = simulate(trace, system, AutoSwap(target="flash"))
-    assert records.iterations[-1].gpu_to_ssd_bytes > 0
-    assert records.iterations[-1].gpu_to_host_bytes == 0
+    assert records.iterations[-1].traffic["gpu_to_ssd_bytes"] > 0
+    assert records.iterations[-1].traffic["gpu_to_host_bytes"] == 0
 
 
 def test_a_gpu_with_room_for_everything_swaps_nothing():
@@ -287,10 +297,10 @@ def test_a_limit_that_no_swaps_can_keep_is_unsupported():
 @pytest.mark.parametrize(
     ("parameters", "message"),
     [
-        ({"score": "best"}, "score: found 'best'; allowed: aoa, combined"),
-        ({"mode": "fast"}, "mode: found 'fast'; allowed: no_overhead"),
-        ({"pool": "heap"}, "pool: found 'heap'; allowed: caching"),
-        ({"target": "gpu"}, "target: found 'gpu'; allowed: flash"),
+        ({"score": "best"}, "score: found 'best'; allowed: combined, doa, aoa"),
+        ({"mode": "fast"}, "mode: found 'fast'; allowed: stick_to_limit, no_overhead"),
+        ({"pool": "heap"}, "pool: found 'heap'; allowed: planned, first_fit, caching"),
+        ({"target": "gpu"}, "target: found 'gpu'; allowed: host, ssd, flash"),
         ({"memory_limit": "20"}, "memory_limit: found '20' without a unit"),
         ({"least_tensor": 3}, "least_tensor: found 3 without a unit"),
         ({"seed": -1}, "seed: found -1; allowed: a whole number from 0"),

@@ -10,12 +10,12 @@ from machines import trace_of as pages_trace
 
 from g10sim.analysis.recomputation import Recomputability
 from g10sim.policies.capuchin_planning.guidance import Guidance
-from g10sim.policies.capuchin_planning.pairs import pairs_over
-from g10sim.policies.capuchin_planning.planner import Parameters, plan_job
-from g10sim.policies.capuchin_planning.recomputing import collective, reads_what_is_away
+from g10sim.policies.capuchin_planning.planner import Parameters, collective, plan_job, reads_what_is_away
+from g10sim.policies.capuchin_planning.swaps import pairs_over
+from g10sim.policies.moves import Fetch
+from g10sim.policies.plan import Planned
 from g10sim.policies.swap_planning.access import AccessSequence
 from g10sim.policies.swap_planning.schedule import Recomputed
-from g10sim.records import Location
 
 RATE = 12
 
@@ -202,7 +202,7 @@ def test_a_late_copy_in_is_triggered_earlier_by_a_twentieth_of_its_time():
         guidance.note_late(0)
         assert guidance.adjust()
         assert guidance.swap(0).trigger == expected
-    assert [(m.kernel, m.target) for m in guidance.plan().moves if m.tensor == 0][-1] == (43, Location.GPU)
+    assert [p for p in guidance.plan().moves if p.move.tensor == 0][-1] == Planned(43, Fetch(0))
     assert guidance.leaving == {0: (0,)}
     assert guidance.awaited == {}
 

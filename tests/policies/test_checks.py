@@ -6,7 +6,7 @@ from typing import ClassVar
 import pytest
 
 from g10sim.errors import PolicyError
-from g10sim.policies.base import Evict, Policy, Prefetch
+from g10sim.policies.base import Policy
 from g10sim.policies.base_uvm import BaseUvm
 from g10sim.policies.checks import (
     CHECKS,
@@ -16,9 +16,9 @@ from g10sim.policies.checks import (
     parametrize_with_policy_checks,
 )
 from g10sim.policies.checks.battery import run_check
-from g10sim.policies.plan import MigrationPlan, PlannedMove
+from g10sim.policies.moves import Evict, Fetch
+from g10sim.policies.plan import MigrationPlan, Planned
 from g10sim.policies.registry import available
-from g10sim.records import Location
 
 NEEDS_A_FILE = {"replay"}
 
@@ -80,9 +80,7 @@ class EvictsForNothing(Good):
     """Moves tensors out and in though there is room."""
 
     def plan_job(self, job, system, behaviour):
-        moves = [
-            PlannedMove(1, t.id, Location.HOST) for t in job.trace.tensors if 1 not in job.trace.uses[t.id]
-        ]
+        moves = [Planned(1, Evict(t.id)) for t in job.trace.tensors if 1 not in job.trace.uses[t.id]]
         return MigrationPlan.ordered(moves)
 
 
@@ -96,7 +94,7 @@ class Throws(Good):
     """Throws dice."""
 
     def on_kernel_start(self, view):
-        return [Prefetch(random.SystemRandom().randrange(len(view.trace.tensors)))]
+        return [Fetch(random.SystemRandom().randrange(len(view.trace.tensors)))]
 
 
 class Remembers(Good):
@@ -107,7 +105,7 @@ class Remembers(Good):
 
     def on_kernel_start(self, view):
         self._count += 1
-        return [Prefetch(self._count % len(view.trace.tensors))] if self._count > 200 else []
+        return [Fetch(self._count % len(view.trace.tensors))] if self._count > 200 else []
 
 
 class ChangesItself(Good):
@@ -173,7 +171,7 @@ def test_plans_that_do_not_fit_are_noticed():
         """Plans for a kernel that is not there."""
 
         def plan_job(self, job, system, behaviour):
-            return MigrationPlan((PlannedMove(10**6, 0, Location.GPU),))
+            return MigrationPlan((Planned(10**6, Fetch(0)),))
 
     (check,) = [entry for entry in CHECKS if entry.name == "plans_are_data"]
     with pytest.raises(Exception, match="found kernel 1000000"):

@@ -7,35 +7,33 @@ flash waits 2000 cycles, once. Rates are whole bytes/second, which may make a co
 import dataclasses
 
 import pytest
-from machines import PAGE, FollowPlan, iteration_times, kernel_times, machine, simulate, trace_of
+from machines import PAGE, FollowPlan, iteration_times, kernel_times, machine, planned, simulate, trace_of
+from memories import FLASH, GPU, HOST, flash_pool, host_pool, memory_of
 
 from g10sim.config.behaviour import GPG, BehaviourSpec
 from g10sim.errors import ConfigError, InvariantError, PolicyError, UnsupportedError
 from g10sim.hardware.allocators.space import ContiguousSpace
-from g10sim.hardware.contiguous import ContiguousMemory
+from g10sim.hardware.contiguous import Contiguous
 from g10sim.hardware.host_buffers import HostBuffers, HostMemory
-from g10sim.hardware.memory import Pool
 from g10sim.hardware.placement import first_fit_left
-from g10sim.policies.base import Evict, Policy, Synchronize
+from g10sim.policies.base import Policy, Requirements
+from g10sim.policies.direct_storage import G10Gds, G10Host
 from g10sim.policies.flashneuron import FlashNeuron
-from g10sim.policies.g10_gds import G10Gds
-from g10sim.policies.g10_host import G10Host
-from g10sim.policies.plan import MigrationPlan, PlannedMove
+from g10sim.policies.moves import Await, Evict
+from g10sim.policies.plan import MigrationPlan
 from g10sim.policies.plan_format import save_plan
 from g10sim.policies.registry import create
-from g10sim.records import Location, MigrationCause, StallReason
+from g10sim.records import MigrationCause, StallReason
 from g10sim.sim.checks import check_conservation
 from g10sim.trace.model import Phase, TensorKind
 from g10sim.trace.workload import Job, Workload
-
-GPU, HOST, FLASH, NONE = Location.GPU, Location.HOST, Location.FLASH, Location.NONE
 
 
 class Copies(FollowPlan):
     """A plan carried out by copies of whole tensors."""
 
     name = "copies"
-    placement = "contiguous"
+    requirements = Requirements(placement="contiguous")
 
 
 def stalls(records, iteration=0):
@@ -92,7 +90,10 @@ def test_prefetch_overlaps_with_computing():
     records = simulate(chain(), machine(8), policy)
     assert kernel_times(records) == [10_000, 30_000, 20_000, 10_000]
     iteration = records.iterations[0]
-    assert (iteration.gpu_to_ssd_bytes, iteration.ssd_to_gpu_bytes) == (4 * PAGE, 4 * PAGE)
+    assert (iteration.traffic["gpu_to_ssd_bytes"], iteration.traffic["ssd_to_gpu_bytes"]) == (
+        4 * PAGE,
+        4 * PAGE,
+    )
     # Out: 18,000 cycles of kernel 1, in: 10,000 of kernel 2.
     assert iteration.overlap_cycles == near(28_000)
     assert iteration.stalls == ()
@@ -152,8 +153,8 @@ def test_a_needed_tensor_on_its_way_out_is_recalled():
     records = simulate(chain(), slow, policy, record=("kernels", "migrations"))
     # 22,000 to leave: recalled after most of it was copied in vain.
     assert kernel_times(records)[3] == 10_000
-    assert records.iterations[0].gpu_to_ssd_bytes == 3 * PAGE
-    assert records.iterations[0].ssd_to_gpu_bytes == 0
+    assert records.iterations[0].traffic["gpu_to_ssd_bytes"] == 3 * PAGE
+    assert records.iterations[0].traffic["ssd_to_gpu_bytes"] == 0
 
 
 def test_the_published_way_uses_it_and_lets_it_leave():
@@ -162,7 +163,7 @@ def test_the_published_way_uses_it_and_lets_it_leave():
     assert len(records.iterations) == 1
     assert kernel_times(records) == [10_000, 30_000, 20_000, 10_000]
     # A page leaves every 10,000 cycles from 40,000 on: the third one while kernel 3 uses the tensor.
-    assert records.iterations[0].gpu_to_ssd_bytes == 3 * PAGE
+    assert records.iterations[0].traffic["gpu_to_ssd_bytes"] == 3 * PAGE
 
 
 def test_published_rates_have_no_latency_and_split_the_link():
@@ -186,7 +187,7 @@ def test_published_gigabytes_are_larger():
 def test_synchronize_waits_for_evictions():
     class Waits(Copies):
         def on_kernel_start(self, view):
-            return [Synchronize()] if view.kernel == 2 else []
+            return [Await()] if view.kernel == 2 else []
 
     slow = machine(10, write="0.1 GB/s")
     records = simulate(chain(), slow, Waits(moves=[(1, 0, FLASH)]))
@@ -203,8 +204,8 @@ def test_synchronize_waits_in_unified_memory_too_and_only_for_what_it_names():
 
         def on_kernel_start(self, view):
             if view.kernel == 1:
-                return [Evict(0, FLASH)]
-            return [Synchronize(self.which)] if view.kernel == 2 else []
+                return [Evict(0, "ssd")]
+            return [Await(self.which)] if view.kernel == 2 else []
 
     slow = machine(12, write="0.1 GB/s")
     everything = stalls(simulate(chain(), slow, Waits(None), iterations=1))[2]
@@ -221,7 +222,7 @@ def test_a_policy_may_make_room_where_the_plan_does_not():
     class MakesRoom(Copies):
         def on_out_of_memory(self, view):
             assert view.largest_hole_bytes < view.size_bytes(1)
-            return [Evict(0, HOST)]
+            return [Evict(0)]
 
     with pytest.raises(UnsupportedError, match=r"kernel 1 .* tensor 'b' needs 6 kB"):
         simulate(chain(6), machine(8), Copies())
@@ -245,21 +246,19 @@ def test_hooks_that_answer_too_little_are_refused():
 
 
 def test_conservation_notices_a_block_without_contents():
-    memory = ContiguousMemory(
-        [2, 3],
-        PAGE,
-        Pool("host memory", 10, PAGE),
-        Pool("the SSD", 10, PAGE),
-        space=ContiguousSpace(10),
-        buffers=HostBuffers(HostMemory(machine().host, 10**9), PAGE, keeps=False),
+    space = Contiguous(
+        blocks=ContiguousSpace(10),
         rules=[first_fit_left] * 2,
         copy_rate=lambda pages, place, leaves: 1,
         recalls=True,
+        buffers=HostBuffers(HostMemory(machine().host, 10**9), PAGE, keeps=False),
+        staged=HOST,
     )
+    memory = memory_of([2, 3], 10, [host_pool(10, PAGE), flash_pool(10, PAGE)], PAGE, space=space)
     memory.place(0, GPU)
     memory.place(1, FLASH)
     check_conservation(memory, "start")
-    memory.space.allocate(1, 3, first_fit_left)
+    space.blocks.allocate(1, 3, first_fit_left)
     with pytest.raises(InvariantError, match="tensor 1: its pages and its block of GPU memory disagree"):
         check_conservation(memory, "then")
 
@@ -275,7 +274,7 @@ def network(forward=3):
 def test_flashneuron_keeps_everything_when_there_is_room():
     records = simulate(network(), machine(100), FlashNeuron())
     assert iteration_times(records) == [120_000, 120_000]
-    assert records.iterations[1].gpu_to_ssd_bytes == 0
+    assert records.iterations[1].traffic["gpu_to_ssd_bytes"] == 0
 
 
 def test_flashneuron_offloads_in_order_of_first_use_until_the_rest_is_under_the_line():
@@ -283,7 +282,7 @@ def test_flashneuron_offloads_in_order_of_first_use_until_the_rest_is_under_the_
     trace, system = network(), machine(21)
     (plan,) = FlashNeuron().plan(Workload((Job(trace),)), system, BehaviourSpec())
     # x0 is idle from kernel 2, after x1 was made from it, until its backward kernel.
-    assert plan.moves == (PlannedMove(2, 1, FLASH),)
+    assert plan.moves == (planned(2, 1, FLASH),)
     records = simulate(trace, system, FlashNeuron(), record=("kernels", "migrations"))
     out = [move for move in moves(records) if move[2] is FLASH]
     # 2000 + 4 * 4000 from the start of kernel 2.
@@ -337,15 +336,15 @@ def test_g10_gds_uses_no_host_memory_and_g10_host_does():
     system = machine(24, read="0.2 GB/s", write="0.2 GB/s", flash_latency="0 us", fault="0 us")
     ssd_only = simulate(trace, system, G10Gds()).iterations[-1]
     with_host = simulate(trace, system, G10Host()).iterations[-1]
-    assert ssd_only.gpu_to_ssd_bytes > 0
-    assert (ssd_only.gpu_to_host_bytes, ssd_only.host_to_gpu_bytes) == (0, 0)
-    assert with_host.gpu_to_host_bytes > 0
+    assert ssd_only.traffic["gpu_to_ssd_bytes"] > 0
+    assert (ssd_only.traffic["gpu_to_host_bytes"], ssd_only.traffic["host_to_gpu_bytes"]) == (0, 0)
+    assert with_host.traffic["gpu_to_host_bytes"] > 0
 
 
 @pytest.mark.parametrize("policy", [G10Gds, G10Host])
 def test_a_given_plan_is_followed(policy, tmp_path):
     trace, path = chain(), tmp_path / "chain.g10p"
-    plan = MigrationPlan((PlannedMove(1, 0, FLASH), PlannedMove(2, 0, GPU)), "by hand")
+    plan = MigrationPlan((planned(1, 0, FLASH), planned(2, 0, GPU)), "by hand")
     save_plan(plan, path, trace)
     followed = create({"name": policy.name, "plan_file": str(path)})
     records = simulate(trace, machine(8), followed, record=("kernels", "migrations"))
@@ -358,7 +357,7 @@ def test_a_given_plan_is_followed(policy, tmp_path):
     ("parameters", "message"),
     [
         ({"plan_file": 3}, "plan_file: found 3; allowed: the path of a plan file"),
-        ({"method": "best"}, "method: found 'best'; allowed: 'paced' or 'published'"),
+        ({"method": "best"}, "method: found 'best'; allowed: paced, published"),
     ],
 )
 def test_parameters_are_checked(parameters, message):

@@ -1,7 +1,5 @@
 """The planner of G10: what a plan promises, on random traces and on ones with known answers."""
 
-import dataclasses
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -11,15 +9,13 @@ from machines import PAGE, machine, trace_of
 from g10sim.config.behaviour import GPG, BehaviourSpec
 from g10sim.errors import ConfigError
 from g10sim.policies.g10_planning import PlanningParameters, draft_g10, plan_g10
-from g10sim.policies.g10_planning.channels import Direction
-from g10sim.policies.g10_planning.machine import planned_machine
-from g10sim.policies.plan import PlannedMove
+from g10sim.policies.moves import Evict, Fetch, Free
+from g10sim.policies.plan import Planned
+from g10sim.policies.planning.budget import Budget
+from g10sim.policies.planning.machine import planned_machine
 from g10sim.policies.registry import create
-from g10sim.records import Location
 from g10sim.trace.synthetic import chain, random_trace
 from g10sim.trace.workload import Job, Workload
-
-GPU, HOST, FLASH, NONE = Location.GPU, Location.HOST, Location.FLASH, Location.NONE
 
 seeds = st.integers(min_value=0, max_value=10**6)
 gpu_mib = st.integers(min_value=4, max_value=80)
@@ -39,6 +35,14 @@ def system_of(gpu, host=1000):
 
 def pages_bytes(tensor):
     return -(-tensor.size_bytes // PAGE) * PAGE
+
+
+def draft_of(trace, system, parameters=None):
+    return draft_g10(trace, planned_machine(system, BehaviourSpec()), parameters or PlanningParameters())
+
+
+def plan_of(trace, system, parameters=None):
+    return plan_g10(trace, planned_machine(system, BehaviourSpec()), parameters or PlanningParameters())
 
 
 def resident_bytes(trace, draft):
@@ -63,11 +67,11 @@ def resident_bytes(trace, draft):
 @given(seeds, gpu_mib, host_mib)
 def test_occupancy_stays_within_the_target_where_the_planner_says_so(seed, gpu, host):
     trace, system = random_trace(seed), system_of(gpu, host)
-    draft = draft_g10(trace, system)
+    draft = draft_of(trace, system)
     resident = resident_bytes(trace, draft)
-    assert resident == draft.occupancy_bytes.tolist()
+    assert resident == draft.occupancy.bytes.tolist()
     assert draft.target_bytes == pytest.approx(0.99 * (gpu << 20))
-    assert draft.feasible == (max(resident) <= draft.target_bytes)
+    assert (draft.occupancy.peak_bytes <= draft.target_bytes) == (max(resident) <= draft.target_bytes)
 
 
 @settings(max_examples=60, deadline=None)
@@ -75,7 +79,7 @@ def test_occupancy_stays_within_the_target_where_the_planner_says_so(seed, gpu, 
 def test_every_evicted_tensor_is_prefetched_before_its_next_use(seed, gpu, host, method):
     trace, system = random_trace(seed), system_of(gpu, host)
     kernels = len(trace.kernels)
-    for eviction in draft_g10(trace, system, PlanningParameters(method=method)).evictions:
+    for eviction in draft_of(trace, system, PlanningParameters(method=method)).evictions:
         uses = set(trace.uses[eviction.tensor])
         assert eviction.start <= eviction.out_by < eviction.prefetch < eviction.end
         assert (eviction.start - 1) % kernels in uses
@@ -89,7 +93,7 @@ def test_migrations_of_a_tensor_do_not_overlap(seed, gpu, host, method):
     trace, system = random_trace(seed), system_of(gpu, host)
     kernels = len(trace.kernels)
     busy = {}
-    for eviction in draft_g10(trace, system, PlanningParameters(method=method)).evictions:
+    for eviction in draft_of(trace, system, PlanningParameters(method=method)).evictions:
         for kernel in range(eviction.start, eviction.end):
             key = (eviction.tensor, kernel % kernels)
             assert key not in busy
@@ -100,12 +104,14 @@ def test_migrations_of_a_tensor_do_not_overlap(seed, gpu, host, method):
 @given(seeds, gpu_mib, methods)
 def test_moves_leave_and_return_in_turn(seed, gpu, method):
     trace = random_trace(seed)
-    plan = plan_g10(trace, system_of(gpu), PlanningParameters(method=method))
+    plan = plan_of(trace, system_of(gpu), PlanningParameters(method=method))
     steps = [move.kernel for move in plan.moves]
     assert steps == sorted(steps)
     assert all(0 <= move.kernel <= len(trace.kernels) for move in plan.moves)
     evicted = {
-        tensor.id: [move.target in (HOST, FLASH) for move in plan.moves if move.tensor == tensor.id]
+        tensor.id: [
+            isinstance(planned.move, Evict) for planned in plan.moves if planned.move.tensor == tensor.id
+        ]
         for tensor in trace.tensors
         if tensor.persistent
     }
@@ -119,8 +125,8 @@ def test_host_memory_is_never_overbooked(seed, gpu, host):
     trace, system = random_trace(seed), system_of(gpu, host)
     for method in ("paced", "published"):
         used = np.zeros(len(trace.kernels), dtype=np.int64)
-        for eviction in draft_g10(trace, system, PlanningParameters(method=method)).evictions:
-            if eviction.host:
+        for eviction in draft_of(trace, system, PlanningParameters(method=method)).evictions:
+            if eviction.tier.name == "host":
                 kernels = [kernel % len(used) for kernel in range(eviction.start, eviction.end)]
                 used[kernels] += eviction.size_bytes
         assert used.max() <= host << 20
@@ -130,7 +136,7 @@ def test_host_memory_is_never_overbooked(seed, gpu, host):
 @given(seeds, gpu_mib, methods)
 def test_planning_is_deterministic(seed, gpu, method):
     parameters = PlanningParameters(method=method)
-    plans = [plan_g10(random_trace(seed), system_of(gpu), parameters) for _ in range(2)]
+    plans = [plan_of(random_trace(seed), system_of(gpu), parameters) for _ in range(2)]
     assert plans[0] == plans[1]
 
 
@@ -141,10 +147,10 @@ def test_planning_is_deterministic(seed, gpu, method):
 )
 def test_budgets_say_when_transfers_fit(durations, transfers):
     kernels = len(durations)
-    direction = Direction(np.array(durations, dtype=np.int64), 4.0, 1.0)
+    direction = Budget(np.array(durations, dtype=np.int64), 4.0, {"host": 4.0, "flash": 1.0})
     for start, size, to_ssd in transfers:
-        place = FLASH if to_ssd else HOST
-        free = direction.free_bytes(place).copy()
+        place = "flash" if to_ssd else "host"
+        free = direction.free_bytes[place].copy()
         start %= kernels
         finish = direction.finish(start, size, place)
         laps = np.concatenate([free, free])
@@ -159,25 +165,25 @@ def test_budgets_say_when_transfers_fit(durations, transfers):
             assert laps[begin + 1 : start + kernels].sum() < size + 0.01 or begin == start + kernels - 1
         before = free.sum()
         direction.debit(start, size, place)
-        assert direction.free_bytes(place).sum() == pytest.approx(max(0.0, before - size), abs=0.01)
-        assert (direction.free_bytes(FLASH) <= direction.free_bytes(HOST) + 1e-6).all()
-        assert (direction.free_bytes(FLASH) >= -1e-6).all()
+        assert direction.free_bytes[place].sum() == pytest.approx(max(0.0, before - size), abs=0.01)
+        assert (direction.free_bytes["flash"] <= direction.free_bytes["host"] + 1e-6).all()
+        assert (direction.free_bytes["flash"] >= -1e-6).all()
 
 
 def test_nothing_moves_to_or_from_a_gpu_with_room_for_all():
-    draft = draft_g10(chain(8), system_of(1000))
-    assert draft.feasible
-    assert draft.evictions == ()
+    draft = draft_of(chain(8), system_of(1000))
+    assert draft.occupancy.peak_bytes <= draft.target_bytes
+    assert draft.evictions == []
 
 
 def test_tensors_are_allocated_by_their_birth_and_freed_at_their_death():
     trace = chain(4)
-    moves = plan_g10(trace, system_of(1000)).moves
+    moves = plan_of(trace, system_of(1000)).moves
     for tensor in trace.tensors:
         if not tensor.persistent:
-            (allocated,) = [move.kernel for move in moves if move.tensor == tensor.id and move.target is GPU]
+            (allocated,) = [planned.kernel for planned in moves if planned.move == Fetch(tensor.id)]
             assert allocated <= trace.births[tensor.id]
-            assert PlannedMove(trace.deaths[tensor.id], tensor.id, NONE) in moves
+            assert Planned(trace.deaths[tensor.id], Free(tensor.id)) in moves
 
 
 def test_results_written_after_their_death_are_freed_again():
@@ -185,15 +191,13 @@ def test_results_written_after_their_death_are_freed_again():
         {"a": 1, "out": 1},
         [(10, "", "a"), (10, "a", "out"), (10, "out", ""), (10, "a", "out"), (10, "a", "")],
     )
-    frees = [
-        move.kernel for move in plan_g10(trace, machine(10)).moves if move.tensor == 1 and move.target is NONE
-    ]
+    frees = [planned.kernel for planned in plan_of(trace, machine(10)).moves if planned.move == Free(1)]
     assert frees == [3, 4]
 
 
 def test_hints_can_be_left_out():
-    draft = plan_g10(chain(8), system_of(4), PlanningParameters(tensor_hints=False))
-    assert not [move for move in draft.moves if move.target is NONE]
+    draft = plan_of(chain(8), system_of(4), PlanningParameters(tensor_hints=False))
+    assert not [planned for planned in draft.moves if isinstance(planned.move, Free)]
 
 
 def test_longest_period_is_evicted_and_comes_back_just_before_its_use():
@@ -203,44 +207,45 @@ def test_longest_period_is_evicted_and_comes_back_just_before_its_use():
         {"s*": 1, "x": 4, "big": 4},
         [(100_000, "s", "x"), *rest, (100_000, "s", "big"), (100_000, "big", ""), *rest, (100_000, "x", "")],
     )
-    draft = draft_g10(trace, machine(6))
+    draft = draft_of(trace, machine(6))
     (eviction,) = draft.evictions
     assert (eviction.tensor, eviction.start, eviction.end) == (1, 1, 15)
     assert eviction.out_by < 7
     assert eviction.prefetch == 9, "eager: memory is free from kernel 9 on"
-    assert draft.feasible
-    late = draft_g10(trace, machine(6), PlanningParameters(eager_prefetch=False))
+    assert draft.occupancy.peak_bytes <= draft.target_bytes
+    late = draft_of(trace, machine(6), PlanningParameters(eager_prefetch=False))
     assert late.evictions[0].prefetch == 14
 
 
 def test_expected_stalls_lengthen_the_plan_only_under_pressure():
     trace = chain(24, activation_bytes=8 << 20, forward_ticks=300_000, backward_ticks=300_000)
-    roomy, tight = draft_g10(trace, system_of(1000)), draft_g10(trace, system_of(64))
-    assert roomy.expected_cycles == sum(trace.duration_cycles(k, machine(1).gpu.clock) for k in trace.kernels)
-    assert tight.expected_cycles > roomy.expected_cycles
-    once = draft_g10(trace, system_of(64), PlanningParameters(pacing_rounds=1))
-    assert once.expected_cycles == roomy.expected_cycles
-    assert tight.occupancy_bytes.max() < once.occupancy_bytes.max()
+    roomy, tight = draft_of(trace, system_of(1000)), draft_of(trace, system_of(64))
+    assert roomy.timeline.period == sum(trace.duration_cycles(k, machine(1).gpu.clock) for k in trace.kernels)
+    assert tight.timeline.period > roomy.timeline.period
+    once = draft_of(trace, system_of(64), PlanningParameters(pacing_rounds=1))
+    assert once.timeline.period == roomy.timeline.period
+    assert tight.occupancy.peak_bytes < once.occupancy.peak_bytes
 
 
 def test_expected_stalls_do_not_lengthen_the_plan_where_the_links_are_the_limit():
     """Kernels take 4.8 ms; to bring occupancy within 48 MiB, the links would take longer than that."""
     trace = chain(24, activation_bytes=8 << 20, forward_ticks=50_000, backward_ticks=50_000)
-    draft = draft_g10(trace, system_of(48))
-    assert draft.expected_cycles == 4_800_000
-    once = draft_g10(trace, system_of(48), PlanningParameters(pacing_rounds=1))
+    draft = draft_of(trace, system_of(48))
+    assert draft.timeline.period == 4_800_000
+    once = draft_of(trace, system_of(48), PlanningParameters(pacing_rounds=1))
     assert draft.evictions == once.evictions
 
 
 def test_demand_evictions_relieve_the_most_pressed_kernel_without_prefetch():
     trace = chain(24, activation_bytes=8 << 20, forward_ticks=20_000, backward_ticks=20_000)
     parameters = PlanningParameters(method="published", tensor_hints=False)
-    before = draft_g10(trace, system_of(64), parameters)
-    after = draft_g10(trace, system_of(64), dataclasses.replace(parameters, demand_evictions=True))
+    before = draft_of(trace, system_of(64), parameters)
+    parameters = PlanningParameters(method="published", tensor_hints=False, demand_evictions=True)
+    after = draft_of(trace, system_of(64), parameters)
     added = after.evictions[len(before.evictions) :]
     assert added
-    assert all(eviction.prefetch is None and not eviction.host for eviction in added)
-    assert after.occupancy_bytes[after.pressed_kernel] < 0.9 * after.target_bytes
+    assert all(eviction.prefetch is None and eviction.tier.name == "ssd" for eviction in added)
+    assert after.occupancy.bytes[after.pressed_kernel] < 0.9 * after.target_bytes
 
 
 def test_gigabyte_of_the_published_planner_is_larger():
@@ -252,8 +257,8 @@ def test_gigabyte_of_the_published_planner_is_larger():
 def test_gpus_share_the_machine_evenly():
     alone = planned_machine(system_of(10, 100), BehaviourSpec())
     half = planned_machine(system_of(10, 100), BehaviourSpec(), gpus=(0, 1), gpu=1)
-    assert half.host_bytes == alone.host_bytes // 2
-    assert half.write_rate == alone.write_rate / 2
+    assert half.tier("host").capacity_bytes == alone.tier("host").capacity_bytes // 2
+    assert half.tier("ssd").write_rate == alone.tier("ssd").write_rate / 2
     assert half.link_rate == alone.link_rate
 
 
@@ -281,11 +286,11 @@ class StrayView:
         self.trace, self.free_bytes = trace, free_pages * PAGE
         self._host, self._in_transfer = {1: host_pages * PAGE}, dict(in_transfer)
 
-    def host_bytes(self, tensor):
+    def away_bytes(self, tensor):
         return self._host.get(tensor, 0)
 
-    def flash_bytes(self, tensor):
-        return 0
+    def is_whole(self, tensor):
+        return not self.away_bytes(tensor) and not self.in_transfer_bytes(tensor)
 
     def in_transfer_bytes(self, tensor):
         return self._in_transfer.get(tensor, 0)
@@ -326,7 +331,7 @@ def test_recovery_look_ahead_is_a_number_of_kernels():
         ({"safety_margin": 0.5}, "safety_margin: found 0.5; allowed: a number from 1 to 1000"),
         ({"memory_target": True}, "memory_target: found True; allowed: a number from 0.01 to 1"),
         ({"memory_factor": "2"}, "memory_factor: found '2'; allowed: a number from 0.01 to 1000"),
-        ({"method": "best"}, "method: found 'best'; allowed: 'paced' or 'published'"),
+        ({"method": "best"}, "method: found 'best'; allowed: paced, published"),
         ({"eager_prefetch": 1}, "eager_prefetch: found 1; allowed: true or false"),
         ({"pacing_rounds": 0}, "pacing_rounds: found 0; allowed: a whole number from 1 to 100"),
     ],

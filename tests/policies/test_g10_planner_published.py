@@ -3,22 +3,25 @@
 import csv
 
 import pytest
+from machines import as_tuples
+from memories import FLASH, HOST
 
 from g10sim.config.behaviour import GPG
 from g10sim.config.presets import load_system
 from g10sim.importers.gpg import import_gpg
 from g10sim.policies.g10_planning import PlanningParameters, plan_g10
 from g10sim.policies.plan_format import load_plan
+from g10sim.policies.planning.machine import planned_machine
 from g10sim.policies.registry import create
 from g10sim.records import Location
 from g10sim.sim.engine import run
 from g10sim.trace.workload import Job, Workload
 
-AWAY = (Location.HOST, Location.FLASH)
+AWAY = (HOST, FLASH)
 
 
 def moves(plan):
-    return {(move.kernel, move.tensor, move.target) for move in plan.moves}
+    return set(as_tuples(plan))
 
 
 @pytest.mark.parametrize(
@@ -40,7 +43,8 @@ def test_published_method_makes_the_published_plan(published, model, least_moves
     directory = published / "traces" / model
     trace = import_gpg(directory)
     theirs = moves(load_plan(directory / "prefetch_guide.config.gz", trace))
-    plan = plan_g10(trace, load_system("a100-40g-pcie3-znand"), PlanningParameters(method="published"), GPG)
+    machine = planned_machine(load_system("a100-40g-pcie3-znand"), GPG)
+    plan = plan_g10(trace, machine, PlanningParameters(method="published"))
     ours = moves(plan)
     assert {move for move in ours if move[2] is Location.NONE} == {
         move for move in theirs if move[2] is Location.NONE

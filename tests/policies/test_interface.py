@@ -2,14 +2,13 @@
 
 import pytest
 from machines import GPG10, FollowPlan, iteration_times, kernel_times, machine, simulate, trace_of
+from memories import FLASH, GPU, NONE
 
 from g10sim.errors import PlanError, PolicyError
-from g10sim.policies.base import Evict, Free, Policy, Prefetch, Protect
+from g10sim.policies.base import Policy
 from g10sim.policies.base_uvm import BaseUvm
+from g10sim.policies.moves import Evict, Fetch, Free, Protect
 from g10sim.policies.registry import create
-from g10sim.records import Location
-
-GPU, HOST, FLASH, NONE = Location.GPU, Location.HOST, Location.FLASH, Location.NONE
 
 
 def steps():
@@ -60,7 +59,7 @@ def test_policy_of_twenty_lines_runs_by_its_path_and_beats_faulting():
 
 
 def test_action_may_prefetch_evict_and_free():
-    actions = {1: [Evict(0, FLASH)], 2: [Prefetch(0), Free(1)]}
+    actions = {1: [Evict(0, "ssd")], 2: [Fetch(0), Free(1)]}
     records = simulate(steps(), machine(), Acts(actions=actions), GPG10, record=("kernels", "migrations"))
     moves = {
         (m.tensor, m.source, m.target)
@@ -98,20 +97,21 @@ def test_evicting_what_the_kernel_needs_is_refused():
 
 def test_evicting_what_the_kernel_needs_is_allowed_where_its_pages_may_leave():
     records = simulate(steps(), machine(), Acts(actions={1: [Evict(1)]}), GPG10)
-    assert records.iterations[0].gpu_to_host_bytes == 2000
+    assert records.iterations[0].traffic["gpu_to_host_bytes"] == 2000
 
 
-@pytest.mark.parametrize("action", [Prefetch(4), Evict(-1), Free(99), Prefetch("a"), Free(None)])
+@pytest.mark.parametrize("action", [Fetch(4), Evict(-1), Free(99), Fetch("a"), Free(None)])
 def test_unknown_tensors_are_refused(action):
     assert refusal(Acts(actions={2: [action]})) == (
-        f"policy 'acts', kernel 2: tensor {action.tensor!r} does not exist; allowed: 0 to 3"
+        f"policy 'acts', kernel 2 (Kernel2): found unknown tensor {action.tensor!r}; allowed: 0 to 3 "
+        "(the trace has 4 tensors)"
     )
 
 
-@pytest.mark.parametrize("target", [GPU, NONE, "disk"])
+@pytest.mark.parametrize("target", [GPU, NONE, "disk", "flash"])
 def test_eviction_to_nowhere_is_refused(target):
     assert refusal(Acts(actions={1: [Evict(0, target)]})) == (
-        f"policy 'acts', kernel 1: eviction to {target!r}; allowed: HOST, FLASH"
+        f"policy 'acts', kernel 1 (Kernel1): found unknown tier {target!r}; allowed: host, ssd"
     )
 
 
@@ -126,8 +126,8 @@ def test_freeing_what_will_be_read_is_refused(kernel, tensor, name):
 @pytest.mark.parametrize("action", [None, 3, "prefetch", PlanError("no action")])
 def test_other_actions_are_refused(action):
     assert refusal(Acts(actions={0: [action]})) == (
-        f"policy 'acts', kernel 0: found action {action!r}; allowed: Prefetch, Evict, Free, Drop, "
-        "Protect, Synchronize, DropCompression"
+        f"policy 'acts', kernel 0 (Kernel0): found {action!r}; allowed: moves, such as Fetch(tensor) and "
+        "Evict(tensor)"
     )
 
 
@@ -187,9 +187,9 @@ def test_errors_of_the_package_pass_through_hooks_unchanged():
 
 
 def test_plan_with_unknown_kernel_or_tensor_is_refused():
-    with pytest.raises(PlanError, match=r"^plan, move 0: kernel 5 does not exist; allowed: 0 to 4$"):
+    with pytest.raises(PlanError, match=r"^plan, move 0: found kernel 5; allowed: 0 to 4 \(the"):
         simulate(steps(), machine(), FollowPlan(moves=[(5, 0, GPU)]))
-    with pytest.raises(PlanError, match=r"^plan, move 1: tensor 4 does not exist; allowed: 0 to 3$"):
+    with pytest.raises(PlanError, match=r"^plan, move 1: found unknown tensor 4; allowed: 0 to 3 \(the"):
         simulate(steps(), machine(), FollowPlan(moves=[(0, 0, GPU), (4, 4, GPU)]))
 
 
@@ -246,16 +246,16 @@ def test_protected_tensors_are_not_pushed_out_by_prefetches():
     trace = trace_of(
         {"u*": 2, "v*": 2, "w*": 2}, [(1000, "u", ""), (10_000, "v", ""), (50_000, "", ""), (1000, "u w", "")]
     )
-    actions = {2: [Protect(frozenset({0, 2})), Prefetch(2)]}
+    actions = {2: [Protect(frozenset({0, 2})), Fetch(2)]}
     records = simulate(trace, machine(4), Acts(actions=actions), iterations=1)
     assert kernel_times(records)[3] == 1000
-    careless = simulate(trace, machine(4), Acts(actions={2: [Prefetch(2)]}), iterations=1)
-    assert careless.kernels[3].host_fault_pages == 2
+    careless = simulate(trace, machine(4), Acts(actions={2: [Fetch(2)]}), iterations=1)
+    assert careless.kernels[3].fault_pages["host_fault_pages"] == 2
 
 
 def test_pinned_tensors_are_not_pushed_out_by_prefetches_whatever_is_protected():
     trace = trace_of({"u*": 2, "w*": 2}, [(1000, "u", ""), (50_000, "u", ""), (1000, "w", "")])
-    actions = {1: [Protect(frozenset({1})), Prefetch(1)]}
+    actions = {1: [Protect(frozenset({1})), Fetch(1)]}
     records = simulate(
         trace, machine(3), Acts(actions=actions), iterations=1, record=("kernels", "migrations")
     )

@@ -8,19 +8,18 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from g10sim.errors import PlanError
-from g10sim.policies.plan import MigrationPlan, PlannedMove
-from g10sim.policies.plan_comparison import ShiftedMove, compare_plans
+from g10sim.policies.moves import Await, Drop, Evict, Fetch, Free, KeepUncompressed, Protect
+from g10sim.policies.plan import MigrationPlan, Planned, compare_plans
 from g10sim.policies.plan_format import load_plan, read_prefetch_guide, save_plan
-from g10sim.records import Location
 from g10sim.trace.format import trace_hash
 from g10sim.trace.synthetic import chain
 
 PLAN = MigrationPlan(
     (
-        PlannedMove(0, 3, Location.GPU),
-        PlannedMove(0, 1, Location.HOST),
-        PlannedMove(2, 0, Location.FLASH),
-        PlannedMove(6, 3, Location.NONE),
+        Planned(0, Fetch(3)),
+        Planned(0, Evict(1)),
+        Planned(2, Evict(0, "ssd")),
+        Planned(6, Free(3)),
     ),
     planner="by hand",
 )
@@ -33,6 +32,27 @@ GUIDE = [
 IN_ONE_DIRECTORY = settings(
     suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=60
 )
+
+
+def moves(last):
+    """Moves of every kind, with all their options, of tensors up to ``last``."""
+    tensor, some = st.integers(0, last), st.frozensets(st.integers(0, last))
+    return st.one_of(
+        st.builds(Fetch, tensor),
+        st.builds(
+            Evict,
+            tensor,
+            st.sampled_from(["host", "ssd"]),
+            st.none() | st.integers(0, 9),
+            st.none() | st.floats(0, 1),
+            st.booleans(),
+        ),
+        st.builds(Free, tensor),
+        st.builds(Drop, tensor),
+        st.builds(Protect, some),
+        st.builds(Await, st.none() | some, st.booleans(), st.booleans()),
+        st.just(KeepUncompressed()),
+    )
 
 
 @pytest.fixture
@@ -90,7 +110,7 @@ def test_plan_for_another_trace_is_refused(file, trace):
 @given(data=st.data())
 @IN_ONE_DIRECTORY
 def test_random_plans_come_back(tmp_path, data):
-    move = st.builds(PlannedMove, st.integers(0, 9), st.integers(0, 9), st.sampled_from(list(Location)))
+    move = st.builds(Planned, st.integers(0, 9), moves(9), st.integers(0, 2))
     plan = MigrationPlan.ordered(data.draw(st.lists(move)), data.draw(st.text(max_size=5)))
     save_plan(plan, tmp_path / "p.g10p")
     assert load_plan(tmp_path / "p.g10p") == plan
@@ -146,11 +166,17 @@ MOVE_CASES = [
     ({"tensor": -1}, "line 3: found unknown tensor -1; allowed: 0 to 9 (the trace has 10 tensors)"),
     ({"kernel": 7}, "line 3: found kernel 7; allowed: 0 to 6 (the trace has 6 kernels)"),
     ({"kernel": 3}, "line 4: found kernel 2 after kernel 3; allowed: kernels in ascending order"),
-    ({"target": "disk"}, "line 3: target: found 'disk'; allowed: none, gpu, host, flash"),
+    (
+        {"move": "keep_uncompressed"},
+        "line 3: found unknown key 'tensor'; allowed: kernel, move, delay_cycles",
+    ),
+    ({"target": 3}, "line 3: target: found 3; allowed: a valid string"),
+    ({"until": "soon"}, "line 3: until: found 'soon'; allowed: a valid integer"),
     ({"kernel": "0"}, "line 3: kernel: found '0'; allowed: an integer"),
     (
         {"when": 1},
-        "line 3: found unknown key 'when'; allowed: kernel, tensor, target, recompute, delay_cycles",
+        "line 3: found unknown key 'when'; allowed: kernel, move, delay_cycles, tensor, target, until, "
+        "density, is_clean",
     ),
 ]
 
@@ -161,7 +187,7 @@ def test_move_messages(file, trace, changes, message):
 
 
 def test_without_a_trace_only_the_form_is_checked(file):
-    assert load_plan(rewritten(file, 4, tensor=50, kernel=99)).moves[3] == PlannedMove(99, 50, Location.NONE)
+    assert load_plan(rewritten(file, 4, tensor=50, kernel=99)).moves[3] == Planned(99, Free(50))
 
 
 def test_file_of_another_kind(tmp_path):
@@ -179,7 +205,7 @@ def test_too_few_and_too_many_moves(file):
 
 
 def test_plan_that_does_not_fit_is_not_written(tmp_path, trace):
-    plan = MigrationPlan((PlannedMove(0, 77, Location.GPU),))
+    plan = MigrationPlan((Planned(0, Fetch(77)),))
     with pytest.raises(PlanError, match="not written: move 0: found unknown tensor 77; allowed: 0 to 9"):
         save_plan(plan, tmp_path / "p.g10p", trace)
     assert list(tmp_path.iterdir()) == []
@@ -188,15 +214,15 @@ def test_plan_that_does_not_fit_is_not_written(tmp_path, trace):
 def test_comparison():
     second = MigrationPlan(
         (
-            PlannedMove(0, 1, Location.HOST),
-            PlannedMove(1, 3, Location.GPU),
-            PlannedMove(2, 0, Location.HOST),
-            PlannedMove(6, 3, Location.NONE),
+            Planned(0, Evict(1)),
+            Planned(1, Fetch(3)),
+            Planned(2, Evict(0)),
+            Planned(6, Free(3)),
         )
     )
     found = compare_plans(PLAN, second)
     assert found.same == (PLAN.moves[1], PLAN.moves[3])
-    assert found.shifted == (ShiftedMove(3, Location.GPU, 0, 1),)
+    assert found.shifted == ((PLAN.moves[0], second.moves[1]),)
     assert found.only_first == (PLAN.moves[2],)
     assert found.only_second == (second.moves[2],)
     assert found.same_order
@@ -212,14 +238,11 @@ def test_comparison_sees_another_order_and_repeated_moves():
 @given(data=st.data())
 @settings(deadline=None, max_examples=60)
 def test_comparison_accounts_for_every_move(data):
-    move = st.builds(PlannedMove, st.integers(0, 5), st.integers(0, 3), st.sampled_from(list(Location)))
+    move = st.builds(Planned, st.integers(0, 5), moves(3))
     first, second = (MigrationPlan.ordered(data.draw(st.lists(move))) for _ in range(2))
     found = compare_plans(first, second)
     matched = len(found.same) + len(found.shifted)
     assert matched + len(found.only_first) == len(first.moves)
     assert matched + len(found.only_second) == len(second.moves)
-    left = {(m.tensor, m.target) for m in found.only_first} & {
-        (m.tensor, m.target) for m in found.only_second
-    }
-    assert not left
+    assert not {entry.move for entry in found.only_first} & {entry.move for entry in found.only_second}
     assert compare_plans(first, first).same == first.moves

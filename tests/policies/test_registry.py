@@ -16,8 +16,8 @@ from g10sim.policies.registry import available, create, find, register_policy
 def names(monkeypatch):
     """A registry of its own, so that tests leave nothing behind."""
     available()
-    known = dict(registry._registered())
-    monkeypatch.setattr(registry, "_registered", lambda: known)
+    known = dict(registry._POLICIES)
+    monkeypatch.setattr(registry, "_POLICIES", known)
     return known
 
 

@@ -5,16 +5,16 @@ from drawn import traces
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from machines import machine, simulate
+from memories import FLASH
 from swap_machine import MS, system, trace
 
 from g10sim.config.behaviour import BehaviourSpec
-from g10sim.config.sharing import SharingSpec
-from g10sim.config.variation import VariationSpec
+from g10sim.config.sharing import SharingSpec, VariationSpec
 from g10sim.errors import ConfigError
 from g10sim.policies.base_uvm import BaseUvm
 from g10sim.policies.registry import create
 from g10sim.policies.tensile import Tensile
-from g10sim.records import Location, StallReason
+from g10sim.records import StallReason
 from g10sim.sim.engine import run
 from g10sim.trace.workload import Job, Workload
 
@@ -91,7 +91,8 @@ def test_recomputation_fits_what_swapping_does_not():
 
 def test_a_memory_target_is_enough():
     policy = Tensile(memory_target="91 MB")
-    assert simulate(SWAPPED, system(), policy, record=("migrations",)).iterations[1].gpu_to_host_bytes == 0
+    records = simulate(SWAPPED, system(), policy, record=("migrations",))
+    assert records.iterations[1].traffic["gpu_to_host_bytes"] == 0
 
 
 def test_wrong_predictions_are_corrected_after_an_iteration():
@@ -137,7 +138,7 @@ def test_jobs_that_come_and_go_change_the_plans_of_the_others():
     policy = Tensile(memory_target="100 MB", replan_threshold=None)
     late = Job(SWAPPED, iterations=2, arrival_cycles=120 * MS)
     records = shared([Job(SWAPPED, iterations=10), late], policy, compute="concurrent", slowdown=0.0)
-    moved = {(i.job, i.iteration): i.gpu_to_host_bytes > 0 for i in records.iterations}
+    moved = {(i.job, i.iteration): i.traffic["gpu_to_host_bytes"] > 0 for i in records.iterations}
     arrival = 120 * MS
     for record in records.iterations:
         if record.job == 0 and record.end <= arrival:
@@ -161,20 +162,18 @@ def test_flash_can_be_the_place_to_wait():
         [(10, "", "T"), (60, "", "s"), (10, "s", "x"), (60, "", ""), (10, "T", "")],
     )
     records = simulate(long, system(), Tensile(target="flash"), record=("migrations",))
-    assert {(m.target, m.tensor) for m in records.migrations if m.target is Location.FLASH} == {
-        (Location.FLASH, 0)
-    }
+    assert {(m.target, m.tensor) for m in records.migrations if m.target is FLASH} == {(FLASH, 0)}
     assert records.iterations[1].peak_gpu_bytes < 37 * MS
 
 
 @pytest.mark.parametrize(
     ("parameters", "message"),
     [
-        ({"target": "disk"}, "target: found 'disk'; allowed: flash, host"),
+        ({"target": "disk"}, "target: found 'disk'; allowed: host, ssd, flash"),
         ({"channels": "none"}, "channels: found 'none'; allowed: per_job, shared"),
         ({"accounting": "mine"}, "accounting: found 'mine'; allowed: physical, published"),
         ({"memory_target": "20"}, "memory_target: "),
-        ({"duplex": 1}, "duplex: found 1; allowed: true, false"),
+        ({"duplex": 1}, "duplex: found 1; allowed: true or false"),
         ({"swap_share": 1.5}, "swap_share: found 1.5; allowed: a number from 0 to 1"),
         ({"prediction_error": -1}, "prediction_error: found -1; allowed: a number from 0 to 1"),
         ({"prediction_seed": -1}, "prediction_seed: found -1; allowed: a whole number from 0"),

@@ -5,17 +5,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from g10sim.analysis.recomputation import Recomputability
+from g10sim.policies.moves import Evict, Fetch
+from g10sim.policies.plan import Planned
+from g10sim.policies.planning.channel import Channel, Interval, earliest, latest
 from g10sim.policies.swap_planning.access import AccessSequence
-from g10sim.policies.swap_planning.intervals import Channel, Interval, earliest, latest
 from g10sim.policies.swap_planning.peak import PeakAnalysis
+from g10sim.policies.swap_planning.recomputing import choose_recomputation
 from g10sim.policies.swap_planning.schedule import JobSchedule
-from g10sim.policies.tensile_planning.moves import to_plan
-from g10sim.policies.tensile_planning.parameters import PlanningParameters
-from g10sim.policies.tensile_planning.planner import plan_jobs
-from g10sim.policies.tensile_planning.recomputing import choose_recomputation
+from g10sim.policies.tensile_planning.planner import PlanningParameters, plan_jobs
+from g10sim.policies.tensile_planning.replanning import has_drifted, predicted, smoothed, to_plan
 from g10sim.policies.tensile_planning.swapping import swap_across, swap_within
-from g10sim.policies.tensile_planning.timing import has_drifted, predicted, smoothed
-from g10sim.records import Location
 from g10sim.trace.model import TensorKind
 from g10sim.trace.synthetic import TraceBuilder
 
@@ -75,7 +74,7 @@ def test_levels_are_counted_as_memory_is_taken_and_freed():
     schedule = schedule_of(PEAK_IN_THIRD)
     peak = analysis.find(schedule)
     assert (peak.size_bytes, peak.time, peak.last_access, peak.residents) == (91, 20, 20, (0, 2, 1))
-    schedule.keep(swap_within(schedule, 0, 20, 5))
+    schedule.swaps.extend(swap_within(schedule, 0, 20, 5))
     after = dict(zip(*(column.tolist() for column in analysis.levels(schedule)), strict=True))
     assert after == {0: 60, 10: 61, 15: 1, 20: 31, 30: 0, 35: 60, 50: 0}
     assert analysis.kernel_levels(schedule).tolist() == [60, 61, 31, 60, 60]
@@ -138,11 +137,11 @@ def test_a_parameter_stays_away_from_the_optimizer_to_its_first_use():
     assert analysis.levels(schedule)[1][0] == 60
     (swap,) = swap_across(schedule, 0, 5)
     assert (swap.out, swap.back, swap.wraps) == ((60, 65), (5, 10), True)
-    schedule.keep([swap])
+    schedule.swaps.extend([swap])
     assert analysis.absence(swap) == [Interval(5, 5)]  # it leaves until 5 and comes back from 5 on
     schedule = schedule_of(trace)
     (swap,) = swap_across(schedule, 0, 2)
-    schedule.keep([swap])
+    schedule.swaps.extend([swap])
     assert (swap.out, swap.back) == ((60, 62), (8, 10))
     levels = dict(zip(*(column.tolist() for column in analysis.levels(schedule)), strict=True))
     assert [levels[time] for time in (0, 2, 8)] == [60, 0, 60]
@@ -209,7 +208,7 @@ def test_the_most_bytes_for_the_time_are_recomputed_first():
     assert peak.time == 11
     found = choose_recomputation(schedule, Recomputability(trace), peak)
     assert [entry.tensor for entry in found] == [2, 1]  # 60 MB in 1 ms before 100 MB in 10 ms
-    schedule.keep(swap_across(schedule, 0, 1))
+    schedule.swaps.extend(swap_across(schedule, 0, 1))
     schedule.swapped.add(0)
     assert (choose_recomputation(schedule, Recomputability(trace), peak) == []) == bool(schedule.swaps)
 
@@ -274,9 +273,9 @@ def test_predictions_are_off_by_at_most_the_error_and_by_seed():
 
 def test_moves_say_kernel_and_delay():
     result = planned([PEAK_IN_THIRD])
-    plan = to_plan(result.schedules[0], result.analyses[0], Location.HOST, 1000, "tensile")
-    found = [(m.kernel, m.tensor, m.target, m.delay_cycles) for m in plan.moves if m.tensor == 0]
-    assert found == [(0, 0, Location.GPU, 0), (1, 0, Location.HOST, 0), (3, 0, Location.GPU, 5)]
+    plan = to_plan(result.schedules[0], result.analyses[0], "host", 1000, "tensile")
+    found = [entry for entry in plan.moves if entry.move.tensor == 0]
+    assert found == [Planned(0, Fetch(0)), Planned(1, Evict(0)), Planned(3, Fetch(0), 5)]
 
 
 intervals = st.lists(st.tuples(st.integers(0, 90), st.integers(1, 10)), max_size=12)

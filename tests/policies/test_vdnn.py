@@ -15,8 +15,7 @@ from g10sim.config.sharing import SharingSpec
 from g10sim.errors import ConfigError, PolicyError, UnsupportedError
 from g10sim.policies.registry import create
 from g10sim.policies.vdnn import Vdnn
-from g10sim.policies.vdnn_planning.layers import LayerKind, layers_of
-from g10sim.policies.vdnn_planning.schedule import live_bytes, make_schedule, peak_bytes, static_bytes
+from g10sim.policies.vdnn_planning.layers import LayerKind, layers_of, live_bytes, make_schedule
 from g10sim.policies.vdnnpp import VdnnPlusPlus
 from g10sim.records import StallReason
 from g10sim.sim.engine import run
@@ -24,6 +23,31 @@ from g10sim.trace.model import Phase, TensorKind
 from g10sim.trace.workload import Job, Workload
 
 MEGABYTE = 10**6
+
+
+def static_bytes(trace):
+    """Bytes of a network-wide static allocation, the baseline of vDNN (section IV-A, figure 2).
+
+    All feature maps, twice the largest of them for gradients, the largest scratch space, and everything that
+    stays: weights, their gradients' buffers not counted.
+    """
+    maps = [
+        tensor.size_bytes
+        for tensor in trace.tensors
+        if tensor.kind in (TensorKind.ACTIVATION, TensorKind.INPUT) and not tensor.persistent
+    ]
+    kept = sum(tensor.size_bytes for tensor in trace.tensors if tensor.persistent)
+    scratch = max((trace.workspace_bytes(kernel) for kernel in trace.kernels), default=0)
+    return sum(maps) + 2 * max(maps, default=0) + scratch + kept
+
+
+def peak_bytes(trace, schedule):
+    """Most bytes on the GPU at a time, scratch space included, if copies take no longer than their layers."""
+    live = live_bytes(trace, schedule)
+    return max(
+        (bytes_ + trace.workspace_bytes(kernel) for bytes_, kernel in zip(live, trace.kernels, strict=True)),
+        default=0,
+    )
 
 
 def schedule(trace, offload, *, fuse=True):
@@ -94,11 +118,12 @@ def test_the_simulation_moves_what_the_schedule_says():
     trace = vgg(64)
     for offload in ("conv", "all"):
         record = last(simulate(trace, titan_x(), Vdnn(mode=offload), record=()))
-        assert record.gpu_to_host_bytes == record.host_to_gpu_bytes == offloaded_mib(trace, offload) * MIB
+        out, back = record.traffic["gpu_to_host_bytes"], record.traffic["host_to_gpu_bytes"]
+        assert out == back == offloaded_mib(trace, offload) * MIB
         # vDNN++ does not copy the training data out: the host has them.
         record = last(simulate(trace, titan_x(), VdnnPlusPlus(mode=offload), record=()))
         training_data = trace.tensors[schedule(trace, "none").layers[0].inputs[0]].size_bytes
-        assert record.gpu_to_host_bytes == record.host_to_gpu_bytes - training_data
+        assert record.traffic["gpu_to_host_bytes"] == record.traffic["host_to_gpu_bytes"] - training_data
 
 
 # --- memory ---
@@ -479,7 +504,7 @@ def test_vdnn_runs_on_a_captured_transformer():
         key: last(simulate(trace, system, create({"name": key, "mode": "conv"}), record=()))
         for key in ("vdnn", "vdnnpp")
     }
-    assert results["vdnn"].gpu_to_host_bytes > 9 * 10**9
+    assert results["vdnn"].traffic["gpu_to_host_bytes"] > 9 * 10**9
     assert results["vdnn"].peak_gpu_bytes < system.gpu.memory
     assert results["vdnnpp"].end - results["vdnnpp"].start < results["vdnn"].end - results["vdnn"].start
 
@@ -514,8 +539,8 @@ def test_jobs_that_share_a_gpu_offload_side_by_side(mode):
     single = last(run(Workload((job,), sharing=sharing), system, Vdnn(mode=mode), check=True))
     assert single == alone
     both = run(Workload((job, job), sharing=sharing), system, Vdnn(mode=mode), check=True).iterations[-2:]
-    offloaded = alone.gpu_to_host_bytes
-    assert [record.gpu_to_host_bytes for record in both] == [offloaded] * 2
+    offloaded = alone.traffic["gpu_to_host_bytes"]
+    assert [record.traffic["gpu_to_host_bytes"] for record in both] == [offloaded] * 2
     # The dynamic mode finds room for everything. Else every layer still ends with its copies, which take
     # twice as long on the link that both use.
     joined = [dict(record.stalls).get(StallReason.SYNCHRONIZATION, 0) for record in (alone, *both)]
@@ -530,4 +555,4 @@ def test_the_dynamic_mode_offloads_where_jobs_do_not_fit_beside_each_other():
     jobs, sharing = (Job(vgg(64)),) * 2, SharingSpec(compute="concurrent", slowdown=0.0)
     records = run(Workload(jobs, sharing=sharing), titan_x(memory="9 GB"), Vdnn(), check=True)
     assert "dyn chose conv" in records.note
-    assert min(record.gpu_to_host_bytes for record in records.iterations) > 0
+    assert min(record.traffic["gpu_to_host_bytes"] for record in records.iterations) > 0

@@ -7,23 +7,21 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from layerwise import LayerSpec, layerwise_trace
+from memories import HOST
 from vdnn_networks import alexnet, chains, titan_x, vgg
 
 import g10sim
-from g10sim.config.exchange import ExchangeSpec
+from g10sim.config.sharing import ExchangeSpec, VariationSpec
 from g10sim.config.system import SystemSpec
-from g10sim.config.variation import VariationSpec
 from g10sim.errors import CapacityError, ConfigError, UnsupportedError
 from g10sim.policies.registry import create
-from g10sim.policies.vdnn_multi import VdnnMulti
-from g10sim.policies.vdnn_multi_planning.offload_set import OffloadSet, just_in_time
-from g10sim.policies.vdnn_multi_planning.prefetch import plan_prefetches
-from g10sim.policies.vdnn_multi_planning.shares import fair_share
-from g10sim.policies.vdnn_multi_planning.timeline import Timeline
+from g10sim.policies.vdnn_multi import VdnnMulti, fair_share
+from g10sim.policies.vdnn_multi_planning.offload_set import OffloadSet, OffloadTimeline, just_in_time
+from g10sim.policies.vdnn_multi_planning.steering import plan_prefetches
 from g10sim.policies.vdnn_planning.layers import LayerKind, layers_of
-from g10sim.records import Location, StallReason
+from g10sim.records import StallReason
 from g10sim.sim.engine import run
-from g10sim.trace.layerwise import LayerSpec, layerwise_trace
 from g10sim.trace.workload import Job, Workload
 
 TRACES = Path(g10sim.__file__).parents[1] / "traces"
@@ -108,7 +106,7 @@ def test_copies_share_the_uplink_or_take_turns(arbitration, ends):
     )
     found = {0: {}, 1: {}}
     for move in records.migrations:
-        if move.target is Location.HOST:
+        if move.target is HOST:
             found[move.gpu][move.tensor] = move.end
     assert {gpu: [end // 10**6 for end in sorted(moves.values())] for gpu, moves in found.items()} == ends
 
@@ -128,7 +126,7 @@ def test_the_machine_decides_where_the_policy_leaves_it_to_it():
 
 def timeline_of(trace, clock=10**9, page=512):
     durations = [trace.duration_cycles(kernel, clock) for kernel in trace.kernels]
-    return Timeline(trace, durations, page)
+    return OffloadTimeline(trace, durations, page)
 
 
 def chosen_layers(trace, budget, rate=12.8):
@@ -143,15 +141,16 @@ def used_bytes(trace, layers, copy_cycles=lambda size: round(size / 12.8)):
     used, returns = timeline.occupancy(), just_in_time(timeline)
     for layer in layers:
         offloaded = timeline.offloaded(layer)
-        used[offloaded.gone : returns(offloaded, copy_cycles(offloaded.size_bytes))] -= offloaded.size_bytes
-    return int(used.max())
+        back = returns(offloaded, copy_cycles(offloaded.size_bytes))
+        used.add(offloaded.gone, back, -offloaded.size_bytes)
+    return used.peak_bytes
 
 
 def test_nothing_is_offloaded_where_everything_fits():
     trace = network("VGG-E")
     assert chosen_layers(trace, used_bytes(trace, ())) == ()
     records = replicate(trace, node(4), multi("K4"))
-    assert {record.gpu_to_host_bytes for record in records.iterations} == {0}
+    assert {record.traffic["gpu_to_host_bytes"] for record in records.iterations} == {0}
     assert performance(records) == 1
 
 
@@ -174,7 +173,9 @@ def test_a_budget_that_cannot_be_met_takes_all_that_helps():
 def test_fewer_bytes_are_offloaded_than_by_every_convolution():
     trace = network("VGG-E")
     moved = {
-        step: replicate(trace, node(1, memory="5 GB"), multi(step)).iterations[-1].gpu_to_host_bytes
+        step: replicate(trace, node(1, memory="5 GB"), multi(step))
+        .iterations[-1]
+        .traffic["gpu_to_host_bytes"]
         for step in ("K1", "K3", "K4")
     }
     assert 0 < moved["K4"] <= moved["K3"] < moved["K1"] / 3
@@ -209,7 +210,7 @@ def planned(trace, budget, rate=1.0, shifts=None):
     offloads = [timeline.offloaded(layer) for layer in layers]
     triggers = plan_prefetches(timeline, offloads, budget, lambda size: round(size / rate), shifts or {})
     return {
-        trigger.tensor: (timeline.starts[trigger.issue], timeline.starts[trigger.needed])
+        trigger.tensor: (timeline.times[trigger.issue], timeline.times[trigger.needed])
         for trigger in triggers
     }
 
@@ -317,7 +318,7 @@ def test_no_step_that_plans_for_contention_is_slower_than_one_below_it(name, mem
     assert 0 < speeds["K1"] < 1
     assert speeds["K1"] <= speeds["K3"] <= speeds["K4"]
     assert all(
-        (found[step].iterations[-1].gpu_to_host_bytes > 0) == (memory != "12 GB")
+        (found[step].iterations[-1].traffic["gpu_to_host_bytes"] > 0) == (memory != "12 GB")
         for step in found
         if step != "K1"
     )
@@ -367,12 +368,12 @@ def test_no_iteration_beats_its_kernels_or_the_bytes_on_any_link(trace, policy, 
     except (UnsupportedError, CapacityError):
         return
     start, end = min(i.start for i in records.iterations), max(i.end for i in records.iterations)
-    out = sum(record.gpu_to_host_bytes for record in records.iterations)
-    back = sum(record.host_to_gpu_bytes for record in records.iterations)
+    out = sum(record.traffic["gpu_to_host_bytes"] for record in records.iterations)
+    back = sum(record.traffic["host_to_gpu_bytes"] for record in records.iterations)
     assert end - start >= max(out, back)  # the uplink carries a byte per cycle in each direction
     for record in records.iterations:
         took = record.end - record.start
-        own = (record.gpu_to_host_bytes, record.host_to_gpu_bytes)
+        own = (record.traffic["gpu_to_host_bytes"], record.traffic["host_to_gpu_bytes"])
         assert took >= max(record.ideal_cycles, *own)
     again = replicate(trace, system, policy, exchange=exchange, iterations=2)
     assert again.iterations == records.iterations

@@ -4,14 +4,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from g10sim.analysis.pools.detection import (
+from g10sim.analysis.pools.operations import (
     IterationDetector,
+    Operation,
+    OperationKind,
     Period,
     Signatures,
     detect_iteration,
     find_period,
+    only_allocations,
+    training_operations,
 )
-from g10sim.analysis.pools.operations import Operation, OperationKind, only_allocations, training_operations
 from g10sim.trace.synthetic import chain, random_trace
 
 
@@ -96,10 +99,11 @@ def test_an_iteration_of_training():
 
 
 def test_the_detector_looks_at_twice_as_much_each_time():
-    stream = only_allocations(training_operations(chain(8), 20))
+    signatures = Signatures()
+    stream = map(signatures.next, only_allocations(training_operations(chain(8), 20)))
     detector = IterationDetector(first_check=50, least_operations=10)
     found = [
-        (number, period) for number, entry in enumerate(stream, 1) if (period := detector.observe(entry))
+        (number, period) for number, value in enumerate(stream, 1) if (period := detector.observe(value))
     ]
     assert [number for number, _ in found] == [200, 400, 800]
     assert {period.length for _, period in found} == {52}

@@ -7,10 +7,13 @@ from hypothesis import strategies as st
 from g10sim.analysis.footprint import peak_live_bytes
 from g10sim.analysis.pools.operations import only_allocations, peak_load_bytes, training_operations
 from g10sim.analysis.pools.placement import FITS
-from g10sim.hardware.allocators.comparison import compare_pools, largest_footprint_bytes
-from g10sim.hardware.allocators.default_pool import DefaultPool
-from g10sim.hardware.allocators.pool import DriverMemory
-from g10sim.hardware.allocators.smart_pool import SmartPool
+from g10sim.hardware.allocators.pool import (
+    DefaultPool,
+    DriverMemory,
+    SmartPool,
+    compare_pools,
+    largest_footprint_bytes,
+)
 from g10sim.trace.synthetic import chain, random_trace
 
 KIB, MIB = 2**10, 2**20

@@ -83,8 +83,8 @@ def test_every_kernel_starts_ends_and_faults_as_published(published, simulated, 
             record.end,
             record.compute_cycles,
             record.in_transfer_pages,
-            record.host_fault_pages,
-            record.flash_fault_pages,
+            record.fault_pages["host_fault_pages"],
+            record.fault_pages["flash_fault_pages"],
             record.first_touch_pages,
         )
         assert dict(zip(WHAT, ours, strict=True)) == dict(zip(WHAT, line[:9], strict=True))
@@ -94,7 +94,7 @@ def test_base_uvm_fills_host_and_gpu_memory_as_published(published, simulated):
     # Planned moves change memory while kernels run, and the log does not read it at their end.
     log = log_of(published, "base_uvm")
     records = simulated("BERT_Base", 256, "base_uvm")
-    assert [record.host_pages for record in records.kernels] == [line[9] for line in log]
+    assert [record.tier_pages["host_pages"] for record in records.kernels] == [line[9] for line in log]
     assert [record.gpu_pages for record in records.kernels] == [line[10] for line in log]
 
 
@@ -110,7 +110,7 @@ def test_base_uvm_fills_host_and_gpu_memory_as_published(published, simulated):
 )
 def test_traffic_is_that_of_figure_14(simulated, table, policy, metric, field):
     iteration = reported(simulated("BERT_Base", 256, policy))
-    assert getattr(iteration, field) / 4096 == table["fig14", metric, "BERT_Base", 256, policy]
+    assert iteration.traffic[field] / 4096 == table["fig14", metric, "BERT_Base", 256, policy]
 
 
 @pytest.mark.parametrize("policy", ["base_uvm", "g10"])

@@ -7,11 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from vdnn_networks import drawn_chain, titan_x
 
-from g10sim.config.exchange import ExchangeSpec
+from g10sim.config.sharing import ExchangeSpec, VariationSpec
 from g10sim.config.system import SystemSpec
-from g10sim.config.variation import VariationSpec
 from g10sim.errors import CapacityError, UnsupportedError
-from g10sim.policies.base import Policy
+from g10sim.policies.base import Policy, Requirements
 from g10sim.policies.registry import create
 from g10sim.sim.alike import one_group
 from g10sim.sim.engine import run
@@ -134,7 +133,7 @@ class Curious(Policy):
     """Asks how long it takes."""
 
     name = "curious"
-    placement = "contiguous"
+    requirements = Requirements(placement="contiguous")
 
     def __init__(self, *, asks_for="vdnn_multi"):
         self.asks_for = asks_for
@@ -148,7 +147,7 @@ class Curious(Policy):
 @pytest.mark.parametrize(("plenty", "simulated_jobs"), [(True, 2), (False, 4)])
 def test_a_trial_simulates_all_where_host_memory_is_not_plenty(plenty, simulated_jobs):
     records = run(workload(), node(*PAIRS), create({"name": "vdnn_multi", "ladder": "K2"}))
-    most = max(record.peak_host_bytes for record in records.iterations)
+    most = max(record.peaks["peak_host_bytes"] for record in records.iterations)
     curious = Curious()
     memory = most if plenty else most - 512
     run(workload(), node(*PAIRS, host={"memory": f"{memory} B"}), curious)
@@ -164,6 +163,6 @@ def test_a_trial_simulates_all_where_they_use_the_ssd(capacity, simulated_jobs):
 
 def test_what_finds_flash_full_stays_in_host_memory():
     records = run(workload(1), node(gpus=1, gpu={"memory": "3500 KiB"}), create({"name": "g10_gds"}))
-    last = records.iterations[-1]
-    assert last.gpu_to_host_bytes == last.host_to_gpu_bytes > 0
-    assert last.gpu_to_ssd_bytes == last.ssd_to_gpu_bytes == 0
+    traffic = records.iterations[-1].traffic
+    assert traffic["gpu_to_host_bytes"] == traffic["host_to_gpu_bytes"] > 0
+    assert traffic["gpu_to_ssd_bytes"] == traffic["ssd_to_gpu_bytes"] == 0

@@ -1,15 +1,15 @@
 """Planned moves that are issued some cycles after a kernel has started."""
 
 import pytest
-from machines import iteration_times, machine, simulate, trace_of
+from machines import iteration_times, machine, planned, simulate, trace_of
+from memories import GPU, HOST, NONE
 
 from g10sim.errors import PlanError
 from g10sim.policies.base import Policy
-from g10sim.policies.plan import MigrationPlan, PlannedMove
+from g10sim.policies.moves import Await, Drop, Evict, Free
+from g10sim.policies.plan import MigrationPlan, Planned
 from g10sim.policies.plan_format import load_plan, save_plan
-from g10sim.records import Location
-
-HOST, GPU, NONE = Location.HOST, Location.GPU, Location.NONE
+from g10sim.records import StallReason
 
 # a is made by the first kernel and read by the last; the others compute for themselves.
 TRACE = trace_of({"a": 2, "b": 1}, [(10_000, "", "a"), *[(10_000, "", "b")] * 3, (10_000, "a", "")])
@@ -25,8 +25,7 @@ class Delays(Policy):
 
     def plan_job(self, job, system, behaviour):
         return MigrationPlan.ordered(
-            PlannedMove(kernel, tensor, target, delay_cycles=delay)
-            for kernel, tensor, target, delay in self.moves
+            planned(kernel, tensor, target, delay=delay) for kernel, tensor, target, delay in self.moves
         )
 
 
@@ -58,7 +57,7 @@ def test_a_move_is_given_up_once_the_tensor_has_been_used_again(move):
 def test_a_delayed_prefetch_wakes_nobody_and_spoils_nothing_when_the_kernel_waits():
     moves = [(1, 0, HOST, 0), (4, 0, GPU, 500)]
     records = simulate(TRACE, machine(fault="3 us"), Delays(moves=moves), iterations=3)
-    assert records.iterations[2].host_to_gpu_bytes == 2000
+    assert records.iterations[2].traffic["host_to_gpu_bytes"] == 2000
 
 
 def test_delays_are_kept_in_files(tmp_path):
@@ -67,9 +66,31 @@ def test_delays_are_kept_in_files(tmp_path):
     assert load_plan(tmp_path / "plan.g10p", TRACE).moves == plan.moves
 
 
-def test_only_transfers_can_be_delayed(tmp_path):
-    with pytest.raises(PlanError, match="delay_cycles 5 with target NONE; allowed: 0, or more with GPU"):
-        simulate(TRACE, machine(), Delays(moves=[(4, 0, NONE, 5)]))
-    plan = MigrationPlan((PlannedMove(4, 0, NONE, delay_cycles=5),))
-    with pytest.raises(PlanError, match="delay_cycles 5 with target none; allowed: 0, or more with gpu"):
+class Plans(Policy):
+    """Follows a plan."""
+
+    name = "plans"
+
+    def __init__(self, *moves):
+        self.moves = moves
+
+    def plan_job(self, job, system, behaviour):
+        return MigrationPlan(self.moves)
+
+
+def test_every_move_can_be_delayed():
+    dropped = simulate(TRACE, machine(), Plans(Planned(1, Drop(0), 2500)))
+    assert dict(dropped.kernels[-1].stalls)[StallReason.RECOMPUTATION] == 10_000
+    # Two pages take 20,000 cycles; kernel 2 starts at 26,000 (see above) and ends with the copy, at 46,500.
+    slow = machine(pcie="0.1 GB/s")
+    moves = Planned(2, Evict(0), 500), Planned(2, Await(), 1000)
+    awaited = simulate(TRACE, slow, Plans(*moves), iterations=1)
+    assert dict(awaited.kernels[2].stalls)[StallReason.SYNCHRONIZATION] == 8500
+
+
+def test_a_delay_is_not_negative(tmp_path):
+    plan = MigrationPlan((Planned(4, Free(0), -5),))
+    with pytest.raises(PlanError, match=r"^plan, move 0: found delay_cycles -5; allowed: 0 or more"):
+        simulate(TRACE, machine(), Plans(*plan.moves))
+    with pytest.raises(PlanError, match="found delay_cycles -5; allowed: 0 or more"):
         save_plan(plan, tmp_path / "plan.g10p", TRACE)

@@ -6,9 +6,8 @@ from hypothesis import strategies as st
 from machines import GPG10, PAGE, machine
 
 from g10sim.analysis.gradients import Bucket, gradient_buckets
-from g10sim.config.exchange import ExchangeSpec
+from g10sim.config.sharing import ExchangeSpec, VariationSpec
 from g10sim.config.system import SystemSpec
-from g10sim.config.variation import VariationSpec
 from g10sim.errors import ConfigError
 from g10sim.policies.base_uvm import BaseUvm
 from g10sim.policies.ideal import Ideal

@@ -7,17 +7,18 @@ import dataclasses
 
 import pytest
 from machines import PAGE, iteration_times, kernel_times, machine, simulate, trace_of
+from memories import GPU, HOST
 from vdnn_networks import VGG_16, alexnet, titan_x, vgg
 
 from g10sim.config.host import CompressionSpec, HostSpec, PinnedSpec
 from g10sim.hardware.compression import packed_bytes
 from g10sim.hardware.pinned import PinnedMemory
-from g10sim.policies.base import DropCompression, Evict, Policy, Prefetch
+from g10sim.policies.base import Policy, Requirements
+from g10sim.policies.moves import Evict, Fetch, KeepUncompressed
 from g10sim.policies.vdnnpp import VdnnPlusPlus
-from g10sim.records import Location, StallReason
+from g10sim.records import StallReason
 from g10sim.trace.model import TensorKind
 
-HOST = Location.HOST
 LATE = StallReason.LATE_PREFETCH
 
 
@@ -34,10 +35,11 @@ class Copies(Policy):
     """Evicts and prefetches what it is told to, kernel by kernel."""
 
     name = "copies"
-    placement = "contiguous"
+    requirements = Requirements(placement="contiguous")
 
     def __init__(self, actions, keeps=False):
-        self.actions, self.keeps_host_buffers = actions, keeps
+        self.actions = actions
+        self.requirements = Requirements(placement="contiguous", keeps_host_buffers=keeps)
 
     def on_kernel_start(self, view):
         return self.actions.get(view.kernel, ())
@@ -52,7 +54,7 @@ def idle_for(cycles=20_000, sizes=(4, 4)):
 
 
 def out_and_in(*tensors, density=None):
-    return Copies({1: [Evict(t, HOST, density=density) for t in tensors], 2: [Prefetch(t) for t in tensors]})
+    return Copies({1: [Evict(t, density=density) for t in tensors], 2: [Fetch(t) for t in tensors]})
 
 
 def moves(records, iteration_end):
@@ -89,10 +91,10 @@ def test_pinning_overlaps_with_the_copies_before():
 @pytest.mark.parametrize(("keeps", "again"), [(True, 0), (False, 4000)])
 def test_buffers_are_pinned_once_if_they_are_kept(keeps, again):
     policy = out_and_in(0)
-    policy.keeps_host_buffers = keeps
+    policy.requirements = dataclasses.replace(policy.requirements, keeps_host_buffers=keeps)
     records, moved = transfers(host_machine(pinned={"pin_rate": "1 GB/s"}), policy, iterations=2)
     start = records.iterations[1].start + 1000
-    second = next(move for move in moved if move[1] is HOST and move[2] >= start)
+    second = next(move for move in moved if move[1] == HOST and move[2] >= start)
     assert second[2] == near(start + again)
     assert [record.contiguous.peak_pinned_bytes for record in records.iterations] == [4 * PAGE] * 2
 
@@ -113,7 +115,7 @@ def test_beyond_the_limit_copies_use_pageable_memory():
     records, moved = transfers(host_machine(pinned=pinned), out_and_in(0, 1))
     assert moved[0] == near((0, HOST, 1000, 5000))
     assert moved[1] == near((1, HOST, 5000, 13_000))
-    back = [move for move in moved if move[1] is Location.GPU and move[0] == 1][-1]
+    back = [move for move in moved if move[1] == GPU and move[0] == 1][-1]
     assert back[3] - back[2] == near(8000)
     assert records.iterations[0].contiguous.peak_pinned_bytes == 4 * PAGE
 
@@ -121,8 +123,8 @@ def test_beyond_the_limit_copies_use_pageable_memory():
 def test_beyond_the_limit_tensors_may_stay():
     pinned = {"limit": "4 kB", "beyond_limit": "stays"}
     records, moved = transfers(host_machine(pinned=pinned), out_and_in(0, 1))
-    assert {move[0] for move in moved if move[1] is HOST} == {0}
-    assert records.iterations[0].gpu_to_host_bytes == 4 * PAGE
+    assert {move[0] for move in moved if move[1] == HOST} == {0}
+    assert records.iterations[0].traffic["gpu_to_host_bytes"] == 4 * PAGE
 
 
 WORKERS = {"workers": 2, "compression_rate": "1 GB/s", "decompression_rate": "0.5 GB/s"}
@@ -133,7 +135,7 @@ def test_compression_makes_a_tensor_small_and_expanding_it_delays_the_fetch():
     records, moved = transfers(system, out_and_in(0, density=0.2))
     # Out until 5000, compressed until 7000; expanded from 21,000 to 25,000, then copied.
     assert moved[:2] == [near((0, HOST, 1000, 5000)), moved[1]]
-    assert moved[-1] == near((0, Location.GPU, 25_000, 29_000))
+    assert moved[-1] == near((0, GPU, 25_000, 29_000))
     # A bit for each of 1000 elements, and 2 of 8 pieces: 125 + 1000 beside the raw 4000.
     assert packed_bytes(4000, 0.2, system.host.compression) == 1125
     assert records.iterations[0].contiguous.peak_pinned_bytes == 5125
@@ -144,7 +146,7 @@ def test_compressed_tensors_go_through_the_workers_one_at_a_time():
     slow = {**WORKERS, "compression_rate": "0.25 GB/s"}
     records, moved = transfers(host_machine(compression=slow), policy)
     # a is compressed from 5000 to 13,000, b, which arrives at 9000, from 13,000 to 21,000: just in time.
-    back = {move[0]: move[2:] for move in moved if move[1] is Location.GPU and move[2] > 5000}
+    back = {move[0]: move[2:] for move in moved if move[1] == GPU and move[2] > 5000}
     # Expanding takes 4000 each: from 21,000 and from 25,000.
     assert back[0] == near((25_000, 29_000))
     assert back[1] == near((29_000, 33_000))
@@ -155,7 +157,7 @@ def test_a_tensor_wanted_before_it_is_compressed_comes_as_it_is():
     slow = {**WORKERS, "compression_rate": "0.1 GB/s"}
     records, moved = transfers(host_machine(compression=slow), out_and_in(0, 1, density=0.5))
     # a is in the workers' hands until 25,000 and expanded until 29,000; b is not, but comes behind a.
-    back = {move[0]: move[2:] for move in moved if move[1] is Location.GPU and move[2] > 5000}
+    back = {move[0]: move[2:] for move in moved if move[1] == GPU and move[2] > 5000}
     assert back[0] == near((29_000, 33_000))
     assert back[1] == near((33_000, 37_000))
     assert records.kernels[3].stalls == ()
@@ -163,27 +165,27 @@ def test_a_tensor_wanted_before_it_is_compressed_comes_as_it_is():
 
 def test_compression_that_has_not_begun_can_be_dropped():
     actions = {
-        1: [Evict(0, HOST, density=0.1), Evict(1, HOST, density=0.1)],
-        2: [DropCompression()],
+        1: [Evict(0, density=0.1), Evict(1, density=0.1)],
+        2: [KeepUncompressed()],
     }
     slow = {**WORKERS, "compression_rate": "0.1 GB/s"}
     records, moved = transfers(host_machine(compression=slow), Copies(actions))
     # a is compressed from 5000 to 25,000 and expanded when kernel 3 demands it, at 41,000; b stays raw.
-    assert moved[-2:] == [near((0, Location.GPU, 45_000, 49_000)), near((1, Location.GPU, 49_000, 53_000))]
+    assert moved[-2:] == [near((0, GPU, 45_000, 49_000)), near((1, GPU, 49_000, 53_000))]
     assert records.iterations[0].contiguous.peak_pinned_bytes == 4000 + 4000 + 125 + 500
 
 
 def test_nothing_is_compressed_that_would_not_be_smaller():
     system = host_machine(compression=WORKERS)
     records, moved = transfers(system, out_and_in(0, density=1.0))
-    assert moved[-1] == near((0, Location.GPU, 21_000, 25_000))
+    assert moved[-1] == near((0, GPU, 21_000, 25_000))
     assert records.iterations[0].contiguous.peak_pinned_bytes == 4000
 
 
 def test_what_dies_in_host_memory_gives_up_its_buffer():
     trace = trace_of({"a": 4}, [(1000, "", "a"), (9000, "", ""), (1000, "a", "")], "dies")
     system = host_machine(compression={**WORKERS, "compression_rate": "0.1 GB/s"})
-    records, _ = transfers(system, Copies({1: [Evict(0, HOST, density=0.1)]}), trace, iterations=3)
+    records, _ = transfers(system, Copies({1: [Evict(0, density=0.1)]}), trace, iterations=3)
     assert len({record.contiguous.peak_pinned_bytes for record in records.iterations}) == 1
 
 

@@ -1,17 +1,19 @@
 """Several jobs: turns on one GPU, sharing of links, arrival, and order of events within a cycle."""
 
 import pytest
-import simpy
 from machines import GPG10, FollowPlan, machine, trace_of
+from memories import GPU
+from scripted import Scripted
 
 from g10sim.config.behaviour import BehaviourSpec
 from g10sim.errors import CapacityError, ConfigError, PolicyError
+from g10sim.hardware.door import Door
 from g10sim.policies.base import Policy
 from g10sim.policies.base_uvm import BaseUvm
 from g10sim.policies.ideal import Ideal
-from g10sim.records import Location, StallReason
-from g10sim.sim.clockwork import Clockwork
+from g10sim.records import StallReason
 from g10sim.sim.engine import run
+from g10sim.sim.fabric import Clock, Fabric
 from g10sim.trace.workload import Job, Workload
 
 
@@ -99,9 +101,9 @@ def test_gpus_share_host_memory():
     trace = trace_of({"w*": 4, "a": 4}, [(10_000, "w", ""), (10_000, "", "a")])
     alone = simulate_jobs([Job(trace, iterations=1)], machine(4, 4))
     both = simulate_jobs([Job(trace, gpu=gpu, iterations=1) for gpu in (0, 1)], machine(4, 4, gpus=2))
-    assert alone.iterations[0].gpu_to_ssd_bytes == 0
+    assert alone.iterations[0].traffic["gpu_to_ssd_bytes"] == 0
     moved = [
-        sum(getattr(i, key) for i in both.iterations) for key in ("gpu_to_host_bytes", "gpu_to_ssd_bytes")
+        sum(i.traffic[key] for i in both.iterations) for key in ("gpu_to_host_bytes", "gpu_to_ssd_bytes")
     ]
     assert moved == [4000, 4000]
 
@@ -111,8 +113,8 @@ def test_job_leaves_nothing_behind():
     records = simulate_jobs([Job(trace), Job(trace)], machine(4, 4), record=("memory",))
     times = spans(records)
     after = [r for r in records.memory if r.time > times[0, 1][1]]
-    assert all(r.flash_bytes == 0 for r in after)
-    assert all(r.host_bytes <= 4000 for r in after)
+    assert all(r.tier_bytes["flash_bytes"] == 0 for r in after)
+    assert all(r.tier_bytes["host_bytes"] <= 4000 for r in after)
 
 
 def test_peak_host_memory_of_one_job_survives_the_start_of_another():
@@ -123,7 +125,7 @@ def test_peak_host_memory_of_one_job_survives_the_start_of_another():
     second = trace_of({"b": 1}, [(1000, "", "b")])
     jobs = [Job(first, iterations=1), Job(second, gpu=1, arrival_cycles=300_000, iterations=1)]
     records = simulate_jobs(jobs, machine(4, 100, gpus=2))
-    peaks = {i.job: i.peak_host_bytes for i in records.iterations}
+    peaks = {i.job: i.peaks["peak_host_bytes"] for i in records.iterations}
     assert peaks[0] == 4000
 
 
@@ -183,80 +185,58 @@ def test_wait_without_end_is_explained():
 
 
 def test_kernel_events_come_before_transfer_timers_of_the_same_cycle():
-    class Timetable:
-        """Transfers that change at cycle 10 and only then."""
-
-        def next_change(self):
-            return 10
-
+    class Told(Scripted):
         def advance(self, now):
-            happened.append(("transfers", now))
+            super().advance(now)
+            if now:
+                happened.append(("transfers", now))
 
     happened = []
-    env = simpy.Environment()
-    clockwork = Clockwork(env, Timetable())
+    clock = Clock()
+    fabric = Fabric(clock, Told(10), Door(is_open=False))
 
     def waiter():
-        yield clockwork.wait(lambda: ("transfers", 10) in happened, lambda: "")
-        happened.append(("arrived", env.now))
+        yield fabric.until(lambda: ("transfers", 10) in happened, lambda: "")
+        happened.append(("arrived", clock.now))
 
     def kernel():
-        yield env.timeout(5)
-        yield env.timeout(5)
-        happened.append(("kernel", env.now))
+        yield clock.timeout(5)
+        yield clock.timeout(5)
+        happened.append(("kernel", clock.now))
 
-    env.process(waiter())
-    env.process(kernel())
-    env.run(until=11)
+    clock.process(waiter())
+    clock.process(kernel())
+    clock.run(until=11)
     assert happened == [("kernel", 10), ("transfers", 10), ("arrived", 10)]
 
 
 def test_timer_set_for_an_earlier_plan_does_not_ring():
-    class Moving:
-        def __init__(self):
-            self.change = 100
-            self.advanced = []
-
-        def next_change(self):
-            return self.change
-
-        def advance(self, now):
-            self.advanced.append(now)
-            self.change = None
-
-    env, moving = simpy.Environment(), Moving()
-    clockwork = Clockwork(env, moving)
-    clockwork.wait(lambda: bool(moving.advanced), lambda: "")
-    moving.change = 40
-    clockwork.rearm()
-    env.run()
-    assert moving.advanced == [40]
+    moving = Scripted(100)
+    fabric = Fabric(Clock(), moving, Door(is_open=False))
+    fabric.until(lambda: not moving.changes, lambda: "")
+    moving.changes = [40]
+    with fabric.alter():
+        pass
+    fabric.clock.run()
+    assert [cycle for cycle in moving.visits if cycle] == [40]
 
 
 def test_a_wait_ends_whoever_brings_time_forward():
-    class Arrival:
-        """Transfers that bring something at cycle 10, after which nothing changes."""
-
-        arrived = False
-
-        def next_change(self):
-            return None if self.arrived else 10
-
-        def advance(self, now):
-            self.arrived = now >= 10
-
-    env, transfers = simpy.Environment(), Arrival()
-    clockwork = Clockwork(env, transfers)
-    waiting = clockwork.wait(lambda: transfers.arrived, lambda: "")
+    # What arrives at cycle 10 is the last change there is.
+    transfers = Scripted(10)
+    fabric = Fabric(Clock(), transfers, Door(is_open=False))
+    waiting = fabric.until(lambda: not transfers.changes, lambda: "")
+    woken = []
 
     def kernel():
-        yield env.timeout(10)
-        transfers.advance(10)
-        clockwork.rearm()
+        yield fabric.clock.timeout(10)
+        with fabric.alter():
+            pass
+        woken.append(waiting.triggered)
 
-    env.process(kernel())
-    env.run()
-    assert waiting.triggered
+    fabric.clock.process(kernel())
+    fabric.clock.run()
+    assert woken == [True]
 
 
 def test_policies_see_their_own_job():
@@ -278,7 +258,7 @@ def test_policies_see_their_own_job():
 
 def test_prefetches_of_two_gpus_share_the_ssd():
     trace = trace_of({"v*": 10, "a": 1}, [(8000, "", "a"), (1000, "v a", "")])
-    plan = FollowPlan(moves=[(0, 0, Location.GPU)])
+    plan = FollowPlan(moves=[(0, 0, GPU)])
     alone = simulate_jobs([Job(trace, iterations=1)], machine(gpus=2), plan)
     both = simulate_jobs([Job(trace, gpu=gpu, iterations=1) for gpu in (0, 1)], machine(gpus=2), plan)
     assert spans(alone)[0, 0] == (0, 20_000 + 1000)

@@ -14,18 +14,15 @@ from g10sim.config.allocator import CachingPoolSpec
 from g10sim.config.host import HostSpec
 from g10sim.errors import CapacityError, PolicyError, UnsupportedError
 from g10sim.policies.base import (
-    DropCompression,
-    Evict,
     Place,
     PlannedPlace,
     Policy,
-    Prefetch,
-    Synchronize,
+    Requirements,
 )
-from g10sim.records import Location, StallReason
+from g10sim.policies.moves import Await, Evict, Fetch, KeepUncompressed
+from g10sim.records import StallReason
 from g10sim.trace.synthetic import random_trace
 
-HOST, FLASH = Location.HOST, Location.FLASH
 SYNC, LATE, SPACE = StallReason.SYNCHRONIZATION, StallReason.LATE_PREFETCH, StallReason.ALLOCATION
 
 
@@ -33,7 +30,7 @@ class Copies(Policy):
     """Carries out actions given by kernel, at its start and at its end."""
 
     name = "copies"
-    placement = "contiguous"
+    requirements = Requirements(placement="contiguous")
 
     def __init__(self, *, start=None, end=None, places=None):
         self.start, self.end, self.given = start or {}, end or {}, places
@@ -52,7 +49,7 @@ class Pages(Copies):
     """The same in unified memory."""
 
     name = "pages"
-    placement = "paged"
+    requirements = Requirements()
 
 
 def layers(x=8, y=4):
@@ -70,7 +67,7 @@ def near(value):
     return pytest.approx(value, abs=2)
 
 
-OFFLOAD = {1: [Evict(0, HOST, until=1)]}
+OFFLOAD = {1: [Evict(0, until=1)]}
 
 
 def test_a_copy_runs_while_the_kernel_reads_the_tensor():
@@ -92,7 +89,7 @@ def test_space_is_given_back_when_copy_and_reader_are_both_done():
 
 
 def test_end_of_the_issuing_layer():
-    joined = Copies(start=OFFLOAD, end={1: [Synchronize(frozenset({0}))]})
+    joined = Copies(start=OFFLOAD, end={1: [Await(frozenset({0}))]})
     records = simulate(layers(), machine(100), joined)
     # max(5000 computing, 8000 copying).
     assert kernel_times(records)[:3] == near([1000, 8000, 5000])
@@ -104,24 +101,24 @@ def test_end_of_the_issuing_layer():
 
 
 def test_end_of_the_layer_that_prefetches():
-    actions = {**OFFLOAD, 3: [Prefetch(0)]}
-    joined = Copies(start=actions, end={3: [Synchronize(evictions=False, prefetches=True)]})
+    actions = {**OFFLOAD, 3: [Fetch(0)]}
+    joined = Copies(start=actions, end={3: [Await(evictions=False, prefetches=True)]})
     records = simulate(layers(), machine(100), joined)
     assert stalls(records)[3] == near({SYNC: 3000})
     assert stalls(records)[4] == {}
 
 
 def test_start_of_the_consuming_layer():
-    records = simulate(layers(), machine(100), Copies(start={**OFFLOAD, 3: [Prefetch(0)]}))
+    records = simulate(layers(), machine(100), Copies(start={**OFFLOAD, 3: [Fetch(0)]}))
     assert stalls(records)[3] == {}
     assert stalls(records)[4] == near({LATE: 3000})
-    earlier = simulate(layers(), machine(100), Copies(start={**OFFLOAD, 2: [Prefetch(0)]}))
+    earlier = simulate(layers(), machine(100), Copies(start={**OFFLOAD, 2: [Fetch(0)]}))
     # Recalled while it was still leaving: nothing to wait for.
     assert stalls(earlier)[3:] == [{}, {}]
 
 
 def test_a_join_that_the_next_kernel_pays_for():
-    joined = Copies(start={**OFFLOAD, 2: [Synchronize(frozenset({0}))]})
+    joined = Copies(start={**OFFLOAD, 2: [Await(frozenset({0}))]})
     records = simulate(layers(), machine(100), joined)
     assert kernel_times(records)[1:3] == near([5000, 8000])
     assert stalls(records)[2] == near({SYNC: 3000})
@@ -137,7 +134,7 @@ def test_only_when_memory_is_short():
 
 def test_all_modes_cost_the_same_where_there_is_no_room_to_go_on():
     # 12 pages: z has to wait until all of x has left, whoever waits for that.
-    joined = simulate(layers(), machine(12), Copies(start=OFFLOAD, end={1: [Synchronize()]}))
+    joined = simulate(layers(), machine(12), Copies(start=OFFLOAD, end={1: [Await()]}))
     free = simulate(layers(), machine(12), Copies(start=OFFLOAD))
     assert iteration_times(joined)[0] == near(1000 + 8000 + 5000 + 5000 + 8000 + 5000)
     assert iteration_times(free) == iteration_times(joined)
@@ -148,8 +145,8 @@ def test_joins_in_unified_memory():
     # x leaves in 16,000 cycles beside kernel 2, which touches two pages for 4000 and computes for 5000, and
     # comes back in as many beside kernel 3, which does the same.
     policy = Pages(
-        start={2: [Evict(0, HOST)], 3: [Prefetch(0)]},
-        end={2: [Synchronize()], 3: [Synchronize(evictions=False, prefetches=True)]},
+        start={2: [Evict(0)], 3: [Fetch(0)]},
+        end={2: [Await()], 3: [Await(evictions=False, prefetches=True)]},
     )
     records = simulate(layers(x=16), machine(100), policy)
     assert kernel_times(records)[2:4] == near([16_000, 16_000])
@@ -158,20 +155,20 @@ def test_joins_in_unified_memory():
 
 
 def test_the_input_that_the_host_has_already_is_not_copied():
-    clean = Copies(start={1: [Evict(0, HOST, until=1, is_clean=True)]}, end={1: [Synchronize()]})
+    clean = Copies(start={1: [Evict(0, until=1, is_clean=True)]}, end={1: [Await()]})
     records = simulate(layers(), machine(100), clean)
     assert kernel_times(records)[1] == 5000
-    assert records.iterations[0].gpu_to_host_bytes == 0
-    assert records.iterations[0].host_to_gpu_bytes == 8 * PAGE
+    assert records.iterations[0].traffic["gpu_to_host_bytes"] == 0
+    assert records.iterations[0].traffic["host_to_gpu_bytes"] == 8 * PAGE
     assert records.kernels[1].gpu_pages == 4
 
 
 def test_space_may_be_taken_back_between_kernels_only():
     class InOrder(Copies):
-        returns_space = "between_kernels"
+        requirements = Requirements(placement="contiguous", returns_space="between_kernels")
 
     # The copy of two pages ends in the middle of kernel 2; its space is used by kernel 3 either way.
-    start = {1: [Evict(0, HOST, until=1)]}
+    start = {1: [Evict(0, until=1)]}
     for policy, free in ((Copies, 3000), (InOrder, None)):
         if free is None:
             with pytest.raises(UnsupportedError, match="tensor 'z' needs 2 kB of consecutive GPU memory"):
@@ -204,7 +201,7 @@ POOL = CachingPoolSpec(
 
 def test_a_caching_pool_is_a_choice_of_the_policy():
     class Pooled(Copies):
-        caching_pool = POOL
+        requirements = Requirements(placement="contiguous", caching_pool=POOL)
 
     records = simulate(layers(), machine(32), Pooled())
     assert iteration_times(records) == [21_000, 21_000]
@@ -231,10 +228,10 @@ def test_fragmentation_is_in_the_records():
 @pytest.mark.parametrize(
     ("action", "message"),
     [
-        (Evict(0, HOST, until=0), "evicts tensor 'x', which the running kernel needs; allowed: until that"),
-        (Evict(0, FLASH, until=1), "evicts tensor 'x', which is read, compressed or clean; allowed: to HOST"),
-        (Evict(0, HOST, until=1, density=2), "compresses tensor 'x', which has density 2; allowed: 0 to 1"),
-        (Evict(1, HOST, until=1), "copies tensor 'y', which kernel 1 writes; allowed: read-only ones"),
+        (Evict(0, until=0), "evicts tensor 'x', which the running kernel needs; allowed: until that"),
+        (Evict(0, "ssd", until=1), "evicts tensor 'x', which is read, compressed or clean; allowed: to host"),
+        (Evict(0, until=1, density=2), "compresses tensor 'x', which has density 2; allowed: 0 to 1"),
+        (Evict(1, until=1), "copies tensor 'y', which kernel 1 writes; allowed: read-only ones"),
     ],
 )
 def test_impossible_copies_are_refused(action, message):
@@ -254,7 +251,7 @@ def test_a_join_that_cannot_end_says_so():
     with pytest.raises(
         UnsupportedError, match="waits for copies that cannot go on; host memory has 0 B free"
     ):
-        simulate(trace, full, Copies(start=OFFLOAD, end={1: [Synchronize()]}))
+        simulate(trace, full, Copies(start=OFFLOAD, end={1: [Await()]}))
 
 
 def test_a_join_for_a_prefetch_that_finds_no_room_gives_it_up_if_the_policy_can_make_room():
@@ -263,7 +260,7 @@ def test_a_join_for_a_prefetch_that_finds_no_room_gives_it_up_if_the_policy_can_
             return []
 
     # 13 pages: x (8) has left, and is wanted back beside y and z (6) before kernel 3.
-    end = {1: [Synchronize()], 2: [Prefetch(0), Synchronize(evictions=False, prefetches=True)]}
+    end = {1: [Await()], 2: [Fetch(0), Await(evictions=False, prefetches=True)]}
     records = simulate(layers(), machine(13), MakesRoom(start=OFFLOAD, end=end), iterations=1)
     assert [stalls(records)[kernel] for kernel in (2, 3)] == [{}, {}]
     assert stalls(records)[4] == near({StallReason.FAULT_HOST: 8000})
@@ -275,12 +272,11 @@ class Drawn(Policy):
     """Does something drawn at the start and at the end of every kernel, if it is legal."""
 
     name = "drawn"
-    placement = "contiguous"
+    requirements = None
 
-    def __init__(self, seed, **attributes):
+    def __init__(self, seed, **requirements):
         self.seed = seed
-        for key, value in attributes.items():
-            setattr(self, key, value)
+        self.requirements = Requirements(placement="contiguous", **requirements)
 
     def plan(self, workload, system, behaviour):
         self.draw = random.Random(self.seed)
@@ -293,27 +289,27 @@ class Drawn(Policy):
 
     def on_kernel_start(self, view):
         if self.draw.random() < 0.2:
-            yield DropCompression()
+            yield KeepUncompressed()
         for tensor in view.trace.tensors:
             if self.draw.random() < 0.3:
                 yield from self.eviction(view, tensor.id)
             elif self.draw.random() < 0.2 and not view.is_dead(tensor.id):
-                yield Prefetch(tensor.id)
+                yield Fetch(tensor.id)
         if self.draw.random() < 0.2:
-            yield Synchronize(None, self.draw.random() < 0.5, self.draw.random() < 0.5)
+            yield Await(None, self.draw.random() < 0.5, self.draw.random() < 0.5)
 
     def eviction(self, view, tensor):
         last = view.kernel + self.draw.randint(0, 3)
         kernels = view.trace.kernels[view.kernel : last + 1]
         density = self.draw.choice([None, 0.0, 0.3, 1.0])
         if not any(tensor in kernel.outputs for kernel in kernels):
-            yield Evict(tensor, HOST, until=last, density=density, is_clean=self.draw.random() < 0.2)
+            yield Evict(tensor, until=last, density=density, is_clean=self.draw.random() < 0.2)
         elif not view.is_needed(tensor):
-            yield Evict(tensor, self.draw.choice([HOST, FLASH]))
+            yield Evict(tensor, self.draw.choice(["host", "ssd"]))
 
     def on_kernel_end(self, view):
         if self.draw.random() < 0.3:
-            yield Synchronize(None, self.draw.random() < 0.7, self.draw.random() < 0.7)
+            yield Await(None, self.draw.random() < 0.7, self.draw.random() < 0.7)
 
     def on_out_of_memory(self, view):
         idle = [
@@ -321,7 +317,7 @@ class Drawn(Policy):
             for tensor in view.trace.tensors
             if view.is_whole(tensor.id) and not view.is_needed(tensor.id)
         ]
-        return [Evict(idle[0], HOST)] if idle else []
+        return [Evict(idle[0])] if idle else []
 
 
 HOSTS = [

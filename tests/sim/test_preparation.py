@@ -7,7 +7,7 @@ from machines import iteration_times, machine, simulate, trace_of
 
 import g10sim
 from g10sim.errors import PolicyError, UnsupportedError
-from g10sim.policies.base import Policy
+from g10sim.policies.base import Policy, Requirements
 from g10sim.stats.summary import CONTIGUOUS_COLUMNS
 from g10sim.trace.format import save_trace
 
@@ -18,7 +18,7 @@ def needs(pages):
 
 class Contiguous(Policy):
     name = "contiguous"
-    placement = "contiguous"
+    requirements = Requirements(placement="contiguous")
 
 
 class Slower(Contiguous):

@@ -4,16 +4,18 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from machines import FollowPlan, simulate
+from memories import FLASH, GPU, HOST, NONE
 
 from g10sim.config.behaviour import GPG, BehaviourSpec
 from g10sim.config.data import data_path
 from g10sim.config.presets import load_system
 from g10sim.config.system import SystemSpec
-from g10sim.policies.base import Evict, Free, Policy, Prefetch, Protect
+from g10sim.policies.base import Policy
 from g10sim.policies.base_uvm import BaseUvm
 from g10sim.policies.deepum import DeepUm
 from g10sim.policies.ideal import Ideal
-from g10sim.records import Location, MigrationCause, StallReason
+from g10sim.policies.moves import Evict, Fetch, Free, Protect
+from g10sim.records import MigrationCause, StallReason
 from g10sim.sim.engine import run
 from g10sim.trace.format import load_trace
 from g10sim.trace.synthetic import chain, random_trace
@@ -54,9 +56,9 @@ class Restless(Policy):
             if view.is_dead(tensor):
                 yield Free(tensor)
             elif view.next_use(tensor) < 3:
-                yield Prefetch(tensor)
+                yield Fetch(tensor)
             elif not view.is_needed(tensor):
-                yield Evict(tensor, Location.FLASH if tensor % 2 else Location.HOST)
+                yield Evict(tensor, "ssd" if tensor % 2 else "host")
 
     def choose_victims(self, view):
         if not self.names_victims or view.kernel % 3 == 0:
@@ -70,14 +72,14 @@ def plans(draw, trace):
     moves = []
     for kernel in sorted(draw(st.lists(st.integers(0, len(trace.kernels) - 1), max_size=12))):
         tensor = draw(st.integers(0, len(trace.tensors) - 1))
-        targets = [Location.GPU]
+        targets = [GPU]
         if tensor not in trace.kernels[kernel].tensors:
-            targets += [Location.HOST, Location.FLASH]
+            targets += [HOST, FLASH]
             if (
                 not trace.tensors[tensor].persistent
                 and not trace.births[tensor] < kernel < trace.deaths[tensor]
             ):
-                targets.append(Location.NONE)
+                targets.append(NONE)
         moves.append((kernel, tensor, draw(st.sampled_from(targets))))
     return FollowPlan(moves=tuple(moves))
 
@@ -148,16 +150,16 @@ def test_every_run_keeps_its_books(case, behaviour):
         if behaviour.breakdown == "computing":
             assert record.overlap_cycles <= record.compute_cycles
         assert 0 <= record.gpu_pages * PAGE <= system.gpu.memory
-        assert 0 <= record.host_pages * PAGE <= system.host.memory
+        assert 0 <= record.tier_pages["host_pages"] * PAGE <= system.host.memory
     for iteration in records.iterations:
         own = [k for k in records.kernels if k.iteration == iteration.iteration]
         assert iteration.end - iteration.start == sum(k.end - k.start for k in own)
         assert iteration.compute_cycles == iteration.ideal_cycles == sum(k.compute_cycles for k in own)
         assert iteration.peak_gpu_bytes <= system.gpu.memory
-        assert iteration.peak_host_bytes <= system.host.memory
+        assert iteration.peaks["peak_host_bytes"] <= system.host.memory
     for level in records.memory:
         assert level.gpu_bytes <= system.gpu.memory
-        assert level.host_bytes <= system.host.memory
+        assert level.tier_bytes["host_bytes"] <= system.host.memory
 
 
 @relaxed
@@ -169,18 +171,18 @@ def test_migrations_add_up_to_traffic(case, behaviour):
     for move in records.migrations:
         assert move.start <= move.end <= records.iterations[-1].end
         assert move.size_bytes > 0
-        assert (move.source is Location.GPU) is (move.target is not Location.GPU)
-        assert (move.source is Location.GPU) is (
+        assert (move.source == GPU) is (move.target != GPU)
+        assert (move.source == GPU) is (
             move.cause in (MigrationCause.PLANNED_EVICTION, MigrationCause.MAKING_ROOM)
         )
         moved[move.source, move.target] = moved.get((move.source, move.target), 0) + move.size_bytes
     for key, way in (
-        ("ssd_to_gpu_bytes", (Location.FLASH, Location.GPU)),
-        ("gpu_to_ssd_bytes", (Location.GPU, Location.FLASH)),
-        ("host_to_gpu_bytes", (Location.HOST, Location.GPU)),
-        ("gpu_to_host_bytes", (Location.GPU, Location.HOST)),
+        ("ssd_to_gpu_bytes", (FLASH, GPU)),
+        ("gpu_to_ssd_bytes", (GPU, FLASH)),
+        ("host_to_gpu_bytes", (HOST, GPU)),
+        ("gpu_to_host_bytes", (GPU, HOST)),
     ):
-        assert sum(getattr(i, key) for i in records.iterations) == moved.get(way, 0)
+        assert sum(i.traffic[key] for i in records.iterations) == moved.get(way, 0)
 
 
 @relaxed
@@ -221,7 +223,9 @@ def test_room_for_everything_leaves_only_first_touches(case):
             {StallReason.FAULT_FLASH} if iteration.iteration == 0 else set()
         )
         assert reasons <= allowed
-        assert iteration.gpu_to_host_bytes == iteration.gpu_to_ssd_bytes == iteration.host_to_gpu_bytes == 0
+        traffic = iteration.traffic
+        assert traffic["gpu_to_host_bytes"] == traffic["gpu_to_ssd_bytes"] == 0
+        assert traffic["host_to_gpu_bytes"] == 0
     kept = simulate(trace, roomy, BaseUvm(), BehaviourSpec(dead_tensors="kept"), iterations=3)
     assert all(not iteration.stalls for iteration in kept.iterations[1:])
 
@@ -237,7 +241,7 @@ def test_working_set_stays_while_its_kernel_runs(case):
         leaving = [
             move
             for move in records.migrations
-            if move.source is Location.GPU
+            if move.source == GPU
             and move.tensor in needed
             and computing < move.end
             and move.start < kernel.end

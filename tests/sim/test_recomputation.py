@@ -3,16 +3,18 @@
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from machines import iteration_times, machine, simulate, trace_of
+from machines import iteration_times, machine, planned, simulate, trace_of
+from memories import HOST, NONE
 
 from g10sim.config.behaviour import BehaviourSpec
 from g10sim.errors import PolicyError
-from g10sim.policies.base import Drop, Policy, Prefetch
+from g10sim.policies.base import Policy, Requirements
 from g10sim.policies.base_uvm import BaseUvm
 from g10sim.policies.flashneuron import FlashNeuron
-from g10sim.policies.plan import MigrationPlan, PlannedMove
+from g10sim.policies.moves import Drop, Fetch
+from g10sim.policies.plan import MigrationPlan
 from g10sim.policies.plan_format import load_plan, save_plan
-from g10sim.records import Location, StallReason
+from g10sim.records import StallReason
 from g10sim.sim.engine import run
 from g10sim.trace.workload import Job, Workload
 
@@ -29,7 +31,7 @@ class Drops(Policy):
         self.drops, self.planned = drops, planned
 
     def plan_job(self, job, system, behaviour):
-        moves = [PlannedMove(kernel, tensor, Location.NONE, True) for kernel, tensor in self.drops]
+        moves = [planned(kernel, tensor, NONE, drops=True) for kernel, tensor in self.drops]
         return MigrationPlan.ordered(moves) if self.planned else None
 
     def on_kernel_start(self, view):
@@ -55,7 +57,8 @@ def test_dropping_saves_memory_and_moves_nothing():
     assert dropped.iterations[1].peak_gpu_bytes == 4000  # the last kernel needs a and b, and x is there
     during = [k.gpu_pages for k in dropped.kernels if k.iteration == 1]
     assert during == [3, 2, 1]
-    assert dropped.iterations[1].gpu_to_host_bytes == dropped.iterations[1].gpu_to_ssd_bytes == 0
+    traffic = dropped.iterations[1].traffic
+    assert traffic["gpu_to_host_bytes"] == traffic["gpu_to_ssd_bytes"] == 0
 
 
 def test_a_chain_is_made_again_from_where_it_still_is():
@@ -72,7 +75,7 @@ def test_sources_that_were_evicted_come_back_first():
     class Evicts(Drops):
         def plan_job(self, job, system, behaviour):
             plan = super().plan_job(job, system, behaviour)
-            moves = [*plan.moves, PlannedMove(1, 0, Location.HOST)]
+            moves = [*plan.moves, planned(1, 0, HOST)]
             return MigrationPlan.ordered(moves)
 
     trace = trace_of({"x*": 1, "a": 2, "b": 1}, [(10_000, "x", "a"), (5000, "", "b"), (7000, "a b", "")])
@@ -138,7 +141,7 @@ def test_a_dropped_tensor_cannot_be_prefetched():
     class Prefetches(Drops):
         def on_kernel_start(self, view):
             assert view.is_dropped(1) == (view.kernel > 0)
-            return [Prefetch(1)] if view.kernel == 1 else []
+            return [Fetch(1)] if view.kernel == 1 else []
 
     with pytest.raises(PolicyError, match="prefetches tensor 'a', which was dropped, to be computed again"):
         simulate(FORK, machine(), Prefetches(drops=[(1, 1)]))
@@ -187,7 +190,7 @@ def test_a_policy_that_drops_all_it_can_breaks_no_invariant(trace, gpu_pages):
 def test_contiguous_memory_can_drop_too():
     class Contiguous(Drops):
         name = "contiguous_drops"
-        placement = "contiguous"
+        requirements = Requirements(placement="contiguous")
 
     records = run(
         Workload((Job(FORK, iterations=1),)),
@@ -197,4 +200,4 @@ def test_contiguous_memory_can_drop_too():
         check=True,
     )
     assert dict(records.iterations[0].stalls)[StallReason.RECOMPUTATION] == 10_000
-    assert FlashNeuron.placement == Contiguous.placement
+    assert FlashNeuron.requirements == Contiguous.requirements

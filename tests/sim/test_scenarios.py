@@ -1,17 +1,16 @@
 """Timelines worked out by hand, for every policy, on the machines of ``machines``."""
 
 import pytest
-from machines import GPG10, FollowPlan, iteration_times, kernel_times, machine, simulate, trace_of
+from machines import GPG10, FollowPlan, iteration_times, kernel_times, machine, planned, simulate, trace_of
+from memories import FLASH, GPU, NONE
 
 from g10sim.policies.base_uvm import BaseUvm
 from g10sim.policies.deepum import DeepUm
 from g10sim.policies.ideal import Ideal
-from g10sim.policies.plan import MigrationPlan, PlannedMove
+from g10sim.policies.plan import MigrationPlan
 from g10sim.policies.plan_format import save_plan
 from g10sim.policies.replay import Replay
-from g10sim.records import Location, MigrationCause, StallReason
-
-GPU, HOST, FLASH, NONE = Location.GPU, Location.HOST, Location.FLASH, Location.NONE
+from g10sim.records import MigrationCause, StallReason
 
 
 def two_kernels():
@@ -29,10 +28,10 @@ def traffic(records):
         tuple(
             count // 1000
             for count in (
-                iteration.ssd_to_gpu_bytes,
-                iteration.gpu_to_ssd_bytes,
-                iteration.host_to_gpu_bytes,
-                iteration.gpu_to_host_bytes,
+                iteration.traffic["ssd_to_gpu_bytes"],
+                iteration.traffic["gpu_to_ssd_bytes"],
+                iteration.traffic["host_to_gpu_bytes"],
+                iteration.traffic["gpu_to_host_bytes"],
             )
         )
         for iteration in records.iterations
@@ -89,7 +88,7 @@ def test_recency_by_use_keeps_what_was_used_last():
         GPG10.model_copy(update={"transfers": "fluid"}),
         iterations=1,
     )
-    assert by_arrival.kernels[4].host_fault_pages == 2
+    assert by_arrival.kernels[4].fault_pages["host_fault_pages"] == 2
 
 
 def test_gpg_base_uvm_with_room_for_everything():
@@ -134,7 +133,7 @@ def test_late_prefetch_is_waited_for_without_faulting():
     assert kernel_times(records) == [14_000, 26_000 + 10_000]
     assert stalls(records)[1] == {StallReason.LATE_PREFETCH: 26_000}
     assert records.kernels[1].in_transfer_pages == 13
-    assert records.kernels[1].flash_fault_pages == 0
+    assert records.kernels[1].fault_pages["flash_fault_pages"] == 0
 
 
 def test_planned_allocation_spares_the_first_touch():
@@ -160,7 +159,7 @@ def test_eviction_is_taken_back_when_a_kernel_needs_the_tensor():
     trace = trace_of({"w*": 8, "a": 1}, [(1000, "w", ""), (5000, "", "a"), (1000, "w", "a")])
     records = simulate(trace, machine(), FollowPlan(moves=[(1, 0, FLASH)]), iterations=1)
     # Kernel 1 lasts 2000 + 5000: one page of w is out, the other seven stay.
-    assert records.kernels[2].flash_fault_pages == 1
+    assert records.kernels[2].fault_pages["flash_fault_pages"] == 1
     assert kernel_times(records) == [41_000, 7000, 5000 + 1000]
 
 
@@ -182,7 +181,7 @@ def test_moves_after_the_last_kernel_come_first_in_the_next_iteration():
 def test_replay_carries_out_a_saved_plan(tmp_path):
     trace = trace_of({"a": 2, "v*": 20}, [(10_000, "", "a"), (10_000, "a v", "")])
     path = tmp_path / "plan.g10p"
-    save_plan(MigrationPlan((PlannedMove(0, 1, GPU),)), path, trace)
+    save_plan(MigrationPlan((planned(0, 1, GPU),)), path, trace)
     records = simulate(trace, machine(), Replay(plan_file=str(path)), iterations=1)
     assert kernel_times(records) == [14_000, 36_000]
 
@@ -230,13 +229,15 @@ def test_kernel_that_ends_with_a_batch_starts_after_it():
 
 def test_memory_records_follow_the_kernels():
     records = simulate(two_kernels(), machine(4), BaseUvm(), record=("memory",), iterations=1)
-    assert [(r.time, r.gpu_bytes, r.host_bytes, r.flash_bytes) for r in records.memory] == [
+    assert [(r.time, r.gpu_bytes, *r.tier_bytes.values()) for r in records.memory] == [
         (20_000, 4000, 0, 0),
         (34_000, 0, 2000, 0),
     ]
+    assert list(records.memory[0].tier_bytes) == ["host_bytes", "flash_bytes"]
     assert records.kernels == ()
 
 
 def test_peaks_are_those_of_each_iteration():
     records = simulate(two_kernels(), machine(4), BaseUvm())
-    assert [(i.peak_gpu_bytes, i.peak_host_bytes) for i in records.iterations] == [(4000, 2000), (4000, 2000)]
+    peaks = [(i.peak_gpu_bytes, i.peaks["peak_host_bytes"]) for i in records.iterations]
+    assert peaks == [(4000, 2000), (4000, 2000)]

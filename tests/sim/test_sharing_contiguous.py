@@ -11,11 +11,12 @@ from machines import machine, simulate, trace_of
 
 from g10sim.config.sharing import SharingSpec
 from g10sim.errors import UnsupportedError
-from g10sim.policies.base import Evict, Policy, Synchronize
-from g10sim.policies.g10_host import G10Host
+from g10sim.policies.base import Policy, Requirements
+from g10sim.policies.direct_storage import G10Host
+from g10sim.policies.moves import Await, Evict
 from g10sim.policies.vdnn_multi import VdnnMulti
 from g10sim.policies.vdnnpp import VdnnPlusPlus
-from g10sim.records import Location, StallReason
+from g10sim.records import StallReason
 from g10sim.sim.engine import run
 from g10sim.trace.workload import Job, Workload
 
@@ -43,22 +44,22 @@ class Offload(Policy):
     """Kernel 0 ends when tensor 0, if it is persistent, has been copied out."""
 
     name = "offload"
-    placement = "contiguous"
+    requirements = Requirements(placement="contiguous")
 
     def on_kernel_start(self, view):
         if view.kernel == 0 and view.trace.tensors[0].persistent:
-            yield Evict(0, Location.HOST, until=0)
+            yield Evict(0, until=0)
 
     def on_kernel_end(self, view):
         if view.kernel == 0:
-            yield Synchronize(frozenset({0}))
+            yield Await(frozenset({0}))
 
 
 class Keep(Policy):
     """Does nothing, in contiguous memory."""
 
     name = "keep"
-    placement = "contiguous"
+    requirements = Requirements(placement="contiguous")
 
 
 OFFLOADED = trace_of({"x*": 8, "y": 2}, [(2000, "x", "y"), (2000, "y", ""), (2000, "x", "")])

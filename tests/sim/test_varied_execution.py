@@ -4,7 +4,7 @@ import pytest
 from machines import machine
 
 from g10sim.config.behaviour import GPG, BehaviourSpec
-from g10sim.config.variation import VariationSpec
+from g10sim.config.sharing import VariationSpec
 from g10sim.policies.base import Policy
 from g10sim.policies.registry import create
 from g10sim.sim.engine import run
@@ -53,7 +53,7 @@ def test_every_policy_gets_the_same_times_in_every_iteration(behaviour):
 def test_runs_repeat_and_seeds_differ():
     first, again, other = (simulate("base_uvm", Workload(PLAIN, TENTH, seed)) for seed in (7, 7, 8))
     assert first == again
-    assert first.iterations[0].gpu_to_host_bytes > 0
+    assert first.iterations[0].traffic["gpu_to_host_bytes"] > 0
     assert first != other
 
 

@@ -4,6 +4,7 @@ import pandas as pd
 import pytest
 
 import g10sim
+from g10sim.records import StallReason
 from g10sim.stats.blame import by_main_reason, link_use, tensor_waits, within
 
 SYSTEM = g10sim.system(
@@ -70,7 +71,7 @@ def test_use_of_links():
 def test_kernels_by_their_main_reason():
     groups = by_main_reason(TWO)
     assert {reason: list(group["kernel"]) for reason, group in groups.items()} == {
-        "stall_fault_host_cycles": [0],
-        "stall_eviction_cycles": [1],
+        StallReason.FAULT_HOST: [0],
+        StallReason.EVICTION: [1],
     }
     assert by_main_reason(kernels((0, 0, 10, 0, 0, 0))) == {}

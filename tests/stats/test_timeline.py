@@ -7,10 +7,11 @@ from itertools import pairwise
 
 import pytest
 from jsonschema import Draft202012Validator
+from memories import FLASH, HOST
 
 import g10sim
-from g10sim.records import Location, TrafficRecord
-from g10sim.stats.trace_events import TraceEvents
+from g10sim.records import Location, StallReason, TrafficRecord
+from g10sim.stats.timeline import TraceEvents
 from g10sim.stats.utilization import link_traffic
 from g10sim.trace.synthetic import chain
 from g10sim.trace.workload import Job, Workload
@@ -159,7 +160,7 @@ def test_stalls_faults_and_transfers_are_those_of_the_records():
         shown = [
             event["args"]["cycles"]
             for event in viewer.slices["GPU 0", "compute and stalls"]
-            if event["name"] == f"stall: {reason}"
+            if event["name"] == f"stall: {StallReason(reason).look.label}"
         ]
         assert sum(shown) == kernels[f"stall_{reason}_cycles"].sum()
     faults = viewer.instants["GPU 0", "page faults"]
@@ -220,8 +221,8 @@ def test_designs_that_copy_whole_tensors_have_no_page_faults():
 def test_utilization_worked_out_by_hand():
     system = g10sim.system("a100-40g-pcie3-znand")
     traffic = [
-        TrafficRecord(0, Location.FLASH, Location.GPU, 0, 1000, 2000),
-        TrafficRecord(0, Location.HOST, Location.GPU, 500, 1500, 1000),
+        TrafficRecord(0, FLASH, Location.GPU, 0, 1000, 2000),
+        TrafficRecord(0, HOST, Location.GPU, 500, 1500, 1000),
         TrafficRecord(0, Location.GPU, Location.NONE, 0, 10, 4096),
     ]
     found = {

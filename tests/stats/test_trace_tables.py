@@ -1,8 +1,7 @@
 """Tables of what traces ask of memory, from numbers that can be worked out by hand."""
 
-from g10sim.analysis.footprint import live_bytes
-from g10sim.analysis.working_set import working_set_bytes
-from g10sim.stats.trace_tables import inactive_periods_table, working_sets_table
+from g10sim.analysis.footprint import live_bytes, working_set_bytes
+from g10sim.stats.tables import inactive_periods_table, working_sets_table
 from g10sim.trace.model import TensorKind
 from g10sim.trace.synthetic import TraceBuilder, random_trace
 from g10sim.trace.workload import Job

@@ -1,10 +1,10 @@
 """Traces of chains of layers."""
 
 import pytest
+from layerwise import LayerSpec, layerwise_trace
 from vdnn_networks import alexnet, vgg
 
 from g10sim.trace.check import problems
-from g10sim.trace.layerwise import LayerSpec, layerwise_trace
 from g10sim.trace.model import Phase, TensorKind
 
 

@@ -3,11 +3,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from g10sim.config.variation import VariationSpec
+from g10sim.config.sharing import VariationSpec
 from g10sim.trace.check import problems
 from g10sim.trace.model import FaultProfile, Kernel, Trace
 from g10sim.trace.synthetic import random_trace
-from g10sim.trace.variation import draw_factors, perturb
+from g10sim.trace.workload import draw_factors, perturb
 
 DISTRIBUTIONS = ["uniform", "normal"]
 

@@ -1,1 +1,1 @@
-"""Memory pools seen from above: what a training job allocates and frees, and where blocks should lie."""
+"""Planning of memory pools: the allocations of a training job, and the placement of their blocks."""

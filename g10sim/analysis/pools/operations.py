@@ -1,18 +1,23 @@
-"""Memory operations of training in program order, as a pool and a swap planner see them."""
+"""Memory operations of training, as pools and swap planners see them, and the period in which they repeat."""
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from itertools import count
+from itertools import accumulate, count
 
 from g10sim.trace.model import Trace
 
+FIRST_CHECK = 300
+"""Operations after which the authors' implementation looks for iterations for the first time."""
+LEAST_OPERATIONS = 100
+"""Operations of an iteration, above which the authors' implementation accepts it."""
+
 
 class OperationKind(StrEnum):
-    """What happens to a block of device memory."""
+    """Operations on a block of device memory."""
 
     ALLOCATE = "allocate"
     READ = "read"
@@ -63,21 +68,16 @@ def _is_dead_after(trace: Trace, tensor: int, kernel: int) -> bool:
 
 
 def only_allocations(operations: Iterable[Operation]) -> Iterator[Operation]:
-    """Leave out reads and writes, which a pool does not see."""
+    """Leave out reads and writes, which pools do not see."""
     seen = (OperationKind.ALLOCATE, OperationKind.FREE)
     return (operation for operation in operations if operation.kind in seen)
 
 
 def peak_load_bytes(operations: Iterable[Operation]) -> int:
     """Most bytes allocated at a time: no pool can do with less memory."""
-    load = peak = 0
-    for operation in operations:
-        if operation.kind is OperationKind.ALLOCATE:
-            load += operation.size_bytes
-            peak = max(peak, load)
-        elif operation.kind is OperationKind.FREE:
-            load -= operation.size_bytes
-    return peak
+    signs = {OperationKind.ALLOCATE: 1, OperationKind.FREE: -1}
+    changes = (signs.get(operation.kind, 0) * operation.size_bytes for operation in operations)
+    return max(accumulate(changes, initial=0))
 
 
 def stays_of(trace: Trace, tensor: int) -> list[tuple[int, int]]:
@@ -90,3 +90,97 @@ def stays_of(trace: Trace, tensor: int) -> list[tuple[int, int]]:
         return []
     in_vain = [(kernel, kernel + 1) for kernel in uses[bisect_left(uses, death) :]]
     return [(trace.births[tensor], death), *in_vain]
+
+
+@dataclass(frozen=True, slots=True)
+class Period:
+    """From operation ``start`` on, every ``length`` operations repeat the ones before."""
+
+    start: int
+    length: int
+
+
+class Signatures:
+    """Turns operations into values that repeat from one iteration to the next, whatever the addresses.
+
+    An allocation becomes its size, any other operation the distance to the one before on its block
+    (vd2 branch of the authors' incubator-singa, src/core/device/swap_gpu.cc).
+    """
+
+    def __init__(self) -> None:
+        self._last: dict[int, int] = {}
+        self._count = 0
+
+    def next(self, operation: Operation) -> Hashable:
+        """Return the value of the next operation of the stream."""
+        last = self._last.get(operation.block, self._count)
+        index, self._count = self._count, self._count + 1
+        if operation.kind is OperationKind.ALLOCATE:
+            self._last[operation.block] = index
+            return operation.kind, operation.size_bytes
+        if operation.kind is OperationKind.FREE:
+            self._last.pop(operation.block, None)
+        else:
+            self._last[operation.block] = index
+        return operation.kind, index - last
+
+
+def find_period(values: Sequence[Hashable], least_length: int = 1) -> Period | None:
+    """Return the period in which a sequence ends, or None. Linear in time and memory.
+
+    Of all lengths that the end of the sequence repeats with, at least twice, it is the one whose
+    repetition reaches back farthest (a loop within an iteration repeats only there), and of several the
+    shortest (two iterations are not one). The repetition must be at least half of the sequence.
+    """
+    matches = _z_function(values[::-1])
+    total = len(values)
+    best: Period | None = None
+    reach = (total + 1) // 2
+    for length in range(max(1, least_length), total // 2 + 1):
+        repeated = matches[length] + length
+        if matches[length] >= length and repeated >= reach:
+            if best is None or repeated > reach:
+                best = Period(total - repeated, length)
+            reach = repeated
+    return best
+
+
+def _z_function(values: Sequence[Hashable]) -> list[int]:
+    """For every position how many values from there on equal the beginning (Gusfield 1997, section 1.4)."""
+    total = len(values)
+    lengths = [0] * total
+    left = right = 0
+    for i in range(1, total):
+        length = min(right - i, lengths[i - left]) if i < right else 0
+        while i + length < total and values[length] == values[i + length]:
+            length += 1
+        lengths[i] = length
+        if i + length > right:
+            left, right = i, i + length
+    return lengths
+
+
+class IterationDetector:
+    """Watches the signatures of a stream for a period; looks at twice as many of them each time.
+
+    All looks together take time linear in the number of operations.
+    """
+
+    def __init__(self, first_check: int = FIRST_CHECK, least_operations: int = LEAST_OPERATIONS) -> None:
+        self.values: list[Hashable] = []
+        self._next_check = max(2, first_check)
+        self._least = least_operations
+
+    def observe(self, value: Hashable) -> Period | None:
+        """Take in the signature of the next operation; returns the period when it is found."""
+        self.values.append(value)
+        if len(self.values) < self._next_check:
+            return None
+        self._next_check *= 2
+        return find_period(self.values, self._least)
+
+
+def detect_iteration(operations: Iterable[Operation], least_operations: int = 1) -> Period | None:
+    """Find the iterations in which a whole recorded stream ends."""
+    signatures = Signatures()
+    return find_period([signatures.next(operation) for operation in operations], least_operations)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from graphlib import TopologicalSorter
 from itertools import combinations
 
 import numpy as np
@@ -24,7 +25,7 @@ class FootprintBounds:
 
     @property
     def is_exact(self) -> bool:
-        """Whether the least footprint is known."""
+        """Return True if the least footprint is known."""
         return self.lower_bytes == self.upper_bytes
 
 
@@ -52,7 +53,7 @@ def least_footprint(
 def _solve(
     sizes: Sequence[int], pairs: Sequence[tuple[int, int]], lower: int, upper: int, seconds: float
 ) -> FootprintBounds:
-    """Variables: offset of every block, then for every pair whether its first block lies below, footprint."""
+    """Solve for the offset of every block, then for every pair if its first block lies below, footprint."""
     unit = int(np.gcd.reduce(sizes))
     scaled, most = [size // unit for size in sizes], upper // unit
     count, top = len(sizes), len(sizes) + len(pairs)
@@ -96,18 +97,10 @@ def _solve(
 
 def _stacked(sizes: Sequence[int], pairs: Sequence[tuple[int, int]]) -> int:
     """Footprint when the first block of each pair lies below the second: the longest path."""
-    above: list[list[int]] = [[] for _ in sizes]
-    waits = [0] * len(sizes)
+    below: dict[int, list[int]] = {block: [] for block in range(len(sizes))}
     for low, high in pairs:
-        above[low].append(high)
-        waits[high] += 1
-    offsets = [0] * len(sizes)
-    ready = [block for block, count in enumerate(waits) if not count]
-    while ready:
-        low = ready.pop()
-        for high in above[low]:
-            offsets[high] = max(offsets[high], offsets[low] + sizes[low])
-            waits[high] -= 1
-            if not waits[high]:
-                ready.append(high)
-    return max(offset + size for offset, size in zip(offsets, sizes, strict=True))
+        below[high].append(low)
+    ends = [0] * len(sizes)
+    for block in TopologicalSorter(below).static_order():
+        ends[block] = sizes[block] + max((ends[low] for low in below[block]), default=0)
+    return max(ends)

@@ -6,16 +6,16 @@ least is NP-complete (Garey and Johnson, problem SR2), hence orders and fits.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Literal, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
+from g10sim.analysis.timeline import Integers
 from g10sim.errors import InvariantError
 
-Integers: TypeAlias = npt.NDArray[np.int64]
 Fit: TypeAlias = Literal["best", "first"]
 Order: TypeAlias = Literal["size", "arrival"]
 
@@ -23,6 +23,10 @@ FITS: tuple[Fit, ...] = ("best", "first")
 """Smallest hole that is large enough, or lowest one."""
 ORDERS: tuple[Order, ...] = ("size", "arrival")
 """Largest block first, or first come first served."""
+ROUNDS = 200
+_MOVED_BLOCKS = 64
+_PATIENCE = 50
+"""Rounds without a lower footprint after which the search gives up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +40,7 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Where blocks lie.
+    """Offsets of blocks.
 
     ``offsets[b][i]`` is the offset of block ``b`` in iterations i, i + laps, i + 2 laps ...: one entry a
     block, unless some block lives for more than one iteration.
@@ -78,25 +82,34 @@ def peak_bytes(blocks: Sequence[Block], *, period: int | None = None, alignment_
     With ``period`` every block comes again each so many units of time.
     """
     _check(blocks, alignment_bytes)
+    aligned = [
+        Block(block.start, block.end, -(-block.size_bytes // alignment_bytes) * alignment_bytes)
+        for block in blocks
+    ]
+    base, changes = load_changes(aligned, period)
+    return base + max(accumulate((change for _, change in sorted(changes)), initial=0))
+
+
+def load_changes(blocks: Sequence[Block], period: int | None) -> tuple[int, list[tuple[int, int]]]:
+    """Return bytes that are always alive, and the changes of the others' load: (time, bytes).
+
+    With ``period`` every block comes again each so many units of time, and the times are those of one period.
+    A block that crosses its border counts as always alive but for the rest of the period.
+    """
     base = 0
     changes: list[tuple[int, int]] = []
     for block in blocks:
-        size = -(-block.size_bytes // alignment_bytes) * alignment_bytes
-        start, length = block.start, block.end - block.start
+        start, length, size = block.start, block.end - block.start, block.size_bytes
         if period is not None:
             whole, length = divmod(length, period)
             base += whole * size
             start %= period
-            if start + length > period:  # always there, but for the rest of the period
+            if start + length > period:
                 base += size
                 start, length, size = start + length - period, period - length, -size
         if length:
             changes += [(start, size), (start + length, -size)]
-    load = peak = 0
-    for _, change in sorted(changes):
-        load += change
-        peak = max(peak, load)
-    return base + peak
+    return base, changes
 
 
 def _check(blocks: Sequence[Block], alignment_bytes: int) -> None:
@@ -140,12 +153,11 @@ class Instance:
     def place_below(self, order: Integers, fit: Fit, bound_bytes: int | None) -> Integers | None:
         """Offsets of all copies, or None as soon as one would end above the bound."""
         starts, lengths, sizes = self._starts[order], self._lengths[order], self._sizes[order]
-        choose = _smallest if fit == "best" else _lowest
         offsets = np.zeros(len(order), dtype=np.int64)
         for i, size in enumerate(sizes.tolist()):
             apart = (starts[:i] - starts[i]) % self._circle
             together = (apart < lengths[i]) | ((-apart) % self._circle < lengths[:i])
-            offset = _offset(offsets[:i][together], sizes[:i][together], size, choose)
+            offset = _offset(offsets[:i][together], sizes[:i][together], size, fit)
             if bound_bytes is not None and offset + size > bound_bytes:
                 return None
             offsets[i] = offset
@@ -170,19 +182,7 @@ def _laps_and_circle(blocks: Sequence[Block], period: int | None) -> tuple[int, 
     return laps, laps * period
 
 
-Choice: TypeAlias = Callable[[Integers], int]
-"""Picks one of several holes, given their sizes by ascending address."""
-
-
-def _smallest(holes: Integers) -> int:
-    return int(holes.argmin())
-
-
-def _lowest(holes: Integers) -> int:
-    return 0
-
-
-def _offset(offsets: Integers, sizes: Integers, size: int, choose: Choice) -> int:
+def _offset(offsets: Integers, sizes: Integers, size: int, fit: Fit) -> int:
     """Offset for a block among others that may overlap each other (they need not share time)."""
     by_address = np.argsort(offsets, kind="stable")
     begins = offsets[by_address]
@@ -191,4 +191,41 @@ def _offset(offsets: Integers, sizes: Integers, size: int, choose: Choice) -> in
     fitting = np.flatnonzero(holes >= size)
     if not len(fitting):
         return int(ends[-1])
-    return int(ends[fitting[choose(holes[fitting])]])
+    chosen = holes[fitting].argmin() if fit == "best" else 0
+    return int(ends[fitting[chosen]])
+
+
+def search_placement(
+    blocks: Sequence[Block],
+    target_bytes: int,
+    *,
+    period: int | None = None,
+    alignment_bytes: int = 1,
+    rounds: int = ROUNDS,
+    seed: int = 0,
+) -> Placement:
+    """Place blocks by descending size, then look for an order with a footprint of at most the target.
+
+    In each round one of the largest blocks moves to another place in the order, and best fit and first fit
+    take turns; what is not worse is kept. It ends early when nothing gets better for some time. The same
+    seed gives the same placement. Lifetimes, alignment and errors are those of
+    :func:`place_blocks`.
+    """
+    instance = Instance(blocks, period, alignment_bytes)
+    order = instance.in_order("size")
+    offsets = instance.place(order, "best")
+    best = instance.placement(offsets)
+    draw = np.random.default_rng(seed)
+    movable = min(_MOVED_BLOCKS, len(order))
+    improved = 0
+    for number in range(rounds):
+        if best.footprint_bytes <= target_bytes or movable < 2 or number - improved > _PATIENCE:
+            break
+        source, goal = draw.integers(0, movable, 2).tolist()
+        changed = np.insert(np.delete(order, source), goal, order[source])
+        found = instance.place_below(changed, FITS[number % len(FITS)], best.footprint_bytes)
+        if found is not None:
+            placement = instance.placement(found)
+            improved = number if placement.footprint_bytes < best.footprint_bytes else improved
+            order, best = changed, placement
+    return best

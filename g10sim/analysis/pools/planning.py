@@ -7,14 +7,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from g10sim.analysis.pools.detection import Period
-from g10sim.analysis.pools.operations import Operation, OperationKind
-from g10sim.analysis.pools.placement import Block, Fit, Order, place_blocks
+from g10sim.analysis.pools.operations import Operation, OperationKind, Period
+from g10sim.analysis.pools.placement import Block, Fit, Order, load_changes, place_blocks
 
 
 @dataclass(frozen=True, slots=True)
 class PoolPlan:
-    """What the pool does with the operation at each position of an iteration.
+    """The pool's response to the operation at each position of an iteration.
 
     ``cut`` is the operation of the stream at which an iteration begins, here where the fewest planned bytes
     are allocated. ``offsets[position]`` has one offset for each of ``laps`` iterations in turn, and none
@@ -78,15 +77,12 @@ def plan_pool(
 
 def _quietest(blocks: Sequence[Block], period: Period) -> int:
     """Position before which the fewest bytes of blocks are allocated, the first of several."""
-    changes = np.zeros(period.length + 1, dtype=np.int64)
-    for block in blocks:
-        laps, rest = divmod(block.end - block.start, period.length)
-        first = (block.start + 1 - period.start) % period.length
-        changes[0] += laps * block.size_bytes
-        changes[first] += block.size_bytes
-        last = first + rest
-        if last > period.length:
-            changes[0] += block.size_bytes
-            last -= period.length
-        changes[last] -= block.size_bytes
-    return int(np.cumsum(changes[:-1]).argmin())
+    # A block takes memory from the operation after its birth on.
+    moved = [
+        Block(block.start + 1 - period.start, block.end + 1 - period.start, block.size_bytes)
+        for block in blocks
+    ]
+    loads = np.zeros(period.length + 1, dtype=np.int64)
+    for time, change in load_changes(moved, period.length)[1]:
+        loads[time] += change
+    return int(np.cumsum(loads[:-1]).argmin())

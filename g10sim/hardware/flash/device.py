@@ -1,8 +1,8 @@
 """How fast an SSD of flash reads and writes now, and until when that holds.
 
-Reads come first, then host writes, then garbage collection, which goes ahead of nobody until erased
-superblocks run short; from then on writes go no faster than it makes room. Nothing is looked up while
-rates hold: between two changes buffer, collection and single-level region advance in closed form.
+Reads come first, then host writes, then garbage collection, which delays neither until erased superblocks
+run short; from then on writes go no faster than it makes room. Nothing is looked up while rates hold:
+between two changes buffer, collection and single-level region advance in closed form.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class FlashDevice:
 
     @property
     def collects(self) -> bool:
-        """Whether garbage is being collected."""
+        """Tell whether garbage is being collected."""
         return bool(self._victims)
 
     def write_limit(self, read_rate: float) -> int:
@@ -74,29 +74,28 @@ class FlashDevice:
     def cycles_to_change(self, read_rate: float, write_rate: float) -> int | None:
         """Cycles until rates like these are possible no more, or more is possible."""
         drained, folded, collecting = self._flows(read_rate, write_rate)
-        soonest = [self._until(self._buffer_bytes - self._buffered, write_rate - drained)]
-        soonest.append(self._until(self._buffered, drained - write_rate))
-        if self._slc_bytes:
-            soonest.append(self._until(self._slc_bytes - self._in_slc, drained))
-            soonest.append(self._until(self._in_slc, folded))
+        used_up: list[tuple[float, float]] = [
+            (self._buffer_bytes - self._buffered, write_rate - drained),
+            (self._buffered, drained - write_rate),
+            (self._slc_bytes - self._in_slc, drained),
+            (self._in_slc, folded),
+        ]
         if self._victims:
-            soonest.append(self._until(self._work, collecting))
-            soonest.append(self._until(self._room_above(self._urgent), write_rate))
+            used_up += [(self._work, collecting), (self._room_above(self._urgent), write_rate)]
         chosen = len(self._victims)
         if self._start >= 0 and chosen < self._at_once:
             room = self._room_above(self._start - chosen)
-            soonest.append(self._until(room if chosen else max(1, room), write_rate))
-        found = [cycles for cycles in soonest if cycles is not None]
-        return min(found) if found else None
+            used_up.append((room if chosen else max(1, room), write_rate))
+        seconds = min((amount / rate for amount, rate in used_up if amount > 0 and rate > 0), default=None)
+        return None if seconds is None else max(1, ceil(seconds * self._clock - _EPSILON))
 
     def advance(self, cycles: int, read_rate: float, write_rate: float) -> None:
         """Let time pass at these rates; no further than to the next change."""
         drained, folded, collecting = self._flows(read_rate, write_rate)
         seconds = cycles / self._clock
         self._buffered = self._near(self._buffered + (write_rate - drained) * seconds, self._buffer_bytes)
-        if self._slc_bytes:
-            self._in_slc = self._near(self._in_slc + (drained - folded) * seconds, self._slc_bytes)
-            self.folded_bytes += folded * seconds
+        self._in_slc = self._near(self._in_slc + (drained - folded) * seconds, self._slc_bytes)
+        self.folded_bytes += folded * seconds
         if self._victims:
             self._work -= collecting * seconds
             if self._work <= self._victim_work * _EPSILON:
@@ -107,8 +106,7 @@ class FlashDevice:
     def rest(self, cycles: int) -> None:
         """Let time pass without host traffic, however much of it."""
         while cycles:
-            change = self.cycles_to_change(0, 0)
-            step = cycles if change is None else min(cycles, change)
+            step = min(cycles, self.cycles_to_change(0, 0) or cycles)
             self.advance(step, 0, 0)
             cycles -= step
 
@@ -187,12 +185,6 @@ class FlashDevice:
         size = self.layer.superblock_bytes
         left = min(self.layer.room_bytes(stream) for stream in range(self.layer.streams))
         return max(left + (spare - 1) * size, size // _STEPS_PER_SUPERBLOCK)
-
-    def _until(self, amount: float, rate: float) -> int | None:
-        """Cycles until an amount is used up."""
-        if amount <= 0 or rate <= 0:
-            return None
-        return max(1, ceil(amount / rate * self._clock - _EPSILON))
 
     @staticmethod
     def _near(level: float, full: float) -> float:

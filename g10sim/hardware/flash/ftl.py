@@ -1,4 +1,4 @@
-"""Where data lies on flash: extents in superblocks, garbage collection and wear, without time.
+"""Placement of data on flash: extents in superblocks, garbage collection and wear, without time.
 
 A page-mapping flash translation layer seen from afar: large writes cover all planes evenly, so a drive
 behaves like one log of superblocks (one block of each plane), and what matters of an extent is how many of
@@ -8,34 +8,38 @@ its bytes lie in which superblock. Bytes of an extent are interchangeable; those
 from __future__ import annotations
 
 import heapq
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
 from math import ceil
 from typing import Literal
 
+from g10sim.config.ssd import FlashSsdSpec
 from g10sim.errors import CapacityError, InvariantError
 from g10sim.units import format_bytes
 
 VictimChoice = Literal["greedy", "oldest"]
+Writes = Sequence[tuple[Hashable, int]]
+"""Extents, with the bytes of each."""
 
 _DEAD = object()
 
 
+@dataclass(slots=True)
 class _Open:
     """A superblock that is being filled."""
 
-    __slots__ = ("left", "superblock")
-
-    def __init__(self, superblock: int, left: int) -> None:
-        self.superblock, self.left = superblock, left
+    superblock: int
+    left: int
 
 
+@dataclass(slots=True)
 class _Part:
     """Bytes of an extent in one superblock; ``age`` orders parts by when they were first written."""
 
-    __slots__ = ("age", "size")
-
-    def __init__(self, size: int, age: int) -> None:
-        self.size, self.age = size, age
+    size: int
+    age: int
 
 
 class TranslationLayer:
@@ -56,8 +60,8 @@ class TranslationLayer:
         self.valid = [0] * superblocks
         self.erases = [0] * superblocks
         self._greedy = victims == "greedy"
-        self._contents: list[dict[Hashable, int]] = [{} for _ in range(superblocks)]
-        self._places: dict[Hashable, dict[int, _Part]] = {}
+        self._contents: list[dict[Hashable, _Part]] = [{} for _ in range(superblocks)]
+        self._places: dict[Hashable, dict[int, _Part]] = defaultdict(dict)
         self._age = 0
         self._free = [(0, number) for number in range(superblocks)]
         self._open: list[_Open | None] = [None] * (streams + 1)
@@ -90,7 +94,7 @@ class TranslationLayer:
         """Append new bytes of an extent. Raises CapacityError when there is no room for them."""
         self.write_together([(extent, size_bytes)], stream)
 
-    def write_together(self, writes: Sequence[tuple[Hashable, int]], stream: int = 0) -> None:
+    def write_together(self, writes: Writes, stream: int = 0) -> None:
         """Append bytes of several extents that arrive at the same time, mixed in proportion.
 
         Raises CapacityError when there is no room for them.
@@ -127,13 +131,11 @@ class TranslationLayer:
         """Return the superblock that garbage collection takes next; None where none would give room."""
         while self._order:
             valid, closing, superblock = self._order[0]
-            stale = self._closed_as[superblock] != closing
-            if not stale and (not self._greedy or self.valid[superblock] == valid):
-                break
+            is_current = self._closed_as[superblock] == closing
+            if is_current and (not self._greedy or self.valid[superblock] == valid):
+                return superblock if self.valid[superblock] < self.superblock_bytes else None
             heapq.heappop(self._order)
-        else:
-            return None
-        return superblock if self.valid[superblock] < self.superblock_bytes else None
+        return None
 
     def lock(self, superblock: int) -> None:
         """Choose a closed superblock for collection: what is valid in it now will be copied.
@@ -158,12 +160,13 @@ class TranslationLayer:
         if superblock in self._waiting:
             self.start(superblock)
         dead = self._dead.pop(superblock, 0)
-        moved = list(self._contents[superblock].items())
-        ages = {extent: self._places[extent][superblock].age for extent, _ in moved}
-        copied = dead + sum(size for _, size in moved)
-        for extent, size in moved:
-            self._take(extent, superblock, size, index=False)
+        contents = self._contents[superblock]
+        moved = [(extent, part.size) for extent, part in contents.items()]
+        ages = {extent: part.age for extent, part in contents.items()}
+        copied = dead + self.valid[superblock]
         self._closed_as[superblock] = -1
+        for extent, size in moved:
+            self._take(extent, superblock, size)
         self._append([*moved, (_DEAD, dead)], copied, self.streams, ages)
         self.copied_bytes += copied
         self.erases[superblock] += 1
@@ -193,41 +196,32 @@ class TranslationLayer:
 
     def check(self) -> None:
         """Check that superblocks and extents agree. Raises InvariantError."""
-        held: dict[int, int] = {}
+        held = Counter[int]()
         for extent, places in self._places.items():
             for superblock, part in places.items():
-                held[superblock] = held.get(superblock, 0) + part.size
-                if self._contents[superblock].get(extent) != part.size or part.size <= 0:
+                held[superblock] += part.size
+                if self._contents[superblock].get(extent) is not part or part.size <= 0:
                     raise InvariantError(f"superblock {superblock} and extent {extent} disagree")
-        for superblock in range(self.superblocks):
-            if self.valid[superblock] != held.get(superblock, 0):
-                raise InvariantError(f"superblock {superblock} counts {self.valid[superblock]} valid bytes")
-            if self.valid[superblock] > self.superblock_bytes:
+        for superblock, valid in enumerate(self.valid):
+            if valid != held[superblock]:
+                raise InvariantError(f"superblock {superblock} counts {valid} valid bytes")
+            if valid > self.superblock_bytes:
                 raise InvariantError(f"superblock {superblock} is overfull")
-        used = {number for _, number in self._free}
-        if any(self.valid[number] for number in used):
+        if any(self.valid[number] for _, number in self._free):
             raise InvariantError("a free superblock has valid bytes")
 
     def _append(
-        self,
-        writes: Sequence[tuple[Hashable, int]],
-        total: int,
-        stream: int,
-        ages: Mapping[Hashable, int] | None = None,
+        self, writes: Writes, total: int, stream: int, ages: Mapping[Hashable, int] | None = None
     ) -> None:
         """Fill superblocks of a stream; copies keep the ``ages`` that they have."""
-        left = list(writes)
         while total:
             opened = self._open[stream]
             if opened is None:
                 opened = self._open[stream] = self._take_free()
-            if total <= opened.left:
-                self._put(left, opened, ages)
-                total = 0
-            else:
-                part, left = _split(left, total, opened.left)
-                total -= opened.left
-                self._put(part, opened, ages)
+            size = min(total, opened.left)
+            part, writes = (writes, ()) if size == total else _split(writes, total, size)
+            self._put(part, opened, ages)
+            total -= size
             if not opened.left:
                 self._open[stream] = None
                 self._close(opened.superblock)
@@ -240,33 +234,20 @@ class TranslationLayer:
         _, superblock = heapq.heappop(self._free)
         return _Open(superblock, self.superblock_bytes)
 
-    def _put(
-        self,
-        writes: Iterable[tuple[Hashable, int]],
-        opened: _Open,
-        ages: Mapping[Hashable, int] | None = None,
-    ) -> None:
+    def _put(self, writes: Writes, opened: _Open, ages: Mapping[Hashable, int] | None = None) -> None:
         superblock = opened.superblock
         self._age += 1
         contents = self._contents[superblock]
         for extent, size in writes:
-            if extent is _DEAD:
-                opened.left -= size
-            elif size:
-                contents[extent] = contents.get(extent, 0) + size
-                age = self._age if ages is None else ages[extent]
-                self._grow(extent, superblock, size, age)
-                self.valid[superblock] += size
-                opened.left -= size
-
-    def _grow(self, extent: Hashable, superblock: int, size: int, age: int) -> None:
-        places = self._places.setdefault(extent, {})
-        if superblock in places:
-            part = places[superblock]
-            part.size += size
-            part.age = min(part.age, age)
-        else:
-            places[superblock] = _Part(size, age)
+            opened.left -= size
+            if extent is _DEAD or not size:
+                continue
+            age = self._age if ages is None else ages[extent]
+            if extent not in contents:
+                contents[extent] = self._places[extent][superblock] = _Part(0, age)
+            contents[extent].size += size
+            contents[extent].age = min(contents[extent].age, age)
+            self.valid[superblock] += size
 
     def _close(self, superblock: int) -> None:
         self._closings += 1
@@ -282,31 +263,45 @@ class TranslationLayer:
         valid = self.valid[superblock] if self._greedy else 0
         heapq.heappush(self._order, (valid, self._closed_as[superblock], superblock))
 
-    def _take(self, extent: Hashable, superblock: int, size: int, *, index: bool = True) -> None:
+    def _take(self, extent: Hashable, superblock: int, size: int) -> None:
         contents, places = self._contents[superblock], self._places[extent]
-        if contents[extent] == size:
+        contents[extent].size -= size
+        if not contents[extent].size:
             del contents[extent], places[superblock]
-            if not places:
-                del self._places[extent]
-        else:
-            contents[extent] -= size
-            places[superblock].size -= size
         self.valid[superblock] -= size
-        if index and self._greedy and self._closed_as[superblock] >= 0:
+        if self._greedy and self._closed_as[superblock] >= 0:
             self._rank(superblock)
 
 
-def _split(
-    writes: Sequence[tuple[Hashable, int]], total: int, room: int
-) -> tuple[list[tuple[Hashable, int]], list[tuple[Hashable, int]]]:
+class InPlaceLayer(TranslationLayer):
+    """A medium that is overwritten in place: writes are counted, and nothing is erased or moved."""
+
+    def __init__(self) -> None:
+        super().__init__(superblocks=1, superblock_bytes=1)
+
+    def lay_out(self, extent: Hashable, size_bytes: int) -> None:
+        """Put data on the medium before time starts."""
+
+    def write_together(self, writes: Writes, stream: int = 0) -> None:
+        """Overwrite what was there."""
+        self.host_bytes += sum(size for _, size in writes)
+
+    def discard(self, extent: Hashable, size_bytes: int) -> None:
+        """Forget bytes; nothing has to be done for it."""
+
+
+def new_layer(spec: FlashSsdSpec) -> TranslationLayer:
+    """Return the translation layer of an empty drive."""
+    if spec.in_place:
+        return InPlaceLayer()
+    superblock_bytes = spec.array.superblock_bytes * spec.drives
+    return TranslationLayer(spec.blocks, superblock_bytes, spec.streams, spec.collection.victims)
+
+
+def _split(writes: Writes, total: int, room: int) -> tuple[Writes, Writes]:
     """Divide writes into what fills ``room`` of ``total`` bytes, in proportion, and the rest."""
-    part: list[tuple[Hashable, int]] = []
-    rest: list[tuple[Hashable, int]] = []
-    seen = given = 0
-    for extent, size in writes:
-        seen += size
-        share = seen * room // total - given
-        given += share
-        part.append((extent, share))
-        rest.append((extent, size - share))
+    seen = accumulate((size for _, size in writes), initial=0)
+    shares = [after - before for before, after in pairwise(size * room // total for size in seen)]
+    part = [(extent, share) for (extent, _), share in zip(writes, shares, strict=True)]
+    rest = [(extent, size - share) for (extent, size), share in zip(writes, shares, strict=True)]
     return part, rest

@@ -1,15 +1,17 @@
-"""The flash pool of a machine whose SSD is modelled: who holds what, and what the drive knows of it."""
+"""A modelled SSD: the pages that memories hold on it, and the limits of transfers to and from it."""
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable
 
 from g10sim.config.ssd import FlashSsdSpec
+from g10sim.config.tiers import Tier
 from g10sim.errors import InvariantError
 from g10sim.hardware.flash.device import FlashDevice
-from g10sim.hardware.flash.ftl import TranslationLayer
-from g10sim.hardware.flash.in_place import InPlaceLayer
-from g10sim.hardware.memory import FlashSnapshot, GpuMemory, Pool
+from g10sim.hardware.flash.ftl import new_layer
+from g10sim.hardware.links import Link
+from g10sim.hardware.memory import FlashSnapshot, Pool, Residency
 from g10sim.records import FlashRecord
 
 OTHERS = "data of others"
@@ -26,20 +28,20 @@ class FlashPool(Pool):
     own first, then pages never used, then those that were abandoned longest ago.
     """
 
-    def __init__(self, spec: FlashSsdSpec, clock_hz: int, page_bytes: int) -> None:
-        super().__init__("the SSD", spec.capacity // page_bytes, page_bytes)
+    def __init__(self, tier: Tier, spec: FlashSsdSpec, clock_hz: int, page_bytes: int) -> None:
+        super().__init__(tier, page_bytes)
         self._spec = spec
-        self.layer = InPlaceLayer() if spec.in_place else _new_layer(spec)
+        self.layer = new_layer(spec)
         self._is_aged = False
         self.device = FlashDevice(spec, self.layer, clock_hz)
         self._owners: dict[int, ExpectedDeath] = {}
-        self._pending: dict[int, dict[Hashable, int]] = {}
-        self._abandoned: dict[Hashable, int] = {}
+        self._pending: dict[int, Counter[Hashable]] = defaultdict(Counter)
+        self._abandoned = Counter[Hashable]()
         self._unused = spec.capacity // page_bytes * page_bytes
         self._written = 0
         self._read = 0
 
-    def expect_deaths(self, memory: GpuMemory, death: ExpectedDeath) -> None:
+    def expect_deaths(self, memory: Residency, death: ExpectedDeath) -> None:
         """Learn when the tensors of a memory's job will die, for placing them by it."""
         self._owners[id(memory)] = death
 
@@ -59,28 +61,25 @@ class FlashPool(Pool):
         if spec.condition != "fresh":
             layer.wear_in(erased)
 
-    def place(self, memory: GpuMemory, tensor: int, count: int) -> None:
+    def place(self, memory: Residency, tensor: int, count: int) -> None:
         """Put pages here before time starts."""
         super().place(memory, tensor, count)
-        self._take_pages(memory, tensor, count)
-        self.layer.lay_out((id(memory), tensor), count * self.page_bytes)
+        self.layer.lay_out(*self._take_pages(memory, tensor, count))
 
-    def store(self, memory: GpuMemory, tensor: int, count: int) -> None:
+    def store(self, memory: Residency, tensor: int, count: int) -> None:
         """Take pages in. They reach the drive's log with all others of the same time."""
         super().store(memory, tensor, count)
-        size, extent = count * self.page_bytes, (id(memory), tensor)
-        self._take_pages(memory, tensor, count)
-        waiting = self._pending.setdefault(self._stream(memory, tensor), {})
-        waiting[extent] = waiting.get(extent, 0) + size
+        extent, size = self._take_pages(memory, tensor, count)
+        self._pending[self._stream(memory, tensor)][extent] += size
         self._written += size
 
-    def fetch(self, memory: GpuMemory, tensor: int, count: int) -> None:
+    def fetch(self, memory: Residency, tensor: int, count: int) -> None:
         """Give pages out; their copy here is dead."""
         super().fetch(memory, tensor, count)
         self._read += count * self.page_bytes
         self._die(memory, tensor, count)
 
-    def drop(self, memory: GpuMemory, tensor: int, count: int) -> None:
+    def drop(self, memory: Residency, tensor: int, count: int) -> None:
         """Forget pages of a dead tensor."""
         super().drop(memory, tensor, count)
         self._die(memory, tensor, count)
@@ -96,9 +95,9 @@ class FlashPool(Pool):
         if self._spec.in_place:
             return
         self.layer.check()
-        pending = sum(sum(writes.values()) for writes in self._pending.values())
+        pending = sum(writes.total() for writes in self._pending.values())
         others = self.layer.extent_bytes(OTHERS)
-        known = self.layer.valid_bytes + pending - others - sum(self._abandoned.values())
+        known = self.layer.valid_bytes + pending - others - self._abandoned.total()
         if known != self.used * self.page_bytes:
             raise InvariantError(f"the SSD holds {known} bytes for {self.used} pages")
 
@@ -116,37 +115,39 @@ class FlashPool(Pool):
         erased_bytes = erased * self.layer.superblock_bytes
         return FlashRecord(read, written, copied, folded, erased_bytes, self._written, programmed)
 
-    def _stream(self, memory: GpuMemory, tensor: int) -> int:
+    def _stream(self, memory: Residency, tensor: int) -> int:
         streams = self._spec.streams
         if streams == 1 or self._spec.in_place:
             return 0
         return min(streams - 1, int(self._owners[id(memory)](tensor) * streams))
 
-    def _die(self, memory: GpuMemory, tensor: int, count: int) -> None:
+    def _die(self, memory: Residency, tensor: int, count: int) -> None:
         size, extent = count * self.page_bytes, (id(memory), tensor)
-        if self._pending:
-            self.flush()
+        self.flush()
         if self._spec.trim:
             self._unused += size
             self.layer.discard(extent, size)
         else:
-            self._abandoned[extent] = self._abandoned.get(extent, 0) + size
+            self._abandoned[extent] += size
 
-    def _take_pages(self, memory: GpuMemory, tensor: int, count: int) -> None:
-        """Find logical pages for new contents; what the drive believes them to hold is overwritten."""
+    def _take_pages(self, memory: Residency, tensor: int, count: int) -> tuple[Hashable, int]:
+        """Find logical pages for new contents; what the drive believes them to hold is overwritten.
+
+        Returns the extent and its new bytes.
+        """
         size, extent = count * self.page_bytes, (id(memory), tensor)
-        size -= self._overwrite(extent, size)
-        fresh = min(size, self._unused)
+        left = size - self._overwrite(extent, size)
+        fresh = min(left, self._unused)
         self._unused -= fresh
-        size -= fresh
-        while size:
-            size -= self._overwrite(next(iter(self._abandoned)), size)
+        left -= fresh
+        while left:
+            left -= self._overwrite(next(iter(self._abandoned)), left)
+        return extent, size
 
     def _overwrite(self, extent: Hashable, size: int) -> int:
-        taken = min(size, self._abandoned.get(extent, 0))
+        taken = min(size, self._abandoned[extent])
         if taken:
-            if self._pending:
-                self.flush()
+            self.flush()
             self.layer.discard(extent, taken)
             self._abandoned[extent] -= taken
             if not self._abandoned[extent]:
@@ -154,7 +155,70 @@ class FlashPool(Pool):
         return taken
 
 
-def _new_layer(spec: FlashSsdSpec) -> TranslationLayer:
-    """Return an empty drive."""
-    superblock_bytes = spec.array.superblock_bytes * spec.drives
-    return TranslationLayer(spec.blocks, superblock_bytes, spec.streams, spec.collection.victims)
+class SsdPort:
+    """Limits the SSD's two links to what its flash can do, and tells the device how time passes."""
+
+    def __init__(self, pool: FlashPool, read: Link | None, write: Link | None) -> None:
+        if read is None or write is None:
+            raise InvariantError("a modelled SSD has no ports")
+        self._pool, self._device = pool, pool.device
+        self._read, self._write = read, write
+        self._limits = (read.capacity, write.capacity)
+        self._reads = self._writes = 0
+
+    def share(self, distribute: Callable[[], None]) -> None:
+        """Let flows be given rates that the array can keep up with.
+
+        ``distribute`` gives all flows their rates of what the links have left. Reads go first; writes get
+        what they leave of the array. A flow that needs both directions is slowed by its writes, which leaves
+        more to them: rates are linear in the limit of writes, so that a third try meets it.
+        """
+        device = self._device
+        reads, writes = self._try(distribute, device.read_limit(writes=False), self._write.capacity)
+        if reads and writes:
+            read_limit = device.read_limit(writes=True)
+            if reads > read_limit:
+                reads, writes = self._try(distribute, read_limit, self._write.capacity)
+            allowed = device.write_limit(reads)
+            if writes > allowed:
+                fewer, less = self._try(distribute, read_limit, allowed)
+                if fewer < reads and less < writes:
+                    more = (device.write_limit(fewer) - allowed) / (writes - less)
+                    balanced = int((allowed + more * writes) / (1 + more))
+                    fewer, less = self._try(distribute, read_limit, balanced)
+                reads, writes = fewer, less
+        elif writes > device.write_limit(0):
+            reads, writes = self._try(distribute, self._read.capacity, device.write_limit(0))
+        self._reads, self._writes = reads, writes
+
+    def begin(self) -> None:
+        """Note that time starts: initial data is on the SSD already."""
+        self._pool.age()
+
+    def rest(self) -> None:
+        """Note that nothing moves."""
+        self._reads = self._writes = 0
+
+    def cycles_to_change(self) -> int | None:
+        """Cycles until the device can do less, or more, than now; None while it is idle."""
+        if not self._reads and not self._writes:
+            return None
+        return self._device.cycles_to_change(self._reads, self._writes)
+
+    def advance(self, cycles: int) -> None:
+        """Let time pass at the rates of the last sharing; what moved has been stored in the pool."""
+        self._pool.flush()
+        if self._reads or self._writes:
+            self._device.advance(cycles, self._reads, self._writes)
+        else:
+            self._device.rest(cycles)
+
+    def limit(self) -> None:
+        """Leave the SSD's links what this try allows, after all links got their capacity back."""
+        self._read.left, self._write.left = self._limits
+
+    def _try(self, distribute: Callable[[], None], read_limit: int, write_limit: int) -> tuple[int, int]:
+        """Return bytes/second read and written under limits."""
+        self._limits = (min(read_limit, self._read.capacity), min(write_limit, self._write.capacity))
+        distribute()
+        return self._limits[0] - self._read.left, self._limits[1] - self._write.left

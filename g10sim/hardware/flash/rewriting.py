@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain, count, repeat
+from itertools import chain, count, islice, repeat
 from random import Random
 from typing import Literal
 
 from g10sim.config.ssd import FlashSsdSpec
 from g10sim.hardware.flash.device import FlashDevice
-from g10sim.hardware.flash.ftl import TranslationLayer
+from g10sim.hardware.flash.ftl import new_layer
 
 Order = Literal["random", "periodic", "permuted"]
 
@@ -38,7 +38,7 @@ class Rewriting:
 
 @dataclass(frozen=True)
 class LongRun:
-    """What came out over the last 40 % of the writes; ``write_rate`` in bytes/second."""
+    """Results over the last 40 % of the writes; ``write_rate`` in bytes/second."""
 
     write_amplification: float
     write_rate: float
@@ -49,9 +49,7 @@ def rewrite(spec: FlashSsdSpec, work: Rewriting) -> LongRun:
     stripe = spec.array.stripe_bytes * spec.drives
     large = [size for size in work.extents if size >= stripe]
     work = replace(work, extents=large + _joined(work.extents, stripe))
-    layer = TranslationLayer(
-        spec.blocks, spec.array.superblock_bytes * spec.drives, spec.streams, spec.collection.victims
-    )
+    layer = new_layer(spec)
     for extent, size in _turns(iter(range(len(work.extents))), work):
         layer.write(extent, size)
     device = FlashDevice(spec, layer, _CLOCK_HZ)
@@ -103,8 +101,7 @@ def _pass_time(device: FlashDevice, size: float, *, reads: bool) -> int:
         rate = device.equal_rates() if reads else min(device.link_rate, device.drain_limit(0))
         read = rate if reads else 0.0
         needed = max(1, round(size / rate * _CLOCK_HZ))
-        change = device.cycles_to_change(read, rate)
-        step = needed if change is None else min(needed, change)
+        step = min(needed, device.cycles_to_change(read, rate) or needed)
         device.advance(step, read, rate)
         cycles += step
         size = 0 if step == needed else size - rate * step / _CLOCK_HZ
@@ -112,7 +109,7 @@ def _pass_time(device: FlashDevice, size: float, *, reads: bool) -> int:
 
 
 def _choices(work: Rewriting) -> Iterator[int]:
-    """Extents in the order in which they are rewritten, for ever."""
+    """Yield extents in the order in which they are rewritten, without end."""
     random, extents = Random(work.seed), range(len(work.extents))
     if work.order == "random":
         return (random.randrange(len(extents)) for _ in count())
@@ -122,13 +119,11 @@ def _choices(work: Rewriting) -> Iterator[int]:
 
 
 def _turns(choices: Iterator[int], work: Rewriting) -> Iterator[tuple[int, int]]:
-    """Parts of the extents being written, in turns."""
+    """Yield parts of the extents being written, in turns."""
     left: dict[int, int] = {}
     while True:
-        while len(left) < work.together:
-            extent = next((choice for choice in choices if choice not in left), None)
-            if extent is None:
-                break
+        fresh = (choice for choice in choices if choice not in left)
+        for extent in islice(fresh, work.together - len(left)):
             left[extent] = work.extents[extent]
         if not left:
             return

@@ -1,41 +1,48 @@
-"""From a trace to swaps: candidates, scores, selection and schedule in one."""
+"""From a trace to swaps and their moves: candidates, scores, selection and schedule in one."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, get_args
 
 import numpy as np
 
-from g10sim.policies.autoswap_planning.candidates import Candidate, find_candidates
 from g10sim.policies.autoswap_planning.combination import best_combination, weighted_sum
-from g10sim.policies.autoswap_planning.link import CopyTimes
 from g10sim.policies.autoswap_planning.schedule import Schedule, stick_to_limit, without_overhead
 from g10sim.policies.autoswap_planning.scores import SINGLE_SCORES, Scores, in_order, majority_vote
-from g10sim.policies.autoswap_planning.selection import least_peak_bytes, select
-from g10sim.policies.autoswap_planning.timeline import Timeline, timeline_of
+from g10sim.policies.autoswap_planning.timeline import (
+    Candidate,
+    LoadTimeline,
+    Swap,
+    find_candidates,
+    least_peak_bytes,
+    select,
+    timeline_of,
+)
+from g10sim.policies.moves import Evict, Fetch
+from g10sim.policies.plan import Planned
+from g10sim.policies.planning.machine import PlannedTier
 from g10sim.trace.model import Trace
 
 ScoreName: TypeAlias = Literal["combined", "doa", "aoa", "wdoa", "swdoa", "vote"]
 Mode: TypeAlias = Literal["stick_to_limit", "no_overhead"]
 
-SCORES: tuple[ScoreName, ...] = ("combined", "doa", "aoa", "wdoa", "swdoa", "vote")
-MODES: tuple[Mode, ...] = ("stick_to_limit", "no_overhead")
+SCORES: tuple[ScoreName, ...] = get_args(ScoreName)
+MODES: tuple[Mode, ...] = get_args(Mode)
 
 _LONGER_SELECTIONS = 16
 
 
 @dataclass(frozen=True)
 class SwapPlan:
-    """What the planner decided, and what it expects of it.
+    """The planner's decisions and the outcome that it expects.
 
     ``weights`` are those of the scores; ``least_peak_bytes`` is the load peak with all candidates away, were
     copies free; ``schedule`` holds the expected overhead and peak.
     """
 
-    timeline: Timeline
+    timeline: LoadTimeline
     candidates: tuple[Candidate, ...]
     limit_bytes: int
     weights: Mapping[str, float]
@@ -46,7 +53,7 @@ class SwapPlan:
 def plan_swaps(
     trace: Trace,
     clock_hz: int,
-    copies: CopyTimes,
+    copies: PlannedTier,
     limit_bytes: int,
     *,
     score: ScoreName = "swdoa",
@@ -63,16 +70,15 @@ def plan_swaps(
     """
     timeline = timeline_of(trace, clock_hz)
     candidates = find_candidates(trace, timeline.peak, least_bytes)
-    schedule_in_order = partial(_schedule, timeline, candidates, limit_bytes, copies, mode)
 
     def evaluate(scores: Scores) -> Schedule:
-        return schedule_in_order(in_order(scores))
+        return _schedule(timeline, candidates, limit_bytes, copies, mode, in_order(scores))
 
     def cost(schedule: Schedule) -> float:
         excess = max(0, schedule.peak_bytes - limit_bytes)
         if mode == "no_overhead":
             return excess / timeline.peak_bytes
-        return schedule.overhead_cycles / timeline.cycles
+        return schedule.overhead_cycles / timeline.period
 
     if timeline.peak_bytes <= limit_bytes or not candidates:
         used: Mapping[str, float] = {}
@@ -95,10 +101,10 @@ def plan_swaps(
 
 
 def _schedule(
-    timeline: Timeline,
+    timeline: LoadTimeline,
     candidates: Sequence[Candidate],
     limit_bytes: int,
-    copies: CopyTimes,
+    copies: PlannedTier,
     mode: Mode,
     order: Sequence[int],
 ) -> Schedule:
@@ -118,3 +124,27 @@ def _schedule(
         other = without_overhead(timeline, [candidates[number] for number in order[:length]], copies)
         best = min(best, other, key=lambda schedule: schedule.peak_bytes)
     return best
+
+
+def moves_of(swaps: Sequence[Swap], num_kernels: int, target: str) -> tuple[Planned, ...]:
+    """Return the moves of an iteration in issue order: of one kernel, those out first.
+
+    A swap that begins before the iteration is issued late in the one before. What has left, or is leaving,
+    at its start is also sent away there: that changes nothing but in the first iteration, which nothing
+    comes before.
+    """
+    out = [(swap.candidate.start % num_kernels, swap.candidate.tensor) for swap in swaps]
+    issued = set(out)
+    first = [
+        (0, swap.candidate.tensor)
+        for swap in swaps
+        if _is_on_its_way_at_start(swap, num_kernels) and (0, swap.candidate.tensor) not in issued
+    ]
+    back = sorted((swap.back % num_kernels, swap.in_time, swap.candidate.tensor) for swap in swaps)
+    entries = [(kernel, 0, Planned(kernel, Evict(tensor, target))) for kernel, tensor in (*first, *out)]
+    entries += [(kernel, 1, Planned(kernel, Fetch(tensor))) for kernel, _, tensor in back]
+    return tuple(move for *_, move in sorted(entries, key=lambda entry: entry[:2]))
+
+
+def _is_on_its_way_at_start(swap: Swap, num_kernels: int) -> bool:
+    return any(swap.candidate.start <= border < swap.back for border in (0, num_kernels))

@@ -6,9 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from g10sim.analysis.pools.operations import stays_of
-from g10sim.analysis.pools.placement import Block
-from g10sim.analysis.pools.search import search_placement
-from g10sim.policies.autoswap_planning.swap import Swap
+from g10sim.analysis.pools.placement import Block, search_placement
+from g10sim.policies.autoswap_planning.timeline import Swap
 from g10sim.trace.model import Trace
 
 

@@ -8,19 +8,20 @@ from typing import Literal, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from g10sim.policies.autoswap_planning.candidates import Candidate
-from g10sim.policies.autoswap_planning.link import CopyTimes
-from g10sim.policies.autoswap_planning.timeline import Load, Timeline
+from g10sim.policies.autoswap_planning.timeline import Candidate, LoadTimeline
+from g10sim.policies.planning.machine import PlannedTier
 
 Scores: TypeAlias = npt.NDArray[np.float64]
 
 
-def duration_of_absence(timeline: Timeline, candidates: Sequence[Candidate], copies: CopyTimes) -> Scores:
+def duration_of_absence(
+    timeline: LoadTimeline, candidates: Sequence[Candidate], copies: PlannedTier
+) -> Scores:
     """DOA: cycles between the uses less those of the copies; negative where they do not fit."""
     return np.array(
         [
-            timeline.time(candidate.end)
-            - timeline.time(candidate.start)
+            timeline.lap_time(candidate.end)
+            - timeline.lap_time(candidate.start)
             - copies.out_cycles(candidate.size_bytes)
             - copies.in_cycles(candidate.size_bytes)
             for candidate in candidates
@@ -29,21 +30,23 @@ def duration_of_absence(timeline: Timeline, candidates: Sequence[Candidate], cop
     )
 
 
-def area_of_absence(timeline: Timeline, candidates: Sequence[Candidate], copies: CopyTimes) -> Scores:
+def area_of_absence(timeline: LoadTimeline, candidates: Sequence[Candidate], copies: PlannedTier) -> Scores:
     """AOA: DOA times size, or DOA over size where it is negative: large tensors are not worse then."""
     durations = duration_of_absence(timeline, candidates, copies)
-    sizes = _sizes(candidates)
+    sizes = np.array([candidate.size_bytes for candidate in candidates], dtype=np.float64)
     return np.where(durations >= 0, durations * sizes, durations / sizes)
 
 
-def weighted_duration(timeline: Timeline, candidates: Sequence[Candidate], copies: CopyTimes) -> Scores:
+def weighted_duration(timeline: LoadTimeline, candidates: Sequence[Candidate], copies: PlannedTier) -> Scores:
     """WDOA: sum of the load over the operations of the absence."""
     return _sums(timeline.load_bytes, candidates)
 
 
-def submodular_duration(timeline: Timeline, candidates: Sequence[Candidate], copies: CopyTimes) -> Scores:
+def submodular_duration(
+    timeline: LoadTimeline, candidates: Sequence[Candidate], copies: PlannedTier
+) -> Scores:
     """SWDOA: WDOA in the load that is left when all candidates with higher scores are away."""
-    load = Load(timeline)
+    load = timeline.load()
     scores = np.zeros(len(candidates))
     left = list(range(len(candidates)))
     while left:
@@ -51,11 +54,11 @@ def submodular_duration(timeline: Timeline, candidates: Sequence[Candidate], cop
         place = int(sums.argmax())
         best = left.pop(place)
         scores[best] = sums[place]
-        load.change(candidates[best].start, candidates[best].end, -candidates[best].size_bytes)
+        load.add(candidates[best].start, candidates[best].end, -candidates[best].size_bytes)
     return scores
 
 
-def majority_vote(timeline: Timeline, candidates: Sequence[Candidate], copies: CopyTimes) -> Scores:
+def majority_vote(timeline: LoadTimeline, candidates: Sequence[Candidate], copies: PlannedTier) -> Scores:
     """Sum of the ranks by DOA, AOA and WDOA, negated (what the last version of the authors' code runs)."""
     ranks = np.zeros(len(candidates))
     for score in (duration_of_absence, area_of_absence, weighted_duration):
@@ -63,7 +66,7 @@ def majority_vote(timeline: Timeline, candidates: Sequence[Candidate], copies: C
     return -ranks
 
 
-Score: TypeAlias = Callable[[Timeline, Sequence[Candidate], CopyTimes], Scores]
+Score: TypeAlias = Callable[[LoadTimeline, Sequence[Candidate], PlannedTier], Scores]
 
 SingleScore: TypeAlias = Literal["doa", "aoa", "wdoa", "swdoa"]
 
@@ -80,10 +83,6 @@ def in_order(scores: Scores) -> list[int]:
     """Candidates by descending score; of equal ones, the first first."""
     order: list[int] = np.argsort(-scores, kind="stable").tolist()
     return order
-
-
-def _sizes(candidates: Sequence[Candidate]) -> Scores:
-    return np.array([candidate.size_bytes for candidate in candidates], dtype=np.float64)
 
 
 def _sums(load_bytes: npt.NDArray[np.int64], candidates: Sequence[Candidate]) -> Scores:

@@ -5,22 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from g10sim.policies.capuchin_planning.planner import Planned
+from g10sim.policies.capuchin_planning.planner import Planned as PlannedSwaps
 from g10sim.policies.capuchin_planning.swaps import GuidedSwap, trigger_at
-from g10sim.policies.plan import MigrationPlan, PlannedMove
+from g10sim.policies.moves import Fetch
+from g10sim.policies.plan import MigrationPlan, Planned
 from g10sim.policies.swap_planning.moves import allocations, drops
-from g10sim.records import Location
 
 
 class Guidance:
-    """What one job does at which kernel, and which of its swaps were late.
+    """The moves of one job by kernel, and its swaps that were late.
 
     ``step``: by which share of its time a copy in that was late is issued earlier from then on.
     ``leaving`` maps kernels to the tensors that leave when they have ended, ``awaited`` to those that must
     have left before the next one starts, ``returning`` to the swaps that are to be back when they start.
     """
 
-    def __init__(self, planned: Planned, allocation_rate: float, step: float) -> None:
+    def __init__(self, planned: PlannedSwaps, allocation_rate: float, step: float) -> None:
         self.planned, self._allocation_rate, self._step = planned, allocation_rate, step
         self._accesses = planned.schedule.accesses
         self._swaps = list(planned.swaps)
@@ -64,7 +64,7 @@ class Guidance:
         moves = [
             *drops(schedule),
             *allocations(schedule, analysis, self._allocation_rate),
-            *(PlannedMove(swap.trigger, swap.pair.tensor, Location.GPU) for swap in swaps),
+            *(Planned(swap.trigger, Fetch(swap.pair.tensor)) for swap in swaps),
         ]
         moves.sort(key=lambda move: (move.kernel, move.delay_cycles))
         return MigrationPlan(tuple(moves), "capuchin")
@@ -84,7 +84,7 @@ class Guidance:
         return True
 
     def _has_room(self, kernel: int, size_bytes: int) -> bool:
-        """Whether so much more memory during a kernel is within the target, or within the peak."""
+        """Return True if more memory during a kernel stays within the target, or within the peak."""
         times, levels = self.planned.analysis.levels(self.planned.schedule)
         start, end = self._accesses.interval(kernel)
         low, high = times.searchsorted(start, side="right") - 1, times.searchsorted(end)

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 import numpy as np
 
 from g10sim.analysis.recomputation import Recomputability
 from g10sim.analysis.timeline import Integers
-from g10sim.policies.capuchin_planning.pairs import AccessPair, pairs_over
-from g10sim.policies.capuchin_planning.recomputing import collective, reads_what_is_away
-from g10sim.policies.capuchin_planning.swaps import GuidedSwap, Lanes
+from g10sim.policies.capuchin_planning.swaps import AccessPair, GuidedSwap, Lanes, pairs_over
+from g10sim.policies.planning.channel import Interval
 from g10sim.policies.swap_planning.access import AccessSequence
-from g10sim.policies.swap_planning.intervals import Interval
 from g10sim.policies.swap_planning.peak import PeakAnalysis
 from g10sim.policies.swap_planning.recomputing import recomputation_over
 from g10sim.policies.swap_planning.schedule import JobSchedule, Recomputed
@@ -23,7 +21,7 @@ from g10sim.policies.swap_planning.schedule import JobSchedule, Recomputed
 
 @dataclass(frozen=True)
 class Parameters:
-    """What to plan for: memory and the smallest tensor in bytes, rates of link and mapping in bytes/cycle."""
+    """Targets and rates of a plan: sizes in bytes, rates of link and mapping in bytes/cycle."""
 
     target_bytes: int
     bytes_per_cycle: float
@@ -34,7 +32,7 @@ class Parameters:
 
 @dataclass(frozen=True)
 class Planned:
-    """What was chosen for one job, its memory peak before and after in bytes, and the time that it costs.
+    """The plan of one job, its memory peak before and after in bytes, and the time that it costs.
 
     ``overhead_cycles``: of an iteration, by what is waited for and recomputed.
     """
@@ -48,13 +46,8 @@ class Planned:
     overhead_cycles: int
 
     @property
-    def recomputed(self) -> list[Recomputed]:
-        """What is dropped and recomputed."""
-        return self.schedule.recomputed
-
-    @property
     def is_enough(self) -> bool:
-        """Whether the peak is within the target."""
+        """Return True if the peak is within the target."""
         return self.peak_bytes <= self.target_bytes
 
 
@@ -221,3 +214,44 @@ class _Planner:
             return False
         self._peak = found
         return True
+
+
+def collective(entries: Iterable[Recomputed], rules: Recomputability) -> list[Recomputed]:
+    """Return the recomputations as they happen: what is made on the way to another tensor stays.
+
+    A tensor that was dropped and that another's producer reads is back when that one is recomputed, so that
+    each is made again once (Capuchin's collective recomputation).
+    """
+    found = {entry.tensor: entry for entry in entries}
+
+    def restore_sources(tensor: int, use: int) -> None:
+        for source in sources(found[tensor], rules):
+            other = found.get(source)
+            if other is not None and other.drop <= use < other.use:
+                found[source] = replace(other, use=use)
+                restore_sources(source, use)
+
+    for entry in sorted(found.values(), key=lambda entry: (entry.use, entry.tensor)):
+        restore_sources(entry.tensor, entry.use)
+    return list(found.values())
+
+
+def sources(entry: Recomputed, rules: Recomputability) -> tuple[int, ...]:
+    """Return what the kernel reads that makes a dropped tensor."""
+    producer = rules.producer(entry.tensor, entry.drop)
+    return () if producer is None else producer.inputs
+
+
+def reads_what_is_away(
+    entries: Iterable[Recomputed], pairs: Iterable[AccessPair], rules: Recomputability
+) -> bool:
+    """Return True if a recomputation needs a tensor while it is swapped out."""
+    away: dict[int, list[AccessPair]] = {}
+    for pair in pairs:
+        away.setdefault(pair.tensor, []).append(pair)
+    return any(
+        pair.evicted < entry.use < pair.use
+        for entry in entries
+        for source in sources(entry, rules)
+        for pair in away.get(source, ())
+    )

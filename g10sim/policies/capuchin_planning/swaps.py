@@ -2,15 +2,56 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import numpy as np
 
 from g10sim.analysis.timeline import Integers
-from g10sim.policies.capuchin_planning.pairs import AccessPair
-from g10sim.policies.swap_planning.access import AccessSequence
-from g10sim.policies.swap_planning.intervals import Channel, Interval, earliest, latest
+from g10sim.policies.planning.channel import Channel, Interval, earliest, latest
+from g10sim.policies.swap_planning.access import AccessSequence, transfer_cycles
 from g10sim.policies.swap_planning.schedule import Swap
+
+
+@dataclass(frozen=True, slots=True)
+class AccessPair:
+    """Kernel ``evicted`` uses a tensor before the peak, kernel ``use`` is the next that does, after it.
+
+    ``free_time`` (FT): cycles between the end of a copy out right after the first and the start of a copy
+    in right before the second, of ``copy_cycles`` each. Negative where they take longer than there is.
+    """
+
+    tensor: int
+    evicted: int
+    use: int
+    size_bytes: int
+    copy_cycles: int
+    free_time: int
+
+
+def pairs_over(
+    accesses: AccessSequence,
+    tensors: Collection[int],
+    kernel: int,
+    bytes_per_cycle: float,
+    least_bytes: int = 0,
+) -> list[AccessPair]:
+    """Return the pairs around a kernel of those tensors that it does not use, the longest free time first.
+
+    Tensors of less than ``least_bytes`` are left out.
+    """
+    found = []
+    for tensor in tensors:
+        uses, size = accesses.uses[tensor], accesses.sizes[tensor]
+        place = bisect_left(uses, kernel)
+        if size < least_bytes or not 0 < place < len(uses) or uses[place] == kernel:
+            continue
+        evicted, use = uses[place - 1], uses[place]
+        copy = transfer_cycles(accesses, tensor, bytes_per_cycle)
+        gap = accesses.interval(use).start - accesses.interval(evicted).end
+        found.append(AccessPair(tensor, evicted, use, size, copy, gap - 2 * copy))
+    return sorted(found, key=lambda pair: (-pair.free_time, pair.tensor))
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +125,7 @@ class Lanes:
         back = self._latest(pair, peak)
         if out is None or back is None:
             return None
-        return GuidedSwap(pair, peak, peak, out, back, self._trigger(pair, peak, back))
+        return GuidedSwap(pair, peak, peak, out, back, trigger_at(accesses, pair, peak, back.start))
 
     def exposed(self, pair: AccessPair, first: int, last: int) -> GuidedSwap | None:
         """Return a swap over some kernels: the first may wait for the copy out, the next use for that in.
@@ -100,7 +141,7 @@ class Lanes:
             back = earliest(self.back, Interval(start, start + period), pair.copy_cycles, period)
         if out is None or back is None:
             return None
-        trigger = self._trigger(pair, last, back)
+        trigger = trigger_at(accesses, pair, last, back.start)
         out_wait = out.end - accesses.interval(first).start - self._waits_within(pair.evicted, first)
         back_wait = back.end - accesses.interval(pair.use).start - self._waits_within(trigger, pair.use)
         # A copy delays those behind it, and whoever waits for them, by no more than its own time.
@@ -111,9 +152,6 @@ class Lanes:
         accesses = self._accesses
         after = Interval(accesses.interval(last).end, accesses.interval(pair.use).start)
         return latest(self.back, after, pair.copy_cycles, accesses.period)
-
-    def _trigger(self, pair: AccessPair, last: int, back: Interval) -> int:
-        return trigger_at(self._accesses, pair, last, back.start)
 
 
 def trigger_at(accesses: AccessSequence, pair: AccessPair, last: int, time: int) -> int:

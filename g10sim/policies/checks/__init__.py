@@ -4,8 +4,7 @@ Unlike the rest of ``g10sim.policies`` this runs simulations. A policy that a ch
 in ``check_exemptions``, with the reason.
 """
 
-from g10sim.policies.checks.battery import CHECKS, Check, check_policy
-from g10sim.policies.checks.parametrize import parametrize_with_policy_checks
+from g10sim.policies.checks.battery import CHECKS, Check, check_policy, parametrize_with_policy_checks
 from g10sim.policies.checks.subject import PolicyCheckError, Subject
 
 __all__ = [

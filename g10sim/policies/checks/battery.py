@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -15,9 +15,10 @@ from g10sim.config.behaviour import BehaviourSpec
 from g10sim.errors import UnsupportedError
 from g10sim.policies.base import Policy
 from g10sim.policies.checks.subject import PolicyCheckError, Scenario, Subject, roomy, scenarios
+from g10sim.policies.parameters import Declared
 from g10sim.policies.plan_format import load_plan, save_plan
 from g10sim.policies.registry import create
-from g10sim.sim.recorder import RunRecords
+from g10sim.records import RunRecords
 from g10sim.trace.format import trace_hash
 
 
@@ -110,28 +111,27 @@ def _no_stalls_with_room(subject: Subject) -> None:
         if records is None or yardstick is None:
             continue
         last, slowest = records.iterations[-1], yardstick.iterations[-1]
-        moved = (
-            last.ssd_to_gpu_bytes + last.gpu_to_ssd_bytes + last.host_to_gpu_bytes + last.gpu_to_host_bytes
-        )
+        moved = sum(last.traffic.values())
         _require(not moved, f"{scenario.name}: moves {moved} bytes")
         longest, took = slowest.end - slowest.start, last.end - last.start
         _require(took <= longest, f"{scenario.name}: takes {took} cycles, with page faults alone {longest}")
 
 
+def _compare(subject: Subject, policy: Policy | None, found: str) -> None:
+    """Require that an instance (None: a new one for each workload) does as fresh ones do."""
+    for scenario in scenarios():
+        same = subject.run(scenario, policy) == subject.fresh(scenario)
+        _require(same, f"{scenario.name}: {found}")
+
+
 def _deterministic(subject: Subject) -> None:
     """Equal workloads give equal records, every time."""
-    for scenario in scenarios():
-        _require(subject.run(scenario) == subject.fresh(scenario), f"{scenario.name}: two runs differ")
+    _compare(subject, None, "two runs differ")
 
 
 def _reusable(subject: Subject) -> None:
     """Instances that have simulated other workloads do as fresh ones do."""
-    used = subject.make()
-    for scenario in scenarios():
-        _require(
-            subject.run(scenario, used) == subject.fresh(scenario),
-            f"{scenario.name}: a used instance differs from a fresh one",
-        )
+    _compare(subject, subject.make(), "a used instance differs from a fresh one")
 
 
 def _inputs_unchanged(subject: Subject) -> None:
@@ -156,9 +156,7 @@ def _picklable(subject: Subject) -> None:
         copy = pickle.loads(pickle.dumps(subject.make()))
     except Exception as error:
         raise PolicyCheckError(f"cannot be pickled: {type(error).__name__}: {error}") from error
-    for scenario in scenarios():
-        same = subject.run(scenario, copy) == subject.fresh(scenario)
-        _require(same, f"{scenario.name}: a pickled copy differs")
+    _compare(subject, copy, "a pickled copy differs")
 
 
 def _parameters_are_yaml(subject: Subject) -> None:
@@ -176,15 +174,17 @@ def _parameters_are_yaml(subject: Subject) -> None:
 
 
 def _documented(subject: Subject) -> None:
-    """Key, label, citation, and docstrings that name every parameter are there."""
+    """Key, label, citation, and a docstring or description of every parameter are there."""
     cls = subject.cls
     for attribute in ("name", "label", "paper"):
         _require(bool(getattr(cls, attribute)), f"has no '{attribute}'")
     bases = cls.__mro__[: cls.__mro__.index(Policy)]
     text = "\n".join(base.__doc__ or "" for base in bases)
     _require(bool(text.strip()), "has no docstring")
+    described = cls.parameter_descriptions() if issubclass(cls, Declared) else {}
     for parameter in cls.parameter_names():
-        _require(parameter in text, f"its docstring does not name the parameter '{parameter}'")
+        is_described = bool(described.get(parameter)) or parameter in text
+        _require(is_described, f"its docstring does not name the parameter '{parameter}'")
 
 
 def _plans_are_data(subject: Subject) -> None:
@@ -219,3 +219,22 @@ CHECKS: tuple[Check, ...] = tuple(
         _plans_are_data,
     )
 )
+
+
+def parametrize_with_policy_checks(policies: Iterable[type[Policy] | str | Mapping[str, Any]]) -> Any:
+    """Return a decorator that gives a test the arguments ``subject`` and ``check``, for all of both.
+
+    The test body is ``check.run(subject)``. Checks that a policy is exempt from are skipped with its reason.
+    Raises ImportError without pytest, PolicyError for a policy that cannot be made.
+    """
+    import pytest
+
+    cases = []
+    for policy in policies:
+        subject = Subject(policy)
+        exempt = exemptions(subject.cls)
+        for check in CHECKS:
+            reason = exempt.get(check.name)
+            marks = (pytest.mark.skip(reason=reason),) if reason else ()
+            cases.append(pytest.param(subject, check, id=f"{subject.cls.name}-{check.name}", marks=marks))
+    return pytest.mark.parametrize(("subject", "check"), cases)

@@ -7,16 +7,15 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from g10sim.analysis.footprint import footprint_bytes, peak_live_bytes
-from g10sim.analysis.working_set import largest_working_set
+from g10sim.analysis.footprint import footprint_bytes, largest_working_set, peak_live_bytes
 from g10sim.config.behaviour import BehaviourSpec
 from g10sim.config.presets import load_system
 from g10sim.config.system import SystemSpec
 from g10sim.errors import G10SimError, UnsupportedError
 from g10sim.policies.base import Policy
 from g10sim.policies.registry import create
+from g10sim.records import RunRecords
 from g10sim.sim.engine import run
-from g10sim.sim.recorder import RunRecords
 from g10sim.trace.model import Trace
 from g10sim.trace.synthetic import chain, random_trace
 from g10sim.trace.workload import Job, Workload

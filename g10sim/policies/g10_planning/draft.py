@@ -1,15 +1,81 @@
-"""What a planning method works out: moves before they are put in order, and the estimate behind them."""
+"""Drafts of plans: moves before they are put in order, and the estimate behind them."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal, TypeAlias
 
 import numpy as np
 
-from g10sim.analysis.timeline import Integers, kernel_at
-from g10sim.policies.g10_planning.machine import PlannedMachine
-from g10sim.policies.g10_planning.occupancy import PlannedEviction
+from g10sim.analysis.timeline import Integers
+from g10sim.analysis.vitality import inactive_periods
+from g10sim.policies.parameters import Declared, parameter
+from g10sim.policies.planning.budget import Budget
+from g10sim.policies.planning.machine import PlannedMachine, PlannedTier
+from g10sim.policies.planning.occupancy import Occupancy, Pressure
+from g10sim.policies.planning.timeline import Timeline
 from g10sim.trace.model import Tensor, Trace
+
+Method: TypeAlias = Literal["paced", "published"]
+
+
+class PlannerOptions(Declared):
+    """Parameters of the planner that users may choose."""
+
+    method: Method = parameter(default="paced", published="published")
+    """``paced``, or ``published``: the planner of the published simulator with its peculiarities."""
+    safety_margin: float = parameter(default=2.5, ge=1, le=1000, published="2.5, published simulator")
+    """Transfer times that an inactive period must last."""
+    memory_target: float = parameter(default=0.99, ge=0.01, le=1, published="0.99, published simulator")
+    """Share of GPU memory that the estimated occupancy may reach."""
+    eager_prefetch: bool = parameter(default=True, published="true, G10 paper, section 4.4")
+    """Prefetch earlier than the latest safe time where memory is free."""
+    pacing_rounds: int = parameter(default=5, ge=1, le=100)
+    """Most rounds of planning with the stalls that the round before expects (``paced``)."""
+
+
+class PlanningParameters(PlannerOptions):
+    """All parameters of the planner, with those that follow from a design."""
+
+    tensor_hints: bool = parameter(default=True)
+    """Allocate tensors before their birth and free them at their death; some machines do both by
+    themselves."""
+    memory_factor: float = parameter(default=1.0, ge=0.01, le=1000)
+    """Multiplies the target, and with the paced method GPU memory too."""
+    demand_evictions: bool = parameter(default=False)
+    """Add evictions without prefetch where the first estimate is highest
+    (:func:`.planner.add_demand_evictions`)."""
+
+
+@dataclass(frozen=True)
+class Absence:
+    """A tensor is not used during kernels ``start`` to ``end`` - 1.
+
+    Kernels are counted on over the border of the iteration; ``wraps`` marks an absence that crosses it.
+    """
+
+    tensor: int
+    size_bytes: int
+    start: int
+    end: int
+    wraps: bool
+
+    def cycles(self, timeline: Timeline) -> int:
+        """Return how long it lasts."""
+        return timeline.lap_time(self.end) - timeline.times[self.start]
+
+
+@dataclass(frozen=True)
+class PlannedEviction(Absence):
+    """A tensor leaves the GPU for a tier while it is not used.
+
+    Issued at kernel ``start``, out by the end of kernel ``out_by``, wanted back at kernel ``end``; its
+    prefetch is issued at kernel ``prefetch`` (None: it is fetched on demand).
+    """
+
+    tier: PlannedTier
+    out_by: int
+    prefetch: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,56 +83,72 @@ class PlannedAllocation:
     """Space for a tensor that is born at kernel ``birth``, asked for at kernel ``kernel``."""
 
     tensor: int
-    size_bytes: int
     kernel: int
     birth: int
 
 
-@dataclass(frozen=True)
-class Draft:
-    """Result of a planning method.
+def absences(trace: Trace, machine: PlannedMachine) -> tuple[Absence, ...]:
+    """Return the inactive periods of all tensors."""
+    kernels, sizes, found = len(trace.kernels), machine.sizes(trace), []
+    for period in inactive_periods(trace):
+        crosses = period.start >= period.end
+        end = period.end + (kernels if crosses else 0)
+        found.append(Absence(period.tensor, sizes[period.tensor], period.start, end, crosses))
+    return tuple(found)
 
-    ``frees`` are (kernel, tensor). ``occupancy_bytes`` is the estimate per kernel under these moves,
-    ``durations`` the kernel times in cycles that it assumes, stalls included. ``pressed_kernel`` is the one
-    with the highest estimate before any eviction.
+
+class Draft:
+    """A plan in the making, with the estimated occupancy of GPU and tiers and the transfer budgets left.
+
+    ``frees`` are (kernel, tensor). ``pressed_kernel`` has the highest estimate before any eviction. The
+    timeline counts the expected stalls. Above ``limit_bytes`` memory is under pressure.
     """
 
-    evictions: tuple[PlannedEviction, ...]
-    allocations: tuple[PlannedAllocation, ...]
-    frees: tuple[tuple[int, int], ...]
-    occupancy_bytes: Integers
-    durations: Integers
-    target_bytes: float
-    pressed_kernel: int
+    def __init__(
+        self,
+        occupancy: Integers,
+        durations: Integers,
+        machine: PlannedMachine,
+        target_bytes: float,
+        limit_bytes: float,
+    ) -> None:
+        self.machine, self.timeline, self.target_bytes = machine, Timeline(durations), target_bytes
+        self.pressed_kernel = int(occupancy.argmax()) if len(occupancy) else 0
+        self.occupancy = Pressure(occupancy, durations, limit_bytes)
+        self.used = {tier.name: Occupancy(np.zeros_like(durations)) for tier in machine.tiers}
+        self.out = Budget(durations, machine.link_rate, {t.name: t.write_rate for t in machine.tiers})
+        self.into = Budget(durations, machine.link_rate, {t.name: t.read_rate for t in machine.tiers})
+        self.evictions: list[PlannedEviction] = []
+        self.allocations: list[PlannedAllocation] = []
+        self.frees: list[tuple[int, int]] = []
 
-    @property
-    def feasible(self) -> bool:
-        """Whether the estimate stays within the target during every kernel."""
-        return bool(self.occupancy_bytes.max(initial=0) <= self.target_bytes)
+    def has_room(self, tier: PlannedTier, absence: Absence) -> bool:
+        """Return True if a tier has room for an absent tensor; an SSD always has."""
+        used = self.used[tier.name].most(absence.start, absence.end)
+        return tier.kind == "ssd" or used + absence.size_bytes <= tier.capacity_bytes
 
-    @property
-    def expected_cycles(self) -> int:
-        """Iteration time that the plan reckons with."""
-        return int(self.durations.sum())
+    def evict(
+        self, absence: Absence, tier: PlannedTier, out_by: int, prefetch: int, *, takes_budget: bool = True
+    ) -> None:
+        """Plan an eviction with a prefetch."""
+        size, name = absence.size_bytes, tier.name
+        if takes_budget:
+            self.out.debit(absence.start, size, name)
+            self.into.debit(prefetch, size, name)
+            self.used[name].add(absence.start, absence.end, size)
+        self.occupancy.add(out_by + 1, prefetch, -size)
+        self.evictions.append(PlannedEviction(**vars(absence), tier=tier, out_by=out_by, prefetch=prefetch))
 
 
-def starts_of(durations: Integers) -> Integers:
-    """Start of every kernel and the end of the last one, for durations in cycles."""
-    starts = np.zeros(len(durations) + 1, dtype=np.int64)
-    np.cumsum(durations, out=starts[1:])
-    return starts
+def target_bytes(machine: PlannedMachine, parameters: PlanningParameters) -> float:
+    """Return the occupancy that a plan may reach."""
+    return machine.gpu_bytes * parameters.memory_factor * parameters.memory_target
 
 
-def allocation_kernel(tensor: Tensor, birth: int, starts: Integers, machine: PlannedMachine) -> int:
+def allocation_kernel(tensor: Tensor, birth: int, timeline: Timeline, machine: PlannedMachine) -> int:
     """Kernel at which to ask for space so that it is there at birth; 0 where the iteration is too young.
 
     Kernel running at (birth - bytes / allocation rate), as in the published simulator.
     """
-    time = float(starts[birth]) - tensor.size_bytes / machine.allocation_rate
-    return 0 if time < 0 else min(birth, kernel_at(starts, int(time)))
-
-
-def late_uses(trace: Trace, tensor: int) -> tuple[int, ...]:
-    """Kernels that write a tensor after its contents are dead: it takes up memory again."""
-    death = trace.deaths[tensor]
-    return tuple(kernel for kernel in trace.uses[tensor] if kernel >= death)
+    time = float(timeline.times[birth]) - tensor.size_bytes / machine.allocation_rate
+    return 0 if time < 0 else min(birth, timeline.kernel_at(int(time)))

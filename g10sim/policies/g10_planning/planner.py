@@ -2,54 +2,61 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-
-from g10sim.config.behaviour import BehaviourSpec
-from g10sim.config.system import SystemSpec
-from g10sim.policies.g10_planning.demand import demand_evictions
-from g10sim.policies.g10_planning.draft import Draft
-from g10sim.policies.g10_planning.machine import planned_machine
+from g10sim.policies.g10_planning.draft import Draft, PlannedEviction, PlanningParameters, absences
 from g10sim.policies.g10_planning.paced import plan_paced
-from g10sim.policies.g10_planning.parameters import PlanningParameters
 from g10sim.policies.g10_planning.published import plan_published
-from g10sim.policies.plan import MigrationPlan, PlannedMove
-from g10sim.records import Location
+from g10sim.policies.moves import Evict, Fetch, Free, TensorMove
+from g10sim.policies.plan import MigrationPlan, Planned
+from g10sim.policies.planning.machine import PlannedMachine
 from g10sim.trace.model import Trace
 
-
-def plan_g10(
-    trace: Trace,
-    system: SystemSpec,
-    parameters: PlanningParameters | None = None,
-    behaviour: BehaviourSpec | None = None,
-    *,
-    gpus: Collection[int] = (0,),
-    gpu: int = 0,
-) -> MigrationPlan:
-    """Plan the migrations of one iteration of a trace on ``gpu``, while all of ``gpus`` are at work."""
-    parameters = parameters or PlanningParameters()
-    draft = draft_g10(trace, system, parameters, behaviour, gpus=gpus, gpu=gpu)
-    return to_plan(draft, trace, parameters)
+# Published simulator: until the estimate at that kernel is below 90% of the target.
+_SHARE_OF_TARGET = 0.9
 
 
-def draft_g10(
-    trace: Trace,
-    system: SystemSpec,
-    parameters: PlanningParameters | None = None,
-    behaviour: BehaviourSpec | None = None,
-    *,
-    gpus: Collection[int] = (0,),
-    gpu: int = 0,
-    neighbours: int = 1,
-) -> Draft:
+def plan_g10(trace: Trace, machine: PlannedMachine, parameters: PlanningParameters) -> MigrationPlan:
+    """Plan the migrations of one iteration of a trace."""
+    return to_plan(draft_g10(trace, machine, parameters), trace, parameters)
+
+
+def draft_g10(trace: Trace, machine: PlannedMachine, parameters: PlanningParameters) -> Draft:
     """Work out a plan together with the estimates behind it (see :class:`.draft.Draft`)."""
-    parameters, behaviour = parameters or PlanningParameters(), behaviour or BehaviourSpec()
-    machine = planned_machine(system, behaviour, gpus, gpu, neighbours)
-    if parameters.method == "published":
-        draft = plan_published(trace, machine, parameters)
-    else:
-        draft = plan_paced(trace, machine, parameters)
-    return demand_evictions(trace, draft, machine) if parameters.demand_evictions else draft
+    plan = plan_published if parameters.method == "published" else plan_paced
+    draft = plan(trace, machine, parameters)
+    if parameters.demand_evictions:
+        add_demand_evictions(trace, draft)
+    return draft
+
+
+def add_demand_evictions(trace: Trace, draft: Draft) -> None:
+    """Add evictions to the SSD, fetched back on demand, around the kernel with the highest first estimate.
+
+    Periods that cover the kernel and have no eviction yet are taken in order of bytes x time, until the
+    estimate at the kernel is below 90% of the target (last pass of the published planner for the
+    direct-storage designs).
+    """
+    kernels, pressed, timeline = len(trace.kernels), draft.pressed_kernel, draft.timeline
+    ssd = draft.machine.ssd
+    evicted = {(eviction.tensor, eviction.start) for eviction in draft.evictions}
+    covering = [
+        absence
+        for absence in absences(trace, draft.machine)
+        if any(pressed in range(absence.start - lap, absence.end - lap) for lap in (0, kernels))
+        and (absence.tensor, absence.start) not in evicted
+    ]
+    covering.sort(
+        key=lambda absence: (-absence.size_bytes * absence.cycles(timeline), absence.tensor, absence.start)
+    )
+    for absence in covering:
+        if draft.occupancy.bytes[pressed] < _SHARE_OF_TARGET * draft.target_bytes:
+            break
+        if not draft.has_room(ssd, absence):
+            continue
+        draft.used[ssd.name].add(absence.start, absence.end, absence.size_bytes)
+        draft.occupancy.add(absence.start, absence.end, -absence.size_bytes)
+        draft.evictions.append(
+            PlannedEviction(**vars(absence), tier=ssd, out_by=absence.start, prefetch=None)
+        )
 
 
 def to_plan(draft: Draft, trace: Trace, parameters: PlanningParameters) -> MigrationPlan:
@@ -59,24 +66,21 @@ def to_plan(draft: Draft, trace: Trace, parameters: PlanningParameters) -> Migra
     first; the published one keeps the order in which its steps find the moves.
     """
     kernels = len(trace.kernels)
-    moves: list[tuple[int, int, int, PlannedMove]] = []
-
-    def add(kernel: int, step: int, deadline: int, tensor: int, target: Location) -> None:
-        moves.append((kernel, step, deadline, PlannedMove(kernel, tensor, target)))
+    moves: list[tuple[int, int, int, TensorMove]] = []
 
     if parameters.tensor_hints:
-        for kernel, tensor in draft.frees:
-            add(kernel, 0, 0, tensor, Location.NONE)
-        for allocation in draft.allocations:
-            add(allocation.kernel, 2, allocation.birth, allocation.tensor, Location.GPU)
+        moves += [(kernel, 0, 0, Free(tensor)) for kernel, tensor in draft.frees]
+        moves += [(made.kernel, 2, made.birth, Fetch(made.tensor)) for made in draft.allocations]
     for eviction in draft.evictions:
-        place = Location.HOST if eviction.host else Location.FLASH
-        add(eviction.start, 1, eviction.out_by, eviction.tensor, place)
+        move = Evict(eviction.tensor, eviction.tier.name)
+        moves.append((eviction.start, 1, eviction.out_by, move))
         if eviction.prefetch is not None:
             ahead = eviction.end - eviction.prefetch
             kernel = eviction.prefetch % kernels
-            add(kernel, 2, kernel + ahead, eviction.tensor, Location.GPU)
+            moves.append((kernel, 2, kernel + ahead, Fetch(eviction.tensor)))
     if parameters.method == "published":
-        return MigrationPlan.ordered((move for *_, move in moves), "g10, published method")
+        planned = (Planned(kernel, move) for kernel, *_, move in moves)
+        return MigrationPlan.ordered(planned, "g10, published method")
     ordered = sorted(moves, key=lambda entry: (entry[0], entry[1], entry[2], entry[3].tensor))
-    return MigrationPlan(tuple(move for *_, move in ordered), "g10, paced method")
+    planned = (Planned(kernel, move) for kernel, *_, move in ordered)
+    return MigrationPlan(tuple(planned), "g10, paced method")

@@ -25,14 +25,20 @@ from dataclasses import replace
 
 import numpy as np
 
-from g10sim.analysis.timeline import Integers, kernel_at
-from g10sim.analysis.vitality import InactivePeriod, inactive_periods
-from g10sim.policies.g10_planning.channels import Channels
-from g10sim.policies.g10_planning.draft import Draft, PlannedAllocation, allocation_kernel, starts_of
-from g10sim.policies.g10_planning.machine import PlannedMachine
-from g10sim.policies.g10_planning.occupancy import Occupancy, PlannedEviction, kernel_slices
-from g10sim.policies.g10_planning.parameters import PlanningParameters
-from g10sim.records import Location
+from g10sim.analysis.timeline import Integers, kernel_durations
+from g10sim.analysis.vitality import inactive_periods
+from g10sim.errors import UnsupportedError
+from g10sim.policies.g10_planning.draft import (
+    Absence,
+    Draft,
+    PlannedAllocation,
+    PlanningParameters,
+    absences,
+    allocation_kernel,
+    target_bytes,
+)
+from g10sim.policies.planning.machine import PlannedMachine, PlannedTier
+from g10sim.policies.planning.timeline import Timeline
 from g10sim.trace.model import Trace
 
 # The published planner leaves one and a half times the transfer time before the end of a wrapped period.
@@ -40,64 +46,39 @@ _WRAPPED_LEAD = 1.5
 
 
 def plan_published(trace: Trace, machine: PlannedMachine, parameters: PlanningParameters) -> Draft:
-    """Plan one iteration of a trace."""
+    """Plan one iteration of a trace.
+
+    Raises UnsupportedError for tiers that the published planner does not know.
+    """
+    if [tier.kind for tier in machine.tiers] not in (["memory", "ssd"], ["ssd"]):
+        found = ", ".join(tier.name for tier in machine.tiers)
+        raise UnsupportedError(
+            f"method: found 'published' with tiers {found}; allowed: with host memory and an SSD"
+        )
     planning = _Planning(trace, machine, parameters)
-    planning.allocate()
     planning.choose()
     if parameters.eager_prefetch:
         planning.prefetch_eagerly()
-    return Draft(
-        evictions=tuple(planning.evictions),
-        allocations=tuple(planning.allocations),
-        frees=tuple(planning.frees),
-        occupancy_bytes=planning.occupancy.bytes,
-        durations=planning.durations,
-        target_bytes=planning.target_bytes,
-        pressed_kernel=planning.pressed_kernel,
-    )
+    return planning
 
 
-class _Planning:
+class _Planning(Draft):
     def __init__(self, trace: Trace, machine: PlannedMachine, parameters: PlanningParameters) -> None:
-        clock = machine.clock_hz
-        durations = [trace.duration_cycles(kernel, clock) for kernel in trace.kernels]
-        self.durations = np.array(durations, dtype=np.int64)
-        self.starts = starts_of(self.durations)
-        self.capacity_bytes = machine.gpu_bytes
-        self.target_bytes = self.capacity_bytes * parameters.memory_factor * parameters.memory_target
-        self.evictions: list[PlannedEviction] = []
-        self.allocations: list[PlannedAllocation] = []
-        self.frees: list[tuple[int, int]] = []
-        self._trace, self._machine = trace, machine
+        durations, target = kernel_durations(trace, machine.clock_hz), target_bytes(machine, parameters)
+        occupancy, allocations = _allocated(trace, machine, Timeline(durations), target)
+        super().__init__(occupancy, durations, machine, target, machine.gpu_bytes)
+        self.allocations = allocations
+        self.frees = [(trace.deaths[allocation.tensor], allocation.tensor) for allocation in allocations]
+        self._trace, self._kernels = trace, len(durations)
         self._safety_margin = parameters.safety_margin
-        self._sizes = [machine.pages_bytes(tensor.size_bytes) for tensor in trace.tensors]
-        self._kernels = len(durations)
-        self._channels = Channels(self.durations, machine)
-        self._host_used_bytes = np.zeros(self._kernels, dtype=np.int64)
-
-    def allocate(self) -> None:
-        """Give tensors allocation and free moves until the estimate is within the target."""
-        first = self._sizes[0] if self._sizes else 0
-        occupancy: Integers = np.full(self._kernels, sum(self._sizes) + first, dtype=np.int64)
-        for tensor in self._trace.tensors[1:]:
-            if occupancy.max(initial=0) < self.target_bytes:
-                break
-            if tensor.persistent:
-                continue
-            birth, death = self._trace.births[tensor.id], self._trace.deaths[tensor.id]
-            size = self._sizes[tensor.id]
-            kernel = allocation_kernel(tensor, birth, self.starts, self._machine)
-            self.allocations.append(PlannedAllocation(tensor.id, size, kernel, birth))
-            self.frees.append((death, tensor.id))
-            occupancy[:kernel] -= size
-            occupancy[death:] -= size
-        self.pressed_kernel = int(occupancy.argmax()) if self._kernels else 0
-        self.occupancy = Occupancy(occupancy, self.durations, self.capacity_bytes)
+        self._ssd = machine.ssd
+        self._host = machine.memory if machine.memory.kind == "memory" else None
 
     def choose(self) -> None:
         """Evict until the estimate is within the target or no benefit is left while memory is overfull."""
-        periods = inactive_periods(self._trace)
-        ties = [-period.cycles(self.starts) * self._sizes[period.tensor] for period in periods]
+        periods = absences(self._trace, self.machine)
+        crossing = [number for number, p in enumerate(inactive_periods(self._trace)) if p.wraps]
+        ties = [-period.cycles(self.timeline) * period.size_bytes for period in periods]
         heap = [(-float("inf"), ties[number], number) for number in range(len(periods))]
         heapq.heapify(heap)
         handled: set[int] = set()
@@ -111,108 +92,86 @@ class _Planning:
             if heap and entry > heap[0]:
                 heapq.heappush(heap, entry)
                 continue
-            if benefit <= 0 and self.occupancy.peak_bytes > self.capacity_bytes:
+            if benefit <= 0 and self.occupancy.peak_bytes > self.machine.gpu_bytes:
                 break
             handled.add(number)
             self._handle(periods[number])
             if border_over and not self._over_at_border():
                 border_over = False
-                for other, period in enumerate(periods):
-                    if period.wraps and other not in handled:
+                for other in crossing:
+                    if other not in handled:
                         heapq.heappush(heap, (-float("inf"), ties[other], other))
 
     def _over_at_border(self) -> bool:
-        return bool(self.occupancy.bytes[0] > self.capacity_bytes)
+        return bool(self.occupancy.bytes[0] > self.machine.gpu_bytes)
 
-    def _benefit(self, period: InactivePeriod) -> int:
-        size = self._sizes[period.tensor]
-        if period.start >= period.end:
-            return size * self._wrapped_pressure(period, size / 2 / self._machine.write_rate)
-        written = self._channels.out.sums(Location.FLASH)
-        read = self._channels.into.sums(Location.FLASH)
-        first = int(written.searchsorted(written[period.start] + size / 2)) - 1
-        last = int(read.searchsorted(read[period.end] - size / 2, side="right")) - 1
+    def _benefit(self, period: Absence) -> int:
+        size = period.size_bytes
+        if period.wraps:
+            return size * self._wrapped_pressure(period, size / 2 / self._ssd.write_rate)
+        first, last = self._window(period, self._ssd, size / 2)
         return size * self.occupancy.over_cycles(max(first, period.start), last)
 
-    def _wrapped_pressure(self, period: InactivePeriod, half_cycles: float) -> int:
-        over, starts = self.occupancy.bytes > self.capacity_bytes, self.starts
-        first, last = float(starts[period.start]) + half_cycles, float(starts[period.end]) - half_cycles
+    def _wrapped_pressure(self, period: Absence, half_cycles: float) -> int:
+        over, timeline = self.occupancy.bytes > self.machine.gpu_bytes, self.timeline
+        first = float(timeline.times[period.start]) + half_cycles
+        last = float(timeline.times[period.end - self._kernels]) - half_cycles
         pressure = 0
-        if first < starts[-1]:
-            pressure = self.occupancy.over_cycles(kernel_at(starts, int(first)) + 1, self._kernels)
+        if first < timeline.period:
+            pressure = self.occupancy.over_cycles(timeline.kernel_at(int(first)) + 1, self._kernels)
         if last >= 0:
-            stop = kernel_at(starts, int(last))
-            pressure += int(np.where(over[1:stop], self.durations[: stop - 1], 0).sum()) if stop > 1 else 0
+            stop = timeline.kernel_at(int(last))
+            before = timeline.durations[: max(0, stop - 1)]
+            pressure += int(np.where(over[1 : len(before) + 1], before, 0).sum())
             if over[0]:
-                pressure -= int(starts[-2])
+                pressure -= timeline.times[-2]
         return pressure
 
-    def _handle(self, period: InactivePeriod) -> None:
-        wrapped = period.start >= period.end
-        stop = period.end + (self._kernels if wrapped else 0)
-        parts = kernel_slices(period.start, stop, self._kernels)
-        pressed = any((self.occupancy.bytes[part] > self.target_bytes).any() for part in parts)
-        if stop - period.start <= 1 or not pressed:
+    def _handle(self, period: Absence) -> None:
+        pressed = self.occupancy.most(period.start, period.end) > self.target_bytes
+        if period.end - period.start <= 1 or not pressed:
             return
-        place = self._place(period, wrapped)
-        if place is None:
+        tier = self._tier(period)
+        if tier is None:
             return
-        out_by, prefetch = self._wrapped_window(period) if wrapped else self._window(period, place)
-        if prefetch <= out_by:
-            return
-        size = self._sizes[period.tensor]
-        if not wrapped:
-            self._channels.out.debit(period.start, size, place)
-            self._channels.into.debit(prefetch, size, place)
-            if place is Location.HOST:
-                self._host_used_bytes[period.start : period.end] += size
-        self.occupancy.change(out_by + 1, prefetch, -size)
-        self.evictions.append(
-            PlannedEviction(
-                tensor=period.tensor,
-                size_bytes=size,
-                start=period.start,
-                end=stop,
-                host=place is Location.HOST,
-                out_by=out_by,
-                prefetch=prefetch,
-                wraps=wrapped,
-            )
-        )
+        if period.wraps:
+            out_by, prefetch = self._wrapped_window(period)
+        else:
+            out_by, prefetch = self._window(period, tier, period.size_bytes)
+        if prefetch > out_by:
+            self.evict(period, tier, out_by, prefetch, takes_budget=not period.wraps)
 
-    def _place(self, period: InactivePeriod, wrapped: bool) -> Location | None:
-        size = self._sizes[period.tensor]
-        cycles = period.cycles(self.starts)
-        to_ssd = self._machine.transfer_cycles(size, Location.FLASH)
+    def _tier(self, period: Absence) -> PlannedTier | None:
+        size = period.size_bytes
+        cycles = period.cycles(self.timeline)
+        host = None if period.wraps else self._host
+        if host is not None and not self.has_room(host, period):
+            host = None
+        to_ssd = self.machine.migration_cycles(size, self._ssd)
         if cycles > self._safety_margin * to_ssd:
-            if wrapped or not self._has_host_room(period, size):
-                return Location.FLASH
-            until = kernel_at(self.starts, int(self.starts[period.start]) + int(to_ssd))
-            budget = self._channels.out.free_bytes(Location.FLASH)[period.start : until]
-            return Location.FLASH if (budget > 0).any() else Location.HOST
-        to_host = self._machine.transfer_cycles(size, Location.HOST)
-        if wrapped or cycles <= self._safety_margin * to_host or not self._has_host_room(period, size):
+            if host is None:
+                return self._ssd
+            until = self.timeline.kernel_at(self.timeline.times[period.start] + int(to_ssd))
+            budget = self.out.free_bytes[self._ssd.name][period.start : until]
+            return self._ssd if (budget > 0).any() else host
+        if host is None:
             return None
-        return Location.HOST
+        return host if cycles > self._safety_margin * self.machine.migration_cycles(size, host) else None
 
-    def _has_host_room(self, period: InactivePeriod, size: int) -> bool:
-        used = int(self._host_used_bytes[period.start : period.end].max(initial=0))
-        return used + size <= self._machine.host_bytes
-
-    def _window(self, period: InactivePeriod, place: Location) -> tuple[int, int]:
-        size = self._sizes[period.tensor]
-        out, into = self._channels.out.sums(place), self._channels.into.sums(place)
+    def _window(self, period: Absence, tier: PlannedTier, size: float) -> tuple[int, int]:
+        """Return when so many bytes of a tensor have left, and when as many have to start back."""
+        out, into = self.out.sums[tier.name], self.into.sums[tier.name]
         out_by = int(out.searchsorted(out[period.start] + size)) - 1
         prefetch = int(into.searchsorted(into[period.end] - size, side="right")) - 1
         return out_by, prefetch
 
-    def _wrapped_window(self, period: InactivePeriod) -> tuple[int, int]:
-        cycles = self._machine.transfer_cycles(self._sizes[period.tensor], Location.FLASH)
-        length = int(self.starts[-1])
-        finish = float(self.starts[period.start]) + cycles
-        lead = float(self.starts[period.end]) - _WRAPPED_LEAD * cycles
-        out_by = kernel_at(self.starts, int(finish % length)) + (self._kernels if finish >= length else 0)
-        return out_by, kernel_at(self.starts, int(lead % length)) + (self._kernels if lead >= 0 else 0)
+    def _wrapped_window(self, period: Absence) -> tuple[int, int]:
+        cycles = self.machine.migration_cycles(period.size_bytes, self._ssd)
+        timeline, length = self.timeline, self.timeline.period
+        finish = float(timeline.times[period.start]) + cycles
+        lead = float(timeline.times[period.end - self._kernels]) - _WRAPPED_LEAD * cycles
+        out_by = timeline.kernel_at(int(finish % length)) + (self._kernels if finish >= length else 0)
+        return out_by, timeline.kernel_at(int(lead % length)) + (self._kernels if lead >= 0 else 0)
 
     def prefetch_eagerly(self) -> None:
         """Move prefetches earlier, those with the earliest kernel first, while memory is under the target."""
@@ -224,5 +183,25 @@ class _Planning:
             prefetch = eviction.prefetch
             while prefetch - 1 > eviction.out_by and self.occupancy.bytes[prefetch - 1] < self.target_bytes:
                 prefetch -= 1
-            self.occupancy.change(prefetch, eviction.prefetch, eviction.size_bytes)
+            self.occupancy.add(prefetch, eviction.prefetch, eviction.size_bytes)
             self.evictions[number] = replace(eviction, prefetch=prefetch)
+
+
+def _allocated(
+    trace: Trace, machine: PlannedMachine, timeline: Timeline, target: float
+) -> tuple[Integers, list[PlannedAllocation]]:
+    """Give tensors allocation and free moves until the estimate, the first result, is within the target."""
+    sizes = machine.sizes(trace)
+    occupancy: Integers = np.full(len(trace.kernels), sum(sizes) + sum(sizes[:1]), dtype=np.int64)
+    allocations = []
+    for tensor in trace.tensors[1:]:
+        if occupancy.max(initial=0) < target:
+            break
+        if tensor.persistent:
+            continue
+        birth = trace.births[tensor.id]
+        kernel = allocation_kernel(tensor, birth, timeline, machine)
+        allocations.append(PlannedAllocation(tensor.id, kernel, birth))
+        occupancy[:kernel] -= sizes[tensor.id]
+        occupancy[trace.deaths[tensor.id] :] -= sizes[tensor.id]
+    return occupancy, allocations

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from g10sim.policies.base import PolicyView, Prefetch
+from g10sim.policies.base import PolicyView
 from g10sim.policies.g10_planning.draft import Draft
+from g10sim.policies.moves import Fetch
 
 # Share of GPU memory left to tensors that are about to be born.
 _RESERVED = 0.1
@@ -29,27 +30,27 @@ class Recovery:
             back = eviction.end if eviction.prefetch is None else eviction.prefetch
             self._away.setdefault(eviction.tensor, []).append((eviction.start, back))
 
-    def prefetches(self, view: PolicyView, look_ahead: int) -> list[Prefetch]:
+    def prefetches(self, view: PolicyView, look_ahead: int) -> list[Fetch]:
         """Return prefetches of strays that the next ``look_ahead`` kernels need, in order of need."""
         room = view.free_bytes - _RESERVED * self._capacity_bytes
-        found: list[Prefetch] = []
+        found: list[Fetch] = []
         seen: set[int] = set()
         for ahead in range(1, look_ahead + 1):
             if room <= 0:
                 break
             kernel = view.kernel + ahead
             for tensor in self._kernels[kernel % len(self._kernels)]:
-                if tensor in seen:
+                if tensor in seen or view.is_whole(tensor):
                     continue
                 seen.add(tensor)
                 room -= view.in_transfer_bytes(tensor)
-                stray = view.host_bytes(tensor) + view.flash_bytes(tensor)
+                stray = view.away_bytes(tensor)
                 if not stray or not self._wanted(view, tensor, kernel):
                     continue
                 room -= stray
                 if room < 0:
                     return found
-                found.append(Prefetch(tensor))
+                found.append(Fetch(tensor))
         return found
 
     def _wanted(self, view: PolicyView, tensor: int, kernel: int) -> bool:

@@ -1,1 +1,1 @@
-"""What planners of swaps and recomputations share: access sequences, channels, peaks of memory, moves."""
+"""Access sequences, memory peaks and moves for planners of swaps and recomputations."""

@@ -8,27 +8,21 @@ from functools import cached_property
 
 import numpy as np
 
-from g10sim.analysis.timeline import Integers, kernel_at
-from g10sim.policies.swap_planning.intervals import Interval
+from g10sim.analysis.timeline import Integers
+from g10sim.policies.planning.channel import Interval
+from g10sim.policies.planning.timeline import Timeline
 from g10sim.trace.model import Trace
 
 
-class AccessSequence:
+class AccessSequence(Timeline):
     """The accesses of one job's tensors, in cycles from the start of an iteration.
 
     ``durations`` are those that are expected of the kernels, one after another. ``sizes`` are bytes.
     """
 
     def __init__(self, trace: Trace, durations: Sequence[int], sizes: Sequence[int]) -> None:
+        super().__init__(durations)
         self.trace, self.sizes = trace, tuple(sizes)
-        self.starts: Integers = np.zeros(len(durations) + 1, dtype=np.int64)
-        np.cumsum(durations, out=self.starts[1:])
-        self._times: list[int] = self.starts.tolist()  # what is looked up one by one is faster in a list
-
-    @property
-    def period(self) -> int:
-        """Cycles of an iteration."""
-        return self._times[-1]
 
     @cached_property
     def uses(self) -> tuple[tuple[int, ...], ...]:
@@ -38,10 +32,6 @@ class AccessSequence:
             uses[: bisect_left(uses, death)] for uses, death in zip(trace.uses, trace.deaths, strict=True)
         )
 
-    def interval(self, kernel: int) -> Interval:
-        """Return when a kernel runs."""
-        return Interval(self._times[kernel], self._times[kernel + 1])
-
     def accesses(self, tensor: int) -> list[Interval]:
         """Return when kernels use a tensor."""
         return [self.interval(kernel) for kernel in self.uses[tensor]]
@@ -49,12 +39,8 @@ class AccessSequence:
     def first_use_from(self, tensor: int, time: int) -> int | None:
         """Return the place among a tensor's uses of the first that starts at a time or later."""
         uses = self.uses[tensor]
-        place = bisect_left(uses, time, key=self._times.__getitem__)
+        place = bisect_left(uses, time, key=self.times.__getitem__)
         return place if place < len(uses) else None
-
-    def kernel_at(self, time: int) -> int:
-        """Return the kernel that runs at a time; of those that start then, the last."""
-        return kernel_at(self.starts, time)
 
     def last_input_access(self, time: int, *, including: bool) -> int:
         """Return when the last kernel with inputs starts, before a time or at it; 0 without any."""

@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from g10sim.policies.plan import PlannedMove
+from g10sim.policies.moves import Drop, Fetch
+from g10sim.policies.plan import Planned
 from g10sim.policies.swap_planning.peak import PeakAnalysis
 from g10sim.policies.swap_planning.schedule import JobSchedule
-from g10sim.records import Location
 
 
-def allocations(schedule: JobSchedule, analysis: PeakAnalysis, rate: float) -> Iterator[PlannedMove]:
+def allocations(schedule: JobSchedule, analysis: PeakAnalysis, rate: float) -> Iterator[Planned]:
     """Yield moves that give tensors their memory when they are made.
 
     Or as much earlier as that takes at ``rate`` bytes/cycle, where the peak does not rise by it.
@@ -33,11 +33,11 @@ def allocations(schedule: JobSchedule, analysis: PeakAnalysis, rate: float) -> I
         fits = int(levels[max(0, low) : high].max(initial=0)) + size <= peak_bytes
         for tensor in made:
             if issue < kernel.id and fits:
-                yield PlannedMove(issue, tensor, Location.GPU, delay_cycles=delay)
-            yield PlannedMove(kernel.id, tensor, Location.GPU)
+                yield Planned(issue, Fetch(tensor), delay)
+            yield Planned(kernel.id, Fetch(tensor))
 
 
-def drops(schedule: JobSchedule) -> Iterator[PlannedMove]:
+def drops(schedule: JobSchedule) -> Iterator[Planned]:
     """Yield moves that drop what is recomputed."""
     for entry in schedule.recomputed:
-        yield PlannedMove(entry.drop, entry.tensor, Location.NONE, recompute=True)
+        yield Planned(entry.drop, Drop(entry.tensor))

@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from g10sim.analysis.timeline import Integers
+from g10sim.policies.planning.channel import Interval
 from g10sim.policies.swap_planning.access import AccessSequence
-from g10sim.policies.swap_planning.intervals import Interval
 from g10sim.policies.swap_planning.schedule import JobSchedule, Swap
 
 Accounting = Literal["physical", "published"]
@@ -39,17 +39,17 @@ class PeakAnalysis:
     def __init__(self, accesses: AccessSequence, accounting: Accounting) -> None:
         self._accesses, self._accounting = accesses, accounting
         self._sizes: Integers = np.array(accesses.sizes, dtype=np.int64)
-        tensors, begins, ends = (np.array(column, dtype=np.int64) for column in self._lifetimes())
+        tensors, begins, ends = np.array(self._lifetimes(), dtype=np.int64).reshape(-1, 3).T
         self._tensors, self._begins, self._ends = tensors, begins, ends
         sizes = self._sizes[tensors] if len(tensors) else tensors
         self._by_size = np.lexsort((tensors, -sizes))
         self._times = np.concatenate([begins, ends])
         self._changes = np.concatenate([sizes, -sizes])
 
-    def _lifetimes(self) -> tuple[list[int], list[int], list[int]]:
-        """Return tensors with beginnings and ends of the times that they are there without any swap."""
+    def _lifetimes(self) -> list[tuple[int, int, int]]:
+        """Return tensors with beginning and end of each time that they are there without any swap."""
         accesses, trace = self._accesses, self._accesses.trace
-        starts, published = accesses.starts, self._accounting == "published"
+        times, published = accesses.times, self._accounting == "published"
         found: list[tuple[int, int, int]] = []
         for tensor in trace.tensors:
             uses = trace.uses[tensor.id]
@@ -62,11 +62,9 @@ class PeakAnalysis:
             begin = birth
             if published:
                 begin = birth + 1 if tensor.id in trace.kernels[birth].outputs else 0
-            found.append((tensor.id, int(starts[begin]), int(starts[death])))
+            found.append((tensor.id, times[begin], times[death]))
             found += [(tensor.id, *accesses.interval(use)) for use in uses if use >= death]
-        columns = zip(*found, strict=True) if found else ((), (), ())
-        tensors, begins, ends = (list(column) for column in columns)
-        return tensors, begins, ends
+        return found
 
     def find(self, schedule: JobSchedule) -> Peak:
         """Return the peak with what has been planned so far."""
@@ -118,20 +116,20 @@ class PeakAnalysis:
         return [Interval(away.start, period), Interval(0, away.end)]
 
     def _planned_changes(self, schedule: JobSchedule) -> Iterator[tuple[int, int]]:
-        sizes, starts = self._accesses.sizes, self._accesses.starts
+        sizes, times = self._accesses.sizes, self._accesses.times
         for swap in schedule.swaps:
             for away in self.absence(swap):
                 yield away.start, -sizes[swap.tensor]
                 yield away.end, sizes[swap.tensor]
         for entry in schedule.recomputed:
-            use = int(starts[entry.use])
-            yield int(starts[entry.drop]), -sizes[entry.tensor]
+            use = times[entry.use]
+            yield times[entry.drop], -sizes[entry.tensor]
             yield use, sizes[entry.tensor]
             yield use, entry.extra_bytes
             yield use + 1, -entry.extra_bytes
 
     def is_away(self, swaps: list[Swap], time: int) -> bool:
-        """Whether one of a tensor's swaps takes it away at a time."""
+        """Return True if one of a tensor's swaps takes it away at a time."""
         return any(self._covers(away, time) for swap in swaps for away in self.absence(swap))
 
     def _covers(self, away: Interval, time: int) -> bool:
@@ -143,11 +141,9 @@ class PeakAnalysis:
         inside: npt.NDArray[np.bool_] = self._begins <= time
         inside &= time <= self._ends if self._accounting == "published" else time < self._ends
         away = {swap.tensor for swap in schedule.swaps if self.is_away([swap], time)}
+        times = self._accesses.times
         for entry in schedule.recomputed:
-            if self._covers(self._dropped(entry.drop, entry.use), time):
+            if self._covers(Interval(times[entry.drop], times[entry.use]), time):
                 away.add(entry.tensor)
         there = self._tensors[self._by_size[inside[self._by_size]]]
         return tuple(tensor for tensor in dict.fromkeys(there.tolist()) if tensor not in away)
-
-    def _dropped(self, drop: int, use: int) -> Interval:
-        return Interval(int(self._accesses.starts[drop]), int(self._accesses.starts[use]))

@@ -28,3 +28,24 @@ def recomputation_over(
     deaths = accesses.trace.deaths
     extra = sum(accesses.sizes[other] for other in set(producer.outputs) - {tensor} if deaths[other] <= use)
     return Recomputed(tensor, drop, use, extra)
+
+
+def choose_recomputation(schedule: JobSchedule, rules: Recomputability, peak: Peak) -> list[Recomputed]:
+    """Return what may be recomputed to lower a peak, the best first.
+
+    A tensor that is there at the peak, is not swapped, and is made from tensors that are neither swapped nor
+    recomputed themselves. Best is the one with the most bytes for the time of the kernel that makes it.
+    """
+    accesses = schedule.accesses
+    moved = schedule.moved()
+    ranked: list[tuple[float, int, Recomputed]] = []
+    for tensor in peak.residents:
+        entry = recomputation_over(schedule, rules, peak, tensor) if tensor not in moved else None
+        if entry is None:
+            continue
+        producer = rules.producer(tensor, entry.drop)
+        if producer is None or moved & set(producer.inputs):
+            continue
+        time = accesses.interval(producer.id)
+        ranked.append((accesses.sizes[tensor] / max(1, time.end - time.start), tensor, entry))
+    return [entry for _, _, entry in sorted(ranked, key=lambda found: (-found[0], found[1]))]

@@ -1,12 +1,11 @@
-"""What is planned for one job: swaps, absences across iterations, recomputations."""
+"""The schedule of one job: swaps, absences across iterations, recomputations."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from g10sim.policies.planning.channel import Channel, Interval, latest
 from g10sim.policies.swap_planning.access import AccessSequence
-from g10sim.policies.swap_planning.intervals import Channel, Interval
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +48,24 @@ class JobSchedule:
     kept_away: set[int] = field(default_factory=set)
     """Tensors that are away across the border of the iteration."""
 
-    def keep(self, swaps: Iterable[Swap]) -> None:
-        """Add swaps to the plan; their channels have been taken."""
-        self.swaps.extend(swaps)
+    def take(self, tensor: int, out: Interval, window: Interval, length: int, use: int) -> Swap | None:
+        """Take the channels for a copy out and the latest copy in within a window; None: there is no room.
+
+        The copy in takes ``length`` cycles and is there for kernel ``use``. The swap wraps unless that kernel
+        starts after the copy out does.
+        """
+        period = self.accesses.period
+        back = latest(self.back, window, length, period)
+        if back is None:
+            return None
+        self.out.take(out, period)
+        self.back.take(back, period)
+        return Swap(tensor, out, back, use, wraps=self.accesses.times[use] <= out.start)
+
+    def give_back(self, swap: Swap) -> None:
+        """Free the channels of a swap."""
+        self.out.give_back(swap.out, self.accesses.period)
+        self.back.give_back(swap.back, self.accesses.period)
 
     def moved(self) -> set[int]:
         """Return the tensors that leave the GPU in any way."""

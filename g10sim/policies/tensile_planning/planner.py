@@ -4,15 +4,44 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from g10sim.analysis.recomputation import Recomputability
+from g10sim.policies.parameters import Count, Declared, Share, parameter
+from g10sim.policies.planning.channel import Channel
 from g10sim.policies.swap_planning.access import AccessSequence, transfer_cycles
-from g10sim.policies.swap_planning.intervals import Channel
-from g10sim.policies.swap_planning.peak import PeakAnalysis
+from g10sim.policies.swap_planning.peak import Accounting, PeakAnalysis
+from g10sim.policies.swap_planning.recomputing import choose_recomputation
 from g10sim.policies.swap_planning.schedule import JobSchedule, Swap
-from g10sim.policies.tensile_planning.parameters import PlanningParameters
-from g10sim.policies.tensile_planning.recomputing import choose_recomputation
 from g10sim.policies.tensile_planning.swapping import swap_across, swap_within
+
+Channels = Literal["per_job", "shared"]
+
+
+class PlannerOptions(Declared):
+    """Parameters of the planner that users may choose."""
+
+    across_iterations: bool = parameter(default=True, published="true, paper")
+    """Keep persistent tensors away across the border of the iteration."""
+    recomputation: bool = parameter(default=True, published="true, paper")
+    """Recompute tensors when no swap lowers the peak any more."""
+    channels: Channels = parameter(default="per_job", published="per_job, authors' program")
+    """``per_job``: the copies of each job come one after another; ``shared``: those of all jobs."""
+    duplex: bool = parameter(default=False, published="false, authors' program")
+    """Plan copies out and in at the same time."""
+    accounting: Accounting = parameter(default="physical", published="published, authors' program")
+    """``physical``: memory is taken when a copy in begins and free when a copy out has ended;
+    ``published``: the other way round."""
+    swap_share: Share = parameter(default=1.0)
+    """Most tensors of a job that are swapped within iterations, as a share of all its tensors."""
+
+
+class PlanningParameters(PlannerOptions):
+    """All parameters of ``plan_jobs``."""
+
+    target_bytes: Count | None = parameter(default=None)
+    """Planning ends when the sum of the jobs' peaks is within it; None: as low as it goes."""
+
 
 _LEAST_ROUNDS = 100
 _LEAST_DROP = 0.0005
@@ -51,7 +80,7 @@ class _JobPlanner:
         if not swaps:
             self._stays[tensor] = self.peak.time
             return False
-        schedule.keep(swaps)
+        schedule.swaps.extend(swaps)
         schedule.kept_away.add(tensor)
         return True
 
@@ -69,7 +98,7 @@ class _JobPlanner:
         if not swaps:
             self._failed[tensor] = (peak.last_access, peak.time)
             return False
-        schedule.keep(swaps)
+        schedule.swaps.extend(swaps)
         schedule.swapped.add(tensor)
         return True
 
@@ -93,7 +122,7 @@ class _JobPlanner:
 
 
 @dataclass(frozen=True)
-class Planned:
+class PlannedJobs:
     """Schedules of jobs that share a GPU, and the sum of their peaks before and after planning, in bytes."""
 
     schedules: tuple[JobSchedule, ...]
@@ -104,7 +133,7 @@ class Planned:
 
 def plan_jobs(
     jobs: Sequence[AccessSequence], parameters: PlanningParameters, bytes_per_cycle: float, free_bytes: int
-) -> Planned:
+) -> PlannedJobs:
     """Plan jobs that share a GPU, whose copies move ``bytes_per_cycle`` each way.
 
     As the jobs' iterations are not in step, the sum of their peaks counts, and the tensors at any of these
@@ -129,7 +158,7 @@ def plan_jobs(
             planner.analyse()
         sums.append(_sum_of_peaks(planners))
     schedules = tuple(planner.schedule for planner in planners)
-    return Planned(schedules, tuple(planner.analysis for planner in planners), sums[0], sums[-1])
+    return PlannedJobs(schedules, tuple(planner.analysis for planner in planners), sums[0], sums[-1])
 
 
 def _is_enough(sums: list[int], target_bytes: int | None) -> bool:

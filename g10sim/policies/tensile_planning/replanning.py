@@ -2,18 +2,51 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from g10sim.policies.g10_planning.machine import PlannedMachine
-from g10sim.policies.plan import MigrationPlan
+import numpy as np
+
+from g10sim.policies.moves import Evict, Fetch
+from g10sim.policies.plan import MigrationPlan, Planned
+from g10sim.policies.planning.machine import PlannedMachine, PlannedTier
 from g10sim.policies.swap_planning.access import AccessSequence
-from g10sim.policies.tensile_planning.moves import to_plan
-from g10sim.policies.tensile_planning.parameters import PlanningParameters
-from g10sim.policies.tensile_planning.planner import Planned, plan_jobs
-from g10sim.policies.tensile_planning.timing import has_drifted, smoothed
-from g10sim.records import Location
+from g10sim.policies.swap_planning.moves import allocations, drops
+from g10sim.policies.swap_planning.peak import PeakAnalysis
+from g10sim.policies.swap_planning.schedule import JobSchedule, Swap
+from g10sim.policies.tensile_planning.planner import PlannedJobs, PlanningParameters, plan_jobs
 from g10sim.trace.model import Trace
+
+DRIFT = 0.3
+"""Change of a job's time between plans above which all jobs are planned again (authors' program)."""
+SMOOTHING = 0.9
+"""Weight of measured kernel times against those planned with before (authors' program)."""
+
+
+def predicted(durations: Sequence[int], error: float, seed: int, job: int) -> tuple[int, ...]:
+    """Return kernel times as a predictor would give them that is off by at most a share ``error``.
+
+    Every kernel's time is multiplied by a factor of its own, uniform in [1 - error, 1 + error].
+    """
+    # Varied executions draw from (seed, job); a prediction must not know those factors.
+    generator = np.random.default_rng((seed, job, 1))
+    factors = 1.0 + error * generator.uniform(-1.0, 1.0, len(durations))
+    return tuple(
+        max(1, round(cycles * factor)) if cycles else 0
+        for cycles, factor in zip(durations, factors.tolist(), strict=True)
+    )
+
+
+def has_drifted(planned: Sequence[int], measured: Sequence[int], threshold: float = DRIFT) -> bool:
+    """Return True if the sum of measured times is off the planned one by more than a share of it."""
+    before = sum(planned)
+    return abs(sum(measured) - before) > threshold * before
+
+
+def smoothed(planned: Sequence[int], measured: Sequence[int]) -> tuple[int, ...]:
+    """Return the times to plan with next."""
+    weight = SMOOTHING
+    return tuple(round(weight * new + (1 - weight) * old) for new, old in zip(measured, planned, strict=True))
 
 
 @dataclass(frozen=True)
@@ -32,18 +65,18 @@ class Group:
         jobs: Mapping[int, PlannedJob],
         machine: PlannedMachine,
         parameters: PlanningParameters,
-        target: Location,
+        tier: PlannedTier,
         threshold: float | None,
     ) -> None:
         self._jobs, self._machine, self._parameters = jobs, machine, parameters
-        self._target, self._threshold = target, threshold
+        self._tier, self._threshold = tier, threshold
         self._times = {number: job.durations for number, job in jobs.items()}
         self._measured: set[int] = set()
         self._active: list[int] = []
         self._adopted: dict[int, int] = {}
         self._plans: dict[int, MigrationPlan] = {}
         self._is_outdated = False
-        self.planned: Planned | None = None
+        self.planned: PlannedJobs | None = None
         self.times_planned = 0
 
     def join(self, jobs: Sequence[int]) -> None:
@@ -79,27 +112,50 @@ class Group:
         return self._plans[job]
 
     def has(self, job: int) -> bool:
-        """Whether a job has arrived and not ended."""
+        """Return True if a job has arrived and not ended."""
         return job in self._active
 
     def _plan(self) -> None:
-        machine, target = self._machine, self._target
-        rate = machine.link_rate
-        if target is Location.FLASH:
-            rate = min(machine.read_rate, machine.write_rate)
+        machine, tier = self._machine, self._tier
         accesses = [
-            AccessSequence(
-                self._jobs[job].trace,
-                self._times[job],
-                [machine.pages_bytes(tensor.size_bytes) for tensor in self._jobs[job].trace.tensors],
-            )
+            AccessSequence(self._jobs[job].trace, self._times[job], machine.sizes(self._jobs[job].trace))
             for job in self._active
         ]
         free = self._parameters.target_bytes
         free = machine.gpu_bytes if free is None else min(free, machine.gpu_bytes)
-        self.planned = plan_jobs(accesses, self._parameters, rate, free)
+        self.planned = plan_jobs(accesses, self._parameters, tier.rate, free)
         planned = zip(self._active, self.planned.schedules, self.planned.analyses, strict=True)
         for job, schedule, analysis in planned:
-            self._plans[job] = to_plan(schedule, analysis, target, machine.allocation_rate, "tensile")
+            self._plans[job] = to_plan(schedule, analysis, tier.name, machine.allocation_rate, "tensile")
         self.times_planned += 1
         self._is_outdated = False
+
+
+def to_plan(
+    schedule: JobSchedule, analysis: PeakAnalysis, target: str, allocation_rate: float, planner: str
+) -> MigrationPlan:
+    """Return the plan: allocations, swaps, drops.
+
+    Tensors get their memory when they are made, or as much earlier as that takes at ``allocation_rate``
+    bytes/cycle where the peak does not rise by it.
+
+    A copy is issued during the kernel that runs when it is to begin, so long after that kernel has started as
+    planned: where kernels take other times than expected, the plan drifts by one kernel's error only.
+    """
+    moves = [*allocations(schedule, analysis, allocation_rate), *drops(schedule)]
+    for swap in schedule.swaps:
+        moves += _copies(schedule, swap, target)
+    moves.sort(key=lambda move: (move.kernel, move.delay_cycles))
+    return MigrationPlan(tuple(moves), planner)
+
+
+def _copies(schedule: JobSchedule, swap: Swap, target: str) -> Iterator[Planned]:
+    accesses = schedule.accesses
+    for time, move in (
+        (swap.out.start, Evict(swap.tensor, target)),
+        (swap.back.start, Fetch(swap.tensor)),
+    ):
+        time %= accesses.period
+        kernel = accesses.kernel_at(time)
+        delay = time - accesses.interval(kernel).start
+        yield Planned(kernel, move, delay)

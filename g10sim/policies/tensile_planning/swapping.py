@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from itertools import pairwise
 
-from g10sim.policies.swap_planning.intervals import Interval, earliest, latest
+from g10sim.policies.planning.channel import Interval, earliest
 from g10sim.policies.swap_planning.schedule import JobSchedule, Swap
 
 
@@ -33,13 +33,14 @@ def swap_within(
         place = None if out is None else accesses.first_use_from(tensor, out.end)
         if out is None or place is None:
             return []
-        swap = _with_return(schedule, tensor, out, uses[place], length)
+        window = Interval(out.end, accesses.interval(uses[place]).start)
+        swap = schedule.take(tensor, out, window, length, uses[place])
         if swap is not None:
             later = _swap_again(schedule, tensor, place, length)
             if relieves([swap, *later]):
                 return [swap, *later]
             for unwanted in (swap, *later):
-                _give_back(schedule, unwanted)
+                schedule.give_back(unwanted)
         low = accesses.interval(uses[place]).end
     return []
 
@@ -60,30 +61,11 @@ def swap_across(
     out = earliest(schedule.out, Interval(last, period + first), length, period)
     if out is None:
         return []
-    schedule.out.take(out, period)
-    window = Interval(max(0, out.end - period), first)
-    back = latest(schedule.back, window, length, period)
-    if back is None:
-        schedule.out.give_back(out, period)
-        return []
-    schedule.back.take(back, period)
-    swap = Swap(tensor, out, back, uses[0], wraps=True)
-    if relieves([swap]):
-        return [swap]
-    _give_back(schedule, swap)
+    swap = schedule.take(tensor, out, Interval(max(0, out.end - period), first), length, uses[0])
+    if swap is None or relieves([swap]):
+        return [] if swap is None else [swap]
+    schedule.give_back(swap)
     return []
-
-
-def _with_return(schedule: JobSchedule, tensor: int, out: Interval, use: int, length: int) -> Swap | None:
-    """Take the channels for a copy out and the latest copy in before a use; None: there is no room for it."""
-    accesses = schedule.accesses
-    window = Interval(out.end, accesses.interval(use).start)
-    back = latest(schedule.back, window, length, accesses.period)
-    if back is None:
-        return None
-    schedule.out.take(out, accesses.period)
-    schedule.back.take(back, accesses.period)
-    return Swap(tensor, out, back, use)
 
 
 def _swap_again(schedule: JobSchedule, tensor: int, place: int, length: int) -> list[Swap]:
@@ -92,12 +74,9 @@ def _swap_again(schedule: JobSchedule, tensor: int, place: int, length: int) -> 
     for before, after in pairwise(accesses.uses[tensor][place:]):
         window = Interval(accesses.interval(before).end, accesses.interval(after).start)
         out = earliest(schedule.out, window, length, accesses.period)
-        swap = None if out is None else _with_return(schedule, tensor, out, after, length)
+        if out is None:
+            continue
+        swap = schedule.take(tensor, out, Interval(out.end, window.end), length, after)
         if swap is not None:
             found.append(swap)
     return found
-
-
-def _give_back(schedule: JobSchedule, swap: Swap) -> None:
-    schedule.out.give_back(swap.out, schedule.accesses.period)
-    schedule.back.give_back(swap.back, schedule.accesses.period)

@@ -1,4 +1,7 @@
-"""Which layers offload where links are shared: as few bytes as the memory budget asks for."""
+"""Choice of offloading layers on shared links: as few bytes as the memory budget asks for.
+
+It goes by when kernels start if nothing waits, and by how much memory they find in use.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +12,51 @@ from itertools import accumulate
 
 import numpy as np
 
-from g10sim.policies.vdnn_multi_planning.timeline import Bytes, Offloaded, Timeline
-from g10sim.policies.vdnn_planning.layers import Layer, LayerKind
+from g10sim.analysis.timeline import Integers
+from g10sim.policies.planning.channel import Interval, queued, queued_backwards
+from g10sim.policies.planning.machine import page_sizes
+from g10sim.policies.planning.occupancy import Occupancy, unmoved_bytes
+from g10sim.policies.planning.timeline import Timeline
+from g10sim.policies.vdnn_planning.layers import Layer, LayerKind, first_backward_kernel
+from g10sim.trace.model import Trace
 
-Interval = tuple[int, int]
+
+@dataclass(frozen=True)
+class Offloaded:
+    """The tensors that one layer offloads together.
+
+    ``leaves`` is the kernel at whose start the copy begins, ``gone`` the first kernel without the tensors,
+    and ``needed`` the kernel that reads one of them again. ``size_bytes`` are whole pages.
+    """
+
+    layer: Layer
+    tensors: tuple[int, ...]
+    size_bytes: int
+    leaves: int
+    gone: int
+    needed: int
+
+
+class OffloadTimeline(Timeline):
+    """One iteration of a trace whose layers offload; ``sizes`` are the tensors' in whole pages."""
+
+    def __init__(self, trace: Trace, durations: Sequence[int] | Integers, page_bytes: int) -> None:
+        super().__init__(durations)
+        self.trace, self.sizes = trace, page_sizes(trace, page_bytes)
+        self.first_backward = first_backward_kernel(trace)
+
+    def offloaded(self, layer: Layer) -> Offloaded:
+        """Describe what a layer offloads."""
+        gone = layer.kernels[-1] + 1
+        needed = min(use for tensor in layer.inputs for use in self.trace.uses[tensor] if use >= gone)
+        size = sum(self.sizes[tensor] for tensor in layer.inputs)
+        return Offloaded(layer, layer.inputs, size, layer.kernels[0], gone, needed)
+
+    def occupancy(self) -> Occupancy:
+        """Return the bytes in use while each kernel runs when nothing is offloaded."""
+        return Occupancy(unmoved_bytes(self.trace, self.sizes, counts_late_uses=False))
+
+
 Returns = Callable[[Offloaded, int], int]
 """Kernel from which on an offloaded layer's tensors take memory again; the copy takes that many cycles."""
 
@@ -44,11 +88,11 @@ class Candidate:
     copy: int
 
 
-def just_in_time(timeline: Timeline) -> Returns:
+def just_in_time(timeline: OffloadTimeline) -> Returns:
     """Return the rule that a prefetch takes memory when it has to start, not to be late."""
 
     def returns(offloaded: Offloaded, copy: int) -> int:
-        return timeline.kernel_at(timeline.starts[offloaded.needed] - copy)
+        return timeline.kernel_at(timeline.times[offloaded.needed] - copy)
 
     return returns
 
@@ -76,7 +120,7 @@ class OffloadSet:
     not matter any more are taken out again, those with the most bytes first.
     """
 
-    def __init__(self, timeline: Timeline, budget_bytes: int, preferred: LayerKind) -> None:
+    def __init__(self, timeline: OffloadTimeline, budget_bytes: int, preferred: LayerKind) -> None:
         self._timeline, self._budget, self._preferred = timeline, budget_bytes, preferred
 
     def choose(
@@ -87,7 +131,7 @@ class OffloadSet:
         left = [candidate for candidate in left if candidate.gone < candidate.back]
         chosen: list[Candidate] = []
         used = self._timeline.occupancy()
-        while used[peak := int(np.argmax(used))] > self._budget:
+        while used.bytes[peak := int(np.argmax(used.bytes))] > self._budget:
             away = [candidate for candidate in left if candidate.gone <= peak < candidate.back]
             if not away:
                 break
@@ -95,7 +139,7 @@ class OffloadSet:
             best = max(away, key=lambda candidate: self._worth(candidate, used, out, back))
             left.remove(best)
             chosen.append(best)
-            used[best.gone : best.back] -= best.offloaded.size_bytes
+            used.add(best.gone, best.back, -best.offloaded.size_bytes)
         kept = self._pruned(chosen, used)
         return tuple(sorted((c.offloaded.layer for c in kept), key=lambda layer: layer.index))
 
@@ -104,52 +148,45 @@ class OffloadSet:
         copy = copy_cycles(offloaded.size_bytes)
         return Candidate(offloaded, offloaded.gone, returns(offloaded, copy), copy)
 
-    def _worth(self, candidate: Candidate, used: Bytes, out: _Busy, back: _Busy) -> tuple[float, bool, int]:
-        starts, offloaded = self._timeline.starts, candidate.offloaded
+    def _worth(
+        self, candidate: Candidate, used: Occupancy, out: _Busy, back: _Busy
+    ) -> tuple[float, bool, int]:
+        starts, offloaded = self._timeline.times, candidate.offloaded
         lifetime = starts[candidate.back] - starts[candidate.gone]
         exposed = self._exposed_out(candidate, used, out) + self._exposed_in(candidate, used, back)
         score = offloaded.size_bytes * lifetime / (1 + exposed)
         return score, offloaded.layer.kind is self._preferred, -offloaded.layer.index
 
-    def _exposed_out(self, candidate: Candidate, used: Bytes, busy: _Busy) -> int:
+    def _exposed_out(self, candidate: Candidate, used: Occupancy, busy: _Busy) -> int:
         """Cycles of a copy out that do not fit before the memory is first needed."""
-        starts = self._timeline.starts
-        short = np.flatnonzero(used[candidate.gone : candidate.back] > self._budget)
-        wanted = candidate.gone + int(short[0]) if short.size else candidate.back
-        return _exposed(candidate.copy, (starts[candidate.offloaded.leaves], starts[wanted]), busy)
+        times, short = self._timeline.times, used.above(self._budget, candidate.gone, candidate.back)
+        wanted = short[0] if short else candidate.back
+        return _exposed(candidate.copy, Interval(times[candidate.offloaded.leaves], times[wanted]), busy)
 
-    def _exposed_in(self, candidate: Candidate, used: Bytes, busy: _Busy) -> int:
+    def _exposed_in(self, candidate: Candidate, used: Occupancy, busy: _Busy) -> int:
         """Cycles of a copy back that do not fit between the last shortage of memory and its use."""
-        starts, needed = self._timeline.starts, candidate.offloaded.needed
-        short = np.flatnonzero(used[candidate.gone : needed] > self._budget)
-        room = candidate.gone + int(short[-1]) + 1 if short.size else candidate.gone
-        return _exposed(candidate.copy, (starts[room], starts[needed]), busy)
+        times, needed = self._timeline.times, candidate.offloaded.needed
+        short = used.above(self._budget, candidate.gone, needed)
+        room = short[1] + 1 if short else candidate.gone
+        return _exposed(candidate.copy, Interval(times[room], times[needed]), busy)
 
     def _busy_out(self, chosen: Iterable[Candidate]) -> _Busy:
         """Return when copies out use the link: first come, first served."""
-        free, busy = 0, list[Interval]()
-        for candidate in sorted(chosen, key=lambda candidate: candidate.offloaded.leaves):
-            start = max(free, self._timeline.starts[candidate.offloaded.leaves])
-            free = start + candidate.copy
-            busy.append((start, free))
-        return _Busy(busy)
+        order = sorted(chosen, key=lambda candidate: candidate.offloaded.leaves)
+        return _Busy(queued((self._timeline.times[c.offloaded.leaves], c.copy) for c in order))
 
     def _busy_in(self, chosen: Iterable[Candidate]) -> _Busy:
         """Return when copies back use the link: one after another, each as late as possible."""
-        until, busy = self._timeline.starts[-1], list[Interval]()
-        for candidate in sorted(chosen, key=lambda candidate: -candidate.offloaded.needed):
-            end = min(until, self._timeline.starts[candidate.offloaded.needed])
-            until = end - candidate.copy
-            busy.append((until, end))
-        return _Busy(busy)
+        order = sorted(chosen, key=lambda candidate: -candidate.offloaded.needed)
+        return _Busy(queued_backwards((self._timeline.times[c.offloaded.needed], c.copy) for c in order))
 
-    def _pruned(self, chosen: Sequence[Candidate], used: Bytes) -> list[Candidate]:
+    def _pruned(self, chosen: Sequence[Candidate], used: Occupancy) -> list[Candidate]:
         kept = list(chosen)
-        limit = max(self._budget, int(used.max(initial=0)))
+        limit = max(self._budget, used.peak_bytes)
         for candidate in sorted(chosen, key=lambda candidate: -candidate.offloaded.size_bytes):
-            span = used[candidate.gone : candidate.back]
-            if int(span.max(initial=0)) + candidate.offloaded.size_bytes <= limit:
-                span += candidate.offloaded.size_bytes
+            size = candidate.offloaded.size_bytes
+            if used.most(candidate.gone, candidate.back) + size <= limit:
+                used.add(candidate.gone, candidate.back, size)
                 kept.remove(candidate)
         return kept
 

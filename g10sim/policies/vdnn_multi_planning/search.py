@@ -1,11 +1,37 @@
-"""Which plan takes least time, of those that the ingredients of the ladder make up: found by trial."""
+"""The ladder of designs, and the search by trial for the fastest plan that its ingredients make up."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
-from g10sim.policies.vdnn_multi_planning.ladder import CHOSEN_BY_TRIAL, LADDER, Ingredients, Step
+Step = Literal["K0", "K1", "K2", "K3", "K4"]
+Offload = Literal["none", "conv", "contention_aware"]
+Arbitration = Literal["machine", "fair", "first_come", "deadline"]
+Prefetching = Literal["window", "planned"]
+
+
+@dataclass(frozen=True)
+class Ingredients:
+    """Choices of a plan: offloading layers, joins at layer ends, service of links, prefetching."""
+
+    offload: Offload
+    layer_end_join: bool
+    arbitration: Arbitration
+    prefetch: Prefetching
+
+
+LADDER: dict[Step, Ingredients] = {
+    "K0": Ingredients("none", False, "fair", "window"),
+    "K1": Ingredients("conv", True, "fair", "window"),
+    "K2": Ingredients("conv", False, "fair", "window"),
+    "K3": Ingredients("contention_aware", False, "deadline", "window"),
+    "K4": Ingredients("contention_aware", False, "deadline", "planned"),
+}
+CHOSEN_BY_TRIAL: tuple[Step, ...] = ("K3", "K4")
+"""Steps that are free to offload what they need, so that memory in pieces does not stop them."""
+
 
 Change = Mapping[str, object]
 

@@ -1,16 +1,94 @@
-"""Issues planned prefetches during an iteration, and plans the next one by how they went."""
+"""Planned prefetches: as late as hides the copy, no earlier than memory allows.
+
+They are issued during an iteration, and the next one is planned by how they went.
+"""
 
 from __future__ import annotations
 
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
-from g10sim.policies.base import PolicyView, Prefetch
-from g10sim.policies.vdnn_multi_planning.prefetch import Trigger, plan_prefetches
-from g10sim.policies.vdnn_multi_planning.timeline import Timeline
-from g10sim.policies.vdnn_planning.layers import Layer
+from g10sim.policies.base import PolicyView
+from g10sim.policies.farthest_use import farthest_idle
+from g10sim.policies.moves import Fetch
+from g10sim.policies.planning.channel import queued_backwards
+from g10sim.policies.planning.occupancy import Occupancy
+from g10sim.policies.vdnn_multi_planning.offload_set import Offloaded, OffloadTimeline
+from g10sim.policies.vdnn_planning.layers import Layer, first_backward_kernel
 from g10sim.trace.model import Trace
+
+
+@dataclass(frozen=True)
+class Trigger:
+    """A tensor is prefetched when kernel ``issue`` is about to start; kernel ``needed`` reads it."""
+
+    tensor: int
+    issue: int
+    needed: int
+
+
+@dataclass(frozen=True)
+class _Want:
+    tensor: int
+    size_bytes: int
+    gone: int
+    needed: int
+
+
+def plan_prefetches(
+    timeline: OffloadTimeline,
+    offloads: Iterable[Offloaded],
+    budget_bytes: int,
+    copy_cycles: Callable[[int], int],
+    shifts: Mapping[int, int],
+) -> tuple[Trigger, ...]:
+    """Return the triggers of all prefetches, in the order of issue (a reading of Kim et al., FAS*W 2018).
+
+    From the last use to the first the latest start of each copy follows, one after another on the link:
+    L = min(time of use, L of the next) - copy. The earliest is the kernel from which on the tensor fits
+    beside all that is there until its use. It is issued with the last kernel that starts by L, or the
+    earliest one when that is later. ``shifts`` move triggers by so many kernel boundaries, to earlier ones
+    when positive.
+    """
+    wants = [want for offloaded in offloads for want in _wants(timeline, offloaded)]
+    wants.sort(key=lambda want: (want.needed, want.tensor))
+    used = timeline.occupancy()
+    for want in wants:
+        used.add(want.gone, want.needed, -want.size_bytes)
+    due = ((timeline.times[want.needed], copy_cycles(want.size_bytes)) for want in reversed(wants))
+    triggers, before = [], timeline.first_backward
+    for want, copy in zip(wants, reversed(queued_backwards(due)), strict=True):
+        kernel = _shifted(timeline, timeline.kernel_at(max(0, copy.start)), shifts.get(want.tensor, 0))
+        earliest = _earliest(want, used, budget_bytes, max(before, want.gone))
+        before = min(want.needed, max(kernel, earliest))
+        used.add(before, want.needed, want.size_bytes)
+        triggers.append(Trigger(want.tensor, before, want.needed))
+    return tuple(triggers)
+
+
+def _wants(timeline: OffloadTimeline, offloaded: Offloaded) -> Iterable[_Want]:
+    uses, gone = timeline.trace.uses, offloaded.gone
+    for tensor in offloaded.tensors:
+        needed = next(use for use in uses[tensor] if use >= gone)
+        yield _Want(tensor, timeline.sizes[tensor], gone, needed)
+
+
+def _earliest(want: _Want, used: Occupancy, budget_bytes: int, first: int) -> int:
+    """Return the first kernel, from ``first`` on, after which the tensor always fits until it is needed."""
+    if first >= want.needed:
+        return want.needed
+    short = used.above(budget_bytes - want.size_bytes, first, want.needed)
+    return short[1] + 1 if short else first
+
+
+def _shifted(timeline: OffloadTimeline, kernel: int, boundaries: int) -> int:
+    for _ in range(boundaries):
+        kernel = timeline.boundary_before(kernel)
+    for _ in range(-boundaries):
+        kernel = timeline.boundary_after(kernel)
+    return kernel
 
 
 class Steering:
@@ -43,15 +121,10 @@ class Steering:
         self._waiting_for_use: dict[int, Trigger] = {}
         self._early: set[int] = set()
 
-    @property
-    def triggers(self) -> tuple[Trigger, ...]:
-        """The triggers of the iteration under way."""
-        return self._triggers
-
     def start_iteration(self, view: PolicyView) -> None:
         """Plan an iteration."""
         if view.iteration == 0 or self._feedback:
-            timeline = Timeline(self._trace, view.measured_cycles, self._page_bytes)
+            timeline = OffloadTimeline(self._trace, view.measured_cycles, self._page_bytes)
             offloads = [timeline.offloaded(layer) for layer in self._chosen]
             self._triggers = plan_prefetches(
                 timeline, offloads, self._budget, self._copy_cycles, self._shifts
@@ -61,7 +134,7 @@ class Steering:
         self._waiting_for_use.clear()
         self._early.clear()
 
-    def prefetches(self, view: PolicyView) -> Iterable[Prefetch]:
+    def prefetches(self, view: PolicyView) -> Iterable[Fetch]:
         """Return what to prefetch as a kernel is about to start, and note what came late or early."""
         self._look(view)
         missing = self._missing_bytes(view)
@@ -71,7 +144,7 @@ class Steering:
                 return
             self._due.popleft()
             self._under_way[trigger.tensor] = trigger
-            yield Prefetch(trigger.tensor)
+            yield Fetch(trigger.tensor)
 
     def _missing_bytes(self, view: PolicyView) -> int:
         tensors = self._trace.kernels[view.kernel].tensors
@@ -114,3 +187,25 @@ class Steering:
 
     def _move(self, tensor: int, boundaries: int) -> None:
         self._shifts[tensor] = self._shifts.get(tensor, 0) + boundaries
+
+
+class Rescue:
+    """Names the tensor of the forward pass that the backward pass reads last, then any that is idle."""
+
+    def __init__(self, trace: Trace) -> None:
+        backward = first_backward_kernel(trace)
+        self._needed = {}
+        for tensor in trace.tensors:
+            if not tensor.persistent and trace.births[tensor.id] < backward < trace.deaths[tensor.id]:
+                self._needed[tensor.id] = next(use for use in trace.uses[tensor.id] if use >= backward)
+        self._order = sorted(self._needed, key=lambda tensor: (-self._needed[tensor], tensor))
+
+    def victim(self, view: PolicyView) -> int | None:
+        """Return the tensor that goes to host memory; None where all that is there is in use."""
+        for tensor in self._order:
+            if self._needed[tensor] <= view.kernel:
+                break
+            idle = view.is_whole(tensor) and not view.is_needed(tensor)
+            if idle and view.kernel + view.next_use(tensor) == self._needed[tensor]:
+                return tensor
+        return farthest_idle(view)

@@ -12,7 +12,6 @@ from pydantic import Field
 from g10sim.config.document import load_document
 from g10sim.config.presets import validated
 from g10sim.config.quantities import Bytes, Duration, Spec
-from g10sim.errors import ConfigError
 from g10sim.trace.model import Kernel, Phase, Tensor, TensorKind, Trace
 from g10sim.units import PICOSECONDS_PER_SECOND, format_duration
 
@@ -111,11 +110,15 @@ def fastest_within(algorithms: Sequence[Algorithm], workspace_bytes: int) -> Alg
     return min(fitting, key=lambda algorithm: algorithm.duration) if fitting else least_workspace(algorithms)
 
 
-def with_algorithms(trace: Trace, chosen: Mapping[int, Algorithm]) -> Trace:
-    """Return the trace with these algorithms: kernel by kernel another duration and scratch space."""
+def with_algorithms(
+    trace: Trace, table: Table, rule: Callable[[int, Sequence[Algorithm]], Algorithm]
+) -> Trace:
+    """Return the trace with the algorithms of a rule: kernel by kernel other durations and scratch space."""
     tensors, kernels = list(trace.tensors), list(trace.kernels)
-    for number, algorithm in chosen.items():
-        kernel = kernels[number]
+    for number, algorithms in table.items():
+        kernel, algorithm = kernels[number], rule(number, algorithms)
+        if algorithm is algorithms[0]:  # the trace's own
+            continue
         outputs = [t for t in kernel.outputs if trace.tensors[t].kind is not TensorKind.WORKSPACE]
         if algorithm.workspace_bytes:
             scratch = Tensor(
@@ -131,17 +134,3 @@ def with_algorithms(trace: Trace, chosen: Mapping[int, Algorithm]) -> Trace:
             kernel, duration=algorithm.duration, outputs=tuple(outputs), fault_profile=None
         )
     return replace(trace, tensors=tuple(tensors), kernels=tuple(kernels))
-
-
-def choose(table: Table, rule: Callable[[int, Sequence[Algorithm]], Algorithm]) -> dict[int, Algorithm]:
-    """Apply a rule to every kernel with a choice; returns what is not the trace's own."""
-    chosen = {kernel: rule(kernel, algorithms) for kernel, algorithms in table.items()}
-    return {kernel: algorithm for kernel, algorithm in chosen.items() if algorithm is not table[kernel][0]}
-
-
-def check_table_file(value: object) -> None:
-    """Check a parameter that names a file of algorithms. Raises ValueError."""
-    if value is not None and not isinstance(value, str):
-        raise ValueError(f"algorithms_file: found {value!r}; allowed: the path of a file of algorithms")
-    if isinstance(value, str) and not Path(value).is_file():
-        raise ConfigError(f"algorithms_file: found '{value}', which is no file; allowed: an existing file")

@@ -1,10 +1,10 @@
-"""What vDNN and vDNN++ have in common: inputs of layers wait in host memory for the backward pass."""
+"""Layer-wise offloading: inputs of layers wait in host memory for the backward pass."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Literal
 
 from pydantic import ValidationError
 
@@ -13,28 +13,18 @@ from g10sim.config.behaviour import BehaviourSpec
 from g10sim.config.problems import describe
 from g10sim.config.system import SystemSpec
 from g10sim.errors import ConfigError, UnsupportedError
-from g10sim.policies.base import (
-    Action,
-    Evict,
-    Place,
-    Policy,
-    PolicyView,
-    Prefetch,
-    Trials,
-)
+from g10sim.policies.base import Place, Policy, PolicyView, Requirements, Trials
+from g10sim.policies.moves import Await, Evict, Fetch, Move
+from g10sim.policies.parameters import AlgorithmsFile, Declared, PoolParameters, parameter
 from g10sim.policies.plan import MigrationPlan
 from g10sim.policies.vdnn_planning.algorithms import (
-    check_table_file,
-    choose,
     fastest_within,
     least_workspace,
     load_table,
     with_algorithms,
 )
-from g10sim.policies.vdnn_planning.layers import Layer
-from g10sim.policies.vdnn_planning.schedule import Schedule, live_bytes, make_schedule
-from g10sim.records import Location
-from g10sim.trace.model import TensorKind, Trace
+from g10sim.policies.vdnn_planning.layers import Layer, Schedule, live_bytes, make_schedule
+from g10sim.trace.model import Trace
 from g10sim.trace.workload import Job, Workload
 
 Mode = Literal["all", "conv", "alternate", "none", "dyn"]
@@ -43,63 +33,118 @@ Allocator = Literal["best_fit", "first_fit", "worst_fit", "both_ends", "right_fo
 Order = Literal["prefetch_first", "gradient_first"]
 
 _ONE_RULE = {"best_fit": Place.BEST, "caching": Place.BEST, "first_fit": Place.LEFT, "worst_fit": Place.WORST}
-_CHOICES = {"mode": Mode, "algorithms": Algorithms, "order": Order}
 
 
-class LayerWise(Policy):
-    """A design that offloads the inputs of layers; subclasses say where copies are waited for.
+class LayerWise(Declared, Policy):
+    """Offloads the inputs of layers; subclasses choose the layers, and where copies are waited for."""
 
-    Parameters
-    ----------
-    mode
-        Layers whose inputs are offloaded: ``none``, ``conv``, ``all``, or ``dyn``: the first that fits.
-    algorithms
-        Which algorithm of ``algorithms_file`` a convolution uses: fastest, least scratch space, or greedily
-        the fastest that fits.
-    algorithms_file
-        Table of the algorithms of layers, with times and scratch space; without it there are the trace's own.
-    allocator
-        Where a tensor's block goes in contiguous memory.
-    order
-        Whether a prefetched input or the layer's own results ask for memory first.
-    fuse_activations
-        Whether an activation function is a part of the layer before it.
-    """
+    allocator: Allocator | PoolParameters = parameter(default="best_fit", published="best_fit (CNMeM), vDNN")
+    """Allocator of contiguous memory."""
+    order: Order = parameter(default="prefetch_first")
+    """Order in which a prefetched input and the layer's own results ask for memory."""
+    fuse_activations: bool = parameter(default=True)
+    """Count an activation function as a part of the layer before it."""
 
-    placement = "contiguous"
+    note = ""
+    """Describe the choice."""
 
-    def __init__(
-        self,
-        *,
-        mode: Mode = "dyn",
-        algorithms: Algorithms = "performance",
-        algorithms_file: str | None = None,
-        allocator: Allocator | dict[str, object] = "best_fit",
-        order: Order = "prefetch_first",
-        fuse_activations: bool = True,
-    ) -> None:
-        self.mode, self.algorithms, self.algorithms_file = mode, algorithms, algorithms_file
-        self.allocator, self.order, self.fuse_activations = allocator, order, fuse_activations
-        for key, kind in _CHOICES.items():
-            check_choice(key, getattr(self, key), get_args(kind))
-        check_flag("fuse_activations", fuse_activations)
-        check_table_file(algorithms_file)
-        if algorithms_file is None and algorithms != "performance":
-            raise ValueError(
-                f"algorithms: found '{algorithms}' without algorithms_file; allowed: performance"
-            )
-        if mode == "dyn" and algorithms != "performance":
-            raise ValueError(f"algorithms: found '{algorithms}' with mode dyn, which chooses them itself")
-        self.caching_pool = _caching_pool(allocator)
+    def _set_up(self) -> None:
+        self._caching_pool = _caching_pool(self.allocator)
         self._schedules: list[Schedule] = []
-        self._note = ""
 
     @property
-    def note(self) -> str:
-        """What the dynamic mode chose."""
-        return self._note
+    def requirements(self) -> Requirements:
+        """Contiguous memory, from a caching pool if that is the allocator."""
+        return Requirements(placement="contiguous", caching_pool=self._caching_pool)
 
-    def variant(self, mode: Mode, algorithms: Algorithms) -> LayerWise:
+    def _check_tiers(self, system: SystemSpec) -> None:
+        """Raise UnsupportedError for a system without host memory, in which offloaded tensors wait."""
+        tiers = [tier.name for tier in system.all_tiers]
+        if "host" not in tiers:
+            raise UnsupportedError(
+                f"policy '{self.name}': found tiers {', '.join(tiers)}; allowed: host among them"
+            )
+
+    def _schedule_of(self, job: Job) -> Schedule:
+        """Return what a job does."""
+        raise NotImplementedError
+
+    def places(self, job: Job, plan: MigrationPlan | None, behaviour: BehaviourSpec) -> Sequence[Place]:
+        """Place blocks as the allocator says."""
+        tensors = job.trace.tensors
+        if isinstance(self.allocator, dict) or self.allocator in _ONE_RULE:
+            rule = _ONE_RULE["caching" if isinstance(self.allocator, dict) else self.allocator]
+            return (rule,) * len(tensors)
+        schedule = self._schedule_of(job)
+        offloaded = set(schedule.offloaded)
+        if self.allocator == "both_ends":
+            stays = [t.persistent or self._is_kept(job.trace, schedule, t.id, offloaded) for t in tensors]
+            return [Place.RIGHT if stay else Place.LEFT for stay in stays]
+        return [
+            Place.LAST if self._is_kept(job.trace, schedule, tensor.id, offloaded) else Place.BEST
+            for tensor in tensors
+        ]
+
+    @staticmethod
+    def _is_kept(trace: Trace, schedule: Schedule, tensor: int, offloaded: set[int]) -> bool:
+        """Return True if a tensor is made in the forward pass and stays for the backward pass."""
+        made = trace.births[tensor] <= schedule.last_forward and not trace.tensors[tensor].persistent
+        return made and trace.deaths[tensor] > schedule.last_forward + 1 and tensor not in offloaded
+
+    def on_kernel_start(self, view: PolicyView) -> Iterable[Move]:
+        """Offload what a layer reads as it begins, and prefetch as the window says."""
+        schedule, kernel = self._schedules[view.job], view.kernel
+        layer = schedule.offloads.get(kernel)
+        if layer is not None:
+            yield from self._offload(view, layer)
+        if kernel in schedule.fetches:
+            if self.order == "gradient_first":
+                yield from (Fetch(tensor) for tensor in view.trace.kernels[kernel].tensors)
+            yield from (Fetch(tensor) for tensor in schedule.fetches[kernel].inputs)
+
+    def _offload(self, view: PolicyView, layer: Layer) -> Iterable[Move]:
+        for tensor in layer.inputs:
+            if view.trace.births[tensor] >= layer.kernels[0]:  # training data: it arrives now
+                yield Fetch(tensor)
+            yield self._eviction(view, layer, tensor)
+
+    def on_kernel_end(self, view: PolicyView) -> Iterable[Move]:
+        """Let a layer end with the copies that it issued."""
+        schedule = self._schedules[view.job]
+        if view.kernel in schedule.offload_ends:
+            yield Await(frozenset(schedule.offload_ends[view.kernel].inputs))
+        if view.kernel in schedule.fetch_ends:
+            yield Await(frozenset(schedule.fetch_ends[view.kernel].inputs), evictions=False, prefetches=True)
+
+    def _eviction(self, view: PolicyView, layer: Layer, tensor: int) -> Evict:
+        return Evict(tensor, until=layer.kernels[-1])
+
+
+class SelectiveOffloading(LayerWise):
+    """A design whose ``mode`` says which layers offload, with a choice of algorithms for convolutions."""
+
+    mode: Mode = parameter(default="dyn", published="dyn, vDNN")
+    """Layers whose inputs are offloaded: ``none``, ``conv``, ``all``, or ``dyn``: the first that fits."""
+    algorithms: Algorithms = parameter(default="performance")
+    """Choice among the algorithms of ``algorithms_file``: fastest, least scratch space, or greedily
+    the fastest that fits."""
+    algorithms_file: AlgorithmsFile | None = parameter(default=None)
+    """Table of the algorithms of layers, with times and scratch space; without it there are the trace's
+    own."""
+
+    def _set_up(self) -> None:
+        super()._set_up()
+        if self.algorithms_file is None and self.algorithms != "performance":
+            raise ValueError(
+                f"algorithms: found '{self.algorithms}' without algorithms_file; allowed: performance"
+            )
+        if self.mode == "dyn" and self.algorithms != "performance":
+            raise ValueError(
+                f"algorithms: found '{self.algorithms}' with mode dyn, which chooses them itself; "
+                "allowed: performance"
+            )
+
+    def variant(self, mode: Mode, algorithms: Algorithms) -> SelectiveOffloading:
         """Return the same design with another static configuration."""
         return type(self)(**{**self.parameters(), "mode": mode, "algorithms": algorithms})
 
@@ -127,9 +172,9 @@ class LayerWise(Policy):
                 return variant._with_note(f"dyn chose {mode}, {algorithms}")
         return smallest._with_note(f"dyn chose {smallest.mode}, {smallest.algorithms}")
 
-    def _with_note(self, chosen: str) -> LayerWise:
+    def _with_note(self, chosen: str) -> SelectiveOffloading:
         greedy = "; no algorithms_file: greedy choice of algorithms not tried"
-        self._note = chosen + ("" if self.algorithms_file is not None else greedy)
+        self.note = chosen + ("" if self.algorithms_file is not None else greedy)
         return self
 
     def choose_kernels(self, trace: Trace, system: SystemSpec) -> Trace:
@@ -138,12 +183,12 @@ class LayerWise(Policy):
             return trace
         table = load_table(Path(self.algorithms_file), trace)
         if self.algorithms == "memory":
-            return with_algorithms(trace, choose(table, lambda kernel, ways: least_workspace(ways)))
+            return with_algorithms(trace, table, lambda kernel, ways: least_workspace(ways))
         if self.algorithms == "greedy":
             live = live_bytes(trace, self._schedule(trace))
             memory = system.gpu.memory
             return with_algorithms(
-                trace, choose(table, lambda kernel, ways: fastest_within(ways, memory - live[kernel]))
+                trace, table, lambda kernel, ways: fastest_within(ways, memory - live[kernel])
             )
         return trace
 
@@ -151,6 +196,7 @@ class LayerWise(Policy):
         self, workload: Workload, system: SystemSpec, behaviour: BehaviourSpec
     ) -> Sequence[MigrationPlan | None]:
         """Decide what every job offloads and prefetches; it is carried out kernel by kernel."""
+        self._check_tiers(system)
         self._schedules = [self._schedule(job.trace) for job in workload.jobs]
         return (None,) * len(workload.jobs)
 
@@ -160,80 +206,15 @@ class LayerWise(Policy):
         return make_schedule(trace, self.mode, fuse_activations=self.fuse_activations)
 
     def _schedule_of(self, job: Job) -> Schedule:
-        """Return what a job does."""
         return self._schedule(job.trace)
 
-    def places(self, job: Job, plan: MigrationPlan | None, behaviour: BehaviourSpec) -> Sequence[Place]:
-        """Place blocks as the allocator says."""
-        tensors = job.trace.tensors
-        if isinstance(self.allocator, dict) or self.allocator in _ONE_RULE:
-            rule = _ONE_RULE["caching" if isinstance(self.allocator, dict) else self.allocator]
-            return (rule,) * len(tensors)
-        schedule = self._schedule_of(job)
-        offloaded = set(schedule.offloaded)
-        if self.allocator == "both_ends":
-            stays = [t.persistent or self._is_kept(job.trace, schedule, t.id, offloaded) for t in tensors]
-            return [Place.RIGHT if stay else Place.LEFT for stay in stays]
-        return [
-            Place.LAST if self._is_kept(job.trace, schedule, tensor.id, offloaded) else Place.BEST
-            for tensor in tensors
-        ]
 
-    @staticmethod
-    def _is_kept(trace: Trace, schedule: Schedule, tensor: int, offloaded: set[int]) -> bool:
-        """Whether a tensor is made in the forward pass and stays for the backward pass."""
-        made = trace.births[tensor] <= schedule.last_forward and not trace.tensors[tensor].persistent
-        return made and trace.deaths[tensor] > schedule.last_forward + 1 and tensor not in offloaded
-
-    def on_kernel_start(self, view: PolicyView) -> Iterable[Action]:
-        """Offload what a layer reads as it begins, and prefetch as the window says."""
-        schedule, kernel = self._schedules[view.job], view.kernel
-        layer = schedule.offloads.get(kernel)
-        if layer is not None:
-            yield from self._offload(view, layer)
-        if kernel in schedule.fetches:
-            if self.order == "gradient_first":
-                yield from (Prefetch(tensor) for tensor in view.trace.kernels[kernel].tensors)
-            yield from (Prefetch(tensor) for tensor in schedule.fetches[kernel].inputs)
-
-    def _offload(self, view: PolicyView, layer: Layer) -> Iterable[Action]:
-        for tensor in layer.inputs:
-            if view.trace.births[tensor] >= layer.kernels[0]:  # training data: it arrives now
-                yield Prefetch(tensor)
-            yield self._eviction(view, layer, tensor)
-
-    def _eviction(self, view: PolicyView, layer: Layer, tensor: int) -> Evict:
-        return Evict(tensor, Location.HOST, until=layer.kernels[-1])
-
-
-def is_training_data(trace: Trace, tensor: int) -> bool:
-    """Whether the host has a tensor's contents all the time."""
-    return trace.tensors[tensor].kind is TensorKind.INPUT
-
-
-def check_choice(key: str, value: object, choices: Sequence[str]) -> None:
-    """Check a parameter with a few allowed texts. Raises ValueError."""
-    if value not in choices:
-        raise ValueError(f"{key}: found {value!r}; allowed: {', '.join(choices)}")
-
-
-def check_flag(key: str, value: object) -> None:
-    """Check a parameter that is true or false. Raises ValueError."""
-    if not isinstance(value, bool):
-        raise ValueError(f"{key}: found {value!r}; allowed: true or false")
-
-
-def _caching_pool(allocator: object) -> CachingPoolSpec | None:
-    """Read the allocator: a name, or the parameters of a caching pool. Raises ValueError or ConfigError."""
-    if isinstance(allocator, dict):
-        try:
-            return CachingPoolSpec.model_validate(allocator)
-        except ValidationError as error:
-            path, message = describe(error, CachingPoolSpec)
-            raise ConfigError(f"{'.'.join(map(str, ('allocator', *path)))}: {message}") from None
-    if allocator not in get_args(Allocator):
-        choices = ", ".join(get_args(Allocator))
-        raise ValueError(
-            f"allocator: found {allocator!r}; allowed: {choices}, or parameters of a caching pool"
-        )
-    return CachingPoolSpec() if allocator == "caching" else None
+def _caching_pool(allocator: str | dict[str, object]) -> CachingPoolSpec | None:
+    """Return the caching pool that an allocator names or describes. Raises ConfigError."""
+    if not isinstance(allocator, dict):
+        return CachingPoolSpec() if allocator == "caching" else None
+    try:
+        return CachingPoolSpec.model_validate(allocator)
+    except ValidationError as error:
+        path, message = describe(error, CachingPoolSpec)
+        raise ConfigError(f"{'.'.join(map(str, ('allocator', *path)))}: {message}") from None

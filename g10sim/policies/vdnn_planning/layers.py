@@ -1,23 +1,19 @@
-"""Layers of a trace: kernels grouped by module, and what kind of layer each group is."""
+"""Layers of a trace, the moves of a layer-wise design by kernel, and the memory that they leave in use."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from typing import Literal
 
+from g10sim.policies.planning.occupancy import Occupancy, unmoved_bytes
 from g10sim.trace.model import Kernel, Phase, TensorKind, Trace
 
-_KEPT_KINDS = frozenset(
-    {
-        TensorKind.WEIGHT,
-        TensorKind.BUFFER,
-        TensorKind.GRADIENT,
-        TensorKind.OPTIMIZER_STATE,
-        TensorKind.WORKSPACE,
-    }
-)
+Offload = Literal["none", "conv", "alternate", "all"]
+
+_MOVED_KINDS = {TensorKind.ACTIVATION, TensorKind.INPUT, TensorKind.TEMPORARY, TensorKind.OTHER}
 _ACTIVATION = re.compile(
     r"relu|[gs]elu|silu|swish|mish|sigmoid|tanh|softmax|dropout|activation|^elu|_elu|erf"
 )
@@ -26,7 +22,7 @@ _MATRIX_NAMES = re.compile(r"mm(_|$)|matmul|linear|attention|^dot")
 
 
 class LayerKind(Enum):
-    """What a layer computes, as far as vDNN tells layers apart."""
+    """Kinds of layers that vDNN tells apart."""
 
     CONVOLUTION = "convolution"
     MATRIX = "matrix product"
@@ -150,10 +146,139 @@ def _inputs(trace: Trace, group: Sequence[Kernel], first_backward: int) -> tuple
 
 
 def _waits_for_backward(trace: Trace, tensor: int, first: int, last: int, first_backward: int) -> bool:
-    """Whether a tensor comes from before a layer, and after it is next used in the backward pass."""
+    """Return True if a tensor precedes a layer and is next used in the backward pass."""
     described, uses = trace.tensors[tensor], trace.uses[tensor]
-    if described.persistent or described.kind in _KEPT_KINDS:
+    if described.persistent or described.kind not in _MOVED_KINDS:
         return False
     comes_before = trace.births[tensor] < first or described.kind is TensorKind.INPUT
     later = [use for use in uses if use > last]
     return comes_before and bool(later) and later[0] >= first_backward and trace.deaths[tensor] > later[0]
+
+
+def heavy_kind(layers: Sequence[Layer]) -> LayerKind:
+    """Return the kind of layer that computes long enough to hide copies.
+
+    vDNN knows convolutional networks only, where it is the convolution. In a network of more matrix products
+    than convolutions (a transformer), those take their place.
+    """
+    kinds = [layer.kind for layer in layers]
+    more_matrices = kinds.count(LayerKind.MATRIX) > kinds.count(LayerKind.CONVOLUTION)
+    return LayerKind.MATRIX if more_matrices else LayerKind.CONVOLUTION
+
+
+def managed_layers(layers: Sequence[Layer], heavy: LayerKind) -> tuple[Layer, ...]:
+    """Return the layers of feature extraction: those before the classifier.
+
+    The classifier of a convolutional network begins with the first matrix product after the last
+    convolution, that of any other with the last matrix product. Matrix products of a convolutional network
+    stay (vDNN section III-A), and so do activations, which work in place.
+    """
+    heavies = [layer.index for layer in layers if layer.kind is heavy]
+    last = heavies[-1] if heavies else -1
+    if heavy is LayerKind.CONVOLUTION:
+        matrices = (layer.index for layer in layers if layer.kind is LayerKind.MATRIX and layer.index > last)
+        end = next(matrices, len(layers))
+        left_out = {LayerKind.MATRIX, LayerKind.ACTIVATION}
+    else:
+        end = last
+        left_out = {LayerKind.ACTIVATION}
+    working = [layer.index for layer in layers if layer.kind is not LayerKind.ACTIVATION]
+    end = min(end, working[-1] if working else 0)
+    return tuple(layer for layer in layers[: max(0, end)] if layer.kind not in left_out)
+
+
+def offloading_layers(managed: Sequence[Layer], heavy: LayerKind, offload: Offload) -> tuple[Layer, ...]:
+    """Return the managed layers that offload: all, the heavy ones, every second of them, or none."""
+    if offload == "none":
+        return ()
+    chosen = managed if offload == "all" else [layer for layer in managed if layer.kind is heavy]
+    if offload == "alternate":
+        chosen = chosen[::2]
+    return tuple(layer for layer in chosen if layer.inputs)
+
+
+def prefetches(layers: Sequence[Layer], offloading: Collection[int], closing: LayerKind) -> dict[int, int]:
+    """Return, for each layer whose backward pass prefetches, the layer that it prefetches X of.
+
+    This is the search window of vDNN (Rhu et al., MICRO 2016, figure 10). The layers before the current one
+    are looked at in turn, down to the first: the first that was offloaded and not yet prefetched is it; a
+    layer of the ``closing`` kind (vDNN: convolution) ends the search. Each layer of the backward pass
+    searches once, when its backward kernels start.
+    """
+    waiting = set(offloading)
+    found: dict[int, int] = {}
+    order = sorted((layer for layer in layers if layer.backward), key=lambda layer: layer.backward[0])
+    for current in order:
+        for candidate in reversed(layers[: current.index]):
+            if candidate.index in waiting:
+                waiting.remove(candidate.index)
+                found[current.index] = candidate.index
+                break
+            if candidate.kind is closing:
+                break
+    return found
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """The moves of one job.
+
+    ``offloads`` maps the first kernel of a layer to it, ``fetches`` the first backward kernel of a layer to
+    the layer whose tensors are prefetched then; ``offload_ends`` and ``fetch_ends`` are the same by the last
+    kernel of the layer that issues them. ``last_forward`` is the last kernel of the forward pass.
+    ``heavy`` is the kind of layer that closes the window.
+    """
+
+    layers: tuple[Layer, ...]
+    offloads: Mapping[int, Layer]
+    fetches: Mapping[int, Layer]
+    offload_ends: Mapping[int, Layer]
+    fetch_ends: Mapping[int, Layer]
+    last_forward: int
+    heavy: LayerKind
+
+    @property
+    def offloaded(self) -> tuple[int, ...]:
+        """Tensors that are offloaded, in order."""
+        return tuple(tensor for layer in self.offloads.values() for tensor in layer.inputs)
+
+
+def make_schedule(trace: Trace, offload: Offload, *, fuse_activations: bool) -> Schedule:
+    """Decide which layers of a trace offload, and when each is prefetched."""
+    layers = layers_of(trace, fuse_activations=fuse_activations)
+    heavy = heavy_kind(layers)
+    chosen = offloading_layers(managed_layers(layers, heavy), heavy, offload)
+    return schedule_of(trace, layers, heavy, chosen)
+
+
+def schedule_of(
+    trace: Trace, layers: tuple[Layer, ...], heavy: LayerKind, chosen: Sequence[Layer]
+) -> Schedule:
+    """Return the moves when the ``chosen`` of the layers of a trace offload."""
+    window = prefetches(layers, [layer.index for layer in chosen], heavy)
+    return Schedule(
+        layers,
+        {layer.kernels[0]: layer for layer in chosen},
+        {layers[at].backward[0]: layers[what] for at, what in window.items()},
+        {layer.kernels[-1]: layer for layer in chosen},
+        {layers[at].backward[-1]: layers[what] for at, what in window.items()},
+        first_backward_kernel(trace) - 1,
+        heavy,
+    )
+
+
+def live_bytes(trace: Trace, schedule: Schedule) -> list[int]:
+    """Return the bytes on the GPU while each kernel runs, without scratch space, if copies take no longer.
+
+    Persistent tensors are there all the time, others from their first kernel to their death, and offloaded
+    ones are away from the end of the layer that offloads them until they are prefetched or needed.
+    """
+    sizes = [0 if tensor.kind is TensorKind.WORKSPACE else tensor.size_bytes for tensor in trace.tensors]
+    live = Occupancy(unmoved_bytes(trace, sizes, counts_late_uses=False))
+    back = {tensor: kernel for kernel, layer in schedule.fetches.items() for tensor in layer.inputs}
+    for layer in schedule.offloads.values():
+        last = layer.kernels[-1]
+        for tensor in layer.inputs:
+            needed = next(use for use in trace.uses[tensor] if use > last)
+            live.add(last + 1, min(needed, back.get(tensor, needed)), -sizes[tensor])
+    return list(map(int, live.bytes))

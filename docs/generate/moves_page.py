@@ -1,0 +1,87 @@
+"""The table of moves and the kinds of GPU memory that can do them, in the page of policies."""
+
+from __future__ import annotations
+
+from typing import get_args
+
+from tables import table
+
+from g10sim.config.presets import load_system
+from g10sim.errors import PolicyError
+from g10sim.policies.base import Policy, Requirements
+from g10sim.policies.moves import (
+    Await,
+    Drop,
+    Evict,
+    Fetch,
+    Free,
+    KeepUncompressed,
+    MemoryKind,
+    Move,
+    Protect,
+    registered_moves,
+)
+from g10sim.policies.plan import MigrationPlan, Planned
+from g10sim.sim.engine import run
+from g10sim.trace.model import TensorKind
+from g10sim.trace.synthetic import TraceBuilder
+from g10sim.trace.workload import Job, Workload
+
+_BEGIN, _END = "<!-- moves -->\n", "<!-- end of moves -->\n"
+_KERNEL, _TENSOR, _DEAD = 2, 0, 1
+_EXAMPLES = {
+    "Fetch(tensor)": Fetch(_TENSOR),
+    "Evict(tensor, target)": Evict(_TENSOR, "ssd"),
+    "Evict(tensor, until=kernel)": Evict(_TENSOR, until=_KERNEL),
+    "Evict(tensor, density=d)": Evict(_TENSOR, density=0.5),
+    "Evict(tensor, is_clean=True)": Evict(_TENSOR, is_clean=True),
+    "Free(tensor)": Free(_DEAD),
+    "Drop(tensor)": Drop(_TENSOR),
+    "Protect(tensors)": Protect(frozenset({_TENSOR})),
+    "Await(tensors)": Await(),
+    "KeepUncompressed()": KeepUncompressed(),
+}
+
+
+class _Does(Policy):
+    """Carries out one move."""
+
+    name = "does"
+
+    def __init__(self, move: Move, memory: MemoryKind) -> None:
+        self._move = move
+        self.requirements = Requirements(placement=memory)
+
+    requirements = Requirements()
+
+    def plan_job(self, job: Job, *_: object) -> MigrationPlan:
+        """Return a plan of the move."""
+        return MigrationPlan((Planned(_KERNEL, self._move),))
+
+
+def page(text: str) -> str:
+    """Return the page with the table as it is now: each move is tried on each kind of memory."""
+    before, _, rest = text.partition(_BEGIN)
+    _, _, after = rest.partition(_END)
+    missing = set(registered_moves().values()) - {type(move) for move in _EXAMPLES.values()}
+    if missing:
+        raise ValueError(f"found no example of {missing}; allowed: one for every move")
+    kinds = get_args(MemoryKind)
+    rows = [
+        [f"`{text}`", f"`{move.name}`", *("yes" if _runs(move, kind) else "refused" for kind in kinds)]
+        for text, move in _EXAMPLES.items()
+    ]
+    return before + _BEGIN + "\n" + table(("move", "in plan files", *kinds), (), rows) + "\n" + _END + after
+
+
+def _runs(move: Move, memory: MemoryKind) -> bool:
+    builder = TraceBuilder("moves")
+    kept, dead = (builder.tensor(name, 4096, TensorKind.ACTIVATION) for name in ("kept", "dead"))
+    for number, (reads, writes) in enumerate(([[], [kept, dead]], [[dead], []], [[], []], [[kept], []])):
+        builder.kernel(f"Kernel{number}", 1000, reads, writes)
+    workload = Workload((Job(builder.build()),))
+    try:
+        run(workload, load_system("a100-40g-pcie3-znand"), _Does(move, memory))
+    except PolicyError:
+        return False
+    return True

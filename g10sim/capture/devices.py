@@ -1,0 +1,181 @@
+"""Devices that a step runs on: a fake one, whose tensors have shapes but no values, and a real one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+from unittest import mock
+
+import torch
+from torch._subclasses import fake_tensor
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map_only
+
+from g10sim.capture.attention import attention_kernels, device_operators
+from g10sim.capture.options import StepOptions
+from g10sim.errors import ConfigError, TraceError
+from g10sim.importers.aten import aten
+
+CUDA = "cuda"
+MOST_BYTES = 2**28
+"""More real memory than an operator of small tensors needs, and little beside a model."""
+MOST_ELEMENTS = 65536
+"""More than any table of layers, heads or positions that decides how a model is built."""
+
+_IN_PLACE = ("_fused_sgd_",)
+"""Operators that return nothing and that PyTorch 2.13 has no form without values for."""
+_FACTORIES = aten("arange linspace logspace full scalar_tensor")
+
+_AUTOCAST = "AutocastCPU"
+_TO_FLOAT32 = """
+    acos asin cosh erfinv exp expm1 log log10 log2 log1p reciprocal rsqrt sinh tan pow.Tensor_Scalar
+    pow.Tensor_Tensor pow.Scalar softplus layer_norm native_layer_norm rms_norm group_norm
+    frobenius_norm.dim nuclear_norm nuclear_norm.dim cosine_similarity poisson_nll_loss
+    cosine_embedding_loss nll_loss nll_loss2d hinge_embedding_loss kl_div l1_loss smooth_l1_loss huber_loss
+    mse_loss margin_ranking_loss multilabel_margin_loss soft_margin_loss triplet_margin_loss
+    multi_margin_loss binary_cross_entropy_with_logits dist pdist cdist renorm logsumexp upsample_nearest1d
+    _upsample_nearest_exact1d upsample_nearest2d _upsample_nearest_exact2d upsample_nearest3d
+    _upsample_nearest_exact3d upsample_linear1d upsample_bilinear2d _upsample_bilinear2d_aa
+    upsample_trilinear3d upsample_bicubic2d _upsample_bicubic2d_aa prod prod.dim_int softmax.int
+    log_softmax.int cumprod cumsum linalg_vector_norm linalg_matrix_norm linalg_matrix_norm.str_ord sum
+    sum.dim_IntList
+"""
+"""Operators whose floating-point operands become float32.
+
+The lists are those of PyTorch 2.13 (aten/src/ATen/autocast_mode.h: ``AT_FORALL_FP32``,
+``AT_FORALL_FP32_SET_OPT_DTYPE``, ``AT_FORALL_LOWER_PRECISION_FP``), which the documentation gives as
+"CUDA Ops that can autocast" (docs.pytorch.org/docs/stable/amp.html).
+"""
+
+_HALVES = (torch.float16, torch.bfloat16)
+
+_run_on_zeros = fake_tensor.run_fallback_kernel
+
+
+@contextmanager
+def fake_device(options: StepOptions) -> Iterator[None]:
+    """Make every tensor one of shapes without values, on a device that takes CUDA's operators."""
+    with (
+        _default_dtype(options.dtype),
+        _shapes_only(),
+        FakeTensorMode(allow_non_fake_inputs=True),
+        device_operators(options.attention),
+        _casts_of_cuda(options.autocast),
+        # This initialization draws until all values fit a range: it would ask for values.
+        mock.patch.object(torch.nn.init, "_no_grad_trunc_normal_", lambda tensor, *_, **__: tensor),
+        # The inherited copy has a storage that its own views do not share (seen in PyTorch 2.13).
+        mock.patch.object(FakeTensor, "__deepcopy__", _deep_copy, create=True),
+    ):
+        yield
+
+
+@contextmanager
+def on_device(options: StepOptions, device: str = CUDA) -> Iterator[None]:
+    """Make tensors on a device, in the format of the options, and run attention as they say."""
+    with _default_dtype(options.dtype), torch.device(device), attention_kernels(options.attention):
+        yield
+
+
+def require_cuda() -> str:
+    """Return the name of the CUDA device. Raises ConfigError where there is none."""
+    if not torch.cuda.is_available():
+        raise ConfigError("--measure: found no CUDA device; allowed: a computer with one, or no --measure")
+    return str(torch.cuda.get_device_name())
+
+
+@contextmanager
+def _default_dtype(name: str) -> Iterator[None]:
+    previous = torch.get_default_dtype()
+    torch.set_default_dtype(getattr(torch, name))
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(previous)
+
+
+@contextmanager
+def _shapes_only() -> Iterator[None]:
+    """Make operators that would be run on real zeros, for want of a shape function, refuse large ones."""
+    with torch.library._scoped_library("aten", "IMPL") as library:
+        for name in _IN_PLACE:
+            library.impl(name, lambda *_, **__: None, "Meta")
+        with mock.patch.object(fake_tensor, "run_fallback_kernel", _refuse_large):
+            yield
+
+
+def _refuse_large(mode: Any, func: Any, flat_args: Sequence[Any], *others: Any) -> Any:
+    needed = sum(arg.untyped_storage().nbytes() for arg in flat_args if isinstance(arg, torch.Tensor))
+    if needed > MOST_BYTES:
+        raise TraceError(
+            f"found the operator {func}, which PyTorch can only run with values, on {needed} bytes; "
+            f"allowed: operators with a shape function (torch.library.register_fake), or {MOST_BYTES} bytes"
+        )
+    return _run_on_zeros(mode, func, flat_args, *others)
+
+
+def _deep_copy(tensor: Any, memo: dict[int, Any]) -> Any:
+    if id(tensor) not in memo:
+        made = tensor.detach().clone()
+        is_parameter = isinstance(tensor, torch.nn.Parameter)
+        memo[id(tensor)] = torch.nn.Parameter(made) if is_parameter else made
+        memo[id(tensor)].requires_grad_(tensor.requires_grad)
+    return memo[id(tensor)]
+
+
+@contextmanager
+def known_values() -> Iterator[None]:
+    """Let code read values that follow from numbers alone (rates that grow with the layer), while open.
+
+    Fake tensors carry such values along (``FakeTensor.constant``), but by default of literals and single
+    elements only.
+    """
+    with mock.patch.object(fake_tensor, "CONSTANT_NUMEL_LIMIT", MOST_ELEMENTS), _KnownValues():
+        yield
+
+
+class _KnownValues(TorchDispatchMode):  # type: ignore[misc]
+    """Gives the results of factories of known values their values, if they are small."""
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        made = func(*args, **(kwargs or {}))
+        if func._schema.name not in _FACTORIES or made.device.type != "cpu" or made.numel() > MOST_ELEMENTS:
+            return made
+        with fake_tensor.unset_fake_temporarily():
+            values = func(*args, **(kwargs or {}))
+        return torch.ops.aten.lift_fresh(values)
+
+
+@contextmanager
+def _casts_of_cuda(autocast: str | None) -> Iterator[None]:
+    """Make ``torch.autocast`` of CPUs cast to float32 what it does on CUDA devices, while open.
+
+    CPUs cast other operators. Does nothing for None. What CUDA casts to the lower format, CPUs cast too.
+    """
+    if autocast is None:
+        yield
+        return
+    with torch.library._scoped_library("aten", "IMPL") as library:
+        for name in _TO_FLOAT32.split():
+            if not torch._C._dispatch_has_kernel_for_dispatch_key(f"aten::{name}", _AUTOCAST):
+                library.impl(name, partial(_in_float32, _overload(name)), _AUTOCAST)
+        yield
+
+
+def _overload(name: str) -> Any:
+    base, _, overload = name.partition(".")
+    return getattr(getattr(torch.ops.aten, base), overload or "default")
+
+
+def _in_float32(operator: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    with torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU)):
+        args, kwargs = tree_map_only(torch.Tensor, _to_float32, (args, kwargs))
+        return operator(*args, **kwargs)
+
+
+def _to_float32(tensor: Any) -> Any:
+    return tensor.float() if tensor.dtype in _HALVES else tensor

@@ -1,0 +1,71 @@
+"""Options that several commands have, and how they are read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Annotated, TypeVar
+
+import typer
+
+from g10sim.config.problems import check_choice
+from g10sim.errors import ConfigError
+from g10sim.experiment.cluster import DaskCluster
+from g10sim.experiment.workers import Executor, LocalProcesses
+from g10sim.units import parse_bytes
+
+TraceFile = Annotated[Path, typer.Argument(help="Trace file.", show_default=False)]
+TraceOutput = Annotated[Path, typer.Option("-o", "--output", help="Trace file to write (.g10t).")]
+SchedulerOption = Annotated[
+    str | None,
+    typer.Option(
+        help="Simulate on the Dask cluster of this scheduler: its address or its scheduler file.",
+        metavar="ADDRESS",
+    ),
+]
+WorkersOption = Annotated[
+    int | None,
+    typer.Option("-j", "--workers", min=1, help="Cells simulated at a time.", show_default="1"),
+]
+SettingsOption = Annotated[
+    list[str] | None,
+    typer.Option("--set", help="Set a dotted key, such as system.host.memory='64 GiB'.", metavar="KEY=VALUE"),
+]
+ForceOption = Annotated[bool, typer.Option("--force", help="Run cells again that are stored.")]
+
+_Choice = TypeVar("_Choice", bound=str)
+
+
+def names_in(text: str) -> list[str]:
+    """Return the names in a comma-separated text."""
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
+def choose_executor(workers: int | None, scheduler: str | None, *, default_workers: int) -> Executor:
+    """Return the executor of ``-j`` or ``--scheduler``. Raises ConfigError if both are given."""
+    if scheduler is None:
+        return LocalProcesses(workers or default_workers)
+    if workers is not None:
+        raise ConfigError(
+            "-j: found beside --scheduler; allowed: one of them (a cluster has its own workers)"
+        )
+    return DaskCluster(scheduler)
+
+
+def chosen(option: str, name: str, choices: Sequence[_Choice]) -> _Choice:
+    """Return the choice of that name. Raises ConfigError naming the option."""
+    check_choice(name, choices, f"{option}: found")
+    return next(choice for choice in choices if choice == name)
+
+
+def sizes(option: str, texts: Iterable[str]) -> list[int]:
+    """Return sizes above zero in bytes. Raises ConfigError naming the option."""
+    found = []
+    for text in texts:
+        try:
+            found.append(parse_bytes(text))
+        except ValueError as error:
+            raise ConfigError(f"{option}: {error}") from None
+        if found[-1] == 0:
+            raise ConfigError(f"{option}: found {text!r}; allowed: more than zero")
+    return found

@@ -1,0 +1,219 @@
+"""Memory tiers below GPU memory, described in any number and order."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, get_args
+
+from pydantic import AfterValidator, Discriminator, Field, Tag, model_validator
+
+from g10sim.config.quantities import Bytes, Duration, PositiveRate, Spec
+from g10sim.config.ssd import AnySsdSpec, BounceSpec, FlashSsdSpec, SsdSpec
+from g10sim.places import place, tier_word
+from g10sim.records import Location
+from g10sim.registry import nearest
+
+Section = Literal["host", "ssd"]
+
+
+def _free_name(name: str) -> str:
+    if name in ("gpu", "none"):
+        raise ValueError(f"found '{name}'; allowed: a name that stands for nothing else")
+    return name
+
+
+TierName = Annotated[
+    str,
+    Field(pattern=r"^[a-z][a-z0-9_]*$", max_length=32, description="name in plans and columns"),
+    AfterValidator(_free_name),
+]
+_SHORT_KEYS = {"read": "read_bandwidth", "write": "write_bandwidth", "at": "behind"}
+
+
+class MemoryTierSpec(Spec):
+    """Memory that is written in place: DRAM of a processor, or behind a CXL link.
+
+    Every GPU's tensors may lie in it. ``at`` is where it hangs: a processor (its name in ``host.sockets``, or
+    socket0, socket1, ...), a link of ``pcie.shared``, or a GPU (gpu0, gpu1, ...).
+    """
+
+    name: TierName
+    kind: Literal["memory"] = "memory"
+    capacity: Bytes = Field(description="space for tensors")
+    read: PositiveRate | None = Field(default=None, description="from it; none: as fast as its path")
+    write: PositiveRate | None = Field(default=None, description="to it; none: as fast as its path")
+    latency: Duration = Field(default=0, validate_default=False, description="of one access")
+    at: str | None = Field(default=None, description="socket, shared link or GPU; none: the root complex")
+
+
+class SsdTierSpec(Spec):
+    """An SSD at link fidelity as one of several tiers; ``at`` is as for memory."""
+
+    name: TierName
+    kind: Literal["ssd"]
+    model: Literal["link"] = Field(default="link", description="fidelity of the flash model")
+    capacity: Bytes = Field(description="flash space for tensors")
+    read: PositiveRate = Field(description="from the SSD")
+    write: PositiveRate = Field(description="to the SSD")
+    latency: Duration = Field(description="of one access")
+    at: str | None = Field(default=None, description="socket, shared link or GPU; none: the root complex")
+    path: Literal["direct", "host"] = Field(
+        default="direct", description="between GPU and SSD, as in the section `ssd`"
+    )
+    bounce: BounceSpec | None = Field(default=None, description="the buffer in host memory; for path host")
+
+    @property
+    def drive(self) -> SsdSpec:
+        """The drive as the section ``ssd`` describes one. Raises ValueError for a path without a buffer."""
+        return SsdSpec.model_construct(
+            path=self.path,
+            bounce=self.bounce,
+            behind=self.at,
+            capacity=self.capacity,
+            read_bandwidth=self.read,
+            write_bandwidth=self.write,
+            latency=self.latency,
+        )
+
+    @model_validator(mode="after")
+    def _has_a_buffer(self) -> SsdTierSpec:
+        if self.path == "host" and self.bounce is None:
+            raise ValueError(
+                "path: found 'host' without 'bounce'; allowed: with bandwidth and latency of the buffer"
+            )
+        return self
+
+
+class FlashTierSpec(FlashSsdSpec):
+    """An SSD of flash as one of several tiers; ``at`` is as for memory."""
+
+    name: TierName
+    kind: Literal["ssd"]
+    at: str | None = Field(default=None, description="socket, shared link or GPU; none: the root complex")
+
+    @property
+    def drive(self) -> FlashSsdSpec:
+        """The drive itself."""
+        return self
+
+
+def _entry_kind(data: Any) -> str | None:
+    """Tell which description an entry of ``tiers`` follows."""
+    if isinstance(data, str):
+        return "section"
+    if isinstance(data, Spec):
+        data = {key: getattr(data, key) for key in ("kind", "model") if hasattr(data, key)}
+    if not isinstance(data, Mapping):
+        return None
+    if data.get("kind", "memory") == "ssd":
+        return "flash" if data.get("model") == "flash" else "ssd"
+    return str(data.get("kind", "memory"))
+
+
+TierEntry = Annotated[
+    Annotated[Section, Tag("section")]
+    | Annotated[MemoryTierSpec, Tag("memory")]
+    | Annotated[SsdTierSpec, Tag("ssd")]
+    | Annotated[FlashTierSpec, Tag("flash")],
+    Discriminator(_entry_kind),
+]
+"""An entry of ``tiers``: the section ``host`` or ``ssd`` of the same system, or a tier of its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tier:
+    """A memory tier as the simulator sees it, whichever section of a system describes it.
+
+    ``latency`` (picoseconds) is that of one access, a stop-over in host memory included; a rate of None means
+    no limit beyond the path. ``drive`` describes the SSD of a tier of kind ``ssd``.
+    """
+
+    place: Location
+    name: str
+    kind: Literal["memory", "ssd"]
+    capacity: int
+    read_bandwidth: int | None = None
+    write_bandwidth: int | None = None
+    latency: int = 0
+    at: str | None = None
+    drive: SsdSpec | FlashSsdSpec | None = None
+
+    @property
+    def key(self) -> str:
+        """Name in stall reasons and tables."""
+        return tier_word(self.name)
+
+    @property
+    def words(self) -> str:
+        """Name in messages."""
+        return place(self.name).words
+
+    @property
+    def title(self) -> str:
+        """Name in lists and of its ports."""
+        return self.words.removeprefix("the ")
+
+
+def located(index: int, name: str) -> Location:
+    """Return the place of the tier at a position (0: the fastest)."""
+    return Location(index + 2, tier_word(name).upper())
+
+
+def ssd_tier(place: Location, name: str, drive: AnySsdSpec, at: str | None = None) -> Tier:
+    """Return the tier that a drive makes up."""
+    return Tier(
+        place,
+        name,
+        "ssd",
+        drive.capacity,
+        drive.read_bandwidth,
+        drive.write_bandwidth,
+        drive.latency + drive.bounce_latency,
+        at or drive.behind,
+        drive,
+    )
+
+
+def sections_of_tiers(data: Mapping[str, Any]) -> dict[str, Any]:
+    """Turn the entries of ``tiers`` named ``host`` and ``ssd`` into the sections of these names.
+
+    Sections that no entry stands for may be left out.
+    """
+    found, entries = dict(data), []
+    for number, entry in enumerate(data["tiers"]):
+        _check_entry(entry, f"tiers.{number}")
+        name, kind = (entry.get("name"), entry.get("kind")) if isinstance(entry, Mapping) else (None, None)
+        if name == "host" and kind in (None, "memory"):
+            own = {
+                "memory" if key == "capacity" else key: entry[key]
+                for key in entry
+                if key not in ("name", "kind")
+            }
+            found["host"] = {**(found.get("host") or {}), **own}
+            entries.append(name)
+        elif name == "ssd" and kind == "ssd":
+            found["ssd"] = _spelled_out({key: entry[key] for key in entry if key not in ("name", "kind")})
+            entries.append(name)
+        else:
+            entries.append(entry)
+    found.setdefault("host", {"memory": "0 B"})
+    found.setdefault("ssd", None)
+    return {**found, "tiers": entries}
+
+
+def _check_entry(entry: object, path: str) -> None:
+    """Raise ValueError for an entry of which it is unclear what it describes."""
+    if isinstance(entry, Mapping):
+        kind = entry.get("kind", "memory")
+        if kind not in ("memory", "ssd"):
+            raise ValueError(f"{path}.kind: found {kind!r}; allowed: memory, ssd")
+    elif entry not in get_args(Section) and not isinstance(entry, Spec):
+        near = nearest(str(entry), get_args(Section))
+        raise ValueError(f"{path}: found {entry!r}{near}; allowed: host, ssd, or a mapping")
+
+
+def _spelled_out(entry: Mapping[str, Any]) -> dict[str, Any]:
+    """Return keys of the section ``ssd`` for those of a tier; at flash fidelity ``read`` is a time."""
+    short = _SHORT_KEYS if entry.get("model", "link") == "link" else {"at": "behind"}
+    return {short.get(key, key): value for key, value in entry.items()}

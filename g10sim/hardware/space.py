@@ -1,0 +1,116 @@
+"""Placement in GPU memory: in any free pages, or (see ``contiguous``) in consecutive ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import TYPE_CHECKING, TypeAlias
+
+from g10sim.errors import InvariantError
+from g10sim.hardware.recency import Run
+from g10sim.records import Location
+
+if TYPE_CHECKING:
+    from g10sim.hardware.contiguous import Contiguous
+    from g10sim.hardware.memory import Residency
+
+Space: TypeAlias = "Paged | Contiguous"
+"""The placement of one job's tensors in GPU memory: how they come in, leave, and are counted."""
+
+Rate: TypeAlias = Callable[[int, Location], int]
+
+
+class Paged:
+    """Any free pages will do: pages come and go one by one (unified memory)."""
+
+    held: Collection[int] = ()
+    """Tensors on their way out that kernels may still read."""
+    waiting: Collection[int] = ()
+    """Tensors that wait for space of their own."""
+    notes_arrivals = False
+    """True if it wants to know what has arrived."""
+    refaults = True
+    """True if the running kernel's pages that leave fault again."""
+    peak_used = 0
+    """Most pages in use since peaks were restarted."""
+
+    def serve(self, memory: Residency) -> None:
+        """Place the tensors of a residency from now on."""
+        self._memory = memory
+
+    @property
+    def used_pages(self) -> int:
+        """GPU pages with contents of this job."""
+        return self._memory.filled
+
+    @property
+    def largest_hole_pages(self) -> int:
+        """All free pages."""
+        return self._memory.frames.free
+
+    @property
+    def peak_used_by_all(self) -> int:
+        """Most pages of the GPU in use since peaks were restarted, by whichever job."""
+        return self._memory.frames.peak(id(self))
+
+    def home(self, tensor: int, location: Location) -> Location:
+        """Return the location itself."""
+        return location
+
+    def is_usable(self, tensor: int) -> bool:
+        """Tell whether all of a tensor is here."""
+        return self._memory.idle[tensor] == self._memory.sizes[tensor]
+
+    def fetch(self, tensor: int) -> None:
+        """Queue what is elsewhere to come in, and what has no contents to be allocated."""
+        self._memory.enqueue(self._memory.queues.prefetch, tensor)
+
+    def demand(self, tensor: int, rate: Rate | None) -> None:
+        """Queue what is not here as page faults."""
+        self._memory.enqueue(self._memory.queues.fault, tensor, rate)
+
+    def evict(
+        self, tensor: int, target: Location, *, until: int | None, density: float | None, is_clean: bool
+    ) -> None:
+        """Queue resident pages to leave. Raises InvariantError for what only whole tensors can do."""
+        if until is not None or density is not None or is_clean:
+            raise InvariantError(f"tensor {tensor}: pages that leave cannot be read, compressed or clean")
+        count = self._memory.idle[tensor]
+        if count:
+            self._memory.send(Run(tensor, count), target)
+
+    def discard(self, tensor: int) -> None:
+        """Forget contents; pages in transfer are not touched."""
+        self._memory.forget(tensor)
+
+    def cancel(self, tensor: int) -> None:
+        """Take pages out of every queue; they stay where they lie."""
+        self._memory.withdraw(tensor)
+
+    def keep(self, tensor: int) -> None:
+        """Keep what is still here of a tensor that was to be evicted."""
+        self._memory.withdraw_eviction(tensor)
+
+    def arrived(self, tensor: int, source: Location) -> None:
+        """Do nothing: nobody waits for all of a tensor."""
+
+    def settle(self) -> None:
+        """Leave free pages to the next transfer, which takes any."""
+
+    def note_peak(self) -> None:
+        """Remember the largest number of GPU pages in use, by this job and by all."""
+        memory, frames = self._memory, self._memory.frames
+        if memory.filled > self.peak_used:
+            self.peak_used = memory.filled
+        if frames.capacity_pages - frames.free > frames.least_peak:
+            frames.note_peak()
+
+    def restart_peaks(self) -> None:
+        """Begin to look for the largest number of pages in use anew."""
+        self._memory.frames.watch(id(self))
+        self.peak_used = self._memory.filled
+
+    def figures(self) -> None:
+        """Return nothing: no pages need to be consecutive."""
+
+    def check(self) -> None:
+        """Check nothing: the contents are all that takes space."""

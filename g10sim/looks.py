@@ -1,0 +1,101 @@
+"""How series are drawn, as plain data: policies, reasons of stalls and places say it where they are defined.
+
+Colours are those of Okabe and Ito, told apart with any colour vision (https://jfly.uni-koeln.de/color/), and
+some more for what comes without a look; hatches and markers tell the same in print without colour.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+BLACK, GREY, DARK_GREY, WHITE = "#000000", "#999999", "#666666", "#FFFFFF"
+ORANGE, SKY, GREEN, YELLOW = "#E69F00", "#56B4E9", "#009E73", "#F0E442"
+BLUE, RED, PINK, PALE = "#0072B2", "#D55E00", "#CC79A7", "#BBCCEE"
+
+Key = TypeVar("Key")
+
+
+@dataclass(frozen=True)
+class Look:
+    """How one series is drawn, and what its legend says; without a ``colour`` figures choose the rest.
+
+    ``colour`` is written ``#RRGGBB``; ``hatch`` and ``marker`` are those of matplotlib. ``line`` is one of
+    ``-``, ``--``, ``-.`` and ``:``, or the lengths of dashes and gaps in points, such as ``5 1``. Raises
+    ValueError for anything else.
+    """
+
+    colour: str = ""
+    hatch: str = ""
+    marker: str = "o"
+    line: str = "-"
+    label: str = ""
+
+    def __post_init__(self) -> None:
+        for field, allowed in (
+            ("colour", r"(#[0-9A-Fa-f]{6})?"),
+            ("hatch", r"[-+x/\\|oO.*]*"),
+            ("marker", r"[.,ov^<>12348spP*hH+xXDd|_]?"),
+            ("line", r"--?|-\.|:|\d+( \d+)*"),
+        ):
+            value = getattr(self, field)
+            if not (isinstance(value, str) and re.fullmatch(allowed, value)):
+                raise ValueError(f"{field}: found {value!r}; allowed: text of the form {allowed}")
+
+    def bar(self) -> dict[str, Any]:
+        """Return matplotlib's keywords of a bar or a filled area."""
+        return {"facecolor": self.colour, "edgecolor": BLACK, "hatch": self.hatch, "label": self.label}
+
+    def outline(self) -> dict[str, Any]:
+        """Return matplotlib's keywords of an empty bar."""
+        return {"facecolor": "none", "edgecolor": self.colour, "label": self.label}
+
+    def curve(self) -> dict[str, Any]:
+        """Return matplotlib's keywords of a line with markers."""
+        line = (0, tuple(map(int, self.line.split()))) if self.line[0].isdigit() else self.line
+        return {"color": self.colour, "marker": self.marker, "linestyle": line, "label": self.label}
+
+
+_COLOURS = (
+    *(RED, YELLOW, WHITE, DARK_GREY, PALE, "#882255", "#44AA99", "#999933", "#332288", "#AA4499", "#DDCC77"),
+    *(BLUE, ORANGE, GREEN, SKY, PINK, GREY),
+)
+_HATCHES = ("----", "++++", "||||", "oooo", "****", "--//", "..xx", "//oo", "||\\\\", "++..", "**--")
+_MARKERS, _LINES = "Xh<>p*dH8P1234", ("-", "--", "-.", ":", "1 1", "6 2", "4 1 1 1")
+_SPARE = tuple(
+    Look(colour, *(marks[(turn + place) % len(marks)] for marks in (_HATCHES, _MARKERS, _LINES)))
+    for turn in range(len(_HATCHES))
+    for place, colour in enumerate(_COLOURS)
+)
+
+
+def distinct(wanted: Mapping[Key, Look]) -> dict[Key, Look]:
+    """Return looks for the series of one figure, no two of them alike, in the same order.
+
+    A series keeps its look unless an earlier one has the colour. The others take spare ones, in order, with
+    new colours as long as there are any. Repeated labels are numbered.
+    """
+    owned: dict[Key, Look] = {}
+    for key, look in wanted.items():
+        if look.colour and look.colour not in {other.colour for other in owned.values()}:
+            owned[key] = look
+    found: dict[Key, Look] = {}
+    labels: list[str] = []
+    taken = list(owned.values())
+    for key, look in wanted.items():
+        labels.append(look.label)
+        repeated = labels.count(look.label) if look.label else 1
+        if key not in owned:
+            taken.append(_spare(taken))
+        label = look.label if repeated == 1 else f"{look.label} ({repeated})"
+        found[key] = replace(owned[key] if key in owned else taken[-1], label=label)
+    return found
+
+
+def _spare(taken: list[Look]) -> Look:
+    """Return the first spare look of another colour than those taken, or at least of another pattern."""
+    colours, pairs = {look.colour for look in taken}, {(look.colour, look.hatch) for look in taken}
+    free = [look for look in _SPARE if (look.colour, look.hatch) not in pairs] or _SPARE
+    return next((look for look in free if look.colour not in colours), free[0])

@@ -1,0 +1,173 @@
+"""Parameters of policies as data: declared once in the body of a class, checked by pydantic."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import textwrap
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, dataclass_transform, get_type_hints
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    WithJsonSchema,
+    create_model,
+)
+from pydantic.fields import FieldInfo
+
+from g10sim.registry import choices_text, nearest
+from g10sim.units import parse_bytes
+
+
+def parameter(*, default: Any = ..., published: str = "", **constraints: Any) -> Any:
+    """Declare a parameter; without a default it is required.
+
+    ``published`` is the value in the paper or the published program, and which of them says so.
+    ``constraints`` are those of ``pydantic.Field``, such as ``ge`` and ``lt``.
+    """
+    return Field(default=default, json_schema_extra={"published": published}, **constraints)
+
+
+@dataclass_transform(kw_only_default=True, eq_default=False, field_specifiers=(parameter,))
+class Declared:
+    """Base of classes that declare their parameters as ``NAME: TYPE = parameter(default=..., ...)``.
+
+    The string below a declaration describes the parameter. The constructor takes all parameters, inherited
+    ones too, as keyword arguments and stores them unchanged under their names. It raises ValueError for a
+    value that the declaration does not allow.
+    """
+
+    __signature__: ClassVar[inspect.Signature | None] = None
+    _declarations: ClassVar[dict[str, tuple[Any, FieldInfo]]] = {}
+    _model: ClassVar[type[BaseModel]] = BaseModel
+
+    def __init_subclass__(cls) -> None:
+        """Turn the declarations into a model and the signature of the constructor."""
+        super().__init_subclass__()
+        own = {name: value for name, value in vars(cls).items() if isinstance(value, FieldInfo)}
+        for name in own:
+            delattr(cls, name)
+        hints = get_type_hints(cls, include_extras=True)
+        declared = {name: (hints[name], field) for name, field in own.items()}
+        cls._declarations = cls._declarations | declared
+        fields: dict[str, Any] = cls._declarations
+        cls._model = create_model(cls.__name__, __config__=ConfigDict(extra="forbid", strict=True), **fields)
+        is_generated = cls.__init__ is Declared.__init__
+        cls.__signature__ = inspect.signature(cls._model) if is_generated else None
+
+    def __init__(self, **given: Any) -> None:
+        try:
+            self._model(**given)
+        except ValidationError as error:
+            raise ValueError(self._refusal(error, given)) from None
+        for name, (_, field) in self._declarations.items():
+            setattr(self, name, given.get(name, field.default))
+        self._set_up()
+
+    def _set_up(self) -> None:
+        """Derive what follows from the parameters. Raises ValueError if some exclude each other."""
+
+    def parameters_of(self, declared: type[Declared]) -> dict[str, Any]:
+        """Return the values of the parameters that another class declares."""
+        return {name: getattr(self, name) for name in declared._declarations}
+
+    @classmethod
+    def _refusal(cls, error: ValidationError, given: dict[str, Any]) -> str:
+        """Return one line about the first parameter that is refused."""
+        details = error.errors()[0]
+        name, kind = str(details["loc"][0]), details["type"]
+        if kind == "value_error":
+            return f"{name}: {details['ctx']['error']}"
+        if kind == "extra_forbidden":
+            known = list(cls._declarations)
+            allowed = f"{nearest(name, known)}; allowed: {choices_text(known)}"
+            return f"{name}: found an unknown parameter{allowed}"
+        found = repr(given[name]) if name in given else "nothing"
+        return f"{name}: found {found}; allowed: {allowed_text(cls.parameter_schemas()[name])}"
+
+    @classmethod
+    def parameter_schemas(cls) -> dict[str, dict[str, Any]]:
+        """Return the JSON schema of every parameter, with its default and ``published`` value."""
+        schemas: dict[str, dict[str, Any]] = cls._model.model_json_schema().get("properties", {})
+        return schemas
+
+    @classmethod
+    def parameter_descriptions(cls) -> dict[str, str]:
+        """Return the description of every parameter."""
+        found: dict[str, str] = {}
+        for base in cls.__mro__:
+            if issubclass(base, Declared):
+                found = _attribute_docstrings(base) | found
+        return {name: found.get(name, "") for name in cls._declarations}
+
+
+def _attribute_docstrings(cls: type) -> dict[str, str]:
+    (definition,) = ast.parse(textwrap.dedent(inspect.getsource(cls))).body
+    assert isinstance(definition, ast.ClassDef)
+    return {
+        before.target.id: " ".join(str(after.value.value).split())
+        for before, after in pairwise(definition.body)
+        if isinstance(before, ast.AnnAssign)
+        and isinstance(before.target, ast.Name)
+        and isinstance(after, ast.Expr)
+        and isinstance(after.value, ast.Constant)
+    }
+
+
+def allowed_text(schema: dict[str, Any]) -> str:
+    """Say in words which values a JSON schema allows; null is left out."""
+    if "allowed" in schema:
+        return str(schema["allowed"])
+    if "anyOf" in schema:
+        return " or ".join(allowed_text(one) for one in schema["anyOf"] if one.get("type") != "null")
+    if "enum" in schema:
+        return ", ".join(schema["enum"])
+    if schema["type"] == "boolean":
+        return "true or false"
+    words = "a whole number" if schema["type"] == "integer" else "a number"
+    bounds = {"minimum": "from", "maximum": "to", "exclusiveMaximum": "to less than"}
+    return " ".join([words, *(f"{word} {schema[key]:g}" for key, word in bounds.items() if key in schema)])
+
+
+def _text(allowed: str, kind: str = "string") -> WithJsonSchema:
+    return WithJsonSchema({"type": kind, "allowed": allowed})
+
+
+def _size(*others: str) -> tuple[BeforeValidator, WithJsonSchema]:
+    """Check a size with its unit, or one of ``others``; the text stays as it is."""
+    also = "".join(f", or {other}" for other in others)
+
+    def check(value: object) -> object:
+        if value not in others:
+            try:
+                parse_bytes(value)
+            except ValueError as error:
+                raise ValueError(f"{error}{also}") from None
+        return value
+
+    return BeforeValidator(check), _text(f"a size such as 20 GiB{also}")
+
+
+def _existing(path: str) -> str:
+    if not Path(path).is_file():
+        raise ValueError(f"found '{path}', which is no file; allowed: an existing file")
+    return path
+
+
+Size = Annotated[str, *_size()]
+SizeOrTensile = Annotated[str, *_size("tensile")]
+Share = Annotated[float, Field(ge=0, le=1)]
+Count = Annotated[int, Field(ge=0)]
+Density = Annotated[
+    Share | Annotated[Sequence[Share], Field(min_length=1)], _text("a number from 0 to 1, or a list of them")
+]
+PlanFile = Annotated[str, _text("the path of a plan file")]
+AlgorithmsFile = Annotated[str, AfterValidator(_existing), _text("the path of a file of algorithms")]
+PoolParameters = Annotated[dict[str, object], _text("parameters of a caching pool", "object")]

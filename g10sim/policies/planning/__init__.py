@@ -1,0 +1,1 @@
+"""The machine, timeline, channel and occupancy that planners share."""

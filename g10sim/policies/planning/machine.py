@@ -1,0 +1,172 @@
+"""The machine as a planner sees it: sizes, and rates in bytes per GPU cycle."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from fractions import Fraction
+from math import ceil
+
+from g10sim.config.behaviour import BehaviourSpec
+from g10sim.config.system import SystemSpec
+from g10sim.config.tiers import Tier
+from g10sim.policies.moves import tier_name
+from g10sim.trace.model import Trace
+from g10sim.trace.workload import Workload
+from g10sim.units import duration_to_cycles
+
+_BINARY = 2**30 / 10**9
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedTier:
+    """A memory below the GPU's, as one GPU can count on it; rates are those on the way between the two.
+
+    ``read_rate`` is that towards the GPU. Rates are bytes/cycle, the latency of a copy is cycles. A tier of
+    kind ``ssd`` counts as never full.
+    """
+
+    name: str
+    kind: str
+    capacity_bytes: int
+    read_rate: float
+    write_rate: float
+    latency_cycles: int = 0
+
+    @property
+    def rate(self) -> float:
+        """Rate of the slower direction."""
+        return min(self.read_rate, self.write_rate)
+
+    def out_cycles(self, size_bytes: int) -> int:
+        """Return the cycles that a copy off the GPU takes on idle links."""
+        return self.latency_cycles + ceil(size_bytes / self.write_rate)
+
+    def in_cycles(self, size_bytes: int) -> int:
+        """Return the cycles that a copy to the GPU takes on idle links."""
+        return self.latency_cycles + ceil(size_bytes / self.read_rate)
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedMachine:
+    """The share of the machine that one GPU can count on. Rates are bytes/cycle, latencies cycles.
+
+    ``link_rate`` is that of the GPU's way to the host, in each direction; ``fault_cycles`` is the latency of
+    a page fault. ``tiers`` are the memories below the GPU's, fastest first.
+    """
+
+    gpu_bytes: int
+    page_bytes: int
+    clock_hz: int
+    link_rate: float
+    allocation_rate: float
+    fault_cycles: int
+    tiers: tuple[PlannedTier, ...]
+
+    @property
+    def memory(self) -> PlannedTier:
+        """The first tier of kind memory; without one, the first tier."""
+        return next((tier for tier in self.tiers if tier.kind == "memory"), self.tiers[0])
+
+    @property
+    def ssd(self) -> PlannedTier:
+        """The first SSD of the tiers; without one, the last tier."""
+        return next((tier for tier in self.tiers if tier.kind == "ssd"), self.tiers[-1])
+
+    def tier(self, word: str) -> PlannedTier:
+        """Return the tier of a name; without it, the SSD for ``ssd`` or ``flash``, or else the memory."""
+        name = tier_name(word)
+        stand_in = self.ssd if name == "ssd" else self.memory
+        return next((tier for tier in self.tiers if tier.name == name), stand_in)
+
+    def sizes(self, trace: Trace) -> tuple[int, ...]:
+        """Return the size of every tensor in whole pages."""
+        return page_sizes(trace, self.page_bytes)
+
+    def migration_cycles(self, size_bytes: int, tier: PlannedTier) -> float:
+        """Return the cycles of one migration to or from a tier on idle links.
+
+        Published simulator: fault handling, the tier's latency, and size / rate.
+        """
+        return self.fault_cycles + tier.latency_cycles + size_bytes / tier.rate
+
+
+def page_sizes(trace: Trace, page_bytes: int) -> tuple[int, ...]:
+    """Return the size of every tensor of a trace, rounded up to whole pages."""
+    return tuple(-(-tensor.size_bytes // page_bytes) * page_bytes for tensor in trace.tensors)
+
+
+def link_bandwidth(
+    system: SystemSpec, gpu: int, busy: Collection[int], *, counts_host_memory: bool = False
+) -> Fraction:
+    """Return the bandwidth between a GPU and host memory, in bytes/second, that ``busy`` GPUs leave it.
+
+    That is the least, over the links that it crosses, of the capacity over the busy GPUs that cross it. With
+    ``counts_host_memory``, the memory of its socket is shared by the GPUs at that socket in the same way.
+    """
+    shared = [(link.bandwidth, set(link.gpus)) for link in system.pcie.shared if gpu in link.gpus]
+    if counts_host_memory and system.host.memory_bandwidth is not None:
+        sockets = [set(socket.gpus) for socket in system.host.sockets if gpu in socket.gpus]
+        shared.append((system.host.memory_bandwidth, sockets[0] if sockets else set(busy)))
+    rates = (Fraction(bandwidth, max(1, len(gpus & set(busy)))) for bandwidth, gpus in shared)
+    return min((Fraction(system.pcie.bandwidth), *rates))
+
+
+def planned_machine(
+    system: SystemSpec,
+    behaviour: BehaviourSpec,
+    gpus: Collection[int] = (0,),
+    gpu: int = 0,
+    neighbours: int = 1,
+) -> PlannedMachine:
+    """Return the part of a system that a job on ``gpu`` can count on when all of ``gpus`` are at work.
+
+    GPUs share links, host memory and SSD evenly, and so do ``neighbours`` jobs on one GPU share its memory
+    and host memory. They compute in turn: each has the links to itself for as much time as it computes. With
+    ``planner_gigabyte: binary`` rates are read with GB = 2^30 bytes, as the published planner does.
+    """
+    scale = _BINARY if behaviour.planner_gigabyte == "binary" else 1.0
+    share, clock = max(1, len(set(gpus))), system.gpu.clock
+    link = float(link_bandwidth(system, gpu, gpus))
+    return PlannedMachine(
+        gpu_bytes=system.gpu.memory // neighbours,
+        page_bytes=system.gpu.page_size,
+        clock_hz=clock,
+        link_rate=link * scale / clock,
+        allocation_rate=system.gpu.allocation_rate / clock,
+        fault_cycles=duration_to_cycles(system.page_fault.latency, clock),
+        tiers=tuple(_planned_tier(tier, clock, link, scale, share, neighbours) for tier in system.all_tiers),
+    )
+
+
+def _planned_tier(
+    tier: Tier, clock: int, link: float, scale: float, share: int, neighbours: int
+) -> PlannedTier:
+    """Return the part of a tier that one of ``share`` GPUs can count on, over a link in bytes/second.
+
+    The latency of an SSD leaves out a stop-over in host memory.
+    """
+    rates = (tier.read_bandwidth, tier.write_bandwidth)
+    read, write = (link if rate is None else min(rate / share, link) for rate in rates)
+    return PlannedTier(
+        name=tier.name,
+        kind=tier.kind,
+        capacity_bytes=tier.capacity // (share * neighbours) if tier.kind == "memory" else tier.capacity,
+        read_rate=read * scale / clock,
+        write_rate=write * scale / clock,
+        latency_cycles=duration_to_cycles(tier.latency if tier.drive is None else tier.drive.latency, clock),
+    )
+
+
+def planned_machines(
+    workload: Workload, system: SystemSpec, behaviour: BehaviourSpec, *, shares_gpus: bool = True
+) -> tuple[PlannedMachine, ...]:
+    """Return the machine that each job of a workload can count on.
+
+    Unless it ``shares_gpus``, a job counts on the whole memory of its GPU.
+    """
+    gpus = frozenset(job.gpu for job in workload.jobs)
+    return tuple(
+        planned_machine(system, behaviour, gpus, job.gpu, workload.neighbours(number) if shares_gpus else 1)
+        for number, job in enumerate(workload.jobs)
+    )

@@ -1,0 +1,109 @@
+"""Bytes on the GPU, or in another memory, during each kernel of an iteration."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from g10sim.analysis.timeline import Integers
+from g10sim.trace.model import Trace
+
+
+class Occupancy:
+    """Bytes in use during each kernel, the same in every iteration.
+
+    Spans are kernels ``first`` to ``stop`` - 1, counted on over the border of the iteration, backwards too.
+    """
+
+    def __init__(self, occupancy_bytes: Integers) -> None:
+        self.bytes = occupancy_bytes
+
+    @property
+    def peak_bytes(self) -> int:
+        """Highest occupancy."""
+        return int(self.bytes.max(initial=0))
+
+    def add(self, first: int, stop: int, size_bytes: int) -> None:
+        """Add bytes (or take away, if negative) during a span."""
+        for part in span_slices(first, stop, len(self.bytes)):
+            self.bytes[part] += size_bytes
+
+    def most(self, first: int, stop: int) -> int:
+        """Return the highest occupancy within a span; 0 for an empty one."""
+        return int(self._within(first, stop).max(initial=0))
+
+    def above(self, limit_bytes: float, first: int, stop: int) -> tuple[int, int] | None:
+        """Return the first and the last kernel of a span with more than the limit, or None."""
+        found = np.flatnonzero(self._within(first, stop) > limit_bytes)
+        return (first + int(found[0]), first + int(found[-1])) if len(found) else None
+
+    def _within(self, first: int, stop: int) -> Integers:
+        parts = [self.bytes[part] for part in span_slices(first, stop, len(self.bytes))]
+        return np.concatenate(parts) if parts else np.zeros(0, dtype=np.int64)
+
+
+class Pressure(Occupancy):
+    """Occupancy, and how long it exceeds a limit."""
+
+    def __init__(self, occupancy_bytes: Integers, durations: Integers, limit_bytes: float) -> None:
+        super().__init__(occupancy_bytes)
+        self._durations, self._limit_bytes = durations, limit_bytes
+        self._sum()
+
+    def _sum(self) -> None:
+        self._over_sums = prefix_sums(np.where(self.bytes > self._limit_bytes, self._durations, 0))
+
+    def add(self, first: int, stop: int, size_bytes: int) -> None:
+        """Add bytes (or take away, if negative) during a span."""
+        super().add(first, stop, size_bytes)
+        self._sum()
+
+    def over_cycles(self, first: int, stop: int) -> int:
+        """Return the cycles of a span during which occupancy exceeds the limit."""
+        return self._over_before(stop) - self._over_before(first) if stop > first else 0
+
+    def _over_before(self, kernel: int) -> int:
+        lap, place = divmod(kernel, max(1, len(self.bytes)))
+        return lap * int(self._over_sums[-1]) + int(self._over_sums[place])
+
+
+def span_slices(first: int, stop: int, num_kernels: int) -> tuple[slice, ...]:
+    """Return the slices of an iteration's kernels that make up a span of at most one iteration."""
+    if stop <= first:
+        return ()
+    place = first % num_kernels
+    end = place + stop - first
+    if end <= num_kernels:
+        return (slice(place, end),)
+    return (slice(place, num_kernels), slice(0, end - num_kernels))
+
+
+def prefix_sums(values: Integers) -> Integers:
+    """Add up the first 0, 1, ... values: one more sum than values."""
+    return np.concatenate([np.zeros(1, dtype=values.dtype), np.cumsum(values)])
+
+
+def unmoved_bytes(trace: Trace, sizes: Sequence[int], *, counts_late_uses: bool = True) -> Integers:
+    """Return the bytes in use during each kernel if nothing leaves the GPU before its death.
+
+    Persistent tensors are there all the time, others from their first kernel to their death, and, with
+    ``counts_late_uses``, during kernels that write them after it. Tensors that no kernel uses do not count.
+    """
+    changes = np.zeros(len(trace.kernels) + 1, dtype=np.int64)
+    for tensor, size in zip(trace.tensors, sizes, strict=True):
+        if not trace.uses[tensor.id]:
+            continue
+        spans = [(0 if tensor.persistent else trace.births[tensor.id], trace.deaths[tensor.id])]
+        if counts_late_uses:
+            spans += [(kernel, kernel + 1) for kernel in late_uses(trace, tensor.id)]
+        for first, stop in spans:
+            changes[first] += size
+            changes[stop] -= size
+    return np.cumsum(changes[:-1])
+
+
+def late_uses(trace: Trace, tensor: int) -> tuple[int, ...]:
+    """Return the kernels that write a tensor after its contents are dead: it takes up memory again."""
+    death = trace.deaths[tensor]
+    return tuple(kernel for kernel in trace.uses[tensor] if kernel >= death)

@@ -1,0 +1,65 @@
+"""One iteration if no kernel waits: when kernels start, and which kernel runs at a time."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+
+import numpy as np
+
+from g10sim.analysis.timeline import Integers
+from g10sim.policies.planning.channel import Interval
+
+
+class Timeline:
+    """Kernel ``k`` runs from ``starts[k]`` to ``starts[k + 1]``, in cycles.
+
+    Methods with ``lap`` in their names count kernels and cycles on over the border of the iteration, in both
+    directions: kernel -1 is the last one of the iteration before.
+    """
+
+    def __init__(self, durations: Sequence[int] | Integers) -> None:
+        self.durations: Integers = np.asarray(durations, dtype=np.int64)
+        self.starts: Integers = np.concatenate([[0], np.cumsum(self.durations)])
+        self.times: list[int] = self.starts.tolist()  # faster than an array where times are looked up singly
+
+    @property
+    def num_kernels(self) -> int:
+        """Kernels of an iteration."""
+        return len(self.durations)
+
+    @property
+    def period(self) -> int:
+        """Cycles of an iteration."""
+        return self.times[-1]
+
+    def interval(self, kernel: int) -> Interval:
+        """Return when a kernel runs."""
+        return Interval(self.times[kernel], self.times[kernel + 1])
+
+    def kernel_at(self, time: float) -> int:
+        """Return the kernel that runs at a time, the first or last one outside the iteration."""
+        return min(max(0, bisect_right(self.times, time) - 1), self.num_kernels - 1)
+
+    def boundary_before(self, kernel: int) -> int:
+        """Return the last kernel that starts at an earlier cycle than this one."""
+        return max(0, bisect_left(self.times, self.times[kernel]) - 1)
+
+    def boundary_after(self, kernel: int) -> int:
+        """Return the first kernel that starts at a later cycle than this one, or the last kernel."""
+        return min(self.num_kernels - 1, bisect_right(self.times, self.times[kernel]))
+
+    def lap_time(self, kernel: int) -> int:
+        """Return the start of a kernel, in cycles after the start of this iteration."""
+        lap, place = divmod(kernel, self.num_kernels)
+        return lap * self.period + self.times[place]
+
+    def lap_first_from(self, time: int) -> int:
+        """Return the first kernel that does not begin before a time."""
+        lap, rest = divmod(time, self.period)
+        return lap * self.num_kernels + bisect_left(self.times, rest)
+
+    def lap_last_until(self, time: int) -> int:
+        """Return the last kernel that does not begin after a time."""
+        lap, rest = divmod(time, self.period)
+        return lap * self.num_kernels + bisect_right(self.times, rest, hi=self.num_kernels) - 1

@@ -1,0 +1,178 @@
+"""One clock and one door: all that changes memory, and all that waits for it, goes through here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from enum import IntEnum
+from types import TracebackType
+
+from simpy import Environment, Event, Timeout
+from simpy.core import SimTime
+from simpy.events import NORMAL, EventPriority
+
+from g10sim.errors import CapacityError, G10SimError
+from g10sim.hardware.door import Door
+from g10sim.hardware.memory import Residency
+from g10sim.hardware.transfers import Due, Transfers, VictimRule
+
+
+class Phase(IntEnum):
+    """Order of what happens within one cycle; within a phase, events happen in the order they were set up."""
+
+    COMPUTED = 0
+    """A kernel has computed: its job goes on at once."""
+    KERNELS = 1
+    """Kernels end and start, jobs arrive, delayed moves are issued."""
+    TRANSFERS = 2
+    """Transfers have something new: waiting kernels look whether they may start."""
+    TURNS = 3
+    """A shared GPU gives the turns of jobs that no longer compute to others."""
+
+
+_schedule = Environment.schedule
+
+
+class Clock(Environment):
+    """SimPy's environment with events that belong to a phase of their cycle."""
+
+    def schedule(self, event: Event, priority: EventPriority = NORMAL, delay: SimTime = 0) -> None:
+        """Let an event happen after ``delay`` cycles, in its own phase if it has one."""
+        _schedule(self, event, getattr(event, "phase", priority), delay)
+
+    @property
+    def cycle(self) -> int:
+        """Current cycle."""
+        return self.now  # type: ignore[return-value]  # all delays are whole cycles
+
+
+class Timer(Timeout):
+    """Calls back after some cycles, in a phase of that cycle."""
+
+    def __init__(self, clock: Clock, phase: Phase, cycles: int, callback: Callable[[Event], None]) -> None:
+        self.phase = phase
+        super().__init__(clock, cycles)
+        self.callbacks.append(callback)
+
+
+class Fabric:
+    """Owns the clock, the door of all memories, and the transfers; lets waiting kernels sleep.
+
+    Transfers have one timer, armed only while somebody waits.
+    """
+
+    def __init__(self, clock: Clock, transfers: Transfers, door: Door) -> None:
+        self.clock, self.transfers = clock, transfers
+        self._door, self._depth = door, 0
+        self._altered: set[int] = set()
+        self._is_stale = False
+        self._waiting: dict[
+            Event, tuple[int | None, Callable[[], bool], Callable[[], str | G10SimError]]
+        ] = {}
+        self._timer: Timer | None = None
+
+    @property
+    def now(self) -> int:
+        """Current cycle."""
+        return self.clock.cycle
+
+    def alter(self, job: int | None = None) -> Fabric:
+        """Open the door for a ``with`` block that changes memory: that of a job, or of several (None).
+
+        Transfers are brought up to now when it opens. When it closes, room is used, links are shared anew,
+        and waiting kernels look again. Blocks may be nested.
+        """
+        if job is not None:
+            self._altered.add(job)
+        return self
+
+    def __enter__(self) -> None:
+        """Open the door, if it is not open."""
+        self._depth += 1
+        self._door.is_open = True
+        if self._depth == 1:
+            self.transfers.advance(self.clock.cycle)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close the door, if no block around this one keeps it open."""
+        if error is None and self._depth > 1:
+            self.transfers.settle()
+            self._is_stale = True
+        elif error is None:
+            now = self.clock.cycle
+            self._share_anew(now)
+            self._timer = None
+            if self._waiting:
+                self._look(now)
+        self._depth -= 1
+        self._door.is_open = self._depth > 0
+
+    @contextmanager
+    def serving(self, job: int, gpu: int, memory: Residency, victims: VictimRule, due: Due) -> Iterator[None]:
+        """Serve a job's memory on a GPU for a ``with`` block; ``due`` tells when it will need a tensor."""
+        with self.alter():
+            self.transfers.attach(job, gpu, memory, victims, due)
+        yield
+        with self.alter():
+            self.transfers.detach(job)
+
+    def until(
+        self,
+        done: Callable[[], bool],
+        stuck: Callable[[], str | G10SimError],
+        job: int | None = None,
+    ) -> Event:
+        """Return an event that happens once ``done``, called after each change, is true.
+
+        ``done`` may change memory. ``stuck`` describes the wait should it turn out to have no end, or gives
+        the error that it is. Victims are chosen anew for a ``job`` that has waited.
+        """
+        event = self.clock.event()
+        self._waiting[event] = (job, done, stuck)
+        self._visit()
+        return event
+
+    def explain_deadlock(self) -> G10SimError | None:
+        """Return an error that says which wait has no end, or None when nothing waits."""
+        for *_, stuck in self._waiting.values():
+            found = stuck()
+            return CapacityError(found) if isinstance(found, str) else found
+        return None
+
+    def _ring(self, timer: Event) -> None:
+        if timer is self._timer:
+            self._visit()
+
+    def _visit(self) -> None:
+        """Bring transfers up to now and let waiting kernels look, where nothing else has changed."""
+        self._depth += 1
+        self._door.is_open = True
+        now = self.clock.cycle
+        self.transfers.advance(now)
+        self._look(now)
+        self._depth -= 1
+        self._door.is_open = self._depth > 0
+
+    def _share_anew(self, now: int) -> None:
+        """Let room be used and links be shared as memory is now."""
+        self._is_stale = False
+        self.transfers.changed(self._altered, now)
+        self._altered.clear()
+
+    def _look(self, now: int) -> None:
+        """Wake those whose wait is over; set the timer for the others."""
+        for event, (job, done, _) in list(self._waiting.items()):
+            if done():
+                del self._waiting[event]
+                event.succeed()
+                if job is not None:
+                    self._altered.add(job)
+                    self._is_stale = True
+        if self._is_stale:
+            self._share_anew(now)
+        change = self.transfers.next_change(now) if self._waiting else None
+        self._timer = None
+        if change is not None:
+            self._timer = Timer(self.clock, Phase.TRANSFERS, max(0, change - now), self._ring)

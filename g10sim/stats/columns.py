@@ -1,0 +1,66 @@
+"""Names of columns: made from the memory tiers of a system, and read back from tables of any run."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Hashable, Iterable, Iterator
+
+from g10sim.places import tier_word
+from g10sim.records import USUAL_TIERS, StallReason, Tiers, memory_columns, traffic_columns
+
+
+def stall_columns(tiers: Iterable[str] = USUAL_TIERS) -> tuple[str, ...]:
+    """Return the columns of stalls in a system with tiers of these names."""
+    return tuple(reason.column for reason in StallReason.of_tiers(map(tier_word, tiers)))
+
+
+def metric_columns(tiers: Tiers = USUAL_TIERS) -> tuple[str, ...]:
+    """Return the metrics of results.csv in a system with these tiers: kinds by name, fastest first."""
+    return (
+        *("ideal_cycles", "exec_cycles", "exec_ms", "performance", "samples_per_s"),
+        *("compute_cycles", "overlap_cycles", "stall_cycles"),
+        *stall_columns(tiers),
+        *traffic_columns(tiers),
+        *("page_faults", "peak_gpu_bytes"),
+        *memory_columns(tiers, "peak_{}_bytes"),
+        *("footprint_bytes", "oversubscription", "events"),
+    )
+
+
+STALL_COLUMNS = stall_columns()
+METRIC_COLUMNS = metric_columns()
+
+
+def stall_reasons(columns: Iterable[Hashable]) -> dict[str, StallReason]:
+    """Return the reasons that kernels of a table may stall for, by column."""
+    return {column: StallReason(reason) for column, (reason,) in _parts(columns, r"stall_(\w+)_cycles")}
+
+
+def traffic(columns: Iterable[Hashable]) -> dict[str, tuple[str, str]]:
+    """Return source and target of the bytes that moved, by column."""
+    found = _parts(columns, r"([^\W_]\w*)_to_(\w+)_bytes")
+    return {column: (source, target) for column, (source, target) in found}
+
+
+def fault_pages(columns: Iterable[Hashable]) -> dict[str, str]:
+    """Return the word of the tier that page faults were served from, by column of pages."""
+    return {column: word for column, (word,) in _parts(columns, r"(\w+)_fault_pages")}
+
+
+def tiers_of(columns: Iterable[Hashable]) -> dict[str, str]:
+    """Return the tiers of the systems of a results.csv: kinds by name, fastest first."""
+    names = [str(column) for column in columns]
+    found = [source for source, target in traffic(names).values() if target == "gpu"]
+    return {name: "memory" if f"peak_{name}_bytes" in names else "ssd" for name in reversed(found)}
+
+
+def memory_levels(columns: Iterable[Hashable]) -> dict[str, str]:
+    """Return the word of each place but the GPU whose bytes in use a table of memory has, by column."""
+    return {column: word for column, (word,) in _parts(columns, r"(\w+)_bytes") if word != "gpu"}
+
+
+def _parts(columns: Iterable[Hashable], pattern: str) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Yield the columns of a pattern with the parts of their names."""
+    for column in columns:
+        if match := re.fullmatch(pattern, str(column)):
+            yield str(column), match.groups()

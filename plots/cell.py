@@ -1,0 +1,143 @@
+"""Figures of one cell: memory in use, one iteration over time, and what its kernels waited for."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from g10sim.errors import ConfigError
+from g10sim.looks import BLACK, BLUE, GREEN, SKY, Look, distinct
+from g10sim.places import direction, level
+from g10sim.plots.panels import handles, panels
+from g10sim.plots.style import new_figure
+from g10sim.stats.columns import memory_levels, stall_reasons
+from g10sim.stats.reading import busy_share, of_cell, reported_kernels, row_of_cell, seconds_per_cycle
+
+_GIB = 2**30
+_GPU_LINES = ("-", "--", "-.", ":")
+_COMPUTE, _STALL = Look(GREEN, label="computing"), Look(BLACK, label="stalled")
+_BINS_OF_TIMELINE, _BINS_OF_STALLS = 300, 60
+_ROW_INCHES = 0.3
+_LONGEST_KERNELS = 8
+
+
+def memory(results: pd.DataFrame, table: pd.DataFrame, *, cell: int | None = None) -> Figure:
+    """Draw the bytes in use at the end of every kernel of all iterations, and the size of GPU memory."""
+    row = row_of_cell(results, cell)
+    used = of_cell(table, row)
+    made = panels(
+        ["", ""], columns=1, row_inches=1.05, xlabel="time (s)", ylabel="memory in use (GiB)", shared="x"
+    )
+    gpu_axes, other_axes = made.axes
+    second = seconds_per_cycle(row)
+    for place, (gpu, of_gpu) in enumerate(used.groupby("gpu")):
+        name = "GPU" if used["gpu"].nunique() == 1 else f"GPU {gpu}"
+        line = _GPU_LINES[place // 2 % len(_GPU_LINES)]
+        look = Look((BLUE, SKY)[place % 2], marker="", line=line, label=name)
+        gpu_axes.step(of_gpu["time"] * second, of_gpu["gpu_bytes"] / _GIB, where="post", **look.curve())
+    size = row["footprint_bytes"] / row["oversubscription"] / _GIB
+    gpu_axes.axhline(size, color=BLACK, linestyle="--", linewidth=0.8, label="size of GPU memory")
+    every = used.sort_values("time", kind="stable")
+    levels = {column: level(word) for column, word in memory_levels(every).items()}
+    for column, look in distinct(levels).items():
+        shown = {**look.curve(), "marker": ""}
+        other_axes.step(every["time"] * second, every[column] / _GIB, where="post", **shown)
+    for axes in made.axes:
+        axes.set_ylim(bottom=0)
+        axes.margins(x=0)
+    gpu_axes.set_ylim(0, 1.08 * max(size, used["gpu_bytes"].max() / _GIB))
+    legend = [handle for axes in made.axes for handle in axes.get_legend_handles_labels()[0]]
+    made.figure.legend(handles=legend, loc="outside upper center", ncols=4)
+    return made.figure
+
+
+def timeline(
+    results: pd.DataFrame, kernels: pd.DataFrame, migrations: pd.DataFrame, *, cell: int | None = None
+) -> Figure:
+    """Draw a row for each activity; its height is the share of time, in slices of 1/300 of the iteration."""
+    row = row_of_cell(results, cell)
+    shown = reported_kernels(of_cell(kernels, row), row)
+    edges, times = _slices(shown, seconds_per_cycle(row), _BINS_OF_TIMELINE)
+    waited = shown["start"] + shown["stall_cycles"]
+    rows = [
+        (_COMPUTE, busy_share(waited, shown["end"], edges)),
+        (_STALL, busy_share(shown["start"], waited, edges)),
+    ]
+    moves = of_cell(migrations, row)
+    moves = moves[(moves["end"] > edges[0]) & (moves["start"] < edges[-1])]
+    ends = set(zip(moves["source"], moves["target"], strict=True))
+    arriving_first = sorted(ends, key=lambda pair: (pair[0] == "NONE", pair[1] != "GPU", pair))
+    looks = {pair: direction(*pair) for pair in arriving_first if pair[1] != "NONE"}
+    for (source, target), look in distinct(looks).items():
+        moved = moves[(moves["source"] == source) & (moves["target"] == target)]
+        label = f"{look.label}\n{moved['size_bytes'].sum() / 1e9:.1f} GB"
+        rows.append((replace(look, label=label), busy_share(moved["start"], moved["end"], edges)))
+    figure = new_figure(0.45 + _ROW_INCHES * len(rows))
+    grid = figure.subplots(len(rows), 1, sharex=True, squeeze=False)
+    for axes, (look, shares) in zip(grid[:, 0], rows, strict=True):
+        axes.stairs(shares, times, fill=True, facecolor=look.colour, hatch=look.hatch, linewidth=0)
+        axes.set(ylim=(0, 1), yticks=[])
+        axes.set_ylabel(look.label, rotation=0, ha="right", va="center", color=BLACK)
+        axes.tick_params(axis="x", length=0)
+    grid[-1, 0].set(xlabel="time in the iteration (s)", xlim=(0, times[-1]))
+    return figure
+
+
+def stalls(results: pd.DataFrame, kernels: pd.DataFrame, *, cell: int | None = None) -> Figure:
+    """Draw stalls by reason: share of time over the iteration, and milliseconds of the longest ones.
+
+    The stalls of a kernel lie before its computing, one reason after the other. Raises ConfigError
+    where no kernel stalled.
+    """
+    row = row_of_cell(results, cell)
+    shown, second = reported_kernels(of_cell(kernels, row), row), seconds_per_cycle(row)
+    reasons = stall_reasons(shown)
+    looks = distinct({column: reason.look for column, reason in reasons.items() if shown[column].any()})
+    if not looks:
+        raise ConfigError(f"cell {row['cell']}: found no stalls; allowed: a cell in which kernels stall")
+    figure = new_figure(2.6 + 0.13 * -(-len(looks) // 2))
+    over_time, longest = figure.subplots(2, 1, height_ratios=(1, 1.1))
+    _draw_over_time(over_time, shown, looks, second)
+    _draw_longest(longest, shown, looks, second)
+    shares = shown[list(looks)].sum() / row["exec_cycles"]
+    labelled = [replace(look, label=f"{look.label} {shares[column]:.1%}") for column, look in looks.items()]
+    figure.legend(handles=handles(labelled), loc="outside upper center", ncols=2)
+    return figure
+
+
+def _slices(kernels: pd.DataFrame, second: float, count: int) -> tuple[list[float], list[float]]:
+    """Divide the time of some kernels: the edges of slices in cycles, and in seconds from the first."""
+    start, end = int(kernels["start"].min()), int(kernels["end"].max())
+    edges = [start + (end - start) * step / count for step in range(count + 1)]
+    return edges, [(edge - start) * second for edge in edges]
+
+
+def _draw_over_time(axes: Axes, shown: pd.DataFrame, looks: dict[str, Look], second: float) -> None:
+    edges, times = _slices(shown, second, _BINS_OF_STALLS)
+    floor, since = [0.0] * _BINS_OF_STALLS, shown["start"]
+    for column, look in looks.items():
+        until = since + shown[column]
+        shares = [100 * share for share in busy_share(since, until, edges)]
+        plain: Any = {"facecolor": look.colour, "hatch": look.hatch}  # too narrow for edges
+        axes.bar(times[:-1], shares, times[1] - times[0], bottom=floor, align="edge", linewidth=0, **plain)
+        floor = [low + share for low, share in zip(floor, shares, strict=True)]
+        since = until
+    axes.set(
+        xlim=(0, times[-1]), ylim=(0, 100), xlabel="time in the iteration (s)", ylabel="stalled\n(% of time)"
+    )
+
+
+def _draw_longest(axes: Axes, shown: pd.DataFrame, looks: dict[str, Look], second: float) -> None:
+    longest = shown[shown["stall_cycles"] > 0].nlargest(_LONGEST_KERNELS, "stall_cycles")
+    places, floor = range(len(longest)), longest["stall_cycles"] * 0.0
+    for column, look in looks.items():
+        milliseconds = longest[column] * second * 1000
+        axes.bar(places, milliseconds, 0.8, bottom=floor, **look.bar())
+        floor = floor + milliseconds
+    axes.set_xticks(places, [str(kernel) for kernel in longest["kernel"]])
+    axes.tick_params(axis="x", length=0)
+    axes.set(xlabel="kernel (those that stall longest)", ylabel="stall (ms)")

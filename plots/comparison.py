@@ -1,0 +1,177 @@
+"""Figures that compare policies trace by trace: performance, throughput, breakdown of time, and traffic."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+
+from g10sim.looks import RED, SKY, WHITE, Look, distinct
+from g10sim.places import direction
+from g10sim.plots.panels import (
+    bars_in_rows,
+    draw_groups,
+    draw_ideal,
+    handles,
+    ideal_look,
+    logarithmic,
+    mark_missing,
+    panels,
+)
+from g10sim.plots.style import IDEAL, looks
+from g10sim.plots.traces import OK, by_model, cells_by, trace_names, without_ideal
+from g10sim.stats.columns import traffic
+from g10sim.stats.reading import of_cell, reported_kernels
+
+_BARS_BESIDE_EACH_OTHER = 24
+"""As many bars as can be told apart in half a column."""
+_TIMES = {
+    "overlap_cycles": Look(SKY, "....", label="compute, pages moving"),
+    "compute_cycles": Look(WHITE, label="compute"),
+    "stall_cycles": Look(RED, "////", label="stall"),
+}
+_GB = 1e9
+_CHARACTER_INCHES = 0.05
+_NAME_CHARACTERS = 11, 26  # of the room for names below stacks, at least, and of a line
+_STACK_WIDTH = 0.78
+
+
+def fig11(results: pd.DataFrame) -> Figure:
+    """Draw performance, a bar for each policy and trace; the line at 1 is unlimited GPU memory."""
+    shown = without_ideal(results)
+    policies = looks(shown)
+    made = bars_in_rows(
+        shown,
+        trace_names(shown),
+        ("policy", policies),
+        "performance",
+        ylabel="performance (ideal = 1)",
+        legend=handles(policies.values(), shown, ideal=True),
+        legend_columns=4,
+    )
+    for axes in made.axes:
+        draw_ideal(axes)
+        axes.set(ylim=(0, 1.08), yticks=[0, 0.25, 0.5, 0.75, 1])
+    return made.figure
+
+
+def fig12(results: pd.DataFrame) -> Figure:
+    """Draw what the execution time of each policy and trace goes to, in shares."""
+    times = results[list(_TIMES)]
+    shares = results.assign(**100 * times.div(times.sum(axis="columns"), axis="index"))
+    figure = _draw_stacks(shares, _TIMES, ylabel="share of the execution time (%)", shared=True)
+    for axes in figure.axes:
+        axes.set(ylim=(0, 100), yticks=[0, 50, 100])
+    return figure
+
+
+def fig13(results: pd.DataFrame, kernels: pd.DataFrame) -> Figure:
+    """Draw kernels from the least to the most slowed down, a line per policy, a panel per trace.
+
+    Of every kernel of the reported iteration: its time, with its stalls, over its own duration. Kernels of
+    less than a cycle are left out.
+    """
+    shown = without_ideal(results)
+    policies, traces = looks(shown), trace_names(shown)
+    lines = {policy: replace(look, marker="") for policy, look in policies.items()}
+    made = panels(
+        [trace.title for trace in traces],
+        columns=3,
+        row_inches=1.35,
+        legend=handles(lines.values(), lines=True),
+        legend_columns=3,
+        xlabel="kernels, least slowed down first (%)",
+        ylabel="kernel time (own duration = 1)",
+        shared="xy",
+    )
+    cells = cells_by(shown[shown["status"] == OK], "trace", "policy")
+    for axes, trace in zip(made.axes, traces, strict=True):
+        for policy in [policy for policy in lines if (trace.trace, policy) in cells]:
+            cell = cells[trace.trace, policy]
+            some = reported_kernels(of_cell(kernels, cell), cell).query("compute_cycles > 0")
+            slowdowns = ((some["end"] - some["start"]) / some["compute_cycles"]).sort_values()
+            axes.plot(np.linspace(0, 100, len(some)), slowdowns, linewidth=1.2, **lines[policy].curve())
+        axes.set(xlim=(0, 100), xticks=[0, 50, 100])
+        logarithmic(axes, y=True)
+    return made.figure
+
+
+def fig14(results: pd.DataFrame) -> Figure:
+    """Draw the bytes that move between memories, by direction; every panel has its own scale."""
+    parts = distinct({column: direction(*ends) for column, ends in traffic(results).items()})
+    scaled = results.assign(**results[list(parts)] / _GB)
+    figure = _draw_stacks(scaled, parts, ylabel="traffic per iteration (GB)", shared=False)
+    for axes in figure.axes:
+        axes.set_ylim(bottom=0)
+        axes.locator_params(axis="y", nbins=4)
+    return figure
+
+
+def fig15(results: pd.DataFrame) -> Figure:
+    """Draw throughput, a bar per batch size and policy, a panel per model; dashes are unlimited memory."""
+    shown = without_ideal(results)
+    policies, ideal = looks(shown), ideal_look()
+    models = by_model(trace_names(results))
+    widest = max(map(len, models.values())) * len(policies)
+    made = panels(
+        list(models),
+        columns=2 if widest <= _BARS_BESIDE_EACH_OTHER else 1,
+        row_inches=1.25,
+        legend=handles(policies.values(), shown, ideal=True),
+        legend_columns=4,
+        xlabel="batch size",
+        ylabel="throughput (samples/s)",
+    )
+    cells = cells_by(results, "trace", "policy")
+    for axes, traces in zip(made.axes, models.values(), strict=True):
+        draw_groups(axes, cells, {trace.trace: trace.batch for trace in traces}, policies, "samples_per_s")
+        for group, trace in enumerate(traces):
+            cell = cells.get((trace.trace, IDEAL))
+            if cell is not None and cell["status"] == OK:
+                dashes: Any = {"colors": ideal.colour, "linestyles": (0, (2, 1)), "linewidth": 1}
+                axes.hlines(cell["samples_per_s"], group - 0.5, group + 0.5, **dashes)
+        axes.set_xlim(-0.6, len(traces) - 0.4)
+        axes.locator_params(axis="y", nbins=4)
+    return made.figure
+
+
+def _draw_stacks(results: pd.DataFrame, parts: Mapping[str, Look], *, ylabel: str, shared: bool) -> Figure:
+    """Draw columns stacked in their order, a panel per trace, a stack per policy but the ideal one.
+
+    With ``shared`` all panels have the same scale.
+    """
+    shown = without_ideal(results)
+    policies, traces = looks(shown), trace_names(shown)
+    names = [textwrap.fill(look.label, _NAME_CHARACTERS[1]) for look in policies.values()]
+    longest = max(len(line) for name in names for line in name.splitlines())
+    names_inches = _CHARACTER_INCHES * max(longest, _NAME_CHARACTERS[0])
+    made = panels(
+        [trace.title for trace in traces],
+        columns=3,
+        row_inches=1.15 + names_inches / -(-len(traces) // 3),
+        legend=handles(parts.values(), shown),
+        legend_columns=2,
+        ylabel=ylabel,
+        shared="xy" if shared else "x",
+    )
+    cells = cells_by(shown, "trace", "policy")
+    for axes, trace in zip(made.axes, traces, strict=True):
+        for place, policy in enumerate(policies):
+            cell = cells.get((trace.trace, policy))
+            if cell is not None and cell["status"] == OK:
+                bottom = 0.0
+                for column, look in parts.items():
+                    if cell[column]:
+                        axes.bar(place, cell[column], _STACK_WIDTH, bottom=bottom, **look.bar())
+                        bottom += cell[column]
+            elif cell is not None:
+                mark_missing(axes, place, cell["status"])
+        axes.set_xticks(range(len(policies)), names, rotation=90)
+        axes.set_xlim(-0.6, len(policies) - 0.4)
+        axes.tick_params(axis="x", length=0)
+    return made.figure

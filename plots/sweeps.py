@@ -1,0 +1,166 @@
+"""Figures of performance over a swept quantity: lines of policies or batch sizes, in panels."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from g10sim.looks import Look
+from g10sim.plots.panels import Panels, draw_ideal, handles, mark_missing, panels
+from g10sim.plots.style import looks, series
+from g10sim.plots.traces import OK, by_model, cells_by, swept_column, trace_names, without_ideal
+from g10sim.stats.seeds import over_seeds
+from g10sim.units import parse_bytes, parse_rate
+
+_METRIC = "performance"
+_STEP_ASIDE = 0.12
+_Lines: TypeAlias = list[tuple[Look, dict[float, dict[str, Any]]]]
+"""Looks of lines, and their cells by the swept value."""
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """The quantity on the horizontal axis: its column in the results, how to read a value, its label."""
+
+    column: str
+    read: Callable[[Any], float]
+    label: str
+
+
+_HOST_MEMORY = Sweep("system.host.memory", lambda text: parse_bytes(text) / 2**30, "host memory (GiB)")
+_SSD_BANDWIDTH = Sweep(
+    "system.ssd", lambda text: parse_rate(json.loads(text)["read_bandwidth"]) / 1e9, "SSD bandwidth (GB/s)"
+)
+_DRIVES = Sweep("system.ssd.drives", float, "drives of 3.2 GB/s")
+_VARIATION = Sweep(
+    "workload.variation.magnitude", lambda share: 100 * float(share), "variation of kernel times (±%)"
+)
+
+
+def fig16(results: pd.DataFrame) -> Figure:
+    """Draw performance over host memory, a line per batch size, a panel per model."""
+    return _per_batch_size(results, _HOST_MEMORY).figure
+
+
+def fig17(results: pd.DataFrame) -> Figure:
+    """Draw performance over host memory, a line per policy, a panel per trace."""
+    return _per_policy(results, _HOST_MEMORY)
+
+
+def fig18(results: pd.DataFrame) -> Figure:
+    """Draw performance over the bandwidth of the SSD, a line per policy, a panel per trace."""
+    return _per_policy(results, _SSD_BANDWIDTH)
+
+
+def flash_bandwidth(results: pd.DataFrame) -> Figure:
+    """Draw performance over the number of drives of flash, a line per policy, a panel per trace."""
+    return _per_policy(results, _DRIVES)
+
+
+def fig19(results: pd.DataFrame) -> Figure:
+    """Draw mean performance over the size of the variation, with 95% confidence intervals over seeds."""
+    made = _per_batch_size(results, _VARIATION)
+    least = results[_METRIC].min()
+    for axes in made.axes:  # the intervals are narrow: from zero on they would not be seen
+        axes.set_ylim(bottom=max(0, math.floor(10 * least - 0.5) / 10))
+    return made.figure
+
+
+def _per_policy(results: pd.DataFrame, sweep: Sweep) -> Figure:
+    """Draw a panel per trace with a line per policy."""
+    shown = _averaged(results, sweep)
+    policies, traces = looks(shown), trace_names(shown)
+    lines = [
+        [(look, _points(shown, sweep, trace=trace.trace, policy=key)) for key, look in policies.items()]
+        for trace in traces
+    ]
+    return _draw_panels(shown, sweep, [trace.line for trace in traces], lines, policies.values()).figure
+
+
+def _per_batch_size(results: pd.DataFrame, sweep: Sweep) -> Panels:
+    """Draw a panel per model with a line per batch size, all of the first policy."""
+    shown = _averaged(results, sweep)
+    shown = shown[shown["policy"] == shown["policy"].iloc[0]]
+    models, lines = by_model(trace_names(shown)), []
+    for traces in models.values():
+        pairs = zip(traces, series(trace.batch for trace in traces).values(), strict=True)
+        lines.append([(look, _points(shown, sweep, trace=trace.trace)) for trace, look in pairs])
+    made = _draw_panels(shown, sweep, [""] * len(models), lines, [])
+    for axes, model, drawn in zip(made.axes, models, lines, strict=True):
+        axes.legend(
+            handles=handles((look for look, _ in drawn), lines=True),
+            title=f"{model}, batch",
+            title_fontsize="medium",
+            loc="lower center",
+            bbox_to_anchor=(0.5, 1.0),
+            ncols=min(3, len(drawn)),
+            columnspacing=0.6,
+            handletextpad=0.3,
+        )
+    return made
+
+
+def _averaged(results: pd.DataFrame, sweep: Sweep) -> pd.DataFrame:
+    """Average over seeds, with intervals. Raises ConfigError where nothing was swept."""
+    swept_column(results, sweep.column)
+    return over_seeds(without_ideal(results), [_METRIC])
+
+
+def _points(shown: pd.DataFrame, sweep: Sweep, **line: str) -> dict[float, dict[str, Any]]:
+    """Return the cells of a line, which has these values in its columns, by the swept value."""
+    for column, value in line.items():
+        shown = shown[shown[column] == value]
+    return {sweep.read(value): cell for (value,), cell in cells_by(shown, sweep.column).items()}
+
+
+def _draw_panels(
+    shown: pd.DataFrame,
+    sweep: Sweep,
+    titles: Sequence[str],
+    lines: Sequence[_Lines],
+    legend: Iterable[Look],
+) -> Panels:
+    """Draw a panel with a title for each entry of ``lines``, all with the same scales."""
+    values = sorted({sweep.read(value) for value in shown[sweep.column]})
+    made = panels(
+        titles,
+        columns=2,
+        row_inches=1.3,
+        legend=handles(legend, shown, ideal=True, lines=True),
+        legend_columns=4,
+        xlabel=sweep.label,
+        ylabel="performance (ideal = 1)",
+        shared="xy",
+    )
+    for axes, drawn in zip(made.axes, lines, strict=True):
+        draw_ideal(axes)
+        axes.set_xticks(range(len(values)), [f"{value:g}" for value in values])
+        axes.set(xlim=(-0.4, len(values) - 0.6), ylim=(0, 1.08))
+        _draw_lines(axes, drawn, values)
+    return made
+
+
+def _draw_lines(axes: Axes, lines: _Lines, values: list[float]) -> None:
+    for number, (look, points) in enumerate(lines):
+        drawn = [(place, points[value]) for place, value in enumerate(values) if value in points]
+        good = [(place, cell) for place, cell in drawn if cell["status"] == OK]
+        if good:
+            axes.errorbar(
+                [place for place, _ in good],
+                [cell[_METRIC] for _, cell in good],
+                yerr=[cell[f"{_METRIC}_interval"] for _, cell in good],
+                capsize=1.5,
+                elinewidth=0.6,
+                **look.curve(),
+            )
+        aside = (number - (len(lines) - 1) / 2) * _STEP_ASIDE
+        for place, cell in drawn:
+            if cell["status"] != OK:
+                mark_missing(axes, place + aside, cell["status"], look.colour)

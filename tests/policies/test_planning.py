@@ -1,0 +1,132 @@
+"""The machine, timeline, occupancy and channel that planners share."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from machines import machine
+
+from g10sim.config.behaviour import BehaviourSpec
+from g10sim.config.presets import load_system
+from g10sim.errors import UnsupportedError
+from g10sim.policies.g10_planning import PlanningParameters, draft_g10
+from g10sim.policies.planning.channel import queued, queued_backwards
+from g10sim.policies.planning.machine import link_bandwidth, planned_machine
+from g10sim.policies.planning.occupancy import Occupancy, Pressure
+from g10sim.policies.planning.timeline import Timeline
+from g10sim.policies.registry import create
+from g10sim.trace.synthetic import chain
+from g10sim.trace.workload import Job, Workload
+
+
+def test_tiers_are_listed_fastest_first_with_rates_to_and_from_each():
+    system = load_system("a100-40g-pcie3-znand")
+    planned = planned_machine(system, BehaviourSpec())
+    assert [(tier.name, tier.kind) for tier in planned.tiers] == [("host", "memory"), ("ssd", "ssd")]
+    assert planned.ssd is planned.tier("flash")
+    assert planned.tier("host").rate == planned.link_rate == system.pcie.bandwidth / system.gpu.clock
+    assert planned.ssd.latency_cycles > planned.tier("host").latency_cycles == 0
+
+
+CXL = {"name": "cxl", "capacity": "64 GiB", "read": "8 GB/s", "write": "4 GB/s", "latency": "400 ns"}
+
+
+def listed(*tiers):
+    return load_system({"preset": "a100-40g-pcie3-znand", "tiers": list(tiers)})
+
+
+def test_a_listed_memory_is_planned_with_its_own_rates_and_latency():
+    system = listed("host", CXL, "ssd")
+    planned = planned_machine(system, BehaviourSpec(), gpus=(0, 1))
+    cxl = planned.tier("cxl")
+    assert (cxl.kind, cxl.capacity_bytes) == ("memory", 32 << 30)
+    assert (cxl.read_rate, cxl.write_rate) == (4e9 / system.gpu.clock, 2e9 / system.gpu.clock)
+    assert cxl.latency_cycles == system.gpu.clock * 400 // 10**9
+    assert [planned.memory.name, planned.ssd.name] == ["host", "ssd"]
+
+
+def test_another_tier_stands_in_for_host_memory_or_an_ssd_that_is_missing():
+    assert planned_machine(listed(CXL, "ssd"), BehaviourSpec()).tier("host").name == "cxl"
+    assert planned_machine(listed("host", CXL), BehaviourSpec()).tier("flash").name == "cxl"
+
+
+@pytest.mark.parametrize(
+    ("policy", "tiers", "message"),
+    [
+        ("g10_host", ("host", CXL), "found a system without an SSD"),
+        ("flashneuron", ("host", CXL), "found a system without an SSD"),
+        ("vdnn_multi", (CXL, "ssd"), "found tiers cxl, ssd; allowed: host among them"),
+        (
+            {"name": "g10", "method": "published"},
+            ("host", CXL, "ssd"),
+            "'published' with tiers host, cxl, ssd",
+        ),
+    ],
+)
+def test_designs_say_which_tiers_they_need(policy, tiers, message):
+    with pytest.raises(UnsupportedError, match=message):
+        create(policy).plan(Workload((Job(chain(4)),)), listed(*tiers), BehaviourSpec())
+
+
+def test_host_memory_limits_the_link_only_where_it_is_counted():
+    system = load_system({"preset": "a100-40g-pcie3-znand", "host": {"memory_bandwidth": "8 GB/s"}})
+    assert link_bandwidth(system, 0, {0}) == system.pcie.bandwidth
+    assert link_bandwidth(system, 0, {0}, counts_host_memory=True) == 8 * 10**9
+    assert link_bandwidth(system, 0, {0, 1, 2}, counts_host_memory=True) * 3 == 8 * 10**9
+
+
+def test_a_further_tier_takes_what_the_others_have_no_room_for():
+    """Host memory holds one tensor, a slower memory takes the rest, an SSD that is slower still nothing."""
+    trace = chain(24, activation_bytes=8 << 20, forward_ticks=2_000_000, backward_ticks=2_000_000)
+    system = machine(1)
+    gpu = system.gpu.model_copy(update={"memory": 64 << 20, "page_size": 4096})
+    planned = planned_machine(system.model_copy(update={"gpu": gpu}), BehaviourSpec())
+    host = replace(planned.tier("host"), capacity_bytes=8 << 20)
+    slow = replace(
+        host, name="cxl", capacity_bytes=1 << 30, read_rate=host.rate / 2, write_rate=host.rate / 2
+    )
+    ssd = replace(planned.ssd, read_rate=host.rate / 500, write_rate=host.rate / 500)
+    draft = draft_g10(trace, replace(planned, tiers=(host, slow, ssd)), PlanningParameters())
+    assert {eviction.tier.name for eviction in draft.evictions} == {"host", "cxl"}
+    assert draft.used["host"].peak_bytes <= 8 << 20
+
+
+def test_a_timeline_counts_on_over_the_border():
+    line = Timeline([10, 0, 20])
+    assert line.period == 30
+    assert [line.kernel_at(time) for time in (-5, 0, 9, 10, 29, 99)] == [0, 0, 0, 2, 2, 2]
+    assert [line.lap_time(kernel) for kernel in (-1, 0, 2, 3, 5)] == [-20, 0, 10, 30, 40]
+    assert [line.lap_first_from(time) for time in (-20, 1, 31)] == [-2, 1, 4]
+    assert [line.lap_last_until(time) for time in (-1, 9, 10, 31)] == [-1, 0, 2, 3]
+    assert (line.boundary_before(2), line.boundary_after(0)) == (0, 1)
+
+
+def test_occupancy_spans_the_border_in_both_directions():
+    used = Occupancy(np.zeros(4, dtype=np.int64))
+    used.add(3, 6, 5)
+    used.add(-1, 1, 2)
+    assert used.bytes.tolist() == [7, 5, 0, 7]
+    assert used.most(1, 3) == 5
+    assert used.most(2, 2) == 0
+    assert used.above(4, 2, 6) == (3, 5)
+    assert used.above(9, 0, 4) is None
+
+
+def test_pressure_lasts_while_the_limit_is_exceeded():
+    pressure = Pressure(np.array([1, 3, 3]), np.array([10, 20, 40]), 2)
+    assert [pressure.over_cycles(0, stop) for stop in (0, 1, 2, 3, 5)] == [0, 0, 20, 60, 80]
+    pressure.add(1, 2, -3)
+    assert pressure.over_cycles(0, 3) == 40
+
+
+@pytest.mark.parametrize(
+    ("copies", "forwards", "backwards"),
+    [
+        ([], [], []),
+        ([(0, 5), (2, 5), (20, 5)], [(0, 5), (5, 10), (20, 25)], [(-5, 0), (-10, -5), (-15, -10)]),
+        ([(30, 5), (20, 5)], [(30, 35), (35, 40)], [(25, 30), (15, 20)]),
+    ],
+)
+def test_copies_of_one_direction_happen_in_order(copies, forwards, backwards):
+    assert queued(copies) == forwards
+    assert queued_backwards(copies) == backwards
