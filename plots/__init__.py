@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _METADATA: dict[str, dict[str, Any]] = {"pdf": {"CreationDate": None}, "png": {"Software": None}}
-"""What is left out of files of each format for the same bytes every time."""
+"""Metadata left out of files of each format, for the same bytes every time."""
 
 __all__ = ["draw", "drawable", "find", "results_of", "save"]
 
@@ -61,7 +61,7 @@ def save(figure: Figure, directory: str | Path, name: str) -> list[Path]:
 
 
 def results_of(name: str, directory: str | Path) -> Path:
-    """Where the results of a figure lie: ``DIRECTORY/NAME`` if there is one, else the directory itself."""
+    """Return ``DIRECTORY/NAME``, a figure's own results, if it is there, else the directory itself."""
     own = Path(directory) / name
     return own if (own / "results.csv").is_file() else Path(directory)
 

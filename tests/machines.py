@@ -90,7 +90,7 @@ def planned(kernel, tensor, target, *, drops=False, delay=0):
 
 
 def place_of(move):
-    """Where a planned move of a tensor takes it."""
+    """Return the place that a planned move takes a tensor to."""
     if isinstance(move, Evict):
         return FLASH if move.target == "ssd" else HOST
     return GPU if isinstance(move, Fetch) else NONE

@@ -1,4 +1,4 @@
-"""How kernels of several jobs share the time of one GPU."""
+"""Compute units of a GPU: a kernel is work at a rate, on a GPU that one job has or that jobs share."""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
 """A tier of memory beside host memory and SSD, described in text alone."""
 
+from types import SimpleNamespace
+
 import pytest
 import yaml
 from machines import kernel_times, machine, simulate, trace_of
@@ -13,6 +15,7 @@ from g10sim.policies.moves import Evict, Fetch
 from g10sim.policies.plan import MigrationPlan, Planned
 from g10sim.policies.registry import create
 from g10sim.records import Location
+from g10sim.sim.accounts import reason_for_waiting
 from g10sim.trace.synthetic import chain
 
 CXL, SSD = Location(3, "CXL"), Location(4, "FLASH")
@@ -93,6 +96,12 @@ def test_a_page_fault_waits_for_the_tier_once_per_group(tmp_path, group, cycles)
         "flash_fault_pages": 0,
     }
     assert {str(reason): count for reason, count in records.kernels[2].stalls} == {"fault_cxl": cycles}
+
+
+def test_reasons_follow_the_names_of_tiers_and_not_their_indices():
+    for name, reason in (("FLASH", "fault_flash"), ("CXL", "fault_cxl"), ("FLASH", "fault_flash")):
+        memory = SimpleNamespace(origins=(Location(3, name),), queues=SimpleNamespace(fault={3: [1]}))
+        assert reason_for_waiting(memory) == reason
 
 
 def test_without_latency_and_rates_a_tier_is_as_fast_as_its_path(tmp_path):
