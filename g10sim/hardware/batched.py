@@ -180,7 +180,7 @@ class BatchedTransfers:
         for pool, count in lent:
             pool.free += count
         for move in self._moves:
-            self._apply(move._replace(pages=move.pages * times))
+            self._apply(move, move.pages * times)
             if self._observer is not None:
                 end = self._next + (times - 1) * self.interval_cycles
                 self._report(move, times, end)
@@ -201,16 +201,16 @@ class BatchedTransfers:
         self._link_in = self._link_out = self._link_pages
         self._flash_in, self._flash_out = self._read_pages, self._write_pages
         self._arrivals = self._arrival_pages
-        self._evict()
-        self._spill = self._host_pool.free == 0
         queues = self._memory.queues
-        self._fetch(queues.fault, demanded=True)
-        self._serve(queues.fault[_NONE], _NONE, self._arrivals, demanded=True)
-        if self._fetch(queues.prefetch, demanded=False):
-            self._serve(queues.prefetch[_NONE], _NONE, self._arrivals, demanded=False)
-        if not self._moves and self._memory_waits():
-            self._fetch(queues.prefetch, demanded=True)
-            self._serve(queues.prefetch[_NONE], _NONE, self._arrivals, demanded=True)
+        if any(queues.evict):
+            self._evict()
+        self._spill = self._host_pool.free == 0
+        if queues.faulting:
+            self._arrive(queues.fault, demanded=True)
+        if any(queues.prefetch):
+            self._arrive(queues.prefetch, demanded=False)
+            if not self._moves and self._memory_waits():
+                self._arrive(queues.prefetch, demanded=True)
         self._foresee()
 
     def _memory_waits(self) -> bool:
@@ -239,17 +239,20 @@ class BatchedTransfers:
             self._flash_out -= count
         self._do(_Move(queue, _GPU, run, None, count, target, False))
 
-    def _fetch(self, queues: Sequence[deque[Run]], *, demanded: bool) -> bool:
-        """Bring pages in; False when pages from flash found no room, which holds up those behind."""
-        limit = min(self._flash_in, self._link_in)
-        flash = queues[self._flash]
-        moved = self._serve(flash, self._flash, limit, demanded=demanded)
-        self._flash_in -= moved
-        self._link_in -= moved
-        if moved < limit and flash:
-            return False
-        self._link_in -= self._serve(queues[self._host], self._host, self._link_in, demanded=demanded)
-        return True
+    def _arrive(self, queues: Sequence[deque[Run]], *, demanded: bool) -> None:
+        """Bring pages in; those from flash that find no room hold up those behind them."""
+        flash, host, new = queues[self._flash], queues[self._host], queues[_NONE]
+        is_held_up = False
+        if flash:
+            limit = min(self._flash_in, self._link_in)
+            moved = self._serve(flash, self._flash, limit, demanded=demanded)
+            self._flash_in -= moved
+            self._link_in -= moved
+            is_held_up = moved < limit and bool(flash)
+        if host and not is_held_up:
+            self._link_in -= self._serve(host, self._host, self._link_in, demanded=demanded)
+        if new and (demanded or not is_held_up):
+            self._serve(new, _NONE, self._arrivals, demanded=demanded)
 
     def _serve(self, queue: deque[Run], source: Location, limit: int, *, demanded: bool) -> int:
         memory = self._memory
@@ -299,7 +302,7 @@ class BatchedTransfers:
             self._spill = True
 
     def _do(self, move: _Move) -> None:
-        self._apply(move)
+        self._apply(move, move.pages)
         self._steady = self._steady and self._leaves_all_alike(move)
         self._moves.append(move)
         if self._observer is not None:
@@ -319,9 +322,9 @@ class BatchedTransfers:
             ends, span = (move.source, move.target), (self._next - self.interval_cycles, end)
             report(self._observer, moved, ends, span, move.pages * times, demanded=move.demanded)
 
-    def _apply(self, move: _Move) -> None:
-        victim = None if move.victim is None else (move.victim, self._memory)
-        self._memory.commit(move.queue, move.run, move.pages, move.source, move.target, victim)
+    def _apply(self, move: _Move, pages: int) -> None:
+        queue, source, run, victim, _, target, _ = move
+        self._memory.commit(queue, run, pages, source, target, victim)
 
     def _foresee(self) -> None:
         """Decide how many of the following batches must make the same moves as this one."""

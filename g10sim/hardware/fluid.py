@@ -496,8 +496,8 @@ class FluidTransfers:
         return None if flow.target == flow.source else self._pools.get(flow.target)
 
     def _carry_out(self, flow: _Flow, pages: int, start: int) -> None:
-        victim = None if flow.victim is None else (flow.victim, flow.owner.memory)
-        flow.lane.site.memory.commit(flow.lane.queue, flow.run, pages, flow.source, flow.target, victim)
+        memory, owner = flow.lane.site.memory, flow.owner.memory
+        memory.commit(flow.lane.queue, flow.run, pages, flow.source, flow.target, flow.victim, owner)
         if self._observer is not None:
             site, other = flow.lane.site, flow.owner
             moved = [(site.job, site.gpu, flow.run.tensor)]

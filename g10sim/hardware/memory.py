@@ -249,12 +249,13 @@ class Residency:
         count: int,
         source: Location,
         target: Location,
-        victim: tuple[Run, Residency] | None = None,
+        victim: Run | None = None,
+        owner: Residency | None = None,
     ) -> None:
         """Let pages of a queued run arrive from ``source``, or leave for ``target`` where that is the GPU.
 
-        Arrivals take empty pages, or the room of as many pages of a ``victim`` in its owner's memory, which
-        go to ``target``.
+        Arrivals take empty pages, or the room of as many pages of a ``victim``, which go to ``target``; the
+        victim lies in this memory unless it has another ``owner``.
         """
         self.door.enter()
         tensor = run.tensor
@@ -270,11 +271,11 @@ class Residency:
             if victim is None:
                 self.frames.free -= count
             else:
-                leaving, owner = victim
-                leaving.count -= count
-                owner.idle[leaving.tensor] -= count
+                owner = owner or self
+                victim.count -= count
+                owner.idle[victim.tensor] -= count
                 owner.filled -= count
-                owner._put(leaving.tensor, count, target)
+                owner._put(victim.tensor, count, target)
         if not run.count and queue and queue[0] is run:
             queue.popleft()
 
@@ -292,12 +293,8 @@ class Residency:
         if self.space.notes_arrivals:
             self.space.arrived(tensor, source)
 
-    def deposit(self, tensor: int, count: int, target: Location) -> None:
-        """Put pages that left the GPU where they went; the running kernel's may fault again from there."""
-        self.door.enter()
-        self._put(tensor, count, target)
-
     def _put(self, tensor: int, count: int, target: Location) -> None:
+        """Put pages that left the GPU where they went; the running kernel's may fault again from there."""
         if target:
             self.pools[target].store(self, tensor, count)
             self.traffic.moved_out[target] += count

@@ -29,5 +29,7 @@ class Watched:
         """Note how much is in use."""
         used = self.used
         if used > self.least_peak:
-            self._peaks = {observer: max(used, peak) for observer, peak in self._peaks.items()}
+            for observer, peak in self._peaks.items():
+                if used > peak:
+                    self._peaks[observer] = used
             self.least_peak = used

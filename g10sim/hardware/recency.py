@@ -50,6 +50,11 @@ class Recency:
         """Add pages at the recent end."""
         runs = self._runs
         last = len(runs) - 1
+        if last >= self._head:
+            run = runs[last]
+            if run.tensor == tensor and run.count and run is not self._scanned:
+                run.count += count
+                return
         later = 0
         for i in range(last, max(last - _MERGE_DEPTH, self._head - 1), -1):
             run = runs[i]

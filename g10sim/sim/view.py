@@ -94,7 +94,8 @@ class View:
     def away_bytes(self, tensor: int) -> int:
         """Bytes of a tensor in all memory tiers together and not in transfer."""
         memory = self._memory
-        return sum([memory.pages[place][tensor] for place in memory.tiers]) * memory.page_bytes
+        here = memory.absent[tensor] + memory.idle[tensor] + memory.moving[tensor]
+        return (memory.sizes[tensor] - here) * memory.page_bytes
 
     @property
     def measured_cycles(self) -> tuple[int, ...]:

@@ -104,7 +104,6 @@ COMMON = {
     "place on the GPU": (nothing, lambda memory: memory.place(ABSENT, GPU)),
     "take": (nothing, lambda memory: memory.take(1)),
     "arrive": (nothing, lambda memory: memory.arrive(1, 1, HOST)),
-    "deposit": (nothing, lambda memory: memory.deposit(0, 1, HOST)),
     "commit of an arrival": (
         fetch_and_evict,
         lambda memory: move(memory, memory.queues.prefetch[FLASH], FLASH, NONE),

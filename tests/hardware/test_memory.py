@@ -136,12 +136,10 @@ def test_pages_that_the_running_kernel_loses_fault_again():
     memory = memory_of()
     memory.place(0, GPU)
     memory.hold(frozenset({0}))
-    run = memory.recency.oldest()
+    memory.demand(1)
+    arriving, leaving = memory.queues.fault[NONE], memory.recency.oldest()
     for _ in range(2):
-        run.count -= 1
-        memory.idle[0] -= 1
-        memory.take(-1)
-        memory.deposit(0, 1, HOST)
+        memory.commit(arriving, arriving[0], 1, NONE, HOST, leaving)
     assert [(run.tensor, run.count) for run in memory.queues.fault[HOST]] == [(0, 2)]
     check_conservation(memory, "test")
 

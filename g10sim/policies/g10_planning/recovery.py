@@ -23,7 +23,7 @@ class Recovery:
 
     def __init__(self, draft: Draft, kernels: Sequence[Sequence[int]], capacity_bytes: int) -> None:
         """``kernels`` are the tensors that each kernel needs."""
-        self._kernels = kernels
+        self._uses = _with_distances(kernels)
         self._capacity_bytes = capacity_bytes
         self._away: dict[int, list[tuple[int, int]]] = {}
         for eviction in draft.evictions:
@@ -34,15 +34,14 @@ class Recovery:
         """Return prefetches of strays that the next ``look_ahead`` kernels need, in order of need."""
         room = view.free_bytes - _RESERVED * self._capacity_bytes
         found: list[Fetch] = []
-        seen: set[int] = set()
+        now = view.kernel
         for ahead in range(1, look_ahead + 1):
             if room <= 0:
                 break
-            kernel = view.kernel + ahead
-            for tensor in self._kernels[kernel % len(self._kernels)]:
-                if tensor in seen or view.is_whole(tensor):
+            kernel = now + ahead
+            for tensor, distance in self._uses[kernel % len(self._uses)]:
+                if distance < ahead or view.is_whole(tensor):
                     continue
-                seen.add(tensor)
                 room -= view.in_transfer_bytes(tensor)
                 stray = view.away_bytes(tensor)
                 if not stray or not self._wanted(view, tensor, kernel):
@@ -56,9 +55,21 @@ class Recovery:
     def _wanted(self, view: PolicyView, tensor: int, kernel: int) -> bool:
         if view.is_dead(tensor):
             return False
-        if kernel >= len(self._kernels) and not view.trace.tensors[tensor].persistent:
+        if kernel >= len(self._uses) and not view.trace.tensors[tensor].persistent:
             return False
-        now, later = view.kernel, view.kernel + len(self._kernels)
+        now, later = view.kernel, view.kernel + len(self._uses)
         return not any(
             start <= now <= back or start <= later <= back for start, back in self._away.get(tensor, ())
         )
+
+
+def _with_distances(kernels: Sequence[Sequence[int]]) -> list[list[tuple[int, int]]]:
+    """Give each tensor of each kernel the number of kernels since its last use, iteration after iteration."""
+    last: dict[int, int] = {}
+    found: list[list[tuple[int, int]]] = []
+    for position in range(-len(kernels), len(kernels)):
+        tensors = kernels[position]
+        if position >= 0:
+            found.append([(tensor, position - last[tensor]) for tensor in tensors])
+        last.update(dict.fromkeys(tensors, position))
+    return found
