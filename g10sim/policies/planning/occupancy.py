@@ -40,7 +40,7 @@ class Occupancy:
 
     def _within(self, first: int, stop: int) -> Integers:
         parts = [self.bytes[part] for part in span_slices(first, stop, len(self.bytes))]
-        return np.concatenate(parts) if parts else np.zeros(0, dtype=np.int64)
+        return np.concatenate(parts) if len(parts) > 1 else parts[0] if parts else self.bytes[:0]
 
 
 class Pressure(Occupancy):
