@@ -1,6 +1,6 @@
 """Commands of the benchmarks: ``cells`` measures ordinary cells, ``long`` very long traces.
 
-``reproduce`` measures all figures of the G10 paper in one go.
+``reproduce`` measures all figures of the G10 paper in one go, ``mutants`` the tests themselves.
 """
 
 from __future__ import annotations
@@ -91,6 +91,37 @@ def reproduce(
         f"{total['new_cells']} of them different, {total['cpu_seconds']} s of CPU time"
     )
     say(f"{len(rows)} rows in {report.write(output, 'reproduce', rows)}")
+
+
+@app.command()
+def mutants(
+    count: Annotated[int, typer.Option("--count", min=1, help="How many mutants to draw, about.")] = 420,
+    seed: Annotated[int, typer.Option("--seed", help="Other mutants are drawn with another seed.")] = 1,
+    modules: Annotated[
+        str, typer.Option(help="Modules or packages of g10sim to change, comma-separated.")
+    ] = "sim,hardware,stats,policies",
+    tests: Annotated[str, typer.Option(help="Files or directories of tests, comma-separated.")] = "",
+    budget: Annotated[
+        float, typer.Option("--budget", min=1, help="CPU seconds of tests that a mutant meets, at most.")
+    ] = 10.0,
+    workers: Annotated[int, typer.Option("-j", "--workers", min=1, help="Mutants met at a time.")] = 2,
+    survivors: Annotated[
+        bool, typer.Option("--survivors", help="Only those that no test noticed the last time, and new ones.")
+    ] = False,
+    output: Output = Path("results/benchmarks"),
+) -> None:
+    """Change the program in small ways, one at a time, and count the changes that no test notices."""
+    from benchmarks import noticed  # needs the libraries of the tests
+
+    chosen = tests.split(",") if tests else noticed.TESTS
+    plan = noticed.Plan(count, seed, modules.split(","), chosen, budget, workers)
+    rows = noticed.measure(plan, output, survivors=survivors)
+    total = noticed.score(rows)
+    say(
+        f"{total.killed} of {total.mutants - total.equivalent} mutants noticed: {total.share:.1%}; "
+        f"{total.equivalent} more are equivalent to the program"
+    )
+    say(f"{len(rows)} rows in {report.write(output, 'mutants', rows)}")
 
 
 def _published(reference_plans: bool) -> list[Cell]:

@@ -7,10 +7,12 @@ the package costs no more than that part.
 from __future__ import annotations
 
 import importlib
-from importlib.metadata import PackageNotFoundError, version
-from typing import TYPE_CHECKING, Any
+
+TYPE_CHECKING = False  # typing takes a while to import, time in which Ctrl-C ends in a traceback
 
 if TYPE_CHECKING:
+    from typing import Any
+
     from g10sim import plots
     from g10sim.api import (
         Outcome,
@@ -25,10 +27,7 @@ if TYPE_CHECKING:
         write_report,
     )
 
-try:
-    __version__ = version("g10sim")
-except PackageNotFoundError:  # used from a source tree that was never installed
-    __version__ = "0"
+    __version__: str
 
 __all__ = [
     "Outcome",
@@ -47,11 +46,22 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        return _version()
     if name == "plots":
         return importlib.import_module("g10sim.plots")
     if name not in __all__:
         raise AttributeError(f"module 'g10sim' has no attribute '{name}'")
     return getattr(importlib.import_module("g10sim.api"), name)
+
+
+def _version() -> str:
+    from importlib.metadata import PackageNotFoundError, version  # slow to import
+
+    try:
+        return version("g10sim")
+    except PackageNotFoundError:  # used from a source tree that was never installed
+        return "0"
 
 
 def __dir__() -> list[str]:

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from g10sim.text import printable
+
+_MOST_CHARACTERS = 1_500
+
 
 class G10SimError(Exception):
     """Base of every error that g10sim raises on purpose.
 
-    Its text is one line of printable characters, whatever was found: others are shown as escapes.
+    Its text is one line of printable characters, whatever was found: others are shown as escapes, and the
+    middle of a very long line is left out.
     """
 
     def __str__(self) -> str:
         """Return the message with unprintable characters escaped."""
-        text = super().__str__().translate({ord(c): " " for c in "\n\r\t"})
-        if text.isprintable():
-            return text
-        return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
+        text = printable(super().__str__().translate({ord(c): " " for c in "\n\r\t"}))
+        half = _MOST_CHARACTERS // 2
+        return text if len(text) <= _MOST_CHARACTERS else f"{text[:half]} ... {text[-half:]}"
 
 
 class ConfigError(G10SimError, ValueError):

@@ -7,8 +7,11 @@ frequencies integer hertz and simulated time integer GPU cycles.
 from __future__ import annotations
 
 import re
-from decimal import ROUND_HALF_EVEN, Decimal, InvalidOperation
+from dataclasses import dataclass
+from decimal import ROUND_HALF_EVEN, Decimal, DecimalException
 from fractions import Fraction
+
+from g10sim.text import shown
 
 PICOSECONDS_PER_SECOND = 10**12
 
@@ -19,53 +22,101 @@ _FREQUENCY = {"Hz": 1, "kHz": 10**3, "MHz": 10**6, "GHz": 10**9}
 _RATE = {f"{unit}/s": factor for unit, factor in _SIZE.items()}
 _COMPUTE = {"FLOP/s": 1, "GFLOP/s": 10**9, "TFLOP/s": 10**12, "PFLOP/s": 10**15}
 
-_QUANTITY = re.compile(r"\s*([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*([A-Za-z/]*)\s*")
+_QUANTITY = re.compile(r"\s*([+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?)\s*([A-Za-z/]*)\s*", re.ASCII)
+
+LONGEST_SECONDS = 10**6
+"""Longest duration: below it, cycles of any allowed clock fit into 64 bits."""
 
 
-def _parse(value: object, units: dict[str, int], what: str, example: str) -> int:
-    allowed = f"a {what} with a unit ({', '.join(units)}), for example '{example}'"
-    if isinstance(value, bool) or not isinstance(value, (str, int, float)):
-        raise ValueError(f"found {value!r}; allowed: {allowed}")
-    match = _QUANTITY.fullmatch(str(value))
-    if match is None:
-        raise ValueError(f"found {value!r}; allowed: {allowed}")
-    number, unit = match.groups()
-    if not unit:
-        raise ValueError(f"found {value!r} without a unit; allowed: {allowed}")
-    if unit not in units:
-        raise ValueError(f"found unknown unit {unit!r} in {value!r}; allowed: {allowed}")
-    try:
-        amount = Decimal(number) * units[unit]
-    except InvalidOperation as error:
-        raise ValueError(f"found {value!r}; allowed: {allowed}") from error
-    if amount < 0:
-        raise ValueError(f"found negative {value!r}; allowed: {allowed}, zero or more")
-    return int(amount.to_integral_value(ROUND_HALF_EVEN))
+@dataclass(frozen=True)
+class Quantity:
+    """A kind of quantity: its units and its physical range, in the smallest unit.
+
+    ``least`` is the smallest that is not 0; ``reason`` tells why the range ends where it does.
+    """
+
+    what: str
+    units: dict[str, int]
+    example: str
+    least: int
+    most: int
+    reason: str
+
+    @property
+    def range(self) -> str:
+        """The range as text."""
+        return f"{_format(self.least, self.units)} to {_format(self.most, self.units)} ({self.reason})"
+
+    def parse(self, value: object) -> int:
+        """Read a number with a unit; returns an integer of the smallest unit. Raises ValueError."""
+        allowed = f"a {self.what} with a unit ({', '.join(self.units)}), for example '{self.example}'"
+        found = shown(value)
+        if isinstance(value, bool) or not isinstance(value, (str, int, float)):
+            raise ValueError(f"found {found}; allowed: {allowed}")
+        match = _QUANTITY.fullmatch(value if isinstance(value, str) else found)
+        if match is None:
+            raise ValueError(f"found {found}; allowed: {allowed}")
+        number, unit = match.groups()
+        if not unit:
+            raise ValueError(f"found {found} without a unit; allowed: {allowed}")
+        if unit not in self.units:
+            raise ValueError(f"found unknown unit {shown(unit)} in {found}; allowed: {allowed}")
+        try:
+            amount = Decimal(number) * self.units[unit]
+        except DecimalException as error:
+            raise ValueError(f"found {found}; allowed: {self.range}") from error
+        if amount < 0:
+            raise ValueError(f"found negative {found}; allowed: {allowed}, zero or more")
+        # An exponent can make an integer of a million digits: compared first, converted afterwards.
+        rounded = int(amount.to_integral_value(ROUND_HALF_EVEN)) if amount <= self.most else -1
+        if rounded and rounded < self.least:
+            raise ValueError(f"found {found}; allowed: {self.range}")
+        return rounded
+
+
+SIZE = Quantity("size", _SIZE, "40 GiB", 1, 10**18, "1 EB is more than any machine has")
+RATE = Quantity(
+    "data rate", _RATE, "15.754 GB/s", 10**3, 10**15, "from slow serial lines to beyond any memory or link"
+)
+DURATION = Quantity(
+    "duration", _TIME, "45 us", 1, LONGEST_SECONDS * PICOSECONDS_PER_SECOND, "cycles have to fit into 64 bits"
+)
+FREQUENCY = Quantity(
+    "frequency",
+    _FREQUENCY,
+    "1.2 GHz",
+    10**8,
+    10**12,
+    "kernels last microseconds, of which slower clocks leave no cycles; times are whole picoseconds",
+)
+COMPUTE_RATE = Quantity(
+    "compute rate", _COMPUTE, "19.5 TFLOP/s", 10**6, 10**21, "from one slow core to beyond any machine"
+)
 
 
 def parse_bytes(value: object) -> int:
     """Read a size such as ``'40 GiB'``; returns bytes. Raises ValueError."""
-    return _parse(value, _SIZE, "size", "40 GiB")
+    return SIZE.parse(value)
 
 
 def parse_rate(value: object) -> int:
     """Read a data rate such as ``'15.754 GB/s'``; returns bytes/second. Raises ValueError."""
-    return _parse(value, _RATE, "data rate", "15.754 GB/s")
+    return RATE.parse(value)
 
 
 def parse_duration(value: object) -> int:
     """Read a duration such as ``'45 us'``; returns picoseconds. Raises ValueError."""
-    return _parse(value, _TIME, "duration", "45 us")
+    return DURATION.parse(value)
 
 
 def parse_frequency(value: object) -> int:
     """Read a frequency such as ``'1.2 GHz'``; returns hertz. Raises ValueError."""
-    return _parse(value, _FREQUENCY, "frequency", "1.2 GHz")
+    return FREQUENCY.parse(value)
 
 
 def parse_compute_rate(value: object) -> int:
     """Read a compute rate such as ``'19.5 TFLOP/s'``; returns FLOP/second. Raises ValueError."""
-    return _parse(value, _COMPUTE, "compute rate", "19.5 TFLOP/s")
+    return COMPUTE_RATE.parse(value)
 
 
 def _format(amount: int, units: dict[str, int]) -> str:

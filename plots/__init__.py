@@ -9,16 +9,20 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from g10sim.checksums import stamp
 from g10sim.errors import ConfigError
 from g10sim.files import replacing, writing
 from g10sim.plots.registry import ENTRIES, Entry, find, paper_figures
-from g10sim.stats.reading import read_results, read_table
+from g10sim.stats.reading import KEYS, read_results, read_table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _METADATA: dict[str, dict[str, Any]] = {"pdf": {"CreationDate": None}, "png": {"Software": None}}
 """Metadata left out of files of each format, for the same bytes every time."""
+
+_STAMP = {"pdf": "Keywords", "png": "Description"}
+"""Metadata that names the cells that a figure shows."""
 
 __all__ = ["draw", "drawable", "find", "results_of", "save"]
 
@@ -39,8 +43,11 @@ def draw(name: str, directory: str | Path, *, cell: int | None = None) -> Figure
     named: dict[str, Any] = {"cell": cell} if entry.of_one_cell else {}
     if cell is not None and not entry.of_one_cell:
         raise ConfigError(f"{name}: found a cell; allowed: none, it shows all cells of its experiment")
-    tables = [read_results(directory), *(read_table(directory, table) for table in entry.tables)]
-    return entry.draw(*tables, **named)
+    results = read_results(directory)
+    figure = entry.draw(results, *(read_table(directory, table) for table in entry.tables), **named)
+    keys = results.attrs[KEYS]
+    figure.set_gid(stamp([keys[cell]] if cell in keys else keys.values()))
+    return figure
 
 
 def save(figure: Figure, directory: str | Path, name: str) -> list[Path]:
@@ -56,7 +63,8 @@ def save(figure: Figure, directory: str | Path, name: str) -> list[Path]:
         for kind, metadata in _METADATA.items():
             found.append(Path(directory) / f"{name}.{kind}")
             with style.settings(), replacing(found[-1]) as temporary:
-                figure.savefig(temporary, format=kind, metadata=metadata)
+                shown = {_STAMP[kind]: figure.get_gid()} if figure.get_gid() else {}
+                figure.savefig(temporary, format=kind, metadata=metadata | shown)
     return found
 
 

@@ -11,9 +11,9 @@ from g10sim.policies.registry import available
 PACKAGE = Path(g10sim.__file__).parent
 
 LAYERS = [
-    {"looks"},
+    {"looks", "text"},
     {"places"},
-    {"errors", "units", "records", "registry", "files"},
+    {"checksums", "errors", "units", "records", "registry", "files"},
     {"config"},
     {"trace"},
     {"analysis"},
@@ -76,7 +76,7 @@ def test_imports_go_down_only(path):
 @pytest.mark.parametrize("path", PLOTS, ids=lambda path: path.name)
 def test_plots_read_results_only(path):
     used = {name.split(".")[1] for name in imports(path) if name.startswith("g10sim.")}
-    assert used <= {"plots", "stats", "errors", "files", "looks", "places", "registry", "units"}
+    assert used <= {"checksums", "plots", "stats", "errors", "files", "looks", "places", "registry", "units"}
 
 
 def outside(*parts):

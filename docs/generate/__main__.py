@@ -6,11 +6,13 @@ from pathlib import Path
 from typing import Annotated
 
 import benchmarks_page
+import bound_page
 import configuration_page
 import figures_page
 import flash_page
 import kernel_times_page
 import moves_page
+import mutants_page
 import ordering_page
 import pictures
 import policy_parameters
@@ -64,6 +66,12 @@ def flash(
 ) -> None:
     """Write the page of the flash model and its agreement with MQSim."""
     _write(output, flash_page.page(tables))
+
+
+@app.command()
+def bounds(output: Page = Path("docs/bound.md")) -> None:
+    """Bring the table of bounds of the bundled traces up to date."""
+    _write(output, bound_page.page(output.read_text(encoding="utf-8"), Path("traces")))
 
 
 @app.command()
@@ -144,6 +152,12 @@ def reliability(
 ) -> None:
     """Write the page of hard use, from the files of ``python tests/fuzz``."""
     _write(output, reliability_page.page(results))
+
+
+@app.command()
+def mutants(results: Results = Path("results/benchmarks"), output: Page = Path("docs/mutants.md")) -> None:
+    """Write the page of mutants, from the mutants.csv of ``python -m benchmarks mutants``."""
+    _write(output, mutants_page.page(results))
 
 
 def _write(path: Path, text: str) -> None:

@@ -8,9 +8,10 @@ from typing import Any
 
 from tables import fill, table, titles
 
+from g10sim import units
 from g10sim.config.behaviour import PRESETS, BehaviourSpec
 from g10sim.config.presets import ssd_names, system_names
-from g10sim.config.run import RunConfig
+from g10sim.config.schema import described_schema
 
 _MEANINGS = {
     ("SystemSpec", "name"): "name of the system; a preset's own",
@@ -18,7 +19,6 @@ _MEANINGS = {
     ("SystemSpec", "sources"): "where each number comes from, by dotted key",
     ("SharedLinkSpec", "name"): "name of the link",
     ("SocketSpec", "name"): "name of the socket",
-    ("SystemSpec", "ssd"): "the drive: two rates and a latency, or flash",
     ("MemoryTierSpec", "kind"): "memory that is written in place",
     ("SsdTierSpec", "kind"): "an SSD",
     ("FlashTierSpec", "kind"): "an SSD",
@@ -37,7 +37,7 @@ _EXTENDED = {"SsdTierSpec": "SsdSpec", "FlashTierSpec": "FlashSsdSpec"}
 
 def page() -> str:
     """Return the page as Markdown. Raises SystemExit where the template lacks a model or has another."""
-    schema = RunConfig.model_json_schema()
+    schema = described_schema()
     models = {"RunConfig": schema, **schema["$defs"]}
     unknown = set(models) ^ set(titles("configuration"))
     if unknown:
@@ -45,8 +45,10 @@ def page() -> str:
     keys = {name: _keys(name, models) for name in models}
     keys["BehaviourSpec"] = _behaviour(models["BehaviourSpec"])
     names = {"systems": system_names(), "ssds": ssd_names(), "behaviours": sorted(PRESETS)}
+    kinds = (units.SIZE, units.RATE, units.DURATION, units.FREQUENCY, units.COMPUTE_RATE)
+    ranges = "\n".join(f"    - {kind.what}: {kind.range}" for kind in kinds)
     listed = {kind: ", ".join(f"`{name}`" for name in found) for kind, found in names.items()}
-    return fill("configuration", **keys, **listed)
+    return fill("configuration", **keys, **listed, ranges=ranges)
 
 
 def _keys(name: str, models: dict[str, Any]) -> str:

@@ -23,7 +23,13 @@ def _table(name: str) -> str:
     assert issubclass(policy, Declared), name
     descriptions = policy.parameter_descriptions()
     rows = (
-        (f"`{key}`", allowed_text(schema), _default(schema), schema["published"], _plain(descriptions[key]))
+        (
+            f"`{key}`",
+            allowed_text(schema),
+            _default(schema),
+            schema["published"],
+            _meaning(descriptions[key], schema),
+        )
         for key, schema in policy.parameter_schemas().items()
     )
     return table(("Parameter", "Values", "Default", "Published", "Meaning"), (), rows)
@@ -36,6 +42,7 @@ def _default(schema: dict[str, object]) -> str:
     return "none" if default is None else f"`{default if isinstance(default, str) else json.dumps(default)}`"
 
 
-def _plain(description: str) -> str:
+def _meaning(description: str, schema: dict[str, object]) -> str:
     text = description.replace("``", "`").removesuffix(".")
-    return text[:1].lower() + text[1:]
+    counts = f"; counts {schema['where']}" if "where" in schema else ""
+    return text[:1].lower() + text[1:] + counts

@@ -12,8 +12,11 @@ def page(results: Path) -> str:
     """Return the page. Raises OSError when the files are not there."""
     cases = pd.read_csv(results / "cases.csv", dtype=str)
     faults = pd.read_csv(results / "faults.csv", dtype=str)
-    numbers = ["cases", "failures"]
-    rows = [[row.kind, row.outcomes, f"{int(row.cases):,}", row.failures] for row in cases.itertuples()]
+    numbers = ["cases", "failures", "memory (MB)"]
+    rows = [
+        [row.kind, row.outcomes, f"{int(row.cases):,}", row.failures, row.memory_mb]
+        for row in cases.itertuples()
+    ]
     return fill(
         "reliability",
         cases=table(("kind", "outcomes"), numbers, rows),

@@ -1,40 +1,60 @@
-"""The command line: puts the commands together."""
+"""The command line: prepares the process, then imports and runs the commands."""
 
 from __future__ import annotations
 
+import atexit
+import os
+import signal
 import sys
-from pathlib import Path
 
-import typer
-
-from g10sim.cli import plan, policy, trace
-from g10sim.cli.capture import capture, recapture
-from g10sim.cli.explain import explain
-from g10sim.cli.output import exit_code
-from g10sim.cli.reproduce import plot, report, reproduce
-from g10sim.cli.run import run
-from g10sim.cli.system import policies, system
-from g10sim.cli.validate import validate
-
-app = typer.Typer(
-    name="g10sim",
-    help="Simulate training with tensors in GPU memory, host memory and flash.",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    add_completion=False,
-)
-for command in (run, validate, reproduce, plot, explain, report, policies, system):
-    app.command()(command)
-trace.app.command()(capture)
-trace.app.command()(recapture)
-app.add_typer(trace.app, name="trace")
-app.add_typer(plan.app, name="plan")
-app.add_typer(policy.app, name="policy")
+_INTERRUPTED = 130
 
 
 def main() -> None:
     """Run the command line and leave with its exit code."""
-    here = str(Path.cwd())
-    if here not in sys.path:  # so that module:Class names a file in the working directory
-        sys.path.insert(0, here)
-    sys.exit(exit_code(lambda: app(standalone_mode=False)))
+    listens = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if listens:
+        signal.signal(signal.SIGINT, _leave)  # an exception could come out of any library that is imported
+    _open_streams()
+    _put_working_directory_last()
+    from g10sim.cli.commands import app
+    from g10sim.cli.output import exit_code
+
+    if listens:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    code = exit_code(lambda: app(standalone_mode=False))
+    atexit.register(signal.signal, signal.SIGINT, signal.SIG_IGN)
+    sys.exit(code)
+
+
+def _leave(*_: object) -> None:
+    os.write(2, b"error: interrupted\n")
+    os._exit(_INTERRUPTED)
+
+
+def _open_streams() -> None:
+    """Open standard streams that are closed, or the next files would become them.
+
+    Nothing can be written to what stands for standard output, so that a command notices.
+    """
+    for name, flags in (("stdin", os.O_RDONLY), ("stdout", os.O_RDONLY), ("stderr", os.O_WRONLY)):
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(os.open(os.devnull, flags), "r" if name == "stdin" else "w"))
+
+
+def _put_working_directory_last() -> None:
+    """Let no file in the working directory shadow a library, and ``module:Class`` name one there.
+
+    A source tree that g10sim is run from keeps its place.
+    """
+    from pathlib import Path
+
+    try:
+        here = Path.cwd()
+    except FileNotFoundError:  # it has been removed
+        return
+    source_tree = Path(__file__).resolve().parents[2]
+    if not sys.flags.safe_path and sys.path[0] in ("", str(here)) and source_tree != here:
+        del sys.path[0]
+    if str(here) not in sys.path:
+        sys.path.append(str(here))

@@ -5,22 +5,25 @@ An error is one line on standard error, and an exit code.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import typer
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from g10sim.cli.terminal import SafeConsole
 from g10sim.errors import ConfigError, G10SimError
 from g10sim.files import write_text, writing
+from g10sim.text import inert, printable
 
-CELL_FAILED, BAD_INPUT, INTERRUPTED = 1, 2, 130
+CELL_FAILED, OUTPUT_LOST, BAD_INPUT, INTERRUPTED = 1, 1, 2, 130
 _PIPED_WIDTH = 250
+_FAILURES_NAMED = 3
 _BINARY_UNITS = ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"))
 _TIME_UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"))
 
@@ -32,8 +35,24 @@ class InterruptionError(G10SimError):
 def exit_code(command: Callable[[], object]) -> int:
     """Run a command and return its exit code; an error becomes one line on standard error.
 
-    Bad input, of g10sim or of the command line itself, gives 2; an interruption 130.
+    Bad input, of g10sim or of the command line itself, gives 2; an interruption 130; standard output that
+    takes no more 1, without a word where nobody reads it.
     """
+    try:
+        status = _status(command)
+        sys.stdout.flush()
+    except OSError as error:
+        if error.filename is not None:
+            complain(f"{error.filename}: cannot be read or written: {error.strerror}")
+            return BAD_INPUT
+        if not isinstance(error, BrokenPipeError):
+            complain(f"standard output: cannot be written: {error.strerror}")
+        _discard(sys.stdout)
+        return OUTPUT_LOST
+    return status
+
+
+def _status(command: Callable[[], object]) -> int:
     try:
         status = command()
     except G10SimError as error:
@@ -52,28 +71,53 @@ def exit_code(command: Callable[[], object]) -> int:
 
 
 def complain(message: str) -> None:
-    """Write one line to standard error, however many the message has."""
-    console = Console(stderr=True, soft_wrap=True, highlight=False)
-    console.print(f"[bold red]error:[/] {escape(' '.join(message.split()))}")
+    """Write an error to standard error, in one line however many the message has."""
+    _tell(f"[bold red]error:[/] {escape(' '.join(message.split()))}")
 
 
-def complain_of_cells(failures: Iterable[str]) -> None:
-    """Write one line for each failure; raises typer.Exit with the code of failed cells if there is one."""
-    found = list(failures)
-    for failure in found:
-        complain(failure)
-    if found:
+def warn(message: str) -> None:
+    """Write one line to standard error about what may not be meant."""
+    _tell(f"[bold yellow]warning:[/] {escape(message)}")
+
+
+def _tell(line: str) -> None:
+    console = SafeConsole(stderr=True, soft_wrap=True, highlight=False)
+    try:
+        console.print(line)
+    except OSError:
+        _discard(sys.stderr)
+
+
+def _discard(stream: TextIO) -> None:
+    """Drop what a stream cannot write, which Python would try again at its end."""
+    nothing = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nothing, stream.fileno())
+    os.close(nothing)
+
+
+def complain_of_failures(failures: Iterable[tuple[str, str]]) -> None:
+    """Write one line for each reason with what failed for it; raises typer.Exit if there is one.
+
+    Failures are pairs of what failed and the reason.
+    """
+    reasons: dict[str, list[str]] = {}
+    for name, reason in failures:
+        reasons.setdefault(reason, []).append(name)
+    for reason, names in reasons.items():
+        more = f" and {len(names) - _FAILURES_NAMED} more" if len(names) > _FAILURES_NAMED else ""
+        complain(f"{', '.join(names[:_FAILURES_NAMED])}{more} failed: {reason}")
+    if reasons:
         raise typer.Exit(CELL_FAILED)
 
 
-def console() -> Console:
+def console() -> SafeConsole:
     """Return a console as wide as the terminal; where there is none, wide enough for any table."""
-    return Console(width=None if sys.stdout.isatty() else _PIPED_WIDTH, highlight=False)
+    return SafeConsole(width=None if sys.stdout.isatty() else _PIPED_WIDTH, highlight=False)
 
 
 def say(text: str) -> None:
     """Write text as it is, not wrapped."""
-    Console(soft_wrap=True, highlight=False).print(text, markup=False)
+    SafeConsole(soft_wrap=True, highlight=False).print(text, markup=False)
 
 
 def show_table(
@@ -86,7 +130,7 @@ def show_table(
     for figure in figures:
         table.add_column(figure, justify="right", no_wrap=True)
     for row in rows:
-        table.add_row(*row)
+        table.add_row(*map(printable, row))  # before widths are measured
     console().print(table, markup=False)
 
 
@@ -118,4 +162,5 @@ def write_table(path: Path, records: list[dict[str, Any]]) -> None:
     import pandas as pd
 
     with writing(path, ConfigError):
-        write_text(path, pd.DataFrame(records).to_csv(index=False, lineterminator="\n"))
+        table = pd.DataFrame(records).rename(columns=inert).map(inert)
+        write_text(path, table.to_csv(index=False, lineterminator="\n"))

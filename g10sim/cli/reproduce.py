@@ -10,18 +10,16 @@ import typer
 
 from g10sim import plots
 from g10sim.cli.options import ForceOption, SchedulerOption, SettingsOption, choose_executor, names_in
-from g10sim.cli.output import complain_of_cells, say, show_table
+from g10sim.cli.output import complain_of_failures, say, show_table
 from g10sim.cli.run import CellProgress
 from g10sim.config.load import load_run
 from g10sim.config.problems import check_choice
 from g10sim.errors import G10SimError
 from g10sim.experiment.execution import OK
 from g10sim.experiment.run import Outcome, run_experiments
-from g10sim.plots.registry import ENTRIES, paper_figures
+from g10sim.plots.registry import ENTRIES, PICTURES, paper_figures
 
 ALL = "all"
-PICTURES = "figures"
-"""Directory of the pictures inside that of the results."""
 
 
 def reproduce(
@@ -49,7 +47,7 @@ def reproduce(
     }
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     executor = choose_executor(workers, scheduler, default_workers=cores)
-    problems: list[str] = []
+    problems: list[tuple[str, str]] = []
     with CellProgress() as bar:
         outcomes = run_experiments(
             documents,
@@ -62,7 +60,7 @@ def reproduce(
         )
     _summarize(outcomes)
     say(f"pictures in {output / PICTURES}")
-    complain_of_cells([*problems, *_failures(outcomes)])
+    complain_of_failures([*problems, *_failures(outcomes)])
 
 
 def _chosen(text: str) -> list[str]:
@@ -72,12 +70,12 @@ def _chosen(text: str) -> list[str]:
     return [name for name in known if name in names] if names else list(known)
 
 
-def _draw(name: str, outcome: Outcome, directory: Path) -> list[str]:
+def _draw(name: str, outcome: Outcome, directory: Path) -> list[tuple[str, str]]:
     """Draw a figure; return what went wrong."""
     try:
         plots.save(plots.draw(name, outcome.directory), directory, name)
     except G10SimError as error:
-        return [f"{name}: {error}"]
+        return [(f"drawing {name}", str(error))]
     return []
 
 
@@ -90,13 +88,13 @@ def _summarize(outcomes: dict[str, Outcome]) -> None:
     show_table(("figure", "shows"), ("cells", "unsupported", "failed"), rows)
 
 
-def _failures(outcomes: dict[str, Outcome]) -> list[str]:
+def _failures(outcomes: dict[str, Outcome]) -> list[tuple[str, str]]:
     """Say of every cell that failed why; of one that several figures have once."""
-    found: dict[str, str] = {}
+    found: dict[str, tuple[str, str]] = {}
     for name, outcome in outcomes.items():
         for cell, message in outcome.failures:
             place = f"{name}, cell {cell.index} ({cell.jobs[0].trace.name}, {cell.label})"
-            found.setdefault(cell.key, f"{place} failed: {message}")
+            found.setdefault(cell.key, (place, message))
     return list(found.values())
 
 
@@ -120,7 +118,7 @@ def plot(
     names = plots.drawable(results) if figure == ALL else (plots.find(figure).name,)
     for name in names:
         drawn = plots.draw(name, plots.results_of(name, results), cell=cell)
-        for path in plots.save(drawn, output or results / "figures", name):
+        for path in plots.save(drawn, output or results / PICTURES, name):
             say(str(path))
 
 

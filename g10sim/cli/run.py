@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -25,7 +24,8 @@ from g10sim.cli.options import (
     WorkersOption,
     choose_executor,
 )
-from g10sim.cli.output import InterruptionError, complain_of_cells, say, show_table
+from g10sim.cli.output import InterruptionError, complain_of_failures, say, show_table, warn
+from g10sim.cli.terminal import SafeConsole
 from g10sim.config.load import load_run
 from g10sim.config.schema import run_schema
 from g10sim.errors import ConfigError
@@ -35,6 +35,8 @@ from g10sim.experiment.run import Outcome, run_experiment
 from g10sim.policies.registry import find
 from g10sim.stats.columns import metric_columns, tiers_of, traffic
 from g10sim.stats.seeds import over_seeds
+
+_MANY_CELLS = 100_000
 
 
 def run(
@@ -50,6 +52,7 @@ def run(
     settings: SettingsOption = None,
     force: ForceOption = False,
     check: Annotated[bool, typer.Option("--check", help="Test every invariant while simulating.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help=f"Run more than {_MANY_CELLS:,} cells.")] = False,
     schema: Annotated[
         bool, typer.Option("--schema", help="Print the JSON Schema of configurations and do nothing else.")
     ] = False,
@@ -72,14 +75,17 @@ def run(
             executor=executor,
             force=force,
             check=check,
+            limit=None if yes else _MANY_CELLS,
             started=bar.start,
             progress=bar.advance,
         )
     _show(outcome)
     reused = f", {outcome.reused} of them from an earlier run" if outcome.reused else ""
     say(f"{len(outcome.cells)} cells{reused}; results in {outcome.directory / 'results.csv'}")
-    complain_of_cells(
-        f"cell {cell.index} ({cell.jobs[0].trace.name}, {cell.label}) failed: {message}"
+    for warning in outcome.warnings:
+        warn(warning)
+    complain_of_failures(
+        (f"cell {cell.index} ({cell.jobs[0].trace.name}, {cell.label})", message)
         for cell, message in outcome.failures
     )
 
@@ -91,7 +97,7 @@ class CellProgress:
     """
 
     def __init__(self) -> None:
-        console = Console(stderr=True)
+        console = SafeConsole(stderr=True)
         self._progress = Progress(
             TextColumn("{task.description}", markup=False),
             BarColumn(),

@@ -11,7 +11,6 @@ from typing import Annotated
 import numpy as np
 import typer
 import yaml
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
@@ -20,8 +19,10 @@ from g10sim.analysis.timeline import Integers, kernel_starts
 from g10sim.analysis.vitality import inactive_periods, live_ranges
 from g10sim.capture.gpu import KernelCost, OperatorClass, load_gpu
 from g10sim.cli.options import TraceFile, TraceOutput, names_in, sizes
-from g10sim.cli.output import rounded_bytes, rounded_seconds, say, show_table, write_table
+from g10sim.cli.output import rounded_bytes, rounded_seconds, say, show_table, warn, write_table
+from g10sim.cli.terminal import SafeConsole
 from g10sim.config.presets import load_system, system_names
+from g10sim.config.system import SystemSpec
 from g10sim.errors import ConfigError
 from g10sim.files import write_text, writing
 from g10sim.hardware.allocators.pool import PoolUse, compare_pools
@@ -29,6 +30,7 @@ from g10sim.importers.execution_trace import Price, import_execution_trace
 from g10sim.importers.gpg import import_gpg
 from g10sim.importers.kineto import import_kineto
 from g10sim.importers.kineto_events import read_profile
+from g10sim.trace.check import cut_durations
 from g10sim.trace.format import load_trace, save_trace, trace_hash
 from g10sim.trace.model import Trace
 from g10sim.units import format_bytes
@@ -227,8 +229,10 @@ def info(
 ) -> None:
     """Show footprint, working sets, lifetimes, and by how much the trace oversubscribes GPU memory."""
     trace = load_trace(file)
-    memories = list(_memories(system, gpu_memory))
-    console = Console()
+    systems = _systems(system, gpu_memory)
+    memories = [(name, found.gpu.memory) for name, found in systems.items()]
+    memories += [("", size_bytes) for size_bytes in sizes("--gpu-memory", gpu_memory or ())]
+    console = SafeConsole()
     for table in (
         _overview(file, trace),
         _kinds(trace),
@@ -236,15 +240,18 @@ def info(
         _oversubscription(trace, memories),
     ):
         console.print(table)
+    durations = [kernel.duration for kernel in trace.kernels]
+    clocks = sorted({found.gpu.clock for found in systems.values()})
+    warnings = (cut_durations(durations, trace.ticks_per_second, clock) for clock in clocks)
+    if warning := next(filter(None, warnings), ""):
+        warn(f"{file}: {warning}")
 
 
-def _memories(systems: list[str] | None, gpu_memories: list[str] | None) -> Iterable[tuple[str, int]]:
-    if not systems and not gpu_memories:
-        systems = list(system_names())
-    for name in systems or ():
-        yield name, load_system(name).gpu.memory
-    for size_bytes in sizes("--gpu-memory", gpu_memories or ()):
-        yield "", size_bytes
+def _systems(names: list[str] | None, gpu_memories: list[str] | None) -> dict[str, SystemSpec]:
+    """Return the systems to compare with: those asked for, or all where no memory is either."""
+    if not names and not gpu_memories:
+        names = list(system_names())
+    return {name: load_system(name) for name in names or ()}
 
 
 def _overview(file: Path, trace: Trace) -> Table:

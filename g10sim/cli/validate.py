@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from g10sim.cli.options import WorkersOption, names_in
-from g10sim.cli.output import complain_of_cells, say, show_table
+from g10sim.cli.output import complain_of_failures, say, show_table
 from g10sim.cli.run import CellProgress
 from g10sim.experiment.execution import FAILED
 from g10sim.experiment.validation import Agreement, agreements
@@ -50,9 +50,9 @@ def validate(
         title="absolute relative error against the published results",
     )
     say(f"{len(compared)} rows in {output / 'validation.csv'}")
-    complain_of_cells(
+    complain_of_failures(
         dict.fromkeys(
-            f"{one.row.texts['model']} {one.row.batch} {one.row.texts['policy']} failed: {one.message}"
+            (f"{one.row.texts['model']} {one.row.batch} {one.row.texts['policy']}", one.message)
             for one in compared
             if one.status == FAILED
         )

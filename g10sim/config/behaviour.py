@@ -10,7 +10,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from g10sim.config.quantities import Spec
+from g10sim.config.quantities import Count, Spec
 
 
 class BehaviourSpec(Spec):
@@ -20,15 +20,21 @@ class BehaviourSpec(Spec):
         default="fluid",
         description="fluid: constant rates between changes; batched: DMA batches with integer quotas",
     )
-    batch_pages: int = Field(
-        default=50, strict=True, ge=1, description="pages of one DMA batch (batched transfers)"
+    batch_pages: Count = Field(default=50, description="pages of one DMA batch")
+    addresses: Literal["pooled", "own"] = Field(
+        default="own",
+        description="own: every tensor has addresses of its own; pooled: those of designs on unified memory"
+        " come from a caching allocator, stay mapped when a tensor dies, and are used again",
     )
     recency: Literal["use", "arrival"] = Field(
-        default="use", description="what moves a page to the recent end of the eviction order"
+        default="use",
+        description="what moves pages to the recent end of the eviction order: use by a kernel, or arrival"
+        " (with addresses from an allocator: of any page of a chunk of page_fault.group, as in the driver)",
     )
     dead_tensors: Literal["released", "kept"] = Field(
         default="released",
-        description="released: freed at death; kept: stay until evicted, and are written out like live ones",
+        description="of tensors with addresses of their own. released: freed at death; kept: stay until"
+        " evicted, and are written out like live ones",
     )
     running_tensors: Literal["pinned", "evictable"] = Field(
         default="pinned", description="whether the running kernel's pages may be evicted"
@@ -90,6 +96,7 @@ class BehaviourSpec(Spec):
 
 GPG = BehaviourSpec(
     transfers="batched",
+    addresses="own",
     recency="arrival",
     dead_tensors="kept",
     running_tensors="evictable",

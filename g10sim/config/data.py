@@ -6,8 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from g10sim.errors import ConfigError
+from g10sim.text import shown
 
 _PACKAGE = Path(__file__).resolve().parents[1]
+_MOST_SHOWN = 200
 _WILDCARDS = frozenset("*?[")
 
 
@@ -32,9 +34,11 @@ def find_file(name: str, beside: Path | None = None) -> Path:
     """
     candidates = [directory / name for directory in _directories(beside)]
     for path in candidates:
-        if path.is_file():
+        if _is_file(path):
             return path
-    raise ConfigError(f"found '{name}', which is no file in {_places(beside)}; allowed: an existing file")
+    raise ConfigError(
+        f"found {shown(name, _MOST_SHOWN)}, which is no file in {_places(beside)}; allowed: an existing file"
+    )
 
 
 def find_files(pattern: str, beside: Path | None = None) -> list[tuple[str, Path]]:
@@ -48,12 +52,22 @@ def find_files(pattern: str, beside: Path | None = None) -> list[tuple[str, Path
     for directory in _directories(beside):
         anchor = Path(pattern).anchor
         root = Path(anchor) if anchor else directory
-        found = sorted(path for path in root.glob(pattern[len(anchor) :]) if path.is_file())
+        try:
+            found = sorted(path for path in root.glob(pattern[len(anchor) :]) if _is_file(path))
+        except (ValueError, OSError, RecursionError) as error:
+            text = f"found pattern {shown(pattern, _MOST_SHOWN)}: {error}; allowed: a valid pattern"
+            raise ConfigError(text) from error
         if found:
             return [(str(path if anchor else path.relative_to(directory)), path) for path in found]
-    raise ConfigError(
-        f"found pattern '{pattern}', which matches no file in {_places(beside)}; allowed: existing files"
-    )
+    text = f"found pattern {shown(pattern, _MOST_SHOWN)}, which matches no file in {_places(beside)}"
+    raise ConfigError(f"{text}; allowed: existing files")
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:  # of a name that is too long for any file
+        return False
 
 
 def _places(beside: Path | None) -> str:

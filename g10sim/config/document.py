@@ -12,14 +12,34 @@ from typing import Any
 import yaml
 
 from g10sim.errors import ConfigError
+from g10sim.text import shown
 
 KeyPath = tuple[str | int, ...]
+
+
+# Far beyond any configuration; within them, reading one takes less than 500 MB.
+_MOST_BYTES, _MOST_VALUES, _MOST_LEVELS, _MOST_DIGITS = 8 * 2**20, 200_000, 50, 1000
+_LIMITS = f"found more than {_MOST_VALUES} values or {_MOST_LEVELS} levels of lists and mappings"
 
 
 class _Loader(yaml.SafeLoader):
     """Resolves plain scalars by the YAML 1.2 core schema (https://yaml.org/spec/1.2.2/#103-core-schema)."""
 
     yaml_implicit_resolvers: dict[str, Any] = {}  # noqa: RUF012 (the base class keys it by class)
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self._levels = self._values = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        """Compose a value as usual, of no more values and levels than a configuration has."""
+        self._levels += 1
+        self._values += 1
+        if self._levels > _MOST_LEVELS or self._values > _MOST_VALUES:
+            raise yaml.MarkedYAMLError(problem=_LIMITS, problem_mark=self.get_mark())
+        node = super().compose_node(parent, index)
+        self._levels -= 1
+        return node
 
 
 _CORE_SCHEMA: tuple[tuple[str, str, str], ...] = (
@@ -48,12 +68,13 @@ def _real(text: str) -> float:
     return float(text.lower().replace(".inf", "inf").replace(".nan", "nan"))
 
 
+_TEXT = "tag:yaml.org,2002:str"
 _SCALARS: dict[str, Callable[[str], object]] = {
     "tag:yaml.org,2002:null": lambda text: None,
     "tag:yaml.org,2002:bool": lambda text: text.lower() == "true",
     "tag:yaml.org,2002:int": _number,
     "tag:yaml.org,2002:float": _real,
-    "tag:yaml.org,2002:str": str,
+    _TEXT: str,
 }
 
 
@@ -103,13 +124,17 @@ def dotted(path: KeyPath) -> str:
 def read_text(path: Path) -> str:
     """Return the text of a file. Raises ConfigError when it cannot be read as UTF-8."""
     try:
-        return path.read_text(encoding="utf-8")
+        with path.open(encoding="utf-8") as file:
+            text = file.read(_MOST_BYTES + 1)
     except OSError as error:
         raise ConfigError(
             f"{path}: cannot be read: {error.strerror}; allowed: a readable YAML file"
         ) from error
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path}: found bytes that are no UTF-8 text; allowed: a YAML file") from error
+    if len(text) > _MOST_BYTES:
+        raise ConfigError(f"{path}: found more than {_MOST_BYTES} characters; allowed: at most that")
+    return text
 
 
 def load_document(path: Path) -> Document:
@@ -138,14 +163,16 @@ class _Reader:
         self._source = source
         self._places = places
         self._open: list[yaml.Node] = []
+        self._built = 0
 
     def read(self, text: str) -> Any:
         try:
             nodes = list(yaml.compose_all(text, Loader=_Loader))
         except yaml.MarkedYAMLError as error:
             mark = error.problem_mark or error.context_mark
+            allowed = "fewer" if error.problem == _LIMITS else "valid YAML"
             raise ConfigError(
-                f"{self._at(mark)}: {error.problem or error.context}; allowed: valid YAML"
+                f"{self._at(mark)}: {error.problem or error.context}; allowed: {allowed}"
             ) from error
         except yaml.YAMLError as error:
             raise ConfigError(
@@ -164,6 +191,9 @@ class _Reader:
     def _build(self, node: yaml.Node, path: KeyPath) -> Any:
         if any(node is other for other in self._open):
             raise self._error(node, dotted(path), "found an alias to itself")
+        self._built += 1
+        if self._built > _MOST_VALUES:  # by aliases that stand for aliases
+            raise self._error(node, dotted(path), f"{_LIMITS}; allowed: fewer")
         self._open.append(node)
         try:
             if isinstance(node, yaml.MappingNode):
@@ -197,11 +227,16 @@ class _Reader:
 
     def _scalar(self, node: yaml.Node, path: KeyPath) -> object:
         if node.tag not in _SCALARS:
-            raise self._error(node, dotted(path), f"found the tag {node.tag}; allowed: plain YAML values")
+            raise self._error(
+                node, dotted(path), f"found the tag {shown(node.tag)}; allowed: plain YAML values"
+            )
+        if node.tag != _TEXT and len(node.value) > _MOST_DIGITS:  # of more than 4,300 Python shows none
+            text = f"found a number of {len(node.value)} characters; allowed: a shorter one"
+            raise self._error(node, dotted(path), text)
         try:
             return _SCALARS[node.tag](node.value)
-        except ValueError as error:  # Python reads no integer of more than 4,300 digits
-            text = f"found a number of {len(node.value)} characters; allowed: a shorter one"
+        except ValueError as error:  # an explicit tag on something else
+            text = f"found {shown(node.value)} with the tag {shown(node.tag)}; allowed: a value that it fits"
             raise self._error(node, dotted(path), text) from error
 
     def _note(self, path: KeyPath, node: yaml.Node) -> None:
@@ -212,7 +247,7 @@ class _Reader:
 def _kind(value: object) -> str:
     if value is None:
         return "nothing"
-    return {"list": "a list", "str": f"the text {value!r}"}.get(type(value).__name__, repr(value))
+    return {"list": "a list", "str": f"the text {shown(value)}"}.get(type(value).__name__, shown(value))
 
 
 def merge(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:

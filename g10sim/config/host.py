@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from g10sim.config.quantities import Bytes, Duration, PositiveBytes, PositiveRate, Spec, default
+from g10sim.config.quantities import Bytes, Count, Duration, PositiveBytes, PositiveRate, Spec, default
 from g10sim.units import parse_bytes
 
 
@@ -41,7 +41,7 @@ class CompressionSpec(Spec):
     workers: int = Field(strict=True, ge=1, le=4096, description="threads")
     compression_rate: PositiveRate = Field(description="of one worker, in bytes of the original")
     decompression_rate: PositiveRate = Field(description="of one worker, in bytes of the original")
-    pieces: int = Field(default=8, strict=True, ge=1, description="pieces of a worker's share")
+    pieces: Count = Field(default=8, description="pieces of a worker's share")
     element: PositiveBytes = default("4 B", parse_bytes, "size of an element")
 
 

@@ -14,6 +14,9 @@ from g10sim.config.presets import PRESET_KEY, behaviour_data, system_data, valid
 from g10sim.config.run import RunConfig
 from g10sim.errors import ConfigError
 from g10sim.registry import choices_text, nearest
+from g10sim.text import shown
+
+_MOST_SHOWN = 200
 
 
 def load_run(path: Path, settings: Iterable[str] = ()) -> Document:
@@ -60,7 +63,7 @@ def with_values(document: Document, values: dict[str, Any], place_of: KeyPath = 
 
 def _with_setting(document: Document, setting: str) -> Document:
     key, equals, text = setting.partition("=")
-    option = f"--set {setting}"
+    option = f"--set {setting if len(setting) <= _MOST_SHOWN else f'{setting[:_MOST_SHOWN]}...'}"
     if not equals or not key.strip():
         raise ConfigError(
             f"{option}: found no 'key=value'; allowed: for example --set system.host.memory='64 GiB'"
@@ -92,13 +95,20 @@ def _place_value(document: Document, key: str, value: object) -> KeyPath:
 def _step(here: object, part: str, path: KeyPath) -> str | int:
     """Check that ``part`` can be a key of (or a position in) what lies at ``path``."""
     if isinstance(here, list):
-        if not part.isdigit() or int(part) >= len(here):
+        if not _is_position(part, len(here)):
             allowed = f"a position from 0 to {len(here) - 1}"
-            raise ConfigError(f"{dotted(path)}: found '{part}' for an entry of a list; allowed: {allowed}")
+            raise ConfigError(
+                f"{dotted(path)}: found {shown(part)} for an entry of a list; allowed: {allowed}"
+            )
         return int(part)
     if not isinstance(here, dict):
-        raise ConfigError(f"{dotted(path)}: found {here!r}; allowed: a mapping with the key '{part}'")
+        raise ConfigError(f"{dotted(path)}: found {shown(here)}; allowed: a mapping with the key '{part}'")
     return part
+
+
+def _is_position(text: str, count: int) -> bool:
+    """Tell whether a part of a key is a position in a list of so many entries."""
+    return text.isascii() and text.isdigit() and len(text) <= len(str(count)) and int(text) < count
 
 
 def _opened(value: object, path: KeyPath) -> object:
@@ -126,9 +136,7 @@ def _check_sweep_key(key: str, config: RunConfig, document: Document) -> None:
         raise document.error(
             path, "found a whole list; allowed: several entries of 'policies' or 'workload.trace'"
         )
-    if top == "policies" and not (
-        len(rest) > 1 and rest[0].isdigit() and int(rest[0]) < len(config.policies)
-    ):
+    if top == "policies" and not (len(rest) > 1 and _is_position(rest[0], len(config.policies))):
         raise document.error(
             path,
             f"found '{key}'; allowed: policies.POSITION.PARAMETER, position 0 to {len(config.policies) - 1}",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -17,6 +18,7 @@ from g10sim.config.sharing import VariationSpec
 from g10sim.config.ssd import SsdPreset
 from g10sim.config.system import SystemSpec
 from g10sim.registry import not_found
+from g10sim.text import shown
 
 PRESET_KEY = "preset"
 _SOURCES = "sources"
@@ -82,22 +84,30 @@ def system_data(
     """Resolve the preset of a system's description; the result is not checked yet. Raises ConfigError."""
     preset, changes = _split(spec, document, path)
     device, origins = _device(changes, document, path)
+    own = _sources(changes, document, path)
     if preset is None:
-        own = changes.get(_SOURCES, {})
-        sources = {_SOURCES: {**origins, **(own if isinstance(own, Mapping) else {})}} if device else {}
+        sources = {_SOURCES: {**origins, **own}} if device else {}
         return {"name": "custom", **changes, **device, **sources}
     base = _preset_system(preset, document, path, beside)
+    given = _sources(base, document, path)
     if device:
-        kept = {key: text for key, text in base.get(_SOURCES, {}).items() if not key.startswith("ssd.")}
+        kept = {key: text for key, text in given.items() if not key.startswith("ssd.")}
         base = {**base, **device, _SOURCES: {**kept, **origins}}
         changes = {**changes, "ssd": _split(changes["ssd"], document, (*path, "ssd"))[1]}
     merged = merge(base, changes)
     changed = _leaves(changes)
     sources = {key: text for key, text in merged.get(_SOURCES, {}).items() if not _touched(key, changed)}
-    own = changes.get(_SOURCES, {})
     set_here = {key: _OVERRIDDEN for key in changed if key not in ("name", "description")}
-    merged[_SOURCES] = {**sources, **set_here, **(own if isinstance(own, Mapping) else {})}
+    merged[_SOURCES] = {**sources, **set_here, **own}
     return merged
+
+
+def _sources(data: Mapping[str, Any], document: Document, path: KeyPath) -> Mapping[str, Any]:
+    """Return where the numbers of a description come from. Raises ConfigError for anything but a mapping."""
+    found = data.get(_SOURCES, {})
+    if not isinstance(found, Mapping):
+        raise document.error((*path, _SOURCES), f"found {shown(found)}; allowed: a mapping of keys to texts")
+    return found
 
 
 def behaviour_data(spec: object, document: Document, path: KeyPath) -> dict[str, Any]:
@@ -123,18 +133,18 @@ def _split(spec: object, document: Document, path: KeyPath) -> tuple[str | None,
     if isinstance(spec, str):
         return spec, {}
     if not isinstance(spec, Mapping):
-        raise document.error(path, f"found {spec!r}; allowed: the name of a preset, or a mapping")
+        raise document.error(path, f"found {shown(spec)}; allowed: the name of a preset, or a mapping")
     changes = dict(spec)
     preset = changes.pop(PRESET_KEY, None)
     if preset is not None and not isinstance(preset, str):
-        raise document.error((*path, PRESET_KEY), f"found {preset!r}; allowed: the name of a preset")
+        raise document.error((*path, PRESET_KEY), f"found {shown(preset)}; allowed: the name of a preset")
     return preset, changes
 
 
 def _preset_system(name: str, document: Document, path: KeyPath, beside: Path | None) -> dict[str, Any]:
     names = system_names()
     if name in names:
-        return load_document(data_path("configs", "systems", f"{name}.yaml")).data
+        return _bundled("systems", name)
     if name.endswith((".yaml", ".yml")):
         with document.blaming(path):
             return load_document(find_file(name, beside)).data
@@ -160,7 +170,12 @@ def _preset_ssd(name: str | None, document: Document, path: KeyPath) -> dict[str
     names = ssd_names()
     if name not in names:
         raise document.error(path, f"found unknown SSD '{name}'{not_found(name, names)}")
-    return dict(load_document(data_path("configs", "ssds", f"{name}.yaml")).data)
+    return dict(_bundled("ssds", name))
+
+
+@cache  # a sweep asks for the same one in each of its combinations
+def _bundled(folder: str, name: str) -> dict[str, Any]:
+    return load_document(data_path("configs", folder, f"{name}.yaml")).data
 
 
 def _leaves(data: Mapping[str, Any], prefix: str = "") -> list[str]:

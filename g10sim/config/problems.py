@@ -13,7 +13,9 @@ from pydantic_core import ErrorDetails
 from g10sim.config.document import KeyPath
 from g10sim.errors import ConfigError
 from g10sim.registry import not_found
+from g10sim.text import shown
 
+_MOST_SHOWN = 200
 _MOST_TELLING = ("extra_forbidden", "missing")
 
 
@@ -34,7 +36,7 @@ def describe(error: ValidationError, model: type[BaseModel]) -> tuple[KeyPath, s
     if details["type"] == "union_tag_invalid":
         choices = re.findall(r"'([^']*)'", details["ctx"]["expected_tags"])
         found = details["ctx"]["tag"]
-        return (*path, "model"), f"found {found!r}{not_found(found, choices)}"
+        return (*path, "model"), f"found {shown(found, _MOST_SHOWN)}{not_found(found, choices)}"
     return path, _message(details, str(path[-1]) if path else "", _fields(above), _fields(here))
 
 
@@ -50,22 +52,23 @@ def _own(path: KeyPath, text: str) -> tuple[KeyPath, str]:
 def _message(details: ErrorDetails, key: str, beside: dict[str, str], inside: dict[str, str]) -> str:
     """Say what is wrong with a key; ``beside`` are all keys of its mapping, ``inside`` those of its value."""
     kind, found = details["type"], details["input"]
+    said = shown(found, _MOST_SHOWN)
     if kind == "extra_forbidden":
         return f"found an unknown key{not_found(key, beside)}"
     if kind == "missing":
         return f"found nothing (the key is missing); allowed: {beside.get(key) or 'a value'}"
     if kind == "literal_error":
         choices = re.findall(r"'([^']*)'", details["ctx"]["expected"])
-        return f"found {found!r}{not_found(found, choices)}"
+        return f"found {said}{not_found(found, choices)}"
     if kind in ("model_type", "model_attributes_type", "dict_type"):
         keys = list(inside)
-        return f"found {found!r}; allowed: a mapping" + (f" with the keys {', '.join(keys)}" if keys else "")
+        return f"found {said}; allowed: a mapping" + (f" with the keys {', '.join(keys)}" if keys else "")
     if kind in ("tuple_type", "list_type"):
-        return f"found {found!r}; allowed: a list"
+        return f"found {said}; allowed: a list"
     if kind == "too_short":
         return "found an empty list; allowed: at least one entry"
     text = details["msg"].removeprefix("Input should be ").removeprefix("Input should ")
-    return f"found {found!r}; allowed: {text[:1].lower()}{text[1:]}"
+    return f"found {said}; allowed: {text[:1].lower()}{text[1:]}"
 
 
 def check_choice(found: str, known: Collection[str], said: str, also: str = "") -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import PurePath
 from typing import Annotated, Any
 
 from pydantic import (
@@ -16,6 +17,7 @@ from pydantic import (
 )
 
 from g10sim import units
+from g10sim.text import shown
 
 
 class Spec(BaseModel):
@@ -25,10 +27,10 @@ class Spec(BaseModel):
 
 
 def _quantity(
-    parse: Callable[[object], int], write: Callable[[int], str], example: str
+    kind: units.Quantity, write: Callable[[int], str]
 ) -> tuple[BeforeValidator, PlainSerializer, WithJsonSchema]:
-    schema: dict[str, Any] = {"type": "string", "examples": [example]}
-    return BeforeValidator(parse), PlainSerializer(write), WithJsonSchema(schema)
+    schema: dict[str, Any] = {"type": "string", "examples": [kind.example]}
+    return BeforeValidator(kind.parse), PlainSerializer(write), WithJsonSchema(schema)
 
 
 def _above_zero(value: int) -> int:
@@ -37,11 +39,28 @@ def _above_zero(value: int) -> int:
     return value
 
 
-Bytes = Annotated[int, *_quantity(units.parse_bytes, units.format_bytes, "40 GiB")]
-Rate = Annotated[int, *_quantity(units.parse_rate, units.format_rate, "15.754 GB/s")]
-Duration = Annotated[int, *_quantity(units.parse_duration, units.format_duration, "45 us")]
-Frequency = Annotated[int, *_quantity(units.parse_frequency, units.format_frequency, "1.2 GHz")]
-ComputeRate = Annotated[int, *_quantity(units.parse_compute_rate, units.format_compute_rate, "19.5 TFLOP/s")]
+Bytes = Annotated[int, *_quantity(units.SIZE, units.format_bytes)]
+Rate = Annotated[int, *_quantity(units.RATE, units.format_rate)]
+Duration = Annotated[int, *_quantity(units.DURATION, units.format_duration)]
+Frequency = Annotated[int, *_quantity(units.FREQUENCY, units.format_frequency)]
+ComputeRate = Annotated[int, *_quantity(units.COMPUTE_RATE, units.format_compute_rate)]
+
+MOST = 10**6
+"""Most equal parts or steps; no machine has more, and what counts them one by one ends soon."""
+Count = Annotated[int, Field(strict=True, ge=1, le=MOST)]
+
+
+def _inside(name: str) -> str:
+    path = PurePath(name)
+    if not name.isprintable() or path.is_absolute() or ".." in path.parts or not path.parts:
+        raise ValueError(
+            f"found {shown(name)}; allowed: printable characters, and no path that leads out of a directory"
+        )
+    return name
+
+
+PlainName = Annotated[str, Field(min_length=1, max_length=200), AfterValidator(_inside)]
+"""A name that may become that of a directory."""
 
 PositiveBytes = Annotated[Bytes, AfterValidator(_above_zero)]
 PositiveRate = Annotated[Rate, AfterValidator(_above_zero)]

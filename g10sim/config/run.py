@@ -14,14 +14,18 @@ from pydantic import (
 )
 
 from g10sim.config.behaviour import BehaviourSpec
-from g10sim.config.quantities import Duration, Spec, default
+from g10sim.config.quantities import Duration, PlainName, Spec, default
 from g10sim.config.sharing import ExchangeSpec, SharingSpec, VariationSpec
 from g10sim.config.system import SystemSpec
+from g10sim.text import shown
 from g10sim.units import parse_duration
 
 Table = Literal[
     "summary", "kernels", "migrations", "memory", "timeline", "working_sets", "inactive_periods", "pools"
 ]
+
+
+_LARGEST_SEED = 2**63 - 1
 
 
 def _listed(value: object) -> object:
@@ -36,17 +40,21 @@ def _mapping_with(key: str) -> BeforeValidator:
 def _checked_seeds(value: object) -> int | tuple[int, ...]:
     several = isinstance(value, list | tuple)
     seeds: tuple[Any, ...] = tuple(value) if isinstance(value, list | tuple) else (value,)
-    for position, seed in enumerate(seeds):
-        if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
-            raise ValueError(f"found {seed!r}; allowed: a whole number from 0, or a list of them")
-        if seed in seeds[:position]:
+    seen: set[int] = set()
+    for seed in seeds:
+        if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed <= _LARGEST_SEED:
+            raise ValueError(
+                f"found {shown(seed)}; allowed: a whole number from 0 to 2^63-1, or a list of them"
+            )
+        if seed in seen:
             raise ValueError(f"found {seed} twice; allowed: every seed once")
+        seen.add(seed)
     if not seeds:
         raise ValueError("found an empty list; allowed: at least one entry")
     return seeds if several else seeds[0]
 
 
-_SEED_SCHEMA = {"type": "integer", "minimum": 0}
+_SEED_SCHEMA = {"type": "integer", "minimum": 0, "maximum": _LARGEST_SEED}
 Seeds = Annotated[
     int | tuple[int, ...],
     BeforeValidator(_checked_seeds),
@@ -144,7 +152,7 @@ class PolicySpec(Spec):
 class RunConfig(Spec):
     """One run configuration; every cell is a trace under a policy on a system."""
 
-    name: str = Field(default="run", min_length=1, description="name of the run, a column of the results")
+    name: PlainName = Field(default="run", description="name of the run, a column of the results")
     workload: WorkloadSpec = Field(description="what is simulated")
     system: SystemSpec = Field(description="machine: a preset, a mapping, or a preset with changes")
     policies: tuple[Annotated[PolicySpec, _mapping_with("name")], ...] = Field(
@@ -162,6 +170,11 @@ class RunConfig(Spec):
         description="behaviour of memory management: a preset, a mapping, or a preset with changes",
     )
     output: str | None = Field(default=None, min_length=1, description="directory of the results")
+    resolved: bool = Field(
+        default=False,
+        strict=True,
+        description="written by a run: presets and defaults are spelled out, and keys that do nothing let be",
+    )
 
     @field_validator("policies")
     @classmethod

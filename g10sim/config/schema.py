@@ -6,6 +6,7 @@ import copy
 from typing import Any
 
 from g10sim.config.behaviour import PRESETS, BehaviourSpec
+from g10sim.config.effects import RULES
 from g10sim.config.presets import PRESET_KEY, ssd_names, system_names
 from g10sim.config.run import RunConfig
 from g10sim.config.system import SystemSpec
@@ -13,9 +14,20 @@ from g10sim.config.system import SystemSpec
 _REFERENCE = "#/$defs/"
 
 
+def described_schema() -> dict[str, Any]:
+    """Return the JSON Schema of the definitions, which says of keys that do not always count when they do."""
+    schema = RunConfig.model_json_schema()
+    for models, keys, effect in RULES:
+        for part in {part for model in models for part in (model, *model.__subclasses__())}:
+            for key in keys:
+                field = schema["$defs"][part.__name__]["properties"][key]
+                field["description"] += f"; counts {effect.where}"
+    return schema
+
+
 def run_schema() -> dict[str, Any]:
     """Return the JSON Schema (draft 2020-12) of a run configuration as it is written in YAML."""
-    schema = RunConfig.model_json_schema()
+    schema = described_schema()
     schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
     schema["title"] = "g10sim run configuration"
     definitions: dict[str, Any] = schema["$defs"]

@@ -39,7 +39,7 @@ class SharingSpec(Spec):
     time_slice: PositiveDuration = default(
         "2 ms",
         parse_duration,
-        "longest turn of a job of priority 1; priority p has p times as long (time_sliced)",
+        "longest turn of a job of priority 1; priority p has p times as long",
     )
     slowdown: float = Field(
         default=1.0,
@@ -48,7 +48,7 @@ class SharingSpec(Spec):
         le=1,
         allow_inf_nan=False,
         description="how much each further job slows the others; n jobs run at 1 / (1 + (n - 1) slowdown)"
-        " of their speed: 0 not at all, 1 as if they took turns (concurrent)",
+        " of their speed: 0 not at all, 1 as if they took turns",
     )
     admission: Literal["wait", "refuse"] = Field(
         default="wait",

@@ -11,7 +11,9 @@ from pydantic import Discriminator, Field, Tag, model_validator
 
 from g10sim.config.flash_array import FlashArray, request_rate
 from g10sim.config.quantities import (
+    MOST,
     Bytes,
+    Count,
     Duration,
     PositiveBytes,
     PositiveDuration,
@@ -19,11 +21,10 @@ from g10sim.config.quantities import (
     Spec,
     default,
 )
-from g10sim.units import PICOSECONDS_PER_SECOND, parse_bytes, parse_duration
+from g10sim.units import PICOSECONDS_PER_SECOND, SIZE, parse_bytes, parse_duration
 
 _DAYS_PER_YEAR = 365
 
-Count = Annotated[int, Field(strict=True, ge=1)]
 Share = Annotated[float, Field(ge=0, lt=1)]
 PositiveShare = Annotated[float, Field(gt=0, lt=1)]
 
@@ -42,7 +43,7 @@ class _Attached(Spec):
         default="direct",
         description="between GPU and SSD. direct: peer to peer; host: through a buffer in host memory",
     )
-    bounce: BounceSpec | None = Field(default=None, description="the buffer in host memory; for path host")
+    bounce: BounceSpec | None = Field(default=None, description="the buffer in host memory")
     behind: str | None = Field(
         default=None,
         description="name of the entry of `pcie.shared` below whose switch the SSD hangs; "
@@ -107,21 +108,21 @@ class RatingSpec(Spec):
 
     cycles: Count = Field(description="program/erase cycles of a block")
     written: PositiveBytes = Field(description="host writes that one drive endures in its warranty")
-    years: float = Field(gt=0, description="length of the warranty")
+    years: float = Field(gt=0, le=100, description="length of the warranty, in which they may be written")
 
 
 class FlashSsdSpec(_Attached):
     """An SSD of flash: channels, dies and planes, a translation layer, garbage collection and wear."""
 
     model: Literal["flash"] = Field(description="fidelity of the flash model")
-    drives: Count = Field(default=1, le=256, description="drives, striped")
+    drives: int = Field(default=1, strict=True, ge=1, le=256, description="drives, striped")
     interface: PositiveRate = Field(
         description="link of one drive, in each direction, packet headers deducted"
     )
     channels: Count = Field(description="channels of one drive")
     dies: Count = Field(description="dies of one channel")
     planes: Count = Field(description="planes of one die")
-    blocks: int = Field(strict=True, ge=8, description="blocks of one plane")
+    blocks: int = Field(strict=True, ge=8, le=MOST, description="blocks of one plane")
     pages: Count = Field(description="pages of one block")
     page_size: PositiveBytes = Field(description="page of the flash")
     bus: PositiveRate = Field(description="of one channel")
@@ -145,14 +146,16 @@ class FlashSsdSpec(_Attached):
     )
     controller_latency: Duration = Field(description="of one access, beside flash and channel")
     request_size: PositiveBytes = default("1 MiB", parse_bytes, "in which migrations are handed to a drive")
-    queue_depth: Count = Field(default=32, description="requests that a drive is handed at a time")
+    queue_depth: int = Field(
+        default=32, strict=True, ge=1, le=65_536, description="requests that a drive is handed at a time"
+    )
     write_buffer: Bytes = Field(description="in one drive's memory; 0 B: none")
     write_window: Count = Field(default=2, description="pages per plane that the buffer hands out at a time")
     slc: SlcSpec | None = Field(
         default=None, description="part written with one bit per cell; none: there is none"
     )
     overprovisioning: PositiveShare = Field(description="share of the flash that is not offered as capacity")
-    collection: CollectionSpec
+    collection: CollectionSpec = Field(description="garbage collection: when it starts, and what it takes")
     in_place: bool = Field(
         default=False, strict=True, description="the medium is overwritten in place: no erasing, no garbage"
     )
@@ -163,8 +166,10 @@ class FlashSsdSpec(_Attached):
     trim: bool = Field(
         default=True, strict=True, description="whether the drive is told of tensors that are dead or fetched"
     )
-    streams: Count = Field(
+    streams: int = Field(
         default=1,
+        strict=True,
+        ge=1,
         le=64,
         description="superblocks that are filled side by side, each with tensors that die at a time",
     )
@@ -177,6 +182,11 @@ class FlashSsdSpec(_Attached):
 
     @model_validator(mode="after")
     def _leaves_room_to_work(self) -> FlashSsdSpec:
+        if self.physical_bytes > SIZE.most:
+            raise ValueError(
+                f"found flash of {self.physical_bytes / 1e12:.3g} TB (blocks x pages x ...); "
+                f"allowed: {SIZE.range}"
+            )
         if self.in_place:
             return self
         spare = self.overprovisioning * self.blocks

@@ -71,14 +71,32 @@ class PcieSpec(Spec):
 
 
 class PageFaultSpec(Spec):
-    """Demand paging: the GPU waits ``latency`` for each group of at most ``group`` bytes of one tensor."""
+    """Demand paging: the GPU waits ``latency`` for each batch of faults that the driver handles.
 
-    latency: Duration = Field(description="of handling one group of faults")
+    A batch holds the faults of at most ``batch`` pages of one ``group``, in order of addresses. Each brings
+    in all of its ``leaf`` (of the group, if that is smaller); where more than ``threshold`` of a subtree of
+    leaves (2, 4, 8 ... of them, up to the group) is there, the rest of it comes along: the tree prefetcher of
+    NVIDIA's open UVM driver (open-gpu-kernel-modules, uvm_perf_prefetch.c).
+    """
+
+    latency: Duration = Field(description="of handling one batch of faults")
+    batch: int | None = Field(
+        default=None, strict=True, ge=1, description="most faults of a batch, one per page; null: any number"
+    )
+    leaf: PositiveBytes = Field(
+        default=parse_bytes("64 KiB"),
+        validate_default=False,
+        json_schema_extra={"default": "64 KiB"},
+        description="bytes that a fault brings in at least",
+    )
+    threshold: float = Field(
+        default=0.51, ge=0.0, le=1.0, description="share of a subtree above which the rest of it is fetched"
+    )
     group: PositiveBytes = Field(
         default=parse_bytes("2 MiB"),
         validate_default=False,
         json_schema_extra={"default": "2 MiB"},
-        description="most bytes that one handling brings in",
+        description="block of addresses beyond which no batch and no subtree reaches",
     )
 
 
@@ -89,7 +107,7 @@ class SystemSpec(Spec):
     description: str = ""
     gpu: GpuSpec
     host: HostSpec
-    ssd: AnySsdSpec | None
+    ssd: AnySsdSpec | None = Field(description="the drive: two rates and a latency, or flash")
     tiers: tuple[TierEntry, ...] | None = Field(
         default=None,
         min_length=1,

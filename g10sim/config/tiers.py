@@ -13,6 +13,7 @@ from g10sim.config.ssd import AnySsdSpec, BounceSpec, FlashSsdSpec, SsdSpec
 from g10sim.places import place, tier_word
 from g10sim.records import Location
 from g10sim.registry import nearest
+from g10sim.text import shown
 
 Section = Literal["host", "ssd"]
 
@@ -61,7 +62,7 @@ class SsdTierSpec(Spec):
     path: Literal["direct", "host"] = Field(
         default="direct", description="between GPU and SSD, as in the section `ssd`"
     )
-    bounce: BounceSpec | None = Field(default=None, description="the buffer in host memory; for path host")
+    bounce: BounceSpec | None = Field(default=None, description="the buffer in host memory")
 
     @property
     def drive(self) -> SsdSpec:
@@ -207,10 +208,10 @@ def _check_entry(entry: object, path: str) -> None:
     if isinstance(entry, Mapping):
         kind = entry.get("kind", "memory")
         if kind not in ("memory", "ssd"):
-            raise ValueError(f"{path}.kind: found {kind!r}; allowed: memory, ssd")
+            raise ValueError(f"{path}.kind: found {shown(kind)}; allowed: memory, ssd")
     elif entry not in get_args(Section) and not isinstance(entry, Spec):
         near = nearest(str(entry), get_args(Section))
-        raise ValueError(f"{path}: found {entry!r}{near}; allowed: host, ssd, or a mapping")
+        raise ValueError(f"{path}: found {shown(entry)}{near}; allowed: host, ssd, or a mapping")
 
 
 def _spelled_out(entry: Mapping[str, Any]) -> dict[str, Any]:

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
-from collections.abc import Mapping
+import os
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
+from g10sim.checksums import data_hash, file_hash
 from g10sim.config.behaviour import BehaviourSpec
 from g10sim.config.sharing import ExchangeSpec, SharingSpec, VariationSpec
 from g10sim.config.system import SystemSpec
 from g10sim.errors import G10SimError, PolicyError, TraceError
-from g10sim.experiment.program import file_hash, program_hash
+from g10sim.experiment.program import PlugIn, Program, plug_in
 from g10sim.policies import registry
 from g10sim.policies.base import Policy
 from g10sim.trace.format import load_trace, trace_hash
@@ -54,7 +56,7 @@ class Cell:
 
     ``policy`` has the key ``name`` and the parameters; with ``reference_plan`` the policy follows that
     plan of the published simulator instead. ``swept`` holds the values of swept keys as text.
-    ``tables`` names the records to keep. ``key`` is equal for two cells where results are.
+    ``tables`` names the records to keep.
     """
 
     index: int
@@ -76,12 +78,40 @@ class Cell:
 
     @cached_property
     def key(self) -> str:
-        """SHA-256 (hexadecimal) over all that can change the result, the code that computes it included.
+        """The key at the time of the first look at it: see :meth:`key_now`."""
+        return self.key_now()
 
-        Files that the policy reads count with their contents at the time of the first look at the key.
+    def key_now(self, code: PlugIn | None = None) -> str:
+        """SHA-256 (hexadecimal) over the settings and the code that computes the result, as files are now.
+
+        ``code`` is the plug-in if it has been looked at already. Files that other parameters than those
+        called ``*_file`` name are left to :meth:`named_files`. Raises PolicyError.
         """
-        text = json.dumps(self._identity(), sort_keys=True, default=str)
-        return hashlib.sha256(text.encode()).hexdigest()
+        code = code or plug_in(self.policy["name"])
+        parts = [
+            self._settings,
+            self.program.sha256,
+            {name: source.sha256 for name, source in code.sources.items()},
+            {parameter: _contents(parameter, value) for parameter, value in self.policy.items()},
+            "" if self.reference_plan is None else file_hash(self.reference_plan),
+        ]
+        return data_hash(parts)
+
+    @cached_property
+    def program(self) -> Program:
+        """The code of g10sim and the libraries that simulate the cell. Raises PolicyError."""
+        return plug_in(self.policy["name"]).program
+
+    def named_files(self) -> dict[str, str]:
+        """Hashes of the files that parameters of the policy name, other than those called ``*_file``."""
+        values = [value for name, value in self.policy.items() if name != "name" and not _is_file(name)]
+        return {text: found for text in _texts(values) if (found := _hash_if_file(text))}
+
+    def is_still(self, origin: Mapping[str, Any]) -> bool:
+        """Return True if the files that a stored result depends on are what they were."""
+        files = origin["files"]
+        now = {path: _hash_if_file(path) for path in files}
+        return {**now, **not_written(self.named_files(), origin["written"])} == dict(files)
 
     @property
     def copies_tensors(self) -> bool:
@@ -110,25 +140,41 @@ class Cell:
             return registry.find(self.policy["name"]).with_reference_plan(Path(self.reference_plan))
         return make_policy(self.policy, self.seed)
 
-    def _identity(self) -> dict[str, Any]:
-        system = self.system.model_dump(mode="json", exclude={"name", "description", "sources"})
-        return {
-            "program": program_hash(self.policy["name"]),
+    @cached_property
+    def _settings(self) -> str:
+        settings = {
             "jobs": [
                 [job.trace.sha256, job.iterations, job.gpu, job.arrival_picoseconds, job.priority]
                 for job in self.jobs
             ],
             "exchange": None if self.exchange is None else self.exchange.model_dump(mode="json"),
             "sharing": self.sharing.model_dump(mode="json"),
-            "system": system,
+            "system": _described(_Same(self.system)),
             "behaviour": self.behaviour.model_dump(mode="json"),
-            "policy": {parameter: _contents(parameter, value) for parameter, value in self.policy.items()},
-            "reference plan": "" if self.reference_plan is None else file_hash(Path(self.reference_plan)),
             "variation": None if self.variation is None else self.variation.model_dump(),
             "seed": self.seed,
             "tables": sorted(self.tables),
             "check": self.check,
         }
+        return json.dumps(settings, sort_keys=True, default=str)
+
+
+@dataclass(frozen=True, eq=False)
+class _Same:
+    """A system as the key of a cache: the same object, where comparing values would take as long."""
+
+    system: SystemSpec
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Same) and other.system is self.system
+
+    def __hash__(self) -> int:
+        return id(self.system)
+
+
+@lru_cache(maxsize=16)  # neighbouring cells have one system
+def _described(same: _Same) -> dict[str, Any]:
+    return same.system.model_dump(mode="json", exclude={"name", "description", "sources"})
 
 
 def _load(named: TraceInput) -> Trace:
@@ -147,9 +193,7 @@ def make_policy(spec: Mapping[str, Any], seed: int) -> Policy:
     Raises PolicyError or ConfigError, also for a plug-in whose constructor raises.
     """
     try:
-        if "seed" not in spec and "seed" in registry.find(spec["name"]).parameter_names():
-            spec = {**spec, "seed": seed}
-        return registry.create(spec)
+        return registry.create({**spec, "seed": seed} if takes_seed(spec) else spec)
     except G10SimError:
         raise
     except Exception as error:
@@ -158,8 +202,38 @@ def make_policy(spec: Mapping[str, Any], seed: int) -> Policy:
         ) from error
 
 
+def not_written(files: Mapping[str, str], written: Collection[str]) -> dict[str, str]:
+    """Leave out of some files those that a simulation has written."""
+    return {path: found for path, found in files.items() if os.path.realpath(path) not in written}
+
+
+def _is_file(parameter: str) -> bool:
+    return parameter.endswith(FILE_PARAMETER_SUFFIX)
+
+
+def takes_seed(spec: Mapping[str, Any]) -> bool:
+    """Tell whether a policy takes the seed of the run. Raises PolicyError for one that is not known."""
+    return "seed" not in spec and "seed" in registry.find(spec["name"]).parameter_names()
+
+
 def _contents(parameter: str, value: object) -> object:
     """Return a parameter's value; for the path of a file the hash of what is in it."""
-    if parameter.endswith(FILE_PARAMETER_SUFFIX) and isinstance(value, str):
-        return file_hash(Path(value))
-    return value
+    return file_hash(value) if _is_file(parameter) and isinstance(value, str) else value
+
+
+def _texts(value: object) -> Iterator[str]:
+    """Yield all texts, and paths as texts, in lists and mappings."""
+    if isinstance(value, str | Path):
+        yield str(value)
+    elif isinstance(value, Mapping):
+        yield from _texts(list(value.values()))
+    elif isinstance(value, list | tuple | set):
+        for one in value:
+            yield from _texts(one)
+
+
+def _hash_if_file(text: str) -> str:
+    with suppress(OSError, ValueError):  # text that is too long for a path, or holds a null byte
+        if Path(text).is_file():
+            return file_hash(text)
+    return ""

@@ -37,10 +37,13 @@ class DaskCluster:
     """
 
     def __init__(self, scheduler: str) -> None:
+        self._scheduler = scheduler
         self._client = _connect(scheduler)
 
     def run(self, tasks: Sequence[CellTask]) -> Results:
         """Simulate cells: see :class:`g10sim.experiment.workers.Executor`; closes the connection."""
+        if self._client.status == "closed":
+            self._client = _connect(self._scheduler)
         try:
             if tasks:
                 with _marker(tasks[0].directory.resolve()) as marker:
@@ -66,17 +69,24 @@ class DaskCluster:
 
 def _connect(scheduler: str) -> Client:
     try:
-        from distributed import Client
+        from distributed import Client, Security
     except ImportError as error:
         raise ConfigError(
             f"scheduler {scheduler}: needs Dask, which is not installed; "
             "allowed after: pip install 'g10sim[distributed]'"
         ) from error
-    known: dict[str, Any] = (
-        {"scheduler_file": scheduler} if Path(scheduler).is_file() else {"address": scheduler}
-    )
+    from_file = Path(scheduler).is_file()
     try:
+        address = Path(scheduler).read_text(encoding="utf-8") if from_file else scheduler
+        if "tls://" in address and Security().get_connection_args("client")["ssl_context"] is None:
+            raise ConfigError(
+                f"scheduler {scheduler}: found no certificates for TLS in Dask's configuration; "
+                "allowed: keys client.cert, client.key and ca-file of distributed.comm.tls"
+            )
+        known: dict[str, Any] = {"scheduler_file" if from_file else "address": scheduler}
         return Client(**known, timeout=_SECONDS_TO_CONNECT, set_as_default=False)
+    except ConfigError:
+        raise
     except (OSError, ValueError, KeyError) as error:
         raise ConfigError(
             f"scheduler {scheduler}: found no Dask scheduler there ({one_line(error)}); "
@@ -88,13 +98,19 @@ def _on_worker(order: bytes, marker: str) -> CellResult:
     """Run a cell; called by a worker of the cluster."""
     from distributed import get_worker
 
-    address = str(get_worker().address)
+    worker = get_worker()
+    address, key = str(worker.address), worker.get_current_task()
     if not _is_there(marker):
         directory = Path(marker).parent
         return crashed(
             f"worker {address} does not see {directory}; allowed: workers that share this directory"
         )
-    return run_in_child(order, address, lambda: _is_there(marker))
+
+    def is_wanted() -> bool:
+        task = worker.state.tasks.get(key)  # is cancelled when the connection of the client ends
+        return task is not None and task.state != "cancelled" and _is_there(marker)
+
+    return run_in_child(order, address, is_wanted)
 
 
 def _is_there(path: str) -> bool:

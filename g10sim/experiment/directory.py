@@ -4,21 +4,29 @@ from __future__ import annotations
 
 import platform
 import time
+from collections.abc import Iterable, Iterator
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import g10sim
+from g10sim.checksums import data_hash, sealed
+from g10sim.errors import ConfigError
+from g10sim.experiment.cells import Cell
 from g10sim.experiment.execution import OK, CellResult
 from g10sim.experiment.expand import Experiment
 from g10sim.experiment.program import program_hash
 from g10sim.experiment.results import result_columns, result_rows, write_csv, write_json, write_yaml
-from g10sim.experiment.store import CellStore
+from g10sim.experiment.store import CellStore, StoredCell, remove_pictures, remove_tables
+from g10sim.files import writing
+from g10sim.plots.registry import PICTURES
 from g10sim.stats.legends import ATTRIBUTE, legends
+from g10sim.stats.reading import CONFIGURATION, PROVENANCE, REPORT, RESULTS, TIMING
 
 LIBRARIES = ("numpy", "pandas", "pyarrow", "pydantic", "pyyaml", "simpy")
 """Libraries whose versions are kept with the results."""
 
+_PROGRAM = ("g10sim", "python", "program_sha256", "libraries", "plug_in")
 _TIMING_COLUMNS = ("cell", "key", "wall_seconds", "cpu_seconds", "peak_memory_bytes", "worker")
 _SECONDS_BETWEEN_WRITES = 2.0
 
@@ -27,8 +35,9 @@ class ResultsDirectory:
     """Writes ``results.csv`` and what belongs to it.
 
     ``store`` has the finished cells; by default it is in the same directory. ``found`` holds the results of
-    the cells that have ended, by key. While cells run, ``results.csv`` and ``timing.csv`` hold the rows of
-    these, in cell order.
+    the cells that have ended, by key of the cell. While cells run, ``results.csv`` and ``timing.csv`` hold
+    the rows of these, in cell order. ``provenance.json`` holds the checksums of all files, so that a reader
+    notices one that does not belong to the others.
     """
 
     def __init__(self, directory: Path, experiment: Experiment, store: CellStore | None = None) -> None:
@@ -36,36 +45,65 @@ class ResultsDirectory:
         self.found: dict[str, CellResult] = {}
         self._store = store or CellStore(directory)
         self._written = float("-inf")
+        self._hashes: dict[str, str] = {}
+        self._about: dict[str, Any] = {}
         self.columns = result_columns(experiment)
 
     def add(self, key: str, result: CellResult) -> None:
         """Take the result of a cell; write the rows at most every two seconds. Raises ConfigError."""
         if not self.found:
-            self.directory.mkdir(parents=True, exist_ok=True)
-            write_yaml(self.directory / "config.yaml", _resolved(self.experiment, self.directory))
-            write_json(self.directory / "provenance.json", _provenance(self.experiment))
+            self._begin()
         self.found[key] = result
         if time.monotonic() - self._written >= _SECONDS_BETWEEN_WRITES:
             self.write()
+
+    def _begin(self) -> None:
+        """Remove what an earlier run left, and write what does not depend on results."""
+        with writing(self.directory, ConfigError):
+            self.directory.mkdir(parents=True, exist_ok=True)
+            remove_tables(self.directory)
+            keys = {cell.key for cell in self.experiment.cells}
+            remove_pictures(self._pictures(), keys | set(map(self._store.result_key, keys)))
+        resolved = _resolved(self.experiment, self.directory)
+        self._hashes = {CONFIGURATION: write_yaml(self.directory / CONFIGURATION, resolved)}
+        self._about = _about(self.experiment)
+
+    def _pictures(self) -> Iterator[Path]:
+        yield from (self.directory / PICTURES).glob("*")
+        yield from self.directory.glob(REPORT)
+        if self._store.directory != self.directory:  # several experiments have their pictures in one place
+            yield from (self._store.directory / PICTURES).glob(f"{self.directory.name}.*")
 
     def write(self) -> tuple[dict[str, Any], ...]:
         """Write the rows of the cells that have ended, if any, and return them. Raises ConfigError."""
         if not self.found:
             return ()
         cells = [cell for cell in self.experiment.cells if cell.key in self.found]
-        rows = tuple(result_rows(cells, [self.found[cell.key] for cell in cells]))
-        timing = ({"cell": cell.index, "key": cell.key, **self.found[cell.key].timing} for cell in cells)
-        write_csv(self.directory / "timing.csv", _TIMING_COLUMNS, timing)
-        write_csv(self.directory / "results.csv", self.columns, rows)
+        results = [self.found[cell.key] for cell in cells]
+        rows = tuple(result_rows(cells, results))
+        pairs = zip(cells, results, strict=True)
+        timing = ({"cell": cell.index, "key": result.key, **result.timing} for cell, result in pairs)
+        self._hashes[TIMING] = write_csv(self.directory / TIMING, _TIMING_COLUMNS, timing)
+        self._hashes[RESULTS] = write_csv(self.directory / RESULTS, self.columns, rows)
+        self._describe()
         self._written = time.monotonic()
         return rows
 
     def merge_tables(self) -> None:
-        """Write the tables that the configuration asks for, from those of the cells."""
-        cells = self.experiment.cells
-        ended_well = [(cell.index, cell.key) for cell in cells if self.found[cell.key].status == OK]
+        """Write the tables that the configuration asks for, from those of the cells. Raises ConfigError."""
+        ended_well = [
+            StoredCell(cell.index, result.origin["stored"], result.key)
+            for cell in self.experiment.cells
+            if (result := self.found[cell.key]).status == OK
+        ]
         for table in self.experiment.config.tables:
-            self._store.merge_table(table, ended_well, self.directory)
+            self._hashes |= self._store.merge_table(table, ended_well, self.directory)
+        self._describe()
+
+    def _describe(self) -> None:
+        cells = [(cell, self.found[cell.key]) for cell in self.experiment.cells if cell.key in self.found]
+        described = {**self._about, **_origins(cells), "files": self._hashes}
+        write_json(self.directory / PROVENANCE, sealed(described))
 
 
 def _resolved(experiment: Experiment, directory: Path) -> dict[str, Any]:
@@ -83,7 +121,7 @@ def _resolved(experiment: Experiment, directory: Path) -> dict[str, Any]:
     resolved = config.model_dump(mode="json", exclude={"workload", "policies"})
     policies = [policy.as_mapping() for policy in config.policies]
     head = {"name": resolved.pop("name"), "workload": written, "system": resolved.pop("system")}
-    return {**head, "policies": policies, **resolved, "output": str(directory)}
+    return {**head, "policies": policies, **resolved, "output": str(directory), "resolved": True}
 
 
 def library_versions() -> dict[str, str]:
@@ -91,7 +129,7 @@ def library_versions() -> dict[str, str]:
     return {name: version(name) for name in LIBRARIES}
 
 
-def _provenance(experiment: Experiment) -> dict[str, Any]:
+def _about(experiment: Experiment) -> dict[str, Any]:
     traces = {job.trace.name: job.trace for cell in experiment.cells for job in cell.jobs}
     return {
         "g10sim": g10sim.__version__,
@@ -103,3 +141,24 @@ def _provenance(experiment: Experiment) -> dict[str, Any]:
         ATTRIBUTE: legends(cell.policy["name"] for cell in experiment.cells),
         "seed": experiment.config.seed,
     }
+
+
+def _origins(results: Iterable[tuple[Cell, CellResult]]) -> dict[str, Any]:
+    """Say of each cell that has a result what computed it: its key, and an entry of a list of programs."""
+    programs: dict[str, tuple[int, dict[str, Any]]] = {}
+    plug_ins: dict[str, list[dict[str, str]]] = {}
+    cells = []
+    for cell, result in results:
+        if not result.key:
+            continue
+        program = {name: result.origin[name] for name in _PROGRAM}
+        number, _ = programs.setdefault(data_hash(program), (len(programs), program))
+        cells.append({"cell": cell.index, "key": result.key, "computed_by": number})
+        if result.origin["files"]:
+            cells[-1]["files"] = result.origin["files"]
+        for module, source in result.origin["plug_in"].items():
+            entry = {"module": module, **source}
+            known = plug_ins.setdefault(cell.policy["name"], [])
+            if entry not in known:
+                known.append(entry)
+    return {"plug_ins": plug_ins, "computed_by": [one for _, one in programs.values()], "cells": cells}

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import os
+import platform
 import resource
 import sys
 import time
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import g10sim
+from g10sim.checksums import data_hash
 from g10sim.config.behaviour import BehaviourSpec
 from g10sim.config.system import SystemSpec
 from g10sim.errors import G10SimError, UnsupportedError
-from g10sim.experiment.cells import Cell
+from g10sim.experiment.cells import Cell, not_written
+from g10sim.experiment.program import plug_in
 from g10sim.experiment.store import CellStore
+from g10sim.experiment.watching import Watch
 from g10sim.policies.base import Policy
 from g10sim.records import RunRecords
 from g10sim.sim.engine import run
@@ -21,19 +28,29 @@ from g10sim.stats.summary import Row, describe_jobs, summarize
 from g10sim.trace.workload import Workload
 
 OK, UNSUPPORTED, FAILED = "ok", "unsupported", "failed"
+CHANGED = "changed"
+"""Status of a cell whose code or files changed while it was simulated: its numbers belong to no key."""
 
 
 @dataclass(frozen=True)
 class CellResult:
     """Outcome of a cell: ``ok`` with one row per job, ``unsupported`` or ``failed`` with a message.
 
-    ``timing`` holds wall and CPU seconds, peak memory in bytes, and the worker.
+    ``timing`` holds wall and CPU seconds, peak memory in bytes, and the worker. ``origin`` says what computed
+    it: ``key`` of the result, ``stored`` (key of the cell, which names its file), versions, ``plug_in`` with
+    the path and hash of each module, ``files`` that it depends on besides, and those ``written``.
     """
 
     status: str
     message: str
     rows: tuple[Row, ...]
     timing: dict[str, Any]
+    origin: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def key(self) -> str:
+        """Key of the result; empty for a cell whose worker ended without one."""
+        return str(self.origin.get("key", ""))
 
 
 def simulate(
@@ -74,7 +91,9 @@ class CellTask:
 def finished(task: CellTask) -> CellResult | None:
     """Return the stored result of a cell that has run to its end with all its tables, else None."""
     outcome = CellStore(task.directory).load(task.cell.key, task.cell.tables)
-    return None if outcome is None else CellResult(**outcome | {"rows": tuple(outcome["rows"])})
+    if outcome is None or not task.cell.is_still(outcome["origin"]):
+        return None
+    return CellResult(**outcome | {"rows": tuple(outcome["rows"])})
 
 
 def run_cell(task: CellTask, worker: int | str) -> CellResult:
@@ -84,36 +103,97 @@ def run_cell(task: CellTask, worker: int | str) -> CellResult:
     """
     wall, cpu = time.perf_counter(), time.process_time()
     store = CellStore(task.directory)
-    status, message, rows = _attempt(task.cell, store)
-    timing = {
-        "wall_seconds": round(time.perf_counter() - wall, 6),
-        "cpu_seconds": round(time.process_time() - cpu, 6),
-        "peak_memory_bytes": peak_memory_bytes(),
-        "worker": worker,
-    }
-    result = CellResult(status, message, tuple(rows), timing)
-    if status != FAILED:
-        try:
-            store.save(task.cell.key, vars(result))
-        except OSError as error:
-            return CellResult(FAILED, f"{task.directory}: cannot be written: {error.strerror}", (), timing)
-    return result
+
+    def result(status: str, message: str, rows: Sequence[Row] = ()) -> CellResult:
+        timing = {
+            "wall_seconds": round(time.perf_counter() - wall, 6),
+            "cpu_seconds": round(time.process_time() - cpu, 6),
+            "peak_memory_bytes": peak_memory_bytes(),
+            "worker": worker,
+        }
+        return CellResult(status, message, tuple(rows), timing)
+
+    try:
+        with Watch() as watch:
+            return _attempt(task.cell, store, watch, result)
+    except G10SimError as error:
+        return result(FAILED, one_line(error))
+    except Exception as error:
+        return result(FAILED, f"internal error: {type(error).__name__}: {one_line(error)}")
 
 
-def _attempt(cell: Cell, store: CellStore) -> tuple[str, str, list[Row]]:
+def _attempt(cell: Cell, store: CellStore, watch: Watch, result: Callable[..., CellResult]) -> CellResult:
+    start = _Start(cell)
+    records: RunRecords | None = None
     try:
         workload, policy = cell.workload(), cell.make_policy()
         records, rows = simulate(
             workload, cell.system, policy, cell.behaviour, tables=cell.tables, check=cell.check
         )
-        store.save_tables(cell.key, cell.tables, records, workload, cell.system)
     except UnsupportedError as error:
-        return UNSUPPORTED, one_line(error), []
-    except G10SimError as error:
-        return FAILED, one_line(error), []
-    except Exception as error:
-        return FAILED, f"internal error: {type(error).__name__}: {one_line(error)}", []
-    return OK, records.note, rows
+        verdict = one_line(error)
+    changed = start.changed(watch)
+    if changed:
+        return result(CHANGED, f"{changed}: was changed while the cell ran")
+    origin = start.origin(watch)
+    try:
+        if records is None:
+            found, tables = result(UNSUPPORTED, verdict), tuple[str, ...]()
+        else:
+            tables = cell.tables
+            store.save_tables(origin["stored"], tables, records, workload, cell.system, origin["key"])
+            found = result(OK, records.note, rows)
+        found = replace(found, origin=origin)
+        store.save(origin["stored"], vars(found), tables)
+    except OSError as error:
+        return result(FAILED, f"{store.directory}: cannot be written: {error.strerror}")
+    return found
+
+
+class _Start:
+    """Code and files that decide the result of a cell, as they are when its simulation starts."""
+
+    def __init__(self, cell: Cell) -> None:
+        self._cell = cell
+        self._code = plug_in(cell.policy["name"])
+        self._key = cell.key_now(self._code)
+        self._files = cell.named_files()
+
+    def changed(self, watch: Watch) -> str:
+        """Return the first file that is not what it was, if any; those that the cell wrote do not count."""
+        loaded, now = watch.loaded(self._code), plug_in(self._cell.policy["name"])
+        for name, source in self._code.sources.items():
+            if now.sources.get(name) != source or loaded.get(source.path, source.sha256) != source.sha256:
+                return source.path
+        files = self._cell.named_files()
+        for path in not_written(self._files | files, watch.written):
+            if self._files.get(path) != files.get(path):
+                return path
+        return "" if self._cell.key_now(now) == self._key else "a file that the policy reads"
+
+    def origin(self, watch: Watch) -> dict[str, Any]:
+        """Return the origin of the result: see :class:`CellResult`."""
+        files = not_written(self._files, watch.written) | self._others(watch)
+        named = self._files | self._cell.named_files()
+        return {
+            "key": data_hash([self._key, files]) if files else self._key,
+            "stored": self._key,
+            "g10sim": g10sim.__version__,
+            "python": platform.python_version(),
+            "program_sha256": self._cell.program.sha256,
+            "libraries": self._cell.program.libraries,
+            "plug_in": {name: asdict(source) for name, source in self._code.sources.items()},
+            "files": files,
+            "written": sorted(watch.written & set(map(os.path.realpath, named))),
+        }
+
+    def _others(self, watch: Watch) -> dict[str, str]:
+        """Return modules that a plug-in loaded although no import statement names them."""
+        if not self._code.sources:  # what other plug-ins need is loaded to find a policy of g10sim
+            return {}
+        known = {source.path for source in self._code.sources.values()}
+        loaded = watch.loaded(self._code)
+        return {path: found for path, found in sorted(loaded.items()) if path not in known}
 
 
 def one_line(error: BaseException) -> str:

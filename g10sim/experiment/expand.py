@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,11 +14,16 @@ import numpy as np
 
 from g10sim.config.data import find_file, find_files
 from g10sim.config.document import Document
+from g10sim.config.effects import PolicyTraits, Setting
+from g10sim.config.idle_keys import IdleKeys
 from g10sim.config.load import run_config, with_values
 from g10sim.config.run import JobSpec, PolicySpec, RunConfig, WorkloadSpec
 from g10sim.config.sharing import ExchangeSpec
 from g10sim.errors import ConfigError, PolicyError
-from g10sim.experiment.cells import FILE_PARAMETER_SUFFIX, Cell, CellJob, TraceInput, make_policy
+from g10sim.experiment.cells import FILE_PARAMETER_SUFFIX, Cell, CellJob, TraceInput, make_policy, takes_seed
+from g10sim.policies.base import Policy
+from g10sim.policies.parameters import Declared
+from g10sim.trace.check import cut_durations
 from g10sim.trace.format import load_trace, trace_hash
 
 _POLICY_KEY = re.compile(r"policies\.(\d+)\.")
@@ -26,38 +31,50 @@ _POLICY_KEY = re.compile(r"policies\.(\d+)\.")
 
 @dataclass(frozen=True)
 class Experiment:
-    """A checked run configuration with its cells. ``config`` is that without any swept value."""
+    """A checked run configuration with its cells, and what its author should be told about them.
+
+    ``config`` is that without any swept value.
+    """
 
     config: RunConfig
     cells: tuple[Cell, ...]
+    warnings: tuple[str, ...] = ()
 
 
-def expand(document: Document, *, check: bool = False) -> Experiment:
+def expand(document: Document, *, check: bool = False, limit: int | None = None) -> Experiment:
     """Check a configuration with every combination of swept values and list its cells.
 
     Order: traces, then combinations (the last key varies fastest), then policies, then seeds. A swept
-    parameter of one policy leaves the others' cells alone. Raises ConfigError, PolicyError or TraceError.
+    parameter of one policy leaves the others' cells alone. Raises ConfigError, PolicyError or TraceError;
+    ConfigError also for more cells than the ``limit``.
     """
     config = run_config(document)
-    made: set[str] = set()
+    workloads = _Workloads(document, config)
+    number = _number_of_cells(config) * workloads.count
+    if limit is not None and number > limit:
+        message = f"found {number:,} cells; allowed: up to {limit:,}, or more with --yes"
+        raise document.error(("sweep",) if config.sweep else ("seed",), message)
+    made: dict[str, Policy] = {}
+    swept = _without_sweep(document)
     combinations = [
-        _Combination(document, dict(zip(config.sweep, values, strict=True)), made)
+        _Combination(swept, dict(zip(config.sweep, values, strict=True)), made)
         for values in itertools.product(*config.sweep.values())
     ]
-    workloads = _Workloads(document, config)
+    _refuse_idle_keys(combinations)
     labels = [_label(policy, config.policies) for policy in config.policies]
     entries = _distinct(combinations)
     has_replicas = config.workload.replicas is not None or "workload.replicas" in config.sweep
-    cells = (
+    index = itertools.count()
+    cells = tuple(
         Cell(
-            index=0,
+            index=next(index),
             name=config.name,
             label=labels[number],
             jobs=workloads.jobs(combination.config, position, seed),
             system=combination.config.system,
             behaviour=combination.config.compat,
             policy=combination.policies[number],
-            swept=combination.swept_for(number),
+            swept=swept_values,
             variation=combination.config.workload.variation,
             sharing=combination.config.workload.sharing,
             seed=seed,
@@ -67,20 +84,72 @@ def expand(document: Document, *, check: bool = False) -> Experiment:
             one_job=not (config.workload.jobs or has_replicas),
         )
         for position in range(workloads.count)
-        for combination, number in entries
+        for combination, number, swept_values in entries
         for seed in combination.config.seeds
     )
-    return Experiment(config, tuple(replace(cell, index=index) for index, cell in enumerate(cells)))
+    return Experiment(config, cells, tuple(filter(None, workloads.warnings.values())))
 
 
-def _distinct(combinations: Sequence[_Combination]) -> list[tuple[_Combination, int]]:
-    """Pair combinations with policies, leaving out where only another policy's parameter differs."""
-    found: dict[tuple[int, tuple[str, ...]], tuple[_Combination, int]] = {}
+def _number_of_cells(config: RunConfig) -> int:
+    """Count the cells of a trace without listing them."""
+    number = 0
+    for policy in range(len(config.policies)):
+        cells = 1 if "seed" in config.sweep else len(config.seeds)
+        for key, values in config.sweep.items():
+            distinct = {_text(value): value for value in values}.values()
+            if key == "seed":
+                cells *= sum(len(value) if isinstance(value, list) else 1 for value in distinct)
+            elif _concerns(key, policy):
+                cells *= len(distinct)
+        number += cells
+    return number
+
+
+def _without_sweep(document: Document) -> Document:
+    """Leave out the swept values, which every combination would copy and check anew."""
+    data = {key: value for key, value in document.data.items() if key != "sweep"}
+    places = {
+        path: place for path, place in document.places.items() if path[:1] != ("sweep",) or len(path) < 3
+    }
+    return replace(document, data=data, places=places)
+
+
+def _refuse_idle_keys(combinations: Iterable[_Combination]) -> None:
+    """Raise ConfigError for a key that the user wrote and that changes no number of any cell."""
+    idle = IdleKeys()
+    for combination in combinations:
+        combination.note_keys(idle)
+    idle.check()
+
+
+def _traits(policy: Policy) -> PolicyTraits:
+    needs, design = policy.requirements, type(policy)
+    copies = needs.placement == "contiguous"
+    return PolicyTraits(
+        is_paged=not copies,
+        copies=copies,
+        plans=design.plan is not Policy.plan or design.plan_job is not Policy.plan_job,
+        keeps_service=needs.link_service is None,
+    )
+
+
+def _distinct(combinations: Sequence[_Combination]) -> list[tuple[_Combination, int, dict[str, str]]]:
+    """Pair combinations with policies and the values that concern both.
+
+    Combinations that differ in another policy's parameter alone are left out.
+    """
+    found: dict[tuple[int, tuple[str, ...]], tuple[_Combination, int, dict[str, str]]] = {}
     for combination in combinations:
         for number in range(len(combination.policies)):
-            swept = tuple(combination.swept_for(number).values())
-            found.setdefault((number, swept), (combination, number))
+            swept = combination.swept_for(number)
+            found.setdefault((number, tuple(swept.values())), (combination, number, swept))
     return list(found.values())
+
+
+def _concerns(key: str, policy: int) -> bool:
+    """Tell whether a swept key is no parameter of another policy."""
+    match = _POLICY_KEY.match(key)
+    return match is None or int(match.group(1)) == policy
 
 
 def _label(policy: PolicySpec, all_policies: Sequence[PolicySpec]) -> str:
@@ -97,35 +166,46 @@ class _Combination:
     ``policies`` are names and parameters, with files found. ``made`` has those that other combinations made.
     """
 
-    def __init__(self, document: Document, values: Mapping[str, Any], made: set[str]) -> None:
+    def __init__(self, document: Document, values: Mapping[str, Any], made: dict[str, Policy]) -> None:
         self._document = with_values(document, dict(values), ("sweep",)) if values else document
         self._text = {key: _text(value) for key, value in values.items()}
         self.config = run_config(self._document)
+        self._made: list[Policy] = []
         self.policies = [self._checked(number, made) for number in range(len(self.config.policies))]
 
     def swept_for(self, policy: int) -> dict[str, str]:
         """Swept values as text; empty for a parameter of another policy."""
-        found = dict(self._text)
-        for key in found:
-            match = _POLICY_KEY.match(key)
-            if match is not None and int(match.group(1)) != policy:
-                found[key] = ""
-        return found
+        return {key: text if _concerns(key, policy) else "" for key, text in self._text.items()}
 
-    def _checked(self, number: int, made: set[str]) -> dict[str, Any]:
+    def note_keys(self, idle: IdleKeys) -> None:
+        """Note which keys count here; a configuration that a run wrote out has all keys."""
+        if self.config.resolved:
+            return
+        limited = [policy for policy in self._made if not policy.requirements.unlimited_memory]
+        setting = Setting(self.config, [_traits(policy) for policy in limited])
+        idle.note_all(self._document, setting)
+        for number, (policy, spec) in enumerate(zip(self._made, self.config.policies, strict=True)):
+            effects = policy.parameter_effects() if isinstance(policy, Declared) else {}
+            for key, value in (spec.model_extra or {}).items():
+                if key in effects:
+                    path = ("policies", number, key)
+                    idle.note(self._document, setting, path, value, effects[key], policy)
+
+    def _checked(self, number: int, made: dict[str, Policy]) -> dict[str, Any]:
         mapping = self.config.policies[number].as_mapping()
         for key, value in mapping.items():
             if key.endswith(FILE_PARAMETER_SUFFIX) and isinstance(value, str):
                 with self._document.blaming(("policies", number, key)):
                     mapping[key] = str(find_file(value, self._document.directory))
         try:
-            for seed in self.config.seeds:
+            seeds = self.config.seeds if takes_seed(mapping) else self.config.seeds[:1]
+            for seed in seeds:
                 key = json.dumps([mapping, seed], sort_keys=True, default=str)
                 if key not in made:
-                    make_policy(mapping, seed)
-                    made.add(key)
+                    made[key] = make_policy(mapping, seed)
         except (ConfigError, PolicyError) as error:
             raise self._document.error(_blamed(number, mapping, str(error)), str(error)) from error
+        self._made.append(made[key])
         return mapping
 
 
@@ -145,7 +225,10 @@ class _Workloads:
 
     def __init__(self, document: Document, config: RunConfig) -> None:
         self._document = document
-        self._read: dict[Path, tuple[str, str, int]] = {}
+        self._read: dict[str, tuple[str, str, int]] = {}
+        self._inputs: dict[tuple[str, Path], TraceInput] = {}
+        self._durations: dict[str, tuple[list[int], int]] = {}
+        self.warnings: dict[tuple[str, int], str] = {}
         self._files = self._found(config.workload.trace)
         self.count = max(1, len(self._files))
 
@@ -161,29 +244,37 @@ class _Workloads:
 
         The ``seed`` decides when jobs arrive that do so at random.
         """
-        workload = config.workload
+        workload, clock = config.workload, config.system.gpu.clock
         if not workload.jobs:
             name, path = self._files[position]
-            trace = self._input(name, path)
+            trace = self._input(name, path, clock)
             return tuple(
                 CellJob(trace, workload.iterations, gpu=replica) for replica in range(workload.replicas or 1)
             )
         return tuple(
-            CellJob(self._job_input(number, job.trace), job.iterations, job.gpu, arrival, job.priority)
+            CellJob(self._job_input(number, job.trace, clock), job.iterations, job.gpu, arrival, job.priority)
             for number, job in enumerate(workload.jobs)
             for arrival in arrivals(job, seed, number)
         )
 
-    def _job_input(self, number: int, name: str) -> TraceInput:
+    def _job_input(self, number: int, name: str, clock_hz: int) -> TraceInput:
         with self._document.blaming(("workload", "jobs", number, "trace")):
-            return self._input(name, find_file(name, self._document.directory))
+            return self._input(name, find_file(name, self._document.directory), clock_hz)
 
-    def _input(self, name: str, path: Path) -> TraceInput:
-        if path not in self._read:
-            trace = load_trace(path)
-            self._read[path] = trace_hash(trace), trace.model, trace.batch_size
-        sha256, model, batch_size = self._read[path]
-        return TraceInput(name, str(path.resolve()), sha256, model, batch_size)
+    def _input(self, name: str, path: Path, clock_hz: int) -> TraceInput:
+        if (name, path) not in self._inputs:
+            where = str(path.resolve())
+            if where not in self._read:
+                trace = load_trace(path)
+                self._read[where] = trace_hash(trace), trace.model, trace.batch_size
+                self._durations[where] = [kernel.duration for kernel in trace.kernels], trace.ticks_per_second
+            sha256, model, batch_size = self._read[where]
+            self._inputs[name, path] = TraceInput(name, where, sha256, model, batch_size)
+        found = self._inputs[name, path]
+        if (found.path, clock_hz) not in self.warnings:
+            warning = cut_durations(*self._durations[found.path], clock_hz)
+            self.warnings[found.path, clock_hz] = warning and f"{name}: {warning}"
+        return found
 
 
 def arrivals(job: JobSpec, seed: int, position: int) -> tuple[int, ...]:

@@ -18,7 +18,10 @@ from g10sim.policies.base import Policy
 from g10sim.policies.registry import available
 from g10sim.stats.legends import policy_labels
 from g10sim.stats.reading import (
+    CONFIGURATION,
+    KEYS,
     of_cell,
+    read_checked,
     read_provenance,
     read_results,
     read_table,
@@ -67,7 +70,7 @@ def open_cell(directory: str | Path, cell: int | None = None, job: int = 0) -> O
     row = row_of_cell(results, cell, job)
     made = _cell(directory, int(row["cell"]))
     trace = replace(made, jobs=(made.jobs[job],)).workload().jobs[0].trace
-    kernels, moves = _table(directory, "kernels"), _table(directory, "migrations")
+    kernels, moves = (_table(directory, name, int(row["cell"])) for name in ("kernels", "migrations"))
     return OpenedCell(
         made,
         row,
@@ -80,8 +83,10 @@ def open_cell(directory: str | Path, cell: int | None = None, job: int = 0) -> O
 
 
 def _cell(directory: Path, number: int) -> Cell:
-    known = read_provenance(directory)["traces"]
-    document = load_document(directory / "config.yaml")
+    provenance = read_provenance(directory)
+    known = provenance["traces"]
+    read_checked(directory, CONFIGURATION, provenance)
+    document = load_document(directory / CONFIGURATION)
     cells = expand(Document(_with_paths(document.data, known), document.source)).cells
     if number >= len(cells):
         raise ConfigError(
@@ -111,8 +116,12 @@ def _with_paths(data: Mapping[str, Any], known: Mapping[str, Mapping[str, str]])
     return {**data, "workload": workload}
 
 
-def _table(directory: Path, name: str) -> pd.DataFrame | None:
-    return read_table(directory, name) if (directory / f"{name}.parquet").is_file() else None
+def _table(directory: Path, name: str, cell: int) -> pd.DataFrame | None:
+    """Read a table of a directory of results; None if it has no records of the cell."""
+    if not (directory / f"{name}.parquet").is_file():
+        return None
+    table = read_table(directory, name)
+    return table if cell in table.attrs[KEYS] else None
 
 
 def _alike(results: pd.DataFrame, row: Mapping[str, Any]) -> pd.DataFrame:

@@ -14,13 +14,22 @@ from typing import TYPE_CHECKING, Any
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 
 from g10sim import plots
+from g10sim.checksums import stamp
 from g10sim.config.document import read_text
 from g10sim.errors import ConfigError, G10SimError
 from g10sim.files import write_text, writing
 from g10sim.plots.traces import records
 from g10sim.stats.columns import stall_reasons, traffic
-from g10sim.stats.legends import ATTRIBUTE, policy_labels
-from g10sim.stats.reading import read_provenance, read_results
+from g10sim.stats.legends import policy_labels
+from g10sim.stats.reading import (
+    CONFIGURATION,
+    REPORT,
+    TIMING,
+    cell_keys,
+    read_checked,
+    read_provenance,
+    read_results,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -64,7 +73,7 @@ def write_report(directory: str | Path, output: str | Path | None = None) -> Pat
     The file needs nothing beside it. Raises ConfigError where results are missing or it cannot be written.
     """
     directory = Path(directory)
-    path = Path(output) if output is not None else directory / "report.html"
+    path = Path(output) if output is not None else directory / REPORT
     text = report(directory)
     with writing(path, ConfigError):
         write_text(path, text)
@@ -75,7 +84,8 @@ def report(directory: Path) -> str:
     """Return the report of a directory of results as HTML. Raises ConfigError where results are missing."""
     results = read_results(directory)
     provenance = read_provenance(directory)
-    configuration = read_text(directory / "config.yaml")
+    read_checked(directory, CONFIGURATION, provenance)
+    configuration = read_text(directory / CONFIGURATION)
     named = results.assign(policy=results["policy"].map(policy_labels(results)))
     ran = named.loc[results["status"] == _OK]
     groups, notes = _groups(directory, results, ran)
@@ -89,8 +99,9 @@ def report(directory: Path) -> str:
         lstrip_blocks=True,
     ).get_template("report.html.j2")
     return template.render(
+        stamp=stamp(cell_keys(provenance).values()),
         name=str(results["name"].iloc[0]) if len(results) else directory.name,
-        summary=_summary(results, directory),
+        summary=_summary(results, directory, provenance),
         failures=records(named[results["status"] != _OK]),
         results=_results(named),
         shares=_shares(ran),
@@ -103,16 +114,16 @@ def report(directory: Path) -> str:
     )
 
 
-def _summary(results: pd.DataFrame, directory: Path) -> str:
+def _summary(results: pd.DataFrame, directory: Path, provenance: Mapping[str, Any]) -> str:
     import pandas as pd
 
     counts = results.drop_duplicates("cell")["status"].value_counts()
     parts = [f"{counts.get(_OK, 0)} of {int(counts.sum())} cells ran"]
     parts += [f"{counts[status]} {status}" for status in ("unsupported", "failed") if counts.get(status)]
     try:
-        timing = pd.read_csv(directory / "timing.csv")
+        timing = pd.read_csv(io.BytesIO(read_checked(directory, TIMING, provenance)))
         parts.append(f"simulating took {timing['wall_seconds'].sum():,.1f} s of one processor")
-    except (OSError, ValueError, KeyError):
+    except (ConfigError, ValueError, KeyError):
         pass  # a report without it is still a report
     return "; ".join(parts) + "."
 
@@ -210,7 +221,7 @@ def _picture(title: str, draw: Any) -> Picture:
 
 
 def _provenance(found: Mapping[str, Any]) -> Table:
-    facts = {name: value for name, value in found.items() if name not in ("traces", "libraries", ATTRIBUTE)}
+    facts = {name: value for name, value in found.items() if isinstance(value, str | int)}
     libraries = found.get("libraries")
     facts |= libraries if isinstance(libraries, dict) else {}
     return Table(["fact", "value"], [], [[str(name), str(value)] for name, value in facts.items()])

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from g10sim.config.document import Document
 from g10sim.experiment.cells import Cell
 from g10sim.experiment.directory import ResultsDirectory
-from g10sim.experiment.execution import FAILED, CellResult, CellTask, finished
+from g10sim.experiment.execution import CHANGED, FAILED, CellResult, CellTask, finished
 from g10sim.experiment.expand import expand
 from g10sim.experiment.store import CellStore
 from g10sim.experiment.workers import Executor, LocalProcesses
@@ -22,6 +23,20 @@ if TYPE_CHECKING:
     import pandas as pd
 
 Progress = Callable[[Cell, CellResult], None]
+Ended = Callable[[str, CellResult], None]
+
+_ATTEMPTS = 3
+"""Most often that a cell is simulated because its code changes while it runs."""
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class _Wanted:
+    """A cell to simulate, and the names of the cells that its result is for."""
+
+    task: CellTask
+    names: list[str]
 
 
 def ignore(*_: object) -> None:
@@ -38,6 +53,7 @@ class Outcome:
     cells: tuple[Cell, ...]
     results: tuple[CellResult, ...]
     reused: int
+    warnings: tuple[str, ...] = ()
 
     @property
     def failures(self) -> list[tuple[Cell, str]]:
@@ -67,25 +83,31 @@ def run_experiment(
     executor: Executor | None = None,
     force: bool = False,
     check: bool = False,
+    limit: int | None = None,
     started: Callable[[int], None] = ignore,
     progress: Progress = ignore,
 ) -> Outcome:
     """Run every cell of a configuration and write its directory of results.
 
     ``output`` overrides the configuration's; ``executor`` simulates (default: one process of this machine
-    at a time); ``force`` runs stored cells again; ``started`` is called with the number of cells,
-    ``progress`` with each cell when it ends. While cells run, ``results.csv`` has the rows of those that
-    have ended; after an interruption the same call continues. Raises ConfigError, PolicyError or TraceError
-    before anything runs; a cell that fails is part of the outcome.
+    at a time); ``force`` runs stored cells again; more cells than the ``limit`` are refused; ``started`` is
+    called with the number of cells, ``progress`` with each cell when it ends. While cells run,
+    ``results.csv`` has the rows of those that have ended; after an interruption the same call continues.
+    Raises ConfigError, PolicyError or TraceError before anything runs; a cell that fails is part of the
+    outcome.
     """
-    experiment = expand(document, check=check)
+    experiment = expand(document, check=check, limit=limit)
     directory = output or Path(experiment.config.output or Path("results") / experiment.config.name)
     started(len(experiment.cells))
     files = ResultsDirectory(directory, experiment)
 
+    counted: set[int] = set()
+
     def ended(cell: Cell, result: CellResult) -> None:
         files.add(cell.key, result)
-        progress(cell, result)
+        if cell.index not in counted:  # one that is run again has been counted
+            counted.add(cell.index)
+            progress(cell, result)
 
     try:
         _, reused = run_cells(experiment.cells, directory, executor=executor, force=force, progress=ended)
@@ -114,30 +136,34 @@ def run_experiments(
     fail are part of the outcomes.
     """
     store = CellStore(directory)
-    waiting = {
+    experiments = {
         name: ResultsDirectory(directory / name, expand(document), store)
         for name, document in documents.items()
     }
-    keys = {name: {cell.key for cell in files.experiment.cells} for name, files in waiting.items()}
+    keys = {name: {cell.key for cell in files.experiment.cells} for name, files in experiments.items()}
     cells: dict[str, Cell] = {}
-    for cell in [cell for files in waiting.values() for cell in files.experiment.cells]:
+    for cell in [cell for files in experiments.values() for cell in files.experiment.cells]:
         cells.setdefault(cell.key, cell)
     started(len(cells))
     outcomes: dict[str, Outcome] = {}
+    counted: set[str] = set()
 
     def done(cell: Cell, result: CellResult) -> None:
-        progress(cell, result)
-        for name in [name for name in waiting if cell.key in keys[name]]:
-            waiting[name].add(cell.key, result)
-            if len(waiting[name].found) == len(keys[name]):
-                outcomes[name] = _finished(waiting.pop(name), reused=0)
+        if cell.key not in counted:  # one that is run again has been counted
+            counted.add(cell.key)
+            progress(cell, result)
+        for name in [name for name in experiments if cell.key in keys[name]]:
+            files = experiments[name]
+            files.add(cell.key, result)
+            if len(files.found) == len(keys[name]):
+                outcomes[name] = _finished(files, reused=0)
                 ended(name, outcomes[name])
 
     try:
         run_cells(list(cells.values()), directory, executor=executor, force=force, progress=done)
     finally:
-        for files in waiting.values():
-            files.write()
+        for name in experiments.keys() - outcomes.keys():
+            experiments[name].write()
     return {name: outcomes[name] for name in documents}
 
 
@@ -146,7 +172,7 @@ def _finished(files: ResultsDirectory, reused: int) -> Outcome:
     rows, cells = files.write(), files.experiment.cells
     files.merge_tables()
     results = tuple(files.found[cell.key] for cell in cells)
-    return Outcome(files.directory, files.columns, rows, cells, results, reused)
+    return Outcome(files.directory, files.columns, rows, cells, results, reused, files.experiment.warnings)
 
 
 def run_cells(
@@ -160,7 +186,7 @@ def run_cells(
     """Return the results of cells, in their order, and how many were stored from an earlier run.
 
     Equal cells are simulated once. Raises ConfigError when the directory cannot be written, or is being
-    written by another run.
+    written by another run. Cells whose code or files change meanwhile are run again as these are then.
     """
     store, executor = CellStore(directory), executor or LocalProcesses()
     equal: dict[str, list[Cell]] = {}
@@ -168,25 +194,60 @@ def run_cells(
         equal.setdefault(cell.key, []).append(cell)
     found: dict[str, CellResult] = {}
 
-    def ended(task: CellTask, result: CellResult) -> None:
-        found[task.cell.key] = result
-        for cell in equal[task.cell.key]:
+    def ended(name: str, result: CellResult) -> None:
+        found[name] = result
+        for cell in equal[name]:
             progress(cell, result)
 
     store.prepare()
     with store.alone():
-        tasks = []
-        for key, (cell, *_) in equal.items():
-            task = CellTask(cell, directory)
-            if force:
-                store.forget(key)
-            result = finished(task)
-            if result is None:
-                tasks.append(task)
-            else:
-                ended(task, result)
-        reused = len(found)
-        with closing(executor.run(tasks)) as results:
-            for task, result in results:
-                ended(task, result)
+        current = {name: cell for name, (cell, *_) in equal.items()}
+        waiting, reused = current, 0
+        for attempt in range(_ATTEMPTS):
+            if force and attempt == 0:
+                for cell in current.values():
+                    store.forget(cell.key)
+            tasks = _not_stored(waiting, directory, ended)
+            reused += len(found) if attempt == 0 else 0
+            _simulate(tasks, executor, ended, is_last=attempt == _ATTEMPTS - 1)
+            changed = [name for name, cell in current.items() if not _is_current(cell, found.get(name))]
+            if not changed:
+                break
+            _log.warning("%d cells are run again: their code or files changed meanwhile", len(changed))
+            waiting = {name: replace(current[name]) for name in changed}
+            current = current | waiting
     return [found[cell.key] for cell in cells], reused
+
+
+def _not_stored(cells: Mapping[str, Cell], directory: Path, ended: Ended) -> dict[str, _Wanted]:
+    """Report the results of cells that are stored, and return the others, by the key that they have now."""
+    wanted: dict[str, _Wanted] = {}
+    for name, cell in cells.items():
+        wanted.setdefault(cell.key, _Wanted(CellTask(cell, directory), [])).names.append(name)
+    for key, one in list(wanted.items()):
+        result = finished(one.task)
+        if result is not None:
+            del wanted[key]
+            for name in one.names:
+                ended(name, result)
+    return wanted
+
+
+def _simulate(wanted: Mapping[str, _Wanted], executor: Executor, ended: Ended, *, is_last: bool) -> None:
+    """Simulate cells; one that changed while it ran is left out, or fails if it is not to be tried again."""
+    with closing(executor.run([one.task for one in wanted.values()])) as results:
+        for task, result in results:
+            if result.status == CHANGED and not is_last:
+                continue
+            final = replace(result, status=FAILED) if result.status == CHANGED else result
+            for name in wanted[task.cell.key].names:
+                ended(name, final)
+
+
+def _is_current(cell: Cell, result: CellResult | None) -> bool:
+    """Return True if a result is that of the code and the files as they are now."""
+    if result is None:
+        return False
+    if not result.origin:
+        return cell.key_now() == cell.key
+    return cell.key_now() == result.origin["stored"] and cell.is_still(result.origin)

@@ -3,34 +3,51 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+import logging
+import os
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import filelock
 
+from g10sim.checksums import file_hash, sealed, stamped, unsealed
 from g10sim.config.system import SystemSpec
 from g10sim.errors import ConfigError
-from g10sim.files import replacing, write_text
+from g10sim.files import replacing, write_text, writing
 from g10sim.records import RunRecords
-from g10sim.stats.tables import TRACE_TABLES, records_table
+from g10sim.stats.keyed import KEYS_FIELD, TIMELINE, keys_of, timeline_name, write_keyed
+from g10sim.stats.tables import TABLES, TRACE_TABLES, records_table
 from g10sim.stats.timeline import chrome_trace
 from g10sim.trace.workload import Job, Workload
 
 if TYPE_CHECKING:
     import pandas as pd
+    import pyarrow as pa
     import pyarrow.parquet as pq
 
 _CELLS = "cells"
 _LOCK = "lock"
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class StoredCell:
+    """A cell of an experiment by number, the name under which it is stored, and the key of its result."""
+
+    index: int
+    stored: str
+    key: str
 
 
 class CellStore:
     """Finished cells under ``DIR/cells``, by key: one JSON file each, and its tables beside it."""
 
     def __init__(self, directory: Path) -> None:
-        self._directory = directory
+        self.directory = directory
         self._cells = directory / _CELLS
 
     def prepare(self) -> None:
@@ -42,8 +59,7 @@ class CellStore:
             (self._cells / "probe").unlink()
         except OSError as error:
             raise ConfigError(
-                f"output {self._directory}: cannot be written: "
-                f"{error.strerror}; allowed: a writable directory"
+                f"output {self.directory}: cannot be written: {error.strerror}; allowed: a writable directory"
             ) from error
 
     @contextmanager
@@ -57,30 +73,61 @@ class CellStore:
             lock.acquire(blocking=False)
         except filelock.Timeout as error:
             raise ConfigError(
-                f"output {self._directory}: is being written by another run; allowed: another directory, or "
+                f"output {self.directory}: is being written by another run; allowed: another directory, or "
                 "the same one when that run has ended"
             ) from error
         except NotImplementedError:
             pass
         try:
+            if lock.is_locked:
+                self._clear()
             yield
         finally:
+            if lock.is_locked:
+                self._clear()
             lock.release()
 
-    def save(self, key: str, outcome: Mapping[str, Any]) -> None:
-        """Keep the outcome of a cell. Raises OSError."""
-        write_text(self._cells / f"{key}.json", json.dumps(outcome, sort_keys=False) + "\n")
+    def _clear(self) -> None:
+        """Remove what processes that were killed left half-written."""
+        for place in (self.directory, self._cells):
+            for stray in place.glob(".*.tmp"):
+                stray.unlink(missing_ok=True)
+
+    def save(self, key: str, outcome: Mapping[str, Any], tables: Iterable[str]) -> None:
+        """Keep the outcome of a cell and the checksums of its tables. Raises OSError."""
+        hashes = {table: file_hash(self.table(key, table)) for table in tables}
+        with _lasting(self._cells / f"{key}.json") as temporary:
+            temporary.write_text(json.dumps(sealed({**outcome, "tables": hashes})) + "\n", encoding="utf-8")
 
     def load(self, key: str, tables: Iterable[str]) -> dict[str, Any] | None:
-        """Return the outcome of a cell that ran to its end with all its tables, else None."""
+        """Return the outcome of a cell that ran to its end with all its tables, else None.
+
+        A file that is not as it was written is named in a warning.
+        """
+        path = self._cells / f"{key}.json"
         try:
-            outcome = json.loads((self._cells / f"{key}.json").read_text(encoding="utf-8"))
-        except (OSError, ValueError):
+            outcome = unsealed(json.loads(path.read_bytes()))
+        except FileNotFoundError:
             return None
-        whole = isinstance(outcome, dict) and outcome.keys() == {"status", "message", "rows", "timing"}
-        if not whole or (outcome["status"] == "ok" and not all(self.table(key, t).is_file() for t in tables)):
+        except (OSError, ValueError, RecursionError):
+            outcome = None
+        if outcome is None:
+            _warn(path)
             return None
-        return dict(outcome)
+        hashes = outcome.pop("tables")
+        for table in tables:
+            if outcome["status"] == "ok" and hashes.get(table) != file_hash(self.table(key, table)):
+                _warn(self.table(key, table))
+                return None
+        return outcome
+
+    def result_key(self, key: str) -> str:
+        """Return the key of the stored result of a cell; without one that of the cell."""
+        try:
+            outcome = unsealed(json.loads((self._cells / f"{key}.json").read_bytes()))
+        except (OSError, ValueError, RecursionError):
+            outcome = None
+        return key if outcome is None else str(outcome["origin"]["key"])
 
     def forget(self, key: str) -> None:
         """Drop the outcome of a cell, so that it counts as not run. Raises OSError."""
@@ -88,49 +135,131 @@ class CellStore:
 
     def table(self, key: str, table: str) -> Path:
         """Path of a table of a cell."""
-        return self._cells / f"{key}.{table}.{'json' if table == 'timeline' else 'parquet'}"
+        return self._cells / f"{key}.{table}.{'json' if table == TIMELINE else 'parquet'}"
 
     def save_tables(
-        self, key: str, tables: Iterable[str], records: RunRecords, workload: Workload, system: SystemSpec
+        self,
+        key: str,
+        tables: Iterable[str],
+        records: RunRecords,
+        workload: Workload,
+        system: SystemSpec,
+        carried: str,
     ) -> None:
-        """Keep the tables that were asked for. Raises OSError."""
+        """Keep the tables that were asked for; each carries the key ``carried``. Raises OSError."""
         for table in tables:
-            with replacing(self.table(key, table)) as temporary:
-                if table == "timeline":
-                    timeline = chrome_trace(workload, system, records)
+            with _lasting(self.table(key, table)) as temporary:
+                if table == TIMELINE:
+                    timeline = chrome_trace(workload, system, records, carried)
                     temporary.write_text(json.dumps(timeline), encoding="utf-8")
                 else:
                     frame = _frame(table, records, workload.jobs, system.gpu.clock)
-                    frame.to_parquet(temporary, index=False)
+                    write_keyed(_arrow(frame), {"": carried}, temporary)
 
-    def merge_table(self, table: str, cells: Iterable[tuple[int, str]], directory: Path) -> None:
-        """Write ``DIRECTORY/TABLE.parquet`` (``timeline/CELL.json``) from tables of cells (index, key)."""
-        import pandas as pd
+    def merge_table(self, table: str, cells: Sequence[StoredCell], directory: Path) -> dict[str, str]:
+        """Write ``DIRECTORY/TABLE.parquet`` (``timeline/CELL.json``) from tables of cells.
+
+        Returns the checksums of the files by their names. Raises ConfigError.
+        """
+        with writing(directory / table, ConfigError):
+            if table == TIMELINE:
+                return self._copy_timelines(cells, directory)
+            path = directory / f"{table}.parquet"
+            with replacing(path) as temporary:
+                self._merge(table, cells, temporary)
+            return {path.name: file_hash(path)}
+
+    def _copy_timelines(self, cells: Sequence[StoredCell], directory: Path) -> dict[str, str]:
+        (directory / TIMELINE).mkdir(exist_ok=True)
+        hashes = {}
+        for cell in cells:
+            name = timeline_name(cell.index)
+            text = self.table(cell.stored, TIMELINE).read_text(encoding="utf-8")
+            write_text(directory / name, text)
+            hashes[name] = file_hash(directory / name)
+        return hashes
+
+    def _merge(self, table: str, cells: Sequence[StoredCell], path: Path) -> None:
         import pyarrow as pa
         import pyarrow.parquet as pq
 
-        if table == "timeline":
-            target = directory / "timeline"
-            target.mkdir(exist_ok=True)
-            for index, key in cells:
-                write_text(target / f"{index}.json", self.table(key, table).read_text(encoding="utf-8"))
-            return
+        keys = {str(cell.index): cell.key for cell in cells}
         writer: pq.ParquetWriter | None = None
-        with replacing(directory / f"{table}.parquet") as temporary:
-            try:
-                for index, key in cells:
-                    part = pq.read_table(self.table(key, table))
-                    column = pa.array([index] * part.num_rows, type=pa.int64())
-                    part = part.add_column(0, "cell", column).replace_schema_metadata(None)
-                    writer = writer or pq.ParquetWriter(temporary, part.schema)
-                    writer.write_table(part)
-            finally:
-                if writer is not None:
-                    writer.close()
-            if writer is None:
-                empty = _frame(table, RunRecords(()), (), 1)
-                empty.insert(0, "cell", pd.Series(dtype="int64"))
-                empty.to_parquet(temporary, index=False)
+        try:
+            for cell in cells:
+                part = self._part(table, cell)
+                column = pa.array([cell.index] * part.num_rows, type=pa.int64())
+                part = part.add_column(0, "cell", column)
+                part = part.replace_schema_metadata({KEYS_FIELD: json.dumps(keys)})
+                writer = writer or pq.ParquetWriter(path, part.schema)
+                writer.write_table(part)
+        finally:
+            if writer is not None:
+                writer.close()
+        if writer is None:
+            empty = _arrow(_frame(table, RunRecords(()), (), 1))
+            write_keyed(empty.add_column(0, "cell", pa.array([], type=pa.int64())), keys, path)
+
+    def _part(self, table: str, cell: StoredCell) -> pa.Table:
+        """Read the table of a cell. Raises ConfigError if it was damaged since it was checked."""
+        import pyarrow.parquet as pq
+
+        path = self.table(cell.stored, table)
+        try:
+            part = pq.read_table(path)
+            if keys_of(part.schema) == {"": cell.key}:
+                return part
+        except (OSError, ValueError) as error:
+            if isinstance(error, OSError) and error.errno is not None:
+                raise
+        raise ConfigError(f"{path}: is damaged; allowed: running the same again, which repeats its cell")
+
+
+def remove_tables(directory: Path) -> None:
+    """Remove the tables and timelines of an earlier run. Raises OSError."""
+    for table in (*TABLES, *TRACE_TABLES):
+        (directory / f"{table}.parquet").unlink(missing_ok=True)
+    for path in (directory / TIMELINE).glob("*.json"):
+        if path.stem.isdigit():
+            path.unlink()
+    with suppress(OSError):  # it has none, or holds files of others
+        (directory / TIMELINE).rmdir()
+
+
+def remove_pictures(paths: Iterable[Path], keys: Collection[str]) -> None:
+    """Remove those of some files that show cells with other keys; others' files stay. Raises OSError."""
+    for path in list(paths):
+        shown = stamped(path.read_bytes()) if path.is_file() else None
+        if shown is not None and not shown <= set(keys):
+            path.unlink()
+
+
+@contextmanager
+def _lasting(path: Path) -> Iterator[Path]:
+    """Replace a file so that after a power failure the old or the new one is there, whole."""
+    with replacing(path) as temporary:
+        yield temporary
+        _flush(temporary)
+    if os.name == "posix":
+        _flush(path.parent)
+
+
+def _flush(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _warn(path: Path) -> None:
+    _log.warning("%s: is damaged, missing or was edited; its cell is run again", path)
+
+
+def _arrow(frame: pd.DataFrame) -> pa.Table:
+    import pyarrow as pa
+
+    return pa.Table.from_pandas(frame, preserve_index=False)
 
 
 def _frame(table: str, records: RunRecords, jobs: Sequence[Job], clock_hz: int) -> pd.DataFrame:

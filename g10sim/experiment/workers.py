@@ -5,11 +5,12 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
-import sys
 import threading
 from collections import deque
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import BaseContext
 from multiprocessing.process import BaseProcess
@@ -18,7 +19,6 @@ from typing import Protocol
 from g10sim.experiment.execution import FAILED, CellResult, CellTask, run_cell
 
 _PRELOADED = "g10sim.experiment.execution"
-_COMMANDS = "g10sim.cli.main"
 _FOR_TABLES = ("pandas", "pyarrow.parquet")
 
 
@@ -95,17 +95,38 @@ def _context(*, tables: bool) -> BaseContext:
         return multiprocessing.get_context("spawn")
     context = multiprocessing.get_context("forkserver")
     # A process starts as a copy of one that has imported everything: milliseconds instead of a second.
-    commands = [_COMMANDS] if _COMMANDS in sys.modules else []
-    context.set_forkserver_preload([_PRELOADED, *commands, *(_FOR_TABLES if tables else ())])
+    context.set_forkserver_preload([_PRELOADED, *(_FOR_TABLES if tables else ())])
     return context
 
 
 def _start(context: BaseContext, task: CellTask, slot: int) -> tuple[Connection, _Running]:
     ours, theirs = context.Pipe(duplex=False)
     process = context.Process(target=_child, args=(theirs, task, slot), daemon=True)  # type: ignore[attr-defined]
-    process.start()
+    with _sheltered():
+        process.start()
     theirs.close()
     return ours, _Running(task, slot, process)
+
+
+@contextmanager
+def _sheltered() -> Iterator[None]:
+    """Start processes that Ctrl-C does not reach and that import nothing from the working directory first.
+
+    Python takes both from the process that starts it: the signals that are blocked, and the environment.
+    """
+    name = "PYTHONSAFEPATH"
+    before = os.environ.get(name)
+    os.environ[name] = "1"
+    resource_tracker.ensure_running()  # which unblocks the signal when it starts
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[name]
+        else:
+            os.environ[name] = before
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
 
 
 def _child(connection: Connection, task: CellTask, slot: int) -> None:

@@ -128,7 +128,7 @@ class BatchedTransfers:
             restart_choice(self._memory, self._victims)
         self._repeats = 0
         self._previous = None
-        self._stuck = False
+        self._stuck = not self._attached
 
     def _check_time(self, now: int | None) -> None:
         if now is not None and self._next <= now:

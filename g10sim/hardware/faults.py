@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache, partial
 
-from g10sim.config.system import SystemSpec, published_drive
+from g10sim.config.system import PageFaultSpec, SystemSpec, published_drive
 from g10sim.trace.model import FaultProfile
 from g10sim.units import PICOSECONDS_PER_SECOND
 
@@ -28,14 +29,39 @@ class FaultCount:
         return sum(self.at)
 
 
-def demand_rate(size_bytes: int, bandwidth: int, latency_ps: int, group_bytes: int) -> int:
+def fault_batches(size_bytes: int, page_bytes: int, fault: PageFaultSpec) -> int:
+    """Batches in which the driver handles the faults of so many consecutive bytes: see ``PageFaultSpec``."""
+    blocks, rest = divmod(size_bytes, fault.group)
+    leaf = max(1, min(fault.leaf, fault.group) // page_bytes)
+    batches = partial(_block_batches, leaf=leaf, batch=fault.batch, threshold=fault.threshold)
+    return blocks * batches(-(-fault.group // page_bytes)) + batches(-(-rest // page_bytes))
+
+
+@cache
+def _block_batches(pages: int, leaf: int, batch: int | None, threshold: float) -> int:
+    """Batches for the first ``pages`` of a block, of which ever more from the start are there."""
+    if batch is None:
+        return min(pages, 1)
+    there = batches = 0
+    while there < pages:
+        there = -(-(there + batch) // leaf) * leaf
+        subtree = 2 * leaf
+        while subtree < 2 * pages:
+            start = (there - 1) // subtree * subtree
+            if there - start > threshold * subtree:
+                there = start + subtree
+            subtree *= 2
+        batches += 1
+    return batches
+
+
+def demand_rate(size_bytes: int, bandwidth: int, latency_ps: int, waits: int) -> int:
     """Rate at which demanded pages of one tensor arrive on an idle link, in bytes/second.
 
-    Every group of ``group_bytes`` waits once for ``latency_ps`` and is then sent at ``bandwidth``
-    (bytes/second): rate = size / (groups * latency + size / bandwidth).
+    They wait so many times for ``latency_ps`` and are sent at ``bandwidth`` (bytes/second): rate = size /
+    (waits * latency + size / bandwidth).
     """
-    groups = -(-size_bytes // group_bytes)
-    waiting_ps = groups * latency_ps
+    waiting_ps = waits * latency_ps
     sending_ps = -(-size_bytes * PICOSECONDS_PER_SECOND // bandwidth)
     return max(1, size_bytes * PICOSECONDS_PER_SECOND // (waiting_ps + sending_ps))
 

@@ -17,7 +17,7 @@ from itertools import count as counter
 from g10sim.config.system import SystemSpec
 from g10sim.errors import InvariantError
 from g10sim.hardware.door import Door
-from g10sim.hardware.faults import demand_rate
+from g10sim.hardware.faults import demand_rate, fault_batches
 from g10sim.hardware.flash.pool import FlashPool, SsdPort
 from g10sim.hardware.links import Link, Share, Topology, share_alone, share_in_order, share_max_min
 from g10sim.hardware.memory import Pool, Residency
@@ -170,7 +170,9 @@ class FluidTransfers:
         def rate(pages: int, place: Location) -> int:
             latency = self._fault.latency + self._latencies.get(place, 0)
             bandwidth = self.topology.path_bandwidth(site.gpu, place)
-            return demand_rate(pages * self._page_bytes, bandwidth, latency, self._fault.group)
+            size = pages * self._page_bytes
+            batches = fault_batches(size, self._page_bytes, self._fault)
+            return demand_rate(size, bandwidth, latency, batches)
 
         site.memory.demand(tensor, rate)
 
@@ -300,7 +302,7 @@ class FluidTransfers:
                 run.stamp = next(self._orders)
             else:
                 arrives = due is not None and flow.source != _GPU
-                cycle = max(1, due(run.tensor) if due is not None and arrives else self._now)
+                cycle = max(1, due(run.tensor, self._now) if due is not None and arrives else self._now)
                 run.stamp = cycle * self._gpus + (gpu - self._turns[gpu]) % self._gpus
                 self._turns[gpu] += 1
         return run.stamp

@@ -376,10 +376,10 @@ class Residency:
         self.recency.remove(run.tensor)
         self.queues.evict[target].append(run)
 
-    def forget(self, tensor: int) -> None:
+    def forget(self, tensor: int, *, but_for_gpu: bool = False) -> None:
         """Drop the contents of what is not in transfer."""
         self.door.enter()
-        for place in (_GPU, *self.tiers):
+        for place in self.tiers if but_for_gpu else (_GPU, *self.tiers):
             count = self.pages[place][tensor]
             if not count:
                 continue

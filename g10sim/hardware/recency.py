@@ -74,6 +74,22 @@ class Recency:
             own[:] = [old for old in own if old.count]
         own.append(run)
 
+    def retire(self, tensor: int) -> None:
+        """Put every page of a tensor at the oldest end."""
+        count = self.pages(tensor)
+        if not count:
+            return
+        self.remove(tensor)
+        run = Run(tensor, count, stamp=-1)
+        self._of[tensor].append(run)
+        if self._head:
+            self._head -= 1
+            self._runs[self._head] = run
+            return
+        self._runs.insert(0, run)
+        if self._scan is not None:
+            self._scan += 1
+
     def remove(self, tensor: int) -> None:
         """Take out every page of a tensor."""
         for run in self._of[tensor]:

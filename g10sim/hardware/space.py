@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
 from g10sim.errors import InvariantError
@@ -114,3 +114,27 @@ class Paged:
 
     def check(self) -> None:
         """Check nothing: the contents are all that takes space."""
+
+
+class Mapped(Paged):
+    """Paged memory of ranges that stay mapped: discarded pages stay, too, until they make room first.
+
+    The driver orders evictions by chunks: what arrives takes its chunk along. ``neighbours`` are the ranges
+    that share a chunk with each. Source: the root chunks of 2 MiB of NVIDIA's open driver
+    (open-gpu-kernel-modules, uvm_pmm_gpu.c): a chunk becomes the most recent when pages of it become
+    resident, and chunks of discarded pages are evicted before all others.
+    """
+
+    def __init__(self, neighbours: Sequence[tuple[int, ...]]) -> None:
+        self._neighbours = neighbours
+        self.notes_arrivals = any(neighbours)
+
+    def discard(self, tensor: int) -> None:
+        """Forget contents: pages on the GPU are the next to go; pages in transfer are not touched."""
+        self._memory.forget(tensor, but_for_gpu=True)
+        self._memory.recency.retire(tensor)
+
+    def arrived(self, tensor: int, source: Location) -> None:
+        """Make what else is in the chunk as recent as what has arrived."""
+        for neighbour in self._neighbours[tensor]:
+            self._memory.touch(neighbour)

@@ -66,7 +66,7 @@ class Staging:
         links = self.topology.outward(gpu, place) if leaves else self.topology.inward(gpu, place)
         bandwidth = min(link.capacity for link in links)
         size_bytes = pages * self._page_bytes
-        return demand_rate(size_bytes, bandwidth, self._latencies[place], size_bytes)
+        return demand_rate(size_bytes, bandwidth, self._latencies[place], 1)
 
 
 def _binary_rates(system: SystemSpec) -> SystemSpec:

@@ -12,8 +12,8 @@ from g10sim.records import Location, MigrationCause, StallReason
 Observer = Callable[[int, int, int, Location, Location, MigrationCause, int, int, int], None]
 """Is told of moves: job, GPU, tensor, from, to, cause, start and end cycle, pages."""
 
-Due = Callable[[int], int]
-"""Tells the cycle at which a job expects to need a tensor."""
+Due = Callable[[int, int], int]
+"""Tells the cycle at which a job expects to need a tensor, given the current cycle of the transfers."""
 
 
 class VictimRule(Protocol):

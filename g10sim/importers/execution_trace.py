@@ -11,11 +11,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
+
+from pydantic import Field, TypeAdapter
 
 from g10sim.errors import TraceError
 from g10sim.importers.aten import OVERWRITING, short_name
-from g10sim.importers.kineto_events import STEP, Entry, Profile, Span, read_json_list
+from g10sim.importers.kineto_events import STEP, Entry, Profile, Shape, Span, Whole, read_json_list
 from g10sim.importers.operations import (
     NO_KERNELS,
     Operation,
@@ -24,11 +26,15 @@ from g10sim.importers.operations import (
     forget_reads_of_nothing,
     phase_of,
 )
+from g10sim.text import shown
 from g10sim.trace.model import TimeSource, Trace
 
 _WHAT = "an execution trace of PyTorch"
 _SCHEMA = "chakra"
-_REFERENCE = [int, int, int, int, int, str]
+_Id = Annotated[int, Field(strict=True)]
+_REFERENCE = TypeAdapter(tuple[_Id, _Id, Whole, Whole, Whole, str])
+_SHAPE = TypeAdapter(Shape)
+_LISTS = TypeAdapter(tuple[list[Any], list[Any], list[Any]])
 _HOST = "cpu"
 # PyTorch makes tensors of the numbers among an operator's arguments, without an operator, in storages whose
 # ids have been used before.
@@ -119,8 +125,12 @@ def _read_nodes(path: Path) -> dict[int, Node]:
     nodes = {}
     for number, values in enumerate(listed):
         entry = Entry(values, f"{path}: node number {number}")
-        entry.place = f"{path}: node {entry.values.get('id', 'without id')}"
+        entry.place = f"{path}: node {shown(entry.values.get('id', 'without id'))}"
         node = _node(entry)
+        if node.id in nodes:
+            entry.fail(f"id {node.id} twice", "once")
+        if node.parent > node.id:
+            entry.fail(f"ctrl_deps {node.parent}", "a node that started before, or the node itself")
         nodes[node.id] = node
     return dict(sorted(nodes.items()))
 
@@ -128,7 +138,7 @@ def _read_nodes(path: Path) -> dict[int, Node]:
 def _node(entry: Entry) -> Node:
     attributes = Entry({}, entry.place)
     for attribute in entry.get("attrs", "list", list):
-        if not isinstance(attribute, dict) or "name" not in attribute:
+        if not isinstance(attribute, dict) or not isinstance(attribute.get("name"), str):
             entry.fail("an attribute without a name", "objects with name and value")
         attributes.values[attribute["name"]] = attribute.get("value")
     return Node(
@@ -150,27 +160,29 @@ def _arguments(node: Entry, key: str) -> Iterator[tuple[Reference, ...]]:
         side.fail("values, types, shapes and strides of different lengths", "one of each per argument")
     for value, kind, shape, stride in zip(*columns, strict=True):
         if not isinstance(kind, str):
-            side.fail(f"type {kind!r}", "a text")
+            side.fail(f"type {shown(kind)}", "a text")
         if kind.startswith("Tensor("):
             yield tuple(_reference(side, value, shape, stride))
         elif kind.startswith("GenericList[Tensor("):
-            pairs = zip(value, shape, stride, strict=False)
-            yield tuple(one for parts in pairs for one in _reference(side, *parts))
+            lists = side.fitting("list", (value, shape, stride), _LISTS, "tensors, shapes and strides")
+            parts = zip(*lists, strict=False)
+            yield tuple(one for part in parts for one in _reference(side, *part))
         else:
             yield ()
 
 
 def _reference(side: Entry, value: Any, shape: Any, stride: Any) -> Iterator[Reference]:
     """Yield the tensor, or nothing for one that is not defined or is empty."""
-    if not isinstance(value, list) or [type(part) for part in value] != _REFERENCE:
-        allowed = "[tensor id, storage id, offset, elements, bytes, device]: five integers and a text"
-        side.fail(f"tensor {value!r}", allowed)
-    tensor, storage, offset, elements, item_bytes, device = value
+    allowed = "[tensor id, storage id, offset, elements, bytes, device]: five integers and a text"
+    found = side.fitting("tensor", value, _REFERENCE, allowed)
+    tensor, storage, offset, elements, item_bytes, device = found
     if not elements or not item_bytes:
         return
-    if not isinstance(shape, list) or not isinstance(stride, list) or len(shape) != len(stride):
-        side.fail(f"shape {shape!r} with strides {stride!r}", "as many strides as dimensions")
-    reach = sum((size - 1) * step for size, step in zip(shape, stride, strict=True)) + 1
+    sizes = side.fitting("shape", shape, _SHAPE, "sizes")
+    steps = side.fitting("strides", stride, _SHAPE, "a distance for each dimension")
+    if len(sizes) != len(steps):
+        side.fail(f"shape {shown(shape)} with strides {shown(stride)}", "as many strides as dimensions")
+    reach = sum(max(size - 1, 0) * step for size, step in zip(sizes, steps, strict=True)) + 1
     yield Reference(tensor, storage, (offset + reach) * item_bytes, device)
 
 
@@ -276,7 +288,8 @@ def _kernels(nodes: Mapping[int, Node]) -> list[Node]:
 
 def _measured(path: Path, kernels: Sequence[Node], profile: Profile) -> list[int]:
     """Return times from a profile: of device events, or the operators' own where there is no device."""
-    spans = {span.args.get("Record function id"): span for span in profile.operators}
+    numbers = ((span.args.get("Record function id"), span) for span in profile.operators)
+    spans = {number: span for number, span in numbers if type(number) is int}
     owners: list[Span] = []
     for node in kernels:
         span = spans.get(node.function_id)

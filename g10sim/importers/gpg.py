@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import NoReturn
 
 from g10sim.errors import TraceError
+from g10sim.text import shown
 from g10sim.trace.check import check_trace
-from g10sim.trace.jsonlines import decode_text, read_lines, shown
+from g10sim.trace.jsonlines import decode_text, read_lines
 from g10sim.trace.model import FaultProfile, Kernel, Phase, Tensor, TensorKind, Trace
 
 TICKS_PER_SECOND = 1_200_000_000

@@ -14,7 +14,6 @@ from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from math import prod
 from typing import Any
 
 from g10sim.errors import TraceError
@@ -42,13 +41,6 @@ _VIEWS = aten(
     t transpose unbind unflatten unfold unsqueeze view view_as _reshape_alias _unsafe_view
     """
 )
-_ITEM_BYTES = {
-    **dict.fromkeys(("double", "long int", "long", "c10::complex<float>"), 8),
-    **dict.fromkeys(("float", "int"), 4),
-    **dict.fromkeys(("c10::Half", "c10::BFloat16", "short"), 2),
-    **dict.fromkeys(("unsigned char", "signed char", "bool", "c10::Float8_e4m3fn", "c10::Float8_e5m2"), 1),
-}
-"""Bytes of an element by the name of its C++ type, which Kineto writes."""
 
 
 def import_kineto(profile: Profile, *, model: str | None = None, batch_size: int = 1) -> Trace:
@@ -118,8 +110,7 @@ def _nested(operators: Sequence[Span]) -> list[list[int]]:
 def _draft(operators: Sequence[Span], position: int, around: Sequence[int], duration_ns: int) -> _Draft:
     span = operators[position]
     operation = Operation(short_name(span.name), phase_of(()), duration_ns=duration_ns)
-    inputs = _input_bytes(span)
-    updated = len(inputs[0]) if inputs and span.name.endswith("_") else 0
+    updated = len(span.inputs[0]) if span.inputs and span.name.endswith("_") else 0
     return _Draft(span, [operators[outer] for outer in around], operation, _sizes(span), updated)
 
 
@@ -158,20 +149,8 @@ def _works(span: Span) -> bool:
     return "::" in span.name and not autograd and span.name not in _VIEWS | NO_KERNELS
 
 
-def _input_bytes(span: Span) -> list[list[int]]:
-    """Bytes of the tensors of each argument; empty ones and arguments that are no tensors are left out."""
-    found = []
-    for dims, kind in zip(span.args.get("Input Dims", ()), span.args.get("Input type", ()), strict=False):
-        if kind == "TensorList":
-            # Kineto gives no type for lists; those of optimizers hold float32.
-            found.append([prod(part) * _ITEM_BYTES["float"] for part in dims])
-        elif kind in _ITEM_BYTES:
-            found.append([prod(dims) * _ITEM_BYTES[kind]])
-    return [sizes for argument in found if (sizes := [size for size in argument if size > 0])]
-
-
 def _sizes(span: Span) -> list[int]:
-    return [size for argument in _input_bytes(span) for size in argument]
+    return [size for argument in span.inputs for size in argument]
 
 
 def _sequence(draft: _Draft) -> int | None:

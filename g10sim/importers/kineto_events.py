@@ -2,22 +2,33 @@
 
 from __future__ import annotations
 
-import gzip
 import json
+import re
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import prod
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Annotated, Any, NoReturn, TypeVar
+
+from pydantic import Field, TypeAdapter, ValidationError
 
 from g10sim.errors import TraceError
+from g10sim.text import shown
+from g10sim.trace.jsonlines import BROKEN_GZIP, refuse_half_characters, unpacked
 
 STEP = "ProfilerStep#"
 """Beginning of the name under which the profiler marks a step."""
 
-_GZIP_MAGIC = b"\x1f\x8b"
 _MOST_CHARACTERS = 80
+_HALF_CHARACTER = re.compile(r"\\u[dD][89a-fA-F]")
+
+Whole = Annotated[int, Field(strict=True, ge=0, le=2**63 - 1)]
+Shape = Annotated[list[Whole], Field(max_length=64)]
+"""Sizes or strides of a tensor: PyTorch has no more dimensions."""
+
+_Found = TypeVar("_Found")
 
 
 class Entry:
@@ -35,8 +46,15 @@ class Entry:
         """Return the value of a key, of exactly one of these types. Raises TraceError for another."""
         value = self.values.get(key, default)
         if type(value) not in kinds:
-            self.fail(f"{key} {value!r}", allowed)
+            self.fail(f"{key} {shown(value)}", allowed)
         return value
+
+    def fitting(self, what: str, value: object, kind: TypeAdapter[_Found], allowed: str) -> _Found:
+        """Return a value, called ``what``, of a type. Raises TraceError for another."""
+        try:
+            return kind.validate_python(value)
+        except ValidationError:
+            self.fail(f"{what} {shown(value)}", allowed)
 
     def fail(self, found: str, allowed: str) -> NoReturn:
         """Raise TraceError for what was found at this place."""
@@ -49,11 +67,10 @@ def read_json_list(path: Path, key: str, what: str) -> tuple[dict[str, Any], lis
     Raises TraceError, which calls the file ``what``.
     """
     try:
-        data = path.read_bytes()
-        if data.startswith(_GZIP_MAGIC):
-            data = gzip.decompress(data)
-        found = json.loads(data)
-    except (OSError, EOFError) as error:
+        with unpacked(path) as file:
+            text = file.read().decode("utf-8-sig")
+        found = json.loads(text)
+    except (OSError, *BROKEN_GZIP) as error:
         reason = getattr(error, "strerror", None) or error
         raise TraceError(f"{path}: cannot be read: {reason}; allowed: {what} (JSON)") from error
     except (ValueError, RecursionError) as error:
@@ -62,6 +79,8 @@ def read_json_list(path: Path, key: str, what: str) -> tuple[dict[str, Any], lis
         raise TraceError(f"{path}: found no object with '{key}'; allowed: {what} (JSON)")
     if not isinstance(found[key], list):
         raise TraceError(f"{path}: {key}: found no list; allowed: {what}")
+    if _HALF_CHARACTER.search(text):
+        refuse_half_characters(str(path), found, TraceError)
     return found, found[key]
 
 
@@ -70,6 +89,17 @@ _DEVICE = frozenset({"kernel", "gpu_memcpy", "gpu_memset"})
 _LAUNCHES = frozenset({"cuda_runtime", "cuda_driver"})
 _SPANS = frozenset({"cpu_op", "user_annotation"}) | _DEVICE | _LAUNCHES
 _MEMORY = "[memory]"
+_LATEST_MICROSECONDS = 10**18
+_ITEM_BYTES = {
+    **dict.fromkeys(("double", "long int", "long", "c10::complex<float>"), 8),
+    **dict.fromkeys(("float", "int"), 4),
+    **dict.fromkeys(("c10::Half", "c10::BFloat16", "short"), 2),
+    **dict.fromkeys(("unsigned char", "signed char", "bool", "c10::Float8_e4m3fn", "c10::Float8_e5m2"), 1),
+}
+"""Bytes of an element by the name of its C++ type, which Kineto writes."""
+_LIST = "TensorList"
+_SHAPES = TypeAdapter(list[Shape | list[Shape]])
+_TEXTS = TypeAdapter(list[str])
 
 Thread = tuple[Any, Any]
 
@@ -78,7 +108,8 @@ Thread = tuple[Any, Any]
 class Span:
     """An interval of time: an operator, an annotation, a launch, or a kernel on the device.
 
-    Times are nanoseconds; ``thread`` is (process, thread), of device events (device, stream).
+    Times are nanoseconds; ``thread`` is (process, thread), of device events (device, stream). ``inputs`` are
+    bytes of an operator's tensors, for each argument that has any which are not empty.
     """
 
     name: str
@@ -86,6 +117,7 @@ class Span:
     end_ns: int
     thread: Thread
     args: Mapping[str, Any]
+    inputs: tuple[tuple[int, ...], ...] = ()
 
     @property
     def duration_ns(self) -> int:
@@ -213,9 +245,26 @@ class _Event(Entry):
 
     def _span(self, args: Entry) -> Span:
         start, duration = self._time_ns("ts"), self._time_ns("dur")
-        if self.values["dur"] < 0:
+        if duration < 0:
             self.fail(f"dur {self.values['dur']!r}", "at least 0")
-        return Span(self.get("name", "a text", str), start, start + duration, self._thread(), args.values)
+        name, end = self.get("name", "a text", str), start + duration
+        return Span(name, start, end, self._thread(), args.values, tuple(self._inputs(args)))
+
+    def _inputs(self, args: Entry) -> Iterator[tuple[int, ...]]:
+        dims, kinds = args.values.get("Input Dims", []), args.values.get("Input type", [])
+        shapes = args.fitting("Input Dims", dims, _SHAPES, "a list of shapes, or of lists of them")
+        types = args.fitting("Input type", kinds, _TEXTS, "texts")
+        for shape, kind in zip(shapes, types, strict=False):
+            if kind != _LIST and kind not in _ITEM_BYTES:
+                continue
+            wanted = list if kind == _LIST else int
+            if any(type(part) is not wanted for part in shape):
+                args.fail(f"Input Dims {shown(shape)} of type {kind}", "a shape; of a list, several")
+            # Kineto gives no type for lists; those of optimizers hold float32.
+            parts: Any = shape if kind == _LIST else [shape]
+            item = _ITEM_BYTES["float" if kind == _LIST else kind]
+            if sizes := tuple(size for part in parts if (size := prod(part) * item)):
+                yield sizes
 
     def _memory(self, args: Entry) -> MemoryEvent:
         address, size, device = (args.get(key, "an integer", int) for key in ("Addr", "Bytes", "Device Type"))
@@ -223,6 +272,8 @@ class _Event(Entry):
 
     def _time_ns(self, key: str) -> int:
         microseconds: float = self.get(key, "a number of microseconds", int, float)
+        if not abs(microseconds) < _LATEST_MICROSECONDS:  # not a number, too
+            self.fail(f"{key} {shown(microseconds)}", "a number of microseconds")
         return round(microseconds * NANOSECONDS_PER_MICROSECOND)
 
     def _thread(self) -> Thread:

@@ -9,6 +9,7 @@ from typing import Literal, TypeAlias
 from g10sim.analysis.pools.placement import ROUNDS
 from g10sim.config.allocator import CachingPoolSpec
 from g10sim.config.behaviour import BehaviourSpec
+from g10sim.config.effects import Effect
 from g10sim.config.system import SystemSpec
 from g10sim.errors import UnsupportedError
 from g10sim.looks import WHITE, Look
@@ -81,7 +82,14 @@ class AutoSwap(Declared, JointPolicy):
     """Tier in which tensors wait."""
     least_tensor: Size = parameter(default="1 MiB", published="1 MiB, the authors' code")
     """Smallest tensor that is swapped."""
-    seed: Count = parameter(default=0)
+    seed: Count = parameter(
+        default=0,
+        effect=Effect(
+            lambda run, policy: policy.score == "combined",
+            "with score combined",
+            "no other score is searched for",
+        ),
+    )
     """Of the search for the combined score."""
 
     def _set_up(self) -> None:

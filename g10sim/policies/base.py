@@ -169,6 +169,9 @@ class Requirements:
     placement
         ``paged``: any free pages will do (unified memory). ``contiguous``: whole tensors move, and each needs
         consecutive pages.
+    addresses
+        Addresses of paged placement. ``pooled``: from the framework's caching allocator, whose ranges stay
+        mapped when tensors die; ``own``: the design frees what is dead itself, and may drop tensors.
     caching_pool
         Chunks from which contiguous memory is handed out; None: the whole memory is one.
     returns_space
@@ -187,6 +190,7 @@ class Requirements:
 
     unlimited_memory: bool = False
     placement: MemoryKind = "paged"
+    addresses: Literal["pooled", "own"] = "pooled"
     caching_pool: CachingPoolSpec | None = None
     returns_space: Literal["at_once", "between_kernels"] = "at_once"
     keeps_host_buffers: bool = False

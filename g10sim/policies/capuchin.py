@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from g10sim.config.behaviour import BehaviourSpec
+from g10sim.config.effects import Effect
 from g10sim.config.system import SystemSpec
 from g10sim.looks import Look
-from g10sim.policies.base import Policy, PolicyView
+from g10sim.policies.base import Policy, PolicyView, Requirements
 from g10sim.policies.capuchin_planning.guidance import Guidance
 from g10sim.policies.capuchin_planning.planner import Parameters, plan_job
 from g10sim.policies.moves import Await, Evict, Move
@@ -21,6 +22,11 @@ from g10sim.trace.workload import Workload
 from g10sim.units import format_bytes, parse_bytes
 
 _TENSILE = "tensile"
+_GUIDED = Effect(
+    lambda run, policy: run.most_iterations > 1,
+    "with 2 iterations or more",
+    "the first iteration is only watched",
+)
 
 
 @register_policy
@@ -40,17 +46,26 @@ class Capuchin(Declared, Policy):
     label = "Capuchin"
     look = Look("#44AA99", "****", "*", "6 2")
     paper = "Peng et al., Capuchin: Tensor-based GPU Memory Management for Deep Learning, ASPLOS 2020"
+    requirements = Requirements(addresses="own")
 
-    memory_target: SizeOrTensile | None = parameter(default=None)
+    memory_target: SizeOrTensile | None = parameter(default=None, effect=_GUIDED)
     """Memory that each job's plan keeps to; ``tensile``: the peak that the policy ``tensile`` plans for it
     alone. None: GPU memory, an equal share where jobs share one."""
-    saving: Share | None = parameter(default=None)
+    saving: Share | None = parameter(default=None, effect=_GUIDED)
     """In place of ``memory_target``: by which share it is below the size of all tensors of the job."""
-    recomputation: bool = parameter(default=True, published="true, paper")
+    recomputation: bool = parameter(default=True, published="true, paper", effect=_GUIDED)
     """Recompute tensors where that costs less than a swap."""
-    least_tensor: Size = parameter(default="64 KiB")
+    least_tensor: Size = parameter(default="64 KiB", effect=_GUIDED)
     """Smallest tensor that is swapped or recomputed: many tiny tensors wait longest and save nothing."""
-    feedback: Share = parameter(default=0.05, published="0.05, paper")
+    feedback: Share = parameter(
+        default=0.05,
+        published="0.05, paper",
+        effect=Effect(
+            lambda run, policy: run.most_iterations > 2,
+            "with 3 iterations or more",
+            "no iteration follows one with a plan",
+        ),
+    )
     """By which share of a copy's time one that was late is issued earlier in the next iteration."""
 
     def _set_up(self) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from g10sim.config.behaviour import BehaviourSpec
+from g10sim.config.effects import Effect
 from g10sim.config.system import SystemSpec
 from g10sim.errors import UnsupportedError
 from g10sim.looks import GREEN, PINK, Look
@@ -45,7 +46,13 @@ class DirectStorage(Declared, JointPolicy):
 
     plan_file: PlanFile | None = parameter(default=None)
     """Path of a plan to follow instead of an own one."""
-    method: Method = parameter(default="published", published="published")
+    method: Method = parameter(
+        default="published",
+        published="published",
+        effect=Effect(
+            lambda run, policy: policy.plan_file is None, "without plan_file", "the plan comes from a file"
+        ),
+    )
     """``paced`` or ``published``: how the plan is made (see the policy g10)."""
 
     @classmethod

@@ -22,17 +22,25 @@ from pydantic import (
 )
 from pydantic.fields import FieldInfo
 
+from g10sim.config.effects import Effect
 from g10sim.registry import choices_text, nearest
 from g10sim.units import parse_bytes
 
 
-def parameter(*, default: Any = ..., published: str = "", **constraints: Any) -> Any:
+def parameter(
+    *, default: Any = ..., published: str = "", effect: Effect | None = None, **constraints: Any
+) -> Any:
     """Declare a parameter; without a default it is required.
 
-    ``published`` is the value in the paper or the published program, and which of them says so.
+    ``published`` is the value in the paper or the published program, and which of them says so. ``effect``
+    says when it counts, if it does not always; a run refuses it elsewhere.
     ``constraints`` are those of ``pydantic.Field``, such as ``ge`` and ``lt``.
     """
-    return Field(default=default, json_schema_extra={"published": published}, **constraints)
+    where = {} if effect is None else {"where": effect.where}
+    field = Field(default=default, json_schema_extra={"published": published, **where}, **constraints)
+    if effect is not None:
+        field.metadata.append(effect)
+    return field
 
 
 @dataclass_transform(kw_only_default=True, eq_default=False, field_specifiers=(parameter,))
@@ -97,6 +105,16 @@ class Declared:
         """Return the JSON schema of every parameter, with its default and ``published`` value."""
         schemas: dict[str, dict[str, Any]] = cls._model.model_json_schema().get("properties", {})
         return schemas
+
+    @classmethod
+    def parameter_effects(cls) -> dict[str, Effect]:
+        """Return the effect of every parameter that does not always count."""
+        return {
+            name: effect
+            for name, (_, field) in cls._declarations.items()
+            for effect in field.metadata
+            if isinstance(effect, Effect)
+        }
 
     @classmethod
     def parameter_descriptions(cls) -> dict[str, str]:

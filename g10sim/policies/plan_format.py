@@ -16,6 +16,7 @@ from g10sim.errors import PlanError
 from g10sim.policies.moves import Drop, Evict, Fetch, Free, Move, registered_moves
 from g10sim.policies.plan import MigrationPlan, Planned
 from g10sim.registry import choices_text, nearest
+from g10sim.text import shown
 from g10sim.trace.format import trace_hash
 from g10sim.trace.jsonlines import (
     Fields,
@@ -25,7 +26,6 @@ from g10sim.trace.jsonlines import (
     hash_lines,
     read_lines,
     short_hash,
-    shown,
     write_lines,
 )
 from g10sim.trace.model import Trace

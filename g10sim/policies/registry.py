@@ -6,7 +6,8 @@ import importlib
 import inspect
 import pkgutil
 from collections.abc import Mapping
-from importlib.metadata import entry_points
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
 from typing import Any, TypeVar
 
 import g10sim.policies
@@ -33,13 +34,24 @@ def register_policy(policy: PolicyClass) -> PolicyClass:
 
 def available() -> dict[str, type[Policy]]:
     """Return all policies by name: built-in, registered by decorator, and installed plug-ins."""
-    for module in pkgutil.iter_modules(g10sim.policies.__path__):
-        importlib.import_module(f"g10sim.policies.{module.name}")
+    _import_built_in()
     known = dict(_POLICIES)
-    for point in entry_points(group=ENTRY_POINT_GROUP):
+    for point in _plugins():
         if point.name not in known:
             known[point.name] = _checked(_load(point.value, point.name), point.value)
     return dict(sorted(known.items()))
+
+
+@cache
+def _import_built_in() -> None:
+    for module in pkgutil.iter_modules(g10sim.policies.__path__):
+        if not module.ispkg:
+            importlib.import_module(f"g10sim.policies.{module.name}")
+
+
+@cache  # the metadata of every installed package are read for it
+def _plugins() -> tuple[EntryPoint, ...]:
+    return tuple(entry_points(group=ENTRY_POINT_GROUP))
 
 
 def create(spec: str | Mapping[str, Any]) -> Policy:

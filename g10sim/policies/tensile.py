@@ -6,9 +6,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import ClassVar, Literal, TypeAlias
 
 from g10sim.config.behaviour import BehaviourSpec
+from g10sim.config.effects import Effect
 from g10sim.config.system import SystemSpec
 from g10sim.looks import Look
-from g10sim.policies.base import JointPolicy, PolicyView
+from g10sim.policies.base import JointPolicy, PolicyView, Requirements
 from g10sim.policies.moves import Await, Evict, Move
 from g10sim.policies.parameters import Count, Share, Size, parameter
 from g10sim.policies.plan import MigrationPlan
@@ -38,6 +39,7 @@ class Tensile(PlannerOptions, JointPolicy):
     label = "TENSILE"
     look = Look("#332288", marker="d", line="1 1")
     paper = "Zhang et al., TENSILE: A Tensor Granularity Dynamic GPU Memory Scheduling Method, IEEE TKDE 2022"
+    requirements = Requirements(addresses="own")
     check_exemptions: ClassVar[Mapping[str, str]] = {
         "no_stalls_with_room": "lowers the memory peak as far as swaps can, whether or not memory is short"
     }
@@ -49,9 +51,25 @@ class Tensile(PlannerOptions, JointPolicy):
     None: as low as it goes, recomputing above the GPU's memory."""
     prediction_error: Share = parameter(default=0.0)
     """Kernel times are predicted with an error of at most this share, each with its own."""
-    prediction_seed: Count = parameter(default=0)
+    prediction_seed: Count = parameter(
+        default=0,
+        effect=Effect(
+            lambda run, policy: policy.prediction_error > 0,
+            "with a prediction_error above 0",
+            "predictions have no error",
+        ),
+    )
     """Of these errors."""
-    replan_threshold: float | None = parameter(default=DRIFT, ge=0, published="0.3, authors' program")
+    replan_threshold: float | None = parameter(
+        default=DRIFT,
+        ge=0,
+        published="0.3, authors' program",
+        effect=Effect(
+            lambda run, policy: run.most_iterations > 1,
+            "with 2 iterations or more",
+            "there is one iteration",
+        ),
+    )
     """Change of a job's iteration time above which jobs are planned anew; None: never for that reason."""
     swap_out_barrier: bool = parameter(default=False, published="true, authors' program")
     """Make each kernel wait for the copies out that were issued during the one before it."""

@@ -9,6 +9,7 @@ from statistics import fmean
 
 from g10sim.analysis.timeline import kernel_durations
 from g10sim.config.behaviour import BehaviourSpec
+from g10sim.config.effects import Effect
 from g10sim.config.system import SystemSpec
 from g10sim.looks import DARK_GREY, Look
 from g10sim.policies.base import Policy, PolicyView, Requirements, Trials
@@ -34,7 +35,7 @@ from g10sim.policies.vdnn_multi_planning.search import (
     Step,
 )
 from g10sim.policies.vdnn_multi_planning.steering import Rescue, Steering
-from g10sim.policies.vdnn_planning.design import LayerWise
+from g10sim.policies.vdnn_planning.design import OFFLOADING, LayerWise
 from g10sim.policies.vdnn_planning.layers import (
     Schedule,
     heavy_kind,
@@ -74,15 +75,31 @@ class VdnnMulti(LayerWise):
     """The step, K0 to K4, from which the parameters that are not given follow."""
     offload: Offload | None = parameter(default=None)
     """Layers that offload."""
-    layer_end_join: bool | None = parameter(default=None)
+    layer_end_join: bool | None = parameter(default=None, effect=OFFLOADING)
     """Let a layer end only with the copies that it issued."""
     arbitration: Arbitration | None = parameter(default=None)
     """How copies share links; ``machine``: as the system says."""
-    prefetch: Prefetching | None = parameter(default=None)
+    prefetch: Prefetching | None = parameter(default=None, effect=OFFLOADING)
     """When to prefetch: by vDNN's ``window``, or ``planned``."""
-    feedback: bool = parameter(default=True)
+    feedback: bool = parameter(
+        default=True,
+        effect=Effect(
+            lambda run, policy: policy.offloads and policy.plans_prefetches,
+            "with planned prefetches",
+            "no prefetches are planned",
+        ),
+    )
     """Move planned prefetches that were late or early in the iteration before."""
-    headroom: float | None = parameter(default=None, ge=0, lt=1)
+    headroom: float | None = parameter(
+        default=None,
+        ge=0,
+        lt=1,
+        effect=Effect(
+            lambda run, policy: policy.offloads and (policy.weighs_memory or policy.plans_prefetches),
+            "with offload contention_aware, or planned prefetches",
+            "memory decides on no offloads and prefetches",
+        ),
+    )
     """Share of GPU memory that the offload set leaves free for fragmentation; without it trial iterations
     decide on that, and on K3 and K4 on all parameters above that are not given."""
 
@@ -91,12 +108,22 @@ class VdnnMulti(LayerWise):
         step = LADDER[self.ladder]
         self._offloads = self.offload or step.offload
         self._joins = step.layer_end_join if self.layer_end_join is None else self.layer_end_join
-        self._plans_prefetches = (self.prefetch or step.prefetch) == "planned"
+        self.plans_prefetches = (self.prefetch or step.prefetch) == "planned"
         self._ideal_cycles: list[int] = []
         self._steerings: list[Steering] = []
         self._rescues: list[Rescue] = []
         self._backward_ends: list[set[int]] = []
         self._by_job: dict[tuple[int, int], Schedule] = {}
+
+    @property
+    def offloads(self) -> bool:
+        """Tell whether any layers offload, or tensors leave when a kernel finds no room."""
+        return self._offloads != "none" or self.ladder in CHOSEN_BY_TRIAL
+
+    @property
+    def weighs_memory(self) -> bool:
+        """Tell whether memory and links decide which layers offload."""
+        return self._offloads == "contention_aware"
 
     @property
     def requirements(self) -> Requirements:
@@ -110,7 +137,7 @@ class VdnnMulti(LayerWise):
 
     def settle(self, obstacle: Trials) -> Policy:
         """Choose by trial iterations what is left open, with an offload set that memory asks for."""
-        if self.headroom is not None or self._offloads != "contention_aware":
+        if self.headroom is not None or not self.weighs_memory:
             return self
         search = Search(partial(self._speed, obstacle), self._given())
         return self._variant(search.best(self.ladder))
@@ -167,7 +194,7 @@ class VdnnMulti(LayerWise):
         layers = layers_of(trace, fuse_activations=self.fuse_activations)
         heavy = heavy_kind(layers)
         timeline = OffloadTimeline(trace, kernel_durations(trace, clock), page)
-        returns = just_in_time(timeline) if self._plans_prefetches else by_window(layers, heavy)
+        returns = just_in_time(timeline) if self.plans_prefetches else by_window(layers, heavy)
         offload_set = OffloadSet(timeline, self._budget(system), heavy)
         chosen = offload_set.choose(
             managed_layers(layers, heavy), partial(_copy_cycles, clock, rate), returns
@@ -203,13 +230,13 @@ class VdnnMulti(LayerWise):
 
     def on_iteration_start(self, view: PolicyView) -> MigrationPlan | None:
         """Plan the prefetches of the iteration."""
-        if self._plans_prefetches:
+        if self.plans_prefetches:
             self._steerings[view.job].start_iteration(view)
         return None
 
     def on_kernel_start(self, view: PolicyView) -> Iterable[Move]:
         """Offload what a layer reads as it begins, and prefetch what is due."""
-        if not self._plans_prefetches:
+        if not self.plans_prefetches:
             yield from super().on_kernel_start(view)
             return
         layer = self._schedules[view.job].offloads.get(view.kernel)
@@ -221,7 +248,7 @@ class VdnnMulti(LayerWise):
         """Let a layer end with the copies that it issued, where layers join."""
         if not self._joins:
             return
-        if not self._plans_prefetches:
+        if not self.plans_prefetches:
             yield from super().on_kernel_end(view)
             return
         layer = self._schedules[view.job].offload_ends.get(view.kernel)

@@ -15,7 +15,7 @@ from g10sim.policies.moves import Await, Evict, KeepUncompressed, Move
 from g10sim.policies.parameters import Density, parameter
 from g10sim.policies.plan import MigrationPlan
 from g10sim.policies.registry import register_policy
-from g10sim.policies.vdnn_planning.design import SelectiveOffloading
+from g10sim.policies.vdnn_planning.design import OFFLOADING, SelectiveOffloading
 from g10sim.policies.vdnn_planning.layers import Layer
 from g10sim.trace.model import TensorKind
 from g10sim.trace.workload import Workload
@@ -40,13 +40,13 @@ class VdnnPlusPlus(SelectiveOffloading):
     look = Look(YELLOW, "++++", "h", "--")
     paper = "Shriram, Garg and Kulkarni, Dynamic Memory Management for GPU-based training of DNNs, IPDPS 2019"
 
-    join: Join = parameter(default="forward_end")
+    join: Join = parameter(default="forward_end", effect=OFFLOADING)
     """``forward_end``: the forward pass ends with its last offload; ``memory``: only memory is waited for."""
-    returns_space: ReturnsSpace = parameter(default="at_once")
+    returns_space: ReturnsSpace = parameter(default="at_once", effect=OFFLOADING)
     """Time at which memory of copied tensors is given back."""
-    host_buffers: HostBuffers = parameter(default="kept")
+    host_buffers: HostBuffers = parameter(default="kept", effect=OFFLOADING)
     """Keep pinned buffers for the whole run, or release them."""
-    density: Density | None = parameter(default=None)
+    density: Density | None = parameter(default=None, effect=OFFLOADING)
     """Share of elements that are not zero in what is copied out: it is compressed in host memory. One for
     all, or one for each layer that offloads; none: nothing is compressed."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import replace
 
+from g10sim.config.allocator import CachingPoolSpec
 from g10sim.config.behaviour import BehaviourSpec
 from g10sim.config.ssd import FlashSsdSpec
 from g10sim.config.system import SystemSpec
@@ -15,11 +16,13 @@ from g10sim.hardware.door import Door
 from g10sim.hardware.flash.pool import FlashPool
 from g10sim.hardware.fluid import FluidTransfers
 from g10sim.hardware.memory import Frames, Pool, Residency
+from g10sim.hardware.space import Mapped, Paged
 from g10sim.hardware.staging import Staging
 from g10sim.hardware.transfers import Observer, Transfers
 from g10sim.policies.base import Policy
 from g10sim.policies.plan import MigrationPlan
 from g10sim.records import Location, RunRecords
+from g10sim.sim.addresses import OwnAddresses, PooledAddresses
 from g10sim.sim.checks import Checker
 from g10sim.sim.contiguous import ContiguousRun, contiguous_memory, simulated_job
 from g10sim.sim.exchange import GradientExchange
@@ -138,6 +141,7 @@ class _Simulation:
                 self._job_run(number, job, workload.executed(number), plan)
                 for number, (job, plan) in enumerate(zip(workload.jobs, plans, strict=True))
             ]
+        recorder.tensor_at = {number: job.addresses.tensor_at for number, job in enumerate(self._jobs)}
         tell_deaths(self._pools, self._jobs)
         self._exchange = self._gradient_exchange(workload)
 
@@ -171,13 +175,23 @@ class _Simulation:
     def _job_run(self, number: int, job: Job, executed: Trace, plan: MigrationPlan | None) -> JobRun:
         policy, machine = self._policy, self._machine
         if self._staging is None:
-            return JobRun(number, job, executed, self._memory(job), policy, plan, machine)
+            addresses = self._addresses(job.trace)
+            memory = self._memory(job, addresses)
+            return JobRun(number, job, executed, memory, addresses, policy, plan, machine)
         job = simulated_job(job, self._behaviour)
         frames = self._frames[job.gpu] if self._frames else None
         memory = contiguous_memory(
             number, job, plan, policy, machine, self._staging, self._pools, self._door, frames
         )
-        return ContiguousRun(number, job, executed, memory, policy, plan, machine)
+        return ContiguousRun(number, job, executed, memory, OwnAddresses(job.trace), policy, plan, machine)
+
+    def _addresses(self, trace: Trace) -> OwnAddresses:
+        """Return the addresses of a trace's tensors in unified memory."""
+        required, gpu = self._policy.requirements, self._system.gpu
+        wanted = {self._behaviour.addresses, required.addresses}
+        if required.unlimited_memory or "own" in wanted:
+            return OwnAddresses(trace)
+        return PooledAddresses(trace, gpu.page_size, self._system.page_fault.group, CachingPoolSpec())
 
     def _transfers(self, behaviour: BehaviourSpec, observer: Observer | None) -> Transfers:
         system, service = self._system, self._policy.requirements.link_service
@@ -199,16 +213,21 @@ class _Simulation:
             return FlashPool(tier, tier.drive, self._system.gpu.clock, page)
         return Pool(tier, page)
 
-    def _memory(self, job: Job) -> Residency:
+    def _memory(self, job: Job, addresses: OwnAddresses) -> Residency:
         page = self._system.gpu.page_size
-        pages = _pages(job.trace, page)
+        pages = _pages(addresses.trace, page)
         unlimited = self._policy.requirements.unlimited_memory
         capacity = sum(pages) if unlimited else self._system.gpu.memory // page
         frames = self._frames[job.gpu] if self._frames else Frames(capacity)
-        memory = Residency(pages, frames, page, self._pools, self._door)
+        # Where the running kernel's pages may leave, only first in, first out lets all of them arrive.
+        by_chunks = self._behaviour.recency == "arrival" and self._behaviour.running_tensors == "pinned"
+        neighbours = addresses.neighbours if by_chunks else ()
+        space = Mapped(neighbours) if addresses.are_shared else Paged()
+        memory = Residency(pages, frames, page, self._pools, self._door, space)
         for tensor in job.trace.tensors:
             if unlimited or tensor.persistent:
-                memory.place(tensor.id, Location.GPU if unlimited else memory.tiers[-1])
+                for place in addresses.held(tensor.id):
+                    memory.place(place, Location.GPU if unlimited else memory.tiers[-1])
         return memory
 
     def _shared_frames(self, workload: Workload) -> tuple[Frames, ...]:

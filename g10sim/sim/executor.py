@@ -16,6 +16,7 @@ from g10sim.policies.moves import Move
 from g10sim.policies.plan import MigrationPlan, Planned
 from g10sim.records import JobRecord, StallReason
 from g10sim.sim.accounts import WaitLog, reason_for_waiting
+from g10sim.sim.addresses import OwnAddresses
 from g10sim.sim.exchange import GradientExchange
 from g10sim.sim.fabric import Fabric
 from g10sim.sim.gpu import Gpu, admission_bytes
@@ -25,7 +26,7 @@ from g10sim.sim.machine import Machine
 from g10sim.sim.migrator import DelayedMoves, Migrator, moves_by_kernel
 from g10sim.sim.recomputation import Recomputation
 from g10sim.sim.victims import NominatedVictims, RecencyVictims
-from g10sim.sim.view import View
+from g10sim.sim.view import View, kernels_to_next_use, make_view
 from g10sim.sim.working_set import (
     FaultCharge,
     check_working_sets,
@@ -52,23 +53,30 @@ class JobRun:
         job: Job,
         executed: Trace,
         memory: Residency,
+        addresses: OwnAddresses,
         policy: Policy,
         plan: MigrationPlan | None,
         machine: Machine,
     ) -> None:
         trace, behaviour = job.trace, machine.behaviour
-        check_working_sets(trace, memory)
+        seen = addresses.trace
+        check_working_sets(seen, memory)
         self.job, self._executed, self._number = job, executed, number
         self.exchange: GradientExchange | None = None
-        self.memory, self._policy, self._machine = memory, policy, machine
+        self.memory, self.addresses = memory, addresses
+        self._policy, self._machine = policy, machine
         self._fabric, self._clock = machine.fabric, machine.fabric.clock
         self._behaviour = behaviour
         self._transfers = machine.fabric.transfers
         self._recomputation = Recomputation(trace)
         self._charge = FaultCharge(executed, machine.system, behaviour)
         dropped = self._recomputation.dropped
-        self._view = View(number, job, memory, lambda: self._now, lambda: self._measured, dropped)
-        self._migrator = Migrator(self._view, memory, policy, behaviour, self._recomputation, machine.tiers)
+        self._view = make_view(
+            number, job, memory, addresses, lambda: self._now, lambda: self._measured, dropped
+        )
+        self._migrator = Migrator(
+            self._view, memory, addresses, policy, behaviour, self._recomputation, machine.tiers
+        )
         self._delayed = DelayedMoves(trace, self._migrator, machine.fabric)
         self._ledger = Ledger(number, job.gpu, memory, machine)
         self._moves = moves_by_kernel(plan, trace, machine.tiers)
@@ -77,15 +85,20 @@ class JobRun:
         self._measured = [trace.duration_cycles(kernel, clock) for kernel in trace.kernels]
         self._starts = [0, *accumulate(self._measured)]
         self.ideal_cycles = sum(self._durations)
-        self._tensors = [kernel.tensors for kernel in trace.kernels]
+        self._tensors = [kernel.tensors for kernel in seen.kernels]
         self._needed = [frozenset(tensors) for tensors in self._tensors]
-        releases = behaviour.dead_tensors == "released" and not policy.requirements.unlimited_memory
+        releases = (
+            behaviour.dead_tensors == "released"
+            and not policy.requirements.unlimited_memory
+            and not addresses.are_shared
+        )
         self._releases = releases
         self._dying = released_after(trace) if releases else [()] * len(trace.kernels)
         self._reacts = type(policy).on_kernel_start is not Policy.on_kernel_start
         self._reacts_at_end = type(policy).on_kernel_end is not Policy.on_kernel_end
         self._replans = type(policy).on_iteration_start is not Policy.on_iteration_start
         self._victims = self._victim_rule()
+        self._computes_since: int | None = None
         self._prepare()
 
     def _prepare(self) -> None:
@@ -95,19 +108,19 @@ class JobRun:
     def _now(self) -> int:
         return self._clock.cycle
 
-    def expected_death(self, tensor: int) -> float:
-        """Tell when a copy of a tensor made now will not be needed any more: when it is next used.
+    def expected_death(self, place: int) -> float:
+        """Tell when a copy of what lies at a range, made now, will not be needed any more: when it is used.
 
         A position in the iteration from 0 to 1; what is written together and has the same one dies together.
         """
-        kernels = len(self.job.trace.kernels)
-        return (self._view.kernel + self._view.next_use(tensor)) % kernels / kernels
+        kernels, now = len(self.job.trace.kernels), self._view.kernel
+        return (now + kernels_to_next_use(self.addresses.trace, place, now)) % kernels / kernels
 
     def _victim_rule(self) -> RecencyVictims:
-        trace, policy, behaviour = self.job.trace, self._policy, self._behaviour
+        policy, behaviour, addresses = self._policy, self._behaviour, self.addresses
         if type(policy).choose_victims is Policy.choose_victims:
-            return RecencyVictims(trace, policy, behaviour)
-        return NominatedVictims(trace, policy, behaviour, self._nominate)
+            return RecencyVictims(addresses, policy, behaviour)
+        return NominatedVictims(addresses, policy, behaviour, self._view, self._nominate)
 
     def run(self, gpu: Gpu) -> Generator[Event, Any, None]:
         """SimPy process: wait for arrival and for the GPU, run all iterations, leave the GPU empty."""
@@ -132,7 +145,7 @@ class JobRun:
                 yield from self._iterate(iteration)
             self._delayed.close()
             with self._alter():
-                self._migrator.release(range(len(self.job.trace.tensors)))
+                self._migrator.release_all()
 
     def _alter(self) -> Fabric:
         """Open the door of memory for a ``with`` block."""
@@ -155,16 +168,17 @@ class JobRun:
             yield from self._execute(iteration, kernel, start, waits)
         self._ledger.close_iteration(iteration, self._now, self.ideal_cycles)
 
-    def _due(self, tensor: int) -> int:
-        """Return the cycle at which a tensor is needed next if nothing has to wait until then."""
-        trace, kernel = self.job.trace, self._view.kernel
-        kernels, uses = len(trace.kernels), trace.uses[tensor]
+    def _due(self, span: int, now: int) -> int:
+        """Return the cycle at which a range is needed next if nothing waits from ``now`` until then."""
+        trace, kernel = self.addresses.trace, self._view.kernel
+        kernels, uses = len(trace.kernels), trace.uses[span]
         if not uses:
-            return self._now
+            return now
         place = bisect_right(uses, kernel)
         use = uses[place] if place < len(uses) else uses[0] + kernels
         left = self._starts[min(use, kernels)] - self._starts[kernel]
-        return self._now + left + self._starts[max(0, use - kernels)]
+        since = now if self._computes_since is None else self._computes_since
+        return since + left + self._starts[max(0, use - kernels)]
 
     def _await_gradients(self, iteration: int, kernel: Kernel, waits: WaitLog) -> Generator[Event, Any, None]:
         """Wait until the gradients that a kernel reads have been exchanged with the other replicas."""
@@ -246,8 +260,10 @@ class JobRun:
         """Let plan and policy act before a kernel starts."""
         memory = self.memory
         memory.protect(frozenset())
-        self._victims.kernel = kernel.id
+        for place in self.addresses.enter(kernel.id):
+            memory.touch(place)
         self._view.enter(iteration, kernel.id)
+        self._computes_since = None
         self._hold(kernel)
         self._migrator.perform(self._delayed.hold(iteration, kernel.id, moves))
         if self._reacts:
@@ -268,7 +284,7 @@ class JobRun:
             yield from self._fetch(execution, waits)
             end = self._end(execution, extra)
         self._start(execution)
-        computing_since = self._now
+        self._computes_since = computing_since = self._now
         yield from self._compute(end - self._now)
         with self._alter():
             waits.add(StallReason.COMPUTE_SHARING, self._now - end)
@@ -291,7 +307,7 @@ class JobRun:
         """Note the state in which a kernel begins to compute."""
         execution.busy_at_compute = self._transfers.busy_cycles(self._number)
         if self._machine.checker is not None:
-            self._machine.checker.kernel_starts(self.memory, execution.kernel)
+            self._machine.checker.kernel_starts(self.memory, self._seen(execution.kernel))
 
     def _join(self, execution: Execution) -> Generator[Event, Any, None]:
         """Let a kernel that has computed end only after the transfers that the policy wants done."""
@@ -307,6 +323,7 @@ class JobRun:
     def _finish(self, kernel: Kernel) -> None:
         """Release what died with a kernel, then let the policy act."""
         self._migrator.release(self._dying[kernel.id])
+        self.addresses.leave(kernel.id)
         self._react_at_end()
 
     def _react_at_end(self) -> None:
@@ -315,7 +332,7 @@ class JobRun:
             self._migrator.perform(self._ask(self._policy.on_kernel_end))
 
     def _execution(self, iteration: int, kernel: Kernel, start: int) -> Execution:
-        inputs, outputs = count_faults(kernel, self.memory)
+        inputs, outputs = count_faults(self._seen(kernel), self.memory)
         return Execution(
             iteration,
             kernel,
@@ -326,6 +343,10 @@ class JobRun:
             outputs=outputs,
             busy_at_start=self._transfers.busy_cycles(self._number),
         )
+
+    def _seen(self, kernel: Kernel) -> Kernel:
+        """Return a kernel as memory sees it: it touches ranges of addresses."""
+        return self.addresses.trace.kernels[kernel.id]
 
     def _is_resident(self) -> bool:
         memory = self.memory
@@ -381,7 +402,7 @@ class JobRun:
 
     def _describe_wait(self) -> str | G10SimError:
         memory, kernel = self.memory, self.job.trace.kernels[self._view.kernel]
-        missing = sum(memory.moving[tensor] for tensor in kernel.tensors)
+        missing = sum(memory.moving[place] for place in self._seen(kernel).tensors)
         return (
             f"kernel {kernel.id} ({kernel.name}) waits for ever for "
             f"{format_bytes(missing * memory.page_bytes)}: nothing moves any more; {free_room(memory)}"

@@ -15,6 +15,7 @@ from g10sim.policies.base import Policy, PolicyView
 from g10sim.policies.moves import Move
 from g10sim.policies.plan import MigrationPlan, Planned
 from g10sim.records import Location
+from g10sim.sim.addresses import OwnAddresses
 from g10sim.sim.fabric import Fabric, Phase, Timer
 from g10sim.sim.recomputation import Recomputation
 from g10sim.trace.model import Trace
@@ -46,6 +47,7 @@ class Migrator:
         self,
         view: PolicyView,
         memory: Residency,
+        addresses: OwnAddresses,
         policy: Policy,
         behaviour: BehaviourSpec,
         recomputation: Recomputation,
@@ -54,10 +56,9 @@ class Migrator:
         self.view = view
         self.memory_kind = policy.requirements.placement
         self.keeps_needed = behaviour.running_tensors == "pinned"
-        self._memory, self._policy, self._tiers = memory, policy.name, tiers
+        self._memory, self._addresses = memory, addresses
+        self._policy, self._tiers = policy.name, tiers
         self._recomputation = recomputation
-        self.fetch, self.discard = memory.request_prefetch, memory.discard
-        self.await_transfers = memory.await_transfers
 
     def perform(self, moves: Iterable[Move]) -> None:
         """Carry out moves of a plan or a reaction in order. Raises PolicyError for an illegal one."""
@@ -82,11 +83,41 @@ class Migrator:
     def release(self, tensors: Iterable[int]) -> None:
         """Free dead tensors for good: nothing of them stays queued."""
         for tensor in tensors:
-            self._memory.cancel(tensor)
-            self._memory.discard(tensor)
+            self._release(self._addresses.held(tensor))
+
+    def release_all(self) -> None:
+        """Give up all memory: the job ends."""
+        self._release(range(len(self._memory.sizes)))
+
+    def _release(self, places: Iterable[int]) -> None:
+        for place in places:
+            self._memory.cancel(place)
+            self._memory.discard(place)
+
+    def fetch(self, tensor: int) -> None:
+        """Queue what is elsewhere to come in, and what has no contents to be allocated."""
+        for place in self._addresses.open_to(tensor):
+            self._memory.request_prefetch(place)
+        for place in self._addresses.reclaim(tensor):
+            self._memory.touch(place)
+
+    def discard(self, tensor: int) -> None:
+        """Forget a tensor's contents, except for pages in transfer."""
+        for place in self._addresses.discard(tensor):
+            self._memory.discard(place)
+
+    def await_transfers(self, tensors: frozenset[int] | None, *, evictions: bool, prefetches: bool) -> None:
+        """Let the kernel wait for transfers under way of these tensors (None: of all)."""
+        places = None if tensors is None else self._places(tensors)
+        self._memory.await_transfers(places, evictions=evictions, prefetches=prefetches)
+
+    def _places(self, tensors: Iterable[int]) -> frozenset[int]:
+        return frozenset(place for tensor in tensors for place in self._addresses.open_to(tensor))
 
     def drop_problem(self, tensor: int) -> str:
         """Say why a tensor cannot be computed again before its next use; empty if it can."""
+        if self._addresses.are_shared:
+            return "has addresses that others use meanwhile; allowed: with requirements.addresses 'own'"
         return self._recomputation.problem(tensor, self.view.kernel)
 
     def evict(
@@ -94,7 +125,8 @@ class Migrator:
     ) -> None:
         """Queue what is on the GPU to go to a tier."""
         target = self._tiers[tier]
-        self._memory.request_eviction(tensor, target, until=until, density=density, is_clean=is_clean)
+        for place in self._addresses.held(tensor):
+            self._memory.request_eviction(place, target, until=until, density=density, is_clean=is_clean)
 
     def keep_uncompressed(self) -> None:
         """Leave tensors in host memory uncompressed unless compression has begun."""
@@ -109,7 +141,7 @@ class Migrator:
     def protect(self, tensors: Collection[int]) -> None:
         """Keep prefetches from pushing out tensors until the next kernel starts."""
         running = self._memory.needed if self.keeps_needed else frozenset()
-        self._memory.protect(running.union(tensors))
+        self._memory.protect(running | self._places(tensors))
 
 
 class DelayedMoves:

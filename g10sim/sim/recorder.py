@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 
 from g10sim.hardware.memory import Residency
@@ -25,7 +25,8 @@ _Key = tuple[int, int, int, Location, Location, MigrationCause]
 class Recorder:
     """Lists of records. Iterations and jobs are always kept; ``wanted`` names kernels, migrations, memory.
 
-    ``timeline`` stands for all three, and for the traffic between locations.
+    ``timeline`` stands for all three, and for the traffic between locations. ``tensor_at`` tells for each
+    job whose contents lie at a range of addresses.
     """
 
     def __init__(self, wanted: Collection[str], page_bytes: int) -> None:
@@ -35,6 +36,7 @@ class Recorder:
         self.wants_memory = everything or "memory" in wanted
         self._wants_traffic = everything
         self.kernel_count = 0
+        self.tensor_at: Mapping[int, Callable[[int], int]] = {}
         self._page_bytes = page_bytes
         self.iterations: list[IterationRecord] = []
         self.jobs: list[JobRecord] = []
@@ -65,7 +67,7 @@ class Recorder:
         self,
         job: int,
         gpu: int,
-        tensor: int,
+        place: int,
         source: Location,
         target: Location,
         cause: MigrationCause,
@@ -73,7 +75,8 @@ class Recorder:
         end: int,
         pages: int,
     ) -> None:
-        """Keep a move; what follows the same move without a gap is one migration."""
+        """Keep a move of what lies at a job's range; what follows it without a gap is one migration."""
+        tensor = self.tensor_at[job](place)
         key = (job, gpu, tensor, source, target, cause)
         size_bytes = pages * self._page_bytes
         if self._wants_traffic:

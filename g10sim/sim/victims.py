@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from g10sim.config.behaviour import BehaviourSpec
 from g10sim.errors import PolicyError
 from g10sim.hardware.memory import Residency
 from g10sim.hardware.recency import Run
-from g10sim.policies.base import Policy
-from g10sim.trace.model import Trace
+from g10sim.policies.base import Policy, PolicyView
+from g10sim.sim.addresses import OwnAddresses
 
 
 class RecencyVictims:
     """Oldest pages first; prefetches spare protected tensors, and the running kernel's where pinned."""
 
-    def __init__(self, trace: Trace, policy: Policy, behaviour: BehaviourSpec) -> None:
-        self._births, self._deaths = trace.births, trace.deaths
-        self._persistent = tuple(tensor.persistent for tensor in trace.tensors)
+    def __init__(self, addresses: OwnAddresses, policy: Policy, behaviour: BehaviourSpec) -> None:
+        self._addresses = addresses
         self._pinned = behaviour.running_tensors == "pinned"
-        self._drops_dead = policy.requirements.drops_dead_tensors or behaviour.dead_tensors == "released"
-        self.kernel = 0
+        released = behaviour.dead_tensors == "released" and not addresses.are_shared
+        self._drops_dead = policy.requirements.drops_dead_tensors or released
 
     def restart(self) -> None:
         """Forget earlier choices: a kernel starts."""
@@ -34,11 +33,10 @@ class RecencyVictims:
             return memory.recency.oldest_outside(memory.needed)
         return run
 
-    def is_worthless(self, tensor: int) -> bool:
-        """Tell whether a tensor is dead and its pages are dropped instead of written out."""
-        if not self._drops_dead or self._persistent[tensor]:
-            return False
-        return not self._births[tensor] <= self.kernel < self._deaths[tensor]
+    def is_worthless(self, place: int) -> bool:
+        """Tell whether what lies at a range is dead and is dropped instead of written out."""
+        addresses = self._addresses
+        return (self._drops_dead and addresses.is_dead(place)) or place in addresses.discarded
 
 
 class NominatedVictims(RecencyVictims):
@@ -46,21 +44,23 @@ class NominatedVictims(RecencyVictims):
 
     def __init__(
         self,
-        trace: Trace,
+        addresses: OwnAddresses,
         policy: Policy,
         behaviour: BehaviourSpec,
+        view: PolicyView,
         nominate: Callable[[], Iterable[int]],
     ) -> None:
-        super().__init__(trace, policy, behaviour)
-        self._nominate = nominate
+        super().__init__(addresses, policy, behaviour)
+        self._view, self._nominate = view, nominate
         self._policy = policy.name
-        self._names = tuple(tensor.name for tensor in trace.tensors)
+        self._names = tuple(tensor.name for tensor in view.trace.tensors)
         self._waiting: list[int] = []
+        self._places: list[int] = []
         self._current: Run | None = None
 
     def restart(self) -> None:
         """Ask the policy again when the next victim is needed."""
-        self._waiting = []
+        self._waiting, self._places = [], []
         self._current = None
 
     def choose(self, memory: Residency, demanded: bool) -> Run | None:
@@ -76,19 +76,25 @@ class NominatedVictims(RecencyVictims):
     def _next(self, memory: Residency) -> Run | None:
         if self._current is not None and self._current.count:
             return self._current
-        while self._waiting:
-            tensor = self._waiting.pop()
-            if not isinstance(tensor, int) or not 0 <= tensor < len(self._names):
-                raise PolicyError(
-                    f"policy '{self._policy}', kernel {self.kernel}: victim {tensor!r} is no tensor of the "
-                    f"trace; allowed: 0 to {len(self._names) - 1}"
-                )
-            if tensor in memory.needed:
-                raise PolicyError(
-                    f"policy '{self._policy}', kernel {self.kernel}: victim '{self._names[tensor]}' is in "
-                    "the running kernel's working set; allowed: tensors that it does not need"
-                )
-            self._current = memory.recency.oldest_of(tensor)
+        while self._places or self._waiting:
+            if not self._places:
+                self._places = list(self._named(self._waiting.pop()))[::-1]
+                continue
+            self._current = memory.recency.oldest_of(self._places.pop())
             if self._current is not None:
                 return self._current
         return None
+
+    def _named(self, tensor: object) -> Sequence[int]:
+        """Return the ranges of a tensor that the policy names. Raises PolicyError."""
+        where = f"policy '{self._policy}', kernel {self._view.kernel}: victim"
+        if not isinstance(tensor, int) or not 0 <= tensor < len(self._names):
+            raise PolicyError(
+                f"{where} {tensor!r} is no tensor of the trace; allowed: 0 to {len(self._names) - 1}"
+            )
+        if self._view.is_needed(tensor):
+            raise PolicyError(
+                f"{where} '{self._names[tensor]}' is in the running kernel's working set; "
+                "allowed: tensors that it does not need"
+            )
+        return self._addresses.held(tensor)

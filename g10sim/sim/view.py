@@ -4,10 +4,38 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Container, Sequence
+from typing import Any
 
 from g10sim.hardware.memory import Residency
+from g10sim.sim.addresses import OwnAddresses
 from g10sim.trace.model import Trace
 from g10sim.trace.workload import Job
+
+
+def kernels_to_next_use(trace: Trace, tensor: int, kernel: int) -> int:
+    """Kernels until a tensor is used again after a kernel: see ``PolicyView.next_use``."""
+    uses, kernels = trace.uses[tensor], len(trace.kernels)
+    place = bisect_right(uses, kernel)
+    if place < len(uses):
+        return uses[place] - kernel
+    if uses and trace.tensors[tensor].persistent:
+        return uses[0] + kernels - kernel
+    return 2 * kernels
+
+
+def make_view(
+    number: int,
+    job: Job,
+    memory: Residency,
+    addresses: OwnAddresses,
+    now: Callable[[], int],
+    measured: Callable[[], Sequence[int]],
+    dropped: Container[int],
+) -> View:
+    """Return the view of one job."""
+    if addresses.are_shared:
+        return PooledView(addresses, number, job, memory, now, measured, dropped)
+    return View(number, job, memory, now, measured, dropped)
 
 
 class View:
@@ -140,10 +168,55 @@ class View:
 
     def next_use(self, tensor: int) -> int:
         """Kernels until the tensor is used again after the current one, at least 1."""
-        uses, kernels = self._trace.uses[tensor], len(self._trace.kernels)
-        place = bisect_right(uses, self._kernel)
-        if place < len(uses):
-            return uses[place] - self._kernel
-        if uses and self._trace.tensors[tensor].persistent:
-            return uses[0] + kernels - self._kernel
-        return 2 * kernels
+        return kernels_to_next_use(self._trace, tensor, self._kernel)
+
+
+class PooledView(View):
+    """A view for tensors that take turns at ranges of addresses, which are what memory knows.
+
+    A tensor that is not alive has what lies in the ranges that it will get, as far as that is dead.
+    """
+
+    def __init__(self, addresses: OwnAddresses, *parts: Any) -> None:
+        super().__init__(*parts)
+        self._addresses = addresses
+
+    def _bytes(self, tensor: int, counts: Sequence[int]) -> int:
+        places = self._addresses.open_to(tensor)
+        return sum([counts[place] for place in places]) * self._memory.page_bytes
+
+    @property
+    def free_bytes(self) -> int:
+        """Empty GPU memory, and what was discarded."""
+        discarded = sum([self._memory.idle[place] for place in self._addresses.discarded])
+        return super().free_bytes + discarded * self._memory.page_bytes
+
+    def bytes_in(self, tensor: int, tier: str) -> int:
+        """Bytes of a tensor in a tier and not in transfer; 0 for one that the system does not have."""
+        place = self._places.get(tier)
+        return 0 if place is None else self._bytes(tensor, self._memory.pages[place])
+
+    def away_bytes(self, tensor: int) -> int:
+        """Bytes of a tensor in all memory tiers together and not in transfer."""
+        return sum(self._bytes(tensor, self._memory.pages[place]) for place in self._memory.tiers)
+
+    def size_bytes(self, tensor: int) -> int:
+        """Size of a tensor in whole pages."""
+        page = self._memory.page_bytes
+        return -(-self._trace.tensors[tensor].size_bytes // page) * page
+
+    def resident_bytes(self, tensor: int) -> int:
+        """Bytes of a tensor on the GPU and not in transfer."""
+        return self._bytes(tensor, self._memory.idle)
+
+    def in_transfer_bytes(self, tensor: int) -> int:
+        """Bytes of a tensor that wait in a queue or are on a link."""
+        return self._bytes(tensor, self._memory.moving)
+
+    def is_whole(self, tensor: int) -> bool:
+        """Tell whether all of a tensor is on the GPU and not in transfer."""
+        return self.resident_bytes(tensor) == self.size_bytes(tensor)
+
+    def is_needed(self, tensor: int) -> bool:
+        """Tell whether the current kernel needs the tensor."""
+        return not self._memory.needed.isdisjoint(self._addresses.held(tensor))

@@ -2,68 +2,134 @@
 
 from __future__ import annotations
 
+import io
 import json
-from contextlib import suppress
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
+from g10sim.checksums import bytes_hash, unsealed
 from g10sim.errors import ConfigError
-from g10sim.stats.columns import stall_reasons
+from g10sim.stats.columns import metric_columns, stall_reasons, tiers_of
+from g10sim.stats.keyed import keys_of
 from g10sim.stats.legends import ATTRIBUTE
 
 if TYPE_CHECKING:
     import pandas as pd
 
 
+RESULTS, TIMING = "results.csv", "timing.csv"
+CONFIGURATION, PROVENANCE = "config.yaml", "provenance.json"
+REPORT = "report.html"
+"""Files of a directory of results."""
+
+KEYS = "cells"
+"""Attribute of results and tables: the keys of cells by their numbers."""
+
+_AGAIN = "allowed: running the configuration again, which writes it anew"
 _OK = "ok"
 
 
 def read_results(directory: str | Path) -> pd.DataFrame:
-    """Read ``results.csv`` of a directory of results, with the legends of its policies as an attribute.
+    """Read ``results.csv`` of a directory of results, with legends and keys of cells as attributes.
 
-    Raises ConfigError when there is none.
+    Results without ``provenance.json`` can be read as well. Raises ConfigError if there are none, or if they
+    are not those that ``provenance.json`` describes.
     """
     import pandas as pd
 
-    path = Path(directory) / "results.csv"
+    directory = Path(directory)
+    provenance = read_provenance(directory) if (directory / PROVENANCE).exists() else {}
+    data = read_checked(directory, RESULTS, provenance)
     try:
-        results = pd.read_csv(path)
-    except (OSError, ValueError) as error:
-        raise ConfigError(
-            f"{path}: cannot be read: {error}; allowed: a directory written by 'run'"
-        ) from error
-    with suppress(ConfigError):  # older results have none, and results alone can be read as well
-        legends = read_provenance(directory).get(ATTRIBUTE)
-        results.attrs[ATTRIBUTE] = legends if isinstance(legends, dict) else {}
+        results = pd.read_csv(io.BytesIO(data))
+    except ValueError as error:
+        raise _unreadable(directory / RESULTS, error, "a directory written by 'run'") from error
+    _check_columns(directory / RESULTS, results)
+    legends = provenance.get(ATTRIBUTE)
+    results.attrs[ATTRIBUTE] = legends if isinstance(legends, dict) else {}
+    results.attrs[KEYS] = cell_keys(provenance)
     return results
 
 
-def read_table(directory: str | Path, table: str) -> pd.DataFrame:
-    """Read ``TABLE.parquet`` of a directory of results. Raises ConfigError when there is none."""
+def _check_columns(path: Path, results: pd.DataFrame) -> None:
+    """Check that results have the first columns, and numbers in those of metrics. Raises ConfigError."""
     import pandas as pd
 
-    path = Path(directory) / f"{table}.parquet"
+    columns = [str(column) for column in results.columns]
+    missing = [name for name in ("cell", "trace", "policy", "status") if name not in columns]
+    metrics = [name for name in ("cell", *metric_columns(tiers_of(columns))) if name in columns]
+    texts = [name for name in metrics if not pd.api.types.is_numeric_dtype(results[name])]
+    if missing or texts:
+        found = f"no column '{missing[0]}'" if missing else f"text in column '{texts[0]}'"
+        raise ConfigError(f"{path}: found {found}; allowed: a file written by 'run'")
+
+
+def read_table(directory: str | Path, table: str) -> pd.DataFrame:
+    """Read ``TABLE.parquet`` of a directory of results: the rows of cells that are in these results.
+
+    Raises ConfigError if there is none, or if it is not the one that ``provenance.json`` describes.
+    """
+    import pandas as pd
+    import pyarrow.parquet as pq
+
+    directory, name = Path(directory), f"{table}.parquet"
+    path = directory / name
     if not path.is_file():
         raise ConfigError(f"{path}: found no such file; allowed: results of a run with 'record: [{table}]'")
+    provenance = read_provenance(directory)
+    data = read_checked(directory, name, {"files": {}, **provenance})
     try:
-        return pd.read_parquet(path)
+        found = pd.read_parquet(io.BytesIO(data))
+        carried = keys_of(pq.read_schema(io.BytesIO(data)))
     except (OSError, ValueError) as error:
-        raise ConfigError(f"{path}: cannot be read: {error}; allowed: a table written by 'run'") from error
+        raise _unreadable(path, error, "a table written by 'run'") from error
+    keys = {cell: key for cell, key in cell_keys(provenance).items() if carried.get(str(cell)) == key}
+    if len(keys) < len(carried):
+        found = found[found["cell"].isin(list(keys))].reset_index(drop=True)
+    found.attrs[KEYS] = keys
+    return found
 
 
 def read_provenance(directory: str | Path) -> dict[str, Any]:
-    """Read ``provenance.json`` of a directory of results. Raises ConfigError when there is none."""
-    path = Path(directory) / "provenance.json"
+    """Read ``provenance.json`` of some results. Raises ConfigError if there is none, or it changed."""
+    path = Path(directory) / PROVENANCE
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"{path}: cannot be read: {error}; allowed: a file written by 'run'") from error
+        found = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError) as error:
+        raise _unreadable(path, error, "a file written by 'run'") from error
     if not isinstance(found, dict) or not isinstance(found.get("traces"), dict):
         raise ConfigError(f"{path}: found no traces; allowed: a file written by 'run'")
-    return found
+    if "sha256" not in found:  # older results
+        return found
+    whole = unsealed(found)
+    if whole is None:
+        raise ConfigError(f"{path}: is damaged or was edited; {_AGAIN}")
+    return whole
+
+
+def read_checked(directory: Path, name: str, provenance: Mapping[str, Any]) -> bytes:
+    """Read a file of some results. Raises ConfigError if it is not the one that ``provenance`` names."""
+    path = directory / name
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise _unreadable(path, error, "a directory written by 'run'") from error
+    if "files" in provenance and provenance["files"].get(name) != bytes_hash(data):
+        raise ConfigError(f"{path}: is damaged, was edited, or belongs to another run; {_AGAIN}")
+    return data
+
+
+def cell_keys(provenance: Mapping[str, Any]) -> dict[int, str]:
+    """Return the keys of cells that have a result, by their numbers."""
+    return {entry["cell"]: entry["key"] for entry in provenance.get("cells", ())}
+
+
+def _unreadable(path: Path, error: Exception, allowed: str) -> ConfigError:
+    return ConfigError(f"{path}: cannot be read: {error}; allowed: {allowed}")
 
 
 def row_of_cell(results: pd.DataFrame, cell: int | None = None, job: int = 0) -> dict[str, Any]:

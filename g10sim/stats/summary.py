@@ -23,6 +23,7 @@ FLASH_COLUMNS = (
     "ssd_erased_bytes",
     "ssd_written_bytes_per_year",
     "ssd_drive_writes_per_day",
+    "ssd_rated_drive_writes_per_day",
     "ssd_years_to_rated_cycles",
     "ssd_years_to_rated_writes",
 )
@@ -57,6 +58,7 @@ def flash_metrics(record: IterationRecord, system: SystemSpec) -> dict[str, int 
         "ssd_erased_bytes": flash.erased_bytes,
         "ssd_written_bytes_per_year": yearly,
         "ssd_drive_writes_per_day": yearly / _DAYS_PER_YEAR / ssd.logical_bytes,
+        "ssd_rated_drive_writes_per_day": ssd.rated_daily_writes(),
         "ssd_years_to_rated_cycles": _years(ssd.rating.cycles * ssd.physical_bytes, programmed_yearly),
         "ssd_years_to_rated_writes": _years(ssd.rating.written * ssd.drives, yearly),
     }

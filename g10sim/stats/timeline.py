@@ -32,14 +32,17 @@ _NANOSECONDS = 10**9
 _SHORTEST_STRETCH_PICOSECONDS = 50_000_000
 
 
-def chrome_trace(workload: Workload, system: SystemSpec, records: RunRecords) -> dict[str, Any]:
+def chrome_trace(
+    workload: Workload, system: SystemSpec, records: RunRecords, key: str = ""
+) -> dict[str, Any]:
     """Return the timeline of a run recorded with ``timeline``, in the Chrome trace event format.
 
     Each GPU has rows for iterations, kernels, what their time went to, page faults, and one per direction of
     transfers; counters show GPU, host and SSD memory in use and the utilization of every link. The stalls
     of a kernel are shown before its computing, one reason after the other, as long as the cycles they own.
+    ``key`` is that of the cell of a run.
     """
-    return _Timeline(workload, system, records).document()
+    return _Timeline(workload, system, records).document({"cell_key": key} if key else {})
 
 
 class _Timeline:
@@ -52,7 +55,7 @@ class _Timeline:
         # Designs that copy whole tensors miss pages as well, but nothing faults.
         self._with_faults = any(iteration.page_faults for iteration in records.iterations)
 
-    def document(self) -> dict[str, Any]:
+    def document(self, more: Mapping[str, Any]) -> dict[str, Any]:
         records = self._records
         for number, job in enumerate(self._workload.jobs):
             rows = ["iterations", "kernels", "compute and stalls"]
@@ -68,6 +71,7 @@ class _Timeline:
                 "g10sim": g10sim.__version__,
                 "models": ", ".join(job.trace.model for job in self._workload.jobs),
                 "clock_hz": self._system.gpu.clock,
+                **more,
             }
         )
 

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from g10sim.errors import TraceError
-from g10sim.trace.jsonlines import shown
+from g10sim.text import shown
 from g10sim.trace.model import Kernel, Tensor, TensorKind, Trace
+from g10sim.units import LONGEST_SECONDS, format_frequency
 
 # Numbers beyond these cannot be meant, and below them sums of bytes and cycles fit 64 bits at any clock.
 _LARGEST = 2**63 - 1
 _MOST_TICKS_PER_SECOND = 10**12
-_MOST_SECONDS = 10**6
+_MOST_CUT = 0.001
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,13 +58,23 @@ def check_trace(trace: Trace, place: str = "trace") -> None:
         raise TraceError(f"{place}: {problem}")
 
 
+def cut_durations(durations: Sequence[int], ticks_per_second: int, clock_hz: int) -> str:
+    """Return a warning about durations that lose more than 0.1 % to whole cycles of a clock, or nothing."""
+    cut = sum(duration * clock_hz % ticks_per_second for duration in durations)
+    share = cut / (sum(durations) * clock_hz)
+    if share <= _MOST_CUT:
+        return ""
+    clock = format_frequency(clock_hz)
+    return f"whole cycles of {clock} cut {share:.2%} off the durations of kernels; a faster clock keeps them"
+
+
 def _trace_problems(trace: Trace) -> Iterator[str]:
     if not 1 <= trace.batch_size <= _LARGEST:
         yield f"found batch_size {trace.batch_size}; allowed: 1 to 2^63-1"
     if not 1 <= trace.ticks_per_second <= _MOST_TICKS_PER_SECOND:
         yield f"found ticks_per_second {trace.ticks_per_second}; allowed: 1 to 10^12 (picoseconds)"
-    elif sum(map(_longest, trace.kernels)) > _MOST_SECONDS * trace.ticks_per_second:
-        yield f"found durations of more than {_MOST_SECONDS} seconds together; allowed: at most that"
+    elif sum(map(_longest, trace.kernels)) > LONGEST_SECONDS * trace.ticks_per_second:
+        yield f"found durations of more than {LONGEST_SECONDS} seconds together; allowed: at most that"
     if not trace.kernels:
         yield "found no kernels; allowed: at least one"
     elif not any(kernel.duration for kernel in trace.kernels):

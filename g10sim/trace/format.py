@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from g10sim.errors import TraceError
+from g10sim.text import shown
 from g10sim.trace.check import Problem, problems
-from g10sim.trace.jsonlines import Fields, RecordReader, encode_line, hash_lines, shown, write_lines
+from g10sim.trace.jsonlines import Fields, RecordReader, encode_line, hash_lines, write_lines
 from g10sim.trace.model import FaultProfile, Kernel, Phase, Tensor, TensorKind, TimeSource, Trace
 
 FORMAT = "g10sim-trace"

@@ -8,15 +8,21 @@ import io
 import json
 import zlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from enum import Enum
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, NoReturn, TypeVar
 
 from g10sim.errors import G10SimError
 from g10sim.files import replacing, writing
+from g10sim.text import shown
 
 _GZIP_MAGIC = b"\x1f\x8b"
-_SHOWN_CHARACTERS = 60
+# Recordings shrink to a twentieth or fortieth by gzip. What shrinks more than this was made to fill memory.
+_MOST_SHRUNK = 100
+_UNSUSPECTED_BYTES = 16 * 2**20
+_LONGEST_LINE = 16 * 2**20
 _HASH_CHARACTERS = 16
 UNHASHED_KEYS = ("sha256", "origin")
 _TYPE_NAMES = {
@@ -38,12 +44,6 @@ def encode_line(record: dict[str, Any]) -> str:
     return _encode(record) + "\n"
 
 
-def shown(value: object) -> str:
-    """Return a found value for a message, shortened."""
-    text = repr(value)
-    return text if len(text) <= _SHOWN_CHARACTERS else text[: _SHOWN_CHARACTERS - 3] + "..."
-
-
 def short_hash(text: str) -> str:
     """Return the beginning of a hash for a message."""
     return shown(text if len(text) <= _HASH_CHARACTERS else f"{text[:_HASH_CHARACTERS]}...")
@@ -56,11 +56,14 @@ def read_lines(path: Path, error: type[G10SimError]) -> Iterator[bytes]:
     """
     number = 0
     try:
-        with path.open("rb") as raw:
-            for line in _plain(raw):
+        with unpacked(path) as file:
+            for line in iter(partial(file.readline, _LONGEST_LINE), b""):
                 number += 1
+                if len(line) == _LONGEST_LINE:
+                    found = f"found a line of {_LONGEST_LINE} bytes or more; allowed: shorter ones"
+                    raise error(f"{path}: line {number}: {found}")
                 yield line
-    except (gzip.BadGzipFile, EOFError, zlib.error) as found:
+    except BROKEN_GZIP as found:
         reason = f"found compressed data that end or break here ({found})"
         raise error(f"{path}: after line {number}: {reason}; allowed: a whole gzip file") from found
     except OSError as found:
@@ -68,10 +71,43 @@ def read_lines(path: Path, error: type[G10SimError]) -> Iterator[bytes]:
         raise error(f"{path}: cannot be read: {reason}; allowed: a readable file") from found
 
 
-def _plain(raw: BinaryIO) -> Iterable[bytes]:
-    compressed = raw.read(len(_GZIP_MAGIC)) == _GZIP_MAGIC
-    raw.seek(0)
-    return io.BufferedReader(gzip.GzipFile(fileobj=raw)) if compressed else raw
+BROKEN_GZIP = (gzip.BadGzipFile, EOFError, zlib.error)
+"""What reading a file may raise whose compressed data are damaged, or expand beyond measure."""
+
+
+@contextmanager
+def unpacked(path: Path) -> Iterator[BinaryIO]:
+    """Open a plain or gzip-compressed file for reading.
+
+    Raises OSError; reading raises it, too, or one of ``BROKEN_GZIP``.
+    """
+    with path.open("rb") as raw:
+        compressed = raw.read(len(_GZIP_MAGIC)) == _GZIP_MAGIC
+        raw.seek(0)
+        yield io.BufferedReader(_Unpacking(raw), _BUFFER_BYTES) if compressed else raw
+
+
+_BUFFER_BYTES = 2**17
+
+
+class _Unpacking(io.RawIOBase):
+    """Unpacks gzip data, until too much comes out of too little."""
+
+    def __init__(self, raw: BinaryIO) -> None:
+        self._raw, self._file = raw, gzip.GzipFile(fileobj=raw)
+        self._unpacked = 0
+
+    def readable(self) -> bool:
+        """Tell that it can be read."""
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        """Fill a buffer; return the number of bytes."""
+        count = self._file.readinto(buffer)
+        self._unpacked += count
+        if self._unpacked > _UNSUSPECTED_BYTES + _MOST_SHRUNK * self._raw.tell():
+            raise gzip.BadGzipFile(f"{self._unpacked} bytes and more are packed into {self._raw.tell()}")
+        return count
 
 
 def decode_text(path: Path, number: int, line: bytes, error: type[G10SimError]) -> str:
@@ -101,17 +137,17 @@ def decode_line(path: Path, number: int, line: bytes, error: type[G10SimError]) 
         text = decode_text(path, number, line, error)
         raise error(f"{path}: line {number}: found {shown(text)}; allowed: one JSON object")
     if b"\\u" in line:
-        _refuse_half_characters(path, number, record, error)
+        refuse_half_characters(f"{path}: line {number}", record, error)
     return record
 
 
-def _refuse_half_characters(path: Path, number: int, record: object, error: type[G10SimError]) -> None:
+def refuse_half_characters(place: str, record: object, error: type[G10SimError]) -> None:
     """Refuse escapes of lone surrogates, which no terminal or file can show."""
     try:
         json.dumps(record, ensure_ascii=False).encode("utf-8")
     except UnicodeEncodeError as found:
         half = f"found half a character ({found.object[found.start]!r})"
-        raise error(f"{path}: line {number}: {half}; allowed: Unicode text") from found
+        raise error(f"{place}: {half}; allowed: Unicode text") from found
 
 
 class Fields:

@@ -11,7 +11,9 @@ def test_a_decoder_of_65_billion_parameters_is_captured_in_little_memory(torch, 
     out = tmp_path / "large.g10t"
     options = ["--batch-size", "1", "--seq-len", "2048", "--dtype", "bfloat16", "--gpu", "a100-40g"]
     script = (
-        "import resource, sys; from g10sim.cli.main import app; app(sys.argv[1:], standalone_mode=False)\n"
+        "import resource, sys\n"
+        "from g10sim.cli.commands import app\n"
+        "app(sys.argv[1:], standalone_mode=False)\n"
         "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"
     )
     command = [sys.executable, "-c", script, "trace", "capture", "hf:Llama-65b", *options, "-o", str(out)]

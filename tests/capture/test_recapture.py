@@ -5,7 +5,7 @@ import yaml
 from typer.testing import CliRunner
 
 from g10sim.capture.manifest import MANIFEST, read_manifest
-from g10sim.cli.main import app
+from g10sim.cli.commands import app
 from g10sim.config.data import data_path
 from g10sim.errors import ConfigError
 from g10sim.trace.format import load_trace

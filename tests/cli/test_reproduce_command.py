@@ -65,7 +65,7 @@ def test_failed_cells_are_listed_with_their_reasons(g10sim, here, traces):
 def test_a_figure_without_any_result_is_a_problem_of_its_own(g10sim, traces):
     ended = g10sim("reproduce", "--figures", "fig2,fig11", *SMALL, "--set", "policies=[ideal]")
     assert ended.code == 1
-    assert "fig11: results: found no policy to show" in ended.err
+    assert "drawing fig11 failed: results: found no policy to show" in ended.err
     assert Path("out/figures/fig2.png").is_file()
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 from matplotlib.colors import to_hex
+from rewritten import describe, rewrite
 
 from g10sim import plots
 from g10sim.looks import Look, distinct
@@ -65,9 +66,9 @@ def every_policy(g10sim, config, here):
     sys.modules.pop("lru")
     results = read_results("out")
     rows = [results.assign(policy=key, cell=cell) for cell, key in enumerate(KEYS)]
-    pd.concat(rows).to_csv("out/results.csv", index=False)
     kernels = pd.read_parquet("out/kernels.parquet")
-    pd.concat([kernels.assign(cell=cell) for cell, _ in enumerate(KEYS)]).to_parquet("out/kernels.parquet")
+    kernels = pd.concat([kernels.assign(cell=cell) for cell, _ in enumerate(KEYS)])
+    rewrite(here / "out", pd.concat(rows), kernels=kernels)
     return here / "out"
 
 
@@ -96,16 +97,15 @@ def test_results_without_provenance_name_their_policies(every_policy):
 
 @pytest.mark.parametrize("legend", [{"colour": "red"}, {"colour": 3}, {"shade": ""}, "Lru"])
 def test_damaged_legends_are_left_out(every_policy, legend):
-    path = every_policy / "provenance.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"policies": {"lru:Lru": legend}}))
+    describe(every_policy, policies={"lru:Lru": legend})
     assert style.looks(read_results(every_policy))["lru:Lru"].label == "Lru"
 
 
 def test_reasons_in_figures_and_explanations(g10sim, config):
     assert g10sim("run", config(policies=["base_uvm"], record=["kernels", "migrations"])).code == 0
     columns = {reason.column: 1000 * (number + 1) for number, reason in enumerate(REASONS)}
-    read_results("out").assign(**columns).to_csv("out/results.csv", index=False)
-    pd.read_parquet("out/kernels.parquet").assign(**columns).to_parquet("out/kernels.parquet")
+    kernels = pd.read_parquet("out/kernels.parquet").assign(**columns)
+    rewrite(Path("out"), read_results("out").assign(**columns), kernels=kernels)
     figure = plots.draw("stalls", "out")
     assert_own_patches(figure, len(REASONS))
     labels = [text.rpartition(" ")[0] for text in legend_texts(figure) if text.endswith("%")]

@@ -134,7 +134,7 @@ def test_variation_and_several_seeds():
             BASE + "record: [kernel]\n",
             r"^run.yaml:5: record.0: found 'kernel' \(did you mean 'kernels'\?\); allowed: .*kernels, ",
         ),
-        (BASE + "seed: -1\n", r"^run.yaml:5: seed: found -1; allowed: a whole number from 0, or a list"),
+        (BASE + "seed: -1\n", r"^run.yaml:5: seed: found -1; allowed: a whole number from 0 to"),
         (BASE + "seed: true\n", r"^run.yaml:5: seed: found True; allowed: a whole number from 0"),
         (BASE + "seed: [0, 1.5]\n", r"^run.yaml:5: seed: found 1.5; allowed: a whole number from 0"),
         (BASE + "seed: [2, 1, 2]\n", r"^run.yaml:5: seed: found 2 twice; allowed: every seed once"),

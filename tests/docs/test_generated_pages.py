@@ -113,7 +113,8 @@ def ordering_row(policy, performance, host, stalls=0):
     names = ("model", "batch_size", "system.host.memory", "policy", "performance", "oversubscription")
     numbers = {"exec_cycles": 1000, "stall_cycles": stalls, "stall_eviction_cycles": stalls}
     row = dict(zip(names, ("Net", 8, host, policy, performance, 2.0), strict=True))
-    return row | numbers | {"ssd_to_gpu_bytes": 12_300_000_000}
+    always = {"cell": 0, "trace": "net.g10t", "status": "ok"}
+    return always | row | numbers | {"ssd_to_gpu_bytes": 12_300_000_000}
 
 
 def test_the_page_of_the_order_lists_its_exceptions_with_their_stalls(tmp_path):

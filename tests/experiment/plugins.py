@@ -77,7 +77,7 @@ class Seeded(Policy):
 class Slow(Policy):
     """Takes its time, and leaves a line in a file each time it plans: its tag and the parent process.
 
-    With ``gate``, it takes at least until that file exists.
+    With ``gate``, a directory, it takes at least until there is a file ``open`` in it.
     """
 
     name = "slow"
@@ -93,7 +93,7 @@ class Slow(Policy):
             with Path(self.log).open("a") as file:
                 file.write(f"planned {self.tag} {os.getppid()}\n")
         time.sleep(self.seconds)
-        while self.gate and not Path(self.gate).exists():
+        while self.gate and not Path(self.gate, "open").exists():
             time.sleep(0.02)
 
 

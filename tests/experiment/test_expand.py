@@ -175,3 +175,19 @@ def test_a_policy_error_is_one_of_configuration_and_keeps_its_cause(config):
     with pytest.raises(ConfigError) as caught:
         cells(config, policies=["ideel"])
     assert isinstance(caught.value.__cause__, PolicyError)
+
+
+def test_more_cells_than_the_limit_are_refused_with_their_number(config):
+    changes = {
+        "policies": ["ideal", {"name": "deepum", "look_ahead": 2}],
+        "seed": [3, 4, 5],
+        "sweep": {"policies.1.look_ahead": [4, 8, 4], "system.host.memory": ["0 GiB", "4 MiB"]},
+    }
+    document = Document({**config, **changes}, "")
+    assert len(expand(document, limit=18).cells) == 18
+    with pytest.raises(ConfigError, match="sweep: found 18 cells; allowed: up to 17, or more with --yes"):
+        expand(document, limit=17)
+    swept = Document({**config, **changes, "sweep": {"seed": [[1, 2], 7, 7]}}, "")
+    assert len(expand(swept, limit=6).cells) == 6
+    with pytest.raises(ConfigError, match="found 6 cells"):
+        expand(swept, limit=5)

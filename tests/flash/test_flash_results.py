@@ -45,6 +45,7 @@ def test_life_by_hand():
     assert metrics["ssd_erased_bytes"] == 64_000
     assert metrics["ssd_written_bytes_per_year"] == 500 * YEAR
     assert metrics["ssd_drive_writes_per_day"] == pytest.approx(500 * 86_400 / 9_600_000)
+    assert metrics["ssd_rated_drive_writes_per_day"] == pytest.approx(2 * 10**9 / 9_600_000 / (5 * 365))
     assert metrics["ssd_years_to_rated_cycles"] == pytest.approx(1000 * 12_800_000 / (1000 * YEAR))
     assert metrics["ssd_years_to_rated_writes"] == pytest.approx(2 * 10**9 / (500 * YEAR))
 

@@ -1,28 +1,33 @@
-"""Damaged trace files, plans and configurations: they are read as what they say, or refused cleanly."""
+"""Damaged files of every kind that is read: they are read as what they say, or refused cleanly."""
 
-import gzip
-import json
 import random
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import yaml
+from damage import damaged, packed, unpacked
+from recordings import drives, execution_trace, profile, published
 
+from g10sim.capture.gpu import KernelCost, OperatorClass, load_gpu
 from g10sim.config.document import load_document
+from g10sim.config.presets import load_system, ssd_names
 from g10sim.errors import G10SimError
 from g10sim.experiment.expand import expand
+from g10sim.importers.execution_trace import import_execution_trace
+from g10sim.importers.gpg import import_gpg
+from g10sim.importers.kineto import import_kineto
+from g10sim.importers.kineto_events import read_profile
 from g10sim.policies.moves import Await, Evict, Fetch
 from g10sim.policies.plan import MigrationPlan, Planned
 from g10sim.policies.plan_format import load_plan, save_plan
+from g10sim.policies.registry import create
+from g10sim.sim.engine import run
 from g10sim.trace.check import check_trace
 from g10sim.trace.format import load_trace, save_trace
 from g10sim.trace.synthetic import chain
+from g10sim.trace.workload import Job, Workload
 
-EXTREMES = (
-    "0", "-1", "1e400", "NaN", "18446744073709551616", "9" * 60, "null", "true", "[]", "{}", '""',
-    '"\\u0000"', '"../../etc/passwd"', "0x10", "1_000", "~", "!!python/object/apply:os.system ['true']",
-    "&a [*a]", "\t", "\ufeff",
-)  # fmt: skip
 CONFIGURATION = {
     "name": "fuzz",
     "workload": {
@@ -41,6 +46,7 @@ CONFIGURATION = {
     "record": ["summary", "kernels"],
     "compat": {"recency": "use"},
 }
+PACKED = {"trace", "plan", "profile", "execution trace", "published trace"}
 
 
 class Samples:
@@ -52,29 +58,38 @@ class Samples:
         save_trace(trace, directory / "chain.g10t")
         moves = [Planned(2, Evict(1)), Planned(6, Fetch(1)), Planned(6, Await(frozenset({1})), 5)]
         save_plan(MigrationPlan.ordered(moves), directory / "chain.g10p", trace)
-        (directory / "run.yaml").write_text(yaml.safe_dump(CONFIGURATION, sort_keys=False))
-        self.texts = {
-            "trace": _text(directory / "chain.g10t"),
-            "plan": _text(directory / "chain.g10p"),
-            "configuration": (directory / "run.yaml").read_text(),
+        (directory / "chain.json").write_text(profile())
+        (directory / "8").mkdir()
+        system = load_system({"preset": "4xa100-40g-pcie4-shared", "gpu": {"memory": "8 MiB"}})
+        gpu = load_gpu("a100-40g-g10").model_dump(mode="json", exclude_none=True)
+        texts = {
+            "trace": {"bad.g10t": unpacked(directory / "chain.g10t")},
+            "plan": {"bad.g10p": unpacked(directory / "chain.g10p")},
+            "configuration": {"bad.yaml": yaml.safe_dump(CONFIGURATION, sort_keys=False)},
+            "profile": {"bad.json": profile(), "worse.json": profile(on_device=False)},
+            "execution trace": {"bad.json": execution_trace()},
+            "published trace": {f"8/{name}": text for name, text in published().items()},
+            "system": {"bad.yaml": yaml.safe_dump(system.model_dump(mode="json"), sort_keys=False)},
+            "GPU": {"bad.yaml": yaml.safe_dump(gpu, sort_keys=False)},
+            "SSD": {"bad.yaml": drives(), **_ssds()},
         }
+        self.texts: dict[str, dict[str, str]] = texts
 
     def outcome(self, kind: str, seed: int) -> str:
         """Damage a file and read it: ``read`` or ``refused``. Raises whatever must not happen."""
         draw = random.Random(f"{kind} {seed}")
-        text = self.texts[kind]
+        names = sorted(self.texts[kind])
+        bad = draw.choice(names)
+        for name in names if kind == "published trace" else [bad]:
+            (self.directory / name).write_text(self.texts[kind][name])
+        text = self.texts[kind][bad]
         if draw.random() < 0.8:  # without its hash a damage is not noticed by that alone
             text = re.sub(r'"sha256":"[0-9a-f]*",?', "", text)
         data = damaged(text, draw)
-        path = self.directory / {"trace": "bad.g10t", "plan": "bad.g10p", "configuration": "bad.yaml"}[kind]
-        path.write_bytes(_packed(data, kind, draw))
+        path = self.directory / bad
+        path.write_bytes(packed(data, draw) if kind in PACKED else data)
         try:
-            if kind == "trace":
-                check_trace(load_trace(path))
-            elif kind == "plan":
-                load_plan(path, load_trace(self.directory / "chain.g10t"))
-            else:
-                _expanded(path)
+            READERS[kind](path)
         except G10SimError as refusal:
             text = str(refusal)
             assert text, "an empty message"
@@ -84,7 +99,17 @@ class Samples:
         return "read"
 
 
-def _expanded(path: Path) -> None:
+def _ssds() -> dict[str, str]:
+    """Return a system with each SSD preset, written out."""
+    base = {"preset": "a100-40g-pcie3-znand", "gpu": {"memory": "8 MiB"}}
+    systems = {name: load_system({**base, "ssd": {"preset": name}}) for name in ssd_names()}
+    return {
+        f"{name}.yaml": yaml.safe_dump(system.model_dump(mode="json"), sort_keys=False)
+        for name, system in systems.items()
+    }
+
+
+def _configuration(path: Path) -> None:
     """Read a configuration, with small numbers of cells only."""
     document = load_document(path)
     sweep = document.data.get("sweep")
@@ -94,98 +119,44 @@ def _expanded(path: Path) -> None:
     expand(document)
 
 
-def _text(path: Path) -> str:
-    data = path.read_bytes()
-    return (gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data).decode()
-
-
-def damaged(text: str, draw: random.Random) -> bytes:
-    """Return a text with one to three damages: to lines, values, characters or bytes."""
-    for _ in range(draw.randint(1, 3)):
-        text = draw.choice((_lines, _values, _characters, _structure))(text, draw)
-    data = text.encode("utf-8", "surrogatepass")
-    if draw.random() < 0.2 and data:
-        place = draw.randrange(len(data))
-        data = data[:place] + bytes([draw.randrange(256)]) + data[place + draw.randint(0, 3) :]
-    return data
-
-
-def _lines(text: str, draw: random.Random) -> str:
-    lines = text.splitlines(keepends=True)
-    if not lines:
-        return text
-    place, other = draw.randrange(len(lines)), draw.randrange(len(lines))
-    what = draw.choice(("drop", "double", "swap", "cut"))
-    if what == "drop":
-        del lines[place]
-    elif what == "double":
-        lines.insert(other, lines[place])
-    elif what == "swap":
-        lines[place], lines[other] = lines[other], lines[place]
-    else:
-        lines = lines[:place]
-    return "".join(lines)
-
-
-def _values(text: str, draw: random.Random) -> str:
-    """Put an extreme value where a number or a word stands."""
-    words = text.replace(":", " : ").replace(",", " , ").split(" ")
-    numbers = [i for i, word in enumerate(words) if any(c.isalnum() for c in word)]
-    if not numbers:
-        return text
-    words[draw.choice(numbers)] = draw.choice(EXTREMES)
-    return (
-        " ".join(words) if draw.random() < 0.3 else text.replace(_word(text, draw), draw.choice(EXTREMES), 1)
-    )
-
-
-def _word(text: str, draw: random.Random) -> str:
-    words = [word for word in text.replace(",", " ").replace(":", " ").split() if word]
-    return draw.choice(words) if words else text
-
-
-def _characters(text: str, draw: random.Random) -> str:
-    if not text:
-        return text
-    place = draw.randrange(len(text))
-    return (
-        text[:place]
-        + draw.choice(["", "\n", "\x00", "{", "]", '"', ":", "é", "\ud800", " "])
-        + text[place + 1 :]
-    )
-
-
-def _structure(text: str, draw: random.Random) -> str:
-    """Change the type of something in a JSON line or a YAML document, or give it an unknown key."""
-    lines = text.splitlines()
+def _profile(path: Path) -> None:
+    """Read a profile as a trace, and as the times of an execution trace."""
+    read = read_profile(path)
+    undamaged = path.with_name("execution.json")
+    undamaged.write_text(execution_trace())
     try:
-        if lines and lines[0].startswith("{"):
-            place = draw.randrange(len(lines))
-            lines[place] = json.dumps(_retyped(json.loads(lines[place]), draw))
-            return "\n".join(lines) + "\n"
-        return str(yaml.safe_dump(_retyped(yaml.safe_load(text), draw), sort_keys=False))
-    except (ValueError, yaml.YAMLError, RecursionError):
-        return text
+        import_execution_trace(undamaged, profile=read)
+    finally:
+        import_kineto(read)
 
 
-def _retyped(data: object, draw: random.Random) -> object:
-    if isinstance(data, dict) and data and draw.random() < 0.8:
-        key = draw.choice(list(data))
-        if draw.random() < 0.15:
-            return {**data, draw.choice(["x", "Name", "gpu", "", 5, None]): 1}
-        return {**data, key: _retyped(data[key], draw)}
-    if isinstance(data, list) and data and draw.random() < 0.7:
-        place = draw.randrange(len(data))
-        return [*data[:place], _retyped(data[place], draw), *data[place + 1 :]]
-    return draw.choice(
-        [None, True, -1, 0, 10**30, 1.5, float("inf"), "", "x", "1 GiB", [], [[]], {}, {"a": 1}]
-    )
+def _execution_trace(path: Path) -> None:
+    import_execution_trace(path, price=lambda moved: moved)
+    import_execution_trace(path, profile=read_profile(path.with_name("chain.json")))
 
 
-def _packed(data: bytes, kind: str, draw: random.Random) -> bytes:
-    if kind == "configuration" or draw.random() < 0.5:
-        return data
-    packed = gzip.compress(data, mtime=0)
-    if draw.random() < 0.2:
-        return packed[: draw.randrange(len(packed))]
-    return packed
+def _system(path: Path) -> None:
+    """Read a system, and run a small trace on it."""
+    system = load_system(load_document(path).data)
+    run(Workload((Job(chain(2), iterations=1),)), system, create("base_uvm"))
+
+
+def _gpu(path: Path) -> None:
+    """Read a GPU, and ask it for the time of a kernel of every class."""
+    gpu = load_gpu(path)
+    for operators in OperatorClass:
+        gpu.duration_ns(KernelCost("addmm", operators, flops=1000, moved_bytes=1000))
+
+
+READERS: dict[str, Callable[[Path], object]] = {
+    "trace": lambda path: check_trace(load_trace(path)),
+    "plan": lambda path: load_plan(path, load_trace(path.with_name("chain.g10t"))),
+    "configuration": _configuration,
+    "profile": _profile,
+    "execution trace": _execution_trace,
+    "published trace": lambda path: import_gpg(path.parent, "net"),
+    "system": _system,
+    "GPU": _gpu,
+    "SSD": _system,
+}
+"""What reads the files of each kind."""

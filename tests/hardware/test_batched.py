@@ -89,6 +89,14 @@ def test_interval_is_a_batch_at_link_speed():
     assert BatchedTransfers(machine(pcie="3 GB/s"), GPG).interval_cycles == 16_666
 
 
+def test_no_batch_is_formed_before_a_memory_is_served():
+    """A job that is refused changes memory without ever being served."""
+    transfers = BatchedTransfers(machine(), GPG)
+    transfers.changed()
+    transfers.advance(10 * INTERVAL)
+    assert transfers.next_change() is None
+
+
 def test_batches_serve_one_gpu():
     with pytest.raises(ConfigError, match=r"^compat\.transfers: batched transfers serve one GPU; found"):
         BatchedTransfers(machine(gpus=2), GPG)
@@ -326,3 +334,32 @@ def test_jumping_changes_nothing(places, requests, spare, host_spare, worthless)
 def test_a_batch_too_small_for_the_ssd_is_refused_at_once():
     with pytest.raises(ConfigError, match=r"^compat\.batch_pages: found 10, .* allowed: 20 or more$"):
         BatchedTransfers(machine(write="0.05 GB/s"), GPG.model_copy(update={"batch_pages": 10}))
+
+
+def test_many_batches_at_once_stop_where_host_memory_is_full():
+    bench = Bench([(5000, GPU)], host=1020)
+    bench.evict(0, HOST)
+    bench.transfers.advance(20 * INTERVAL)
+    # Of 21 batches, 20 take 50 pages to host memory; the last takes the 20 that fit, and 10 to flash.
+    assert moved(bench.memory) == (0, 10, 0, 1020)
+    bench.transfers.advance(30 * INTERVAL)
+    assert moved(bench.memory) == (0, 110, 0, 1020)
+
+
+def test_many_batches_at_once_stop_where_victims_fill_host_memory():
+    bench = Bench([(2000, NONE), (5000, GPU)], gpu=5000, host=1020)
+    bench.demand(0)
+    bench.transfers.advance(30 * INTERVAL)
+    # New pages push out 50 a batch as long as host memory has room, then 10 a batch to flash.
+    assert moved(bench.memory) == (0, 110, 0, 1020)
+    assert bench.memory.idle[0] == 1130
+
+
+def test_many_batches_at_once_stop_where_evictions_find_too_little_host_memory():
+    bench = Bench([(6000, GPU), (4500, HOST), (1100, FLASH)], host=5500)
+    bench.evict(0, HOST)
+    bench.demand(1, 2)
+    bench.transfers.advance(99 * INTERVAL)
+    # Each batch takes 50 pages to host memory, then 40 from there: of 1000 free pages, 40 are left after 96.
+    # From then on 40 go to host memory and 10 to flash.
+    assert moved(bench.memory) == (1000, 40, 4000, 4960)

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from g10sim.config.presets import load_system
-from g10sim.hardware.faults import FaultCount, ProfiledFaultCost, demand_rate
+from g10sim.config.system import PageFaultSpec
+from g10sim.hardware.faults import FaultCount, ProfiledFaultCost, demand_rate, fault_batches
 from g10sim.trace.model import FaultProfile
 
 PAGE = 4096
@@ -46,15 +47,34 @@ def seconds(count):
 def test_demand_rate_is_size_over_waiting_and_sending(size, bandwidth, latency, group):
     groups = (size + group - 1) // group
     time_ps = groups * latency + Fraction(size * 10**12, bandwidth)
-    rate = demand_rate(size, bandwidth, latency, group)
+    assert fault_batches(size, 1, PageFaultSpec(latency="1 us", group=f"{group} B")) == groups
+    rate = demand_rate(size, bandwidth, latency, groups)
     assert rate == 1 or rate <= size * 10**12 / time_ps < (rate + 1) * (time_ps + 1) / time_ps
 
 
 def test_one_group_waits_once():
     # 2 MiB after 45 us at 2 MiB per 55 us: 2 MiB per 100 us.
     size = 2 << 20
-    assert demand_rate(size, size * 10**6 // 55, 45 * 10**6, size) == pytest.approx(size * 10**4, rel=1e-6)
-    assert demand_rate(size + 1, 10**15, 45 * 10**6, size) == pytest.approx((size + 1) / 90e-6, rel=1e-3)
+    assert demand_rate(size, size * 10**6 // 55, 45 * 10**6, 1) == pytest.approx(size * 10**4, rel=1e-6)
+    assert demand_rate(size + 1, 10**15, 45 * 10**6, 2) == pytest.approx((size + 1) / 90e-6, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("batch", "batches"),
+    [
+        # One leaf at a time: 64 KiB, 64, then 3 of 4 leaves are there (4), 5 of 8 (8), 9 of 16, 17 of 32.
+        (16, 6),
+        # Half of the block is not more than 51 % of it.
+        (256, 2),
+        (272, 1),
+        (None, 1),
+    ],
+)
+def test_subtrees_that_are_half_there_come_along(batch, batches):
+    fault = PageFaultSpec(latency="45 us", batch=batch)
+    assert fault_batches(2 << 20, 4096, fault) == batches
+    assert fault_batches(8 << 20, 4096, fault) == 4 * batches
+    assert fault_batches(1, 4096, fault) == 1
 
 
 def test_resident_data_cost_nothing():

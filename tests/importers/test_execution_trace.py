@@ -173,6 +173,12 @@ def _first(data):
     return next(node for node in data["nodes"] if node["name"] == "aten::addmm")
 
 
+def _in_first(data, **changes):
+    """Replace what the first product says of its first argument."""
+    for key, (value,) in changes.items():
+        _first(data)["inputs"][key][0] = value
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -193,6 +199,17 @@ def _first(data):
             "allowed: as many strides as dimensions",
         ),
         (lambda data: _first(data).update(attrs=[{}]), "found an attribute without a name"),
+        (lambda data: _first(data).update(attrs=[{"name": []}]), "found an attribute without a name"),
+        (lambda data: data["nodes"].append(_first(data)), "twice; allowed: once"),
+        (lambda data: _first(data).update(ctrl_deps=10**9), "allowed: a node that started before"),
+        (lambda data: _first(data).update(name="\ud800"), "found half a character"),
+        (lambda data: _in_first(data, shapes=[["x", 2]]), "found shape ['x', 2]; allowed: sizes"),
+        (lambda data: _in_first(data, strides=[[-1, 2]]), "found strides [-1, 2]; allowed: a distance"),
+        (lambda data: _in_first(data, values=[[0, 0, -1, 1, 4, "cpu"]]), "found tensor [0, 0, -1, 1, 4,"),
+        (
+            lambda data: _in_first(data, types=["GenericList[Tensor(float)]"], shapes=[7]),
+            "allowed: tensors, shapes and strides",
+        ),
     ],
 )
 def test_a_malformed_file_is_refused(edited, change, message):

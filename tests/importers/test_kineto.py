@@ -182,6 +182,10 @@ def _find(data, category, name=None):
     return next(e for e in data["traceEvents"] if e.get("cat") == category and name in (None, e["name"]))
 
 
+def _shaped(data, dims, types):
+    _find(data, "cpu_op")["args"].update({"Input Dims": dims, "Input type": types})
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -190,6 +194,13 @@ def _find(data, category, name=None):
         (lambda data: data["traceEvents"].insert(0, 3), "event 0: found int; allowed: an object"),
         (lambda data: _find(data, "cpu_op").update(dur=-1), "found dur -1; allowed: at least 0"),
         (lambda data: _find(data, "cpu_op").update(ts="now"), "found ts 'now'; allowed: a number of micro"),
+        (lambda data: _find(data, "cpu_op").update(ts=float("nan")), "found ts nan; allowed: a number of"),
+        (lambda data: _find(data, "cpu_op").update(dur=float("inf")), "found dur inf; allowed: a number of"),
+        (lambda data: _shaped(data, [["x"]], ["float"]), "found Input Dims [['x']]; allowed: a list of sh"),
+        (lambda data: _shaped(data, [[[2, 3]]], ["float"]), "Input Dims [[2, 3]] of type float"),
+        (lambda data: _shaped(data, [[2, 3]], ["TensorList"]), "Input Dims [2, 3] of type TensorList"),
+        (lambda data: _shaped(data, [[2, 3]], [{}]), "found Input type [{}]; allowed: texts"),
+        (lambda data: _find(data, "cpu_op").update(name="\ud800"), "found half a character"),
         (lambda data: _find(data, "cpu_op").pop("name"), "found name None; allowed: a text"),
         (lambda data: _find(data, "cpu_op").update(args=[]), "found args []; allowed: an object"),
         (lambda data: _find(data, "cpu_op").update(tid=None), "found tid None; allowed: a number or a text"),
@@ -228,6 +239,31 @@ def test_what_is_no_profile_is_refused(tmp_path, text):
     path = tmp_path / "broken.json"
     path.write_bytes(text.encode("latin-1"))
     with pytest.raises(TraceError, match=r"allowed: a profile of PyTorch"):
+        read_profile(path)
+
+
+def test_flipped_bits_of_an_archive_are_noticed_or_harmless(tmp_path):
+    path = tmp_path / "flipped.json.gz"
+    data = gzip.compress(json.dumps({"traceEvents": [], "x": list(range(99))}).encode(), mtime=0)
+    path.write_bytes(data)
+    whole, harmless = read_profile(path), 0
+    for bit in range(80, 8 * len(data), 5):  # behind the header
+        path.write_bytes(data[: bit // 8] + bytes([data[bit // 8] ^ 1 << bit % 8]) + data[bit // 8 + 1 :])
+        try:
+            assert read_profile(path) == whole
+            harmless += 1
+        except TraceError:
+            continue
+    assert harmless <= 1  # bits between the data and their checksum
+
+
+def test_an_archive_that_expands_beyond_measure_is_not_read(tmp_path):
+    path = tmp_path / "bomb.json.gz"
+    with gzip.open(path, "wb") as file:
+        file.write(b'{"traceEvents": [')
+        for _ in range(50):
+            file.write(b"[]," * 2**18)
+    with pytest.raises(TraceError, match=r"cannot be read: \d+ bytes and more are packed into \d+"):
         read_profile(path)
 
 

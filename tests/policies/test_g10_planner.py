@@ -340,3 +340,41 @@ def test_wrong_parameters_are_refused(parameters, message):
     with pytest.raises(ValueError, match="found") as error:
         PlanningParameters(**parameters)
     assert str(error.value) == message
+
+
+def lonely():
+    """Nine long kernels: s and w (4 pages) are read by the first and the last, b (5) lives at 3 and 4."""
+    kernels = [(100_000, "s w", ""), *[(100_000, "", "")] * 2, (100_000, "", "b"), (100_000, "b", "")]
+    return trace_of({"s*": 1, "w*": 4, "b": 5}, [*kernels, *[(100_000, "", "")] * 3, (100_000, "s w", "")])
+
+
+@pytest.mark.parametrize(
+    ("method", "eager", "prefetch"),
+    [("paced", False, 7), ("paced", True, 5), ("published", False, 7), ("published", True, 2)],
+)
+def test_eager_prefetches_begin_at_the_first_kernel_with_room(method, eager, prefetch):
+    # w leaves during kernel 1. Room for it is free again at 5; the published planner looks at memory without
+    # w itself, and so finds room as soon as w has left.
+    draft = draft_of(lonely(), machine(9), PlanningParameters(method=method, eager_prefetch=eager))
+    moves = [(eviction.tensor, eviction.out_by, eviction.prefetch) for eviction in draft.evictions]
+    assert moves == [(1, 1, prefetch)]
+
+
+def test_space_is_asked_for_from_the_first_kernel_on_that_is_early_enough():
+    # Mapping three pages takes 3000 cycles: three kernels of 1000.
+    kernels = [(1000, "w", "")] * 6
+    trace = trace_of({"w*": 1, "b": 3}, [*kernels, (1000, "w", "b")])
+    (allocation,) = draft_of(trace, machine(100)).allocations
+    assert (allocation.kernel, allocation.birth) == (3, 6)
+
+
+def test_an_eager_prefetch_begins_right_after_its_eviction_where_memory_is_free_by_then():
+    # b (5 pages) is there during kernel 3, c (5) during kernel 7: 4 pages too many beside x, y and z. x (4)
+    # relieves both, but not quite; y (6, not used before 5) and z (6, not used after 5) then do without it.
+    reads = ["x y z", *["z"] * 4, "y z", *["y"] * 3, "x y z"]
+    writes = {3: "b", 7: "c"}
+    kernels = [(100_000, names, writes.get(kernel, "")) for kernel, names in enumerate(reads)]
+    trace = trace_of({"x*": 4, "y*": 6, "z*": 6, "b": 5, "c": 5}, kernels)
+    draft = draft_of(trace, machine(17))
+    moves = {trace.tensors[e.tensor].name: (e.out_by, e.prefetch) for e in draft.evictions}
+    assert moves == {"x": (1, 2), "y": (1, 4), "z": (6, 8)}

@@ -30,8 +30,10 @@ def plug_ins(monkeypatch):
         monkeypatch.setattr(
             registry, "entry_points", lambda group: found if group == "g10sim.policies" else []
         )
+        registry._plugins.cache_clear()
 
-    return install
+    yield install
+    registry._plugins.cache_clear()
 
 
 def refusal(make, *arguments, error=PolicyError):
@@ -145,6 +147,15 @@ def test_installed_plug_in_is_available(names, plug_ins):
     plug_ins(lookahead="lookahead:LookAhead")
     assert available()["lookahead"].label == "Look-ahead"
     assert create({"name": "lookahead", "depth": 4}).parameters() == {"depth": 4}
+
+
+def test_metadata_of_installed_packages_are_read_once(plug_ins, monkeypatch):
+    plug_ins(lookahead="lookahead:LookAhead")
+    reads, read = [], registry.entry_points
+    monkeypatch.setattr(registry, "entry_points", lambda group: reads.append(group) or read(group))
+    assert find("lookahead") is find("lookahead")
+    assert "lookahead" in available()
+    assert reads == [registry.ENTRY_POINT_GROUP]
 
 
 def test_plug_in_that_is_no_policy_or_cannot_be_loaded_is_named(names, plug_ins):

@@ -24,6 +24,7 @@ from g10sim.trace.workload import Job, Workload
 PAGE = 4096
 CHOICES = {
     "transfers": ["fluid", "batched"],
+    "addresses": ["own", "pooled"],
     "recency": ["use", "arrival"],
     "dead_tensors": ["released", "kept"],
     "running_tensors": ["pinned", "evictable"],

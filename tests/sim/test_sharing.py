@@ -118,6 +118,18 @@ def test_jobs_share_memory_and_the_older_pages_leave():
     }
 
 
+def test_the_oldest_pages_leave_even_if_they_are_those_of_another_job():
+    # Job 0 has left w and z (4 pages each) behind when job 1, with u (2) behind it, needs 4 pages for v.
+    first = trace_of({"w*": 4, "z*": 4}, [(1000, "w", ""), (1000, "z", ""), (100_000, "", "")])
+    second = trace_of({"u*": 2, "v*": 4}, [(1000, "u", ""), (1000, "v", "")])
+    jobs = [Job(first, iterations=1), Job(second, iterations=1, arrival_cycles=70_000)]
+    records = share(
+        jobs, machine(10, 100), BaseUvm(), compute="concurrent", slowdown=0.0, record=("migrations",)
+    )
+    left = [(m.job, m.tensor, m.size_bytes) for m in records.migrations if m.target.name == "HOST"]
+    assert left == [(0, 0, 4000)]
+
+
 def test_the_most_memory_that_all_jobs_use_is_counted_at_one_time():
     # Each job needs 4 pages for a while, then 1: together never more than 5, though their peaks add up to 8.
     early = trace_of({"a": 4, "b": 1}, [(10_000, "", "a"), (40_000, "", "b")])

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from g10sim.errors import TraceError
-from g10sim.trace.check import check_trace, problems
+from g10sim.trace.check import check_trace, cut_durations, problems
 from g10sim.trace.model import TensorKind
 from g10sim.trace.synthetic import TraceBuilder, chain
 
@@ -77,3 +77,21 @@ def test_update_in_place_does_not_create_its_tensor():
     tensor = builder.tensor("t", 1, TensorKind.ACTIVATION)
     builder.kernel("Update", 1, [tensor], [tensor])
     assert [problem.index for problem in problems(builder.build())] == [0]
+
+
+@pytest.mark.parametrize(
+    ("durations", "clock_hz", "share"),
+    [
+        ([1500, 500], 10**9, ""),  # whole cycles of 1 ns
+        ([1500, 500], 10**8, ""),  # of 10 ns
+        ([1509, 1509], 10**8, "0.60%"),  # 150.9 cycles become 150
+        ([9, 10**6], 10**8, ""),  # a whole kernel is lost, but it is 9 parts of a million
+        ([10_009], 10**8, ""),
+        ([5], 10**8, "100.00%"),
+    ],
+)
+def test_durations_that_whole_cycles_cut_by_more_than_a_thousandth_are_told(durations, clock_hz, share):
+    warning = cut_durations(durations, 10**9, clock_hz)
+    assert (
+        warning.startswith(f"whole cycles of 100 MHz cut {share} off the durations") if share else not warning
+    )

@@ -211,6 +211,27 @@ def test_empty_file(tmp_path):
     assert error_of(path) == "line 1: found the end of the file; allowed: a header"
 
 
+@pytest.mark.parametrize(
+    ("name_bytes", "message"),
+    [
+        (2**20, r"after line \d+: found compressed data that .* bytes and more are packed into \d+\)"),
+        (2**25, "line 2: found a line of 16777216 bytes or more; allowed: shorter ones"),
+    ],
+)
+def test_an_archive_that_expands_beyond_measure_is_not_read(tmp_path, name_bytes, message):
+    path = tmp_path / "bomb.g10t"
+    save_trace(chain(1), path)
+    header = {**json.loads(lines_of(path)[0]), "tensors": 0, "kernels": 10**9}
+    kernel = {"kernel": 0, "name": "k" * name_bytes, "duration": 1, "inputs": [], "outputs": []}
+    with gzip.open(path, "wb") as file:
+        file.write(f"{json.dumps(header)}\n".encode())
+        for _ in range(2**25 // name_bytes):
+            file.write(f"{json.dumps(kernel)}\n".encode())
+    assert path.stat().st_size < 10**5
+    with pytest.raises(TraceError, match=message):
+        load_trace(path)
+
+
 def test_truncated_gzip(tmp_path):
     path = tmp_path / "cut.g10t"
     save_trace(long_chain(2000), path)

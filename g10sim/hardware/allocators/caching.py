@@ -64,6 +64,11 @@ class CachingPool(Allocator):
         self._next_address = 0
         self._chunk_pages = 0
 
+    @property
+    def chunks(self) -> list[Block]:
+        """Chunks that the pool has, of all classes of sizes."""
+        return [chunk for sizes in self._classes for chunk in sizes.chunks]
+
     def _largest_hole(self) -> int:
         small = min(self._small.holes.largest_pages, self._small_limit)
         large = self._large.holes.largest_pages

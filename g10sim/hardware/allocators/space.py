@@ -46,6 +46,10 @@ class Allocator(ABC):
         """Block of every owner, by address."""
         return dict(sorted(self._blocks.items(), key=lambda item: item[1].start))
 
+    def block(self, owner: int) -> Block:
+        """Return an owner's block."""
+        return self._blocks[owner]
+
     def allocate(self, owner: int, pages: int, rule: FitRule) -> bool:
         """Give an owner a block where ``rule`` says; False where there is no room.
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from g10sim.analysis.timeline import Integers
 from g10sim.analysis.vitality import inactive_periods
+from g10sim.config.effects import Effect
 from g10sim.policies.parameters import Declared, parameter
 from g10sim.policies.planning.budget import Budget
 from g10sim.policies.planning.machine import PlannedMachine, PlannedTier
@@ -30,7 +31,14 @@ class PlannerOptions(Declared):
     """Share of GPU memory that the estimated occupancy may reach."""
     eager_prefetch: bool = parameter(default=True, published="true, G10 paper, section 4.4")
     """Prefetch earlier than the latest safe time where memory is free."""
-    pacing_rounds: int = parameter(default=5, ge=1, le=100)
+    pacing_rounds: int = parameter(
+        default=5,
+        ge=1,
+        le=100,
+        effect=Effect(
+            lambda run, policy: policy.method == "paced", "with method paced", "the method is not paced"
+        ),
+    )
     """Most rounds of planning with the stalls that the round before expects (``paced``)."""
 
 

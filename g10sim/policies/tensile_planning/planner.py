@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from g10sim.analysis.recomputation import Recomputability
+from g10sim.config.effects import Effect
 from g10sim.policies.parameters import Count, Declared, Share, parameter
 from g10sim.policies.planning.channel import Channel
 from g10sim.policies.swap_planning.access import AccessSequence, transfer_cycles
@@ -25,7 +26,15 @@ class PlannerOptions(Declared):
     """Keep persistent tensors away across the border of the iteration."""
     recomputation: bool = parameter(default=True, published="true, paper")
     """Recompute tensors when no swap lowers the peak any more."""
-    channels: Channels = parameter(default="per_job", published="per_job, authors' program")
+    channels: Channels = parameter(
+        default="per_job",
+        published="per_job, authors' program",
+        effect=Effect(
+            lambda run, policy: run.shares_gpus,
+            "with jobs that share a GPU",
+            "jobs are planned one by one",
+        ),
+    )
     """``per_job``: the copies of each job come one after another; ``shared``: those of all jobs."""
     duplex: bool = parameter(default=False, published="false, authors' program")
     """Plan copies out and in at the same time."""

@@ -10,6 +10,7 @@ from pydantic import ValidationError
 
 from g10sim.config.allocator import CachingPoolSpec
 from g10sim.config.behaviour import BehaviourSpec
+from g10sim.config.effects import Effect
 from g10sim.config.problems import describe
 from g10sim.config.system import SystemSpec
 from g10sim.errors import ConfigError, UnsupportedError
@@ -35,18 +36,29 @@ Order = Literal["prefetch_first", "gradient_first"]
 _ONE_RULE = {"best_fit": Place.BEST, "caching": Place.BEST, "first_fit": Place.LEFT, "worst_fit": Place.WORST}
 
 
+OFFLOADING = Effect(
+    lambda run, policy: policy.offloads, "with layers that offload", "no layer offloads anything"
+)
+"""Effect of parameters that say how to offload."""
+
+
 class LayerWise(Declared, Policy):
     """Offloads the inputs of layers; subclasses choose the layers, and where copies are waited for."""
 
     allocator: Allocator | PoolParameters = parameter(default="best_fit", published="best_fit (CNMeM), vDNN")
     """Allocator of contiguous memory."""
-    order: Order = parameter(default="prefetch_first")
+    order: Order = parameter(default="prefetch_first", effect=OFFLOADING)
     """Order in which a prefetched input and the layer's own results ask for memory."""
     fuse_activations: bool = parameter(default=True)
     """Count an activation function as a part of the layer before it."""
 
     note = ""
     """Describe the choice."""
+
+    @property
+    def offloads(self) -> bool:
+        """Tell whether anything may leave the GPU."""
+        return True
 
     def _set_up(self) -> None:
         self._caching_pool = _caching_pool(self.allocator)
@@ -143,6 +155,11 @@ class SelectiveOffloading(LayerWise):
                 f"algorithms: found '{self.algorithms}' with mode dyn, which chooses them itself; "
                 "allowed: performance"
             )
+
+    @property
+    def offloads(self) -> bool:
+        """Tell whether the mode offloads any layers."""
+        return self.mode != "none"
 
     def variant(self, mode: Mode, algorithms: Algorithms) -> SelectiveOffloading:
         """Return the same design with another static configuration."""

@@ -1,0 +1,169 @@
+"""Closed form of a bound: one kernel at a time, its excess has to leave before it and return after it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+
+from g10sim.analysis.bound.certificate import Floats
+from g10sim.analysis.bound.demand import Demand
+from g10sim.analysis.bound.machine import Machine
+from g10sim.analysis.timeline import Integers
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Least cycles in which bytes cross, as far as one resource decides.
+
+    ``segments`` are (bytes, cycles/byte) with rising slopes; the last one goes on. ``allowance`` cycles
+    may have been spent before.
+    """
+
+    resource: str
+    segments: tuple[tuple[int, Fraction], ...]
+    allowance: Fraction
+
+    def cycles(self, size_bytes: int) -> Fraction:
+        """Return the cycles that so many bytes take."""
+        total, left = -self.allowance, size_bytes
+        for place, (width, slope) in enumerate(self.segments):
+            part = left if place == len(self.segments) - 1 else min(left, width)
+            total += part * slope
+            left -= part
+        return max(Fraction(0), total)
+
+    def cycles_of_all(self, sizes: Integers) -> Floats:
+        """Return the cycles of many sizes, as floats."""
+        total = np.full(len(sizes), -float(self.allowance))
+        left = sizes.astype(np.float64)
+        for place, (width, slope) in enumerate(self.segments):
+            part = left if place == len(self.segments) - 1 else np.minimum(left, width)
+            total += part * float(slope)
+            left = left - part
+        return np.asarray(np.maximum(0.0, total))
+
+
+def curves(machine: Machine, *, inward: bool, outward: bool) -> tuple[Curve, ...]:
+    """Return what decides how fast bytes come in, go out, or (both) go out and come back."""
+    ways = [(store.inward if inward else ()) + (store.outward if outward else ()) for store in machine.stores]
+    sizes = [machine.store_bytes(store) for store in machine.stores]
+    found = []
+    for number, limit in enumerate(machine.limits):
+        cost = Fraction(machine.clock_hz, limit.rate)
+        filled = sorted((way.count(number), size) for way, size in zip(ways, sizes, strict=True))
+        segments = tuple((size, times * cost) for times, size in filled)
+        if segments[-1][1]:
+            found.append(Curve(limit.name, segments, machine.carried_bytes(number) * cost))
+    if len(ways) > 1 and all(ways):
+        found.append(_together(machine, ways, sizes))
+    return tuple(found)
+
+
+def _together(machine: Machine, ways: Sequence[tuple[int, ...]], sizes: Sequence[int]) -> Curve:
+    """Return the curve of all tiers at once, each as fast as its own way allows until it is full."""
+    rates = [
+        min(Fraction(machine.limits[number].rate, machine.clock_hz * way.count(number)) for number in way)
+        for way in ways
+    ]
+    filling = sorted((Fraction(size) / rate, rate) for size, rate in zip(sizes, rates, strict=True))
+    segments: list[tuple[int, Fraction]] = []
+    now, total = Fraction(0), sum(rates, Fraction(0))
+    for end, rate in filling:
+        segments.append((int((end - now) * total), 1 / total))
+        now, total = end, total - rate
+    carried = len(ways) * max(machine.carried_bytes(number) for number in range(len(machine.limits)))
+    resource = " and ".join(store.name for store in machine.stores)
+    return Curve(resource, tuple(segments), carried * segments[-1][1])
+
+
+@dataclass(frozen=True)
+class ClosedForm:
+    """Bound of the kernel with the highest one; ``stalls`` are cycles by the resource that causes them.
+
+    ``savings`` are the cycles by which this kernel's bound falls if a resource gets a percent better.
+    """
+
+    cycles: int
+    stalls: dict[str, float]
+    savings: dict[str, float]
+
+
+@dataclass(frozen=True)
+class _Leg:
+    """Bytes that leave before a kernel, return after it, or both.
+
+    ``spared`` are the bytes of each kernel's excess that need not, ``cover`` the cycles of other kernels.
+    """
+
+    inward: bool
+    outward: bool
+    spared: Integers
+    cover: Integers
+
+
+def closed_form(demand: Demand, machine: Machine, *, steady: bool) -> ClosedForm:
+    """Return the highest bound of all kernels, rounded down.
+
+    With E bytes more alive at a kernel than the GPU holds, those of E that the iteration has used before have
+    left by then, and those that it uses later return afterwards. If iterations repeat, all of E leaves and
+    returns between two runs of the kernel.
+    """
+    before = np.cumsum(demand.cycles) - demand.cycles
+    after = demand.ideal_cycles - before - demand.cycles
+    early, late = _unused(demand)
+    ways = [[_Leg(False, True, early, before), _Leg(True, False, late, after)]]
+    if steady:
+        ways.append([_Leg(True, True, np.zeros_like(before), before + after)])
+    totals = [_every(demand, machine, legs) for legs in ways]
+    place = max(range(len(ways)), key=lambda number: totals[number].max(initial=0))
+    kernel = int(totals[place].argmax())
+    cycles, stalls = _one(demand, machine, ways[place], kernel)
+    savings = {
+        resource: float(cycles - _one(demand, better, ways[place], kernel)[0])
+        for resource, better in machine.bettered()
+    }
+    return ClosedForm(int(cycles), stalls, savings)
+
+
+def _every(demand: Demand, machine: Machine, legs: Sequence[_Leg]) -> Floats:
+    """Return the bound of every kernel, as floats."""
+    excess = demand.live_bytes - machine.room_bytes
+    total = demand.cycles.astype(np.float64)
+    for leg in legs:
+        sizes = np.maximum(0, excess - leg.spared)
+        found = curves(machine, inward=leg.inward, outward=leg.outward)
+        total += np.max([leg.cover, *(curve.cycles_of_all(sizes) for curve in found)], axis=0)
+    return total
+
+
+def _one(
+    demand: Demand, machine: Machine, legs: Sequence[_Leg], kernel: int
+) -> tuple[Fraction, dict[str, float]]:
+    """Return the bound of one kernel, exactly, and its waiting by resource."""
+    excess = int(demand.live_bytes[kernel]) - machine.room_bytes
+    cycles = Fraction(int(demand.cycles[kernel]))
+    stalls: dict[str, float] = {}
+    for leg in legs:
+        size_bytes = max(0, excess - int(leg.spared[kernel]))
+        found = curves(machine, inward=leg.inward, outward=leg.outward)
+        times = {curve.resource: curve.cycles(size_bytes) for curve in found}
+        resource = max(times, key=lambda name: times[name], default="")
+        longest, covered = times.get(resource, Fraction(0)), Fraction(int(leg.cover[kernel]))
+        cycles += max(longest, covered)
+        if longest > covered:
+            stalls[resource] = stalls.get(resource, 0.0) + float(longest - covered)
+    return cycles, stalls
+
+
+def _unused(demand: Demand) -> tuple[Integers, Integers]:
+    """Return for every kernel the bytes that the iteration uses only later, and only earlier."""
+    later, earlier = (np.zeros(len(demand.cycles) + 1, dtype=np.int64) for _ in range(2))
+    for period in demand.periods:
+        if period.wraps:
+            later[0] += period.size_bytes
+            later[period.following] -= period.size_bytes
+            earlier[period.last + 1] += period.size_bytes
+    return np.cumsum(later[:-1]), np.cumsum(earlier[:-1])

@@ -1,0 +1,110 @@
+"""Demand of a trace: bytes alive during each kernel, and the periods in which tensors may be away."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from g10sim.analysis.pools.operations import stays_of
+from g10sim.analysis.recomputation import Recomputability
+from g10sim.analysis.timeline import Integers, kernel_durations
+from g10sim.analysis.vitality import InactivePeriod, inactive_periods
+from g10sim.trace.model import Trace
+
+
+@dataclass(frozen=True, slots=True)
+class Period:
+    """A tensor is used by kernel ``last`` and then not before kernel ``following``.
+
+    One that ``wraps`` crosses the border of the iteration. ``rerun`` is (cycles, bytes) of the kernel that
+    may run again in place of a transfer back, with all its results that can be dropped; None if the tensor
+    cannot be dropped.
+    """
+
+    size_bytes: int
+    last: int
+    following: int
+    wraps: bool = False
+    rerun: tuple[int, int] | None = None
+
+
+@dataclass(frozen=True)
+class Demand:
+    """One iteration of a trace, in cycles and whole pages.
+
+    ``live_bytes`` are those of each kernel: persistent tensors that some kernel uses, live ranges, and what
+    is written in vain; ``lasting_bytes`` are the first of these. ``needed_bytes`` is the largest working set.
+    With ``recomputes`` tensors may be dropped.
+    """
+
+    cycles: Integers
+    live_bytes: Integers
+    lasting_bytes: int
+    needed_bytes: int
+    periods: tuple[Period, ...]
+    recomputes: bool = False
+
+    @property
+    def ideal_cycles(self) -> int:
+        """Sum of the kernel times."""
+        return int(self.cycles.sum())
+
+    @property
+    def peak_bytes(self) -> int:
+        """Most bytes alive at a time."""
+        return int(self.live_bytes.max(initial=0))
+
+
+def demand_of(trace: Trace, clock_hz: int, page_bytes: int, *, recompute: bool = False) -> Demand:
+    """Return the demand of a trace; with ``recompute``, tensors may be dropped and computed again."""
+    sizes = [-(-tensor.size_bytes // page_bytes) * page_bytes for tensor in trace.tensors]
+    changes = np.zeros(len(trace.kernels) + 1, dtype=np.int64)
+    for tensor in trace.tensors:
+        stays = stays_of(trace, tensor.id)
+        for start, end in [(0, len(trace.kernels))] if tensor.persistent and stays else stays:
+            changes[start] += sizes[tensor.id]
+            changes[end] -= sizes[tensor.id]
+    cycles = kernel_durations(trace, clock_hz)
+    inactive = inactive_periods(trace)
+    reruns = _Reruns(trace, cycles, sizes, inactive) if recompute else None
+    periods = []
+    for found in inactive:
+        last = trace.uses[found.tensor][-1] if found.wraps else found.start - 1
+        rerun = None if reruns is None else reruns.of(found)
+        periods.append(Period(sizes[found.tensor], last, found.end, found.wraps, rerun))
+    lasting = sum(sizes[tensor.id] for tensor in trace.tensors if tensor.persistent and trace.uses[tensor.id])
+    needed = max((sum(sizes[i] for i in kernel.tensors) for kernel in trace.kernels), default=0)
+    return Demand(cycles, np.cumsum(changes[:-1]), lasting, needed, tuple(periods), recompute)
+
+
+class _Reruns:
+    """Finds the least that it takes to compute tensors again."""
+
+    def __init__(
+        self, trace: Trace, cycles: Integers, sizes: Sequence[int], periods: Sequence[InactivePeriod]
+    ) -> None:
+        self._trace, self._cycles, self._sizes = trace, cycles, sizes
+        self._rules = Recomputability(trace)
+        self._droppable = {period.tensor for period in periods if self._may_drop(period)}
+
+    def _may_drop(self, period: InactivePeriod) -> bool:
+        """Tell whether a policy may drop the tensor, when the kernel before the period has ended or later."""
+        moments = () if period.wraps else (period.start - 1, period.end)
+        return any(not self._rules.problem(period.tensor, kernel) for kernel in moments)
+
+    def of(self, period: InactivePeriod) -> tuple[int, int] | None:
+        """Return (cycles, bytes) of the rerun that brings a tensor back at the end of a period, or None.
+
+        A rerun brings all results back that were dropped. A tensor that is written next, and not read, comes
+        back for nothing.
+        """
+        tensor = period.tensor
+        if not self._may_drop(period):
+            return None
+        producer = self._rules.producer(tensor, period.end)
+        if producer is None or tensor not in self._trace.kernels[period.end].inputs:
+            return 0, self._sizes[tensor]
+        results = self._droppable.intersection(producer.outputs)
+        return int(self._cycles[producer.id]), sum(self._sizes[result] for result in results)

@@ -1,0 +1,89 @@
+"""``g10sim bound``: the least time that an iteration can take, whatever the policy, and the reason."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from g10sim.analysis.bound.bound import CHECKPOINTS, Bound, iteration_bound
+from g10sim.analysis.footprint import peak_live_bytes
+from g10sim.cli.options import TraceFile
+from g10sim.cli.output import rounded_bytes, rounded_seconds, say, show_table
+from g10sim.config.presets import load_system
+from g10sim.hardware.bounds import bound_machine
+from g10sim.trace.format import load_trace
+
+
+def bound(
+    file: TraceFile,
+    system: Annotated[str, typer.Option(help="Hardware preset or YAML file.", show_default=False)],
+    steady: Annotated[
+        bool, typer.Option("--steady", help="Bound the average of many iterations instead of a single one.")
+    ] = False,
+    lp: Annotated[
+        bool, typer.Option("--lp", help="Solve a linear program: higher than the closed form, or equal.")
+    ] = False,
+    recompute: Annotated[
+        bool, typer.Option("--recompute", help="Let tensors be dropped and computed again; takes --lp.")
+    ] = False,
+    checkpoints: Annotated[
+        int, typer.Option(min=1, help="Kernels at which the linear program looks at memory.")
+    ] = CHECKPOINTS,
+) -> None:
+    """Show the time that no paged policy can beat on a trace, and what makes it so."""
+    trace, machine = load_trace(file), load_system(system)
+    found = iteration_bound(
+        trace,
+        bound_machine(machine),
+        steady=steady,
+        recompute=recompute,
+        checkpoints=checkpoints if lp or recompute else None,
+    )
+    alive, memory = rounded_bytes(peak_live_bytes(trace)), rounded_bytes(machine.gpu.memory)
+    title = f"{trace.model}, batch size {trace.batch_size}, on {machine.name}"
+    say(f"{title}: at most {alive} alive at a time, {memory} of GPU memory")
+    clock = machine.gpu.clock
+    show_table(("bound", "from"), ("cycles", "time", "kernels", "stall", "of ideal"), [_row(found, clock)])
+    rows = _resources(found, clock)
+    if rows:
+        show_table(("resource",), ("stall", "saved by 1 % more"), rows)
+    say(_verdict(found, clock))
+
+
+def _row(found: Bound, clock: int) -> tuple[str, ...]:
+    times = (found.cycles, found.ideal_cycles, found.stall_cycles)
+    share = found.ideal_cycles / found.cycles if found.cycles else 1.0
+    return (
+        found.kind,
+        found.method,
+        f"{found.cycles:,}",
+        *(rounded_seconds(cycles / clock) for cycles in times),
+        f"{share:.4f}",
+    )
+
+
+def _resources(found: Bound, clock: int) -> list[tuple[str, ...]]:
+    """Return a row for every resource that matters."""
+    names = dict.fromkeys([*found.stalls, *found.savings])
+    return [
+        (
+            name,
+            *(
+                rounded_seconds(cycles[name] / clock) if cycles.get(name, 0.0) >= 1 else ""
+                for cycles in (found.stalls, found.savings)
+            ),
+        )
+        for name in names
+        if max(found.stalls.get(name, 0.0), found.savings.get(name, 0.0)) >= 1
+    ]
+
+
+def _verdict(found: Bound, clock: int) -> str:
+    who = "even if it computes dropped tensors again" if found.recompute else "unless it drops tensors"
+    what = "an iteration on average" if found.steady else "for any iteration"
+    text = f"No paged policy, {who}, needs less than {rounded_seconds(found.cycles / clock)} {what}"
+    if not found.stall_cycles:
+        return f"{text}: the time of the kernels."
+    stall = rounded_seconds(found.stall_cycles / clock)
+    return f"{text}: {stall} more than the kernels, most of it due to {found.resource}."

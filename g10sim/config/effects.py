@@ -1,0 +1,383 @@
+"""Settings that make keys of a run configuration count: a key that does nothing where it stands is refused.
+
+Only keys that the user wrote are judged: in the file, as a setting, or swept. What a preset or a system in
+a file of its own fills in is not, nor is a key that may not be left out. A key is refused if it changes no
+number in any combination of swept values, under any of the policies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+from pydantic import BaseModel
+
+from g10sim.config.behaviour import BehaviourSpec
+from g10sim.config.host import HostSpec, PinnedSpec
+from g10sim.config.run import JobSpec, RunConfig, WorkloadSpec
+from g10sim.config.sharing import ExchangeSpec, SharingSpec, VariationSpec
+from g10sim.config.ssd import FlashSsdSpec, SsdSpec
+from g10sim.config.system import PageFaultSpec, PcieSpec, SystemSpec
+from g10sim.config.tiers import SsdTierSpec
+
+
+@dataclass(frozen=True)
+class PolicyTraits:
+    """Properties of a policy that decide which keys count.
+
+    ``is_paged``: memory moves in pages; ``copies``: whole tensors are copied; ``plans``: it plans for the
+    machine; ``keeps_service``: links are served as the system says.
+    """
+
+    is_paged: bool
+    copies: bool
+    plans: bool
+    keeps_service: bool
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One combination of a run's settings: the configuration and the traits of its policies.
+
+    ``policies`` leaves out those with unlimited memory, which others are measured by: a run of them alone
+    counts as one of any policies.
+    """
+
+    config: RunConfig
+    policies: Sequence[PolicyTraits]
+
+    def has_policy(self, trait: str) -> bool:
+        """Tell whether a policy has a trait."""
+        return not self.policies or any(getattr(policy, trait) for policy in self.policies)
+
+    @cached_property
+    def is_paged(self) -> bool:
+        """Tell whether a policy moves pages."""
+        return self.has_policy("is_paged")
+
+    @cached_property
+    def copies(self) -> bool:
+        """Tell whether a policy copies whole tensors."""
+        return self.has_policy("copies")
+
+    @property
+    def is_batched(self) -> bool:
+        """Tell whether pages move in batches, which know one link and nothing of how it is shared."""
+        return self.config.compat.transfers == "batched"
+
+    @property
+    def has_links(self) -> bool:
+        """Tell whether anything moves over the tree of links."""
+        return self.copies or not self.is_batched
+
+    @property
+    def replicas(self) -> int:
+        """Replicas that could exchange gradients."""
+        return self.config.workload.replicas or 1
+
+    @cached_property
+    def tiers(self) -> frozenset[str]:
+        """Names of the memory tiers."""
+        return frozenset(tier.name for tier in self.config.system.all_tiers)
+
+    @cached_property
+    def places(self) -> frozenset[str]:
+        """Names of what memory tiers hang on."""
+        return frozenset(tier.at for tier in self.config.system.all_tiers if tier.at is not None)
+
+    @property
+    def joins_gpus(self) -> bool:
+        """Tell whether bytes go from GPU to GPU."""
+        exchange, gpus = self.config.workload.gradient_exchange, range(self.config.system.gpu.count)
+        hosts = self.places & {f"gpu{gpu}" for gpu in gpus}
+        return (self.replicas > 1 and exchange.method == "ring") or (len(gpus) > 1 and bool(hosts))
+
+    @property
+    def has_tier_at_socket(self) -> bool:
+        """Tell whether a tier hangs on a processor."""
+        return not self.places.isdisjoint(self.config.system.sockets)
+
+    @property
+    def shares_gpus(self) -> bool:
+        """Tell whether jobs run side by side on a GPU."""
+        return self.config.workload.sharing.compute != "exclusive"
+
+    @property
+    def most_iterations(self) -> int:
+        """Iterations of the longest job."""
+        workload = self.config.workload
+        return max(part.iterations for part in workload.jobs or (workload,))
+
+
+@dataclass(frozen=True)
+class Effect:
+    """Condition under which a key counts, given the setting and the part, or policy, that has the key.
+
+    ``where`` is the condition in words, ``otherwise`` why the key does nothing elsewhere.
+    """
+
+    counts: Callable[[Setting, Any], bool]
+    where: str
+    otherwise: str
+
+
+class Rule(NamedTuple):
+    """Effect of keys of some models."""
+
+    models: tuple[type[BaseModel], ...]
+    keys: tuple[str, ...]
+    effect: Effect
+
+
+_PAGES = Effect(
+    lambda run, part: run.is_paged,
+    "with a policy that moves pages",
+    "every policy copies whole tensors",
+)
+_COPIES = Effect(
+    lambda run, part: run.copies,
+    "with a policy that copies whole tensors",
+    "every policy moves pages",
+)
+_LINKS = Effect(
+    lambda run, part: run.has_links,
+    "with fluid transfers or a policy that copies whole tensors",
+    "batched transfers know one link",
+)
+_BESIDE = Effect(
+    lambda run, part: run.shares_gpus,
+    "with sharing.compute time_sliced or concurrent",
+    "jobs on a GPU run one after another",
+)
+
+RULES: tuple[Rule, ...] = (
+    Rule(
+        (BehaviourSpec,),
+        ("transfers", "addresses", "recency", "dead_tensors", "fault_cost", "compute_overlap"),
+        _PAGES,
+    ),
+    Rule(
+        (BehaviourSpec,),
+        ("batch_pages",),
+        Effect(
+            lambda run, compat: run.is_paged and run.is_batched,
+            "with transfers batched and a policy that moves pages",
+            "no pages move in batches",
+        ),
+    ),
+    Rule(
+        (BehaviourSpec,),
+        (
+            "copy_gigabyte",
+            "copy_latency",
+            "copy_host_path",
+            "copy_memory",
+            "copy_iterations",
+            "absent_weights",
+            "unread_tensors",
+            "reported_digits",
+        ),
+        _COPIES,
+    ),
+    Rule(
+        (BehaviourSpec,),
+        ("planner_gigabyte",),
+        Effect(
+            lambda run, compat: run.has_policy("plans"),
+            "with a policy that plans",
+            "no policy plans",
+        ),
+    ),
+    Rule(
+        (BehaviourSpec,),
+        ("reported_iteration",),
+        Effect(
+            lambda run, compat: run.most_iterations > 1,
+            "with several iterations",
+            "there is one iteration",
+        ),
+    ),
+    Rule(
+        (BehaviourSpec,),
+        ("flash_capacity",),
+        Effect(
+            lambda run, compat: any(tier.kind == "ssd" for tier in run.config.system.all_tiers),
+            "with an SSD",
+            "there is no SSD",
+        ),
+    ),
+    Rule(
+        (HostSpec,),
+        ("memory",),
+        Effect(lambda run, host: "host" in run.tiers, "with host among the tiers", "it is no tier"),
+    ),
+    Rule((HostSpec,), ("memory_bandwidth",), _LINKS),
+    Rule(
+        (HostSpec,),
+        ("sockets",),
+        Effect(
+            lambda run, host: (
+                run.has_links
+                and (run.has_tier_at_socket or bool(host.memory_bandwidth or host.inter_socket_bandwidth))
+            ),
+            "with memory_bandwidth or inter_socket_bandwidth, or a tier at a socket",
+            "sockets have no limits and no tiers of their own",
+        ),
+    ),
+    Rule(
+        (HostSpec,),
+        ("inter_socket_bandwidth",),
+        Effect(
+            lambda run, host: (
+                run.has_links
+                and (run.has_tier_at_socket or (run.joins_gpus and run.config.system.nvlink is None))
+            ),
+            "with a tier at a socket, or GPUs that send to each other over PCIe",
+            "nothing goes from socket to socket",
+        ),
+    ),
+    Rule((HostSpec,), ("pinned", "compression"), _COPIES),
+    Rule(
+        (PinnedSpec,),
+        ("beyond_limit", "pageable_bandwidth"),
+        Effect(lambda run, pinned: pinned.limit is not None, "with a limit", "there is no limit"),
+    ),
+    Rule(
+        (SystemSpec,),
+        ("ssd",),
+        Effect(lambda run, system: "ssd" in run.tiers, "with ssd among the tiers", "it is no tier"),
+    ),
+    Rule(
+        (SystemSpec,),
+        ("nvlink",),
+        Effect(
+            lambda run, system: run.joins_gpus,
+            "with replicas that exchange gradients around a ring, or a tier at one of several GPUs",
+            "no GPU sends to another",
+        ),
+    ),
+    Rule((SsdSpec,), ("path", "behind"), _LINKS),
+    Rule(
+        (SsdSpec, FlashSsdSpec, SsdTierSpec),
+        ("bounce",),
+        Effect(
+            lambda run, ssd: run.has_links and ssd.path == "host",
+            "with path host, but for batched transfers",
+            "nothing stops over in host memory",
+        ),
+    ),
+    Rule(
+        (FlashSsdSpec,),
+        ("write_window",),
+        Effect(lambda run, ssd: ssd.write_buffer > 0, "with a write_buffer", "there is no write buffer"),
+    ),
+    Rule(
+        (FlashSsdSpec,),
+        ("read_command_plane", "program_command_plane"),
+        Effect(lambda run, ssd: ssd.planes > 1, "with several planes", "a die has one plane"),
+    ),
+    Rule(
+        (FlashSsdSpec,),
+        ("copy_planes",),
+        Effect(
+            lambda run, ssd: ssd.planes > 1 and not ssd.in_place,
+            "with several planes and without in_place",
+            "a die has one plane, or there is no garbage",
+        ),
+    ),
+    Rule(
+        (FlashSsdSpec,),
+        ("collection", "erase", "streams", "trim", "condition"),
+        Effect(lambda run, ssd: not ssd.in_place, "without in_place", "the medium is overwritten in place"),
+    ),
+    Rule(
+        (PageFaultSpec,),
+        ("batch",),
+        Effect(
+            lambda run, fault: run.is_paged and not run.is_batched,
+            "with fluid transfers and a policy that moves pages",
+            "no faults are handled one batch after another",
+        ),
+    ),
+    Rule(
+        (PageFaultSpec,),
+        ("leaf", "threshold"),
+        Effect(
+            lambda run, fault: run.is_paged and not run.is_batched and fault.batch is not None,
+            "with a batch, fluid transfers and a policy that moves pages",
+            "all faults of a group are handled at once",
+        ),
+    ),
+    Rule(
+        (PcieSpec,),
+        ("service",),
+        Effect(
+            lambda run, pcie: run.has_links and run.has_policy("keeps_service"),
+            "with fluid transfers, or a policy that copies whole tensors and does not choose the service",
+            "batched transfers know one link, or policies choose the service",
+        ),
+    ),
+    Rule(
+        (PcieSpec,),
+        ("shared",),
+        Effect(
+            lambda run, pcie: run.has_links or run.has_policy("plans"),
+            "with fluid transfers, or a policy that plans or copies whole tensors",
+            "batched transfers know one link",
+        ),
+    ),
+    Rule(
+        (WorkloadSpec,),
+        ("gradient_exchange",),
+        Effect(lambda run, workload: run.replicas > 1, "with replicas, 2 or more", "there are no replicas"),
+    ),
+    Rule(
+        (WorkloadSpec,),
+        ("sharing",),
+        Effect(lambda run, workload: bool(workload.jobs), "with jobs", "one job runs at a time"),
+    ),
+    Rule(
+        (ExchangeSpec,),
+        ("bucket",),
+        Effect(
+            lambda run, exchange: exchange.method != "none", "with method ring or host", "nothing is sent"
+        ),
+    ),
+    Rule(
+        (VariationSpec,),
+        ("distribution",),
+        Effect(
+            lambda run, variation: variation.magnitude > 0,
+            "with a magnitude above 0",
+            "the magnitude is 0",
+        ),
+    ),
+    Rule(
+        (SharingSpec,),
+        ("time_slice",),
+        Effect(
+            lambda run, sharing: sharing.compute == "time_sliced",
+            "with compute time_sliced",
+            "jobs take no turns",
+        ),
+    ),
+    Rule(
+        (SharingSpec,),
+        ("slowdown",),
+        Effect(
+            lambda run, sharing: sharing.compute == "concurrent",
+            "with compute concurrent",
+            "kernels of jobs do not run at once",
+        ),
+    ),
+    Rule((SharingSpec,), ("admission", "admission_memory"), _BESIDE),
+    Rule((JobSpec,), ("priority",), _BESIDE),
+    Rule(
+        (JobSpec,),
+        ("interval", "arrivals"),
+        Effect(lambda run, job: job.copies > 1, "with copies, 2 or more", "there is one copy"),
+    ),
+)
+"""Keys that count under some settings only. All others always do, or are no part of what is simulated."""

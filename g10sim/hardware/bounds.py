@@ -1,0 +1,28 @@
+"""The machine of a system as bounds see it: what limits the paths between one GPU and its memory tiers."""
+
+from __future__ import annotations
+
+from g10sim.analysis.bound.machine import Limit, Machine, Store
+from g10sim.config.system import SystemSpec
+from g10sim.hardware.links import Link, Topology
+
+
+def bound_machine(system: SystemSpec, gpu: int = 0) -> Machine:
+    """Return the limits and tiers of a GPU that has the machine to itself."""
+    topology = Topology(system)
+    numbers: dict[Link, int] = {}
+
+    def way(path: list[Link]) -> tuple[int, ...]:
+        return tuple(numbers.setdefault(link, len(numbers)) for link in path)
+
+    stores = tuple(
+        Store(
+            tier.name,
+            tier.capacity,
+            way(topology.inward(gpu, tier.place)),
+            way(topology.outward(gpu, tier.place)),
+        )
+        for tier in system.all_tiers
+    )
+    limits = tuple(Limit(link.name, link.capacity) for link in numbers)
+    return Machine(system.gpu.memory, system.gpu.page_size, system.gpu.clock, limits, stores)

@@ -1,0 +1,225 @@
+"""Addresses of tensors in unified memory: their own, or ranges that a caching allocator hands out again."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from g10sim.config.allocator import CachingPoolSpec
+from g10sim.hardware.allocators.caching import CachingPool
+from g10sim.hardware.placement import Block, best_fit
+from g10sim.sim.working_set import released_after
+from g10sim.trace.model import Tensor, TensorKind, Trace
+
+# Addresses repeat from the second or third iteration on, when the allocator has all the chunks it needs.
+_MOST_ITERATIONS = 8
+_UNLIMITED_PAGES = 2**53
+
+
+class OwnAddresses:
+    """Every tensor has addresses of its own: memory knows each tensor as one range with its number.
+
+    ``trace`` is the job's trace as memory sees it: kernels that touch ranges. ``discarded`` are the ranges
+    whose contents nobody wants and whose pages stay all the same.
+    """
+
+    are_shared = False
+    """True if other tensors get a tensor's addresses when it is dead."""
+    neighbours: Sequence[tuple[int, ...]] = ()
+    """Per range the others in its 2 MiB chunk; empty where chunks do not count."""
+
+    def __init__(self, trace: Trace) -> None:
+        self.trace = trace
+        persistent = tuple(tensor.persistent for tensor in trace.tensors)
+        self._persistent, self._kernel = persistent, 0
+        self.discarded: set[int] = set()
+
+    def enter(self, kernel: int) -> tuple[int, ...]:
+        """Give ranges to the tensors that are born when a kernel starts; returns those discarded before."""
+        self._kernel = kernel
+        return ()
+
+    def leave(self, kernel: int) -> None:
+        """Note which tensors are dead when a kernel has ended."""
+
+    def is_dead(self, place: int) -> bool:
+        """Tell whether nobody will read what lies at a range."""
+        if self._persistent[place]:
+            return False
+        return not self.trace.births[place] <= self._kernel < self.trace.deaths[place]
+
+    def discard(self, tensor: int) -> tuple[int, ...]:
+        """Note that a tensor's contents are discarded; returns the ranges at which they lie."""
+        return self.held(tensor)
+
+    def reclaim(self, tensor: int) -> tuple[int, ...]:
+        """Note that a tensor will need its ranges; returns those that were discarded."""
+        return ()
+
+    def tensor_at(self, place: int) -> int:
+        """Return the tensor whose contents lie, or lay last, at a range."""
+        return place
+
+    def held(self, tensor: int) -> tuple[int, ...]:
+        """Return the ranges at which a tensor's contents lie."""
+        return (tensor,)
+
+    def open_to(self, tensor: int) -> tuple[int, ...]:
+        """Return the ranges at which a tensor's contents lie or may come to lie."""
+        return (tensor,)
+
+
+@dataclass(frozen=True, slots=True)
+class _Stay:
+    """A tensor's block from the start of kernel ``birth`` on; ``birth`` is -1 for a persistent tensor."""
+
+    tensor: int
+    birth: int
+    block: Block
+
+
+class PooledAddresses(OwnAddresses):
+    """Tensors take turns at the address ranges that a framework's caching allocator hands out.
+
+    Ranges stay mapped when a tensor dies, with what was in them, until somebody discards them; the next
+    tensor there writes over it. Addresses are those of the steady state, in all iterations; sizes are whole
+    pages. Source: PyTorch's CUDACachingAllocator, on whose managed memory DeepUM (ASPLOS 2023, section 5)
+    runs.
+    """
+
+    are_shared = True
+
+    def __init__(self, trace: Trace, page_bytes: int, chunk_bytes: int, spec: CachingPoolSpec) -> None:
+        stays, chunks = _steady_stays(trace, page_bytes, spec)
+        chunk_pages = max(1, chunk_bytes // page_bytes)
+        cuts = sorted({edge for stay in stays for edge in (stay.block.start, stay.block.end)})
+        index = {cut: number for number, cut in enumerate(cuts)}
+        covers = [tuple(range(index[stay.block.start], index[stay.block.end])) for stay in stays]
+        used = sorted({place for cover in covers for place in cover})
+        number_of = {place: number for number, place in enumerate(used)}
+        blocks = [Block(cuts[place], cuts[place + 1] - cuts[place]) for place in used]
+        self._ranges = [tuple(number_of[place] for place in cover) for cover in covers]
+        self._stays, self._tensors = stays, len(trace.tensors)
+        self._born: list[list[int]] = [[] for _ in trace.kernels]
+        self._now: list[tuple[int, ...]] = [()] * self._tensors
+        self._owner = [0] * len(blocks)
+        self._alive: set[int] = set()
+        self._dying = released_after(trace)
+        for number, stay in reversed(list(enumerate(stays))):
+            self._settle_in([number])
+            if stay.birth >= 0:
+                self._born[stay.birth].append(number)
+        self._alive = {stay.tensor for stay in stays if stay.birth < 0}
+        super().__init__(self._mapped(trace, blocks, page_bytes))
+        self.neighbours = _neighbours(blocks, chunks, chunk_pages)
+
+    def _settle_in(self, stays: Iterable[int]) -> None:
+        for number in stays:
+            tensor = self._stays[number].tensor
+            self._alive.add(tensor)
+            self._now[tensor] = self._ranges[number]
+            for place in self._ranges[number]:
+                self._owner[place] = tensor
+
+    def _mapped(self, trace: Trace, blocks: Sequence[Block], page_bytes: int) -> Trace:
+        ranges = list(self._now)
+        kernels = []
+        for kernel in trace.kernels:
+            for number in self._born[kernel.id]:
+                ranges[self._stays[number].tensor] = self._ranges[number]
+            inputs = tuple(place for tensor in kernel.inputs for place in ranges[tensor])
+            outputs = tuple(place for tensor in kernel.outputs for place in ranges[tensor])
+            kernels.append(replace(kernel, inputs=inputs, outputs=outputs))
+        tensors = tuple(
+            Tensor(number, f"{block.start * page_bytes:#x}", block.pages * page_bytes, TensorKind.OTHER, True)
+            for number, block in enumerate(blocks)
+        )
+        return replace(trace, tensors=tensors, kernels=tuple(kernels))
+
+    def enter(self, kernel: int) -> tuple[int, ...]:
+        """Give ranges to the tensors that are born when a kernel starts; returns those discarded before."""
+        born = self._born[kernel]
+        self._settle_in(born)
+        return self._reclaimed([place for number in born for place in self._ranges[number]])
+
+    def reclaim(self, tensor: int) -> tuple[int, ...]:
+        """Note that a tensor will need its ranges; returns those that were discarded."""
+        return self._reclaimed(self.open_to(tensor)) if self.discarded else ()
+
+    def _reclaimed(self, places: Sequence[int]) -> tuple[int, ...]:
+        found = tuple([place for place in places if place in self.discarded])
+        self.discarded.difference_update(found)
+        return found
+
+    def discard(self, tensor: int) -> tuple[int, ...]:
+        """Note that a tensor's contents are discarded; returns the ranges at which they lie."""
+        ranges = self.held(tensor)
+        self.discarded.update(ranges)
+        return ranges
+
+    def leave(self, kernel: int) -> None:
+        """Note which tensors are dead when a kernel has ended."""
+        self._alive.difference_update(self._dying[kernel])
+
+    def is_dead(self, place: int) -> bool:
+        """Tell whether nobody will read what lies at a range."""
+        return self._owner[place] not in self._alive
+
+    def tensor_at(self, place: int) -> int:
+        """Return the tensor whose contents lie, or lay last, at a range; before any, the first."""
+        return self._owner[place]
+
+    def held(self, tensor: int) -> tuple[int, ...]:
+        """Return the ranges at which a tensor's contents lie."""
+        return tuple([place for place in self._now[tensor] if self._owner[place] == tensor])
+
+    def open_to(self, tensor: int) -> tuple[int, ...]:
+        """Return the ranges at which a tensor's contents lie or may come to lie: its own and dead ones."""
+        owner, alive = self._owner, self._alive
+        return tuple(
+            [place for place in self._now[tensor] if owner[place] == tensor or owner[place] not in alive]
+        )
+
+
+def _steady_stays(trace: Trace, page_bytes: int, spec: CachingPoolSpec) -> tuple[list[_Stay], list[Block]]:
+    """Return every block of an iteration whose addresses repeat, and the allocator's chunks."""
+    pool = CachingPool(_UNLIMITED_PAGES, page_bytes, spec)
+    pages = [-(-tensor.size_bytes // page_bytes) for tensor in trace.tensors]
+
+    def block(tensor: int) -> Block:
+        pool.allocate(tensor, pages[tensor], best_fit)
+        return Block(pool.block(tensor).start, pages[tensor])
+
+    kept = [_Stay(one.id, -1, block(one.id)) for one in trace.tensors if one.persistent]
+    dying = released_after(trace)
+    stays: list[_Stay] = []
+    for _ in range(_MOST_ITERATIONS):
+        before, stays = stays, []
+        for kernel in trace.kernels:
+            new = [tensor for tensor in kernel.tensors if tensor not in pool]
+            stays += [_Stay(tensor, kernel.id, block(tensor)) for tensor in new]
+            for tensor in dying[kernel.id]:
+                pool.release(tensor)
+        if stays == before:
+            break
+    return [*kept, *stays], pool.chunks
+
+
+def _neighbours(blocks: Sequence[Block], pool_chunks: Sequence[Block], pages: int) -> list[tuple[int, ...]]:
+    """For each range that lies in one chunk of the driver's, of so many pages, the others that do.
+
+    The allocator's own chunks begin at multiples of the driver's.
+    """
+    starts = sorted(chunk.start for chunk in pool_chunks)
+    members: dict[tuple[int, int], list[int]] = {}
+    for number, block in enumerate(blocks):
+        base = starts[bisect_right(starts, block.start) - 1]
+        chunk = (block.start - base) // pages
+        if chunk == (block.end - 1 - base) // pages:
+            members.setdefault((base, chunk), []).append(number)
+    found: list[tuple[int, ...]] = [()] * len(blocks)
+    for together in members.values():
+        for number in together:
+            found[number] = tuple(other for other in together if other != number)
+    return found

@@ -1,0 +1,141 @@
+"""Owners of cycles, page faults, peaks and turns, worked out by hand on the machines of ``machines``."""
+
+from types import SimpleNamespace
+
+import pytest
+from machines import GPG10, FollowPlan, kernel_times, machine, simulate, trace_of
+from memories import FLASH, GPU, HOST, flash_pool, host_pool, memory_of
+
+from g10sim.hardware.faults import FaultCount
+from g10sim.policies.base import Policy
+from g10sim.policies.base_uvm import BaseUvm
+from g10sim.policies.deepum import DeepUm
+from g10sim.policies.moves import Fetch, Protect
+from g10sim.records import StallReason
+from g10sim.sim.engine import run
+from g10sim.sim.working_set import dominant_reason
+from g10sim.trace.workload import Job, Workload
+
+
+def stalls(records, kernel):
+    return dict(records.kernels[kernel].stalls)
+
+
+def test_transfers_overlap_with_a_kernel_only_once_it_computes():
+    trace = trace_of({"w*": 2, "v*": 2}, [(10_000, "w", ""), (10_000, "v", "")])
+    records = simulate(trace, machine(), FollowPlan(moves=[(0, 1, GPU)]), iterations=1)
+    # The kernel waits 10,000 cycles for w; then the SSD reads v, 2000 a page, while the kernel computes.
+    first = records.kernels[0]
+    assert (first.start, first.end) == (0, 20_000)
+    assert (first.compute_cycles, first.overlap_cycles, first.in_flight_cycles) == (10_000, 4000, 14_000)
+    assert stalls(records, 0) == {StallReason.FAULT_FLASH: 10_000}
+    assert records.iterations[0].overlap_cycles == 4000
+
+
+def test_a_cycle_belongs_to_the_slowest_tier_that_pages_are_awaited_from():
+    trace = trace_of({"w*": 4, "v*": 1}, [(1000, "w", ""), (100_000, "", ""), (1000, "w v", "")])
+    records = simulate(trace, machine(), FollowPlan(moves=[(1, 0, HOST)]), iterations=1)
+    # The page of flash takes 5000 cycles, the four of host memory 2000 each.
+    assert kernel_times(records)[2] == 8000 + 1000
+    assert stalls(records, 2) == {StallReason.FAULT_FLASH: 5000, StallReason.FAULT_HOST: 3000}
+
+
+def test_what_a_closed_form_adds_belongs_to_the_slowest_tier():
+    memory = memory_of([9], 9, [host_pool(9), flash_pool(9)])
+    nothing, host, flash, first_touch = (FaultCount([0] * 4) for _ in range(4))
+    host.at[HOST], flash.at[FLASH], first_touch.at[0] = 5, 1, 9
+    assert dominant_reason(memory, host, flash) == StallReason.FAULT_FLASH
+    assert dominant_reason(memory, first_touch, host) == StallReason.FAULT_HOST
+    assert dominant_reason(memory, first_touch, nothing) == StallReason.FIRST_TOUCH
+    assert dominant_reason(memory, nothing, nothing) == StallReason.LATE_PREFETCH
+
+
+@pytest.mark.parametrize("behaviour", [None, GPG10])
+def test_a_tensor_that_a_kernel_reads_and_writes_faults_once(behaviour):
+    trace = trace_of({"w*": 3, "a": 2}, [(10_000, "w a", "w a")])
+    records = simulate(trace, machine(), BaseUvm(), behaviour, iterations=1)
+    assert records.iterations[0].page_faults == 5
+    assert records.kernels[0].fault_pages["flash_fault_pages"] == 3
+    assert records.kernels[0].first_touch_pages == 2
+
+
+@pytest.mark.parametrize("behaviour", [None, GPG10])
+@pytest.mark.parametrize("pages", [1, 2, 7])
+def test_the_peak_of_host_memory_counts_every_page(pages, behaviour):
+    trace = trace_of({"w*": pages}, [(1000, "w", ""), (100_000, "", ""), (1000, "w", "")])
+    records = simulate(trace, machine(), FollowPlan(moves=[(1, 0, HOST)]), behaviour)
+    assert [i.peaks["peak_host_bytes"] for i in records.iterations] == [pages * 1000] * 2
+
+
+@pytest.mark.parametrize(("look_ahead", "spared"), [(1, {0}), (2, {0, 1}), (3, {0, 1, 2}), (9, {0, 1, 2})])
+def test_deepum_spares_the_kernels_before_the_one_that_it_prefetches_for(look_ahead, spared):
+    trace = trace_of({"x*": 1, "y*": 1, "u*": 1}, [(1000, "x", ""), (1000, "y", ""), (1000, "u", "")])
+    protect, *fetches = DeepUm(look_ahead=look_ahead).on_kernel_start(SimpleNamespace(trace=trace, kernel=0))
+    assert protect == Protect(frozenset(spared))
+    assert fetches == [Fetch(look_ahead % 3)]
+
+
+def test_deepum_does_not_spare_the_kernel_that_it_prefetches_for():
+    # While kernel 2 runs, v comes in for kernel 3 and the oldest page goes: x, which kernel 3 needs, too.
+    tensors = {"x*": 1, "y*": 1, "u*": 1, "v*": 1}
+    kernels = [(100_000, "x", ""), (100_000, "y", ""), (100_000, "u", ""), (100_000, "x v", "")]
+    records = simulate(trace_of(tensors, kernels), machine(3), DeepUm(look_ahead=1), iterations=1)
+    # A page that is back from host memory within 1000 cycles has been late.
+    assert kernel_times(records) == [105_000, 100_000, 100_000, 101_000]
+    assert stalls(records, 3) == {StallReason.LATE_PREFETCH: 1000}
+
+
+class Shared:
+    """Two GPUs whose prefetches share an uplink of a byte per cycle, in order of when they are needed."""
+
+    def __init__(self, *jobs):
+        system = machine(gpus=2, read="2 GB/s", pcie="2 GB/s", shared=[("uplink", (0, 1), "1 GB/s")])
+        system = system.model_copy(update={"pcie": system.pcie.model_copy(update={"service": "deadline"})})
+        self.records = run(Workload(jobs), system, PrefetchAll(), record=("migrations",), check=True)
+
+    @property
+    def arrivals(self):
+        """What came from the SSD in order of its last page: (GPU, tensor, cycle)."""
+        came = [move for move in self.records.migrations if move.source == FLASH]
+        return [(move.gpu, move.tensor, move.end) for move in sorted(came, key=lambda move: move.end)]
+
+
+class PrefetchAll(Policy):
+    """Asks for every weight at the kernel that is named in the workload's trace as its own."""
+
+    name = "prefetch_all"
+
+    def plan_job(self, job, system, behaviour):
+        kernel = int(job.trace.model)
+        return FollowPlan(moves=[(kernel, tensor.id, GPU) for tensor in job.trace.tensors]).plan_job(
+            job, system, behaviour
+        )
+
+
+def prefetching(kernel, tensors, kernels, **options):
+    """A job that prefetches all its tensors when this kernel starts."""
+    return Job(trace_of(tensors, kernels, name=str(kernel)), iterations=1, **options)
+
+
+def test_a_prefetch_is_due_when_its_kernel_starts_counted_from_the_running_one():
+    # At cycle 100,000 GPU 0 has 10,000 cycles until it reads w, GPU 1 has 50,000 until it reads v.
+    late = prefetching(1, {"w*": 10}, [(100_000, "", ""), (10_000, "", ""), (1000, "w", "")])
+    early = prefetching(0, {"v*": 10}, [(50_000, "", ""), (1000, "v", "")], gpu=1, arrival_cycles=100_000)
+    assert Shared(late, early).arrivals == [(0, 0, 110_000), (1, 0, 120_000)]
+
+
+def test_a_prefetch_is_due_in_simulated_time():
+    # GPU 0 needs w at cycle 150,000 and asked at 0; GPU 1 asks at 100,000 for what it needs at 160,000.
+    late = prefetching(0, {"w*": 120}, [(150_000, "", ""), (1000, "w", "")])
+    early = prefetching(0, {"v*": 10}, [(60_000, "", ""), (1000, "v", "")], gpu=1, arrival_cycles=100_000)
+    assert Shared(late, early).arrivals == [(0, 0, 120_000), (1, 0, 130_000)]
+
+
+def test_gpus_take_turns_with_what_they_need_at_the_same_time():
+    # Both GPUs read w from cycle 20,000 and v from 21,000 on; 5000 cycles each.
+    jobs = [
+        prefetching(0, {"w*": 5, "v*": 5}, [(20_000, "", ""), (1000, "w", ""), (1000, "v", "")], gpu=gpu)
+        for gpu in (0, 1)
+    ]
+    # GPU 0 comes first with its first tensor, GPU 1 with its second.
+    assert Shared(*jobs).arrivals == [(0, 0, 5000), (1, 0, 10_000), (1, 1, 15_000), (0, 1, 20_000)]
