@@ -115,7 +115,11 @@ def mutants(
 
     chosen = tests.split(",") if tests else noticed.TESTS
     plan = noticed.Plan(count, seed, modules.split(","), chosen, budget, workers)
-    rows = noticed.measure(plan, output, survivors=survivors)
+
+    def write(rows: list[noticed.Row]) -> None:
+        report.write(output, "mutants", rows)
+
+    rows = noticed.measure(plan, output, survivors=survivors, tell=write)
     total = noticed.score(rows)
     say(
         f"{total.killed} of {total.mutants - total.equivalent} mutants noticed: {total.share:.1%}; "

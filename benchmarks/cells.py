@@ -11,7 +11,7 @@ import pandas as pd
 
 from g10sim.config.data import data_path
 from g10sim.experiment.opened import needs_parameters
-from g10sim.experiment.published import PUBLISHED_SYSTEM, read_published, reference_plan, trace_directory
+from g10sim.experiment.published import read_published, reference_plan, trace_directory
 from g10sim.policies.registry import available
 from g10sim.trace.format import load_trace
 
@@ -21,6 +21,7 @@ FIGURE = "fig15"
 PUBLISHED, BUNDLED, LONG = "published", "bundled", "long"
 OWN, REFERENCE = "own", "reference"
 _COSTS = "cost.csv"
+DEFAULT_SYSTEM = {"preset": "a100-40g-pcie3-znand"}
 
 
 @dataclass(frozen=True)
@@ -85,8 +86,8 @@ def bundled_cells() -> Iterator[Cell]:
     for path in sorted(data_path("traces").glob("*.g10t")):
         batch_size = load_trace(path).batch_size
         for policy in policies:
-            source, system = {"file": str(path)}, {"preset": PUBLISHED_SYSTEM}
-            yield Cell(BUNDLED, path.stem, batch_size, policy, source, system)
+            source = {"file": str(path)}
+            yield Cell(BUNDLED, path.stem, batch_size, policy, source, dict(DEFAULT_SYSTEM))
 
 
 def long_cells(kernels: Collection[int], policies: Collection[str]) -> Iterator[Cell]:
@@ -97,6 +98,6 @@ def long_cells(kernels: Collection[int], policies: Collection[str]) -> Iterator[
     for count in kernels:
         for memory in ("40 GiB", "48 MiB"):
             for policy in policies:
-                system = {"preset": PUBLISHED_SYSTEM, "gpu": {"memory": memory}}
+                system = {**DEFAULT_SYSTEM, "gpu": {"memory": memory}}
                 name = f"{count:,} kernels, {memory}"
                 yield Cell(LONG, name, 1, policy, {"kernels": count}, system)

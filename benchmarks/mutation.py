@@ -1,7 +1,8 @@
 """Runs tests against mutants, each in a process of its own that is forked once everything is imported.
 
 A first pass without any change notes how long each test takes and which lines it runs. A mutant then meets
-the tests that run its statement, quickest first, until one fails. It changes the program in memory only.
+the tests that run its statement, until one fails: first those that are quick for how much of what they run
+lies in its module. It changes the program in memory only.
 """
 
 from __future__ import annotations
@@ -14,9 +15,10 @@ import resource
 import signal
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import zip_longest
+from importlib import import_module
+from itertools import islice, zip_longest
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from types import FunctionType
@@ -34,8 +36,8 @@ TESTS = tuple(f"tests/{name}" for name in (*MODULES, "flash", "pools"))
 KILLED, SURVIVED = "killed", "survived"
 
 _OPTIONS = ("-o", "addopts=", "-s", "-p", "no:cacheprovider", "-p", "no:terminal")
-# Tests that take longer than so many seconds, while their lines are noted, are left out.
-_SLOWEST_SECONDS = 1
+# Tests that take more CPU seconds than that, while their lines are noted, are left out.
+_SLOWEST_SECONDS = 5
 _STUCK_SECONDS = 120
 # A test may take this many times as long as without a change, and so many seconds more.
 _SLOWER, _GRACE_SECONDS = 10, 5
@@ -68,6 +70,10 @@ class Profile:
         """Tell whether the test runs the statement that a mutant changes."""
         return not self.lines.get(mutant.module, frozenset()).isdisjoint(mutant.lines)
 
+    def price(self, mutant: Mutant) -> float:
+        """Return CPU seconds over the share of the lines that are of the mutant's module, which it runs."""
+        return self.seconds * sum(map(len, self.lines.values())) / len(self.lines[mutant.module])
+
 
 def draw(count: int, seed: int, modules: Iterable[str] = MODULES) -> list[Mutant]:
     """Draw about ``count`` mutants of modules, or of packages, of the program."""
@@ -95,11 +101,11 @@ class Tester:
     ) -> None:
         self._mutants, self._tests, self._store, self._tell = mutants, tests, profiles, tell
         self._budget, self._workers = budget_seconds, workers
-        self.verdicts: list[Verdict] = []
 
     def run(self) -> None:
         """Collect the tests and let them meet all mutants."""
         os.environ.pop("G10SIM_REFERENCE", None)
+        os.environ["ARROW_DEFAULT_MEMORY_POOL"] = "system"  # threads of the others do not survive a fork
         paths = [str(ROOT / name) for name in self._tests]
         status = pytest.main([*_OPTIONS, "--rootdir", str(ROOT), *paths], plugins=[self])
         if status not in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
@@ -110,37 +116,37 @@ class Tester:
         from hypothesis import Phase, settings  # pytest prepares its plug-ins before they are imported
 
         phases = (Phase.explicit, Phase.generate)
-        settings.register_profile("mutants", derandomize=True, database=None, phases=phases)
+        settings.register_profile("mutants", derandomize=True, database=None, deadline=None, phases=phases)
         settings.load_profile("mutants")
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         """Meet the mutants; pytest itself runs nothing."""
         profiles = self._profiles(session)
-        known = [item for item in session.items if item.nodeid in profiles]
-        items = sorted(known, key=lambda item: profiles[item.nodeid].seconds)
+        items = [item for item in session.items if item.nodeid in profiles]
+        for mutant in self._mutants:
+            import_module(mutant.module.removesuffix(".py").removesuffix("/__init__").replace("/", "."))
         functions = _functions()
         gc.freeze()
         running: dict[int, tuple[Mutant, int]] = {}
         todo = iter(self._mutants)
         while True:
             while len(running) < self._workers and (mutant := next(todo, None)) is not None:
-                seen = [item for item in items if profiles[item.nodeid].runs(mutant)]
-                pid, channel = self._fork(session, mutant, seen, profiles, functions)
+                seen = {item: profiles[item.nodeid] for item in items}
+                seen = {item: profile for item, profile in seen.items() if profile.runs(mutant)}
+                chosen = dict(sorted(seen.items(), key=lambda pair: pair[1].price(mutant)))
+                pid, channel = self._fork(session, mutant, chosen, functions)
                 running[pid] = mutant, channel
             if not running:
                 return True
             pid, status = os.wait()
-            verdict = _verdict(*running.pop(pid), status)
-            self.verdicts.append(verdict)
-            self._tell(verdict)
+            self._tell(_verdict(*running.pop(pid), status))
 
     def _fork(
         self,
         session: pytest.Session,
         mutant: Mutant,
-        items: Sequence[pytest.Item],
-        profiles: Mapping[str, Profile],
+        tests: Mapping[pytest.Item, Profile],
         functions: Mapping[tuple[str, str], list[FunctionType]],
     ) -> tuple[int, int]:
         """Start a process that meets one mutant; it writes the name of the test that fails."""
@@ -161,19 +167,17 @@ class Tester:
         try:
             for function in changed:
                 function.__code__ = code
-            failed = self._first_failing(session, items, profiles)
+            failed = self._first_failing(session, tests)
             os.write(there, failed.encode())
             os._exit(1 if failed else 0)
         finally:
             os._exit(2)
 
-    def _first_failing(
-        self, session: pytest.Session, items: Sequence[pytest.Item], profiles: Mapping[str, Profile]
-    ) -> str:
+    def _first_failing(self, session: pytest.Session, tests: Mapping[pytest.Item, Profile]) -> str:
         """Run tests until one fails; return its name, or nothing if none does within the budget."""
         _be_quiet()
-        for item, following in _in_turn(items):
-            _limit(profiles[item.nodeid].seconds)
+        for item, following in zip_longest(tests, islice(tests, 1, None)):
+            _limit(tests[item].seconds)
             try:
                 session.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
             except BaseException:
@@ -185,84 +189,77 @@ class Tester:
         return ""
 
     def _profiles(self, session: pytest.Session) -> dict[str, Profile]:
-        """Return the profile of every test that passes; test files that have changed are profiled anew."""
-        files: dict[Path, list[pytest.Item]] = defaultdict(list)
-        for item in session.items:
-            files[item.path].append(item)
+        """Return the profile of every test that passes in time, noted anew where files changed."""
         shared = _digest([*ROOT.glob("g10sim/**/*.py"), *ROOT.glob("tests/*.py")])
+        digests = {path: _digest([path], shared) for path in {item.path for item in session.items}}
         self._store.mkdir(parents=True, exist_ok=True)
-        kept = {path: self._store / f"{_digest([path], shared)}.json" for path in files}
-        stale = iter([path for path, place in kept.items() if not place.is_file()])
-        running: dict[int, Path] = {}
+        kept = {
+            item: self._store / digests[item.path] / f"{_hash(item.nodeid.encode())}.json"
+            for item in session.items
+        }
+        stale = iter([item for item, place in kept.items() if not place.is_file()])
+        running: dict[int, pytest.Item] = {}
         while True:
-            while len(running) < self._workers and (path := next(stale, None)) is not None:
-                running[_note_profile(session, files[path], kept[path])] = path
+            while len(running) < self._workers and (item := next(stale, None)) is not None:
+                running[_note_profile(session, item, kept[item])] = item
             if not running:
                 break
             pid, status = os.wait()
-            path = running.pop(pid)
             if status:
-                say(f"{path}: left out, its tests do not end by themselves")
+                kept[running[pid]].write_text("null")
+            del running[pid]
+        found = {item.nodeid: json.loads(place.read_text()) for item, place in kept.items()}
+        unfit = [name for name, noted in found.items() if noted is None]
+        if unfit:
+            say(f"{len(unfit)} of {len(found)} tests are left out: they fail, take long, or run nothing here")
         return {
-            name: Profile(seconds, {module: frozenset(lines) for module, lines in found.items()})
-            for place in kept.values()
-            if place.is_file()
-            for name, (seconds, found) in json.loads(place.read_text()).items()
+            name: Profile(noted[0], {module: frozenset(lines) for module, lines in noted[1].items()})
+            for name, noted in found.items()
+            if noted is not None
         }
 
 
-def _note_profile(session: pytest.Session, items: Sequence[pytest.Item], place: Path) -> int:
-    """Start a process that runs a file of tests and writes seconds and lines of each that passes."""
+def _note_profile(session: pytest.Session, item: pytest.Item, place: Path) -> int:
+    """Start a process that writes seconds and lines of a test; it fails where the test does or takes long.
+
+    A process of its own, as another test may have prepared what this one needs.
+    """
+    place.parent.mkdir(exist_ok=True)
     pid = os.fork()
     if pid:
         return pid
     try:
         _be_quiet()
-        found = json.dumps(_profile(session, items))
+        signal.setitimer(signal.ITIMER_PROF, _SLOWEST_SECONDS)
+        signal.alarm(_STUCK_SECONDS)
+        noted = json.dumps(_profile(session, item))
         part = place.with_suffix(".part")
-        part.write_text(found)
+        part.write_text(noted)
         part.rename(place)
         os._exit(0)
     finally:
         os._exit(2)
 
 
-class _Unfit(BaseException):
-    """A test is of no use against mutants; no error, so that nobody looks for its cause."""
-
-
-def _give_up(*_: object) -> None:
-    raise _Unfit
-
-
-def _profile(session: pytest.Session, items: Sequence[pytest.Item]) -> dict[str, tuple[float, Lines]]:
-    """Run tests; return seconds and lines of each that passes."""
+def _profile(session: pytest.Session, item: pytest.Item) -> tuple[float, Lines] | None:
+    """Run a test; return its seconds and lines if it passes."""
     sources = [f"{ROOT}/g10sim/{name}/*" for name in MODULES]
     measure = coverage.Coverage(data_file=None, include=sources, config_file=False)
-    passed: dict[str, float] = {}
-    for limit in (signal.SIGVTALRM, signal.SIGALRM):
-        signal.signal(limit, _give_up)
-    BaseProcess.start = _give_up  # other processes import the program as it is: their tests notice nothing
+    BaseProcess.start = _refuse  # other processes import the program as it is: their tests notice nothing
     measure.start()
-    for item, following in _in_turn(items):
-        measure.switch_context(item.nodeid)
-        failures, start = session.testsfailed, time.process_time()
-        signal.setitimer(signal.ITIMER_VIRTUAL, _SLOWEST_SECONDS)
-        signal.setitimer(signal.ITIMER_REAL, _STUCK_SECONDS, _STUCK_SECONDS)
-        session.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
-        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        if session.testsfailed == failures:
-            passed[item.nodeid] = time.process_time() - start
+    start = time.process_time()
+    session.config.hook.pytest_runtest_protocol(item=item, nextitem=None)
+    seconds = time.process_time() - start
     measure.stop()
-    lines: dict[str, Lines] = {name: {} for name in passed}
+    if session.testsfailed:
+        return None
     data = measure.get_data()
-    for path in data.measured_files():
-        module = Path(path).relative_to(ROOT).as_posix()
-        for line, names in data.contexts_by_lineno(path).items():
-            for name in passed.keys() & set(names):
-                lines[name].setdefault(module, []).append(line)
-    return {name: (seconds, lines[name]) for name, seconds in passed.items()}
+    lines = {Path(path): data.lines(path) or [] for path in data.measured_files()}
+    return seconds, {path.relative_to(ROOT).as_posix(): sorted(found) for path, found in lines.items()}
+
+
+def _refuse(*_: object) -> None:
+    raise AssertionError("a test that starts processes is of no use against mutants")
 
 
 def _functions() -> dict[tuple[str, str], list[FunctionType]]:
@@ -270,15 +267,10 @@ def _functions() -> dict[tuple[str, str], list[FunctionType]]:
     found: dict[tuple[str, str], list[FunctionType]] = defaultdict(list)
     package = f"{ROOT}/g10sim/"
     for one in gc.get_objects():
-        if isinstance(one, FunctionType) and one.__code__.co_filename.startswith(package):
+        if type(one) is FunctionType and one.__code__.co_filename.startswith(package):
             module = Path(one.__code__.co_filename).relative_to(ROOT).as_posix()
             found[module, one.__code__.co_qualname].append(one)
     return found
-
-
-def _in_turn(items: Sequence[pytest.Item]) -> Iterator[tuple[pytest.Item, pytest.Item | None]]:
-    """Yield every test with the one after it."""
-    return zip_longest(items, items[1:])
 
 
 def _be_quiet() -> None:
@@ -309,5 +301,8 @@ def _verdict(mutant: Mutant, channel: int, status: int) -> Verdict:
 
 
 def _digest(paths: Iterable[Path], salt: str = "") -> str:
-    texts = b"".join(path.read_bytes() for path in sorted(paths))
-    return hashlib.sha256(salt.encode() + texts).hexdigest()
+    return _hash(salt.encode() + b"".join(path.read_bytes() for path in sorted(paths)))
+
+
+def _hash(text: bytes) -> str:
+    return hashlib.sha256(text).hexdigest()[:32]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -56,28 +56,32 @@ class Plan:
     workers: int
 
 
-def measure(plan: Plan, output: Path, *, survivors: bool) -> list[Row]:
-    """Let tests meet mutants and return a row for each.
+def measure(plan: Plan, output: Path, *, survivors: bool, tell: Callable[[list[Row]], None]) -> list[Row]:
+    """Let tests meet mutants and return a row for each; ``tell`` is given those so far after every one.
 
     With ``survivors``, those that a test has noticed, by ``mutants.csv`` in the directory, are not met again.
     """
     mutants, reasons = draw(plan.count, plan.seed, plan.modules), equivalents()
     known = _noticed(output / "mutants.csv") if survivors else {}
-    todo = [mutant for mutant in mutants if mutant.name not in known and mutant.name not in reasons]
+    rows = {
+        mutant.name: _row(mutant, EQUIVALENT, "", reasons[mutant.name])
+        if mutant.name in reasons
+        else _row(mutant, KILLED, known[mutant.name])
+        for mutant in mutants
+        if mutant.name in reasons or mutant.name in known
+    }
+    todo = [mutant for mutant in mutants if mutant.name not in rows]
     console = Console(stderr=True)
     with Progress(console=console, disable=not console.is_terminal) as progress:
         bar = progress.add_task("mutants", total=len(todo))
-        tester = Tester(
-            todo,
-            plan.tests,
-            output / "profiles",
-            plan.budget_seconds,
-            plan.workers,
-            lambda _: progress.advance(bar),
-        )
-        tester.run()
-    found = {verdict.mutant.name: verdict for verdict in tester.verdicts}
-    return [_row(mutant, found.get(mutant.name), known, reasons) for mutant in mutants]
+
+        def met(verdict: Verdict) -> None:
+            rows[verdict.mutant.name] = _row(verdict.mutant, verdict.outcome, verdict.test)
+            tell([rows[mutant.name] for mutant in mutants if mutant.name in rows])
+            progress.advance(bar)
+
+        Tester(todo, plan.tests, output / "profiles", plan.budget_seconds, plan.workers, met).run()
+    return [rows[mutant.name] for mutant in mutants]
 
 
 def equivalents() -> dict[str, str]:
@@ -97,14 +101,7 @@ def _noticed(path: Path) -> dict[str, str]:
         return {row["mutant"]: row["test"] for row in csv.DictReader(file) if row["outcome"] == KILLED}
 
 
-def _row(
-    mutant: Mutant, verdict: Verdict | None, known: Mapping[str, str], reasons: Mapping[str, str]
-) -> Row:
-    outcome, test = KILLED, known.get(mutant.name, "")
-    if verdict is not None:
-        outcome, test = verdict.outcome, verdict.test
-    elif mutant.name in reasons:
-        outcome = EQUIVALENT
+def _row(mutant: Mutant, outcome: str, test: str, reason: str = "") -> Row:
     return {
         "module": mutant.module,
         "line": mutant.line,
@@ -112,7 +109,7 @@ def _row(
         "mutant": mutant.name,
         "outcome": outcome,
         "test": test,
-        "reason": reasons.get(mutant.name, ""),
+        "reason": reason,
     }
 
 

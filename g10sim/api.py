@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
-from g10sim.config.behaviour import BehaviourSpec
+from g10sim.config.behaviour import GPG, BehaviourSpec
 from g10sim.config.data import data_path
 from g10sim.config.document import Document
 from g10sim.config.load import load_run, with_settings
 from g10sim.config.presets import load_behaviour, load_system, load_variation
 from g10sim.config.problems import check_choice
+from g10sim.config.run import AUTO
 from g10sim.config.sharing import VariationSpec
 from g10sim.config.system import SystemSpec
 from g10sim.errors import ConfigError
@@ -25,11 +27,12 @@ from g10sim.experiment.run import Outcome, run_experiment
 from g10sim.experiment.workers import LocalProcesses
 from g10sim.policies.base import Policy
 from g10sim.records import RunRecords
-from g10sim.stats.columns import metric_columns
+from g10sim.stats.columns import BOUND_COLUMNS, metric_columns
 from g10sim.stats.reading import read_results, read_table
 from g10sim.stats.summary import FLASH_COLUMNS, Row
 from g10sim.stats.tables import TABLES, records_table
 from g10sim.stats.timeline import chrome_trace
+from g10sim.trace.check import other_gpu, told_of_other_gpu
 from g10sim.trace.format import load_trace as read_trace
 from g10sim.trace.format import save_trace
 from g10sim.trace.model import Trace
@@ -70,11 +73,13 @@ class Result:
     def summary(self) -> dict[str, Any]:
         """Metrics of the first (usually only) job, by the column names of results.csv.
 
-        Those of the SSD's flash are there where it is modelled.
+        Those of the SSD's flash are there where it is modelled, the bound where one holds. ``steady`` is None
+        after one iteration.
         """
         row = self.rows[0]
-        more = [column for column in FLASH_COLUMNS if column in row]
-        return {column: row[column] for column in (*metric_columns(self.records.tiers), *more)}
+        more = [column for column in (*BOUND_COLUMNS, *FLASH_COLUMNS) if column in row]
+        columns = (*metric_columns(self.records.tiers), *more)
+        return {column: row.get(column) if column == "steady" else row[column] for column in columns}
 
     @property
     def performance(self) -> float:
@@ -144,7 +149,7 @@ def simulate(
     system: SystemSpec | str | Mapping[str, Any],
     policy: Policy | str | Mapping[str, Any],
     *,
-    iterations: int = 2,
+    iterations: int | Literal["auto"] = AUTO,
     compat: BehaviourSpec | str | Mapping[str, Any] | None = None,
     variation: VariationSpec | Mapping[str, Any] | None = None,
     seed: int = 0,
@@ -153,28 +158,32 @@ def simulate(
 ) -> Result:
     """Simulate a trace (a Trace, a file, or a Workload of jobs) on a system under a policy.
 
+    ``iterations`` is how often a trace is run; ``auto``: until two iterations in a row agree, at most 12
+    times, and twice where ``compat`` reports the fastest. A Workload has those of its jobs.
     ``variation``, such as ``{"distribution": "uniform", "magnitude": 0.1}``, multiplies kernel times by
     random factors, decided by ``seed``, that the policy does not know; without it a Workload keeps its own.
     ``record`` names what to keep beside the summary: kernels, migrations, memory, or timeline for all that
-    a timeline shows. ``check`` tests every invariant on the way. Raises UnsupportedError when the policy
-    cannot run the workload, and other errors of :mod:`g10sim.errors` for bad input.
+    a timeline shows. Warns of a trace whose kernel times are for another GPU than the system's.
+    ``check`` tests every invariant on the way. Raises UnsupportedError when the policy cannot run the
+    workload, and other errors of :mod:`g10sim.errors` for bad input.
     """
     tables = tuple(record)
     for table in tables:
         check_choice(table, _RECORDS, "record: found")
-    for key, number, least in (("iterations", iterations, 1), ("seed", seed, 0)):
-        if isinstance(number, bool) or not isinstance(number, int) or number < least:
-            raise ConfigError(f"{key}: found {number!r}; allowed: a whole number from {least}")
+    _check_number("seed", seed, 0)
+    if iterations != AUTO:
+        _check_number("iterations", iterations, 1, "auto, or ")
     machine = load_system(system)
     if not isinstance(policy, Policy):
         policy = make_policy({"name": policy} if isinstance(policy, str) else policy, seed)
     workload = _workload(trace, iterations)
     if variation is not None:
         workload = Workload(workload.jobs, load_variation(variation), seed)
+    behaviour = load_behaviour(compat)
+    if behaviour != GPG:
+        _warn_of_other_gpus(workload, machine.gpu.name)
     wanted = tuple(table for table in tables if table != "summary")
-    records, rows = simulate_workload(
-        workload, machine, policy, load_behaviour(compat), tables=wanted, check=check
-    )
+    records, rows = simulate_workload(workload, machine, policy, behaviour, tables=wanted, check=check)
     return Result(workload, machine, records, tuple(rows))
 
 
@@ -214,7 +223,19 @@ def write_report(directory: str | Path, output: str | Path | None = None) -> Pat
     return report.write_report(directory, output)
 
 
-def _workload(trace: Trace | Workload | str | Path, iterations: int) -> Workload:
+def _warn_of_other_gpus(workload: Workload, gpu: str) -> None:
+    for trace in {job.trace.model: job.trace for job in workload.jobs}.values():
+        timed_for = other_gpu(trace.origin, gpu)
+        if timed_for:
+            warnings.warn(told_of_other_gpu([trace.model], timed_for, gpu), stacklevel=3)
+
+
+def _check_number(key: str, found: object, least: int, others: str = "") -> None:
+    if isinstance(found, bool) or not isinstance(found, int) or found < least:
+        raise ConfigError(f"{key}: found {found!r}; allowed: {others}a whole number from {least}")
+
+
+def _workload(trace: Trace | Workload | str | Path, iterations: int | Literal["auto"]) -> Workload:
     if isinstance(trace, Workload):
         return trace
     loaded = trace if isinstance(trace, Trace) else load_trace(trace)

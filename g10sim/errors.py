@@ -38,7 +38,7 @@ class PolicyError(G10SimError):
 
 
 class CapacityError(G10SimError):
-    """The workload cannot run on the system at all, whatever the policy does."""
+    """The workload cannot run on the system at all, whatever the policy does (a result, not a failure)."""
 
 
 class UnsupportedError(G10SimError):

@@ -281,7 +281,10 @@ class MemoryRecord(TierRecord):
 
 @dataclass(frozen=True, slots=True)
 class JobRecord:
-    """When a job arrived, was let on its GPU, and left it (cycles); a refused job was never let on it."""
+    """When a job arrived, was let on its GPU, and left it (cycles); a refused job was never let on it.
+
+    ``drops`` counts the moves that dropped contents of its tensors.
+    """
 
     job: int
     gpu: int
@@ -289,6 +292,7 @@ class JobRecord:
     start: int
     end: int
     refused: bool = False
+    drops: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -329,6 +333,8 @@ class IterationRecord(TierRecord):
     ``peak_gpu_bytes`` is what this job used of its GPU, ``peak_gpu_bytes_of_all`` what all jobs on it used.
     ``traffic`` has a column for each tier and direction, ``peaks`` one for each tier of kind memory.
     ``contiguous`` is there for designs that copy whole tensors, ``flash`` where the SSD's is modelled.
+    ``steady`` tells whether it went as the one before it did, and the policy has nothing left to learn; the
+    first one cannot tell.
     """
 
     job: int
@@ -348,6 +354,7 @@ class IterationRecord(TierRecord):
     contiguous: ContiguousRecord | None = None
     peak_gpu_bytes_of_all: int = 0
     flash: FlashRecord | None = None
+    steady: bool | None = None
 
 
 @dataclass(frozen=True)

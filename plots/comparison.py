@@ -5,7 +5,6 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -14,17 +13,20 @@ from matplotlib.figure import Figure
 from g10sim.looks import RED, SKY, WHITE, Look, distinct
 from g10sim.places import direction
 from g10sim.plots.panels import (
+    BOUND_LOOK,
     bars_in_rows,
     draw_groups,
     draw_ideal,
+    draw_steps,
     handles,
     ideal_look,
     logarithmic,
     mark_missing,
     panels,
+    trace_rows,
 )
 from g10sim.plots.style import IDEAL, looks
-from g10sim.plots.traces import OK, by_model, cells_by, trace_names, without_ideal
+from g10sim.plots.traces import OK, best_possible, by_model, cells_by, trace_names, without_ideal
 from g10sim.stats.columns import traffic
 from g10sim.stats.reading import of_cell, reported_kernels
 
@@ -42,22 +44,32 @@ _STACK_WIDTH = 0.78
 
 
 def fig11(results: pd.DataFrame) -> Figure:
-    """Draw performance, a bar for each policy and trace; the line at 1 is unlimited GPU memory."""
+    """Draw performance, a bar for each policy and trace; the line at 1 is unlimited GPU memory.
+
+    Dots are the bounds of policies without recomputation.
+    """
     shown = without_ideal(results)
-    policies = looks(shown)
+    policies, traces = looks(shown), trace_names(shown)
+    best = best_possible(shown, "performance", "trace")
     made = bars_in_rows(
         shown,
-        trace_names(shown),
+        traces,
         ("policy", policies),
         "performance",
         ylabel="performance (ideal = 1)",
-        legend=handles(policies.values(), shown, ideal=True),
+        legend=handles(policies.values(), shown, ideal=True, bound=bool(best)),
         legend_columns=4,
     )
-    for axes in made.axes:
+    for axes, row in zip(made.axes, trace_rows(traces), strict=True):
         draw_ideal(axes)
+        draw_steps(axes, [best.get(trace.trace) for trace in row], BOUND_LOOK)
         axes.set(ylim=(0, 1.08), yticks=[0, 0.25, 0.5, 0.75, 1])
     return made.figure
+
+
+def fig11b(results: pd.DataFrame) -> Figure:
+    """Draw what :func:`fig11` draws, of traces with the kernel times of the paper."""
+    return fig11(results)
 
 
 def fig12(results: pd.DataFrame) -> Figure:
@@ -113,16 +125,19 @@ def fig14(results: pd.DataFrame) -> Figure:
 
 
 def fig15(results: pd.DataFrame) -> Figure:
-    """Draw throughput, a bar per batch size and policy, a panel per model; dashes are unlimited memory."""
+    """Draw throughput, a bar per batch size and policy, a panel per model; dashes are unlimited memory.
+
+    Dots are the bounds of policies without recomputation.
+    """
     shown = without_ideal(results)
-    policies, ideal = looks(shown), ideal_look()
+    policies, best = looks(shown), best_possible(shown, "samples_per_s", "trace")
     models = by_model(trace_names(results))
     widest = max(map(len, models.values())) * len(policies)
     made = panels(
         list(models),
         columns=2 if widest <= _BARS_BESIDE_EACH_OTHER else 1,
         row_inches=1.25,
-        legend=handles(policies.values(), shown, ideal=True),
+        legend=handles(policies.values(), shown, ideal=True, bound=bool(best)),
         legend_columns=4,
         xlabel="batch size",
         ylabel="throughput (samples/s)",
@@ -130,11 +145,10 @@ def fig15(results: pd.DataFrame) -> Figure:
     cells = cells_by(results, "trace", "policy")
     for axes, traces in zip(made.axes, models.values(), strict=True):
         draw_groups(axes, cells, {trace.trace: trace.batch for trace in traces}, policies, "samples_per_s")
-        for group, trace in enumerate(traces):
-            cell = cells.get((trace.trace, IDEAL))
-            if cell is not None and cell["status"] == OK:
-                dashes: Any = {"colors": ideal.colour, "linestyles": (0, (2, 1)), "linewidth": 1}
-                axes.hlines(cell["samples_per_s"], group - 0.5, group + 0.5, **dashes)
+        ideal = [cells.get((trace.trace, IDEAL), {"status": ""}) for trace in traces]
+        reached = [cell["samples_per_s"] if cell["status"] == OK else None for cell in ideal]
+        draw_steps(axes, reached, ideal_look())
+        draw_steps(axes, [best.get(trace.trace) for trace in traces], BOUND_LOOK)
         axes.set_xlim(-0.6, len(traces) - 0.4)
         axes.locator_params(axis="y", nbins=4)
     return made.figure

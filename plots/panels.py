@@ -19,6 +19,9 @@ from g10sim.plots.style import IDEAL, PAGE_INCHES, new_figure
 from g10sim.plots.traces import OK, Cells, TraceName, cells_by, in_rows, trace_names
 from g10sim.stats.legends import legend
 
+BOUND_LOOK = Look("#117733", marker="", line="1 1", label="Bound")
+"""Look of what no policy can beat."""
+
 _LEGEND_CHARACTERS, _KEY_CHARACTERS = 66, 5  # of a line of the legend, and of the key before a name
 _LEGEND_LINE_INCHES = 0.14
 _LABEL_INCHES = 0.18
@@ -156,6 +159,11 @@ def bars_per_trace(
     return made
 
 
+def trace_rows(traces: Sequence[TraceName]) -> list[list[TraceName]]:
+    """Return the traces of each row of ``bars_in_rows``."""
+    return in_rows(traces, _TRACES_PER_ROW)
+
+
 def bars_in_rows(
     shown: pd.DataFrame,
     traces: Sequence[TraceName],
@@ -170,7 +178,7 @@ def bars_in_rows(
 
     ``bars`` are that column and the looks of its values.
     """
-    rows = in_rows(traces, _TRACES_PER_ROW)
+    rows = trace_rows(traces)
     made = panels(
         [""] * len(rows),
         columns=1,
@@ -194,12 +202,19 @@ def mark_missing(axes: Axes, place: float, status: str, colour: str = BLACK) -> 
 
 
 def handles(
-    looks: Iterable[Look], results: pd.DataFrame | None = None, *, ideal: bool = False, lines: bool = False
+    looks: Iterable[Look],
+    results: pd.DataFrame | None = None,
+    *,
+    ideal: bool = False,
+    bound: bool = False,
+    lines: bool = False,
 ) -> list[Artist]:
-    """Return entries of a legend: bars or ``lines``, unlimited GPU memory, marks that ``results`` need."""
+    """Return entries of a legend: bars or ``lines``, unlimited GPU memory, bounds, marks of ``results``."""
     found: list[Artist] = [Line2D([], [], **look.curve()) if lines else Patch(**look.bar()) for look in looks]
     if ideal:
         found.append(Line2D([], [], **ideal_look().curve()))
+    if bound:
+        found.append(Line2D([], [], **BOUND_LOOK.curve()))
     statuses = set() if results is None else set(results["status"])
     return found + [Line2D([], [], **_mark(status)) for status in _MARKS if status in statuses]
 
@@ -211,7 +226,21 @@ def ideal_look() -> Look:
 
 def draw_ideal(axes: Axes, height: float = 1) -> None:
     """Draw a line across the axes: unlimited GPU memory."""
-    axes.axhline(height, **{**ideal_look().curve(), "label": "", "linewidth": 0.8})
+    draw_level(axes, ideal_look(), height)
+
+
+def draw_level(axes: Axes, look: Look, height: float = 1) -> None:
+    """Draw a line across the axes."""
+    axes.axhline(height, **{**look.curve(), "label": "", "linewidth": 0.8})
+
+
+def draw_steps(axes: Axes, heights: Sequence[float | None], look: Look) -> None:
+    """Draw a line across each group of bars at its height; None: there is nothing to draw."""
+    for group, height in enumerate(heights):
+        if height is not None:
+            curve = look.curve()
+            style: Any = {"colors": curve["color"], "linestyles": [curve["linestyle"]], "linewidth": 1}
+            axes.hlines(height, group - 0.5, group + 0.5, **style)
 
 
 def _mark(status: str) -> dict[str, Any]:

@@ -48,6 +48,7 @@ _PAPER = (
     Entry("fig3", "lengths of inactive periods", ("inactive_periods",), "demand"),
     Entry("fig4", "sizes of tensors and lengths of their inactive periods", ("inactive_periods",), "demand"),
     Entry("fig11", "performance of every policy", (), "comparison"),
+    Entry("fig11b", "performance of every policy at the kernel times of the paper", (), "comparison"),
     Entry("fig12", "breakdown of the execution time", (), "comparison"),
     Entry("fig13", "slowdown of kernels", ("kernels",), "comparison"),
     Entry("fig14", "migration traffic", (), "comparison"),
@@ -60,6 +61,7 @@ _PAPER = (
     Entry("fig21", "memory of active tensors by kind", ("working_sets",), "demand"),
 )
 _BEYOND = (
+    Entry("bound", "distance of every policy to the bound"),
     Entry("pools", "memory pools: footprint over load", ("pools",), "demand"),
     Entry("swaps", "overhead against GPU memory", (), "saved"),
     Entry("savings", "memory saved and time added, one training at a time", ("kernels",), "saved"),

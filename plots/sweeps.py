@@ -5,21 +5,22 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from g10sim.looks import Look
-from g10sim.plots.panels import Panels, draw_ideal, handles, mark_missing, panels
+from g10sim.looks import BLACK, Look
+from g10sim.plots.panels import BOUND_LOOK, Panels, draw_ideal, handles, mark_missing, panels
 from g10sim.plots.style import looks, series
 from g10sim.plots.traces import OK, by_model, cells_by, swept_column, trace_names, without_ideal
 from g10sim.stats.seeds import over_seeds
 from g10sim.units import parse_bytes, parse_rate
 
 _METRIC = "performance"
+_BEST = "best performance"
 _STEP_ASIDE = 0.12
 _Lines: TypeAlias = list[tuple[Look, dict[float, dict[str, Any]]]]
 """Looks of lines, and their cells by the swept value."""
@@ -46,7 +47,7 @@ _VARIATION = Sweep(
 
 def fig16(results: pd.DataFrame) -> Figure:
     """Draw performance over host memory, a line per batch size, a panel per model."""
-    return _per_batch_size(results, _HOST_MEMORY).figure
+    return _per_batch_size(results, _HOST_MEMORY, bound=True).figure
 
 
 def fig17(results: pd.DataFrame) -> Figure:
@@ -77,30 +78,42 @@ def _per_policy(results: pd.DataFrame, sweep: Sweep) -> Figure:
     """Draw a panel per trace with a line per policy."""
     shown = _averaged(results, sweep)
     policies, traces = looks(shown), trace_names(shown)
+    bounds = [_bound_line(shown, sweep, trace.trace, BOUND_LOOK) for trace in traces]
     lines = [
         [(look, _points(shown, sweep, trace=trace.trace, policy=key)) for key, look in policies.items()]
-        for trace in traces
+        + bound
+        for trace, bound in zip(traces, bounds, strict=True)
     ]
-    return _draw_panels(shown, sweep, [trace.line for trace in traces], lines, policies.values()).figure
+    legend = [*policies.values(), *([BOUND_LOOK] if any(bounds) else [])]
+    return _draw_panels(shown, sweep, [trace.line for trace in traces], lines, legend).figure
 
 
-def _per_batch_size(results: pd.DataFrame, sweep: Sweep) -> Panels:
-    """Draw a panel per model with a line per batch size, all of the first policy."""
+def _per_batch_size(results: pd.DataFrame, sweep: Sweep, *, bound: bool = False) -> Panels:
+    """Draw a panel per model with a line per batch size, all of the first policy, and its ``bound``."""
     shown = _averaged(results, sweep)
     shown = shown[shown["policy"] == shown["policy"].iloc[0]]
     models, lines = by_model(trace_names(shown)), []
     for traces in models.values():
         pairs = zip(traces, series(trace.batch for trace in traces).values(), strict=True)
-        lines.append([(look, _points(shown, sweep, trace=trace.trace)) for trace, look in pairs])
-    made = _draw_panels(shown, sweep, [""] * len(models), lines, [])
+        panel: _Lines = []
+        for trace, look in pairs:
+            panel.append((look, _points(shown, sweep, trace=trace.trace)))
+            if bound:
+                dots = replace(BOUND_LOOK, colour=look.colour)
+                panel += _bound_line(shown, sweep, trace.trace, dots)
+        lines.append(panel)
+    has_bounds = any(look.line == BOUND_LOOK.line for drawn in lines for look, _ in drawn)
+    legend = [replace(BOUND_LOOK, colour=BLACK)] if has_bounds else []
+    made = _draw_panels(shown, sweep, [""] * len(models), lines, legend)
     for axes, model, drawn in zip(made.axes, models, lines, strict=True):
+        batches = [look for look, _ in drawn if look.label != BOUND_LOOK.label]
         axes.legend(
-            handles=handles((look for look, _ in drawn), lines=True),
+            handles=handles(batches, lines=True),
             title=f"{model}, batch",
             title_fontsize="medium",
             loc="lower center",
             bbox_to_anchor=(0.5, 1.0),
-            ncols=min(3, len(drawn)),
+            ncols=min(3, len(batches)),
             columnspacing=0.6,
             handletextpad=0.3,
         )
@@ -110,7 +123,24 @@ def _per_batch_size(results: pd.DataFrame, sweep: Sweep) -> Panels:
 def _averaged(results: pd.DataFrame, sweep: Sweep) -> pd.DataFrame:
     """Average over seeds, with intervals. Raises ConfigError where nothing was swept."""
     swept_column(results, sweep.column)
-    return over_seeds(without_ideal(results), [_METRIC])
+    shown = without_ideal(results)
+    if "bound_cycles" not in shown:
+        return over_seeds(shown, [_METRIC])
+    best = shown[_METRIC] * shown["exec_cycles"] / shown["bound_cycles"]
+    return over_seeds(shown.assign(**{_BEST: best}), [_METRIC, _BEST])
+
+
+def _bound_line(shown: pd.DataFrame, sweep: Sweep, trace: str, look: Look) -> _Lines:
+    """Return the line of what a trace would do at its bound; none where no bound holds."""
+    if _BEST not in shown:
+        return []
+    some = shown[(shown["trace"] == trace) & shown[_BEST].notna()]
+    best = some.groupby(sweep.column, sort=False)[_BEST].max()
+    points = {
+        sweep.read(value): {"status": OK, _METRIC: reached, f"{_METRIC}_interval": math.nan}
+        for value, reached in best.items()
+    }
+    return [(look, points)] if points else []
 
 
 def _points(shown: pd.DataFrame, sweep: Sweep, **line: str) -> dict[float, dict[str, Any]]:

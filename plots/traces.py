@@ -77,6 +77,18 @@ def cells_by(results: pd.DataFrame, *columns: str) -> Cells:
     return {tuple(row[column] for column in columns): row for row in records(results)}
 
 
+def best_possible(results: pd.DataFrame, metric: str, *by: str) -> dict[Any, float]:
+    """Return what a metric would be at the bound, by the values of some columns.
+
+    Where cells have several bounds, the one that holds for all; nothing where there is none.
+    """
+    if "bound_cycles" not in results:
+        return {}
+    shown = results[results["bound_cycles"].notna()]
+    best = shown[metric] * shown["exec_cycles"] / shown["bound_cycles"]
+    return dict(best.groupby([shown[column] for column in by]).max()) if len(shown) else {}
+
+
 def without_ideal(results: pd.DataFrame) -> pd.DataFrame:
     """Rows of all policies but the ideal one. Raises ConfigError where there is none."""
     shown = results[results["policy"] != IDEAL]

@@ -1,9 +1,13 @@
-"""The published simulator's data, where the tests are told about it."""
+"""The published simulator's data, where the tests are told about it; and no test is timed."""
 
 import os
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+settings.register_profile("untimed", deadline=None)
+settings.load_profile("untimed")
 
 
 @pytest.fixture(scope="session")

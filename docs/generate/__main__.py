@@ -14,6 +14,7 @@ import kernel_times_page
 import moves_page
 import mutants_page
 import ordering_page
+import page_faults_page
 import pictures
 import policy_parameters
 import reliability_page
@@ -93,6 +94,14 @@ def figures(results: Results = Path("results/paper"), output: Page = Path("docs/
 def ordering(results: Results = Path("results/ordering"), output: Page = Path("docs/ordering.md")) -> None:
     """Write the page of how policies order without ``compat``, from results of configs/ordering.yaml."""
     _write(output, ordering_page.page(results))
+
+
+@app.command("page-faults")
+def page_faults(
+    results: Results = Path("results/page_faults"), output: Page = Path("docs/page-faults.md")
+) -> None:
+    """Write the page of what page faults cost, from results of configs/page_faults.yaml."""
+    _write(output, page_faults_page.page(results))
 
 
 @app.command()

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from published_graphs import GRAPHS
-from published_models import MODELS
 from tables import fill, table
 
 from g10sim.analysis.footprint import footprint_bytes, live_bytes, peak_live_bytes
 from g10sim.capture import capture_step
 from g10sim.capture.libraries import make_torchvision_importable
+from g10sim.capture.published_graphs import GRAPHS
+from g10sim.capture.published_models import MODELS
 from g10sim.errors import ConfigError
 from g10sim.importers.gpg import import_gpg
 from g10sim.trace.model import TensorKind, Trace

@@ -10,11 +10,20 @@ from pathlib import Path
 from tables import fill, table
 
 from g10sim.capture.gpu import Refinement
+from g10sim.config.data import data_path
 from g10sim.experiment.calibration import Calibrated, Check, calibrate, read_published
 from g10sim.experiment.published_kernels import MeasuredTrace
+from g10sim.trace.format import load_trace
 from g10sim.units import format_duration, format_rate
 
 BASE, NAME = "a100-40g", "a100-40g-g10"
+_BUNDLED = {
+    "BERT_Base": "bert-base-b256.g10t",
+    "Inceptionv3": "inception-v3-b1536.g10t",
+    "ResNet152": "resnet152-b1280.g10t",
+    "SENet154": "senet154-b1024.g10t",
+    "VIT": "vit-small-b1280.g10t",
+}
 FIT = ("BERT_Base", "ResNet152", "SENet154")
 
 
@@ -135,10 +144,9 @@ def _range(model: str, checks: Iterable[Check]) -> str:
 
 
 def _captured(checks: Sequence[Check]) -> str:
-    from published_models import MODELS
-
     from g10sim.capture import capture_step
     from g10sim.capture.libraries import make_torchvision_importable
+    from g10sim.capture.published_models import MODELS
 
     make_torchvision_importable()
     rows = []
@@ -159,4 +167,18 @@ def _captured(checks: Sequence[Check]) -> str:
                 )
             )
     columns = ("batch size", "measured (s)", "captured (s)", "error")
-    return fill("kernel_times_captured", captured=table(("model", "use"), columns, rows))
+    captured = table(("model", "use"), columns, rows)
+    return fill("kernel_times_captured", captured=captured, bundled=_bundled(checks))
+
+
+def _bundled(checks: Sequence[Check]) -> str:
+    """Return the table of the iterations of bundled traces, beside those of the published ones."""
+    measured = {(check.model, check.batch_size): check.measured_seconds for check in checks}
+    rows = []
+    for model, name in _BUNDLED.items():
+        trace = load_trace(data_path("traces", "g10", name))
+        seconds = sum(kernel.duration for kernel in trace.kernels) / trace.ticks_per_second
+        wanted = measured[model, trace.batch_size]
+        error = f"{seconds / wanted - 1:+.1%}"
+        rows.append((name, str(trace.batch_size), f"{wanted:.2f}", f"{seconds:.2f}", error))
+    return table(("trace",), ("batch size", "measured (s)", "captured (s)", "error"), rows)

@@ -19,14 +19,16 @@ OptimizerForm: TypeAlias = Literal["fused", "foreach"]
 Attention: TypeAlias = Literal["fused", "eager"]
 
 _DEFAULT_OPTIMIZER = "adamw"
-_TRAINING_ONLY = ("optimizer", "optimizer_form", "momentum", "activation_checkpointing")
+_TRAINING_ONLY = ("master_weights", "optimizer", "optimizer_form", "momentum", "activation_checkpointing")
+_SHORT = {"bfloat16": "bf16", "float16": "fp16"}
 
 
 class StepOptions(Spec):
     """Options of the step that is captured.
 
     ``dtype`` is the format of weights, inputs and activations; ``autocast`` a format that
-    ``torch.autocast`` casts operators to, None for none. ``optimizer`` None is AdamW in training and nothing
+    ``torch.autocast`` casts operators to, None for none. With ``master_weights`` the optimizer updates a
+    float32 copy of each weight of a 16-bit ``dtype``. ``optimizer`` None is AdamW in training and nothing
     in inference; ``optimizer_form`` is PyTorch's ``fused`` (None, one kernel does all for some tensors) or
     ``foreach`` (one kernel for each operation). ``momentum`` is that of SGD. ``attention`` is ``fused`` (one
     kernel each way) or ``eager``. ``inference`` is a forward pass in evaluation mode without gradients;
@@ -36,6 +38,7 @@ class StepOptions(Spec):
 
     dtype: Dtype = "float32"
     autocast: Autocast | None = None
+    master_weights: bool = False
     optimizer: Optimizer | None = None
     optimizer_form: OptimizerForm | None = None
     momentum: float | None = None
@@ -50,6 +53,10 @@ class StepOptions(Spec):
         if self.autocast is not None and self.dtype != "float32":
             raise ValueError(
                 f"autocast: found {self.autocast} with dtype {self.dtype}; allowed: dtype float32"
+            )
+        if self.master_weights and self.dtype not in _SHORT:
+            raise ValueError(
+                f"master_weights: found dtype {self.dtype}; allowed: dtype {' or '.join(_SHORT)}"
             )
         if self.steps < 1:
             raise ValueError(f"steps: found {self.steps}; allowed: at least 1")
@@ -75,6 +82,13 @@ class StepOptions(Spec):
     def trained_with(self) -> str:
         """Name of the optimizer."""
         return self.optimizer or _DEFAULT_OPTIMIZER
+
+    @property
+    def precision(self) -> str:
+        """Short name of mixed precision, which tells a model's traces apart; empty without."""
+        if self.master_weights:
+            return f"{_SHORT[self.dtype]}-fp32-master"
+        return _SHORT[self.autocast] if self.autocast else ""
 
     @property
     def workspace_bytes(self) -> int:

@@ -73,7 +73,7 @@ def capture_source(
         library, builder = LIBRARIES[prefix]
         batch_size = _DEFAULT_BATCH_SIZE if batch_size is None else batch_size
         build = builder(name, Sizes(batch_size, seq_len, image_size), how)
-        model, origin[library] = name, version(library)
+        model, origin[library] = "-".join(filter(None, (name, how.precision))), version(library)
     else:
         build = _function_builder(source, {**sizes, "dtype": how.dtype})
         model = source

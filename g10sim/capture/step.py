@@ -42,7 +42,7 @@ def capture_step(
     ``zero_grad``. A step is run once before the recording, so that the optimizer's states exist. Durations
     come from the roofline of ``gpu`` (a bundled name, a YAML file or a description). ``batch_size`` defaults
     to the first dimension of the first input; ``origin`` is added to what the trace says about its making;
-    ``options`` are those of ``StepOptions``: ``dtype``, ``autocast``, ``optimizer``,
+    ``options`` are those of ``StepOptions``: ``dtype``, ``autocast``, ``master_weights``, ``optimizer``,
     ``optimizer_form``, ``momentum``, ``attention``, ``activation_checkpointing``, ``inference``, ``steps``,
     ``workspace``.
 

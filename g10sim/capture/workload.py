@@ -74,6 +74,7 @@ class Step:
         self.network = model.network
         self.inputs = model.inputs
         self.optimizer: Any = None
+        self._masters: dict[Any, Any] = {}
         self._options = options
         self._loss = model.loss or _found_loss
         self.network.train(not options.inference)
@@ -90,7 +91,10 @@ class Step:
         settings: dict[str, Any] = {"lr": _LEARNING_RATE, "fused" if options.is_fused else "foreach": True}
         if options.momentum is not None:
             settings["momentum"] = options.momentum
-        self.optimizer = _OPTIMIZERS[options.trained_with](trained, **settings)
+        if options.master_weights:
+            self._masters = {weight: weight.detach().to(torch.float32, copy=True) for weight in trained}
+        updated = list(self._masters.values()) or trained
+        self.optimizer = _OPTIMIZERS[options.trained_with](updated, **settings)
 
     def run(self, enter: Callable[[Phase], None] = lambda phase: None) -> None:
         """Run the step once; calls ``enter`` with each phase as it begins."""
@@ -105,8 +109,25 @@ class Step:
         loss.backward()
         del loss
         enter(Phase.OPTIMIZER)
-        self.optimizer.step()
-        self.optimizer.zero_grad(set_to_none=True)
+        for weight, master in self._masters.items():
+            self._update(weight, master)
+        if not self._masters:
+            self.optimizer.step()
+            self.optimizer.zero_grad(set_to_none=True)
+
+    def _update(self, weight: Any, master: Any) -> None:
+        """Update a weight by its float32 master: one gradient at a time is cast, which frees the original.
+
+        With Adam 2 + 2 + 4 + 4 + 4 bytes a parameter (Rajbhandari et al., ZeRO, arXiv 1910.02054, section
+        3.1), and the cast gradient of one weight.
+        """
+        if weight.grad is None:
+            return
+        master.grad, weight.grad = weight.grad.float(), None
+        self.optimizer.step()  # leaves out masters without a gradient
+        master.grad = None
+        with torch.no_grad():
+            weight.copy_(master)
 
     def record(self, keep: Callable[[Any, Any, Any], None] | None = None) -> Recorder:
         """Run the step as often as the options say and return what was recorded.
@@ -145,6 +166,11 @@ class Step:
         for name, parameter in self.network.named_parameters():
             names[parameter] = name
             recorder.describe(parameter, TensorKind.WEIGHT, name, persistent=True)
+            if parameter in self._masters:
+                names[self._masters[parameter]] = name
+                recorder.describe(
+                    self._masters[parameter], TensorKind.OPTIMIZER_STATE, f"{name}.master", persistent=True
+                )
         for name, buffer in self.network.named_buffers():
             recorder.describe(buffer, TensorKind.BUFFER, name, persistent=True)
         states = {} if self.optimizer is None else self.optimizer.state

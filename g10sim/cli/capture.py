@@ -54,6 +54,10 @@ def capture(
         Autocast | None,
         typer.Option(help="Mixed precision: weights in float32, products cast to this.", show_default="none"),
     ] = None,
+    master_weights: Annotated[
+        bool,
+        typer.Option("--master-weights", help="The optimizer updates float32 copies of 16-bit weights."),
+    ] = False,
     optimizer: Annotated[
         Optimizer | None, typer.Option(help="With PyTorch's settings.", show_default="adamw")
     ] = None,
@@ -93,6 +97,7 @@ def capture(
         image_size=image_size,
         dtype=dtype,
         autocast=autocast,
+        master_weights=master_weights,
         optimizer=optimizer,
         optimizer_form=optimizer_form,
         momentum=momentum,

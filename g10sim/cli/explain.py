@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from g10sim.analysis.footprint import peak_live_bytes
+from g10sim.cli.explain_bound import bound_lines
 from g10sim.cli.output import rounded_bytes, rounded_seconds, say, show_table
 from g10sim.errors import ConfigError
 from g10sim.experiment.opened import OpenedCell, WhatIf, open_cell, what_if
@@ -200,6 +201,11 @@ def describe_cell(opened: OpenedCell) -> tuple[str, list[Section]]:
         f"{row['performance']:.1%} of ideal, "
         f"{seconds(opened, row['exec_cycles'])} instead of {seconds(opened, row['ideal_cycles'])}"
     )
+    if not row.get("steady", True):
+        heading += (
+            f". Not steady: the last two of {int(row['iterations'])} iterations differ, or the policy is "
+            "still adjusting; more iterations may give other numbers"
+        )
     if lost <= 0:
         return heading, [("Nothing was lost: no kernel stalled.", [])]
     sections = []
@@ -290,6 +296,7 @@ def _help(opened: OpenedCell, uses: Uses) -> Iterator[str]:
         f"Nothing can bring more than {seconds(opened, row['exec_cycles'] - row['ideal_cycles'])} "
         f"({1 - row['performance']:.1%} of the time): that is what is lost"
     )
+    yield from bound_lines(opened)
     yield from _bandwidth(opened, uses)
     yield from _memories(opened)
     peak = peak_live_bytes(opened.trace)
@@ -366,7 +373,8 @@ def _fullness(most: int, capacity: int, spilled: float, where: str) -> str:
 
 
 def _other_policies(opened: OpenedCell) -> Iterator[str]:
-    ideal = opened.alike["stall_cycles"] == 0
+    moved = opened.alike.filter(regex="_to_.+_bytes$").sum(axis="columns")
+    ideal = (opened.alike["stall_cycles"] == 0) & (moved == 0)
     rivals = opened.alike[~ideal].sort_values("performance", ascending=False)
     better = rivals[rivals["performance"] > opened.row["performance"]]
     if not better.empty:

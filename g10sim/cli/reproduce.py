@@ -10,7 +10,7 @@ import typer
 
 from g10sim import plots
 from g10sim.cli.options import ForceOption, SchedulerOption, SettingsOption, choose_executor, names_in
-from g10sim.cli.output import complain_of_failures, say, show_table
+from g10sim.cli.output import complain_of_failures, say, show_table, warn
 from g10sim.cli.run import CellProgress
 from g10sim.config.load import load_run
 from g10sim.config.problems import check_choice
@@ -60,6 +60,8 @@ def reproduce(
         )
     _summarize(outcomes)
     say(f"pictures in {output / PICTURES}")
+    for warning in dict.fromkeys(text for outcome in outcomes.values() for text in outcome.warnings):
+        warn(warning)
     complain_of_failures([*problems, *_failures(outcomes)])
 
 

@@ -154,13 +154,15 @@ def _show(outcome: Outcome) -> None:
         rows = _averaged(rows, outcome)
         title += f": mean of {max(row['seeds'] for row in rows)} seeds, ± 95% confidence interval"
         hidden = "seed"
+    for row in rows:
+        row["steady"] = _verdict(row.get("steady"))
     swept = [key for key in outcome.cells[0].swept if key in outcome.columns and key != hidden]
     titles = {cell.label: _title(cell) for cell in outcome.cells}
     names = {"trace": [Path(row["trace"]).stem for row in rows]}
     names |= {"policy": [titles[row["policy"]] for row in rows]}
-    names |= {key: [str(row[key]) for row in rows] for key in (*swept, "status")}
-    for key in ("trace", "status"):
-        if set(names[key]) == {OK} or (key == "trace" and len(set(names[key])) == 1):
+    names |= {key: [str(row[key]) for row in rows] for key in (*swept, "status", "steady")}
+    for key, usual in (("trace", {names["trace"][0]}), ("status", {OK}), ("steady", {"yes", ""})):
+        if set(names[key]) <= usual:
             del names[key]
     texts = zip(*([_text(row, figure) for figure in _FIGURES] for row in rows), strict=True)
     show_table(list(names), tuple(_FIGURES), zip(*names.values(), *texts, strict=True), title=title)
@@ -177,8 +179,14 @@ def _averaged(rows: list[dict[str, Any]], outcome: Outcome) -> list[dict[str, An
 
     metrics = metric_columns(tiers_of(outcome.columns))
     names = [column for column in outcome.columns if column not in metrics]
-    table = over_seeds(pd.DataFrame(rows, columns=[*names, *_FIGURES]), tuple(_FIGURES))
+    figures = [*_FIGURES, "steady"]
+    table = over_seeds(pd.DataFrame(rows, columns=[*names, *figures]), figures)
     return [{str(key): value for key, value in row.items()} for row in table.to_dict("records")]
+
+
+def _verdict(steady: float | None) -> str:
+    """Say whether a cell is steady; of several seeds, whether all of them are."""
+    return "" if steady is None or steady != steady else "yes" if steady == 1 else "no"
 
 
 def _text(row: dict[str, Any], figure: str) -> str:

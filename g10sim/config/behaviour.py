@@ -22,12 +22,12 @@ class BehaviourSpec(Spec):
     )
     batch_pages: Count = Field(default=50, description="pages of one DMA batch")
     addresses: Literal["pooled", "own"] = Field(
-        default="own",
+        default="pooled",
         description="own: every tensor has addresses of its own; pooled: those of designs on unified memory"
         " come from a caching allocator, stay mapped when a tensor dies, and are used again",
     )
     recency: Literal["use", "arrival"] = Field(
-        default="use",
+        default="arrival",
         description="what moves pages to the recent end of the eviction order: use by a kernel, or arrival"
         " (with addresses from an allocator: of any page of a chunk of page_fault.group, as in the driver)",
     )
@@ -59,6 +59,11 @@ class BehaviourSpec(Spec):
     )
     planner_gigabyte: Literal["decimal", "binary"] = Field(
         default="decimal", description="what planners take GB/s for: 1e9 or 2^30 bytes/s"
+    )
+    planner: Literal["live", "published"] = Field(
+        default="live",
+        description="how the designs of the G10 paper plan. live: by what is alive, each tensor to the tier"
+        " that costs least; published: by all tensors all the time, the SSD first",
     )
     copy_gigabyte: Literal["decimal", "binary"] = Field(
         default="decimal",
@@ -106,6 +111,7 @@ GPG = BehaviourSpec(
     reported_iteration="fastest",
     breakdown="in_flight",
     planner_gigabyte="binary",
+    planner="published",
     copy_gigabyte="binary",
     copy_latency="none",
     copy_host_path="split",

@@ -16,10 +16,10 @@ from pydantic import BaseModel
 
 from g10sim.config.behaviour import BehaviourSpec
 from g10sim.config.host import HostSpec, PinnedSpec
-from g10sim.config.run import JobSpec, RunConfig, WorkloadSpec
+from g10sim.config.run import JobSpec, RunConfig, WorkloadSpec, most_iterations
 from g10sim.config.sharing import ExchangeSpec, SharingSpec, VariationSpec
 from g10sim.config.ssd import FlashSsdSpec, SsdSpec
-from g10sim.config.system import PageFaultSpec, PcieSpec, SystemSpec
+from g10sim.config.system import GpuSpec, PageFaultSpec, PcieSpec, SystemSpec
 from g10sim.config.tiers import SsdTierSpec
 
 
@@ -28,10 +28,12 @@ class PolicyTraits:
     """Properties of a policy that decide which keys count.
 
     ``is_paged``: memory moves in pages; ``copies``: whole tensors are copied; ``plans``: it plans for the
-    machine; ``keeps_service``: links are served as the system says.
+    machine; ``keeps_service``: links are served as the system says; ``frees_itself``: it is paged, and its
+    tensors have addresses of their own whatever the others have.
     """
 
     is_paged: bool
+    frees_itself: bool
     copies: bool
     plans: bool
     keeps_service: bool
@@ -100,15 +102,20 @@ class Setting:
         return not self.places.isdisjoint(self.config.system.sockets)
 
     @property
+    def last_gpu(self) -> int:
+        """The highest GPU that a job runs on."""
+        return max((job.gpu for job in self.config.workload.jobs), default=self.replicas - 1)
+
+    @property
     def shares_gpus(self) -> bool:
         """Tell whether jobs run side by side on a GPU."""
         return self.config.workload.sharing.compute != "exclusive"
 
     @property
     def most_iterations(self) -> int:
-        """Iterations of the longest job."""
-        workload = self.config.workload
-        return max(part.iterations for part in workload.jobs or (workload,))
+        """Most iterations that a job may run."""
+        workload, compat = self.config.workload, self.config.compat
+        return max(most_iterations(part.iterations, compat) for part in workload.jobs or (workload,))
 
 
 @dataclass(frozen=True)
@@ -155,8 +162,19 @@ _BESIDE = Effect(
 RULES: tuple[Rule, ...] = (
     Rule(
         (BehaviourSpec,),
-        ("transfers", "addresses", "recency", "dead_tensors", "fault_cost", "compute_overlap"),
+        ("transfers", "addresses", "recency", "fault_cost", "compute_overlap"),
         _PAGES,
+    ),
+    Rule(
+        (BehaviourSpec,),
+        ("dead_tensors",),
+        Effect(
+            lambda run, compat: (
+                run.has_policy("frees_itself") or (run.is_paged and compat.addresses == "own")
+            ),
+            "with addresses own and a policy that moves pages",
+            "addresses come from an allocator, and stay mapped",
+        ),
     ),
     Rule(
         (BehaviourSpec,),
@@ -183,7 +201,7 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         (BehaviourSpec,),
-        ("planner_gigabyte",),
+        ("planner_gigabyte", "planner"),
         Effect(
             lambda run, compat: run.has_policy("plans"),
             "with a policy that plans",
@@ -206,6 +224,13 @@ RULES: tuple[Rule, ...] = (
             lambda run, compat: any(tier.kind == "ssd" for tier in run.config.system.all_tiers),
             "with an SSD",
             "there is no SSD",
+        ),
+    ),
+    Rule(
+        (GpuSpec,),
+        ("count",),
+        Effect(
+            lambda run, gpu: run.last_gpu > 0, "with replicas, or jobs on several GPUs", "one GPU has jobs"
         ),
     ),
     Rule(
@@ -294,7 +319,7 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         (PageFaultSpec,),
-        ("batch",),
+        ("batch", "eviction"),
         Effect(
             lambda run, fault: run.is_paged and not run.is_batched,
             "with fluid transfers and a policy that moves pages",

@@ -131,7 +131,8 @@ def _check_sweep_key(key: str, config: RunConfig, document: Document) -> None:
         raise document.error(
             path, f"found a key that cannot be swept{nearest(top, _SWEEPABLE)}; allowed: {allowed}"
         )
-    whole = key in ("policies", "workload") or key.startswith("workload.trace") or rest[1:] == ["name"]
+    whole = key in ("policies", "workload") or key.startswith("workload.trace")
+    whole = whole or (top == "policies" and rest[1:] == ["name"])
     if whole:
         raise document.error(
             path, "found a whole list; allowed: several entries of 'policies' or 'workload.trace'"

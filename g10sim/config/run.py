@@ -67,7 +67,34 @@ Seeds = Annotated[
         }
     ),
 ]
-Iterations = Annotated[int, Field(strict=True, ge=1, le=10_000, description="how often the trace is run")]
+AUTO: Literal["auto"] = "auto"
+"""Number of iterations that stands for as many as it takes."""
+MOST_ITERATIONS = 12
+"""Most iterations that are run with AUTO."""
+
+_LIMIT = 10_000
+_NUMBER_SCHEMA = {"type": "integer", "minimum": 1, "maximum": _LIMIT}
+
+
+def _checked_iterations(value: object) -> object:
+    if value != AUTO and (isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= _LIMIT):
+        raise ValueError(f"found {shown(value)}; allowed: auto, or a whole number from 1 to {_LIMIT}")
+    return value
+
+
+Iterations = Annotated[int, Field(strict=True, ge=1, le=_LIMIT, description="how often the trace is run")]
+IterationsOrAuto = Annotated[
+    int | Literal["auto"],
+    BeforeValidator(_checked_iterations),
+    WithJsonSchema({"anyOf": [{"const": AUTO}, _NUMBER_SCHEMA]}),
+]
+
+
+def most_iterations(iterations: int | Literal["auto"], behaviour: BehaviourSpec) -> int:
+    """Return the most iterations that are run: of AUTO two, where the faster of two is what counts."""
+    if iterations != AUTO:
+        return iterations
+    return 2 if behaviour.reported_iteration == "fastest" else MOST_ITERATIONS
 
 
 class JobSpec(Spec):
@@ -103,7 +130,11 @@ class WorkloadSpec(Spec):
     trace: Annotated[tuple[str, ...], BeforeValidator(_listed)] = Field(
         default=(), description="trace file, glob pattern, or a list of them: one run per trace"
     )
-    iterations: Iterations = 2
+    iterations: IterationsOrAuto = Field(
+        default=AUTO,
+        description="how often the trace is run; auto: until two iterations in a row agree, at most"
+        f" {MOST_ITERATIONS} times, and twice with compat.reported_iteration fastest",
+    )
     jobs: tuple[JobSpec, ...] = Field(default=(), description="jobs of one run, together on the machine")
     replicas: int | None = Field(
         default=None,

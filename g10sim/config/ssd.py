@@ -72,6 +72,12 @@ class SsdSpec(_Attached):
     read_bandwidth: PositiveRate = Field(description="from the SSD")
     write_bandwidth: PositiveRate = Field(description="to the SSD")
     latency: Duration = Field(description="of one access")
+    write_latency: Duration | None = Field(default=None, description="of one write; none: that of any access")
+
+    @property
+    def first_write(self) -> int:
+        """Picoseconds before the first byte of a write is taken."""
+        return self.latency if self.write_latency is None else self.write_latency
 
 
 class CollectionSpec(Spec):
@@ -279,6 +285,11 @@ class FlashSsdSpec(_Attached):
         first = self.array.read_delay() + self.page_size / self.bus * PICOSECONDS_PER_SECOND
         on_link = self.page_size / self.interface * PICOSECONDS_PER_SECOND
         return self.controller_latency + round(first + on_link)
+
+    @property
+    def first_write(self) -> int:
+        """As long as a read: picoseconds before the first byte of a write is taken."""
+        return self.latency
 
     def rated_daily_writes(self) -> float:
         """Drive writes per day that the warranty covers."""

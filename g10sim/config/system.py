@@ -26,10 +26,15 @@ from g10sim.units import parse_bytes
 class GpuSpec(Spec):
     """The GPUs of a machine, all alike.
 
-    ``memory`` is the HBM that traces may fill, ``clock`` the length of a cycle, ``page_size`` the
-    granularity of the unified memory, ``allocation_rate`` the speed of mapping and zeroing new pages.
+    ``name`` says which GPU it is, as the descriptions in ``configs/gpus`` do: kernel times of a trace that
+    are another's are told. ``memory`` is the HBM that traces may fill, ``clock`` the length of a cycle,
+    ``page_size`` the granularity of the unified memory, ``allocation_rate`` the speed of mapping and zeroing
+    new pages.
     """
 
+    name: str = Field(
+        default="", description="which GPU, such as a100-40g: traces timed for another are told; empty: any"
+    )
     count: int = Field(default=1, strict=True, ge=1, le=1024, description="number of GPUs")
     memory: PositiveBytes = Field(description="HBM of one GPU")
     clock: PositiveFrequency = Field(description="clock of the simulated cycles")
@@ -76,7 +81,9 @@ class PageFaultSpec(Spec):
     A batch holds the faults of at most ``batch`` pages of one ``group``, in order of addresses. Each brings
     in all of its ``leaf`` (of the group, if that is smaller); where more than ``threshold`` of a subtree of
     leaves (2, 4, 8 ... of them, up to the group) is there, the rest of it comes along: the tree prefetcher of
-    NVIDIA's open UVM driver (open-gpu-kernel-modules, uvm_perf_prefetch.c).
+    NVIDIA's open UVM driver (open-gpu-kernel-modules, uvm_perf_prefetch.c). That driver evicts in the course
+    of handling faults, and only then fetches (``serial``); Kim et al. (Batch-aware unified memory management
+    in GPUs, ASPLOS 2020) propose to do both at a time (``overlapped``).
     """
 
     latency: Duration = Field(description="of handling one batch of faults")
@@ -97,6 +104,11 @@ class PageFaultSpec(Spec):
         validate_default=False,
         json_schema_extra={"default": "2 MiB"},
         description="block of addresses beyond which no batch and no subtree reaches",
+    )
+    eviction: Literal["overlapped", "serial"] = Field(
+        default="overlapped",
+        description="of pages that make room for those that faulted. overlapped: while these arrive;"
+        " serial: before",
     )
 
 
@@ -208,6 +220,7 @@ class SystemSpec(Spec):
                 entry.capacity,
                 entry.read,
                 entry.write,
+                entry.latency,
                 entry.latency,
                 entry.at,
             )

@@ -58,6 +58,7 @@ class SsdTierSpec(Spec):
     read: PositiveRate = Field(description="from the SSD")
     write: PositiveRate = Field(description="to the SSD")
     latency: Duration = Field(description="of one access")
+    write_latency: Duration | None = Field(default=None, description="of one write; none: that of any access")
     at: str | None = Field(default=None, description="socket, shared link or GPU; none: the root complex")
     path: Literal["direct", "host"] = Field(
         default="direct", description="between GPU and SSD, as in the section `ssd`"
@@ -75,6 +76,7 @@ class SsdTierSpec(Spec):
             read_bandwidth=self.read,
             write_bandwidth=self.write,
             latency=self.latency,
+            write_latency=self.write_latency,
         )
 
     @model_validator(mode="after")
@@ -126,8 +128,9 @@ TierEntry = Annotated[
 class Tier:
     """A memory tier as the simulator sees it, whichever section of a system describes it.
 
-    ``latency`` (picoseconds) is that of one access, a stop-over in host memory included; a rate of None means
-    no limit beyond the path. ``drive`` describes the SSD of a tier of kind ``ssd``.
+    ``latency`` and ``write_latency`` (picoseconds) are those of one read and one write, a stop-over in host
+    memory included; a rate of None means no limit beyond the path. ``drive`` describes the SSD of a tier of
+    kind ``ssd``.
     """
 
     place: Location
@@ -137,6 +140,7 @@ class Tier:
     read_bandwidth: int | None = None
     write_bandwidth: int | None = None
     latency: int = 0
+    write_latency: int = 0
     at: str | None = None
     drive: SsdSpec | FlashSsdSpec | None = None
 
@@ -171,6 +175,7 @@ def ssd_tier(place: Location, name: str, drive: AnySsdSpec, at: str | None = Non
         drive.read_bandwidth,
         drive.write_bandwidth,
         drive.latency + drive.bounce_latency,
+        drive.first_write + drive.bounce_latency,
         at or drive.behind,
         drive,
     )

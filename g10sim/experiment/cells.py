@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from g10sim.checksums import data_hash, file_hash
 from g10sim.config.behaviour import BehaviourSpec
@@ -44,7 +44,7 @@ class CellJob:
     """One job of a cell; ``arrival_picoseconds`` after the start of the simulation."""
 
     trace: TraceInput
-    iterations: int = 2
+    iterations: int | Literal["auto"] = 2
     gpu: int = 0
     arrival_picoseconds: int = 0
     priority: int = 1
@@ -172,9 +172,12 @@ class _Same:
         return id(self.system)
 
 
+_NO_NUMBERS: Any = {"name": True, "description": True, "sources": True, "gpu": {"name"}}
+
+
 @lru_cache(maxsize=16)  # neighbouring cells have one system
 def _described(same: _Same) -> dict[str, Any]:
-    return same.system.model_dump(mode="json", exclude={"name", "description", "sources"})
+    return same.system.model_dump(mode="json", exclude=_NO_NUMBERS)
 
 
 def _load(named: TraceInput) -> Trace:

@@ -16,7 +16,7 @@ import g10sim
 from g10sim.checksums import data_hash
 from g10sim.config.behaviour import BehaviourSpec
 from g10sim.config.system import SystemSpec
-from g10sim.errors import G10SimError, UnsupportedError
+from g10sim.errors import CapacityError, G10SimError, UnsupportedError
 from g10sim.experiment.cells import Cell, not_written
 from g10sim.experiment.program import plug_in
 from g10sim.experiment.store import CellStore
@@ -24,6 +24,7 @@ from g10sim.experiment.watching import Watch
 from g10sim.policies.base import Policy
 from g10sim.records import RunRecords
 from g10sim.sim.engine import run
+from g10sim.stats.bounds import Conditions, bound_row
 from g10sim.stats.summary import Row, describe_jobs, summarize
 from g10sim.trace.workload import Workload
 
@@ -77,7 +78,14 @@ def simulate(
         copies_tensors=policy.requirements.placement == "contiguous",
     )
     described = describe_jobs(workload, system, records.jobs, records.iterations, behaviour)
-    return records, [row | described[number] for number, row in enumerate(rows)]
+    conditions = Conditions(
+        policy.requirements,
+        behaviour,
+        keeps_kernels=type(policy).choose_kernels is Policy.choose_kernels,
+        drops=any(job.drops for job in records.jobs),
+    )
+    bounds = (bound_row(workload, system, conditions, row) if row else {} for row in rows)
+    return records, [row | bound | more for row, bound, more in zip(rows, bounds, described, strict=True)]
 
 
 @dataclass(frozen=True)
@@ -130,7 +138,7 @@ def _attempt(cell: Cell, store: CellStore, watch: Watch, result: Callable[..., C
         records, rows = simulate(
             workload, cell.system, policy, cell.behaviour, tables=cell.tables, check=cell.check
         )
-    except UnsupportedError as error:
+    except (UnsupportedError, CapacityError) as error:
         verdict = one_line(error)
     changed = start.changed(watch)
     if changed:

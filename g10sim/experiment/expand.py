@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from g10sim.config.behaviour import GPG
 from g10sim.config.data import find_file, find_files
 from g10sim.config.document import Document
 from g10sim.config.effects import PolicyTraits, Setting
@@ -23,7 +24,7 @@ from g10sim.errors import ConfigError, PolicyError
 from g10sim.experiment.cells import FILE_PARAMETER_SUFFIX, Cell, CellJob, TraceInput, make_policy, takes_seed
 from g10sim.policies.base import Policy
 from g10sim.policies.parameters import Declared
-from g10sim.trace.check import cut_durations
+from g10sim.trace.check import cut_durations, other_gpu, told_of_other_gpu
 from g10sim.trace.format import load_trace, trace_hash
 
 _POLICY_KEY = re.compile(r"policies\.(\d+)\.")
@@ -87,7 +88,7 @@ def expand(document: Document, *, check: bool = False, limit: int | None = None)
         for combination, number, swept_values in entries
         for seed in combination.config.seeds
     )
-    return Experiment(config, cells, tuple(filter(None, workloads.warnings.values())))
+    return Experiment(config, cells, workloads.warnings)
 
 
 def _number_of_cells(config: RunConfig) -> int:
@@ -127,6 +128,7 @@ def _traits(policy: Policy) -> PolicyTraits:
     copies = needs.placement == "contiguous"
     return PolicyTraits(
         is_paged=not copies,
+        frees_itself=not copies and needs.addresses == "own",
         copies=copies,
         plans=design.plan is not Policy.plan or design.plan_job is not Policy.plan_job,
         keeps_service=needs.link_service is None,
@@ -228,7 +230,9 @@ class _Workloads:
         self._read: dict[str, tuple[str, str, int]] = {}
         self._inputs: dict[tuple[str, Path], TraceInput] = {}
         self._durations: dict[str, tuple[list[int], int]] = {}
-        self.warnings: dict[tuple[str, int], str] = {}
+        self._origins: dict[str, Mapping[str, str]] = {}
+        self._cut: dict[tuple[str, int], str] = {}
+        self._timed_for: dict[tuple[str, str], dict[str, None]] = {}
         self._files = self._found(config.workload.trace)
         self.count = max(1, len(self._files))
 
@@ -244,37 +248,53 @@ class _Workloads:
 
         The ``seed`` decides when jobs arrive that do so at random.
         """
-        workload, clock = config.workload, config.system.gpu.clock
+        workload = config.workload
         if not workload.jobs:
             name, path = self._files[position]
-            trace = self._input(name, path, clock)
+            trace = self._input(name, path, config)
             return tuple(
                 CellJob(trace, workload.iterations, gpu=replica) for replica in range(workload.replicas or 1)
             )
         return tuple(
-            CellJob(self._job_input(number, job.trace, clock), job.iterations, job.gpu, arrival, job.priority)
+            CellJob(
+                self._job_input(number, job.trace, config), job.iterations, job.gpu, arrival, job.priority
+            )
             for number, job in enumerate(workload.jobs)
             for arrival in arrivals(job, seed, number)
         )
 
-    def _job_input(self, number: int, name: str, clock_hz: int) -> TraceInput:
-        with self._document.blaming(("workload", "jobs", number, "trace")):
-            return self._input(name, find_file(name, self._document.directory), clock_hz)
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What the author should be told about the traces' kernel times."""
+        others = (told_of_other_gpu(list(names), *gpus) for gpus, names in self._timed_for.items())
+        return (*filter(None, self._cut.values()), *others)
 
-    def _input(self, name: str, path: Path, clock_hz: int) -> TraceInput:
+    def _job_input(self, number: int, name: str, config: RunConfig) -> TraceInput:
+        with self._document.blaming(("workload", "jobs", number, "trace")):
+            return self._input(name, find_file(name, self._document.directory), config)
+
+    def _input(self, name: str, path: Path, config: RunConfig) -> TraceInput:
         if (name, path) not in self._inputs:
             where = str(path.resolve())
             if where not in self._read:
                 trace = load_trace(path)
                 self._read[where] = trace_hash(trace), trace.model, trace.batch_size
+                self._origins[where] = trace.origin
                 self._durations[where] = [kernel.duration for kernel in trace.kernels], trace.ticks_per_second
             sha256, model, batch_size = self._read[where]
             self._inputs[name, path] = TraceInput(name, where, sha256, model, batch_size)
         found = self._inputs[name, path]
-        if (found.path, clock_hz) not in self.warnings:
-            warning = cut_durations(*self._durations[found.path], clock_hz)
-            self.warnings[found.path, clock_hz] = warning and f"{name}: {warning}"
+        self._look_at_times(found, config)
         return found
+
+    def _look_at_times(self, found: TraceInput, config: RunConfig) -> None:
+        gpu = config.system.gpu
+        if (found.path, gpu.clock) not in self._cut:
+            warning = cut_durations(*self._durations[found.path], gpu.clock)
+            self._cut[found.path, gpu.clock] = warning and f"{found.name}: {warning}"
+        timed_for = other_gpu(self._origins[found.path], gpu.name)
+        if timed_for and config.compat != GPG:
+            self._timed_for.setdefault((timed_for, gpu.name), {})[found.name] = None
 
 
 def arrivals(job: JobSpec, seed: int, position: int) -> tuple[int, ...]:

@@ -154,7 +154,9 @@ def _results(results: pd.DataFrame) -> Table:
         "page faults": (ran["page_faults"], ",.0f"),
         "peak GPU (GiB)": (ran["peak_gpu_bytes"] / 2**30, ".1f"),
     }
-    return _table(results, ["cell", "trace", "policy", *_swept(results), "status"], numbers)
+    is_unsteady = "steady" in results and results["steady"].isin([False]).any()
+    verdicts = ["steady"] if is_unsteady else []
+    return _table(results, ["cell", "trace", "policy", *_swept(results), "status", *verdicts], numbers)
 
 
 def _text(value: object) -> str:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from g10sim.config.document import Document
+from g10sim.config.run import AUTO, MOST_ITERATIONS
 from g10sim.experiment.cells import Cell
 from g10sim.experiment.directory import ResultsDirectory
 from g10sim.experiment.execution import CHANGED, FAILED, CellResult, CellTask, finished
@@ -27,6 +28,9 @@ Ended = Callable[[str, CellResult], None]
 
 _ATTEMPTS = 3
 """Most often that a cell is simulated because its code changes while it runs."""
+
+_NAMED = 5
+"""Cells that a warning names."""
 
 _log = logging.getLogger(__name__)
 
@@ -172,7 +176,22 @@ def _finished(files: ResultsDirectory, reused: int) -> Outcome:
     rows, cells = files.write(), files.experiment.cells
     files.merge_tables()
     results = tuple(files.found[cell.key] for cell in cells)
-    return Outcome(files.directory, files.columns, rows, cells, results, reused, files.experiment.warnings)
+    warnings = (*files.experiment.warnings, *_unsteady(cells, results))
+    return Outcome(files.directory, files.columns, rows, cells, results, reused, warnings)
+
+
+def _unsteady(cells: Sequence[Cell], results: Sequence[CellResult]) -> Iterator[str]:
+    """Yield a warning that names the cells that did not become steady in as many iterations as are run."""
+    found = [
+        f"{cell.index} ({cell.jobs[0].trace.name}, {cell.label})"
+        for cell, result in zip(cells, results, strict=True)
+        if cell.jobs[0].iterations == AUTO
+        and any(row.get("iterations") == MOST_ITERATIONS and not row["steady"] for row in result.rows)
+    ]
+    if found:
+        more = f" and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
+        named = ", ".join(found[:_NAMED])
+        yield f"not steady after {MOST_ITERATIONS} iterations: cell{'s'[: len(found) > 1]} {named}{more}"
 
 
 def run_cells(

@@ -10,7 +10,7 @@ from g10sim.hardware.allocators.space import Allocator
 from g10sim.hardware.host_buffers import HostBuffers, StagedRun, slower
 from g10sim.hardware.memory import Frames, Residency
 from g10sim.hardware.placement import FitRule, PlannedAddresses
-from g10sim.hardware.recency import Run
+from g10sim.hardware.recency import EmptyRun, Run
 from g10sim.hardware.space import Rate
 from g10sim.records import ContiguousRecord, Location
 
@@ -44,6 +44,7 @@ class Contiguous:
         rules: Sequence[FitRule | None],
         copy_rate: CopyRate,
         recalls: bool,
+        weights: Container[int] = frozenset(),
         buffers: HostBuffers,
         staged: Location | None,
         returns_between_kernels: bool = False,
@@ -57,6 +58,7 @@ class Contiguous:
         self.scratch_pages = 0
         self.largest_hole_at_peak = blocks.largest_hole_pages
         self._rules, self._copy_rate, self._recalls = tuple(rules), copy_rate, recalls
+        self._weights, self._read_again = weights, set[int]()
         self._returns_between_kernels = returns_between_kernels
         self._shared = shared
         self._leaving: dict[int, None] = {}
@@ -77,6 +79,13 @@ class Contiguous:
     def largest_hole_pages(self) -> int:
         """Pages of the largest block that could be allocated."""
         return self.blocks.largest_hole_pages
+
+    def unmap(self) -> None:
+        """Do nothing: the space of discarded tensors is free at once."""
+
+    def reorder(self) -> bool:
+        """Change nothing: policies name what is evicted."""
+        return False
 
     def note_peak(self) -> None:
         """Remember the largest number of GPU pages that belong to somebody, and the largest hole then."""
@@ -131,8 +140,14 @@ class Contiguous:
 
     def is_usable(self, tensor: int) -> bool:
         """Tell whether a kernel may use a tensor: it is here, or leaves but is usable until it has left."""
-        here = self._memory.idle[tensor] == self._memory.sizes[tensor]
-        return here or tensor in self.held or (tensor in self._leaving and not self._recalls)
+        if self._memory.idle[tensor] == self._memory.sizes[tensor] or tensor in self.held:
+            return True
+        return tensor in self._leaving and not self._recalls and not self._is_read_again(tensor)
+
+    def _is_read_again(self, tensor: int) -> bool:
+        return tensor in self._read_again and any(
+            run.tensor == tensor and run.is_empty for queue in self._memory.queues.prefetch for run in queue
+        )
 
     def home(self, tensor: int, location: Location) -> Location:
         """Return where a tensor goes before time starts: the last tier instead of a full GPU."""
@@ -143,19 +158,38 @@ class Contiguous:
     def fetch(self, tensor: int) -> None:
         """Ask for space for a tensor that has none; what it holds elsewhere follows when it gets it.
 
-        A tensor that is leaving stays, where such tensors are recalled.
+        A tensor that is leaving stays, where such tensors are recalled; elsewhere it leaves all the same.
         """
         if tensor in self._leaving:
             if self._recalls:
                 self.held.pop(tensor, None)
                 self.keep(tensor)
+            elif tensor not in self._weights:
+                self._read_in_vain(tensor)
         elif tensor not in self.blocks and tensor not in self.waiting and self.needs_space(tensor):
             self.waiting.append(tensor)
             self.settle()
 
+    def _read_in_vain(self, tensor: int) -> None:
+        """Read all of a tensor that is leaving, while it leaves; kernels that need it wait for that.
+
+        Afterwards it counts as stored in the last tier.
+        """
+        memory = self._memory
+        targets = (
+            place for place in memory.tiers for run in memory.queues.evict[place] if run.tensor == tensor
+        )
+        target = next(targets, None)
+        if target is not None and tensor not in self._read_again:
+            pages = memory.sizes[tensor]
+            self._read_again.add(tensor)
+            memory.queues.prefetch[target].append(
+                EmptyRun(tensor, pages, self._copy_rate(pages, target, False))
+            )
+
     def demand(self, tensor: int, rate: Rate | None) -> None:
         """Ask for a tensor that a kernel waits for; it takes its turn."""
-        if tensor not in self.held:
+        if tensor not in self.held and (self._recalls or tensor not in self._leaving):
             self.fetch(tensor)
 
     def evict(
@@ -221,13 +255,11 @@ class Contiguous:
             if not self._memory.moving[tensor] and tensor not in self._stored:
                 door.enter()
                 self._stored.add(tensor)
-                if (
-                    self._staged is not None
-                    and self._memory.pages[self._staged][tensor] == self._memory.sizes[tensor]
-                ):
-                    self.buffers.stored(tensor)
-                else:
+                in_host = 0 if self._staged is None else self._memory.pages[self._staged][tensor]
+                if in_host < self._memory.sizes[tensor]:
                     self.buffers.release(tensor)
+                if in_host:
+                    self.buffers.stored(tensor, in_host)
         if not self._returns_between_kernels:
             self._take_back()
         while self.waiting and self._allocate(self.waiting[0]):
@@ -243,6 +275,9 @@ class Contiguous:
             self._memory.door.enter()
             self._stay(tensor)
             self.blocks.release(tensor)
+            if tensor in self._read_again:
+                self._read_again.remove(tensor)
+                self._memory.pass_on(tensor)
             if tensor in self._condemned:
                 self._condemned.remove(tensor)
                 self._memory.forget(tensor)

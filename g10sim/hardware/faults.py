@@ -66,6 +66,11 @@ def demand_rate(size_bytes: int, bandwidth: int, latency_ps: int, waits: int) ->
     return max(1, size_bytes * PICOSECONDS_PER_SECOND // (waiting_ps + sending_ps))
 
 
+def one_after_another(rate: int, other: int) -> int:
+    """Rate of bytes that move at one rate and then at another (bytes/second), the harmonic sum of both."""
+    return max(1, rate * other // (rate + other))
+
+
 class ProfiledFaultCost:
     """Closed form of the published G10 simulator for a kernel's time beyond its duration.
 

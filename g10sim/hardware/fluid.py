@@ -17,17 +17,21 @@ from itertools import count as counter
 from g10sim.config.system import SystemSpec
 from g10sim.errors import InvariantError
 from g10sim.hardware.door import Door
-from g10sim.hardware.faults import demand_rate, fault_batches
+from g10sim.hardware.faults import demand_rate, fault_batches, one_after_another
 from g10sim.hardware.flash.pool import FlashPool, SsdPort
 from g10sim.hardware.links import Link, Share, Topology, share_alone, share_in_order, share_max_min
 from g10sim.hardware.memory import Pool, Residency
-from g10sim.hardware.recency import Run
+from g10sim.hardware.recency import MERGE_PAGES, Run
 from g10sim.hardware.staging import Staging
 from g10sim.hardware.transfers import Due, Observer, VictimRule, report, restart_choice, spill_order
 from g10sim.records import Location, StallReason
 
 _NONE, _GPU = Location.NONE, Location.GPU
 _DEMAND, _EVICT, _PREFETCH = range(3)
+
+# In bytes and relative to GPU memory, merging is as fine with large pages and in small memories as elsewhere.
+_MERGE_BYTES = MERGE_PAGES * 4096
+_MERGE_SHARE = 64
 
 
 class _Flow(Share):
@@ -152,6 +156,8 @@ class FluidTransfers:
             ssd.begin()
         self._sites[job] = site = _Site(job, gpu, memory, victims, due)
         self._on_gpu.setdefault(gpu, []).append(site)
+        share = memory.frames.capacity_pages // _MERGE_SHARE
+        memory.recency.merge_pages = min(MERGE_PAGES, _MERGE_BYTES // self._page_bytes, share)
         self._busy[job] = 0
         self.changed()
 
@@ -294,7 +300,8 @@ class FluidTransfers:
     def _order(self, flow: _Flow) -> int:
         """Return when a flow's turn comes: by age, or by when its tensor is needed (what leaves: at once).
 
-        Of those that are needed at the same cycle, every GPU's first, second, third ... takes another turn.
+        Of those that are needed at the same cycle, the first, second, third ... of every GPU that jobs run on
+        takes another turn.
         """
         run, due, gpu = flow.run, flow.lane.site.due, flow.lane.gpu
         if not run.stamp:
@@ -303,7 +310,8 @@ class FluidTransfers:
             else:
                 arrives = due is not None and flow.source != _GPU
                 cycle = max(1, due(run.tensor, self._now) if due is not None and arrives else self._now)
-                run.stamp = cycle * self._gpus + (gpu - self._turns[gpu]) % self._gpus
+                place = sorted(self._on_gpu).index(gpu)
+                run.stamp = cycle * self._gpus + (place - self._turns[gpu]) % len(self._on_gpu)
                 self._turns[gpu] += 1
         return run.stamp
 
@@ -342,6 +350,8 @@ class FluidTransfers:
                     continue
                 links = self.topology.outward(site.gpu, target)
                 flows.append(_Flow(lane, _GPU, None, target, links, _EVICT))
+                if self._staging is not None and target != wish:
+                    flows[-1].limit = self._staging.diverted_rate(flows[-1].limit, target)
         return flows
 
     def _add_arrival(
@@ -364,8 +374,10 @@ class FluidTransfers:
             target = self._destination(source, self._nearest)
         if target is None:
             return
-        links = [*links, *self.topology.outward(lane.gpu, target)]
-        flows.append(_Flow(lane, source, victim, target, links, rank, owner))
+        outward = self.topology.outward(lane.gpu, target)
+        flows.append(_Flow(lane, source, victim, target, [*links, *outward], rank, owner))
+        if target and flows[-1].limit and self._fault.eviction == "serial":
+            flows[-1].limit = one_after_another(flows[-1].limit, min(link.capacity for link in outward))
 
     def _victim(self, site: _Site, *, demanded: bool) -> tuple[Run | None, _Site]:
         """Return who makes room on a full GPU, and whose it is: the oldest of all jobs' own choices."""
@@ -478,8 +490,14 @@ class FluidTransfers:
             self._messages = [message for message in self._messages if not message.is_done]
         for ssd in self._ssds:
             ssd.advance(cycles)
+        self._take_note()
+
+    def _take_note(self) -> None:
+        """Let memories and the host's workers follow what has moved."""
         for site in self._sites.values():
             site.memory.space.note_peak()
+            if site.memory.space.reorder():
+                self._flows = None
         if self._staging is not None:
             self._staging.advance(self._now)
         self._changes = self._door.changes

@@ -114,13 +114,14 @@ class HostBuffers:
         self._buffers[tensor] = buffer
         return admission
 
-    def stored(self, tensor: int) -> None:
-        """Note that all of a tensor has arrived in its buffer; it is compressed if that was asked for.
+    def stored(self, tensor: int, pages: int) -> None:
+        """Note that so many pages of a tensor have arrived; they are compressed if that was asked for.
 
-        A tensor that was to leave for flash and found it full has no buffer: its memory is not pinned.
+        A tensor that was to leave for flash and found it full is in memory that nobody pinned.
         """
-        buffer, host = self._buffers.get(tensor), self._host
-        if buffer is None or buffer.density is None or host.compression is None or not buffer.raw_bytes:
+        host = self._host
+        buffer = self._buffers.setdefault(tensor, _Buffer(pages * self._page_bytes, None))
+        if buffer.density is None or host.compression is None or not buffer.raw_bytes:
             return
         packed = packed_bytes(buffer.size_bytes, buffer.density, host.compression)
         if packed >= buffer.size_bytes:

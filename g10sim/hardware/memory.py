@@ -260,6 +260,22 @@ class Residency:
         self.door.enter()
         tensor = run.tensor
         run.count -= count
+        if run.is_empty:
+            self.traffic.moved_in[source] += count
+        else:
+            self._change_place(tensor, count, source, target, victim, owner or self)
+        if not run.count and queue and queue[0] is run:
+            queue.popleft()
+
+    def _change_place(
+        self,
+        tensor: int,
+        count: int,
+        source: Location,
+        target: Location,
+        victim: Run | None,
+        owner: Residency,
+    ) -> None:
         self.moving[tensor] -= count
         if source == _GPU:
             self.frames.free += count
@@ -271,13 +287,10 @@ class Residency:
             if victim is None:
                 self.frames.free -= count
             else:
-                owner = owner or self
                 victim.count -= count
                 owner.idle[victim.tensor] -= count
                 owner.filled -= count
                 owner._put(victim.tensor, count, target)
-        if not run.count and queue and queue[0] is run:
-            queue.popleft()
 
     def arrive(self, tensor: int, count: int, source: Location) -> None:
         """Add pages that came from elsewhere (or were just allocated) to the recent end."""
@@ -376,6 +389,11 @@ class Residency:
         self.recency.remove(run.tensor)
         self.queues.evict[target].append(run)
 
+    def unmap(self) -> None:
+        """Give back the pages of the GPU whose contents were discarded."""
+        self.door.enter()
+        self.space.unmap()
+
     def forget(self, tensor: int, *, but_for_gpu: bool = False) -> None:
         """Drop the contents of what is not in transfer."""
         self.door.enter()
@@ -390,6 +408,17 @@ class Residency:
                 self.take(-count)
             else:
                 self.pools[place].drop(self, tensor, count)
+
+    def pass_on(self, tensor: int) -> None:
+        """Put what memory tiers hold of a tensor into the last of them."""
+        self.door.enter()
+        last = self.tiers[-1]
+        for place in self.tiers[:-1]:
+            count = self.pages[place][tensor]
+            self.pages[place][tensor] = 0
+            self.pools[place].drop(self, tensor, count)
+            self.pages[last][tensor] += count
+            self.pools[last].store(self, tensor, count)
 
     def withdraw(self, tensor: int) -> None:
         """Take pages out of every queue; they stay where they lie."""
@@ -410,9 +439,9 @@ class Residency:
             self.recency.append(tensor, kept)
 
     def _removed(self, queue: deque[Run], tensor: int) -> int:
-        count = sum(run.count for run in queue if run.tensor == tensor)
+        count = sum(run.count for run in queue if run.tensor == tensor and not run.is_empty)
         if count:
-            kept = [run for run in queue if run.tensor != tensor]
+            kept = [run for run in queue if run.tensor != tensor or run.is_empty]
             queue.clear()
             queue.extend(kept)
             self.moving[tensor] -= count

@@ -23,6 +23,9 @@ class Run:
 
     __slots__ = ("count", "rate", "stamp", "tensor")
 
+    is_empty = False
+    """Its pages cross the link, but none of the tensor's changes place."""
+
     def __init__(self, tensor: int, count: int, rate: int = 0, stamp: int = 0) -> None:
         self.tensor = tensor
         self.count = count
@@ -30,16 +33,26 @@ class Run:
         self.stamp = stamp
 
 
+class EmptyRun(Run):
+    """A read of what is on the GPU anyway."""
+
+    __slots__ = ()
+
+    is_empty = True
+
+
 class Recency:
     """Pages that may be evicted, in order, as runs.
 
     Taking pages is lowering ``count`` of a run that this class handed out; empty runs are skipped.
     A *scan* walks forward past protected tensors and never returns before the next ``restart_scan``.
-    ``clock`` stamps new runs; eviction orders of jobs that share a memory share it.
+    ``clock`` stamps new runs; eviction orders of jobs that share a memory share it. An arrival joins pages of
+    its tensor that came up to ``merge_pages`` earlier.
     """
 
     def __init__(self, num_tensors: int, clock: Iterator[int] | None = None) -> None:
         self._clock = clock if clock is not None else counter()
+        self.merge_pages = MERGE_PAGES
         self._runs: list[Run] = []
         self._head = 0
         self._scan: int | None = 0
@@ -59,13 +72,13 @@ class Recency:
         for i in range(last, max(last - _MERGE_DEPTH, self._head - 1), -1):
             run = runs[i]
             if run.tensor == tensor:
-                fits = i == last or (i > self._head and run.count + count <= MERGE_PAGES)
+                fits = i == last or (i > self._head and run.count + count <= self.merge_pages)
                 if run.count and fits and run is not self._scanned:
                     run.count += count
                     return
                 break
             later += run.count
-            if later > MERGE_PAGES:
+            if later > self.merge_pages:
                 break
         run = Run(tensor, count, stamp=next(self._clock))
         runs.append(run)

@@ -82,6 +82,9 @@ class Paged:
         """Forget contents; pages in transfer are not touched."""
         self._memory.forget(tensor)
 
+    def unmap(self) -> None:
+        """Do nothing: discarded pages are free at once."""
+
     def cancel(self, tensor: int) -> None:
         """Take pages out of every queue; they stay where they lie."""
         self._memory.withdraw(tensor)
@@ -95,6 +98,10 @@ class Paged:
 
     def settle(self) -> None:
         """Leave free pages to the next transfer, which takes any."""
+
+    def reorder(self) -> bool:
+        """Order evictions anew after arrivals; tells whether that changed anything."""
+        return False
 
     def note_peak(self) -> None:
         """Remember the largest number of GPU pages in use, by this job and by all."""
@@ -127,6 +134,7 @@ class Mapped(Paged):
 
     def __init__(self, neighbours: Sequence[tuple[int, ...]]) -> None:
         self._neighbours = neighbours
+        self._arrived: dict[int, None] = {}
         self.notes_arrivals = any(neighbours)
 
     def discard(self, tensor: int) -> None:
@@ -134,7 +142,19 @@ class Mapped(Paged):
         self._memory.forget(tensor, but_for_gpu=True)
         self._memory.recency.retire(tensor)
 
+    def unmap(self) -> None:
+        """Give back the pages of all ranges."""
+        for tensor in range(len(self._memory.sizes)):
+            self._memory.forget(tensor)
+
     def arrived(self, tensor: int, source: Location) -> None:
-        """Make what else is in the chunk as recent as what has arrived."""
-        for neighbour in self._neighbours[tensor]:
+        """Remember what has arrived: transfers under way hold on to the order as it is."""
+        self._arrived[tensor] = None
+
+    def reorder(self) -> bool:
+        """Make what else is in the chunks as recent as what has arrived."""
+        touched = dict.fromkeys(other for tensor in self._arrived for other in self._neighbours[tensor])
+        self._arrived.clear()
+        for neighbour in touched:
             self._memory.touch(neighbour)
+        return bool(touched)

@@ -6,7 +6,7 @@ from g10sim.config.behaviour import BehaviourSpec
 from g10sim.config.system import SystemSpec, published_drive
 from g10sim.errors import InvariantError
 from g10sim.hardware.faults import demand_rate
-from g10sim.hardware.host_buffers import HostBuffers, HostMemory, StagedRun
+from g10sim.hardware.host_buffers import HostBuffers, HostMemory, StagedRun, slower
 from g10sim.hardware.links import Link, Topology
 from g10sim.hardware.recency import Run
 from g10sim.records import Location
@@ -27,12 +27,21 @@ class Staging:
         if behaviour.copy_host_path == "split":
             _split(self.topology, system)
         waits = behaviour.copy_latency == "ssd"
-        self._latencies = {tier.place: tier.latency if waits else 0 for tier in system.all_tiers}
+        self._latencies = {
+            tier.place: (tier.latency, tier.write_latency) if waits else (0, 0) for tier in system.all_tiers
+        }
         self.place = next((tier.place for tier in system.all_tiers if tier.name == "host"), None)
         """The tier whose memory the buffers are in."""
         self._page_bytes = system.gpu.page_size
         self._host_memory = HostMemory(system.host, system.gpu.clock)
         self._buffers: dict[int, HostBuffers] = {}
+
+    def diverted_rate(self, rate: int, place: Location) -> int:
+        """Limit of a copy (bytes/second, 0: none) that finds its tier full and goes somewhere else.
+
+        Host memory is not pinned for it.
+        """
+        return slower(rate, self._host_memory.spec.pageable_bandwidth or 0) if place == self.place else rate
 
     def host_buffers(self, job: int, *, keeps: bool) -> HostBuffers:
         """Return the buffers in host memory of a job; ``keeps``: for the whole run."""
@@ -66,7 +75,7 @@ class Staging:
         links = self.topology.outward(gpu, place) if leaves else self.topology.inward(gpu, place)
         bandwidth = min(link.capacity for link in links)
         size_bytes = pages * self._page_bytes
-        return demand_rate(size_bytes, bandwidth, self._latencies[place], 1)
+        return demand_rate(size_bytes, bandwidth, self._latencies[place][leaves], 1)
 
 
 def _binary_rates(system: SystemSpec) -> SystemSpec:

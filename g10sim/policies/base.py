@@ -259,6 +259,14 @@ class Policy:
         """Return the plan of the job's iterations from this one on; None keeps the one there is."""
         return None
 
+    def is_steady(self, view: PolicyView) -> bool:
+        """Tell whether all iterations to come are treated like the one that has just ended.
+
+        A design that measures first, or adjusts its plan from iteration to iteration, says False until that
+        is over: an iteration can only be steady if this is True at its end and at the end of the one before.
+        """
+        return True
+
     def on_kernel_start(self, view: PolicyView) -> Iterable[Move]:
         """Return what to do when a kernel is about to start, after the plan's own moves."""
         return ()

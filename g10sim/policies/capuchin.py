@@ -98,6 +98,11 @@ class Capuchin(Declared, Policy):
             return None
         return guidance.plan()
 
+    def is_steady(self, view: PolicyView) -> bool:
+        """Tell whether a plan is carried out that will not be adjusted any more."""
+        guidance = self._guidance.get(view.job)
+        return guidance is not None and guidance.is_final
+
     def on_kernel_start(self, view: PolicyView) -> Iterable[Move]:
         """See which copies in are late."""
         guidance = self._guidance.get(view.job)

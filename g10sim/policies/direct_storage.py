@@ -8,13 +8,12 @@ from pathlib import Path
 from typing import ClassVar
 
 from g10sim.config.behaviour import BehaviourSpec
-from g10sim.config.effects import Effect
 from g10sim.config.system import SystemSpec
 from g10sim.errors import UnsupportedError
 from g10sim.looks import GREEN, PINK, Look
 from g10sim.policies.base import JointPolicy, Place, Policy, PolicyView, Requirements
 from g10sim.policies.farthest_use import farthest_idle
-from g10sim.policies.g10_planning.draft import Method, PlanningParameters
+from g10sim.policies.g10_planning.draft import PlanningParameters
 from g10sim.policies.g10_planning.planner import plan_g10
 from g10sim.policies.hash_order import hash_order
 from g10sim.policies.moves import Evict, Move
@@ -46,14 +45,6 @@ class DirectStorage(Declared, JointPolicy):
 
     plan_file: PlanFile | None = parameter(default=None)
     """Path of a plan to follow instead of an own one."""
-    method: Method = parameter(
-        default="published",
-        published="published",
-        effect=Effect(
-            lambda run, policy: policy.plan_file is None, "without plan_file", "the plan comes from a file"
-        ),
-    )
-    """``paced`` or ``published``: how the plan is made (see the policy g10)."""
 
     @classmethod
     def with_reference_plan(cls, path: Path) -> Policy:
@@ -85,7 +76,7 @@ class DirectStorage(Declared, JointPolicy):
         if self.plan_file is not None:
             return tuple(load_plan(Path(self.plan_file), job.trace) for job in workload.jobs)
         parameters = PlanningParameters(
-            method=self.method,
+            planner=behaviour.planner,
             tensor_hints=False,
             demand_evictions=True,
             memory_factor=_PUBLISHED_PLANNING_FACTOR if behaviour.copy_memory == "published" else 1.0,

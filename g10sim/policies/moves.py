@@ -154,19 +154,12 @@ _NEEDED = "the running kernel needs; allowed: "
 @register_move
 @dataclass(frozen=True, slots=True)
 class Fetch(TensorMove):
-    """Bring what lies elsewhere to the GPU and allocate what has no contents yet."""
+    """Bring what lies elsewhere to the GPU and allocate what has no contents yet.
+
+    Of a tensor that was dropped the pages are allocated, ahead of the kernel that computes it again.
+    """
 
     name = "fetch"
-
-    def check(self, state: MoveState) -> str | None:
-        """Refuse a tensor that will be computed again."""
-        if state.view.is_dropped(self.tensor):
-            return self.refusal(state, "prefetches", "was dropped, to be computed again; allowed: others")
-        return None
-
-    def is_moot(self, state: MoveState) -> bool:
-        """Tell whether the tensor will be computed again instead."""
-        return state.view.is_dropped(self.tensor)
 
     def apply(self, state: MoveState) -> None:
         """Queue the tensor."""
@@ -177,6 +170,8 @@ class Fetch(TensorMove):
 @dataclass(frozen=True, slots=True)
 class Evict(TensorMove):
     """Move a tensor's pages off the GPU to a memory tier, by name (``host``, ``ssd``).
+
+    Pages allocated for a tensor that was dropped are given back instead: they have no contents.
 
     The other options are for contiguous memory and tier ``host`` only. Kernels up to ``until`` may still
     read the tensor while it is copied; its space is free once it has been copied and that kernel has

@@ -81,12 +81,13 @@ def save_plan(plan: MigrationPlan, path: str | Path, trace: Trace | None = None)
 def load_plan(path: str | Path, trace: Trace | None = None) -> MigrationPlan:
     """Read a plan file: ours, or a prefetch guide of the published simulator; gzip-compressed or plain.
 
+    An empty file, unless it is named like ours, is a guide without moves: of a model that fits.
     With ``trace`` the plan must fit it. Raises PlanError naming file, line, what was found and what is
     allowed.
     """
     path = Path(path)
     first = next(read_lines(path, PlanError), b"")
-    if first.startswith(_GUIDE_START):
+    if first.startswith(_GUIDE_START) or (not first and ".g10p" not in path.suffixes):
         plan = read_prefetch_guide(path)
         check_plan(plan, trace, str(path), first_line=1)
         return plan

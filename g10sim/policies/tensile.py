@@ -7,6 +7,7 @@ from typing import ClassVar, Literal, TypeAlias
 
 from g10sim.config.behaviour import BehaviourSpec
 from g10sim.config.effects import Effect
+from g10sim.config.run import AUTO
 from g10sim.config.system import SystemSpec
 from g10sim.looks import Look
 from g10sim.policies.base import JointPolicy, PolicyView, Requirements
@@ -94,7 +95,8 @@ class Tensile(PlannerOptions, JointPolicy):
         gpus = frozenset(job.gpu for job in workload.jobs)
         self._groups, self._last, self._barriers = {}, {}, {}
         for number, job in enumerate(workload.jobs):
-            self._last[number] = job.iterations - 1, len(job.trace.kernels) - 1
+            if job.iterations != AUTO:  # jobs without a number have a GPU, and a plan, of their own
+                self._last[number] = job.iterations - 1, len(job.trace.kernels) - 1
         for members in _grouped(workload):
             jobs = {number: self._planned_job(number, workload.jobs[number], system) for number in members}
             machine = planned_machine(system, behaviour, gpus, workload.jobs[members[0]].gpu)
@@ -117,6 +119,10 @@ class Tensile(PlannerOptions, JointPolicy):
             group.join([view.job])
         return self._adopted(view.job)
 
+    def is_steady(self, view: PolicyView) -> bool:
+        """Tell whether all jobs keep to the plans that they have."""
+        return self._groups[view.job].is_settled(view.job, view.measured_cycles)
+
     def on_kernel_start(self, view: PolicyView) -> Iterable[Move]:
         """Wait for the copies out of the kernel before this one, where a barrier is wanted."""
         leaving = self._barriers.get(view.job, {}).get(view.kernel - 1)
@@ -124,7 +130,7 @@ class Tensile(PlannerOptions, JointPolicy):
 
     def on_kernel_end(self, view: PolicyView) -> Iterable[Move]:
         """Plan without a job that has run its last kernel."""
-        if (view.iteration, view.kernel) == self._last[view.job]:
+        if (view.iteration, view.kernel) == self._last.get(view.job):
             self._groups[view.job].leave(view.job)
         return ()
 

@@ -234,6 +234,10 @@ class VdnnMulti(LayerWise):
             self._steerings[view.job].start_iteration(view)
         return None
 
+    def is_steady(self, view: PolicyView) -> bool:
+        """Tell whether the next iteration prefetches as the last one did."""
+        return not self.plans_prefetches or self._steerings[view.job].is_settled(view)
+
     def on_kernel_start(self, view: PolicyView) -> Iterable[Move]:
         """Offload what a layer reads as it begins, and prefetch what is due."""
         if not self.plans_prefetches:

@@ -80,7 +80,7 @@ def check_conservation(memory: Residency, where: str) -> None:
     for name, kind in (("fault", queues.fault), ("prefetch", queues.prefetch), ("evict", queues.evict)):
         for run in (run for queue in kind for run in queue):
             _require(run.count > 0, f"{where}: empty run to {name}")
-            queued[run.tensor] += run.count
+            queued[run.tensor] += 0 if run.is_empty else run.count
             if kind is queues.evict:
                 on_gpu += run.count
     for tensor, pages in enumerate(memory.sizes):

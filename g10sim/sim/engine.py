@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from g10sim.config.allocator import CachingPoolSpec
 from g10sim.config.behaviour import BehaviourSpec
+from g10sim.config.run import AUTO, most_iterations
 from g10sim.config.ssd import FlashSsdSpec
 from g10sim.config.system import SystemSpec
 from g10sim.config.tiers import Tier
@@ -31,11 +32,16 @@ from g10sim.sim.fabric import Clock, Fabric
 from g10sim.sim.flash import check_flash, tell_deaths
 from g10sim.sim.gpu import Gpu
 from g10sim.sim.hooks import asked
+from g10sim.sim.iterations import Iterations, with_numbers
 from g10sim.sim.machine import Machine
 from g10sim.sim.preparation import settled, with_chosen_kernels
 from g10sim.sim.recorder import Recorder
 from g10sim.trace.model import Trace
 from g10sim.trace.workload import Job, Workload
+
+# Evictions go by chunks with these. Where the running kernel's pages may leave, only first in, first out lets
+# all of them arrive; batches repeat moves as long as the order stays.
+_BY_CHUNKS = "arrival", "pinned", "fluid"
 
 
 def run(
@@ -59,6 +65,7 @@ def run(
             raise ConfigError(
                 f"workload.jobs[{number}].gpu: found {job.gpu}; allowed: 0 to {system.gpu.count - 1}"
             )
+    workload = with_numbers(workload, behaviour)
     _check_sharing(workload, policy, behaviour)
     check_flash(workload, system, policy, behaviour)
     policy = settled(
@@ -141,9 +148,17 @@ class _Simulation:
                 self._job_run(number, job, workload.executed(number), plan)
                 for number, (job, plan) in enumerate(zip(workload.jobs, plans, strict=True))
             ]
+        self._run_until_steady()
         recorder.tensor_at = {number: job.addresses.tensor_at for number, job in enumerate(self._jobs)}
         tell_deaths(self._pools, self._jobs)
         self._exchange = self._gradient_exchange(workload)
+
+    def _run_until_steady(self) -> None:
+        """Let jobs without a number of iterations decide together when they have run enough."""
+        jobs = {number: job for number, job in enumerate(self._jobs) if job.job.iterations == AUTO}
+        together = Iterations(most_iterations(AUTO, self._behaviour), jobs)
+        for job in jobs.values():
+            job.iterations = together
 
     def _gradient_exchange(self, workload: Workload) -> GradientExchange | None:
         """Return what data-parallel replicas exchange gradients by. Raises ConfigError for what cannot be."""
@@ -219,8 +234,8 @@ class _Simulation:
         unlimited = self._policy.requirements.unlimited_memory
         capacity = sum(pages) if unlimited else self._system.gpu.memory // page
         frames = self._frames[job.gpu] if self._frames else Frames(capacity)
-        # Where the running kernel's pages may leave, only first in, first out lets all of them arrive.
-        by_chunks = self._behaviour.recency == "arrival" and self._behaviour.running_tensors == "pinned"
+        behaviour = self._behaviour
+        by_chunks = (behaviour.recency, behaviour.running_tensors, behaviour.transfers) == _BY_CHUNKS
         neighbours = addresses.neighbours if by_chunks else ()
         space = Mapped(neighbours) if addresses.are_shared else Paged()
         memory = Residency(pages, frames, page, self._pools, self._door, space)

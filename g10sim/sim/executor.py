@@ -9,6 +9,7 @@ from typing import Any
 
 from simpy import Event
 
+from g10sim.config.run import most_iterations
 from g10sim.errors import G10SimError
 from g10sim.hardware.memory import Residency
 from g10sim.policies.base import Policy
@@ -21,6 +22,7 @@ from g10sim.sim.exchange import GradientExchange
 from g10sim.sim.fabric import Fabric
 from g10sim.sim.gpu import Gpu, admission_bytes
 from g10sim.sim.hooks import Answer, asked
+from g10sim.sim.iterations import Iterations
 from g10sim.sim.ledger import Execution, Ledger
 from g10sim.sim.machine import Machine
 from g10sim.sim.migrator import DelayedMoves, Migrator, moves_by_kernel
@@ -63,6 +65,7 @@ class JobRun:
         check_working_sets(seen, memory)
         self.job, self._executed, self._number = job, executed, number
         self.exchange: GradientExchange | None = None
+        self.iterations = Iterations(most_iterations(job.iterations, machine.behaviour))
         self.memory, self.addresses = memory, addresses
         self._policy, self._machine = policy, machine
         self._fabric, self._clock = machine.fabric, machine.fabric.clock
@@ -117,10 +120,11 @@ class JobRun:
         return (now + kernels_to_next_use(self.addresses.trace, place, now)) % kernels / kernels
 
     def _victim_rule(self) -> RecencyVictims:
-        policy, behaviour, addresses = self._policy, self._behaviour, self.addresses
+        policy, dropped = self._policy, self._recomputation.dropped
+        facts = self.addresses, policy, self._behaviour, dropped
         if type(policy).choose_victims is Policy.choose_victims:
-            return RecencyVictims(addresses, policy, behaviour)
-        return NominatedVictims(addresses, policy, behaviour, self._view, self._nominate)
+            return RecencyVictims(*facts)
+        return NominatedVictims(*facts, self._view, self._nominate)
 
     def run(self, gpu: Gpu) -> Generator[Event, Any, None]:
         """SimPy process: wait for arrival and for the GPU, run all iterations, leave the GPU empty."""
@@ -135,14 +139,26 @@ class JobRun:
         if admitted:
             yield from self._occupy()
             gpu.leave(pages)
-        record = JobRecord(self._number, job.gpu, job.arrival_cycles, start, self._now, refused=not admitted)
+        record = JobRecord(
+            self._number,
+            job.gpu,
+            job.arrival_cycles,
+            start,
+            self._now,
+            refused=not admitted,
+            drops=self._recomputation.drops,
+        )
         machine.recorder.jobs.append(record)
 
     def _occupy(self) -> Generator[Event, Any, None]:
         """Run all iterations and leave the GPU empty."""
         with self._fabric.serving(self._number, self.job.gpu, self.memory, self._victims, self._due):
-            for iteration in range(self.job.iterations):
+            iteration = 0
+            while self.iterations.has(iteration):
                 yield from self._iterate(iteration)
+                if self.iterations.are_joint:  # so that others that end now have ended, too
+                    yield self._clock.timeout(0)
+                iteration += 1
             self._delayed.close()
             with self._alter():
                 self._migrator.release_all()
@@ -166,7 +182,11 @@ class JobRun:
             if self._recomputation.dropped:
                 yield from self._recompute(iteration, kernel, waits)
             yield from self._execute(iteration, kernel, start, waits)
-        self._ledger.close_iteration(iteration, self._now, self.ideal_cycles)
+        steady = self._asked("is_steady", lambda: bool(self._policy.is_steady(self._view)))
+        record = self._ledger.close_iteration(
+            iteration, self._now, self.ideal_cycles, policy_is_steady=steady
+        )
+        self.iterations.ended(record)
 
     def _due(self, span: int, now: int) -> int:
         """Return the cycle at which a range is needed next if nothing waits from ``now`` until then."""
@@ -222,7 +242,6 @@ class JobRun:
         for producer in producers:
             yield from self._reserve(producer, waits)
             yield from self._run_again(iteration, producer, waits)
-            self._recomputation.dropped.difference_update(producer.outputs)
             if self._releases:
                 with self._alter():
                     self._migrator.release(self._recomputation.gone(producer, kernel))
@@ -240,6 +259,7 @@ class JobRun:
             yield from self._fetch(execution, waits)
         self._start(execution)
         since = self._now
+        self._recomputation.dropped.difference_update(producer.outputs)
         yield from self._compute(duration)
         waits.add(StallReason.RECOMPUTATION, duration)
         waits.add(StallReason.COMPUTE_SHARING, self._now - since - duration)
@@ -263,6 +283,7 @@ class JobRun:
         for place in self.addresses.enter(kernel.id):
             memory.touch(place)
         self._view.enter(iteration, kernel.id)
+        self._recomputation.next_kernel = kernel.id
         self._computes_since = None
         self._hold(kernel)
         self._migrator.perform(self._delayed.hold(iteration, kernel.id, moves))
@@ -294,6 +315,7 @@ class JobRun:
                 rest = dominant_reason(self.memory, execution.inputs, execution.outputs)
                 execution.stalls = waits.charge(stall, rest)
             execution.busy_at_end = self._transfers.busy_cycles(self._number)
+            self._recomputation.kernel_ended(kernel)
             self._finish(kernel)
         if self.memory.awaits:
             yield from self._join(execution)

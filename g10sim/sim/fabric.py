@@ -175,4 +175,4 @@ class Fabric:
         change = self.transfers.next_change(now) if self._waiting else None
         self._timer = None
         if change is not None:
-            self._timer = Timer(self.clock, Phase.TRANSFERS, max(0, change - now), self._ring)
+            self._timer = Timer(self.clock, Phase.TRANSFERS, change - now, self._ring)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from g10sim.hardware.faults import FaultCount
 from g10sim.hardware.memory import Pool, Residency
@@ -15,6 +15,7 @@ from g10sim.records import (
     traffic_columns,
     word_columns,
 )
+from g10sim.sim.iterations import agree
 from g10sim.sim.machine import Machine
 from g10sim.trace.model import Kernel
 
@@ -52,6 +53,8 @@ class Ledger:
         self._job, self._gpu, self._memory = job, gpu, memory
         self._recorder, self._checker = machine.recorder, machine.checker
         self._overlap_is_computing = machine.behaviour.breakdown == "computing"
+        self._last: IterationRecord | None = None
+        self._policy_is_steady = False
 
     def open_iteration(self, now: int) -> None:
         """Start accounting for an iteration."""
@@ -127,8 +130,10 @@ class Ledger:
         if self._checker is not None:
             self._checker.kernel_ended(record)
 
-    def close_iteration(self, iteration: int, now: int, ideal_cycles: int) -> None:
-        """Book an iteration that has just ended."""
+    def close_iteration(
+        self, iteration: int, now: int, ideal_cycles: int, *, policy_is_steady: bool
+    ) -> IterationRecord:
+        """Book an iteration that has just ended; ``policy_is_steady``: as ``Policy.is_steady`` says."""
         memory, page = self._memory, self._memory.page_bytes
         drives = [
             pool.figures_since(self._drives_before[place]) for place, pool in reversed(memory.pools.items())
@@ -157,6 +162,11 @@ class Ledger:
             peak_gpu_bytes_of_all=memory.space.peak_used_by_all * page,
             flash=next(filter(None, drives), None),
         )
+        if self._last is not None:
+            settled = policy_is_steady and self._policy_is_steady
+            record = replace(record, steady=settled and agree(self._last, record))
+        self._last, self._policy_is_steady = record, policy_is_steady
         self._recorder.iterations.append(record)
         if self._checker is not None:
             self._checker.iteration_ended(record, memory)
+        return record

@@ -88,6 +88,7 @@ class Migrator:
     def release_all(self) -> None:
         """Give up all memory: the job ends."""
         self._release(range(len(self._memory.sizes)))
+        self._memory.unmap()
 
     def _release(self, places: Iterable[int]) -> None:
         for place in places:
@@ -118,12 +119,15 @@ class Migrator:
         """Say why a tensor cannot be computed again before its next use; empty if it can."""
         if self._addresses.are_shared:
             return "has addresses that others use meanwhile; allowed: with requirements.addresses 'own'"
-        return self._recomputation.problem(tensor, self.view.kernel)
+        return self._recomputation.problem(tensor, self._recomputation.next_kernel)
 
     def evict(
         self, tensor: int, tier: str, *, until: int | None, density: float | None, is_clean: bool
     ) -> None:
-        """Queue what is on the GPU to go to a tier."""
+        """Queue what is on the GPU to go to a tier; pages of a dropped tensor are given back."""
+        if tensor in self._recomputation.dropped:
+            self.release((tensor,))
+            return
         target = self._tiers[tier]
         for place in self._addresses.held(tensor):
             self._memory.request_eviction(place, target, until=until, density=density, is_clean=is_clean)
@@ -136,7 +140,7 @@ class Migrator:
     def drop(self, tensor: int) -> None:
         """Forget a tensor's contents and have it computed again when it is read."""
         self.release((tensor,))
-        self._recomputation.dropped.add(tensor)
+        self._recomputation.drop(tensor)
 
     def protect(self, tensors: Collection[int]) -> None:
         """Keep prefetches from pushing out tensors until the next kernel starts."""

@@ -14,6 +14,7 @@ from g10sim.policies.base import Policy
 from g10sim.records import IterationRecord, RunRecords
 from g10sim.sim.alike import one_group
 from g10sim.sim.hooks import asked
+from g10sim.sim.iterations import shortened
 from g10sim.trace.model import Trace
 from g10sim.trace.workload import Workload
 
@@ -31,7 +32,7 @@ class _Trials:
 
     def __call__(self, design: Policy) -> str | None:
         try:
-            self._try_out(design, _shortened(self._workload, 1))
+            self._try_out(design, shortened(self._workload, 1))
         except (UnsupportedError, CapacityError) as error:
             return str(error)
         return None
@@ -49,10 +50,10 @@ class _Trials:
     def _records(self, design: Policy) -> RunRecords:
         """Simulate one group of GPUs, or all of them if one does not stand for all."""
         if design.requirements.placement == "contiguous" and self._groups > 1:
-            records = self._try_out(design, _shortened(self._one_group, 2))
+            records = self._try_out(design, shortened(self._one_group, 2))
             if all(self._has_room(*pair) for pair in product(self._tiers, records.iterations)):
                 return records
-        return self._try_out(design, _shortened(self._workload, 2))
+        return self._try_out(design, shortened(self._workload, 2))
 
     def _has_room(self, tier: Tier, record: IterationRecord) -> bool:
         """Tell whether a memory is enough for all groups, so that none meets another at the SSD."""
@@ -60,11 +61,6 @@ class _Trials:
             return self._groups * record.peaks[f"peak_{tier.name}_bytes"] <= tier.capacity
         traffic, name = record.traffic, tier.name
         return not traffic[f"{name}_to_gpu_bytes"] and not traffic[f"gpu_to_{name}_bytes"]
-
-
-def _shortened(workload: Workload, iterations: int) -> Workload:
-    jobs = (replace(job, iterations=min(job.iterations, iterations)) for job in workload.jobs)
-    return replace(workload, jobs=tuple(jobs))
 
 
 def settled(

@@ -7,11 +7,27 @@ from g10sim.trace.model import Kernel, Trace
 
 
 class Recomputation(Recomputability):
-    """Tensors that one job has dropped, and the kernels that have to run again for them."""
+    """Tensors that one job has dropped, and the kernels that have to run again for them.
+
+    ``drops`` counts how often one was; ``next_kernel`` is the kernel that is about to start, or that starts
+    after the one that has ended.
+    """
 
     def __init__(self, trace: Trace) -> None:
         super().__init__(trace)
         self.dropped: set[int] = set()
+        self.drops = 0
+        self.next_kernel = 0
+
+    def drop(self, tensor: int) -> None:
+        """Note that a tensor's contents are dropped."""
+        self.dropped.add(tensor)
+        self.drops += 1
+
+    def kernel_ended(self, kernel: Kernel) -> None:
+        """Note what a kernel has written: it need not be computed again."""
+        self.dropped.difference_update(kernel.outputs)
+        self.next_kernel = kernel.id + 1
 
     def needed_by(self, kernel: Kernel) -> tuple[Kernel, ...]:
         """Return the kernels that have to run again before ``kernel`` can, in order."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 
 from g10sim.config.behaviour import BehaviourSpec
 from g10sim.errors import PolicyError
@@ -15,8 +15,10 @@ from g10sim.sim.addresses import OwnAddresses
 class RecencyVictims:
     """Oldest pages first; prefetches spare protected tensors, and the running kernel's where pinned."""
 
-    def __init__(self, addresses: OwnAddresses, policy: Policy, behaviour: BehaviourSpec) -> None:
-        self._addresses = addresses
+    def __init__(
+        self, addresses: OwnAddresses, policy: Policy, behaviour: BehaviourSpec, dropped: Container[int]
+    ) -> None:
+        self._addresses, self._dropped = addresses, dropped
         self._pinned = behaviour.running_tensors == "pinned"
         released = behaviour.dead_tensors == "released" and not addresses.are_shared
         self._drops_dead = policy.requirements.drops_dead_tensors or released
@@ -34,23 +36,29 @@ class RecencyVictims:
         return run
 
     def is_worthless(self, place: int) -> bool:
-        """Tell whether what lies at a range is dead and is dropped instead of written out."""
+        """Tell whether what lies at a range is dead, or not computed yet, and is not written out."""
         addresses = self._addresses
-        return (self._drops_dead and addresses.is_dead(place)) or place in addresses.discarded
+        if place in addresses.discarded or place in self._dropped:
+            return True
+        return self._drops_dead and addresses.is_dead(place)
 
 
 class NominatedVictims(RecencyVictims):
-    """Pages of the tensors that a policy names, in its order; recency once it names none."""
+    """Pages of the tensors that a policy names, in its order; recency once it names none.
+
+    Discarded pages go before all of them.
+    """
 
     def __init__(
         self,
         addresses: OwnAddresses,
         policy: Policy,
         behaviour: BehaviourSpec,
+        dropped: Container[int],
         view: PolicyView,
         nominate: Callable[[], Iterable[int]],
     ) -> None:
-        super().__init__(addresses, policy, behaviour)
+        super().__init__(addresses, policy, behaviour, dropped)
         self._view, self._nominate = view, nominate
         self._policy = policy.name
         self._names = tuple(tensor.name for tensor in view.trace.tensors)
@@ -65,6 +73,10 @@ class NominatedVictims(RecencyVictims):
 
     def choose(self, memory: Residency, demanded: bool) -> Run | None:
         """Return the run that makes room next, or None."""
+        discarded = self._addresses.discarded
+        oldest = memory.recency.oldest() if discarded else None
+        if oldest is not None and oldest.tensor in discarded:
+            return oldest
         for attempt in range(2):
             run = self._next(memory)
             if run is not None:

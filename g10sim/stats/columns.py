@@ -23,12 +23,14 @@ def metric_columns(tiers: Tiers = USUAL_TIERS) -> tuple[str, ...]:
         *traffic_columns(tiers),
         *("page_faults", "peak_gpu_bytes"),
         *memory_columns(tiers, "peak_{}_bytes"),
-        *("footprint_bytes", "oversubscription", "events"),
+        *("footprint_bytes", "oversubscription", "events", "iterations", "steady"),
     )
 
 
 STALL_COLUMNS = stall_columns()
 METRIC_COLUMNS = metric_columns()
+BOUND_COLUMNS = ("bound_cycles", "bound_kind", "of_bound")
+"""Further columns, which compare a run with its bound; ``bound_kind`` is text."""
 
 
 def stall_reasons(columns: Iterable[Hashable]) -> dict[str, StallReason]:

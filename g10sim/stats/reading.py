@@ -62,7 +62,8 @@ def _check_columns(path: Path, results: pd.DataFrame) -> None:
     columns = [str(column) for column in results.columns]
     missing = [name for name in ("cell", "trace", "policy", "status") if name not in columns]
     metrics = [name for name in ("cell", *metric_columns(tiers_of(columns))) if name in columns]
-    texts = [name for name in metrics if not pd.api.types.is_numeric_dtype(results[name])]
+    others = [name for name in metrics if not pd.api.types.is_numeric_dtype(results[name])]
+    texts = [name for name in others if not set(results[name].dropna()) <= {True, False}]
     if missing or texts:
         found = f"no column '{missing[0]}'" if missing else f"text in column '{texts[0]}'"
         raise ConfigError(f"{path}: found {found}; allowed: a file written by 'run'")

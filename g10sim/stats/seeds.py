@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 CONFIDENCE = 0.95
 
 _OK = "ok"
-_PER_SEED = ("cell", "seed", "status", "message")
+_PER_SEED = ("cell", "seed", "status", "message", "bound_kind")
 
 
 def interval(values: Sequence[float], confidence: float = CONFIDENCE) -> tuple[float, float]:
@@ -50,7 +50,7 @@ def over_seeds(
     """
     import pandas as pd
 
-    known = metric_columns(tiers_of(results.columns))
+    known = (*metric_columns(tiers_of(results.columns)), "bound_cycles", "of_bound")
     found = [column for column in metrics or known if column in results.columns]
     names = [column for column in results.columns if column not in (*_PER_SEED, *known, *found)]
     rows = []

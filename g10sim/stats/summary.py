@@ -29,11 +29,14 @@ FLASH_COLUMNS = (
 )
 """Further columns where the SSD's flash is modelled."""
 
+Row = dict[str, int | float | str]
+"""Columns of one job by name; text says which bound holds, all else is a number."""
+
 _DAYS_PER_YEAR = 365
 _SECONDS_PER_YEAR = _DAYS_PER_YEAR * 86_400
 
 
-def flash_metrics(record: IterationRecord, system: SystemSpec) -> dict[str, int | float]:
+def flash_metrics(record: IterationRecord, system: SystemSpec) -> Row:
     """Return the FLASH_COLUMNS of an iteration that is repeated day and night; nothing without a record.
 
     Of several drives whose flash is modelled they are those of the slowest tier.
@@ -71,8 +74,6 @@ def _amplification(programmed_bytes: int, written_bytes: int) -> float:
 def _years(budget_bytes: float, yearly_bytes: float) -> float:
     return budget_bytes / yearly_bytes if yearly_bytes else math.inf
 
-
-Row = dict[str, int | float]
 
 CONTIGUOUS_COLUMNS = ("reserved_gpu_bytes", "fragmentation", "largest_hole_bytes", "peak_pinned_bytes")
 """Further columns of designs that copy whole tensors."""
@@ -131,7 +132,9 @@ def summarize(
                 "footprint_bytes": footprint_bytes(job.trace),
                 "oversubscription": oversubscription(job.trace, system.gpu.memory),
                 "events": events,
+                "iterations": len(by_job[number]),
             }
+            | _steady(by_job[number])
             | _contiguous(record)
             | flash_metrics(record, system)
         )
@@ -194,6 +197,12 @@ def _breakdown(
     return {"compute_cycles": compute, "overlap_cycles": overlap, "stall_cycles": stall, **by_reason}
 
 
+def _steady(records: Sequence[IterationRecord]) -> Row:
+    """Return whether the last iteration went like the one before it; nothing where there is only one."""
+    steady = records[-1].steady
+    return {} if steady is None else {"steady": steady}
+
+
 def _contiguous(record: IterationRecord) -> Row:
     if record.contiguous is None:
         return {}
@@ -220,15 +229,13 @@ def describe_jobs(
     first = min((record.arrival for record in jobs), default=0)
     makespan = max((record.end for record in ran), default=first) - first
     computed = sum(record.compute_cycles for record in iterations)
-    samples = sum(
-        workload.jobs[record.job].trace.batch_size * workload.jobs[record.job].iterations for record in ran
-    )
+    by_job = _by_job(iterations, [record.job for record in jobs])
+    samples = sum(workload.jobs[record.job].trace.batch_size * len(by_job[record.job]) for record in ran)
     together: Row = {
         "makespan_cycles": makespan,
         "gpu_utilization": computed / (makespan * used_gpus) if makespan else 0.0,
         "total_samples_per_s": samples * system.gpu.clock / makespan if makespan else 0.0,
     }
-    by_job = _by_job(iterations, [record.job for record in jobs])
     return [_job_row(record, by_job[record.job], behaviour) | together for record in jobs]
 
 

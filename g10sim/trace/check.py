@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -66,6 +67,24 @@ def cut_durations(durations: Sequence[int], ticks_per_second: int, clock_hz: int
         return ""
     clock = format_frequency(clock_hz)
     return f"whole cycles of {clock} cut {share:.2%} off the durations of kernels; a faster clock keeps them"
+
+
+def other_gpu(origin: Mapping[str, str], gpu: str) -> str:
+    """Return the GPU that kernel times are for if it is another than ``gpu``; nothing where one is unknown.
+
+    It is the same where every word of ``gpu`` (``a100-40g``) begins a word of the other name: that of a
+    description of it (``a100-40g-g10``) or of a device that was measured (``NVIDIA A100-SXM4-40GB``).
+    """
+    timed_for = origin.get("device", origin.get("gpu", ""))
+    words = re.findall(r"[a-z0-9]+", timed_for.lower())
+    is_same = all(any(word.startswith(part) for word in words) for part in gpu.lower().split("-"))
+    return "" if is_same or not gpu else timed_for
+
+
+def told_of_other_gpu(names: Sequence[str], timed_for: str, gpu: str) -> str:
+    """Return a warning about traces whose kernel times are for another GPU than that of the system."""
+    more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+    return f"{names[0]}{more}: kernel times are for {timed_for}; the system has {gpu}: they are used as is"
 
 
 def _trace_problems(trace: Trace) -> Iterator[str]:

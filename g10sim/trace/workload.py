@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -15,13 +16,15 @@ from g10sim.trace.model import FaultProfile, Kernel, Trace
 class Job:
     """``iterations`` of a trace on one GPU, not before ``arrival_cycles``.
 
+    ``auto``: as many as it takes until two in a row agree; for a job on its own, or for replicas on GPUs of
+    their own, which all run equally many.
     If jobs on one GPU compute side by side, a job of priority p gets p times the share of one of priority 1.
     """
 
     trace: Trace
     gpu: int = 0
     arrival_cycles: int = 0
-    iterations: int = 2
+    iterations: int | Literal["auto"] = 2
     priority: int = 1
 
 

@@ -283,7 +283,7 @@ def test_a_program_without_a_solution_proves_nothing():
 
 
 def test_a_captured_trace_has_the_bounds_that_are_published():
-    system = load_system("a100-40g-pcie3-znand")
+    system = load_system({"preset": "a100-40g-pcie3-znand", "pcie": {"bandwidth": "15.754 GB/s"}})
     trace, limits = load_trace(BERT), bound_machine(system)
     seconds = [
         iteration_bound(trace, limits, steady=steady, checkpoints=count).cycles / system.gpu.clock

@@ -15,7 +15,7 @@ from g10sim.analysis.bound.bound import iteration_bound
 from g10sim.analysis.bound.premises import obstacle
 from g10sim.analysis.recomputation import Recomputability
 from g10sim.config.behaviour import BehaviourSpec
-from g10sim.policies.base import Policy
+from g10sim.policies.base import Policy, Requirements
 from g10sim.policies.moves import Drop, Evict, Fetch
 from g10sim.policies.registry import available, create
 from g10sim.records import StallReason
@@ -31,6 +31,7 @@ class Erratic(Policy):
     """Evicts, fetches and, if told so, drops tensors at random."""
 
     name = "erratic"
+    requirements = Requirements(addresses="own")
 
     def __init__(self, *, seed=0, drops=False):
         self.seed, self.drops = seed, drops
@@ -56,6 +57,7 @@ def policies(case, seed):
     made = [create(name) for name in available() if name != "replay"]
     paged = [one for one in made if not obstacle(one.requirements, BehaviourSpec(), workload)]
     assert len(paged) >= 5
+    paged.append(create({"name": "pressure", "recompute": True}))
     return [*paged, Erratic(seed=seed), Erratic(seed=seed, drops=True)]
 
 

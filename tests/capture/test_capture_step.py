@@ -168,6 +168,34 @@ def test_mixed_precision_multiplies_in_the_lower_format_and_keeps_weights_in_flo
     assert kernels_named(trace, "_to_copy")
 
 
+def test_master_weights_take_16_bytes_a_parameter_and_one_cast_gradient(models):
+    trace = capture_step(models.perceptron, dtype="bfloat16", master_weights=True)
+    check_trace(trace)
+    sizes = {tensor.name: tensor.size_bytes for tensor in trace.tensors}
+    weights = [tensor.name for tensor in tensors_of(trace, TensorKind.WEIGHT)]
+    for name in weights:
+        assert 2 * sizes[name] == 2 * sizes[f"{name}.grad"] == sizes[f"{name}.master"]
+        assert sizes[f"{name}.master"] == sizes[f"{name}.exp_avg"] == sizes[f"{name}.exp_avg_sq"]
+    parameters = (64 * 128 + 128) + (128 * 32 + 32)
+    inputs, steps = 2 * 16 * 64, FLOAT_BYTES * len(weights)
+    assert peak_live_bytes(trace) == 16 * parameters + FLOAT_BYTES * 64 * 128 + inputs + steps
+
+
+def test_master_weights_are_updated_one_by_one_and_cast_back(models):
+    trace = capture_step(models.perceptron, dtype="bfloat16", master_weights=True)
+    update = [kernel for kernel in trace.kernels if kernel.phase is Phase.OPTIMIZER][:4]
+    assert [kernel.name for kernel in update] == ["_to_copy", "_foreach_add_", "_fused_adamw_", "copy_"]
+    cast, _, step, back = update
+    assert names_of(trace, cast.inputs) == ["first.weight.grad"]
+    assert cast.outputs[0] in step.inputs
+    assert "first.weight.master" in names_of(trace, step.outputs)
+    assert (names_of(trace, back.inputs), names_of(trace, back.outputs)) == (
+        ["first.weight.master"],
+        ["first.weight"],
+    )
+    assert cast.moved_bytes == back.moved_bytes == (2 + FLOAT_BYTES) * 64 * 128
+
+
 @pytest.mark.parametrize("kernel", ["native_layer_norm", "_log_softmax"])
 def test_mixed_precision_normalizes_in_float32_as_cuda_devices_do(models, kernel):
     outputs = [
@@ -408,6 +436,14 @@ def test_a_model_with_nothing_to_train_is_refused(models):
         ({"attention": "flash"}, r"attention: found 'flash'.*allowed: eager, fused"),
         ({"autocast": "float32"}, r"autocast: found 'float32'.*allowed: bfloat16, float16"),
         ({"autocast": "float16", "dtype": "bfloat16"}, r"autocast: found float16 with dtype bfloat16"),
+        (
+            {"master_weights": True},
+            r"master_weights: found dtype float32; allowed: dtype bfloat",
+        ),
+        (
+            {"master_weights": True, "dtype": "bfloat16", "inference": True},
+            r"master_weights: found True in inference; allowed: training",
+        ),
         ({"optimizer_form": "loop"}, r"optimizer_form: found 'loop'.*allowed: foreach, fused"),
         ({"momentum": 0.9}, r"momentum: found 0.9 with optimizer adamw; allowed: optimizer sgd"),
         ({"optimizer": "sgd", "momentum": 1.5}, r"momentum: found 1.5; allowed: at least 0 and less than 1"),

@@ -1,28 +1,24 @@
 """Captures of the models of the G10 paper need as much memory as its published traces say."""
 
-from pathlib import Path
-
 import pytest
 
 from g10sim.analysis.footprint import peak_live_bytes
 from g10sim.capture.libraries import make_torchvision_importable
 from g10sim.importers.gpg import import_gpg
 
-GENERATORS = Path(__file__).parents[2] / "docs" / "generate"
 BATCH_SIZES = {"BERT_Base": 256, "Inceptionv3": 512, "ResNet152": 256, "SENet154": 256, "VIT": 512}
 
 
 @pytest.fixture
-def graphs(torch, monkeypatch):
+def graphs(torch):
     """Builders of the models, with the operators of the published graphs where no library has these."""
     for library in ("timm", "torchvision", "transformers"):
         make_torchvision_importable()
         pytest.importorskip(library, reason=f"{library} is not installed: pip install 'g10sim[capture]'")
-    monkeypatch.syspath_prepend(str(GENERATORS))
-    import published_graphs
-    import published_models
+    from g10sim.capture.published_graphs import GRAPHS
+    from g10sim.capture.published_models import MODELS
 
-    return published_models.MODELS | published_graphs.GRAPHS
+    return MODELS | GRAPHS
 
 
 @pytest.mark.parametrize(("model", "batch_size"), BATCH_SIZES.items())

@@ -4,6 +4,7 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
+from g10sim.capture.libraries import make_torchvision_importable
 from g10sim.capture.manifest import MANIFEST, read_manifest
 from g10sim.cli.commands import app
 from g10sim.config.data import data_path
@@ -11,7 +12,6 @@ from g10sim.errors import ConfigError
 from g10sim.trace.format import load_trace
 
 COMMAND = "g10sim trace capture capture_models:conv_net --batch-size 4 --optimizer sgd --gpu a100-40g"
-SMALLEST = "vit-base-b512.g10t"
 
 
 def run(*arguments):
@@ -82,17 +82,26 @@ def test_measured_times_are_not_made_again(manifest):
     assert not (manifest.parent / "small.g10t").exists()
 
 
-def test_a_bundled_trace_is_made_again_byte_for_byte(torch, tmp_path):
+@pytest.mark.parametrize(
+    ("place", "file"),
+    [
+        ("", "vit-base-b512.g10t"),
+        ("", "vit-base-bf16-b1024.g10t"),
+        ("g10", "vit-small-b1280.g10t"),
+    ],
+)
+def test_a_bundled_trace_is_made_again_byte_for_byte(torch, tmp_path, place, file):
+    make_torchvision_importable()  # timm imports it
     pytest.importorskip("timm", reason="timm is not installed: pip install 'g10sim[capture]'")
-    source = data_path("traces", MANIFEST)
-    (entry,) = [entry for entry in read_manifest(source).traces if entry.file == SMALLEST]
+    source = data_path("traces", place, MANIFEST)
+    (entry,) = [entry for entry in read_manifest(source).traces if entry.file == file]
     from g10sim.capture.manifest import other_versions
 
     if other_versions(entry):
         pytest.skip(f"the bundled traces were made with other versions: {other_versions(entry)}")
-    result = run(source, "--only", SMALLEST, "-o", tmp_path)
+    result = run(source, "--only", file, "-o", tmp_path)
     assert result.exit_code == 0, result.output
-    assert (tmp_path / SMALLEST).read_bytes() == data_path("traces", SMALLEST).read_bytes()
+    assert (tmp_path / file).read_bytes() == (source.parent / file).read_bytes()
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Bundled traces beside the thirteen at the top: each directory has a manifest of its own."""
+"""Bundled traces beside those at the top: each directory has a manifest of its own."""
 
 import hashlib
 

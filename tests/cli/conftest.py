@@ -47,7 +47,7 @@ def config(here):
         "workload": {"trace": "chain.g10t"},
         "system": {
             "preset": "a100-40g-pcie3-znand",
-            "gpu": {"memory": "8 MiB"},
+            "gpu": {"memory": "6500 KiB"},
             "host": {"memory": "4 MiB"},
         },
         "policies": ["ideal", "base_uvm", "deepum"],

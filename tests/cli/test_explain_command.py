@@ -40,6 +40,7 @@ def test_a_cell_is_explained(explained):
         "Host memory: ",
         "GPU memory: up to ",
         "Policy: ",
+        "Bound: ",
     ):
         assert word in ended.out
 
@@ -94,11 +95,11 @@ def test_without_records_it_says_what_is_missing(g10sim, config):
 
 
 def test_one_kernel(explained, g10sim):
-    ended = explained("--cell", "1", "--kernel", "3")
+    ended = explained("--cell", "1", "--kernel", "5")
     assert ended.code == 0
     trace = chain(8)
-    assert f"Kernel 3 ({trace.kernels[3].name}" in ended.out
-    for number in trace.kernels[3].tensors:
+    assert f"Kernel 5 ({trace.kernels[5].name}" in ended.out
+    for number in trace.kernels[5].tensors:
         assert trace.tensors[number].name in ended.out
     assert "demanded from " in ended.out
     assert "pages (" in ended.out
@@ -176,3 +177,10 @@ class TestBadInput:
         explained("--cell", "1")
         Path("out/provenance.json").write_text(json.dumps([]))
         self.refused(g10sim("explain", "out", "--cell", "1"), "provenance.json", "allowed: ")
+
+
+def test_a_cell_that_is_not_steady_says_so(explained):
+    words = "Not steady: the last two of 2 iterations differ"
+    assert words not in explained("--cell", "1").out
+    assert words in explained("--cell", "1", workload={"trace": "chain.g10t", "iterations": 2}).out
+    assert "Not steady" not in explained("--cell", "1", workload={"trace": "chain.g10t", "iterations": 1}).out

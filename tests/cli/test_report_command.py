@@ -151,3 +151,17 @@ def test_no_results(g10sim):
     ended = g10sim("report", "nowhere")
     assert (ended.code, ended.err.count("\n")) == (2, 1)
     assert "allowed: a directory written by 'run'" in ended.err
+
+
+def test_a_report_says_what_is_not_steady(g10sim, config):
+    for iterations, memory, verdicts in (
+        (2, "6500 KiB", ["True", "False", "False"]),
+        (4, "64 MiB", None),
+        (1, "6500 KiB", None),
+    ):
+        system = {"preset": "a100-40g-pcie3-znand", "gpu": {"memory": memory}, "host": {"memory": "4 MiB"}}
+        g10sim("run", config(workload={"trace": "chain.g10t", "iterations": iterations}, system=system))
+        g10sim("report", "out")
+        head, *rows = Page("out/report.html").tables[0]
+        assert ("steady" in head) == (verdicts is not None)
+        assert verdicts is None or [row[head.index("steady")] for row in rows] == verdicts

@@ -47,7 +47,7 @@ def test_what_a_preset_fills_in_is_not_judged(trace_file):
 
 def test_a_run_of_the_ideal_alone_keeps_what_other_policies_need(trace_file):
     pinned = "{preset: 8xa100-40g-nvswitch-node, host: {pinned: {limit: 1 GiB}}}"
-    compat = "compat: {recency: arrival}\n"
+    compat = "compat: {recency: use}\n"
     expand(run(trace_file, compat, pinned, policies="ideal"))
     assert "compat.recency: found" in refusal(run(trace_file, compat, pinned, policies="ideal, vdnnpp"))
 

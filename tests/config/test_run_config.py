@@ -60,7 +60,7 @@ def test_a_whole_configuration():
 
 def test_defaults():
     run = config("workload: {trace: a.g10t}\nsystem: h100-80g-pcie5-nvme\npolicies: [ideal]\n")
-    assert (run.name, run.seed, run.workload.iterations, run.record) == ("run", 0, 2, ("summary",))
+    assert (run.name, run.seed, run.workload.iterations, run.record) == ("run", 0, "auto", ("summary",))
     assert run.compat.transfers == "fluid"
 
 
@@ -101,11 +101,11 @@ def test_variation_and_several_seeds():
         (BASE.replace("a.g10t", "[1]"), r"^run.yaml:2: workload.trace.0: found 1; allowed: a valid string"),
         (
             BASE.replace("a.g10t", "a.g10t\n  iterations: 0"),
-            r"^run.yaml:3: workload.iterations: found 0; allowed: greater",
+            r"^run.yaml:3: workload.iterations: found 0; allowed: auto, or a whole number from 1",
         ),
         (
             BASE.replace("a.g10t", "a.g10t\n  iterations: 2.5"),
-            r"^run.yaml:3: workload.iterations: found 2.5; allowed: a valid int",
+            r"^run.yaml:3: workload.iterations: found 2.5; allowed: auto, or a whole",
         ),
         (
             BASE.replace("a.g10t", "a.g10t\n  replicas: 4"),

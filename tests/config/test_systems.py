@@ -33,14 +33,14 @@ def test_every_number_of_a_preset_has_a_source(name):
 
 
 def test_the_published_setting():
-    system = load_system("a100-40g-pcie3-znand")
+    system = load_system("a100-40g-g10-paper")
     assert system.gpu.memory == 40 * 2**30
     assert system.gpu.clock == 1_200_000_000
     assert system.gpu.page_size == 4096
     assert system.gpu.allocation_rate == pytest.approx(1 / 0.814e-12)
     assert system.host.memory == 128 * 2**30
-    assert (system.ssd.read_bandwidth, system.ssd.write_bandwidth) == (3_200_000_000, 3_200_000_000)
-    assert system.ssd.latency == 20 * 10**6
+    assert (system.ssd.read_bandwidth, system.ssd.write_bandwidth) == (3_200_000_000, 3_000_000_000)
+    assert (system.ssd.latency, system.ssd.write_latency) == (20 * 10**6, 16 * 10**6)
     assert system.pcie.bandwidth == 15_754_000_000
     assert system.page_fault.latency == 45 * 10**6
 

@@ -16,7 +16,7 @@ from g10sim.policies.base import Policy, PolicyView, Requirements
 from g10sim.policies.checks import CHECKS
 from g10sim.policies.moves import Move, registered_moves
 from g10sim.policies.registry import available
-from g10sim.stats.columns import METRIC_COLUMNS
+from g10sim.stats.columns import BOUND_COLUMNS, METRIC_COLUMNS
 from g10sim.stats.summary import CONTIGUOUS_COLUMNS, FLASH_COLUMNS
 
 ROOT = Path(__file__).parents[2]
@@ -85,7 +85,9 @@ def test_the_page_of_the_validation_sums_up(tmp_path):
     assert not [line for line in lines if "98765" in line], "published values are not to be repeated"
 
 
-@pytest.mark.parametrize("column", [*METRIC_COLUMNS, *CONTIGUOUS_COLUMNS, *FLASH_COLUMNS, *JOB_COLUMNS])
+@pytest.mark.parametrize(
+    "column", [*METRIC_COLUMNS, *BOUND_COLUMNS, *CONTIGUOUS_COLUMNS, *FLASH_COLUMNS, *JOB_COLUMNS]
+)
 def test_every_column_of_the_results_is_defined(column):
     assert f"| `{column}` |" in page("results.md")
 
@@ -118,16 +120,16 @@ def ordering_row(policy, performance, host, stalls=0):
 
 
 def test_the_page_of_the_order_lists_its_exceptions_with_their_stalls(tmp_path):
-    good = {"ideal": 1.0, "base_uvm": 0.4, "deepum": 0.6, "g10": 0.9}
-    bad = {"ideal": 1.0, "base_uvm": 0.4, "deepum": 0.9, "g10": 0.6}
+    good = {"ideal": 1.0, "base_uvm": 0.4, "deepum": 0.6, "g10": 0.9, "g10_paced": 0.9}
+    bad = {"ideal": 1.0, "base_uvm": 0.4, "deepum": 0.9, "g10": 0.6, "g10_paced": 0.95}
     rows = [ordering_row(policy, value, "64 GiB") for policy, value in good.items()]
     rows += [ordering_row(policy, value, "0 GiB", 250) for policy, value in bad.items()]
     pd.DataFrame(rows).to_csv(tmp_path / "results.csv", index=False)
     generate("ordering", tmp_path, "-o", tmp_path / "page.md")
     lines = (tmp_path / "page.md").read_text(encoding="utf-8").splitlines()
-    assert "The order holds in 1 of 2 cells." in lines
-    assert "| Net | 8 | 64 GiB | 40.00% | 60.00% | 90.00% |  |" in lines
-    assert "| Net | 8 | 0 GiB | 40.00% | 90.00% | 60.00% | no |" in lines
+    assert "The order holds in 1 of 2 cells, and with G10 paced in place of G10 in 2." in lines
+    assert "| Net | 8 | 64 GiB | 40.00% | 60.00% | 90.00% | 90.00% |  |" in lines
+    assert "| Net | 8 | 0 GiB | 40.00% | 90.00% | 60.00% | 95.00% | no |" in lines
     assert "| Net | 8 | 0 GiB | g10 | 60.0000% | 25.0% | 12.3 |" in lines
     assert not any(line.startswith("| Net | 8 | 64 GiB | g10") for line in lines)
 

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 
 import g10sim
@@ -6,7 +8,7 @@ from g10sim.config.sharing import VariationSpec
 from g10sim.errors import CapacityError, ConfigError, PolicyError, TraceError
 from g10sim.policies.base import Policy
 from g10sim.records import IterationRecord, StallReason
-from g10sim.stats.columns import METRIC_COLUMNS, STALL_COLUMNS
+from g10sim.stats.columns import BOUND_COLUMNS, METRIC_COLUMNS, STALL_COLUMNS
 from g10sim.stats.summary import reported_iteration, summarize
 from g10sim.trace.workload import Job, Workload
 
@@ -27,7 +29,8 @@ def test_a_system_with_changes():
 def test_every_cycle_of_the_summary_has_an_owner(trace, policy, compat):
     result = g10sim.simulate(trace, SYSTEM, policy, compat=compat, check=True)
     summary = result.summary
-    assert tuple(summary) == METRIC_COLUMNS
+    assert tuple(summary)[: len(METRIC_COLUMNS)] == METRIC_COLUMNS
+    assert {*summary} - {*METRIC_COLUMNS} <= {*BOUND_COLUMNS}
     assert (
         summary["ideal_cycles"] + sum(summary[column] for column in STALL_COLUMNS) == summary["exec_cycles"]
     )
@@ -93,7 +96,7 @@ def test_variation_of_kernel_times(trace):
     assert varied[0] == varied[1]
     assert len({one["ideal_cycles"] for one in (plain, *varied)}) == 3
     assert varied[0]["ideal_cycles"] == pytest.approx(plain["ideal_cycles"], rel=0.1)
-    workload = Workload((Job(trace),), VariationSpec(magnitude=0.1), seed=2)
+    workload = Workload((Job(trace, iterations="auto"),), VariationSpec(magnitude=0.1), seed=2)
     assert g10sim.simulate(workload, SYSTEM, "base_uvm").summary == varied[2]
     with pytest.raises(ConfigError, match=r"variation.distribution: found 'gauss'; allowed: normal, uniform"):
         g10sim.simulate(trace, SYSTEM, "ideal", variation={"distribution": "gauss", "magnitude": 0.1})
@@ -101,12 +104,34 @@ def test_variation_of_kernel_times(trace):
         g10sim.simulate(trace, SYSTEM, "ideal", variation={"magnitude": 0.1}, seed=-1)
 
 
+def test_kernel_times_for_another_gpu_are_told(trace, tmp_path):
+    timed = replace(trace, origin={"gpu": "a100-40g"})
+    told = f"{trace.model}: kernel times are for a100-40g; the system has h100: they are used as is"
+    with pytest.warns(UserWarning, match=f"^{told}$"):
+        g10sim.simulate(timed, "h100-80g-pcie5-nvme", "ideal")
+    for system, compat in (
+        (SYSTEM, None),
+        ({**SYSTEM, "gpu": {"name": ""}}, None),
+        ("h100-80g-pcie5-nvme", "gpg"),
+    ):
+        g10sim.simulate(timed, system, "ideal", compat=compat)
+    names = [str(tmp_path / f"{name}.g10t") for name in ("one", "two")]
+    for name in names:
+        g10sim.save_trace(timed, name)
+    config = {"name": "told", "workload": {"trace": names}, "system": SYSTEM, "policies": ["ideal"]}
+    assert g10sim.run(config, output=tmp_path / "same").warnings == ()
+    config["sweep"] = {"system.gpu.name": ["a100-40g", "h100"]}
+    told = told.replace(trace.model, f"{names[0]} and 1 more")
+    assert g10sim.run(config, output=tmp_path / "swept").warnings == (told,)
+    assert g10sim.run({**config, "compat": "gpg"}, output=tmp_path / "published").warnings == ()
+
+
 def test_bad_arguments(trace, tmp_path):
     with pytest.raises(
         ConfigError, match=r"record: found 'kernel' \(did you mean 'kernels'\?\); allowed: kernels"
     ):
         g10sim.simulate(trace, SYSTEM, "ideal", record=["kernel"])
-    with pytest.raises(ConfigError, match="iterations: found 0; allowed: a whole number from 1"):
+    with pytest.raises(ConfigError, match="iterations: found 0; allowed: auto, or a whole number from 1"):
         g10sim.simulate(trace, SYSTEM, "ideal", iterations=0)
     with pytest.raises(PolicyError, match=r"unknown policy 'ideel' \(did you mean 'ideal'\?\)"):
         g10sim.simulate(trace, SYSTEM, "ideel")

@@ -16,7 +16,7 @@ NAMES = sorted(EXPERIMENTS & set(paper_figures()))
 
 def test_every_figure_has_an_experiment():
     assert {name for name, entry in ENTRIES.items() if not entry.of_one_cell} == EXPERIMENTS
-    assert len(NAMES) == 14
+    assert len(NAMES) == 15
 
 
 @pytest.mark.parametrize("name", NAMES)

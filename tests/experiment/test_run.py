@@ -10,7 +10,7 @@ from g10sim.config.load import load_run, run_config
 from g10sim.errors import ConfigError
 from g10sim.experiment.results import JOB_COLUMNS
 from g10sim.experiment.store import CellStore
-from g10sim.stats.columns import METRIC_COLUMNS
+from g10sim.stats.columns import BOUND_COLUMNS, METRIC_COLUMNS
 from g10sim.stats.reading import read_results
 
 PLUGINS = "experiment.plugins"
@@ -30,7 +30,7 @@ def test_results(config, tmp_path):
     assert (outcome.reused, outcome.failures) == (0, [])
     table = read_results(tmp_path / "out")
     first = ["cell", "name", "trace", "model", "batch_size", "policy", "system.host.memory", "seed"]
-    assert list(table.columns) == [*first, "status", "message", *METRIC_COLUMNS]
+    assert list(table.columns) == [*first, "status", "message", *METRIC_COLUMNS, *BOUND_COLUMNS]
     assert list(table["cell"]) == [0, 1, 2, 3, 4, 5]
     assert list(table["policy"]) == ["ideal", "base_uvm", "deepum"] * 2
     assert list(table["system.host.memory"]) == ["0 B"] * 3 + ["4 MiB"] * 3
@@ -44,7 +44,38 @@ def test_results(config, tmp_path):
 def test_a_cell_gives_what_simulating_it_gives(config, trace, tmp_path):
     outcome = g10sim.run({**config, "policies": ["deepum"]}, output=tmp_path / "out")
     direct = g10sim.simulate(trace, config["system"], "deepum")
-    assert {key: outcome.rows[0][key] for key in METRIC_COLUMNS} == direct.summary
+    assert {key: outcome.rows[0][key] for key in (*METRIC_COLUMNS, *BOUND_COLUMNS)} == direct.summary
+
+
+def test_cells_that_do_not_become_steady_are_named(config, tmp_path):
+    own = {"addresses": "own", "recency": "use"}
+    spoilt = {**config, "policies": ["ideal", plugin("Alternates"), "base_uvm"], "compat": own}
+    outcome = g10sim.run(spoilt, output=tmp_path / "out")
+    trace = Path(config["workload"]["trace"]).name
+    assert outcome.warnings == (
+        f"not steady after 12 iterations: cell 1 ({outcome.rows[1]['trace']}, {PLUGINS}:Alternates)",
+    )
+    assert trace in outcome.warnings[0]
+    table = read_results(tmp_path / "out")
+    assert list(table["steady"]) == [True, False, True]
+    assert list(table["iterations"]) == [2, 12, 3]
+    assert g10sim.run(spoilt, output=tmp_path / "out").warnings == outcome.warnings
+    # A number that the user gave is the user's business, and one iteration has nothing to agree with.
+    for iterations, steady in ((12, [True, False, True]), (2, [True, False, False]), (1, [None] * 3)):
+        wanted = {**spoilt, "workload": {**config["workload"], "iterations": iterations}}
+        again = g10sim.run(wanted, output=tmp_path / str(iterations))
+        assert again.warnings == ()
+        assert [row.get("steady") for row in again.rows] == steady
+        read = read_results(tmp_path / str(iterations))
+        assert [None if pd.isna(found) else found for found in read["steady"]] == steady
+
+
+def test_as_published_two_iterations_are_run(config, tmp_path):
+    published = {**config, "compat": "gpg"}
+    number = {**published, "workload": {**config["workload"], "iterations": 2}}
+    first, second = (g10sim.run(c, output=tmp_path / str(n)) for n, c in enumerate((published, number)))
+    assert first.rows == second.rows
+    assert {row["iterations"] for row in first.rows} == {2}
 
 
 def test_one_worker_or_two_give_the_same_bytes(config, tmp_path):
@@ -62,7 +93,7 @@ def test_one_worker_or_two_give_the_same_bytes(config, tmp_path):
     assert list(kernels.columns[:2]) == ["cell", "job"]
     assert list(kernels["cell"].unique()) == [0, 1, 2, 3, 4, 5]
     results = read_results(tmp_path / "one").set_index("cell")
-    last = kernels[kernels["iteration"] == 1].groupby("cell")
+    last = kernels[kernels["iteration"] == kernels["cell"].map(results["iterations"]) - 1].groupby("cell")
     assert (last["end"].max() - last["start"].min()).equals(results["exec_cycles"])
 
 

@@ -152,7 +152,12 @@ def test_a_full_drive_in_use_loses_nothing(trim, streams):
     system = with_drive(spec, gpu_pages=200, host_pages=0)
     records = simulate(two_tensors(), system, FollowPlan(), iterations=12)
     first, last = records.iterations[0], records.iterations[-1]
-    assert sum(record.flash.copied_bytes for record in records.iterations) > 0
+    written, copied = (
+        sum(getattr(record.flash, name) for record in records.iterations)
+        for name in ("written_bytes", "copied_bytes")
+    )
+    assert copied > 0
+    assert (last.flash.run_written_bytes, last.flash.run_programmed_bytes) == (written, written + copied)
     assert last.flash.written_bytes == last.traffic["gpu_to_ssd_bytes"]
     assert last.flash.copied_bytes <= first.flash.written_bytes
 

@@ -200,7 +200,8 @@ def clock_jumps(directory: Path) -> str:
         "real = time.time\n"
         "time.time = lambda: real() + random.choice([-10**6, 0, 10**6])\n"
     )
-    assert sweep.run("-j", "2", PYTHONPATH=str(sweep.directory))[0] == 0
+    paths = (str(sweep.directory), os.environ.get("PYTHONPATH"))
+    assert sweep.run("-j", "2", PYTHONPATH=os.pathsep.join(filter(None, paths)))[0] == 0
     assert sweep.results() == _expected()
     return "same results"
 

@@ -229,6 +229,13 @@ def test_kernel_that_loses_its_own_pages_faults_them_again():
     assert [(run.tensor, run.count) for run in bench.memory.queues.fault[HOST]] == [(1, 50), (0, 50)]
 
 
+def test_pages_that_fault_again_come_back_in_the_next_batch():
+    bench = Bench([(1000, GPU), (1000, NONE)], gpu=1000)
+    bench.demand(0, 1)
+    # New pages push 50 of the kernel's own out, which come back before more are new.
+    assert [bench.batch() for _ in range(2)] == [(0, 0, 0, 50), (0, 0, 50, 50)]
+
+
 def test_nothing_is_foreseen_when_nothing_can_move():
     bench = Bench([(100, GPU), (10, FLASH)], gpu=100)
     assert bench.transfers.next_change() is None
@@ -246,6 +253,14 @@ def test_equal_batches_are_jumped():
     assert bench.memory.idle[0] == 50 * 999
     assert bench.transfers.events < 10
     assert bench.transfers.next_change() == INTERVAL * 999
+
+
+def test_equal_batches_are_jumped_where_host_memory_is_full():
+    bench = Bench([(5000, GPU), (5000, FLASH)], gpu=5000, host=0)
+    bench.demand(1)
+    bench.transfers.advance(INTERVAL * 499)
+    assert moved(bench.memory) == (5000, 5000, 0, 0)
+    assert bench.transfers.events < 10
 
 
 def test_observer_hears_of_jumped_batches_too():

@@ -126,8 +126,10 @@ COMMON = {
     "enqueue": (nothing, lambda memory: memory.enqueue(memory.queues.prefetch, 1)),
     "send": (nothing, lambda memory: memory.send(Run(0, 5), FLASH)),
     "forget": (nothing, lambda memory: memory.forget(0)),
+    "unmap": (nothing, lambda memory: memory.unmap()),
     "withdraw": (fetch_and_evict, lambda memory: memory.withdraw(2)),
     "withdraw_eviction": (fetch_and_evict, lambda memory: memory.withdraw_eviction(0)),
+    "pass_on": (nothing, lambda memory: memory.pass_on(1)),
     "forget_awaited": (has_waited, lambda memory: memory.forget_awaited()),
 }
 CASES = [
@@ -178,7 +180,10 @@ READERS = {"arriving", "evicting"}
 """Public methods of a residency that look at it."""
 SPACE_READERS = {"check", "figures", "is_usable", "needs_space", "note_peak", "restart_peaks", "serve"}
 """Public methods of a space that look at it, keep count of what was seen, or put it in its place."""
-SPACE_PARTS = {"arrived", "cancel", "demand", "discard", "evict", "fetch", "home", "keep", "settle"}
+SPACE_PARTS = {
+    *("arrived", "cancel", "demand", "discard", "evict", "fetch", "home", "keep"),
+    *("reorder", "settle", "unmap"),
+}
 """Public methods of a space that the residency calls as part of a change of its own."""
 
 

@@ -18,7 +18,7 @@ LINK, SSD = 15.754e9, 3.2e9
 
 def machine(ssd="3.2 GB/s"):
     return load_system(
-        {"preset": "a100-40g-pcie3-znand", "ssd": {"read_bandwidth": ssd, "write_bandwidth": ssd}}
+        {"preset": "a100-40g-g10-paper", "ssd": {"read_bandwidth": ssd, "write_bandwidth": ssd}}
     )
 
 

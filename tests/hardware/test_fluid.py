@@ -141,6 +141,7 @@ def test_demands_of_equal_rank_share_the_link_evenly():
     bench.demand(0, 1)
     assert bench.arrival(1) == 8000
     assert bench.arrival(0) == 14_000
+    assert bench.transfers.events == 2
 
 
 def test_demand_goes_before_prefetch():
@@ -310,6 +311,10 @@ def test_bottleneck_names_eviction_and_contention():
     crowd.demand(0, gpu=0)
     crowd.demand(0, gpu=1)
     assert crowd.transfers.bottleneck(0) is StallReason.LINK_CONTENTION
+    all_of_it = Bench(machine(gpus=2, pcie="2 GB/s", shared=[("u", (0, 1), "1 GB/s")]), [(4, HOST)], [])
+    all_of_it.memory.hold(frozenset({0}))
+    all_of_it.prefetch(0)
+    assert all_of_it.transfers.bottleneck(0) is None
 
 
 def test_observer_hears_of_every_page_and_why():

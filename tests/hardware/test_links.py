@@ -5,7 +5,11 @@ from hypothesis import strategies as st
 from machines import machine
 from memories import FLASH, HOST, NONE
 
+from g10sim.config.behaviour import BehaviourSpec
+from g10sim.config.host import HostSpec
+from g10sim.hardware.bounds import bound_machine
 from g10sim.hardware.links import Link, Share, Topology, share_max_min
+from g10sim.hardware.staging import Staging
 
 
 def rates(*flows):
@@ -127,3 +131,32 @@ def test_no_flow_can_gain_without_a_poorer_one_losing(capacities, flows):
             assert share.bottleneck.left <= rounding
             richest = max(other.rate for other in shares if share.bottleneck in other.links)
             assert share.rate >= richest - rounding
+
+
+def test_copies_may_take_gigabytes_for_binary_ones():
+    staging = Staging(machine(), BehaviourSpec(copy_gigabyte="binary"))
+    assert staging.topology.path_bandwidth(0, HOST) == 2**30
+    assert staging.topology.path_bandwidth(0, FLASH) == 2**29
+
+
+def test_copies_that_are_diverted_from_host_memory_are_as_slow_as_pageable_ones():
+    pinned = {"limit": "1 MB", "pageable_bandwidth": "0.5 GB/s"}
+    system = machine().model_copy(update={"host": HostSpec(memory="1 GB", pinned=pinned)})
+    staging = Staging(system, BehaviourSpec())
+    assert [staging.diverted_rate(rate, HOST) for rate in (0, 10**8, 10**9)] == [5 * 10**8, 10**8, 5 * 10**8]
+    assert staging.diverted_rate(10**9, FLASH) == 10**9
+
+
+def test_bounds_know_the_paths_of_a_gpu_that_is_alone():
+    found = bound_machine(machine(gpus=2, shared=[("uplink", (0, 1), "1.5 GB/s")]), gpu=1)
+    assert [(limit.name, limit.rate) for limit in found.limits] == [
+        ("GPU 1 in", 10**9),
+        ("uplink in", 1_500_000_000),
+        ("GPU 1 out", 10**9),
+        ("uplink out", 1_500_000_000),
+        ("SSD read", 500_000_000),
+        ("SSD write", 250_000_000),
+    ]
+    host, ssd = found.stores
+    assert (host.inward, host.outward) == ((0, 1), (2, 3))
+    assert (ssd.inward, ssd.outward) == ((0, 1, 4), (2, 3, 5))

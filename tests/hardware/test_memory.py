@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from memories import FLASH, GPU, HOST, NONE, flash_pool, host_pool
 
 from g10sim.errors import CapacityError, InvariantError
+from g10sim.hardware.recency import Run
 from g10sim.sim.checks import check_conservation
 
 PAGES = (5, 3, 8, 1)
@@ -144,21 +145,49 @@ def test_pages_that_the_running_kernel_loses_fault_again():
     check_conservation(memory, "test")
 
 
-@pytest.mark.parametrize("change", ["lost page", "queue", "order", "free"])
-def test_conservation_check_finds_a_page_out_of_place(change):
+def lose(memory):
+    memory.absent[2] -= 1
+
+
+def owe(memory):
+    memory.absent[2] += 1
+    memory.pages[HOST][2] -= 1
+
+
+def queue_nothing(memory):
+    memory.queues.fault[NONE].append(Run(1, 0))
+
+
+def forget_queues(memory):
+    memory.queues.fault[NONE].clear()
+
+
+def forget_order(memory):
+    memory.recency.remove(0)
+
+
+def take_back(memory):
+    memory.take(-1)
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        (lose, "tensor 2 has 7 of 8 pages"),
+        (owe, "tensor 2 has a negative count"),
+        (queue_nothing, "empty run to fault"),
+        (forget_queues, "tensor 1 is queued wrongly"),
+        (forget_order, "tensor 0 is ordered wrongly"),
+        (take_back, "5 pages on the GPU, 4 counted"),
+    ],
+)
+def test_conservation_check_finds_a_page_out_of_place(change, problem):
     memory = memory_of()
     memory.place(0, GPU)
     memory.demand(1)
     check_conservation(memory, "test")
-    if change == "lost page":
-        memory.absent[2] -= 1
-    elif change == "queue":
-        memory.queues.fault[NONE].clear()
-    elif change == "order":
-        memory.recency.remove(0)
-    else:
-        memory.take(-1)
-    with pytest.raises(InvariantError, match=r"^test: "):
+    change(memory)
+    with pytest.raises(InvariantError, match=f"^test: {problem}$"):
         check_conservation(memory, "test")
 
 

@@ -48,7 +48,7 @@ def test_timeline(directory):
     figure = plots.draw("timeline", directory, cell=1)
     rows = [axes.get_ylabel().split("\n")[0] for axes in figure.axes]
     assert rows[:2] == ["computing", "stalled"]
-    assert {"SSD to GPU", "host to GPU", "GPU to host", "new pages"} <= set(rows)
+    assert {"SSD to GPU", "host to GPU", "GPU to host"} <= set(rows)
     computing, stalled = (axes.patches[0].get_data().values for axes in figure.axes[:2])
     result = row_of_cell(g10sim.read_results(directory), 1)
     assert sum(stalled) / len(stalled) == pytest.approx(result["stall_cycles"] / result["exec_cycles"])

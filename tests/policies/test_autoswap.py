@@ -153,7 +153,7 @@ def test_combined_score_does_better_in_the_simulation_than_every_single_one():
     trace = chain(
         16, activation_bytes=8 << 20, weight_bytes=1 << 20, forward_ticks=500_000, backward_ticks=900_000
     )
-    system = g10sim.system("a100-40g-pcie3-znand", gpu={"memory": "56 MiB"})
+    system = g10sim.system("a100-40g-g10-paper", gpu={"memory": "56 MiB"})
     times = {}
     for score in ("combined", "doa", "aoa", "wdoa", "swdoa"):
         records = simulate(trace, system, AutoSwap(score=score), iterations=3)
@@ -238,8 +238,8 @@ def g10sim_behaviour():
 
 def test_without_overhead_bert_takes_a_third_less_memory_and_no_longer():
     trace = g10sim.load_trace(TRACES / "bert-base-b256-s128.g10t")
-    system = g10sim.system("a100-40g-pcie3-znand", gpu={"memory": "22 GiB"})
-    ideal = g10sim.simulate(trace, g10sim.system("a100-40g-pcie3-znand"), policy="ideal").summary
+    system = g10sim.system("a100-40g-g10-paper", gpu={"memory": "22 GiB"})
+    ideal = g10sim.simulate(trace, g10sim.system("a100-40g-g10-paper"), policy="ideal").summary
     result = g10sim.simulate(trace, system, policy=AutoSwap(mode="no_overhead")).summary
     assert result["exec_cycles"] == ideal["exec_cycles"]
     assert result["peak_gpu_bytes"] < 0.7 * ideal["peak_gpu_bytes"]
@@ -248,7 +248,7 @@ def test_without_overhead_bert_takes_a_third_less_memory_and_no_longer():
 @pytest.mark.parametrize("memory", ["21 GiB", "18 GiB"])
 def test_expected_overhead_is_the_simulated_one(memory):
     trace = g10sim.load_trace(TRACES / "bert-base-b256-s128.g10t")
-    system = g10sim.system("a100-40g-pcie3-znand", gpu={"memory": memory})
+    system = g10sim.system("a100-40g-g10-paper", gpu={"memory": memory})
     policy = AutoSwap()
     records = simulate(trace, system, policy, iterations=3)
     (planned,) = policy.planned
@@ -263,7 +263,7 @@ def test_expected_overhead_is_the_simulated_one(memory):
 @pytest.mark.parametrize("pool", ["first_fit", "caching"])
 def test_other_pools_run_the_same_plan(pool):
     trace = chain(12, activation_bytes=8 << 20, weight_bytes=1 << 20)
-    system = g10sim.system("a100-40g-pcie3-znand", gpu={"memory": "90 MiB"})
+    system = g10sim.system("a100-40g-g10-paper", gpu={"memory": "90 MiB"})
     policy = AutoSwap(pool=pool)
     records = simulate(trace, system, policy)
     assert policy.planned[0].swaps.schedule.swaps
@@ -272,7 +272,7 @@ def test_other_pools_run_the_same_plan(pool):
 
 def test_tensors_may_wait_on_flash():
     trace = chain(12, activation_bytes=8 << 20, weight_bytes=1 << 20)
-    system = g10sim.system("a100-40g-pcie3-znand", gpu={"memory": "90 MiB"}, host={"memory": "0 B"})
+    system = g10sim.system("a100-40g-g10-paper", gpu={"memory": "90 MiB"}, host={"memory": "0 B"})
     records = simulate(trace, system, AutoSwap(target="flash"))
     assert records.iterations[-1].traffic["gpu_to_ssd_bytes"] > 0
     assert records.iterations[-1].traffic["gpu_to_host_bytes"] == 0
@@ -281,7 +281,7 @@ def test_tensors_may_wait_on_flash():
 def test_a_gpu_with_room_for_everything_swaps_nothing():
     trace = chain(4, activation_bytes=8 << 20)
     policy = AutoSwap()
-    records = simulate(trace, g10sim.system("a100-40g-pcie3-znand"), policy)
+    records = simulate(trace, g10sim.system("a100-40g-g10-paper"), policy)
     assert policy.planned[0].plan.moves == ()
     assert iteration_times(records) == [record.ideal_cycles for record in records.iterations]
     assert policy.note.startswith("0 of ")
@@ -289,7 +289,7 @@ def test_a_gpu_with_room_for_everything_swaps_nothing():
 
 def test_a_limit_that_no_swaps_can_keep_is_unsupported():
     trace = chain(4, activation_bytes=8 << 20)
-    system = g10sim.system("a100-40g-pcie3-znand", gpu={"memory": "33 MiB"})
+    system = g10sim.system("a100-40g-g10-paper", gpu={"memory": "33 MiB"})
     with pytest.raises(UnsupportedError, match=r"policy 'autoswap': 'chain4' needs .* with every candidate"):
         AutoSwap().plan_job(g10sim_job(trace), system, g10sim_behaviour())
 

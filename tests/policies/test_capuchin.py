@@ -63,10 +63,24 @@ def test_it_watches_first_and_then_does_what_memory_asks_for():
         assert record.end - record.start == pytest.approx(50 * MS, rel=1e-3)
 
 
+def test_it_is_not_steady_before_it_has_a_plan():
+    policy = Capuchin(memory_target="61 MB")
+    records = simulate(SWAPPED, system(), policy, iterations="auto")
+    # The first iteration, which is watched, takes 50 ms as well.
+    assert [record.steady for record in records.iterations] == [None, False, True]
+    assert records.iterations[-1].peak_gpu_bytes == 61 * MS
+
+
 def test_memory_that_suffices_is_left_alone():
     for policy in (Capuchin(), Capuchin(memory_target="91 MB"), Capuchin(saving=0)):
         record = simulate(SWAPPED, system(), policy, iterations=3).iterations[-1]
         assert (record.traffic["gpu_to_host_bytes"], record.peak_gpu_bytes) == (0, 91 * MS)
+
+
+def test_a_share_of_all_tensors_can_be_saved():
+    # The tensors take 91 MB; 68 % of that are 61.88 MB, and without T 61 are left.
+    record = simulate(SWAPPED, system(), Capuchin(saving=0.32), iterations=3).iterations[-1]
+    assert record.peak_gpu_bytes == 61 * MS
 
 
 def test_a_full_gpu_evicts_on_demand_until_there_is_a_plan():
@@ -96,6 +110,9 @@ def test_recomputation_and_swaps_that_are_waited_for_cost_what_was_expected():
     assert stalled(swapped, StallReason.LATE_PREFETCH) == near(17)
     assert swapped.end - swapped.start == pytest.approx((61 + 37) * MS, rel=1e-3)
     assert swapped.peak_gpu_bytes == 250 * MS
+    # It is late for good: the copy in cannot begin before the copy out has ended.
+    for_good = simulate(RECOMPUTED, system(), policy, iterations="auto").iterations
+    assert [record.steady for record in for_good] == [None, False, True]
 
 
 def test_each_dropped_tensor_of_a_chain_is_made_again_once():

@@ -54,6 +54,7 @@ def test_free_time_is_what_both_copies_leave_between_two_accesses():
     assert (pair.tensor, pair.evicted, pair.use, pair.copy_cycles, pair.free_time) == (0, 0, 4, 5, 20)
     # Around kernel 4, which uses it, and around kernel 0 there is no pair.
     assert pairs_over(accesses, (0, 1, 2), 4, RATE) == pairs_over(accesses, (0, 1, 2), 0, RATE) == []
+    assert pairs_over(accesses, (0, 1, 2), 2, RATE, least_bytes=60) == [pair]
     assert pairs_over(accesses, (0, 1, 2), 2, RATE, least_bytes=61) == []
 
 
@@ -200,7 +201,9 @@ def test_a_late_copy_in_is_triggered_earlier_by_a_twentieth_of_its_time():
     assert not guidance.adjust()
     for expected in (44, 43):
         guidance.note_late(0)
+        assert not guidance.is_final
         assert guidance.adjust()
+        assert guidance.is_final  # nothing has been late since
         assert guidance.swap(0).trigger == expected
     assert [p for p in guidance.plan().moves if p.move.tensor == 0][-1] == Planned(43, Fetch(0))
     assert guidance.leaving == {0: (0,)}
@@ -222,7 +225,22 @@ def test_a_late_copy_in_is_not_triggered_where_memory_is_short():
     guidance = Guidance(planned(busy, 240), 1e9, 0.05)
     assert guidance.swap(0).trigger == 45
     guidance.note_late(0)
+    assert guidance.is_final
     assert not guidance.adjust()  # x is read up to kernel 44
+
+
+def test_a_step_too_small_for_a_kernel_adds_up():
+    guidance = Guidance(planned(LONG, 240), 1e9, 0.01)
+    changes = []
+    for _ in range(6):
+        guidance.note_late(0)
+        assert not guidance.is_final
+        changes.append(guidance.adjust())
+    assert True in changes
+    assert False in changes
+    still = Guidance(planned(LONG, 240), 1e9, 0.0)
+    still.note_late(0)
+    assert still.is_final
 
 
 @settings(max_examples=150, deadline=None)

@@ -166,6 +166,28 @@ def test_the_published_way_uses_it_and_lets_it_leave():
     assert records.iterations[0].traffic["gpu_to_ssd_bytes"] == 3 * PAGE
 
 
+@pytest.mark.parametrize(("name", "waits"), [("x", [30_000, 0, 40_000]), ("x*", [0, 0, 0])])
+def test_the_published_way_reads_what_is_prefetched_while_it_leaves(name, waits):
+    # x (20 pages) leaves from 10,000 to 90,000. Prefetched at 40,000, all of it is read from flash, until
+    # 80,000; kernel 3 (at 50,000) waits for that, kernel 4 (at 85,000) uses what is leaving, and kernel 5
+    # finds it gone all the same. Of weights such prefetches are dropped, and kernels run without them.
+    reads = [(5000, "x", ""), (20_000, "x", ""), (20_000, "x", "")]
+    trace = trace_of({name: 20}, [(10_000, "", "x"), (30_000, "", ""), (10_000, "", ""), *reads])
+    published = GPG.model_copy(update={"copy_gigabyte": "decimal"})
+    policy = Copies(moves=[(1, 0, FLASH), (2, 0, GPU)])
+    records = simulate(trace, machine(50), policy, published)
+    assert [sum(found.values()) for found in stalls(records)[3:]] == waits
+
+
+def test_the_published_way_then_takes_it_for_stored_on_flash():
+    # x (20 pages) goes to the host from 10,000 on at 0.75 bytes/cycle, is prefetched at 15,000, and gone at
+    # 36,667. Kernel 3 demands it at 55,000, at the rate of flash.
+    trace = trace_of({"x": 20}, [(10_000, "", "x"), (5000, "", ""), (40_000, "", ""), (10_000, "x", "")])
+    published = GPG.model_copy(update={"copy_gigabyte": "decimal"})
+    records = simulate(trace, machine(50), Copies(moves=[(1, 0, HOST), (2, 0, GPU)]), published)
+    assert stalls(records)[3] == near({StallReason.FAULT_FLASH: 40_000})
+
+
 def test_published_rates_have_no_latency_and_split_the_link():
     published = GPG.model_copy(update={"copy_gigabyte": "decimal"})
     trace = trace_of({"a": 4, "b": 4}, [(10_000, "", "a b"), (100_000, "", ""), (10_000, "a b", "")])
@@ -357,7 +379,7 @@ def test_a_given_plan_is_followed(policy, tmp_path):
     ("parameters", "message"),
     [
         ({"plan_file": 3}, "plan_file: found 3; allowed: the path of a plan file"),
-        ({"method": "best"}, "method: found 'best'; allowed: paced, published"),
+        ({"method": "best"}, "unknown parameter 'method'; allowed: plan_file"),
     ],
 )
 def test_parameters_are_checked(parameters, message):

@@ -20,7 +20,12 @@ from g10sim.trace.workload import Job, Workload
 seeds = st.integers(min_value=0, max_value=10**6)
 gpu_mib = st.integers(min_value=4, max_value=80)
 host_mib = st.sampled_from([0, 8, 1000])
-methods = st.sampled_from(["paced", "published"])
+WAYS = {
+    "live": PlanningParameters(),
+    "paced": PlanningParameters(pacing_rounds=5),
+    "published": PlanningParameters(planner="published"),
+}
+ways = st.sampled_from(list(WAYS))
 
 
 def system_of(gpu, host=1000):
@@ -64,10 +69,10 @@ def resident_bytes(trace, draft):
 
 
 @settings(max_examples=60, deadline=None)
-@given(seeds, gpu_mib, host_mib)
-def test_occupancy_stays_within_the_target_where_the_planner_says_so(seed, gpu, host):
+@given(seeds, gpu_mib, host_mib, st.sampled_from(["live", "paced"]))
+def test_occupancy_stays_within_the_target_where_the_planner_says_so(seed, gpu, host, way):
     trace, system = random_trace(seed), system_of(gpu, host)
-    draft = draft_of(trace, system)
+    draft = draft_of(trace, system, WAYS[way])
     resident = resident_bytes(trace, draft)
     assert resident == draft.occupancy.bytes.tolist()
     assert draft.target_bytes == pytest.approx(0.99 * (gpu << 20))
@@ -75,11 +80,11 @@ def test_occupancy_stays_within_the_target_where_the_planner_says_so(seed, gpu, 
 
 
 @settings(max_examples=60, deadline=None)
-@given(seeds, gpu_mib, host_mib, methods)
-def test_every_evicted_tensor_is_prefetched_before_its_next_use(seed, gpu, host, method):
+@given(seeds, gpu_mib, host_mib, ways)
+def test_every_evicted_tensor_is_prefetched_before_its_next_use(seed, gpu, host, way):
     trace, system = random_trace(seed), system_of(gpu, host)
     kernels = len(trace.kernels)
-    for eviction in draft_of(trace, system, PlanningParameters(method=method)).evictions:
+    for eviction in draft_of(trace, system, WAYS[way]).evictions:
         uses = set(trace.uses[eviction.tensor])
         assert eviction.start <= eviction.out_by < eviction.prefetch < eviction.end
         assert (eviction.start - 1) % kernels in uses
@@ -88,12 +93,12 @@ def test_every_evicted_tensor_is_prefetched_before_its_next_use(seed, gpu, host,
 
 
 @settings(max_examples=60, deadline=None)
-@given(seeds, gpu_mib, host_mib, methods)
-def test_migrations_of_a_tensor_do_not_overlap(seed, gpu, host, method):
+@given(seeds, gpu_mib, host_mib, ways)
+def test_migrations_of_a_tensor_do_not_overlap(seed, gpu, host, way):
     trace, system = random_trace(seed), system_of(gpu, host)
     kernels = len(trace.kernels)
     busy = {}
-    for eviction in draft_of(trace, system, PlanningParameters(method=method)).evictions:
+    for eviction in draft_of(trace, system, WAYS[way]).evictions:
         for kernel in range(eviction.start, eviction.end):
             key = (eviction.tensor, kernel % kernels)
             assert key not in busy
@@ -101,10 +106,10 @@ def test_migrations_of_a_tensor_do_not_overlap(seed, gpu, host, method):
 
 
 @settings(max_examples=30, deadline=None)
-@given(seeds, gpu_mib, methods)
-def test_moves_leave_and_return_in_turn(seed, gpu, method):
+@given(seeds, gpu_mib, ways)
+def test_moves_leave_and_return_in_turn(seed, gpu, way):
     trace = random_trace(seed)
-    plan = plan_of(trace, system_of(gpu), PlanningParameters(method=method))
+    plan = plan_of(trace, system_of(gpu), WAYS[way])
     steps = [move.kernel for move in plan.moves]
     assert steps == sorted(steps)
     assert all(0 <= move.kernel <= len(trace.kernels) for move in plan.moves)
@@ -123,9 +128,9 @@ def test_moves_leave_and_return_in_turn(seed, gpu, method):
 @given(seeds, gpu_mib, host_mib)
 def test_host_memory_is_never_overbooked(seed, gpu, host):
     trace, system = random_trace(seed), system_of(gpu, host)
-    for method in ("paced", "published"):
+    for parameters in WAYS.values():
         used = np.zeros(len(trace.kernels), dtype=np.int64)
-        for eviction in draft_of(trace, system, PlanningParameters(method=method)).evictions:
+        for eviction in draft_of(trace, system, parameters).evictions:
             if eviction.tier.name == "host":
                 kernels = [kernel % len(used) for kernel in range(eviction.start, eviction.end)]
                 used[kernels] += eviction.size_bytes
@@ -133,10 +138,9 @@ def test_host_memory_is_never_overbooked(seed, gpu, host):
 
 
 @settings(max_examples=20, deadline=None)
-@given(seeds, gpu_mib, methods)
-def test_planning_is_deterministic(seed, gpu, method):
-    parameters = PlanningParameters(method=method)
-    plans = [plan_of(random_trace(seed), system_of(gpu), parameters) for _ in range(2)]
+@given(seeds, gpu_mib, ways)
+def test_planning_is_deterministic(seed, gpu, way):
+    plans = [plan_of(random_trace(seed), system_of(gpu), WAYS[way]) for _ in range(2)]
     assert plans[0] == plans[1]
 
 
@@ -219,10 +223,10 @@ def test_longest_period_is_evicted_and_comes_back_just_before_its_use():
 
 def test_expected_stalls_lengthen_the_plan_only_under_pressure():
     trace = chain(24, activation_bytes=8 << 20, forward_ticks=300_000, backward_ticks=300_000)
-    roomy, tight = draft_of(trace, system_of(1000)), draft_of(trace, system_of(64))
+    roomy, tight = (draft_of(trace, system_of(gpu), WAYS["paced"]) for gpu in (1000, 64))
     assert roomy.timeline.period == sum(trace.duration_cycles(k, machine(1).gpu.clock) for k in trace.kernels)
     assert tight.timeline.period > roomy.timeline.period
-    once = draft_of(trace, system_of(64), PlanningParameters(pacing_rounds=1))
+    once = draft_of(trace, system_of(64))
     assert once.timeline.period == roomy.timeline.period
     assert tight.occupancy.peak_bytes < once.occupancy.peak_bytes
 
@@ -230,17 +234,17 @@ def test_expected_stalls_lengthen_the_plan_only_under_pressure():
 def test_expected_stalls_do_not_lengthen_the_plan_where_the_links_are_the_limit():
     """Kernels take 4.8 ms; to bring occupancy within 48 MiB, the links would take longer than that."""
     trace = chain(24, activation_bytes=8 << 20, forward_ticks=50_000, backward_ticks=50_000)
-    draft = draft_of(trace, system_of(48))
+    draft = draft_of(trace, system_of(48), WAYS["paced"])
     assert draft.timeline.period == 4_800_000
-    once = draft_of(trace, system_of(48), PlanningParameters(pacing_rounds=1))
+    once = draft_of(trace, system_of(48))
     assert draft.evictions == once.evictions
 
 
 def test_demand_evictions_relieve_the_most_pressed_kernel_without_prefetch():
     trace = chain(24, activation_bytes=8 << 20, forward_ticks=20_000, backward_ticks=20_000)
-    parameters = PlanningParameters(method="published", tensor_hints=False)
+    parameters = PlanningParameters(planner="published", tensor_hints=False)
     before = draft_of(trace, system_of(64), parameters)
-    parameters = PlanningParameters(method="published", tensor_hints=False, demand_evictions=True)
+    parameters = PlanningParameters(planner="published", tensor_hints=False, demand_evictions=True)
     after = draft_of(trace, system_of(64), parameters)
     added = after.evictions[len(before.evictions) :]
     assert added
@@ -263,18 +267,32 @@ def test_gpus_share_the_machine_evenly():
 
 
 def test_policy_plans_every_job_and_keeps_its_parameters():
-    policy = create({"name": "g10", "safety_margin": 3.0, "method": "published"})
+    policy = create({"name": "g10", "safety_margin": 3.0})
     assert policy.parameters() == {
-        "method": "published",
         "safety_margin": 3.0,
         "memory_target": 0.99,
         "eager_prefetch": True,
-        "pacing_rounds": 5,
-        "recovery_look_ahead": 128,
+        "ranking": "benefit",
     }
     job = Job(chain(8))
     plans = policy.plan(Workload((job, job)), system_of(4), BehaviourSpec())
     assert plans[0] == plans[1] == policy.plan_job(job, system_of(4), BehaviourSpec())
+    published = policy.plan_job(job, system_of(4), BehaviourSpec(planner="published"))
+    assert (plans[0].planner, published.planner) == ("g10, live planner", "g10, published planner")
+
+
+def test_benefit_per_cost_puts_a_small_tensor_with_a_long_period_first():
+    # One page too many while b (2 pages) lives, during kernels 3 to 8. Without p (1 page) there is room all
+    # that time; without q (8 pages), while q is idle: more bytes x time, but copies eight times as long.
+    reads = ["p q", "q", "q", "q", "", "", "", "", "b q", "q", "q", "p q"]
+    kernels = [(100_000, names, "b" if kernel == 3 else "") for kernel, names in enumerate(reads)]
+    trace = trace_of({"p*": 1, "q*": 8, "b": 2}, kernels)
+    found = {}
+    for ranking in ("benefit", "benefit_per_cost"):
+        parameters = PlanningParameters(ranking=ranking, memory_target=1.0)
+        draft = draft_of(trace, machine(10), parameters)
+        found[ranking] = [trace.tensors[eviction.tensor].name for eviction in draft.evictions]
+    assert found == {"benefit": ["q", "p"], "benefit_per_cost": ["p"]}
 
 
 class StrayView:
@@ -315,14 +333,14 @@ def stray_trace():
     ids=["fetched", "off", "nothing astray", "no room", "room taken by transfers"],
 )
 def test_strays_are_fetched_back_into_free_memory(view, look_ahead, fetched):
-    policy = create({"name": "g10", "recovery_look_ahead": look_ahead})
+    policy = create({"name": "g10_paced", "recovery_look_ahead": look_ahead})
     policy.plan(Workload((Job(view.trace),)), machine(10), BehaviourSpec())
     assert [action.tensor for action in policy.on_kernel_start(view)] == fetched
 
 
 def test_recovery_look_ahead_is_a_number_of_kernels():
     with pytest.raises(ConfigError, match="recovery_look_ahead: found -1; allowed: a whole number from 0"):
-        create({"name": "g10", "recovery_look_ahead": -1})
+        create({"name": "g10_paced", "recovery_look_ahead": -1})
 
 
 @pytest.mark.parametrize(
@@ -331,7 +349,8 @@ def test_recovery_look_ahead_is_a_number_of_kernels():
         ({"safety_margin": 0.5}, "safety_margin: found 0.5; allowed: a number from 1 to 1000"),
         ({"memory_target": True}, "memory_target: found True; allowed: a number from 0.01 to 1"),
         ({"memory_factor": "2"}, "memory_factor: found '2'; allowed: a number from 0.01 to 1000"),
-        ({"method": "best"}, "method: found 'best'; allowed: paced, published"),
+        ({"planner": "best"}, "planner: found 'best'; allowed: live, published"),
+        ({"ranking": "cost"}, "ranking: found 'cost'; allowed: benefit, benefit_per_cost"),
         ({"eager_prefetch": 1}, "eager_prefetch: found 1; allowed: true or false"),
         ({"pacing_rounds": 0}, "pacing_rounds: found 0; allowed: a whole number from 1 to 100"),
     ],
@@ -349,13 +368,13 @@ def lonely():
 
 
 @pytest.mark.parametrize(
-    ("method", "eager", "prefetch"),
-    [("paced", False, 7), ("paced", True, 5), ("published", False, 7), ("published", True, 2)],
+    ("planner", "eager", "prefetch"),
+    [("live", False, 7), ("live", True, 5), ("published", False, 7), ("published", True, 2)],
 )
-def test_eager_prefetches_begin_at_the_first_kernel_with_room(method, eager, prefetch):
+def test_eager_prefetches_begin_at_the_first_kernel_with_room(planner, eager, prefetch):
     # w leaves during kernel 1. Room for it is free again at 5; the published planner looks at memory without
     # w itself, and so finds room as soon as w has left.
-    draft = draft_of(lonely(), machine(9), PlanningParameters(method=method, eager_prefetch=eager))
+    draft = draft_of(lonely(), machine(9), PlanningParameters(planner=planner, eager_prefetch=eager))
     moves = [(eviction.tensor, eviction.out_by, eviction.prefetch) for eviction in draft.evictions]
     assert moves == [(1, 1, prefetch)]
 

@@ -8,6 +8,7 @@ from memories import FLASH, HOST
 
 from g10sim.config.behaviour import GPG
 from g10sim.config.presets import load_system
+from g10sim.experiment.published import PUBLISHED_SYSTEM
 from g10sim.importers.gpg import import_gpg
 from g10sim.policies.g10_planning import PlanningParameters, plan_g10
 from g10sim.policies.plan_format import load_plan
@@ -43,8 +44,8 @@ def test_published_method_makes_the_published_plan(published, model, least_moves
     directory = published / "traces" / model
     trace = import_gpg(directory)
     theirs = moves(load_plan(directory / "prefetch_guide.config.gz", trace))
-    machine = planned_machine(load_system("a100-40g-pcie3-znand"), GPG)
-    plan = plan_g10(trace, machine, PlanningParameters(method="published"))
+    machine = planned_machine(load_system(PUBLISHED_SYSTEM), GPG)
+    plan = plan_g10(trace, machine, PlanningParameters(planner="published"))
     ours = moves(plan)
     assert {move for move in ours if move[2] is Location.NONE} == {
         move for move in theirs if move[2] is Location.NONE
@@ -73,8 +74,8 @@ def published_cycles(published, model, batch):
         ("SENet154", "256", 1.0),
     ],
 )
-def test_paced_method_is_faster_than_the_published_plan(published, model, batch, at_most):
+def test_paced_plans_are_faster_than_the_published_plan(published, model, batch, at_most):
     trace = import_gpg(published / "traces" / model / batch)
-    records = run(Workload((Job(trace),)), load_system("a100-40g-pcie3-znand"), create("g10"), GPG)
+    records = run(Workload((Job(trace),)), load_system(PUBLISHED_SYSTEM), create("g10_paced"), GPG)
     fastest = min(iteration.end - iteration.start for iteration in records.iterations)
     assert fastest <= at_most * published_cycles(published, model, batch)

@@ -68,12 +68,27 @@ def file(tmp_path, trace):
     return path
 
 
+@pytest.mark.parametrize("name", ["prefetch_guide.config", "prefetch_guide.config.gz"])
+def test_a_guide_without_moves_is_a_plan(tmp_path, trace, name):
+    path = tmp_path / name
+    path.write_bytes(gzip.compress(b"") if name.endswith("gz") else b"")
+    assert load_plan(path, trace) == MigrationPlan((), "prefetch_guide")
+
+
 def error_of(path, trace=None):
     with pytest.raises(PlanError) as found:
         load_plan(path, trace)
     message = str(found.value)
     assert message.startswith(f"{path}: ")
     return message.removeprefix(f"{path}: ")
+
+
+def test_a_plan_of_ours_without_moves_is_a_plan_but_an_empty_file_is_none(tmp_path, trace):
+    path = tmp_path / "plan.g10p"
+    save_plan(MigrationPlan((), "nobody"), path, trace)
+    assert load_plan(path, trace) == MigrationPlan((), "nobody")
+    path.write_bytes(b"")
+    assert error_of(path) == "line 1: found the end of the file; allowed: a header"
 
 
 def rewritten(path, index, **changes):
@@ -87,6 +102,25 @@ def rewritten(path, index, **changes):
 def test_plan_comes_back(file, trace):
     assert load_plan(file, trace) == PLAN
     assert load_plan(file) == PLAN
+
+
+def first_version(path, *moves):
+    header = {"format": "g10sim-plan", "version": 1, "moves": len(moves)}
+    path.write_text("".join(json.dumps(record) + "\n" for record in (header, *moves)))
+    return path
+
+
+def test_a_plan_of_the_first_version_names_places(tmp_path, trace):
+    places = [("gpu", False), ("host", False), ("flash", False), ("none", False), ("none", True)]
+    records = [
+        {"kernel": kernel, "tensor": 1, "target": place, "recompute": recompute, "delay_cycles": kernel}
+        for kernel, (place, recompute) in enumerate(places)
+    ]
+    made = [Fetch(1), Evict(1), Evict(1, "ssd"), Free(1), Drop(1)]
+    expected = tuple(Planned(kernel, move, kernel) for kernel, move in enumerate(made))
+    assert load_plan(first_version(tmp_path / "plan.g10p", *records), trace).moves == expected
+    path = first_version(tmp_path / "plan.g10p", {**records[1], "recompute": True})
+    assert error_of(path, trace) == "line 2: found target host with 'recompute'; allowed: none"
 
 
 def test_header_names_planner_and_trace(file, trace):

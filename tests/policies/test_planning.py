@@ -10,7 +10,8 @@ from g10sim.config.behaviour import BehaviourSpec
 from g10sim.config.presets import load_system
 from g10sim.errors import UnsupportedError
 from g10sim.policies.g10_planning import PlanningParameters, draft_g10
-from g10sim.policies.planning.channel import queued, queued_backwards
+from g10sim.policies.planning.budget import Budget
+from g10sim.policies.planning.channel import Channel, Interval, latest, queued, queued_backwards
 from g10sim.policies.planning.machine import link_bandwidth, planned_machine
 from g10sim.policies.planning.occupancy import Occupancy, Pressure
 from g10sim.policies.planning.timeline import Timeline
@@ -57,7 +58,7 @@ def test_another_tier_stands_in_for_host_memory_or_an_ssd_that_is_missing():
         ("flashneuron", ("host", CXL), "found a system without an SSD"),
         ("vdnn_multi", (CXL, "ssd"), "found tiers cxl, ssd; allowed: host among them"),
         (
-            {"name": "g10", "method": "published"},
+            {"name": "g10_paced", "method": "published"},
             ("host", CXL, "ssd"),
             "'published' with tiers host, cxl, ssd",
         ),
@@ -130,3 +131,49 @@ def test_pressure_lasts_while_the_limit_is_exceeded():
 def test_copies_of_one_direction_happen_in_order(copies, forwards, backwards):
     assert queued(copies) == forwards
     assert queued_backwards(copies) == backwards
+
+
+def test_a_channel_joins_what_is_taken_and_goes_on_over_the_end_of_the_iteration():
+    channel = Channel()
+    for start, end in ((10, 20), (20, 30), (90, 110)):
+        channel.take(Interval(start, end), 100)
+    assert channel.taken == ((0, 30), (90, 100))
+    assert channel.obstacle(30, 90, 100) is None
+    assert channel.obstacle(5, 6, 100) == (0, 30)
+    assert channel.obstacle(110, 115, 100) == (100, 130)
+    channel.give_back(Interval(20, 30), 100)
+    assert channel.taken == ((0, 20), (90, 100))
+
+
+def test_the_latest_free_stretch_of_a_window_may_be_all_of_it():
+    channel = Channel()
+    channel.take(Interval(90, 100), 100)
+    assert latest(channel, Interval(80, 90), 10, 100) == (80, 90)
+    assert latest(channel, Interval(60, 95), 10, 100) == (80, 90)
+    assert latest(channel, Interval(60, 95), 10, 100, [Interval(85, 88)]) == (75, 85)
+    assert latest(channel, Interval(81, 95), 10, 100) is None
+
+
+def test_a_budget_says_when_transfers_end_and_may_begin():
+    # 5 bytes a kernel, but for the last one, which takes no time.
+    budget = Budget(np.array([10, 10, 10, 0]), 1.0, {"host": 0.5})
+    assert [budget.finish(0, size, "host") for size in (5, 6, 15)] == [0, 1, 2]
+    assert [budget.finish(2, size, "host") for size in (5, 6, 15, 20, 21)] == [2, 4, 5, 6, 12]
+    assert [budget.latest_start(3, size, "host") for size in (5, 6, 15, 16)] == [2, 1, 0, -1]
+    assert [budget.latest_start(5, size, "host") for size in (5, 6, 15)] == [4, 2, 1]
+
+
+def test_what_a_transfer_uses_is_taken_from_the_kernels_that_it_overlaps():
+    budget = Budget(np.array([10, 10, 10]), 1.0, {"host": 0.5, "ssd": 1.0})
+    budget.debit(1, 7, "host")
+    assert budget.free_bytes["host"].tolist() == [5, 0, 3]
+    # Kernel 1 has 5 bytes left on the link, kernel 2 has 8.
+    assert budget.free_bytes["ssd"].tolist() == [10, 5, 8]
+    budget.debit(2, 4, "host")
+    assert budget.free_bytes["host"].tolist() == [4, 0, 0]
+
+
+def test_boundaries_are_kernels_that_start_at_another_cycle():
+    timeline = Timeline(np.array([10, 0, 10, 10]))
+    assert [timeline.boundary_after(kernel) for kernel in range(4)] == [1, 3, 3, 3]
+    assert [timeline.boundary_before(kernel) for kernel in range(4)] == [0, 0, 0, 2]

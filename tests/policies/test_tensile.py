@@ -110,6 +110,21 @@ def test_wrong_predictions_are_corrected_after_an_iteration():
     assert times[2] <= times[0]
 
 
+def test_it_is_not_steady_before_it_has_planned_with_measured_times():
+    kernels = [(10, "", "T"), (10, "", "s"), (10, "s", "x"), *[(2, "", "")] * 10, (10, "T", "")]
+    many = trace({"T": 60, "s": 1, "x": 30}, kernels)
+    told = simulate(many, system(), Tensile(), iterations="auto").iterations
+    cold = Tensile(prediction_error=0.9, prediction_seed=1)
+    learnt = simulate(many, system(), cold, iterations="auto").iterations
+    assert "planned 2 times" in cold.note
+    assert [record.steady for record in learnt] == [None, False, True]
+    assert len(told) <= 3
+    longer = simulate(
+        many, system(), Tensile(prediction_error=0.9, prediction_seed=1), iterations=6
+    ).iterations
+    assert {i.end - i.start for i in longer[2:]} == {learnt[-1].end - learnt[-1].start}
+
+
 @pytest.mark.parametrize(("threshold", "plans"), [(0.05, 2), (0.3, 2), (None, 1)])
 def test_times_that_vary_are_learnt_once(threshold, plans):
     policy = Tensile(replan_threshold=threshold)

@@ -1,5 +1,6 @@
 """Offloading of layers on GPUs that share links: the ladder from vDNN to planning for contention."""
 
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -262,6 +263,9 @@ def test_feedback_plans_for_the_times_that_kernels_really_take(seed):
         policy = create(multi("K4", offload="conv", headroom=0.0, feedback=feedback))
         records = run(workload, system, policy)
         waits[feedback] = [i.end - i.start - i.ideal_cycles for i in records.iterations]
+        steady = run(replace(workload, jobs=(Job(trace, iterations="auto"),)), system, policy).iterations
+        expected = [None, False, True] if feedback else [None, True]
+        assert [record.steady for record in steady] == expected
     first = waits[False][0]
     assert first > 0
     assert waits == {True: [first, 0, 0], False: [first] * 3}

@@ -10,6 +10,7 @@ from g10sim.analysis.pools.placement import FITS
 from g10sim.hardware.allocators.pool import (
     DefaultPool,
     DriverMemory,
+    PoolUse,
     SmartPool,
     compare_pools,
     largest_footprint_bytes,
@@ -145,6 +146,20 @@ def test_smart_pool_leaves_its_plan_when_training_changes_and_makes_another():
     # Beside the new plan there are the weights of both, and the old region is gone.
     weights = (8 + 6) * 256 * KIB
     assert pool.footprint_bytes == pool.plan.footprint_bytes + weights
+
+
+def test_a_region_without_blocks_goes_back_as_soon_as_the_plan_is_left():
+    pool = small_pool()
+    largest_footprint_bytes(pool, stream(chain(8, activation_bytes=MIB), 8))
+    weights = pool.footprint_bytes - pool.plan.footprint_bytes
+    pool.allocate(1_000_000, KIB)
+    assert pool.plan is None
+    assert pool.footprint_bytes == weights + KIB
+
+
+def test_reduction_is_the_share_that_a_pool_does_without():
+    assert PoolUse("smart", 10, 30).reduction(PoolUse("default", 10, 40)) == 0.25
+    assert PoolUse("smart", 0, 0).reduction(PoolUse("default", 0, 0)) == 0
 
 
 def test_comparison_names_load_and_footprint_of_every_pool():

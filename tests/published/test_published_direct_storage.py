@@ -12,7 +12,7 @@ from g10sim.config.behaviour import GPG
 from g10sim.config.presets import load_system
 from g10sim.errors import UnsupportedError
 from g10sim.experiment.execution import simulate
-from g10sim.experiment.published import read_published, trace_directory
+from g10sim.experiment.published import PUBLISHED_SYSTEM, read_published, trace_directory
 from g10sim.importers.gpg import import_gpg
 from g10sim.policies.registry import create, find
 from g10sim.trace.workload import Job, Workload
@@ -97,10 +97,18 @@ def test_published_plans_take_the_published_time_to_the_digit(outcomes, policy, 
     assert found == [0.0] * 3
 
 
+@pytest.mark.parametrize(("policy", "milliseconds"), [("g10_gds", 6576.22), ("g10_host", 6233.65)])
+def test_plans_whose_evictions_lag_behind_their_prefetches_do_too(published, policy, milliseconds):
+    guide = published / "open" / "VIT-1280" / find(policy).reference_plan
+    trace = import_gpg(published / "traces" / "VIT" / "1280", "VIT", 1280)
+    result = outcome(trace, load_system(PUBLISHED_SYSTEM), find(policy).with_reference_plan(guide))
+    assert result["exec_cycles"] == round(milliseconds * 1_200_000)
+
+
 @pytest.mark.parametrize("policy", ["g10_gds", "g10_host"])
 @pytest.mark.parametrize(("model", "batch"), [("BERT_Base", 256), ("Inceptionv3", 1536)])
 def test_own_plans_are_within_a_percent_or_faster(published, policy, model, batch):
-    system = load_system("a100-40g-pcie3-znand")
+    system = load_system(PUBLISHED_SYSTEM)
     trace = import_gpg(published / "traces" / model / str(batch), model, batch)
     result = outcome(trace, system, create(policy))
     rows = read_published(published, figures=["fig11"], models=[model], policies=[policy])
@@ -111,7 +119,7 @@ def test_flashneuron_stalls_where_the_published_simulator_does(published):
     with gzip.open(published / "kernel_log" / "BERT_Base-flashneuron.txt.gz", "rt") as file:
         slowdowns = [float(value) for (value,) in csv.reader(file)]
     trace = import_gpg(published / "traces" / "BERT_Base" / "256", "BERT_Base", 256)
-    system = load_system("a100-40g-pcie3-znand")
+    system = load_system(PUBLISHED_SYSTEM)
     workload = Workload((Job(trace),))
     records, _ = simulate(workload, system, create("flashneuron"), GPG, tables=("kernels",), check=True)
     durations = np.diff(kernel_starts(trace, system.gpu.clock))

@@ -8,6 +8,7 @@ import pytest
 
 from g10sim.config.behaviour import GPG
 from g10sim.config.presets import load_system
+from g10sim.experiment.published import PUBLISHED_SYSTEM
 from g10sim.importers.gpg import import_gpg
 from g10sim.policies.registry import create
 from g10sim.sim.engine import run
@@ -31,7 +32,7 @@ def simulated(published):
             if policy == "g10":
                 spec = {"name": "replay", "plan_file": str(directory / "prefetch_guide.config.gz")}
             workload = Workload((Job(import_gpg(directory)),))
-            system = load_system("a100-40g-pcie3-znand")
+            system = load_system(PUBLISHED_SYSTEM)
             done[key] = run(workload, system, create(spec), GPG, record=("kernels",))
         return done[key]
 

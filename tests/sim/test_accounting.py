@@ -3,14 +3,15 @@
 from types import SimpleNamespace
 
 import pytest
-from machines import GPG10, FollowPlan, kernel_times, machine, simulate, trace_of
+from machines import GPG10, OWN, FollowPlan, kernel_times, machine, simulate, trace_of
 from memories import FLASH, GPU, HOST, flash_pool, host_pool, memory_of
 
 from g10sim.hardware.faults import FaultCount
 from g10sim.policies.base import Policy
 from g10sim.policies.base_uvm import BaseUvm
 from g10sim.policies.deepum import DeepUm
-from g10sim.policies.moves import Fetch, Protect
+from g10sim.policies.moves import Drop, Fetch, Protect
+from g10sim.policies.plan import MigrationPlan, Planned
 from g10sim.records import StallReason
 from g10sim.sim.engine import run
 from g10sim.sim.working_set import dominant_reason
@@ -30,6 +31,18 @@ def test_transfers_overlap_with_a_kernel_only_once_it_computes():
     assert (first.compute_cycles, first.overlap_cycles, first.in_flight_cycles) == (10_000, 4000, 14_000)
     assert stalls(records, 0) == {StallReason.FAULT_FLASH: 10_000}
     assert records.iterations[0].overlap_cycles == 4000
+
+
+@pytest.mark.parametrize(("breakdown", "overlap"), [("computing", 4000), ("in_flight", 0)])
+def test_overlap_counts_while_a_kernel_computes_or_beyond_its_stall(breakdown, overlap):
+    # a is made again before kernel 2: 4000 of first touches, 10,000 of computing. Then y comes in for 4000.
+    trace = trace_of({"y*": 2, "a": 2}, [(10_000, "", "a"), (10_000, "", ""), (10_000, "a", "")])
+    policy = Plans(Planned(1, Drop(1)), Planned(2, Fetch(0), 15_000))
+    behaviour = OWN.model_copy(update={"breakdown": breakdown})
+    records = simulate(trace, machine(), policy, behaviour, iterations=1)
+    last = records.kernels[-1]
+    assert (last.end - last.start, last.in_flight_cycles) == (24_000, 4000)
+    assert last.overlap_cycles == overlap
 
 
 def test_a_cycle_belongs_to_the_slowest_tier_that_pages_are_awaited_from():
@@ -85,13 +98,28 @@ def test_deepum_does_not_spare_the_kernel_that_it_prefetches_for():
     assert stalls(records, 3) == {StallReason.LATE_PREFETCH: 1000}
 
 
+class Plans(Policy):
+    """Follows a plan."""
+
+    name = "plans"
+
+    def __init__(self, *moves):
+        self.moves = moves
+
+    def plan_job(self, job, system, behaviour):
+        return MigrationPlan.ordered(self.moves)
+
+
 class Shared:
     """Two GPUs whose prefetches share an uplink of a byte per cycle, in order of when they are needed."""
 
-    def __init__(self, *jobs):
-        system = machine(gpus=2, read="2 GB/s", pcie="2 GB/s", shared=[("uplink", (0, 1), "1 GB/s")])
+    def __init__(self, *jobs, gpus=2, policy=None):
+        uplink = ("uplink", range(gpus), "1 GB/s")
+        system = machine(gpus=gpus, read="2 GB/s", pcie="2 GB/s", shared=[uplink])
         system = system.model_copy(update={"pcie": system.pcie.model_copy(update={"service": "deadline"})})
-        self.records = run(Workload(jobs), system, PrefetchAll(), record=("migrations",), check=True)
+        self.records = run(
+            Workload(jobs), system, policy or PrefetchAll(), record=("migrations",), check=True
+        )
 
     @property
     def arrivals(self):
@@ -139,3 +167,20 @@ def test_gpus_take_turns_with_what_they_need_at_the_same_time():
     ]
     # GPU 0 comes first with its first tensor, GPU 1 with its second.
     assert Shared(*jobs).arrivals == [(0, 0, 5000), (1, 0, 10_000), (1, 1, 15_000), (0, 1, 20_000)]
+
+
+@pytest.mark.parametrize("gpus", [1, 2, 3])
+def test_gpus_without_jobs_take_no_turns(gpus):
+    # All that kernel 4 reads is fetched from kernel 2 on: a from the SSD, b from host memory. x comes first.
+    kernels = [
+        (50_000, "b", ""),
+        (50_000, "", ""),
+        (30_000, "", ""),
+        (10_000, "x", ""),
+        (10_000, "a b c", ""),
+    ]
+    trace = trace_of({"x*": 5, "a*": 5, "b*": 5, "c*": 5}, kernels)
+    policy = FollowPlan(moves=[(1, 2, HOST), (1, 3, GPU), (2, 0, GPU), (2, 1, GPU), (2, 2, GPU)])
+    records = Shared(Job(trace, iterations=1), gpus=gpus, policy=policy).records
+    fetched = [(move.tensor, move.end) for move in records.migrations if move.start >= 120_000]
+    assert fetched == [(0, 125_000), (1, 130_000), (2, 135_000)]

@@ -13,7 +13,7 @@ from g10sim.errors import PolicyError
 from g10sim.hardware.space import Mapped
 from g10sim.policies.base_uvm import BaseUvm
 from g10sim.policies.deepum import DeepUm
-from g10sim.policies.moves import Drop
+from g10sim.policies.moves import Drop, Fetch
 from g10sim.policies.tensile import Tensile
 from g10sim.sim.addresses import PooledAddresses
 from g10sim.trace.synthetic import random_trace
@@ -74,6 +74,19 @@ def test_freed_pages_stay_mapped_while_there_is_room():
     assert kernel_times(records, 1) == [5000] * 4
 
 
+def test_freed_addresses_are_free_until_a_tensor_is_born_there():
+    free = []
+
+    class Watches(FollowPlan):
+        def on_kernel_start(self, view):
+            free.append(view.free_bytes)
+            return ()
+
+    trace = trace_of({"a": 2, "b": 2}, [(5, "", "a"), (5, "a", ""), (5, "", ""), (5, "", "b"), (5, "b", "")])
+    simulate(trace, machine(gpu_pages=4), Watches(moves=[(2, 0, NONE)]), POOLED, iterations=1)
+    assert free == [4000, 2000, 4000, 2000, 2000]
+
+
 def test_migrations_name_the_tensor_whose_contents_move():
     records = simulate(
         DEAD_IN_THE_WAY, machine(gpu_pages=4), BaseUvm(), POOLED, iterations=2, record=("migrations",)
@@ -119,11 +132,45 @@ def test_arrivals_make_their_chunk_recent():
         memory.demand(tensor)
         queue = memory.queues.fault[NONE]
         memory.commit(queue, queue[0], 1, NONE, NONE)
+        memory.space.reorder()
     order = []
     while (run := memory.recency.oldest()) is not None:
         order.append(run.tensor)
         memory.recency.remove(run.tensor)
     assert order == [2, 0, 1]
+
+
+def test_a_neighbour_that_makes_room_has_left_when_its_chunk_becomes_recent():
+    memory = memory_of([1, 3], 3, [host_pool(10)], space=Mapped([(1,), (0,)]))
+    for tensor, victim in ((1, None), (0, 1)):
+        memory.demand(tensor)
+        queue = memory.queues.fault[NONE]
+        run = memory.recency.oldest() if victim else None
+        memory.commit(queue, queue[0], memory.sizes[tensor], NONE, HOST if victim else NONE, run)
+        memory.space.reorder()
+    assert (memory.idle, memory.pages[HOST]) == ([1, 2], [0, 1])
+    assert [memory.recency.pages(tensor) for tensor in (0, 1)] == memory.idle
+
+
+class Shifting(BaseUvm):
+    """Evicts nothing, fetches what the next kernel needs."""
+
+    def on_kernel_start(self, view):
+        kernels = view.trace.kernels
+        return [Fetch(tensor) for tensor in kernels[(view.kernel + 1) % len(kernels)].tensors]
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 10_000), st.integers(0, 60), st.sampled_from([BaseUvm, Shifting, DeepUm]))
+def test_pages_that_share_a_chunk_with_their_victims_arrive_in_the_end(seed, spare, policy):
+    trace = random_trace(seed, kernels=8, largest_tensor_bytes=400 << 10)
+    seen = PooledAddresses(trace, PAGE, 2 << 20, CachingPoolSpec()).trace
+    sizes = [tensor.size_bytes // PAGE for tensor in seen.tensors]
+    working_set = max(sum(sizes[place] for place in kernel.tensors) for kernel in seen.kernels)
+    system = machine(gpu_pages=working_set + spare, page=PAGE, group_pages=512, host_pages=sum(sizes))
+    behaviour = BehaviourSpec(addresses="pooled", recency="arrival")
+    records = simulate(trace, system, policy(), behaviour, iterations=2)
+    assert len(records.iterations) == 2
 
 
 def test_a_steady_iteration_that_fits_has_no_faults():

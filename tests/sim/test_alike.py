@@ -156,13 +156,13 @@ def test_a_trial_simulates_all_where_host_memory_is_not_plenty(plenty, simulated
 
 @pytest.mark.parametrize(("capacity", "simulated_jobs"), [("1 TB", 4), ("0 B", 2)])
 def test_a_trial_simulates_all_where_they_use_the_ssd(capacity, simulated_jobs):
-    curious = Curious(asks_for="g10_gds")
+    curious = Curious(asks_for="flashneuron")
     run(workload(), node(*PAIRS, gpu={"memory": "3500 KiB"}, ssd={"capacity": capacity}), curious)
     assert len(curious.cycles) == simulated_jobs
 
 
 def test_what_finds_flash_full_stays_in_host_memory():
-    records = run(workload(1), node(gpus=1, gpu={"memory": "3500 KiB"}), create({"name": "g10_gds"}))
+    records = run(workload(1), node(gpus=1, gpu={"memory": "3500 KiB"}), create({"name": "flashneuron"}))
     traffic = records.iterations[-1].traffic
     assert traffic["gpu_to_host_bytes"] == traffic["host_to_gpu_bytes"] > 0
     assert traffic["gpu_to_ssd_bytes"] == traffic["ssd_to_gpu_bytes"] == 0

@@ -54,6 +54,15 @@ def test_a_move_is_given_up_once_the_tensor_has_been_used_again(move):
     assert records.iterations[1].page_faults == simulate(TRACE, machine(), Delays()).iterations[1].page_faults
 
 
+def test_a_move_is_given_up_once_the_next_iteration_has_used_the_tensor():
+    trace = trace_of({"w*": 2}, [(10_000, "w", ""), (10_000, "", ""), (10_000, "", "")])
+    given = simulate(trace, machine(), Delays(moves=[(2, 0, HOST, 5000)]), record=("migrations",))
+    assert [move[1] for move in transfers(given)] == ["GPU", "HOST"]
+    policy = Delays(moves=[(2, 0, HOST, 25_000)])
+    late = simulate(trace, machine(), policy, record=("migrations",), iterations=3)
+    assert [move[1] for i in range(3) for move in transfers(late, i)] == ["GPU"]
+
+
 def test_a_delayed_prefetch_wakes_nobody_and_spoils_nothing_when_the_kernel_waits():
     moves = [(1, 0, HOST, 0), (4, 0, GPU, 500)]
     records = simulate(TRACE, machine(fault="3 us"), Delays(moves=moves), iterations=3)

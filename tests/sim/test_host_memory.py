@@ -120,6 +120,17 @@ def test_beyond_the_limit_copies_use_pageable_memory():
     assert records.iterations[0].contiguous.peak_pinned_bytes == 4 * PAGE
 
 
+def test_a_copy_that_a_full_ssd_diverts_to_host_memory_is_not_pinned():
+    system = machine(100, flash_pages=0, write="1 GB/s")
+    pinned = PinnedSpec(pageable_bandwidth="0.5 GB/s")
+    system = system.model_copy(update={"host": HostSpec(memory="1 MB", pinned=pinned)})
+    records, moved = transfers(system, Copies({1: [Evict(0, "ssd")], 2: [Fetch(0)]}))
+    assert moved[0] == near((0, HOST, 1000, 9000))
+    assert moved[1][:2] == (0, GPU)
+    assert moved[1][3] - moved[1][2] == near(8000)
+    assert records.iterations[0].contiguous.peak_pinned_bytes == 0
+
+
 def test_beyond_the_limit_tensors_may_stay():
     pinned = {"limit": "4 kB", "beyond_limit": "stays"}
     records, moved = transfers(host_machine(pinned=pinned), out_and_in(0, 1))

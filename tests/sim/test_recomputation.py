@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from machines import iteration_times, machine, planned, simulate, trace_of
+from machines import OWN, iteration_times, machine, planned, simulate, trace_of
 from memories import HOST, NONE
 
 from g10sim.config.behaviour import BehaviourSpec
@@ -11,7 +11,7 @@ from g10sim.errors import PolicyError
 from g10sim.policies.base import Policy, Requirements
 from g10sim.policies.base_uvm import BaseUvm
 from g10sim.policies.flashneuron import FlashNeuron
-from g10sim.policies.moves import Drop, Fetch
+from g10sim.policies.moves import Drop, Evict, Fetch
 from g10sim.policies.plan import MigrationPlan
 from g10sim.policies.plan_format import load_plan, save_plan
 from g10sim.records import StallReason
@@ -48,6 +48,13 @@ def test_a_dropped_tensor_is_made_again_before_its_next_reader(planned):
     last = records.kernels[-1]
     assert dict(last.stalls) == {StallReason.FIRST_TOUCH: 4000, StallReason.RECOMPUTATION: 10_000}
     assert last.compute_cycles == 7000
+
+
+def test_a_kernel_that_computes_while_data_arrive_starts_when_they_have_been_made_again():
+    behaviour = OWN.model_copy(update={"compute_overlap": "while_arriving"})
+    records = simulate(FORK, machine(), Drops(drops=[(1, 1)]), behaviour)
+    last = records.kernels[-1]
+    assert last.end - last.start == (4000 + 10_000) + 7000
 
 
 def test_dropping_saves_memory_and_moves_nothing():
@@ -137,14 +144,100 @@ def test_what_cannot_be_made_again_is_not_dropped(trace, drop, message):
         simulate(trace, machine(), Drops(drops=[drop]))
 
 
-def test_a_dropped_tensor_cannot_be_prefetched():
-    class Prefetches(Drops):
-        def on_kernel_start(self, view):
-            assert view.is_dropped(1) == (view.kernel > 0)
-            return [Fetch(1)] if view.kernel == 1 else []
+class DropsAtEnds(Drops):
+    """Drops tensors after kernels, given as (kernel, tensor)."""
 
-    with pytest.raises(PolicyError, match="prefetches tensor 'a', which was dropped, to be computed again"):
-        simulate(FORK, machine(), Prefetches(drops=[(1, 1)]))
+    name = "drops_at_ends"
+
+    def plan_job(self, job, system, behaviour):
+        return None
+
+    def on_kernel_start(self, view):
+        return ()
+
+    def on_kernel_end(self, view):
+        return [Drop(tensor) for kernel, tensor in self.drops if kernel == view.kernel]
+
+
+def test_a_tensor_can_be_dropped_right_after_the_kernel_that_made_it():
+    records = simulate(FORK, machine(), DropsAtEnds(drops=[(0, 1)]))
+    assert dict(records.kernels[-1].stalls) == {
+        StallReason.FIRST_TOUCH: 4000,
+        StallReason.RECOMPUTATION: 10_000,
+    }
+
+
+def test_a_tensor_that_was_just_updated_in_place_is_not_dropped():
+    trace = trace_of({"a": 1}, [(10, "", "a"), (10, "a", "a"), (10, "", ""), (10, "a", "")])
+    with pytest.raises(PolicyError, match="drops tensor 'a', which 2 kernels write"):
+        simulate(trace, machine(), DropsAtEnds(drops=[(1, 0)]))
+
+
+def test_a_dropped_tensor_that_a_kernel_writes_anew_is_there_again():
+    # Nothing reads the first contents of a after kernel 2; kernel 3 writes others.
+    trace = trace_of(
+        {"x*": 1, "a": 1},
+        [(10, "x", "a"), (10, "a", ""), (10, "", ""), (10, "x", "a"), (10, "x", ""), (10, "a", "")],
+    )
+    seen = []
+
+    class Watches(Drops):
+        def on_kernel_start(self, view):
+            seen.append(view.is_dropped(1))
+            return ()
+
+    records = simulate(trace, machine(), Watches(drops=[(2, 1)]))
+    assert seen == [False, False, True, True, False, False] * 2
+    assert StallReason.RECOMPUTATION not in dict(records.iterations[1].stalls)
+
+
+class MapsAhead(Drops):
+    """Also maps pages of tensor 1 before kernel 1, and asks for ``more`` at once."""
+
+    more = ()
+
+    def on_kernel_start(self, view):
+        assert view.is_dropped(1) == (view.kernel > 0)
+        return [Fetch(1), *self.more] if view.kernel == 1 else []
+
+
+def test_pages_of_a_dropped_tensor_are_mapped_ahead_without_traffic():
+    records = simulate(FORK, machine(), MapsAhead(drops=[(1, 1)]))
+    # a is mapped while kernel 1 computes, and first touches cost 2000 a page for the other pages only.
+    assert iteration_times(records)[1] == (4000 + 10_000) + (2000 + 5000) + (10_000 + 7000)
+    last = records.kernels[-1]
+    assert dict(last.stalls) == {StallReason.RECOMPUTATION: 10_000}
+    assert records.kernels[-2].gpu_pages == 4  # x, b, and a without contents
+    traffic = records.iterations[1].traffic
+    assert sum(traffic.values()) == 0
+
+
+def test_pages_mapped_for_a_dropped_tensor_are_given_back_instead_of_evicted():
+    class TakesBack(MapsAhead):
+        more = (Evict(1),)
+
+    records = simulate(FORK, machine(), TakesBack(drops=[(1, 1)]))
+    assert records == simulate(FORK, machine(), Drops(drops=[(1, 1)]))
+
+
+def test_pages_mapped_for_a_dropped_tensor_make_room_without_traffic():
+    # The GPU has room for 4 pages; kernel 2 needs all of them while 2 are mapped for a.
+    trace = trace_of(
+        {"x*": 1, "a": 2, "b": 1, "c": 3},
+        [(10_000, "x", "a"), (5000, "x", "b"), (3000, "x", "c"), (7000, "a x", "")],
+    )
+    records = simulate(trace, machine(4), MapsAhead(drops=[(1, 1)]))
+    traffic = records.iterations[1].traffic
+    assert traffic["gpu_to_host_bytes"] == traffic["gpu_to_ssd_bytes"] == 0
+    stalls = dict(records.kernels[-1].stalls)
+    assert stalls[StallReason.RECOMPUTATION] == 10_000
+
+
+def test_a_dropped_tensor_that_is_written_next_is_not_computed_again():
+    trace = trace_of({"a": 2, "b": 1}, [(10_000, "", "a"), (5000, "", "b"), (4000, "", "a"), (7000, "a", "")])
+    records = simulate(trace, machine(), Drops(drops=[(1, 0)]))
+    stalls = {reason for kernel in records.kernels for reason, _ in kernel.stalls}
+    assert stalls == {StallReason.FIRST_TOUCH}
 
 
 def test_dropping_is_part_of_a_plan_file(tmp_path):

@@ -6,7 +6,7 @@ import pytest
 from drawn import traces
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from machines import GPG10, machine, trace_of
+from machines import GPG10, OWN, machine, trace_of
 
 from g10sim.config.sharing import SharingSpec
 from g10sim.errors import ConfigError, UnsupportedError
@@ -28,7 +28,7 @@ def computing(*cycles):
 
 def share(jobs, system=None, policy=None, *, compute="time_sliced", record=(), **sharing):
     workload = Workload(tuple(jobs), sharing=SharingSpec(compute=compute, **sharing))
-    return run(workload, system or machine(), policy or Ideal(), check=True, record=record)
+    return run(workload, system or machine(), policy or Ideal(), OWN, check=True, record=record)
 
 
 def ends(records):

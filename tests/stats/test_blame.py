@@ -51,8 +51,8 @@ def test_nothing_arrived():
 
 
 def test_moves_are_cut_in_proportion():
-    cut = within(moves((1, "HOST", "GPU", 0, 100, 1000), (2, "HOST", "GPU", 500, 600, 1)), 50, 400)
-    assert cut[["tensor", "start", "end", "size_bytes"]].to_numpy().tolist() == [[1, 50, 100, 500]]
+    cut = within(moves((1, "HOST", "GPU", 100, 200, 1000), (2, "HOST", "GPU", 500, 600, 1)), 150, 400)
+    assert cut[["tensor", "start", "end", "size_bytes"]].to_numpy().tolist() == [[1, 150, 200, 500]]
 
 
 def test_use_of_links():

@@ -1,9 +1,16 @@
-"""Results that were not written by a run are refused."""
+"""Directories of results: what was not written by a run is refused, and cells and kernels are found."""
 
+import json
+
+import pandas as pd
+import pyarrow as pa
 import pytest
 
+from g10sim.checksums import bytes_hash
 from g10sim.errors import ConfigError
-from g10sim.stats.reading import read_results
+from g10sim.stats.keyed import keys_of, write_keyed
+from g10sim.stats.legends import legend
+from g10sim.stats.reading import read_results, read_table, reported_kernels, row_of_cell
 
 
 @pytest.mark.parametrize(
@@ -22,3 +29,46 @@ def test_a_file_of_something_else_is_no_result(tmp_path, text, found):
 def test_a_run_of_which_nothing_succeeded_can_be_read(tmp_path):
     (tmp_path / "results.csv").write_text("cell,trace,policy,status,exec_cycles\n0,t,p,failed,\n")
     assert list(read_results(tmp_path)["status"]) == ["failed"]
+
+
+def test_a_table_has_the_rows_of_cells_that_are_in_the_results(tmp_path):
+    path = tmp_path / "kernels.parquet"
+    table = pa.table({"cell": [0, 0, 1, 2], "kernel": [0, 1, 0, 0]})
+    write_keyed(table, {"0": "a", "1": "before", "2": "c"}, path)
+    cells = [{"cell": 0, "key": "a"}, {"cell": 1, "key": "b"}, {"cell": 2, "key": "c"}]
+    described = {"traces": {}, "files": {path.name: bytes_hash(path.read_bytes())}, "cells": cells}
+    (tmp_path / "provenance.json").write_text(json.dumps(described))
+    assert read_table(tmp_path, "kernels")["cell"].tolist() == [0, 0, 2]
+
+
+def test_a_table_of_another_program_carries_no_keys():
+    schema = pa.schema([("cell", pa.int64())])
+    assert keys_of(schema) == {}
+    assert keys_of(schema.with_metadata({"g10sim.cells": "[0]"})) == {}
+    assert keys_of(schema.with_metadata({"g10sim.cells": '{"0": "a"}'})) == {"0": "a"}
+
+
+def test_the_row_of_a_cell_is_one_that_ran():
+    results = pd.DataFrame({"cell": [0, 1, 2], "status": ["ok", "failed", "ok"], "exec_cycles": [5, None, 7]})
+    assert row_of_cell(results, 2)["exec_cycles"] == 7
+    with pytest.raises(ConfigError, match="cell 1: found status 'failed'; allowed: one that ran, 0, 2"):
+        row_of_cell(results, 1)
+    assert row_of_cell(results[:2])["cell"] == 0
+
+
+def test_series_are_named_as_papers_name_policies():
+    assert legend("vdnn_multi").label == "vDNN multi-GPU"
+
+
+def test_kernels_are_those_of_the_iteration_that_is_reported():
+    kernels = pd.DataFrame(
+        {
+            "iteration": [0, 0, 1, 1],
+            "start": [0, 10, 30, 40],
+            "end": [10, 30, 40, 50],
+            "stall_fault_host_cycles": [0, 5, 1, 2],
+            "stall_late_prefetch_cycles": [0, 5, 0, 3],
+        }
+    )
+    assert reported_kernels(kernels, {"exec_cycles": 30})["stall_cycles"].tolist() == [0, 10]
+    assert reported_kernels(kernels, {"exec_cycles": 31})["stall_cycles"].tolist() == [1, 5]

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 from drives import drive, with_drive
-from machines import FollowPlan, machine, trace_of
-from memories import HOST
+from machines import OWN, FollowPlan, machine, planned, trace_of
+from memories import HOST, NONE
 
 import g10sim
 from g10sim.config.behaviour import BehaviourSpec
@@ -15,8 +15,10 @@ from g10sim.config.sharing import SharingSpec
 from g10sim.experiment.execution import simulate
 from g10sim.policies.base import Requirements
 from g10sim.policies.base_uvm import BaseUvm
+from g10sim.policies.ideal import Ideal
+from g10sim.policies.plan import MigrationPlan
 from g10sim.records import ContiguousRecord, FlashRecord, IterationRecord, StallReason
-from g10sim.stats.columns import metric_columns
+from g10sim.stats.columns import BOUND_COLUMNS, metric_columns
 from g10sim.stats.summary import summarize
 from g10sim.stats.tables import TABLES, records_table
 from g10sim.trace.format import save_trace
@@ -65,7 +67,7 @@ def record(**changes):
     return IterationRecord(**values | changes)
 
 
-def row_of(iteration, system=None):
+def row_of(iteration, system=None, behaviour=None, **options):
     """The row of a job with batches of 8 samples and tensors of 1500 and 4500 bytes: a GPU of 8000 bytes."""
     builder = TraceBuilder("tiny", batch_size=8)
     for name, size_bytes in (("a", 1500), ("b", 4500)):
@@ -74,7 +76,8 @@ def row_of(iteration, system=None):
     gpu = machine(8).gpu.model_copy(update={"clock": 2 * 10**9})
     system = (system or machine(8)).model_copy(update={"gpu": gpu})
     workload = Workload((Job(builder.build()),))
-    (row,) = summarize(workload, system, BehaviourSpec(), [iteration], events=11, moves_ahead=True)
+    behaviour = behaviour or BehaviourSpec()
+    (row,) = summarize(workload, system, behaviour, [iteration], events=11, moves_ahead=True, **options)
     return row
 
 
@@ -108,12 +111,22 @@ BY_HAND = {
     "footprint_bytes": 6000,
     "oversubscription": 0.75,
     "events": 11,
+    "iterations": 1,
+    "steady": False,
 }
 
 
 def test_metrics_of_a_record():
-    assert row_of(record()) == BY_HAND
+    assert row_of(record(steady=False)) == BY_HAND
+    assert "steady" not in row_of(record())  # nothing to compare it with
     assert set(BY_HAND) == set(metric_columns())
+
+
+def test_times_of_copies_may_be_those_of_six_digits_in_milliseconds():
+    row = row_of(record(), behaviour=BehaviourSpec(reported_digits="six"), copies_tensors=True)
+    # 2500 ms and 355 ms are what they were; 1.1728395 ms and 2143.8271605 ms are not.
+    assert (row["exec_cycles"], row["compute_cycles"]) == (5_000_000_000, 710_000_000)
+    assert (row["overlap_cycles"], row["stall_cycles"]) == (2_345_680, 4_287_660_000)
 
 
 # Machines of one byte a cycle: a page crosses PCIe in 1000 cycles, comes from the SSD in 5000 as a page
@@ -126,15 +139,18 @@ RUNS = {
         {"exec_cycles": 38_000, "ideal_cycles": 20_000, "compute_cycles": 20_000, "stall_cycles": 18_000}
         | {"stall_fault_flash_cycles": 10_000, "stall_eviction_cycles": 8000}
         | {"ssd_to_gpu_bytes": 2000, "gpu_to_ssd_bytes": 2000, "page_faults": 6, "peak_gpu_bytes": 4000}
-        | {"overlap_cycles": 0, "host_to_gpu_bytes": 0, "peak_host_bytes": 0, "samples_per_s": 1e9 / 38_000},
+        | {"overlap_cycles": 0, "host_to_gpu_bytes": 0, "peak_host_bytes": 0, "samples_per_s": 1e9 / 38_000}
+        | {"iterations": 2, "steady": True},
     ),
-    # w is in host memory instead, 2000 cycles a page; b's first touches push it out while they last.
+    # w is in host memory instead, 2000 cycles a page; b's first touches push it out while they last. In the
+    # first iteration it came from the SSD.
     "host": (
         1000,
         {"exec_cycles": 28_000, "stall_cycles": 8000, "performance": 20 / 28, "exec_ms": 0.028}
         | {"stall_fault_host_cycles": 4000, "stall_first_touch_cycles": 4000, "stall_eviction_cycles": 0}
         | {"host_to_gpu_bytes": 2000, "gpu_to_host_bytes": 2000, "peak_host_bytes": 2000}
-        | {"footprint_bytes": 6000, "oversubscription": 1.5, "ssd_to_gpu_bytes": 0},
+        | {"footprint_bytes": 6000, "oversubscription": 1.5, "ssd_to_gpu_bytes": 0}
+        | {"iterations": 2, "steady": False},
     ),
 }
 
@@ -143,7 +159,7 @@ RUNS = {
 def test_metrics_of_a_run(case):
     host_pages, expected = RUNS[case]
     trace = trace_of({"w*": 2, "a": 2, "b": 2}, [(10_000, "w", "a"), (10_000, "a", "b")])
-    _, (row,) = simulate(Workload((Job(trace),)), machine(4, host_pages), BaseUvm(), BehaviourSpec())
+    _, (row,) = simulate(Workload((Job(trace),)), machine(4, host_pages), BaseUvm(), OWN)
     assert {column: row[column] for column in expected} == expected
 
 
@@ -246,7 +262,7 @@ def test_a_refused_job_counts_for_no_work():
         Job(computing(7000, 6), iterations=1, arrival_cycles=600),
     )
     sharing = SharingSpec(compute="concurrent", admission="refuse")
-    _, rows = simulate(Workload(jobs, sharing=sharing), machine(10), BaseUvm(), BehaviourSpec())
+    _, rows = simulate(Workload(jobs, sharing=sharing), machine(10), BaseUvm(), OWN)
     # Six pages from the SSD take 30,000 cycles.
     assert [(row["refused"], row["start_cycles"], row["end_cycles"]) for row in rows] == [
         (0, 500, 40_500),
@@ -294,7 +310,7 @@ def test_tables():
     trace = trace_of({"w*": 2, "a": 1}, [(10_000, "w", ""), (10_000, "", ""), (10_000, "w", "a")])
     policy = FollowPlan(moves=[(1, 0, HOST)])
     workload, tables = Workload((Job(trace, iterations=1),)), ("kernels", "migrations", "memory")
-    records, _ = simulate(workload, machine(4), policy, BehaviourSpec(), tables=tables)
+    records, _ = simulate(workload, machine(4), policy, OWN, tables=tables)
     found = {name: records_table(name, records) for name in TABLES}
     kernels = found["kernels"].to_dict("list")
     waits = {column: kernels.pop(column) for column in list(kernels) if column.startswith("stall_")}
@@ -345,6 +361,60 @@ def test_the_page_defines_these_columns_and_no_others():
     section = text[text.index("## results.csv") : text.index("## timing.csv")]
     cells = re.findall(r"^\| ([^|]*`[^|]*|swept keys) \|", section, re.MULTILINE)
     found = [name for cell in cells for name in re.findall(r"`(\w+)`|(swept keys)", cell)]
-    groups = (BY_HAND, CONTIGUOUS_BY_HAND, FLASH_BY_HAND, JOBS_BY_HAND, CELLS_BY_HAND)
+    groups = (BY_HAND, BOUND_COLUMNS, CONTIGUOUS_BY_HAND, FLASH_BY_HAND, JOBS_BY_HAND, CELLS_BY_HAND)
     known = {name for group in groups for name in group} | {"trace", "message"}
     assert {name or "system.host.memory" for name, _ in found} == known
+
+
+# A page crosses PCIe in 10,000 cycles. The first and the last kernel use a, the one between them b.
+PEAK = trace_of({"a": 30, "b": 30}, [(10_000, "", "a"), (1000, "b", ""), (10_000, "a", "")])
+SLOW = machine(40, pcie="0.1 GB/s")
+
+
+class DropsA(FollowPlan):
+    """Drops a while b is in use."""
+
+    name = "drops_a"
+    requirements = Requirements(addresses="own")
+
+    def plan_job(self, job, system, behaviour):
+        return MigrationPlan.ordered([planned(1, 0, NONE, drops=True)])
+
+
+BOUNDS_BY_HAND = {
+    # 20 of 60 pages leave before b is used and return after it; of 8 each way parts may have crossed before.
+    "paged": (PEAK, SLOW, BaseUvm(), {"bound_cycles": 120_000 + 1000 + 120_000, "bound_kind": "iteration"}),
+    "fits": (PEAK, machine(60), BaseUvm(), {"bound_cycles": 21_000, "bound_kind": "iteration"}),
+    "unlimited": (PEAK, SLOW, Ideal(), {"bound_kind": "none: GPU memory is unlimited"}),
+    "contiguous": (
+        PEAK,
+        machine(60),
+        Copies(),
+        {"bound_kind": "none: GPU memory is contiguous; bounds hold for paged memory"},
+    ),
+    "dropped": (
+        PEAK,
+        SLOW,
+        DropsA(),
+        {"bound_kind": "none: tensors were dropped; their bound is that of g10sim bound --recompute"},
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BOUNDS_BY_HAND)
+def test_bounds(case):
+    trace, system, policy, expected = BOUNDS_BY_HAND[case]
+    _check_bound(Job(trace, iterations=1), system, policy, expected)
+
+
+def test_the_bound_of_steady_iterations():
+    expected = BOUNDS_BY_HAND["paged"][-1] | {"bound_kind": "steady"}
+    _check_bound(Job(PEAK, iterations=4), SLOW, BaseUvm(), expected)
+
+
+def _check_bound(job, system, policy, expected):
+    _, (row,) = simulate(Workload((job,)), system, policy, BehaviourSpec())
+    found = {column: row[column] for column in BOUND_COLUMNS if column in row}
+    if "bound_cycles" in expected:
+        assert found.pop("of_bound") == expected["bound_cycles"] / row["exec_cycles"] <= 1
+    assert found == expected

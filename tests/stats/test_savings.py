@@ -98,6 +98,7 @@ def test_results_of_a_run_can_be_read(tmp_path):
     config = {
         "workload": {"trace": str(tmp_path / "t.g10t"), "iterations": 4},
         "system": machine(100).model_dump(mode="json"),
+        "compat": {"addresses": "own"},
         "policies": ["ideal", "base_uvm"],
         "record": ["summary", "kernels"],
     }

@@ -221,8 +221,8 @@ def test_designs_that_copy_whole_tensors_have_no_page_faults():
 def test_utilization_worked_out_by_hand():
     system = g10sim.system("a100-40g-pcie3-znand")
     traffic = [
-        TrafficRecord(0, FLASH, Location.GPU, 0, 1000, 2000),
-        TrafficRecord(0, HOST, Location.GPU, 500, 1500, 1000),
+        TrafficRecord(0, FLASH, Location.GPU, 7000, 8000, 2000),
+        TrafficRecord(0, HOST, Location.GPU, 7500, 8500, 1000),
         TrafficRecord(0, Location.GPU, Location.NONE, 0, 10, 4096),
     ]
     found = {
@@ -230,13 +230,16 @@ def test_utilization_worked_out_by_hand():
         for link, stretches in link_traffic(system, traffic, 1)
     }
     assert found == {
-        "SSD read": [(0, 1000, 2000)],
-        "GPU 0 in": [(0, 500, 1000), (500, 1000, 1500), (1000, 1500, 500)],
+        "SSD read": [(7000, 8000, 2000)],
+        "GPU 0 in": [(7000, 7500, 1000), (7500, 8000, 1500), (8000, 8500, 500)],
     }
     (merged,) = [
         stretches for link, stretches in link_traffic(system, traffic, 600) if link.name == "GPU 0 in"
     ]
-    assert [(one.start, one.end, one.size_bytes) for one in merged] == [(0, 1000, 2500), (1000, 1500, 500)]
+    assert [(one.start, one.end, one.size_bytes) for one in merged] == [
+        (7000, 8000, 2500),
+        (8000, 8500, 500),
+    ]
 
 
 def test_slices_that_meet_in_cycles_meet_in_the_file():

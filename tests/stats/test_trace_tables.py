@@ -1,7 +1,8 @@
 """Tables of what traces ask of memory, from numbers that can be worked out by hand."""
 
 from g10sim.analysis.footprint import live_bytes, working_set_bytes
-from g10sim.stats.tables import inactive_periods_table, working_sets_table
+from g10sim.hardware.allocators.pool import compare_pools
+from g10sim.stats.tables import inactive_periods_table, pools_table, working_sets_table
 from g10sim.trace.model import TensorKind
 from g10sim.trace.synthetic import TraceBuilder, random_trace
 from g10sim.trace.workload import Job
@@ -56,8 +57,19 @@ def test_inactive_periods():
     assert set(table["end_kernel"]) == {3}
 
 
+def test_pools_of_every_job():
+    table = pools_table([Job(example()), Job(random_trace(3))], GHZ)
+    expected = [
+        (job, use.pool, use.load_bytes, use.footprint_bytes)
+        for job, trace in enumerate((example(), random_trace(3)))
+        for use in compare_pools(trace)
+    ]
+    columns = ["job", "pool", "load_bytes", "footprint_bytes"]
+    assert list(table[columns].itertuples(index=False, name=None)) == expected
+
+
 def test_tables_without_jobs_have_the_same_columns():
-    for table in (working_sets_table, inactive_periods_table):
+    for table in (working_sets_table, inactive_periods_table, pools_table):
         empty = table([], GHZ)
         assert len(empty) == 0
         assert dict(empty.dtypes) == dict(table([Job(example())], GHZ).dtypes)

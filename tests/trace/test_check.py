@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from g10sim.errors import TraceError
-from g10sim.trace.check import check_trace, cut_durations, problems
+from g10sim.trace.check import check_trace, cut_durations, other_gpu, problems
 from g10sim.trace.model import TensorKind
 from g10sim.trace.synthetic import TraceBuilder, chain
 
@@ -95,3 +95,21 @@ def test_durations_that_whole_cycles_cut_by_more_than_a_thousandth_are_told(dura
     assert (
         warning.startswith(f"whole cycles of 100 MHz cut {share} off the durations") if share else not warning
     )
+
+
+@pytest.mark.parametrize(
+    ("origin", "gpu", "told"),
+    [
+        ({"gpu": "a100-40g"}, "a100-40g", ""),
+        ({"gpu": "a100-40g-g10"}, "a100-40g", ""),  # another description of the same GPU
+        ({"gpu": "a100-40g"}, "a100-80g", "a100-40g"),
+        ({"gpu": "h200"}, "gh200", "h200"),
+        ({"gpu": "a100-40g", "device": "NVIDIA A100-SXM4-40GB"}, "a100-40g", ""),  # what was measured counts
+        ({"gpu": "a100-40g", "device": "NVIDIA GeForce RTX 4090"}, "rtx-4090", ""),
+        ({"gpu": "a100-40g", "device": "NVIDIA H100 PCIe"}, "a100-40g", "NVIDIA H100 PCIe"),
+        ({}, "a100-40g", ""),
+        ({"gpu": "a100-40g"}, "", ""),
+    ],
+)
+def test_kernel_times_for_another_gpu_are_told(origin, gpu, told):
+    assert other_gpu(origin, gpu) == told

@@ -57,6 +57,11 @@ class Guidance:
         self._seen.clear()
         return changed
 
+    @property
+    def is_final(self) -> bool:
+        """Tell whether nothing that was late since the last adjustment can ever be issued earlier."""
+        return not any(map(self._can_move, self._seen))
+
     def plan(self) -> MigrationPlan:
         """Return drops, allocations, and copies in, each issued when its trigger starts."""
         schedule, analysis = self.planned.schedule, self.planned.analysis
@@ -82,6 +87,12 @@ class Guidance:
         self._swaps[number] = moved = replace(swap, trigger=trigger)
         self.planned.schedule.swaps[number] = moved.counted(self._accesses)
         return True
+
+    def _can_move(self, number: int) -> bool:
+        """Return True if a swap could be issued a kernel earlier, once it has been late often enough."""
+        swap = self._swaps[number]
+        earlier = self._step > 0 and swap.trigger > swap.last + 1
+        return earlier and self._has_room(swap.trigger - 1, swap.pair.size_bytes)
 
     def _has_room(self, kernel: int, size_bytes: int) -> bool:
         """Return True if more memory during a kernel stays within the target, or within the peak."""

@@ -118,10 +118,12 @@ def scenarios() -> tuple[Scenario, ...]:
 
 @cache
 def roomy() -> tuple[Scenario, ...]:
-    """Every trace with GPU memory for everything, three iterations."""
+    """Every trace with GPU memory for everything, and for half more than is alive; three iterations."""
     found = []
     for trace in traces():
-        size = 2 * footprint_bytes(trace) + 4096 * len(trace.tensors)
-        workload = Workload((Job(trace, iterations=3),))
-        found.append(Scenario(f"'{trace.model}' with room for everything", workload, _system(size, size)))
+        workload, pages = Workload((Job(trace, iterations=3),)), 4096 * len(trace.tensors)
+        everything, alive = 2 * footprint_bytes(trace) + pages, peak_live_bytes(trace) * 3 // 2 + pages
+        for words, size in (("everything", everything), ("all that is alive", alive)):
+            name = f"'{trace.model}' with room for {words}"
+            found.append(Scenario(name, workload, _system(size, everything)))
     return tuple(found)

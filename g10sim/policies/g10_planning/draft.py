@@ -9,7 +9,6 @@ import numpy as np
 
 from g10sim.analysis.timeline import Integers
 from g10sim.analysis.vitality import inactive_periods
-from g10sim.config.effects import Effect
 from g10sim.policies.parameters import Declared, parameter
 from g10sim.policies.planning.budget import Budget
 from g10sim.policies.planning.machine import PlannedMachine, PlannedTier
@@ -17,39 +16,38 @@ from g10sim.policies.planning.occupancy import Occupancy, Pressure
 from g10sim.policies.planning.timeline import Timeline
 from g10sim.trace.model import Tensor, Trace
 
-Method: TypeAlias = Literal["paced", "published"]
+Ranking: TypeAlias = Literal["benefit", "benefit_per_cost"]
 
 
 class PlannerOptions(Declared):
     """Parameters of the planner that users may choose."""
 
-    method: Method = parameter(default="paced", published="published")
-    """``paced``, or ``published``: the planner of the published simulator with its peculiarities."""
     safety_margin: float = parameter(default=2.5, ge=1, le=1000, published="2.5, published simulator")
     """Transfer times that an inactive period must last."""
     memory_target: float = parameter(default=0.99, ge=0.01, le=1, published="0.99, published simulator")
     """Share of GPU memory that the estimated occupancy may reach."""
     eager_prefetch: bool = parameter(default=True, published="true, G10 paper, section 4.4")
     """Prefetch earlier than the latest safe time where memory is free."""
-    pacing_rounds: int = parameter(
-        default=5,
-        ge=1,
-        le=100,
-        effect=Effect(
-            lambda run, policy: policy.method == "paced", "with method paced", "the method is not paced"
-        ),
+    ranking: Ranking = parameter(
+        default="benefit", published="benefit, published simulator; benefit_per_cost, G10 paper, section 4.3"
     )
-    """Most rounds of planning with the stalls that the round before expects (``paced``)."""
+    """Which inactive period comes first: that with the most relief (bytes x time of memory pressure), or with
+    the most relief for the time that its transfers take."""
 
 
 class PlanningParameters(PlannerOptions):
-    """All parameters of the planner, with those that follow from a design."""
+    """All parameters of the planner, with those that follow from a design or from ``compat``."""
+
+    planner: Literal["live", "published"] = parameter(default="live")
+    """``live``, or ``published``: the planner of the published simulator with its peculiarities."""
+    pacing_rounds: int = parameter(default=1, ge=1, le=100)
+    """Most rounds of planning with the stalls that the round before expects (``live``)."""
 
     tensor_hints: bool = parameter(default=True)
     """Allocate tensors before their birth and free them at their death; some machines do both by
     themselves."""
     memory_factor: float = parameter(default=1.0, ge=0.01, le=1000)
-    """Multiplies the target, and with the paced method GPU memory too."""
+    """Multiplies the target, and with the live planner GPU memory too."""
     demand_evictions: bool = parameter(default=False)
     """Add evictions without prefetch where the first estimate is highest
     (:func:`.planner.add_demand_evictions`)."""
@@ -146,6 +144,21 @@ class Draft:
             self.used[name].add(absence.start, absence.end, size)
         self.occupancy.add(out_by + 1, prefetch, -size)
         self.evictions.append(PlannedEviction(**vars(absence), tier=tier, out_by=out_by, prefetch=prefetch))
+
+
+def rank(benefit: int, size_bytes: int, tier: PlannedTier, ranking: Ranking) -> float:
+    """Return the benefit of an eviction, or its benefit per cost (G10 paper, section 4.3).
+
+    The cost is the time of the transfers to a tier and back on idle links.
+    """
+    if ranking == "benefit":
+        return float(benefit)
+    return benefit / copy_cycles(size_bytes, tier)
+
+
+def copy_cycles(size_bytes: int, tier: PlannedTier) -> int:
+    """Return the cycles of the copies to a tier and back on idle links."""
+    return tier.out_cycles(size_bytes) + tier.in_cycles(size_bytes)
 
 
 def target_bytes(machine: PlannedMachine, parameters: PlanningParameters) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from g10sim.policies.g10_planning.draft import Draft, PlannedEviction, PlanningParameters, absences
-from g10sim.policies.g10_planning.paced import plan_paced
+from g10sim.policies.g10_planning.live import plan_live
 from g10sim.policies.g10_planning.published import plan_published
 from g10sim.policies.moves import Evict, Fetch, Free, TensorMove
 from g10sim.policies.plan import MigrationPlan, Planned
@@ -21,18 +21,19 @@ def plan_g10(trace: Trace, machine: PlannedMachine, parameters: PlanningParamete
 
 def draft_g10(trace: Trace, machine: PlannedMachine, parameters: PlanningParameters) -> Draft:
     """Work out a plan together with the estimates behind it (see :class:`.draft.Draft`)."""
-    plan = plan_published if parameters.method == "published" else plan_paced
+    plan = plan_published if parameters.planner == "published" else plan_live
     draft = plan(trace, machine, parameters)
     if parameters.demand_evictions:
-        add_demand_evictions(trace, draft)
+        is_published = parameters.planner == "published"
+        add_demand_evictions(trace, draft, _SHARE_OF_TARGET if is_published else 1.0)
     return draft
 
 
-def add_demand_evictions(trace: Trace, draft: Draft) -> None:
+def add_demand_evictions(trace: Trace, draft: Draft, share: float) -> None:
     """Add evictions to the SSD, fetched back on demand, around the kernel with the highest first estimate.
 
     Periods that cover the kernel and have no eviction yet are taken in order of bytes x time, until the
-    estimate at the kernel is below 90% of the target (last pass of the published planner for the
+    estimate at the kernel is below a ``share`` of the target (last pass of the published planner for the
     direct-storage designs).
     """
     kernels, pressed, timeline = len(trace.kernels), draft.pressed_kernel, draft.timeline
@@ -48,7 +49,7 @@ def add_demand_evictions(trace: Trace, draft: Draft) -> None:
         key=lambda absence: (-absence.size_bytes * absence.cycles(timeline), absence.tensor, absence.start)
     )
     for absence in covering:
-        if draft.occupancy.bytes[pressed] < _SHARE_OF_TARGET * draft.target_bytes:
+        if draft.occupancy.bytes[pressed] < share * draft.target_bytes:
             break
         if not draft.has_room(ssd, absence):
             continue
@@ -62,7 +63,7 @@ def add_demand_evictions(trace: Trace, draft: Draft) -> None:
 def to_plan(draft: Draft, trace: Trace, parameters: PlanningParameters) -> MigrationPlan:
     """Put the moves of a draft in issue order.
 
-    Within a kernel the paced method frees first, then evicts, then prefetches and allocates what is needed
+    Within a kernel the live planner frees first, then evicts, then prefetches and allocates what is needed
     first; the published one keeps the order in which its steps find the moves.
     """
     kernels = len(trace.kernels)
@@ -78,9 +79,9 @@ def to_plan(draft: Draft, trace: Trace, parameters: PlanningParameters) -> Migra
             ahead = eviction.end - eviction.prefetch
             kernel = eviction.prefetch % kernels
             moves.append((kernel, 2, kernel + ahead, Fetch(eviction.tensor)))
-    if parameters.method == "published":
+    if parameters.planner == "published":
         planned = (Planned(kernel, move) for kernel, *_, move in moves)
-        return MigrationPlan.ordered(planned, "g10, published method")
+        return MigrationPlan.ordered(planned, "g10, published planner")
     ordered = sorted(moves, key=lambda entry: (entry[0], entry[1], entry[2], entry[3].tensor))
     planned = (Planned(kernel, move) for kernel, *_, move in ordered)
-    return MigrationPlan(tuple(planned), "g10, paced method")
+    return MigrationPlan(tuple(planned), "g10, live planner")

@@ -1,6 +1,6 @@
 """The published simulator's planner, peculiarities included.
 
-It follows the same steps as :mod:`.paced` without its departures. Its peculiarities:
+It follows the same steps as :mod:`.live` without its departures. Its peculiarities:
 
 * Occupancy starts with the first tensor counted twice; tensors are given allocation and free moves in
   order of id from the second one, only until the estimate is within the target everywhere.
@@ -35,6 +35,7 @@ from g10sim.policies.g10_planning.draft import (
     PlanningParameters,
     absences,
     allocation_kernel,
+    rank,
     target_bytes,
 )
 from g10sim.policies.planning.machine import PlannedMachine, PlannedTier
@@ -53,7 +54,7 @@ def plan_published(trace: Trace, machine: PlannedMachine, parameters: PlanningPa
     if [tier.kind for tier in machine.tiers] not in (["memory", "ssd"], ["ssd"]):
         found = ", ".join(tier.name for tier in machine.tiers)
         raise UnsupportedError(
-            f"method: found 'published' with tiers {found}; allowed: with host memory and an SSD"
+            f"compat.planner: found 'published' with tiers {found}; allowed: with host memory and an SSD"
         )
     planning = _Planning(trace, machine, parameters)
     planning.choose()
@@ -70,7 +71,7 @@ class _Planning(Draft):
         self.allocations = allocations
         self.frees = [(trace.deaths[allocation.tensor], allocation.tensor) for allocation in allocations]
         self._trace, self._kernels = trace, len(durations)
-        self._safety_margin = parameters.safety_margin
+        self._safety_margin, self._ranking = parameters.safety_margin, parameters.ranking
         self._ssd = machine.ssd
         self._host = machine.memory if machine.memory.kind == "memory" else None
 
@@ -88,7 +89,7 @@ class _Planning(Draft):
             if number in handled:
                 continue
             benefit = self._benefit(periods[number])
-            entry = (-float(benefit), tie, number)
+            entry = (-rank(benefit, periods[number].size_bytes, self._ssd, self._ranking), tie, number)
             if heap and entry > heap[0]:
                 heapq.heappush(heap, entry)
                 continue

@@ -22,8 +22,8 @@ _BINARY = 2**30 / 10**9
 class PlannedTier:
     """A memory below the GPU's, as one GPU can count on it; rates are those on the way between the two.
 
-    ``read_rate`` is that towards the GPU. Rates are bytes/cycle, the latency of a copy is cycles. A tier of
-    kind ``ssd`` counts as never full.
+    ``read_rate`` is that towards the GPU. Rates are bytes/cycle; a copy to the GPU waits for
+    ``latency_cycles``, one off it for ``write_latency_cycles``. A tier of kind ``ssd`` counts as never full.
     """
 
     name: str
@@ -32,6 +32,7 @@ class PlannedTier:
     read_rate: float
     write_rate: float
     latency_cycles: int = 0
+    write_latency_cycles: int = 0
 
     @property
     def rate(self) -> float:
@@ -40,7 +41,7 @@ class PlannedTier:
 
     def out_cycles(self, size_bytes: int) -> int:
         """Return the cycles that a copy off the GPU takes on idle links."""
-        return self.latency_cycles + ceil(size_bytes / self.write_rate)
+        return self.write_latency_cycles + ceil(size_bytes / self.write_rate)
 
     def in_cycles(self, size_bytes: int) -> int:
         """Return the cycles that a copy to the GPU takes on idle links."""
@@ -155,6 +156,9 @@ def _planned_tier(
         read_rate=read * scale / clock,
         write_rate=write * scale / clock,
         latency_cycles=duration_to_cycles(tier.latency if tier.drive is None else tier.drive.latency, clock),
+        write_latency_cycles=duration_to_cycles(
+            tier.write_latency if tier.drive is None else tier.drive.first_write, clock
+        ),
     )
 
 

@@ -93,14 +93,21 @@ class Group:
 
     def observe(self, job: int, measured: Sequence[int]) -> None:
         """Plan anew if the times of a job were measured for the first time, or have drifted."""
+        if self._are_news(job, measured):
+            self._measured.add(job)
+            self._times[job] = smoothed(self._times[job], measured)
+            self._is_outdated = True
+
+    def _are_news(self, job: int, measured: Sequence[int]) -> bool:
         threshold, times = self._threshold, self._times[job]
         if threshold is None or tuple(measured) == times:
-            return
-        if job in self._measured and not has_drifted(times, measured, threshold):
-            return
-        self._measured.add(job)
-        self._times[job] = smoothed(times, measured)
-        self._is_outdated = True
+            return False
+        return job not in self._measured or has_drifted(times, measured, threshold)
+
+    def is_settled(self, job: int, measured: Sequence[int]) -> bool:
+        """Return True if a job has adopted the latest plan, and its times give no reason for another."""
+        is_latest = not self._is_outdated and self._adopted.get(job) == self.times_planned
+        return is_latest and not self._are_news(job, measured)
 
     def adopt(self, job: int) -> MigrationPlan | None:
         """Return the job's plan if there is one that it has not adopted yet."""

@@ -124,15 +124,20 @@ class Steering:
     def start_iteration(self, view: PolicyView) -> None:
         """Plan an iteration."""
         if view.iteration == 0 or self._feedback:
-            timeline = OffloadTimeline(self._trace, view.measured_cycles, self._page_bytes)
-            offloads = [timeline.offloaded(layer) for layer in self._chosen]
-            self._triggers = plan_prefetches(
-                timeline, offloads, self._budget, self._copy_cycles, self._shifts
-            )
+            self._triggers = self._planned(view)
         self._due = deque(self._triggers)
         self._under_way.clear()
         self._waiting_for_use.clear()
         self._early.clear()
+
+    def is_settled(self, view: PolicyView) -> bool:
+        """Return True if the iteration that has ended gives no reason to plan the next one otherwise."""
+        return not self._feedback or self._planned(view) == self._triggers
+
+    def _planned(self, view: PolicyView) -> tuple[Trigger, ...]:
+        timeline = OffloadTimeline(self._trace, view.measured_cycles, self._page_bytes)
+        offloads = [timeline.offloaded(layer) for layer in self._chosen]
+        return plan_prefetches(timeline, offloads, self._budget, self._copy_cycles, self._shifts)
 
     def prefetches(self, view: PolicyView) -> Iterable[Fetch]:
         """Return what to prefetch as a kernel is about to start, and note what came late or early."""

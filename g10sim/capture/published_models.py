@@ -10,7 +10,7 @@ _BERT_TOKENS = 128
 _CLASSES = 1000
 
 
-class _Encoder(torch.nn.Module):
+class _Encoder(torch.nn.Module):  # type: ignore[misc]
     """BERT up to its pooler; the published model has no output over the vocabulary."""
 
     def __init__(self, bert: Any) -> None:

@@ -1,20 +1,24 @@
-"""Planning in the time that the GPU will really take.
+"""Planning by the bytes that are alive.
 
 The idea is the G10 paper's (section 4.3): again and again evict the tensor whose inactive period relieves
-memory pressure most, to the SSD or to the host, as early as the links allow, and prefetch it as late
-as they allow. Where it departs from the published planner:
+memory pressure most, as early as the links allow, and prefetch it as late as they allow. Where it departs
+from the published planner:
 
-* *Pace.* Where memory pressure cannot be relieved in the time that kernels take, the GPU will wait, and
-  while it waits the links move more. The planner adds these stalls to the kernel times and plans again,
-  until pressure is relieved or no longer shrinks. Plans for the unstalled time leave the links idle later.
-  Where the links would need longer than the kernels, it does not: evicting more would only move more.
-* *Destination.* The relief of a period is what its own destination achieves with the budget that is left;
-  the one that relieves more is taken, the SSD at a tie, then the faster memory. (Published: relief is
-  judged by the SSD's budget alone, so that planning ends when the SSD is busy, though the host is not.)
+* *Pressure.* Only what is alive counts: tensors before their birth and after their death take no memory.
+* *Destination.* The relief of a period is what its own destination achieves with the budget that is left on
+  the links that tiers share; the one that relieves more is taken. Of equals it is the one with the shortest
+  copies there and back, latency included, unless memories below the GPU's cannot hold all that exceeds it:
+  their room is scarce then, and what an SSD hides as well goes there. (Published: relief is judged by the
+  SSD's budget alone, which comes first, so that planning ends when the SSD is busy, though the host is not.)
 * *The border of the iteration.* Periods of persistent tensors that cross it are treated like all others:
   budget, host, prefetching.
 * *Space for newborn tensors* is counted from birth; asking for it ahead happens where memory is free.
 * *Eager prefetches* count the prefetched tensor itself.
+* *Pace*, with more than one of ``pacing_rounds``. Where memory pressure cannot be relieved in the time that
+  kernels take, the GPU will wait, and while it waits the links move more. The planner adds these stalls to
+  the kernel times and plans again, until pressure is relieved or no longer shrinks. Plans for the unstalled
+  time leave the links idle later. Where the links would need longer than the kernels, it does not: evicting
+  more would only move more.
 """
 
 from __future__ import annotations
@@ -35,6 +39,8 @@ from g10sim.policies.g10_planning.draft import (
     PlanningParameters,
     absences,
     allocation_kernel,
+    copy_cycles,
+    rank,
     target_bytes,
 )
 from g10sim.policies.planning.machine import PlannedMachine, PlannedTier
@@ -58,7 +64,7 @@ class _Window:
     prefetch: int
 
 
-def plan_paced(trace: Trace, machine: PlannedMachine, parameters: PlanningParameters) -> Draft:
+def plan_live(trace: Trace, machine: PlannedMachine, parameters: PlanningParameters) -> Draft:
     """Plan one iteration of a trace."""
     durations = kernel_durations(trace, machine.clock_hz)
     base = unmoved_bytes(trace, machine.sizes(trace))
@@ -97,7 +103,9 @@ class _Selection(Draft):
     ) -> None:
         target = target_bytes(machine, parameters)
         super().__init__(base.copy(), durations, machine, target, target)
-        self._safety_margin = parameters.safety_margin
+        self._safety_margin, self._ranking = parameters.safety_margin, parameters.ranking
+        room = sum(tier.capacity_bytes for tier in machine.tiers if tier.kind == "memory")
+        self._spares_memory = self.occupancy.peak_bytes - target > room
 
     @property
     def link_cycles(self) -> float:
@@ -124,21 +132,25 @@ class _Selection(Draft):
             window = self._best_window(candidate, tiers[number] or ())
             if window is None:
                 continue
-            entry = (-float(window.relief_cycles) * candidate.size_bytes, tie, number)
+            benefit = window.relief_cycles * candidate.size_bytes
+            entry = (-rank(benefit, candidate.size_bytes, window.tier, self._ranking), tie, number)
             if heap and entry > heap[0]:
                 heapq.heappush(heap, entry)
             else:
                 self.evict(candidate, window.tier, window.out_by, window.prefetch)
 
     def _safe_tiers(self, candidate: Absence) -> tuple[PlannedTier, ...]:
-        """Return the tiers that the period is long enough to reach and return from, SSDs first."""
+        """Return the tiers that the period is long enough to reach and return from, the cheapest first."""
         cycles, size, machine = candidate.cycles(self.timeline), candidate.size_bytes, self.machine
         fitting = [tier for tier in machine.tiers if tier.kind == "ssd" or size <= tier.capacity_bytes]
         return tuple(
             tier
-            for tier in sorted(fitting, key=lambda tier: tier.kind != "ssd")
+            for tier in sorted(fitting, key=lambda tier: self._cost(size, tier))
             if cycles > self._safety_margin * machine.migration_cycles(size, tier)
         )
+
+    def _cost(self, size: int, tier: PlannedTier) -> tuple[bool, int]:
+        return self._spares_memory and tier.kind != "ssd", copy_cycles(size, tier)
 
     def _best_window(self, candidate: Absence, tiers: tuple[PlannedTier, ...]) -> _Window | None:
         best, relief = None, 0

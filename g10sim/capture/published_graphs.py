@@ -1,4 +1,7 @@
-"""Models of the G10 paper with the operators of its published traces, where no library has these.
+"""The five models of the G10 paper with the operators of its published traces.
+
+To capture: ``g10sim trace capture g10sim.capture.published_graphs:bert_base --batch-size 256 --optimizer sgd
+--attention eager --gpu a100-40g-g10``.
 
 The published graphs of the transformers write out layer normalization and GELU, and give biases, scales and
 constants the shape of what they are applied to; the one of ResNet-152 adds a shortcut after ReLU.
@@ -9,9 +12,12 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from published_models import MODELS
 from torch import nn
 from torch.autograd.function import once_differentiable
+
+from g10sim.capture.published_models import MODELS, inception_v3, senet154
+
+__all__ = ["GRAPHS", "bert_base", "inception_v3", "resnet152", "senet154", "vit"]
 
 _LAYERS = 12
 _BERT_TOKENS, _BERT_WIDTH, _BERT_HEADS, _BERT_WORDS = 128, 768, 12, 30522
@@ -19,7 +25,7 @@ _VIT_TOKENS, _VIT_WIDTH, _VIT_HEADS, _VIT_PATCH = 50, 384, 6, 32
 _CLASSES = 1000
 
 
-class _Sum(torch.autograd.Function):
+class _Sum(torch.autograd.Function):  # type: ignore[misc]
     """Sum over the last dimension whose gradient is handed the input, as the published one is."""
 
     @staticmethod
@@ -28,12 +34,12 @@ class _Sum(torch.autograd.Function):
         return x.sum(-1, keepdim=True)
 
     @staticmethod
-    @once_differentiable
+    @once_differentiable  # type: ignore[untyped-decorator]
     def backward(ctx: Any, gradient: Any) -> Any:
         return gradient.expand(ctx.saved_tensors[0].shape).clone()
 
 
-class _Relu(torch.autograd.Function):
+class _Relu(torch.autograd.Function):  # type: ignore[misc]
     """ReLU whose gradient is handed the input, as the published one is, and not the result."""
 
     @staticmethod
@@ -42,12 +48,12 @@ class _Relu(torch.autograd.Function):
         return x.relu()
 
     @staticmethod
-    @once_differentiable
+    @once_differentiable  # type: ignore[untyped-decorator]
     def backward(ctx: Any, gradient: Any) -> Any:
         return torch.ops.aten.threshold_backward(gradient, ctx.saved_tensors[0], 0)
 
 
-class _Activation(nn.Module):
+class _Activation(nn.Module):  # type: ignore[misc]
     def forward(self, x: Any) -> Any:
         return _Relu.apply(x)
 
@@ -56,7 +62,7 @@ def _full(*shape: int) -> nn.Parameter:
     return nn.Parameter(torch.zeros(shape))
 
 
-class _Norm(nn.Module):
+class _Norm(nn.Module):  # type: ignore[misc]
     """Layer normalization, written out, with a scale and a shift for every element of the batch."""
 
     def __init__(self, shape: tuple[int, ...], two: nn.Parameter) -> None:
@@ -71,7 +77,7 @@ class _Norm(nn.Module):
         return centred / deviation * self.scale + self.shift
 
 
-class _Gelu(nn.Module):
+class _Gelu(nn.Module):  # type: ignore[misc]
     """GELU, written out, with its constants for every element of the batch."""
 
     def __init__(self, shape: tuple[int, ...]) -> None:
@@ -82,7 +88,7 @@ class _Gelu(nn.Module):
         return (torch.erf(x / self.divisor) + self.summand) * x * self.factor
 
 
-class _Biased(nn.Module):
+class _Biased(nn.Module):  # type: ignore[misc]
     """A linear layer with a bias for every element of the batch."""
 
     def __init__(self, batch: int, tokens: int, inside: int, outside: int) -> None:
@@ -94,7 +100,7 @@ class _Biased(nn.Module):
         return self.linear(x) + self.bias
 
 
-class _Attention(nn.Module):
+class _Attention(nn.Module):  # type: ignore[misc]
     def __init__(self, batch: int, tokens: int, width: int, heads: int, scale: nn.Parameter) -> None:
         super().__init__()
         self.heads, self.scale = heads, scale
@@ -109,7 +115,7 @@ class _Attention(nn.Module):
         return self.outward((shares @ value).transpose(1, 2).reshape(batch, tokens, width))
 
 
-class _Layer(nn.Module):
+class _Layer(nn.Module):  # type: ignore[misc]
     """An encoder layer; ``norm_first`` as in ViT, else as in BERT."""
 
     def __init__(self, parts: dict[str, nn.Module], norm_first: bool) -> None:
@@ -148,7 +154,7 @@ def _encoder(
     return nn.Sequential(*layers)
 
 
-class _Bert(nn.Module):
+class _Bert(nn.Module):  # type: ignore[misc]
     def __init__(self, batch: int) -> None:
         super().__init__()
         shape = (batch, _BERT_TOKENS, _BERT_WIDTH)
@@ -165,7 +171,7 @@ class _Bert(nn.Module):
         return torch.tanh(self.pooler(self.encoder(x)[:, 0]))
 
 
-class _Vit(nn.Module):
+class _Vit(nn.Module):  # type: ignore[misc]
     def __init__(self, batch: int) -> None:
         super().__init__()
         shape = (batch, _VIT_TOKENS, _VIT_WIDTH)

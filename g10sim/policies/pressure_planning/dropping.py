@@ -1,0 +1,100 @@
+"""Tensors that are dropped and computed again, as many as bring the bound down most."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from g10sim.analysis.bound.closed_form import closed_form
+from g10sim.analysis.bound.demand import Demand
+from g10sim.analysis.bound.machine import Limit, Machine, Store
+from g10sim.analysis.recomputation import Recomputability
+from g10sim.analysis.vitality import InactivePeriod, inactive_periods
+from g10sim.policies.planning.machine import PlannedMachine
+from g10sim.trace.model import Kernel, Trace
+
+_TRIALS = 128
+"""Numbers of drops that are compared, at most."""
+
+
+@dataclass(frozen=True)
+class Dropped:
+    """A tensor without contents from kernel ``start`` on, which ``producer`` makes again before ``end``."""
+
+    tensor: int
+    start: int
+    end: int
+    producer: Kernel
+
+
+def machine_of(planned: PlannedMachine) -> Machine:
+    """Return the limits and tiers that a planner counts on: the link in each direction, and each tier's."""
+    clock = planned.clock_hz
+    rates = [("link in", planned.link_rate), ("link out", planned.link_rate)]
+    stores = []
+    for tier in planned.tiers:
+        number = len(rates)
+        rates += [(f"{tier.name} read", tier.read_rate), (f"{tier.name} write", tier.write_rate)]
+        stores.append(Store(tier.name, tier.capacity_bytes, (0, number), (1, number + 1)))
+    limits = tuple(Limit(name, max(1, int(rate * clock))) for name, rate in rates)
+    return Machine(planned.gpu_bytes, planned.page_bytes, clock, limits, tuple(stores))
+
+
+def chosen_drops(trace: Trace, demand: Demand, planned: PlannedMachine) -> tuple[Dropped, ...]:
+    """Return what to drop: first what frees most bytes per cycle of computing again, as long as it helps.
+
+    The number of drops is the one with the lowest closed form, in which memory is free while a tensor is
+    dropped and the kernel that needs it again takes longer by its producer.
+    """
+    candidates = list(_candidates(trace, demand, planned))
+    machine = machine_of(planned).reduced(demand.peak_bytes)
+    step = -(-len(candidates) // _TRIALS) or 1
+    numbers = [*range(0, len(candidates), step), len(candidates)]
+    costs = {number: _bound(demand, machine, candidates[:number], planned, trace) for number in numbers}
+    best = min(numbers, key=lambda number: (costs[number], number))
+    return tuple(candidates[:best])
+
+
+def _bound(
+    demand: Demand, machine: Machine, drops: Sequence[Dropped], planned: PlannedMachine, trace: Trace
+) -> int:
+    sizes = planned.sizes(trace)
+    live, cycles = demand.live_bytes.copy(), demand.cycles.copy()
+    for drop in drops:
+        live[drop.start : drop.end] -= sizes[drop.tensor]
+    for producer, end in {(drop.producer.id, drop.end) for drop in drops}:
+        cycles[end] += demand.cycles[producer]
+    return closed_form(replace(demand, live_bytes=live, cycles=cycles), machine, steady=False).cycles
+
+
+def _candidates(trace: Trace, demand: Demand, planned: PlannedMachine) -> Iterator[Dropped]:
+    """Yield drops that cost less than moving the tensor out and back, the cheapest per byte first.
+
+    What a kernel reads that runs again is kept.
+    """
+    rules, sizes = Recomputability(trace), planned.sizes(trace)
+    tier, found = planned.tiers[0], []
+    for period in _longest_periods(trace):
+        producer = rules.producer(period.tensor, period.start)
+        if producer is None or rules.problem(period.tensor, period.start):
+            continue
+        size, cost = sizes[period.tensor], int(demand.cycles[producer.id])
+        if cost < size / tier.write_rate + size / tier.read_rate:
+            drop = Dropped(period.tensor, period.start, period.end, producer)
+            found.append((cost / size, period.tensor, drop))
+    dropped, sources = set[int](), set[int]()
+    for _, tensor, drop in sorted(found, key=lambda entry: entry[:2]):
+        if tensor not in sources and not dropped.intersection(drop.producer.inputs):
+            dropped.add(tensor)
+            sources.update(drop.producer.inputs)
+            yield drop
+
+
+def _longest_periods(trace: Trace) -> list[InactivePeriod]:
+    """Return the longest inactive period of every tensor within the iteration."""
+    longest: dict[int, InactivePeriod] = {}
+    for period in inactive_periods(trace):
+        known = longest.get(period.tensor)
+        if not period.wraps and (known is None or period.end - period.start > known.end - known.start):
+            longest[period.tensor] = period
+    return list(longest.values())

@@ -1,0 +1,217 @@
+"""Decides at every kernel what leaves, and what comes in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from g10sim.analysis.timeline import Integers
+from g10sim.policies.base import PolicyView
+from g10sim.policies.moves import Drop, Evict, Fetch, Free, Move, Protect
+from g10sim.policies.planning.machine import PlannedMachine, PlannedTier
+from g10sim.policies.pressure_planning.forecast import Forecast
+from g10sim.policies.pressure_planning.tiers import Queues
+
+_MISFITS = 3
+"""Tensors that do not fit yet after which no further one is tried."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Parameters of the policy; ``backlog_cycles`` of the link's time, the others in kernels."""
+
+    backlog_cycles: float
+    births: int
+    horizon: int
+
+
+class Steering:
+    """Keeps account of one job's tensors, kernel after kernel.
+
+    ``_here`` are bytes on the GPU that do not leave, ``_away`` those that lie elsewhere or leave, both by
+    tensor. Bytes on their way in are neither. Between kernels only tensors that may have changed are looked
+    at, unless page faults have pushed others out.
+    """
+
+    def __init__(self, forecast: Forecast, machine: PlannedMachine, settings: Settings) -> None:
+        self._forecast, self._machine, self._settings = forecast, machine, settings
+        tensors = len(forecast.sizes)
+        self._next = np.zeros(tensors, dtype=np.int64)
+        self._here, self._away = (np.zeros(tensors, dtype=np.int64) for _ in range(2))
+        self._alive: set[int] = set()
+        self._leaving: dict[int, PlannedTier] = {}
+        self._coming: set[int] = set()
+        self._asked: set[int] = set()
+        self._changed: set[int] = set()
+        self._debts = {tier.name: 0.0 for tier in machine.tiers}
+        self._knows = False
+
+    def moves(self, view: PolicyView) -> Iterator[Move]:
+        """Return the moves of a kernel that is about to start."""
+        dead = self._enter(view)
+        self._look(view)
+        shortage = self._shortage(view.kernel)
+        yield Protect(frozenset(self._alive))
+        yield from map(Free, dead)
+        yield from map(Drop, self._forecast.dropped[view.kernel])
+        yield from self._allocations(view, shortage)
+        if shortage.max() > 0:
+            yield from self._evictions(view, shortage)
+        yield from self._fetches(view.kernel, shortage)
+
+    def victims(self, view: PolicyView) -> list[int]:
+        """Return tensors for a full GPU to evict: those first that are needed last."""
+        self._knows = False
+        there = [i for i in sorted(self._alive) if view.resident_bytes(i) and not view.is_needed(i)]
+        return sorted(there, key=lambda tensor: -int(self._next[tensor]))
+
+    def _enter(self, view: PolicyView) -> list[int]:
+        """Bring next uses and what is alive up to the kernel; return what is dead since the last one."""
+        kernel, forecast = view.kernel, self._forecast
+        if kernel == 0:
+            self._alive = set(np.flatnonzero(forecast.lasting).tolist())
+            for tensor in range(len(self._next)):
+                self._next[tensor] = forecast.next_use(tensor, 0)
+            self._knows = False
+        else:
+            self._changed = self._alive.intersection(self._used_by(view, kernel - 1))
+            for tensor in self._changed:
+                self._next[tensor] = forecast.next_use(tensor, kernel)
+        dead = forecast.dead[kernel] if kernel else forecast.dead[-1]
+        for tensor in (*dead, *forecast.dropped[kernel]):
+            self._alive.discard(tensor)
+            self._forget(tensor)
+        self._alive.update(forecast.born[kernel])
+        return dead
+
+    def _used_by(self, view: PolicyView, kernel: int) -> list[int]:
+        """Return the tensors of a kernel, and those that kernels read which run again before it."""
+        return [*view.trace.kernels[kernel].tensors, *self._forecast.sources[kernel]]
+
+    def _forget(self, tensor: int) -> None:
+        self._here[tensor] = self._away[tensor] = 0
+        self._leaving.pop(tensor, None)
+        self._coming.discard(tensor)
+
+    def _look(self, view: PolicyView) -> None:
+        """See where tensors are that may have moved."""
+        if self._knows:
+            seen = (self._changed | self._leaving.keys() | self._coming) & self._alive
+        else:
+            self._here[:] = self._away[:] = 0
+            seen, self._knows = self._alive, True
+        for tensor in sorted(seen):
+            self._see(view, tensor)
+        for tensor in self._used_by(view, view.kernel):
+            if tensor in self._alive:
+                self._leaving.pop(tensor, None)
+                self._away[tensor] = view.away_bytes(tensor)
+                self._here[tensor] = 0
+
+    def _see(self, view: PolicyView, tensor: int) -> None:
+        here, moving = view.resident_bytes(tensor), view.in_transfer_bytes(tensor)
+        self._here[tensor] = here
+        if not moving:
+            self._leaving.pop(tensor, None)
+            self._coming.discard(tensor)
+        is_leaving = tensor in self._leaving
+        self._away[tensor] = self._forecast.sizes[tensor] - here if is_leaving else view.away_bytes(tensor)
+
+    def _shortage(self, kernel: int) -> Integers:
+        """Return the bytes that each kernel to come lacks if nothing else leaves or returns."""
+        horizon = self._settings.horizon
+        shortage = self._forecast.shortage[kernel : kernel + horizon].copy()
+        away = np.flatnonzero(self._away)
+        until = np.clip(self._next[away] - kernel, 0, horizon)
+        spared = np.bincount(until, weights=self._away[away], minlength=horizon + 1)
+        shortage -= spared[::-1].cumsum()[::-1][1:].astype(np.int64)
+        return shortage
+
+    def _allocations(self, view: PolicyView, shortage: Integers) -> Iterator[Move]:
+        """Map what is about to be written: at once for this kernel, ahead where there is room until then."""
+        kernel, forecast = view.kernel, self._forecast
+        for ahead in range(min(self._settings.births, forecast.kernels - 1 - kernel) + 1):
+            for tensor in forecast.born[kernel + ahead]:
+                size = int(forecast.sizes[tensor])
+                if not ahead:  # other tensors may have had its addresses until now
+                    yield Fetch(tensor)
+                elif tensor not in self._asked:
+                    if shortage[:ahead].max() + size > 0:
+                        continue
+                    self._asked.add(tensor)
+                    yield Fetch(tensor)
+                shortage[:ahead] += size
+        self._asked.difference_update(forecast.born[kernel])
+        yield from map(Fetch, forecast.scratch[kernel])
+
+    def _evictions(self, view: PolicyView, shortage: Integers) -> Iterator[Move]:
+        """Evict what is needed last, as far as the worst kernel lacks room and links would idle."""
+        kernel, forecast, horizon = view.kernel, self._forecast, self._settings.horizon
+        queues = self._queues(view)
+        shares = queues.shares(int(shortage.max()))
+        candidates = np.flatnonzero(self._here)
+        candidates = candidates[np.argsort(-self._next[candidates], kind="stable")]
+        worst = np.maximum.accumulate(shortage)
+        for tensor in candidates.tolist():
+            if tensor in self._leaving:
+                continue
+            away = min(int(self._next[tensor]) - kernel, horizon)
+            if away < 2 or worst[away - 1] <= 0:
+                return
+            size = int(self._here[tensor])
+            tier = self._choose(queues, shares, size)
+            if tier is None:
+                return
+            window = int(forecast.starts[kernel + away] - forecast.starts[kernel])
+            if window < tier.out_cycles(size) + tier.in_cycles(size):
+                continue
+            queues.add(tier, size)
+            for name, share in shares.items():
+                self._debts[name] += share * size - (size if name == tier.name else 0)
+            self._leaving[tensor] = tier
+            self._away[tensor] += size
+            self._here[tensor] = 0
+            yield Evict(tensor, tier.name)
+            shortage[:away] -= size
+            worst = np.maximum.accumulate(shortage)
+            if worst[-1] <= 0:
+                return
+
+    def _queues(self, view: PolicyView) -> Queues:
+        cycles = int(self._forecast.cycles[view.kernel]) + self._settings.backlog_cycles
+        free = {tier.name: view.free_bytes_of(tier.name) for tier in self._machine.tiers}
+        queues = Queues(self._machine, free, cycles)
+        for tensor, tier in self._leaving.items():
+            queues.add(tier, view.in_transfer_bytes(tensor))
+        return queues
+
+    def _choose(self, queues: Queues, shares: dict[str, float], size: int) -> PlannedTier | None:
+        """Return the tier that is behind its share most, of those that can take more now; None: none can."""
+        tiers = [tier for tier in self._machine.tiers if queues.has_room(tier, size)]
+        behind = sorted(
+            (tier for tier in tiers if shares[tier.name] > 0),
+            key=lambda tier: -(self._debts[tier.name] + shares[tier.name] * size),
+        )
+        return next((tier for tier in behind or tiers if queues.takes(tier)), None)
+
+    def _fetches(self, kernel: int, shortage: Integers) -> Iterator[Move]:
+        """Fetch in the order of need what fits until it is needed, and what is needed now."""
+        horizon, misfits, added = self._settings.horizon, 0, 0
+        away = np.flatnonzero(self._away)
+        worst = np.maximum.accumulate(shortage)
+        for tensor in away[np.argsort(self._next[away], kind="stable")].tolist():
+            if tensor in self._coming or tensor in self._leaving:
+                continue
+            distance = max(1, min(int(self._next[tensor]) - kernel, horizon))
+            size = int(self._away[tensor])
+            if distance > 1 and worst[distance - 1] + added + size > 0:
+                misfits += 1
+                if misfits > _MISFITS:
+                    return
+                continue
+            self._coming.add(tensor)
+            self._away[tensor] = 0
+            added += size
+            yield Fetch(tensor)

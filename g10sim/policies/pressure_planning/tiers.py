@@ -1,0 +1,63 @@
+"""Memory tiers among which the bytes that have to leave are divided."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from g10sim.policies.planning.machine import PlannedMachine, PlannedTier
+
+
+class Queues:
+    """Evictions under way to each tier, and what its path may still be asked to carry.
+
+    ``free_bytes`` are those of each tier by name. Queues may be as long as their paths take ``cycles`` to
+    empty.
+    """
+
+    def __init__(self, machine: PlannedMachine, free_bytes: Mapping[str, int], cycles: float) -> None:
+        self._machine, self._cycles = machine, cycles
+        self._free = dict(free_bytes)
+        self._queued = dict.fromkeys(self._free, 0)
+
+    def add(self, tier: PlannedTier, size_bytes: int) -> None:
+        """Queue bytes for a tier, which its room is kept for."""
+        self._queued[tier.name] += size_bytes
+        self._free[tier.name] -= size_bytes
+
+    def has_room(self, tier: PlannedTier, size_bytes: int) -> bool:
+        """Tell whether a tier has room for more bytes."""
+        return self._free[tier.name] >= size_bytes
+
+    def takes(self, tier: PlannedTier) -> bool:
+        """Tell whether a tier's path, and the GPU's link, would be idle before the time is over."""
+        if sum(self._queued.values()) >= self._machine.link_rate * self._cycles:
+            return False
+        return self._queued[tier.name] < tier.write_rate * self._cycles
+
+    def shares(self, size_bytes: int) -> dict[str, float]:
+        """Divide bytes that have yet to leave: the share of each tier by name.
+
+        In the least time in which they can leave, the first tier takes what it has room and bandwidth for,
+        the next one what is left, and so on.
+        """
+        tiers, left = self._machine.tiers, float(size_bytes)
+        cycles = max(size_bytes / self._machine.link_rate, self._least_cycles(size_bytes, tiers))
+        found = {}
+        for tier in tiers:
+            taken = max(0.0, min(left, self._free[tier.name], tier.write_rate * cycles))
+            found[tier.name] = taken / size_bytes
+            left -= taken
+        return found
+
+    def _least_cycles(self, size_bytes: int, tiers: Iterable[PlannedTier]) -> float:
+        """Return the time in which tiers take so many bytes, all at once, each until it is full."""
+        rates = {tier.name: tier.write_rate for tier in tiers if self._free[tier.name] > 0}
+        now, left = 0.0, float(size_bytes)
+        for end, name in sorted((self._free[name] / rate, name) for name, rate in rates.items()):
+            total = sum(rates.values())
+            if left <= total * (end - now):
+                return now + left / total
+            left -= total * (end - now)
+            now = end
+            del rates[name]
+        return now

@@ -1,0 +1,66 @@
+"""G10 paced: the plan that trial iterations find fastest is carried out."""
+
+import pytest
+from machines import iteration_times, machine
+
+from g10sim.config.behaviour import GPG, BehaviourSpec
+from g10sim.policies.registry import create
+from g10sim.sim.engine import run
+from g10sim.trace.synthetic import chain, random_trace
+from g10sim.trace.workload import Job, Workload
+
+LEAN = BehaviourSpec(addresses="own", recency="use")
+"""Few runs of pages: fast to simulate."""
+METHODS = ("unpaced", "paced", "published")
+TRACES = {
+    "chain": chain(24, activation_bytes=8 << 20, forward_ticks=300_000, backward_ticks=300_000),
+    "quick": chain(24, activation_bytes=8 << 20, forward_ticks=50_000, backward_ticks=50_000),
+    "random": random_trace(2),
+}
+
+
+def system(gpu_mib, host_mib):
+    found = machine(1, pcie="20 GB/s", read="8 GB/s", write="4 GB/s", mapping="100 GB/s", page=4096)
+    gpu = found.gpu.model_copy(update={"memory": gpu_mib << 20})
+    return found.model_copy(
+        update={"gpu": gpu, "host": found.host.model_copy(update={"memory": host_mib << 20})}
+    )
+
+
+def simulated(trace, machine, policy, behaviour=LEAN):
+    return run(Workload((Job(TRACES[trace], iterations=2),)), machine, create(policy), behaviour)
+
+
+@pytest.mark.parametrize("host_mib", [0, 1000])
+@pytest.mark.parametrize(("trace", "gpu_mib"), [("chain", 64), ("quick", 48), ("random", 28)])
+def test_the_fastest_plan_is_carried_out_and_none_is_slower_than_that_of_g10(trace, gpu_mib, host_mib):
+    tight = system(gpu_mib, host_mib)
+    found = {
+        (method, ahead): iteration_times(
+            simulated(trace, tight, {"name": "g10_paced", "method": method, "recovery_look_ahead": ahead})
+        )[-1]
+        for method in METHODS
+        for ahead in (0, 128)
+    }
+    assert iteration_times(simulated(trace, tight, "g10"))[-1] == found["unpaced", 0]
+    if host_mib:
+        found = {key: cycles for key, cycles in found.items() if key[0] != "published"}
+    records = simulated(trace, tight, "g10_paced")
+    assert iteration_times(records)[-1] == min(found.values())
+    method, ahead = min(found, key=found.get)
+    assert records.note == f"plan {method}" + (f", recovery {ahead} kernels ahead" if ahead else "")
+
+
+def test_the_published_plan_is_among_them_where_g10_follows_it():
+    tight = system(64, 1000)
+    found = [min(iteration_times(simulated("chain", tight, policy, GPG))) for policy in ("g10", "g10_paced")]
+    assert found[1] <= found[0]
+
+
+def test_without_a_choice_it_plans_as_told():
+    policy = create({"name": "g10_paced", "method": "paced"})
+    job = Job(TRACES["chain"])
+    once = {"name": "g10_paced", "method": "paced", "pacing_rounds": 1}
+    tight = system(64, 1000)
+    paced, unpaced = (create(spec).plan_job(job, tight, BehaviourSpec()) for spec in (once, "g10"))
+    assert paced == unpaced != policy.plan_job(job, tight, BehaviourSpec())

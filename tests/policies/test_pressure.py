@@ -1,0 +1,134 @@
+"""Pressure: what leaves and returns, and when, on machines and traces small enough to follow."""
+
+import pytest
+from machines import OWN, iteration_times, machine, simulate, trace_of
+
+from g10sim.analysis.bound.bound import iteration_bound
+from g10sim.analysis.bound.demand import demand_of
+from g10sim.hardware.bounds import bound_machine
+from g10sim.policies.checks import check_policy
+from g10sim.policies.planning.machine import planned_machine
+from g10sim.policies.pressure import Pressure
+from g10sim.policies.pressure_planning.dropping import chosen_drops, machine_of
+from g10sim.policies.pressure_planning.tiers import Queues
+from g10sim.records import StallReason
+
+
+def run(trace, system, *, record=("kernels", "migrations"), **parameters):
+    return simulate(trace, system, Pressure(**parameters), OWN, record=record)
+
+
+def moved(records, iteration=1):
+    """Bytes that left and returned in an iteration."""
+    traffic = records.iterations[iteration].traffic
+    return traffic["gpu_to_host_bytes"], traffic["host_to_gpu_bytes"]
+
+
+# a (60 pages) is made first and read last; 60 pages of b are in use between. The GPU has room for 100.
+PEAK = trace_of(
+    {"a": 60, "b": 60},
+    [
+        (10_000, "", "a"),
+        (50_000, "", ""),
+        (10_000, "", "b"),
+        (10_000, "b", ""),
+        (50_000, "", ""),
+        (9000, "a", ""),
+    ],
+)
+
+
+def test_a_tensor_leaves_ahead_of_the_shortage_and_is_back_in_time():
+    records = run(PEAK, machine(100, 1000))
+    # 60,000 cycles each way: the kernel of b needs 20 of a's pages to be gone by 10,000 + 50,000, and a
+    # returns once b is dead. Only mapping a, 60 pages of 1000 cycles, is waited for.
+    assert moved(records) == (60_000, 60_000)
+    stalls = {reason for kernel in records.kernels[6:] for reason, _ in kernel.stalls}
+    assert stalls <= {StallReason.LATE_PREFETCH}
+    assert records.iterations[1].page_faults == 0
+
+
+def test_nothing_moves_that_fits():
+    records = run(PEAK, machine(120))
+    assert moved(records) == (0, 0)
+
+
+def test_what_is_needed_last_leaves_first():
+    trace = trace_of(
+        {"near": 40, "far": 40, "b": 60},
+        [
+            (100_000, "", "near far"),
+            (100_000, "", ""),
+            (10_000, "", "b"),
+            (100_000, "b", ""),
+            (100_000, "", ""),
+            (9000, "near", ""),
+            (9000, "far", ""),
+        ],
+    )
+    records = run(trace, machine(100))
+    left = {
+        move.tensor for move in records.migrations if move.source.name == "GPU" and move.target.name == "HOST"
+    }
+    assert left == {1}
+
+
+def test_tiers_share_what_they_have_room_and_time_for():
+    system = machine(100, 30)
+    planned = planned_machine(system, OWN)
+    queues = Queues(planned, {"host": 30_000, "ssd": 10**9}, 1e6)
+    # The link carries 1 byte a cycle, the SSD writes a quarter: 40,000 bytes take 40,000 cycles, and the host
+    # has room for 30,000 of them.
+    assert queues.shares(40_000) == pytest.approx({"host": 0.75, "ssd": 0.25})
+    assert queues.shares(20_000) == pytest.approx({"host": 1, "ssd": 0})
+    # 80,000 bytes: the SSD needs 200,000 cycles for what the host has no room for.
+    assert queues.shares(80_000) == pytest.approx({"host": 30 / 80, "ssd": 50 / 80})
+
+
+def test_the_planned_machine_has_the_bound_of_the_system():
+    system = machine(100, 30)
+    one, other = (
+        iteration_bound(PEAK, found)
+        for found in (bound_machine(system), machine_of(planned_machine(system, OWN)))
+    )
+    assert one.cycles == other.cycles
+
+
+# a is made from the weight x in 1000 cycles and takes 60,000 to move; b needs its room.
+CHEAP = trace_of(
+    {"x*": 1, "a": 60, "b": 60}, [(1000, "x", "a"), (5000, "", "b"), (5000, "b", ""), (7000, "a", "")]
+)
+
+
+def test_what_is_cheap_to_compute_again_is_dropped():
+    system = machine(100, mapping="100 GB/s")
+    planned = planned_machine(system, OWN)
+    demand = demand_of(CHEAP, planned.clock_hz, planned.page_bytes)
+    (drop,) = chosen_drops(CHEAP, demand, planned)
+    assert (drop.tensor, drop.start, drop.end, drop.producer.id) == (1, 1, 3, 0)
+    records = run(CHEAP, system, recompute=True)
+    assert moved(records) == (0, 0)
+    again = dict(records.kernels[-1].stalls)
+    assert again[StallReason.RECOMPUTATION] == 1000
+    assert StallReason.FIRST_TOUCH not in again
+    swapped = iteration_times(run(CHEAP, system))[1]
+    assert iteration_times(records)[1] < swapped
+
+
+def test_what_is_expensive_to_compute_again_is_moved():
+    kernels = [(500_000, "x", "a"), (5000, "", "b"), (5000, "b", ""), (7000, "a", "")]
+    trace = trace_of({"x*": 1, "a": 60, "b": 60}, kernels)
+    records = run(trace, machine(100), recompute=True)
+    assert StallReason.RECOMPUTATION not in {reason for one in records.kernels for reason, _ in one.stalls}
+    assert moved(records)[0] > 0
+
+
+def test_it_passes_the_checks_with_recomputation():
+    assert check_policy({"name": "pressure", "recompute": True}) == {}
+
+
+def test_dead_tensors_make_room_without_traffic():
+    # a is dead when c needs its room; nothing has to be written out for that.
+    trace = trace_of({"a": 2, "b": 2, "c": 2}, [(5000, "", "a b"), (5000, "a b", "b"), (5000, "b", "c")])
+    records = simulate(trace, machine(4), Pressure())
+    assert sum(records.iterations[1].traffic.values()) == 0
