@@ -1,4 +1,4 @@
-"""What ``g10sim explain`` says of the bound: the part of what is lost that nobody could avoid."""
+"""The words of ``g10sim explain`` on the bound: the part of what is lost that nobody could avoid."""
 
 from __future__ import annotations
 

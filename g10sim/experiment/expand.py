@@ -265,7 +265,7 @@ class _Workloads:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What the author should be told about the traces' kernel times."""
+        """Return warnings about the kernel times of the traces."""
         others = (told_of_other_gpu(list(names), *gpus) for gpus, names in self._timed_for.items())
         return (*filter(None, self._cut.values()), *others)
 
