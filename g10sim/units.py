@@ -10,6 +10,7 @@ import re
 from dataclasses import dataclass
 from decimal import ROUND_HALF_EVEN, Decimal, DecimalException
 from fractions import Fraction
+from functools import lru_cache
 
 from g10sim.text import shown
 
@@ -133,26 +134,31 @@ def _number(amount: int, factor: int) -> str:
     return text.rstrip("0").rstrip(".") if "." in text else text
 
 
+@lru_cache
 def format_bytes(size_bytes: int) -> str:
     """Write a size exactly, in the unit that gives the shortest number (``'40 GiB'``)."""
     return _format(size_bytes, _SIZE)
 
 
+@lru_cache
 def format_rate(bytes_per_second: int) -> str:
     """Write a data rate exactly, in the unit that gives the shortest number."""
     return _format(bytes_per_second, _RATE)
 
 
+@lru_cache
 def format_duration(picoseconds: int) -> str:
     """Write a duration exactly, in the unit that gives the shortest number."""
     return _format(picoseconds, _TIME)
 
 
+@lru_cache
 def format_frequency(hertz: int) -> str:
     """Write a frequency exactly, in the unit that gives the shortest number."""
     return _format(hertz, _FREQUENCY)
 
 
+@lru_cache
 def format_compute_rate(flop_per_second: int) -> str:
     """Write a compute rate exactly, in the unit that gives the shortest number."""
     return _format(flop_per_second, _COMPUTE)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import marshal
 import site
 import sys
 import sysconfig
@@ -24,6 +25,7 @@ _SIMULATES = "g10sim.experiment.execution"
 _LIBRARIES = ("numpy", "scipy", "simpy")
 _MAIN = "__main__"
 _MAIN_OF_WORKERS = "__mp_main__"
+_PLAIN = 0  # later versions of the format write equal data in more than one way
 _MEANINGLESS = frozenset({"annotation", "ctx", "kind", "returns", "type_comment"})
 
 
@@ -201,8 +203,7 @@ def _own_source(name: str) -> Path | None:
 def _code(path: Path, name: str) -> tuple[str, tuple[str, ...]]:
     """Hash of the code of a module of g10sim, and the modules that it imports."""
     tree = ast.parse(path.read_bytes())
-    meant = repr(_meaning(tree)).encode()
-    return bytes_hash(meant), tuple(_imports_of(tree, name, path.name == "__init__.py"))
+    return bytes_hash(meaning(tree)), tuple(_imports_of(tree, name, path.name == "__init__.py"))
 
 
 @cache
@@ -237,18 +238,18 @@ def _imported(statement: ast.AST, package: str) -> Iterator[str]:
         yield from (base, *(f"{base}.{alias.name}" for alias in statement.names))
 
 
-def meaning(source: str | bytes) -> str:
-    """Text that is the same for sources that differ in formatting, comments, docstrings or annotations.
+def meaning(tree: ast.AST) -> bytes:
+    """Bytes that are the same for sources that differ in formatting, comments, docstrings or annotations.
 
     Annotations in the body of a class count: they make its fields, and say how some of these are read.
     """
-    return repr(_meaning(ast.parse(source)))
+    return marshal.dumps(_meaning(tree), _PLAIN)
 
 
 def _meaning(node: ast.AST) -> list[object]:
     parts: list[object] = [type(node).__name__]
-    for name in node._fields:
-        value = None if name in _MEANINGLESS else getattr(node, name)
+    for name in _meaningful(node._fields):
+        value = getattr(node, name)
         if isinstance(value, ast.AST):
             value = _meaning(value)
         elif isinstance(value, list):
@@ -257,6 +258,11 @@ def _meaning(node: ast.AST) -> list[object]:
     if isinstance(node, ast.ClassDef):
         parts += [_meaning(one.annotation) for one in node.body if isinstance(one, ast.AnnAssign)]
     return parts
+
+
+@cache
+def _meaningful(fields: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(name for name in fields if name not in _MEANINGLESS)
 
 
 def _is_text(node: object) -> bool:

@@ -300,8 +300,9 @@ class FluidTransfers:
     def _order(self, flow: _Flow) -> int:
         """Return when a flow's turn comes: by age, or by when its tensor is needed (what leaves: at once).
 
-        Of those that are needed at the same cycle, the first, second, third ... of every GPU that jobs run on
-        takes another turn.
+        Those that are needed at the same cycle take turns: the first of every GPU in the order of the GPUs,
+        the second in the opposite order, and so on. So the turns of some GPUs are the same whoever else
+        is there.
         """
         run, due, gpu = flow.run, flow.lane.site.due, flow.lane.gpu
         if not run.stamp:
@@ -310,8 +311,7 @@ class FluidTransfers:
             else:
                 arrives = due is not None and flow.source != _GPU
                 cycle = max(1, due(run.tensor, self._now) if due is not None and arrives else self._now)
-                place = sorted(self._on_gpu).index(gpu)
-                run.stamp = cycle * self._gpus + (place - self._turns[gpu]) % len(self._on_gpu)
+                run.stamp = cycle * self._gpus + (self._gpus - 1 - gpu if self._turns[gpu] % 2 else gpu)
                 self._turns[gpu] += 1
         return run.stamp
 

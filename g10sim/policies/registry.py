@@ -84,6 +84,9 @@ def find(name: str) -> type[Policy]:
     """Return the policy class of a name or ``module:Class``. Raises PolicyError."""
     if ":" in name:
         return _checked(_load(name, name), name)
+    _import_built_in()
+    if name in _POLICIES:
+        return _POLICIES[name]
     known = available()
     if name not in known:
         raise PolicyError(
