@@ -105,7 +105,7 @@ def as_tuples(plan):
 
 
 class FollowPlan(Policy):
-    """Carries out moves given as (kernel, tensor, target)."""
+    """Carries out moves given as (kernel, tensor, target), with the trace's own ids."""
 
     name = "follow_plan"
 
@@ -113,7 +113,8 @@ class FollowPlan(Policy):
         self.moves = moves
 
     def plan_job(self, job, system, behaviour):
-        return MigrationPlan.ordered(planned(*move) for move in self.moves)
+        moves = MigrationPlan.ordered(planned(*move) for move in self.moves)
+        return moves.with_ids(job.trace.ids_of_given)
 
 
 def simulate(trace, system, policy, behaviour=None, *, iterations=2, record=("kernels",), check=True):

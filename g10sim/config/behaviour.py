@@ -26,6 +26,11 @@ class BehaviourSpec(Spec):
         description="own: every tensor has addresses of its own; pooled: those of designs on unified memory"
         " come from a caching allocator, stay mapped when a tensor dies, and are used again",
     )
+    tensor_order: Literal["use", "trace"] = Field(
+        default="use",
+        description="order of persistent tensors in the allocator, and of any that are otherwise equal: that"
+        " of their first use, or that of the trace",
+    )
     recency: Literal["use", "arrival"] = Field(
         default="arrival",
         description="what moves pages to the recent end of the eviction order: use by a kernel, or arrival"
@@ -102,6 +107,7 @@ class BehaviourSpec(Spec):
 GPG = BehaviourSpec(
     transfers="batched",
     addresses="own",
+    tensor_order="trace",
     recency="arrival",
     dead_tensors="kept",
     running_tensors="evictable",

@@ -293,9 +293,23 @@ class FluidTransfers:
         if self._service == "fair":
             share_max_min([*flows, *messages])
             return
-        ordered: list[tuple[int, int, Share]] = [(self._order(flow), flow.lane.gpu, flow) for flow in flows]
+        orders = self._turns_of(flows)
+        ordered: list[tuple[int, int, Share]] = [
+            (order, flow.lane.gpu, flow) for order, flow in zip(orders, flows, strict=True)
+        ]
         ordered += [(message.order, -1, message) for message in messages]
         share_in_order([share for *_, share in sorted(ordered, key=lambda entry: entry[:2])])
+
+    def _turns_of(self, flows: list[_Flow]) -> list[int]:
+        """Return when the turns of flows come; those of one GPU that are due at the same cycle keep order."""
+        orders = [self._order(flow) for flow in flows]
+        if self._service == "first_come":
+            return orders
+        due = [(flow.lane.gpu, order // self._gpus) for order, flow in zip(orders, flows, strict=True)]
+        turns: dict[tuple[int, int], list[int]] = {}
+        for order, key in sorted(zip(orders, due, strict=True), reverse=True):
+            turns.setdefault(key, []).append(order)
+        return [turns[key].pop() for key in due]
 
     def _order(self, flow: _Flow) -> int:
         """Return when a flow's turn comes: by age, or by when its tensor is needed (what leaves: at once).

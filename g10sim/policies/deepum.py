@@ -62,5 +62,6 @@ class DeepUm(Declared, Policy):
         if self.order_file is None:
             order = hash_order(kernels[(view.kernel + self.look_ahead) % len(kernels)].tensors)
         else:
-            order = _orders(self.order_file).get(view.kernel, ())
+            given = _orders(self.order_file).get(view.kernel, ())
+            order = tuple(map(view.trace.ids_of_given.__getitem__, given))
         return (Protect(frozenset(window)), *map(Fetch, order))

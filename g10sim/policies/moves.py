@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import sys
 from bisect import bisect_left, bisect_right
-from collections.abc import Collection
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal, Protocol, TypeAlias, TypeVar
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, ClassVar, Literal, Protocol, Self, TypeAlias, TypeVar
 
 from pydantic import ConfigDict
 
@@ -83,6 +83,25 @@ class Move:
     def tiers(self) -> Collection[str]:
         """Return the memory tiers that the move names."""
         return ()
+
+    def with_ids(self, ids: Sequence[int]) -> Self:
+        """Return the move with ``ids[tensor]`` for every tensor in the fields ``tensor`` and ``tensors``.
+
+        Moves that name tensors in other fields define it themselves; raises PolicyError for others.
+        """
+        named = {field.name: getattr(self, field.name) for field in fields(self)}
+        changes: dict[str, object] = {}
+        if named.get("tensor") is not None:
+            changes["tensor"] = ids[named["tensor"]]
+        if named.get("tensors") is not None:
+            changes["tensors"] = type(named["tensors"])(ids[tensor] for tensor in named["tensors"])
+        move = replace(self, **changes)
+        if set(move.subjects()) != {ids[tensor] for tensor in self.subjects()}:
+            raise PolicyError(
+                f"move '{self.name}': found tensors in fields with other names than tensor and tensors; "
+                "allowed: a with_ids of its own"
+            )
+        return move
 
     def flaw(self, trace: Trace | None, tiers: Collection[str] | None) -> str | None:
         """Say which tensor or tier of the move does not exist, as far as the trace and tiers are known."""

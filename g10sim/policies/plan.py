@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
 
 from g10sim.policies.moves import Move
 from g10sim.trace.model import Trace
@@ -44,6 +44,11 @@ class MigrationPlan:
     def ordered(cls, moves: Iterable[Planned], planner: str = "") -> MigrationPlan:
         """Build a plan from moves in any order of kernels; the order within a kernel is kept."""
         return cls(tuple(sorted(moves, key=lambda planned: planned.kernel)), planner)
+
+    def with_ids(self, ids: Sequence[int]) -> MigrationPlan:
+        """Return the plan with ``ids[tensor]`` for every tensor; raises PolicyError as moves do."""
+        moves = (replace(entry, move=entry.move.with_ids(ids)) for entry in self.moves)
+        return replace(self, moves=tuple(moves))
 
     def tensors(self, *kinds: type[Move]) -> set[int]:
         """Return the tensors of all moves, or of those of some kinds."""

@@ -59,7 +59,7 @@ _GUIDE_START = b"Issued Time:"
 
 
 def save_plan(plan: MigrationPlan, path: str | Path, trace: Trace | None = None) -> None:
-    """Write a plan, naming the trace it was made for; the file appears whole or not at all.
+    """Write a plan, naming the trace it was made for, with its ids; the file appears whole or not at all.
 
     Raises PlanError for a plan that does not fit the trace, for a move that is not registered and for a path
     that cannot be written.
@@ -67,6 +67,8 @@ def save_plan(plan: MigrationPlan, path: str | Path, trace: Trace | None = None)
     path = Path(path)
     place = f"{path}: not written"
     check_plan(plan, trace, place)
+    if trace and trace.given_ids:
+        plan, trace = plan.with_ids(trace.given_ids), trace.as_given
     known = registered_moves()
     for index, planned in enumerate(plan.moves):
         if known.get(planned.move.name) is not type(planned.move):
@@ -82,10 +84,15 @@ def load_plan(path: str | Path, trace: Trace | None = None) -> MigrationPlan:
     """Read a plan file: ours, or a prefetch guide of the published simulator; gzip-compressed or plain.
 
     An empty file, unless it is named like ours, is a guide without moves: of a model that fits.
-    With ``trace`` the plan must fit it. Raises PlanError naming file, line, what was found and what is
-    allowed.
+    With ``trace`` the plan must fit it, and names tensors as that does. Raises PlanError naming file, line,
+    what was found and what is allowed.
     """
-    path = Path(path)
+    if trace is None or not trace.given_ids:
+        return _load_plan(Path(path), trace)
+    return _load_plan(Path(path), trace.as_given).with_ids(trace.ids_of_given)
+
+
+def _load_plan(path: Path, trace: Trace | None) -> MigrationPlan:
     first = next(read_lines(path, PlanError), b"")
     if first.startswith(_GUIDE_START) or (not first and ".g10p" not in path.suffixes):
         plan = read_prefetch_guide(path)

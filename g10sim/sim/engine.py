@@ -66,6 +66,8 @@ def run(
                 f"workload.jobs[{number}].gpu: found {job.gpu}; allowed: 0 to {system.gpu.count - 1}"
             )
     workload = with_numbers(workload, behaviour)
+    if behaviour.tensor_order == "use":
+        workload = workload.in_order_of_use()
     _check_sharing(workload, policy, behaviour)
     check_flash(workload, system, policy, behaviour)
     policy = settled(
@@ -149,7 +151,7 @@ class _Simulation:
                 for number, (job, plan) in enumerate(zip(workload.jobs, plans, strict=True))
             ]
         self._run_until_steady()
-        recorder.tensor_at = {number: job.addresses.tensor_at for number, job in enumerate(self._jobs)}
+        recorder.tensor_at = {number: job.given_id_at for number, job in enumerate(self._jobs)}
         tell_deaths(self._pools, self._jobs)
         self._exchange = self._gradient_exchange(workload)
 

@@ -111,6 +111,11 @@ class JobRun:
     def _now(self) -> int:
         return self._clock.cycle
 
+    def given_id_at(self, place: int) -> int:
+        """Return the id in the trace's file of the tensor whose contents lie at a range of addresses."""
+        tensor, given = self.addresses.tensor_at(place), self.job.trace.given_ids
+        return given[tensor] if given else tensor
+
     def expected_death(self, place: int) -> float:
         """Tell when a copy of what lies at a range, made now, will not be needed any more: when it is used.
 

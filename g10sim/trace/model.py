@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property
 from typing import NamedTuple
@@ -105,7 +105,8 @@ class Trace:
     """One iteration of a model: kernels in launch order and the tensors they touch.
 
     ``ticks_per_second`` is the time base of all durations. ``origin`` says how the trace was made
-    (strings only: command, library versions, GPU name).
+    (strings only: command, library versions, GPU name). ``given_ids`` are the ids that tensors have in the
+    file, where tensors are numbered otherwise.
     """
 
     model: str
@@ -114,6 +115,7 @@ class Trace:
     tensors: tuple[Tensor, ...]
     kernels: tuple[Kernel, ...]
     origin: Mapping[str, str] = field(default_factory=dict)
+    given_ids: tuple[int, ...] = ()
 
     def duration_cycles(self, kernel: Kernel, clock_hz: int) -> int:
         """Return a kernel's duration in cycles of a GPU clock, truncated as in the published simulator."""
@@ -123,6 +125,49 @@ class Trace:
         """Bytes of scratch space that a kernel uses."""
         outputs = (self.tensors[i] for i in kernel.outputs)
         return sum(tensor.size_bytes for tensor in outputs if tensor.kind is TensorKind.WORKSPACE)
+
+    @cached_property
+    def in_order_of_use(self) -> Trace:
+        """The trace with tensors numbered by their first use, and unused ones after them, by size.
+
+        Tensors that one kernel uses first come in the order of its inputs, then of its outputs. However a
+        trace numbers its tensors, policies that see them in this order treat them alike.
+        """
+        used = dict.fromkeys(tensor for kernel in self.kernels for tensor in kernel.tensors)
+        unused = (tensor for tensor in self.tensors if tensor.id not in used)
+        rest = sorted(unused, key=lambda tensor: (tensor.size_bytes, tensor.name))
+        order = (*used, *(tensor.id for tensor in rest))
+        return self if order == tuple(range(len(order))) else self._numbered(order)
+
+    @property
+    def as_given(self) -> Trace:
+        """The trace with the tensors numbered as in its file."""
+        return replace(self._numbered(self.ids_of_given), given_ids=()) if self.given_ids else self
+
+    @cached_property
+    def ids_of_given(self) -> tuple[int, ...]:
+        """For each id in the trace's file the id that the tensor has here."""
+        found = list(range(len(self.tensors)))
+        for number, given in enumerate(self.given_ids):
+            found[given] = number
+        return tuple(found)
+
+    def _numbered(self, order: Sequence[int]) -> Trace:
+        """Return the trace with its tensors in an order of their ids."""
+        new = {old: number for number, old in enumerate(order)}
+        return replace(
+            self,
+            tensors=tuple(replace(self.tensors[old], id=number) for old, number in new.items()),
+            kernels=tuple(
+                replace(
+                    kernel,
+                    inputs=tuple(map(new.__getitem__, kernel.inputs)),
+                    outputs=tuple(map(new.__getitem__, kernel.outputs)),
+                )
+                for kernel in self.kernels
+            ),
+            given_ids=tuple(order),
+        )
 
     @cached_property
     def uses(self) -> tuple[tuple[int, ...], ...]:

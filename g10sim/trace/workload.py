@@ -48,6 +48,10 @@ class Workload:
         """Return the workload without variation: what policies plan for."""
         return Workload(self.jobs, sharing=self.sharing, exchange=self.exchange)
 
+    def in_order_of_use(self) -> Workload:
+        """Return the workload with the tensors of every trace numbered by their first use."""
+        return replace(self, jobs=tuple(replace(job, trace=job.trace.in_order_of_use) for job in self.jobs))
+
     def neighbours(self, job: int) -> int:
         """Jobs that may be on a job's GPU at the same time, itself included."""
         if self.sharing.compute == "exclusive":

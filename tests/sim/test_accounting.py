@@ -107,7 +107,7 @@ class Plans(Policy):
         self.moves = moves
 
     def plan_job(self, job, system, behaviour):
-        return MigrationPlan.ordered(self.moves)
+        return MigrationPlan.ordered(self.moves).with_ids(job.trace.ids_of_given)
 
 
 class Shared:

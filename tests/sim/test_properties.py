@@ -25,6 +25,7 @@ PAGE = 4096
 CHOICES = {
     "transfers": ["fluid", "batched"],
     "addresses": ["own", "pooled"],
+    "tensor_order": ["use", "trace"],
     "recency": ["use", "arrival"],
     "dead_tensors": ["released", "kept"],
     "running_tensors": ["pinned", "evictable"],
