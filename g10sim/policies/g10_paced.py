@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from statistics import fmean
 from typing import Literal, TypeAlias
 
@@ -18,8 +19,9 @@ from g10sim.policies.g10_planning.recovery import Recovery
 from g10sim.policies.moves import Move
 from g10sim.policies.parameters import Count, parameter
 from g10sim.policies.plan import MigrationPlan
-from g10sim.policies.planning.machine import planned_machines
+from g10sim.policies.planning.machine import PlannedMachine, planned_machines
 from g10sim.policies.registry import register_policy
+from g10sim.trace.model import Trace
 from g10sim.trace.workload import Workload
 
 Method: TypeAlias = Literal["fastest", "paced", "unpaced", "published"]
@@ -97,7 +99,7 @@ class G10Paced(PlannerOptions, JointPolicy):
         )
         plans, recoveries, tiers = [], [], set[str]()
         for job, machine in zip(workload.jobs, planned_machines(workload, system, behaviour), strict=True):
-            draft = draft_g10(job.trace, machine, parameters)
+            draft = draft_g10(*self._counted(job.trace, machine, behaviour), parameters)
             plans.append(to_plan(draft, job.trace, parameters))
             tiers.update(eviction.tier.kind for eviction in draft.evictions)
             kernels = [kernel.tensors for kernel in job.trace.kernels]
@@ -107,6 +109,19 @@ class G10Paced(PlannerOptions, JointPolicy):
         clock = system.gpu.clock
         self._ideal_cycles = [int(kernel_durations(job.trace, clock).sum()) for job in workload.jobs]
         return tuple(plans)
+
+    def _counted(
+        self, trace: Trace, machine: PlannedMachine, behaviour: BehaviourSpec
+    ) -> tuple[Trace, PlannedMachine]:
+        """Leave out what the published planner counts, or refuses, although it is never used.
+
+        Those are tensors behind the last one in use, and further tiers without room.
+        """
+        if self.method != "published" or behaviour.planner == "published":
+            return trace, machine
+        count = max(tensor for kernel in trace.kernels for tensor in kernel.tensors) + 1
+        tiers = tuple(tier for tier in machine.tiers if tier.capacity_bytes or tier == machine.tiers[0])
+        return replace(trace, tensors=trace.tensors[:count]), replace(machine, tiers=tiers)
 
     @property
     def note(self) -> str:
