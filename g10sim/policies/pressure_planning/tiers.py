@@ -30,9 +30,11 @@ class Queues:
 
     def takes(self, tier: PlannedTier) -> bool:
         """Tell whether a tier's path, and the GPU's link, would be idle before the time is over."""
-        if sum(self._queued.values()) >= self._machine.link_rate * self._cycles:
+        carried = {other.name: other.write_rate * self._cycles for other in self._machine.tiers}
+        crossing = sum(min(self._queued[name], most) for name, most in carried.items())
+        if crossing >= self._machine.link_rate * self._cycles:
             return False
-        return self._queued[tier.name] < tier.write_rate * self._cycles
+        return self._queued[tier.name] < carried[tier.name]
 
     def shares(self, size_bytes: int) -> dict[str, float]:
         """Divide bytes that have yet to leave: the share of each tier by name.
