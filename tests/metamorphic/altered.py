@@ -13,6 +13,7 @@ from g10sim.sim.engine import run
 from g10sim.trace.model import Tensor, TensorKind, Trace
 from g10sim.trace.synthetic import chain, random_trace
 from g10sim.trace.workload import Job, Workload
+from g10sim.units import parse_bytes
 
 PAGE = 4096
 BEHAVIOURS = {
@@ -24,10 +25,19 @@ BEHAVIOURS = {
 
 @dataclass(frozen=True)
 class Case:
-    """A trace and a machine, as the keys of a system's description."""
+    """A trace and a machine, as the keys of a system's description; ``scale`` of sizes that policies know."""
 
     trace: Trace
     machine: dict
+    scale: int = 1
+
+    def policy(self, name):
+        """Return a policy that takes as small what is small in the case."""
+        design = create(name)
+        if "least_tensor" not in design.parameters():
+            return design
+        least = self.scale * parse_bytes(design.least_tensor)
+        return create({"name": name, "least_tensor": f"{least} B"})
 
     def with_machine(self, **changes):
         """Return the case on a machine with other values of ``section.key``."""
@@ -100,11 +110,11 @@ def system_of(case):
     return SystemSpec(name="altered", **sections, **tiers)
 
 
-def cycles(case, policy, behaviour, iterations=2):
-    """Cycles of the last iteration; infinite where the workload is not supported."""
-    workload = Workload((Job(case.trace, iterations=iterations),))
+def cycles(case, policy, behaviour):
+    """Cycles of the last iteration of as many as results have; infinite where it is not supported."""
+    workload = Workload((Job(case.trace, iterations="auto"),))
     try:
-        records = run(workload, system_of(case), create(policy), behaviour, check=True)
+        records = run(workload, system_of(case), case.policy(policy), behaviour, check=True)
     except (UnsupportedError, CapacityError):
         return math.inf
     last = records.iterations[-1]
@@ -206,17 +216,21 @@ def twice_as_large(case):
     """All sizes and rates twice as large: as many cycles."""
     machine = case.machine
     tensors = tuple(replace(tensor, size_bytes=2 * tensor.size_bytes) for tensor in case.trace.tensors)
-    return case.with_trace(tensors=tensors).with_machine(
-        gpu__memory=2 * machine["gpu"]["memory"],
-        gpu__page_size=2 * PAGE,
-        gpu__allocation_rate=2 * machine["gpu"]["allocation_rate"],
-        host__memory=2 * machine["host"]["memory"],
-        ssd__capacity=2 * machine["ssd"]["capacity"],
-        ssd__read_bandwidth=2 * machine["ssd"]["read_bandwidth"],
-        ssd__write_bandwidth=2 * machine["ssd"]["write_bandwidth"],
-        pcie__bandwidth=2 * machine["pcie"]["bandwidth"],
-        page_fault__group=2 * machine["page_fault"]["group"],
-        page_fault__leaf=2 * machine["page_fault"]["leaf"],
+    return (
+        replace(case, scale=2)
+        .with_trace(tensors=tensors)
+        .with_machine(
+            gpu__memory=2 * machine["gpu"]["memory"],
+            gpu__page_size=2 * PAGE,
+            gpu__allocation_rate=2 * machine["gpu"]["allocation_rate"],
+            host__memory=2 * machine["host"]["memory"],
+            ssd__capacity=2 * machine["ssd"]["capacity"],
+            ssd__read_bandwidth=2 * machine["ssd"]["read_bandwidth"],
+            ssd__write_bandwidth=2 * machine["ssd"]["write_bandwidth"],
+            pcie__bandwidth=2 * machine["pcie"]["bandwidth"],
+            page_fault__group=2 * machine["page_fault"]["group"],
+            page_fault__leaf=2 * machine["page_fault"]["leaf"],
+        )
     )
 
 

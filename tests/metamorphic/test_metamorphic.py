@@ -1,7 +1,7 @@
 """More of a machine does no harm, and what does not matter changes nothing, under every policy."""
 
 import pytest
-from altered import BEHAVIOURS, cycles, draw_case, split
+from altered import BEHAVIOURS, SAME, cycles, draw_case, split
 from measured import PAGE, TOLERANCE, departures, documented, known, subjects, table
 
 SOME, MANY = (11, 15), range(16)
@@ -33,6 +33,11 @@ def test_departures_are_documented():
 
 def test_page_faults_alone_are_not_made_worse_by_anything():
     assert known()["base_uvm"]["own addresses"] == {}
+
+
+def test_what_does_not_matter_changes_nothing():
+    found = {name for ways in known().values() for worst in ways.values() for name in worst}
+    assert not found & SAME.keys()
 
 
 @pytest.mark.parametrize("seed", range(12))
