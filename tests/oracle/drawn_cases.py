@@ -33,6 +33,7 @@ def draw_case(seed, largest=100):
         addresses=draw.choice(["own", "pooled"]),
         recency=draw.choice(["use", "arrival"]),
         dead_tensors=draw.choice(["released", "released", "kept"]),
+        tensor_order="trace",
     )
     policy = draw.choice(POLICIES)
     moves = _moves(draw, trace) if policy == "scripted" else {}

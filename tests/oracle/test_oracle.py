@@ -68,7 +68,7 @@ def real_case(policy, addresses, recency):
     """A network on a machine with half the memory that it needs; pages are large to be few."""
     changes = {"gpu": {"memory": "16 GiB", "page_size": "2 MiB"}}
     system = load_system({"preset": "a100-40g-pcie3-znand", **changes})
-    behaviour = BehaviourSpec(addresses=addresses, recency=recency)
+    behaviour = BehaviourSpec(addresses=addresses, recency=recency, tensor_order="trace")
     trace = load_trace(data_path("traces/bert-base-b256-s128.g10t"))
     moves = {}
     if policy == "scripted":
