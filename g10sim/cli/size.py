@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from fractions import Fraction
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -56,7 +55,7 @@ def size(
 
     Exit code 0: every search ended, also without an answer; 1: some cell failed; 2: bad input.
     """
-    goal = Goal(target, Fraction(str(precision)))
+    goal = Goal(target, precision)
     resources = [find(name) for name in dict.fromkeys(resource or RESOURCES)]
     listed, document = load_prices(prices), load_run(config, settings or ())
     directory = output or Path("results") / f"{document.data['name']}-size"

@@ -14,6 +14,7 @@ from g10sim import plots
 from g10sim.config.load import load_run
 from g10sim.config.presets import load_system
 from g10sim.experiment.run import run_experiment
+from g10sim.experiment.sizing.prices import DEFAULT_PRICES, load_prices
 from g10sim.experiment.sizing.resources import RESOURCES
 from g10sim.trace.format import save_trace
 from g10sim.trace.model import TensorKind
@@ -97,22 +98,25 @@ def test_the_least_amount_is_the_one_worked_out_by_hand(g10sim, here, config, re
     again = run_experiment(document, output=here / "again")
     simulated = [one["performance"] for one in again.rows]
     assert simulated == [row[f"{side}performance"] for side in ("", "below_", "above_")]
+    # What was searched is a configuration; all of its cells are stored.
+    whole = g10sim("run", f"out/{resource}/config.yaml", "-o", "out")
+    assert f"{row['amounts']} cells, {row['amounts']} of them from an earlier run" in whole.out
+    assert (here / "out/results.csv").read_bytes() == (here / "out" / resource / "results.csv").read_bytes()
     assert amounts[1] == pytest.approx(0.9 * amounts[0], abs=found.grain(system))
     assert amounts[2] == pytest.approx(1.1 * amounts[0], abs=found.grain(system))
 
 
-def test_a_rate_of_writes_is_scaled_with_that_of_reads(g10sim, here, config):
-    g10sim("size", config(NO_HOST), "--target", 0.8, "--resource", "ssd", "-o", "out")
-    texts = pd.read_csv(here / "out" / "ssd" / "results.csv")["system.ssd"].map(json.loads)
-    quantity = RESOURCES["ssd"].quantity
-    for text in texts:
-        assert quantity.parse(text["read_bandwidth"]) == 2 * quantity.parse(text["write_bandwidth"])
+def test_a_rate_of_writes_is_scaled_with_that_of_reads():
+    system = load_system({**SYSTEM, "ssd": {"read_bandwidth": "2 GB/s", "write_bandwidth": "500 MB/s"}})
+    changed = RESOURCES["ssd"].changed(system, 5 * GB).ssd
+    assert (changed.read_bandwidth, changed.write_bandwidth) == (5 * GB, 1_250_000_000)
+    assert RESOURCES["ssd"].changed(system, 2 * GB) == system
 
 
 def test_what_the_bound_forbids_is_not_simulated(g10sim, here, config, monkeypatch):
     save_trace(chain(12, activation_bytes=1 << 26), here / "turns.g10t")
     memory = {"gpu": {"memory": "512 MiB"}, "host": {"memory": "64 GiB"}}
-    monkeypatch.setattr("g10sim.experiment.workers.run_cell", None)
+    monkeypatch.setattr("g10sim.experiment.workers.LocalProcesses.run", nothing_is_simulated)
     file = config({"preset": SYSTEM["preset"], **memory, "pcie": {}, "ssd": {}, "page_fault": {}})
     options = ("--target", 0.9, "--resource", "host-memory", "--resource", "ssd", "-o", "out")
     ended = g10sim("size", file, *options)
@@ -153,23 +157,22 @@ def test_amounts_below_the_bound_are_not_searched(g10sim, here, config):
 
 def test_the_number_of_workers_changes_no_byte_and_repeating_costs_nothing(g10sim, here, config, monkeypatch):
     file = config(policies=["ideal", "base_uvm", "deepum"])
+    arguments = ("size", file, "--target", 0.8, "--resource", "gpu-memory", "--precision", 0.1)
     for workers, directory in ((1, "one"), (3, "three")):
-        assert g10sim("size", file, "--target", 0.8, "-o", directory, "-j", workers).code == 0
-    for name in ("sizing.csv", "curves.csv", "sizing.json", "figures/knee.png", "link-1/results.csv"):
+        assert g10sim(*arguments, "-o", directory, "-j", workers).code == 0
+    for name in ("sizing.csv", "curves.csv", "sizing.json", "figures/knee.png", "gpu-memory-1/results.csv"):
         assert (here / "one" / name).read_bytes() == (here / "three" / name).read_bytes(), name
     before = (here / "one" / "sizing.json").read_bytes()
-    monkeypatch.setattr("g10sim.experiment.workers.run_cell", None)
-    assert g10sim("size", file, "--target", 0.8, "-o", "one").code == 0
+    monkeypatch.setattr("g10sim.experiment.workers.LocalProcesses.run", nothing_is_simulated)
+    assert g10sim(*arguments, "-o", "one").code == 0
     assert (here / "one" / "sizing.json").read_bytes() == before
     # Policies are sized one by one; the ideal one is not.
     assert {row["policy"] for row in rows(here / "one")} == {"base_uvm", "deepum"}
 
 
-def test_every_search_leaves_a_directory_of_results(g10sim, here, config):
-    g10sim("size", config(), "--target", 0.8, "--resource", "link", "-o", "out")
-    again = g10sim("run", "out/link/config.yaml", "-o", "again")
-    assert again.code == 0, again.err
-    assert (here / "again" / "results.csv").read_bytes() == (here / "out/link/results.csv").read_bytes()
+def nothing_is_simulated(self, tasks):
+    assert not tasks
+    yield from ()
 
 
 def test_each_combination_of_a_sweep_is_a_case(g10sim, here, config):
@@ -191,7 +194,8 @@ def test_costs_follow_from_the_price_list(g10sim, here, config):
         },
     }
     (here / "mine.yaml").write_text(yaml.safe_dump(prices))
-    ended = g10sim("size", config(), "--target", 0.7, "--prices", "mine.yaml", "-o", "out")
+    arguments = ("--target", 0.7, "--precision", 0.1, "--prices", "mine.yaml", "-o", "out")
+    ended = g10sim("size", config(), *arguments)
     found = {row["resource"]: row for row in rows(here / "out")}
     assert (found["gpu-memory"]["cost"], found["gpu-memory"]["added_cost"]) == (80, 0)
     assert (found["host-memory"]["cost"], found["host-memory"]["added_cost"]) == (4, -60)
@@ -204,11 +208,10 @@ def test_costs_follow_from_the_price_list(g10sim, here, config):
     }
 
 
-def test_the_bundled_prices_have_sources(g10sim, here, config):
-    g10sim("size", config(), "--target", 0.7, "--resource", "link", "-o", "out")
-    listed = described(here / "out")["prices"]["prices"]
+def test_the_bundled_prices_have_sources():
+    listed = load_prices(DEFAULT_PRICES).prices
     assert set(listed) == set(RESOURCES)
-    assert all(one["source"] and one["date"] for one in listed.values())
+    assert all(one.price and one.source and one.date for one in listed.values())
 
 
 def test_a_design_without_a_bound_is_searched_without_a_guard(g10sim, here, config):
@@ -233,6 +236,33 @@ def test_a_design_without_a_bound_is_searched_without_a_guard(g10sim, here, conf
     assert pd.isna(row["best_performance"])
 
 
+def test_a_policy_that_drops_tensors_has_the_bound_of_those_that_may(g10sim, here, config):
+    save_trace(chain(6, activation_bytes=1 << 22), here / "turns.g10t")
+    gpu = {**SYSTEM["gpu"], "memory": "24 MiB", "page_size": "4 KiB"}
+    file = config({"gpu": gpu}, policies=[{"name": "pressure", "recompute": True}])
+    ended = g10sim("size", file, "--target", 0.8, "--resource", "gpu-memory", "-o", "out")
+    assert ended.code == 0, ended.err
+    (row,) = rows(here / "out")
+    assert row["status"] == "found"
+    assert row["holds"]
+    assert row["performance"] <= row["best_performance"]
+
+
+def test_a_cell_that_fails_ends_its_search(g10sim, here, config):
+    (here / "broken.py").write_text(
+        "from g10sim.policies.base_uvm import BaseUvm\n\n\n"
+        "class Broken(BaseUvm):\n"
+        "    name = 'broken'\n\n"
+        "    def on_kernel_start(self, view):\n"
+        "        raise RuntimeError('no')\n"
+    )
+    file = config(policies=["base_uvm", "broken:Broken"])
+    ended = g10sim("size", file, "--target", 0.8, "--resource", "link", "-o", "out")
+    assert ended.code == 1
+    assert "link (turns.g10t, broken" in ended.err
+    assert [row["status"] for row in rows(here / "out")] == ["found", "failed"]
+
+
 def test_an_ssd_of_flash_has_no_rate_to_search(g10sim, here, config):
     file = config({"ssd": {"preset": "samsung-sz985-800gb"}})
     ended = g10sim("size", file, "--target", 0.7, "--resource", "ssd", "-o", "out")
@@ -244,13 +274,14 @@ def test_an_ssd_of_flash_has_no_rate_to_search(g10sim, here, config):
 
 
 def test_the_figure_marks_the_answer(g10sim, here, config):
-    g10sim("size", config(), "--target", 0.8, "-o", "out")
+    resources = ("--resource", "gpu-memory", "--resource", "link")
+    g10sim("size", config(), "--target", 0.8, "--precision", 0.1, *resources, "-o", "out")
     figure = plots.draw("knee", here / "out")
-    assert len(figure.axes) == len(RESOURCES)
+    assert [axes.get_xlabel() for axes in figure.axes] == ["GPU memory (GiB)", "PCIe bandwidth (GB/s)"]
     labels = [text.get_text() for text in figure.legends[0].get_texts()]
     assert labels == ["simulated", "Bound", "target", "least that reaches it"]
     (row,) = [row for row in rows(here / "out") if row["resource"] == "link"]
-    stars = [line for line in figure.axes[2].get_lines() if line.get_marker() == "*"]
+    stars = [line for line in figure.axes[1].get_lines() if line.get_marker() == "*"]
     assert [(x, y) for line in stars for x, y in line.get_xydata()] == [
         (row["answer_amount"] / GB, pytest.approx(row["performance"]))
     ]
@@ -268,6 +299,11 @@ def test_the_figure_marks_the_answer(g10sim, here, config):
         ({}, ("--target", "nan"), "--target: found nan; allowed: above 0, at most 1"),
         ({}, (), "--target"),
         ({}, ("--target", 0.9, "--precision", 0.2), "--precision: found 0.2; allowed: above 0, at most 0.1"),
+        (
+            {},
+            ("--target", 0.9, "--precision", "nan"),
+            "--precision: found nan; allowed: above 0, at most 0.1",
+        ),
         ({}, ("--target", 0.9, "--resource", "links"), "--resource: found 'links' (did you mean 'link'?)"),
         ({}, ("--target", 0.9, "--prices", "none.yaml"), "none.yaml"),
         ({"policies": ["ideal"]}, ("--target", 0.9), "policies: found none with limited memory"),
@@ -299,7 +335,7 @@ PRICE = {"price": 1, "for": "1 GB/s", "source": "made up", "date": "2026"}
     ("change", "words"),
     [
         ({"currency": 5}, "currency"),
-        ({"prices": {"gpu": PRICE}}, "found 'gpu' (did you mean 'gpu-memory'?)"),
+        ({"prices": {"gpu": PRICE}}, "prices: found 'gpu'; allowed: gpu-memory"),
         ({"prices": {"link": {**PRICE, "price": -1}}}, "prices.link.price"),
         ({"prices": {"link": {**PRICE, "for": "1 GiB"}}}, "prices.link.for"),
         ({"prices": {"link": {**PRICE, "for": "0 GB/s"}}}, "prices.link.for"),

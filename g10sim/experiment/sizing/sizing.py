@@ -24,7 +24,7 @@ from g10sim.stats.sizing import CURVES, DESCRIPTION, SIZING
 
 _STEPS = 60
 """Steps of the curve of a bound."""
-_LARGEST_PRECISION = Fraction(1, 10)
+_LARGEST_PRECISION = 0.1
 _AFTER_CASE = (
     *("resource", "target", "status", "reason", "configured", "configured_performance"),
     *("answer", "answer_amount", "performance", "best_performance"),
@@ -43,14 +43,15 @@ class Goal:
     """
 
     target: float
-    precision: Fraction = Fraction(1, 50)
+    precision: float = 0.02
 
     def __post_init__(self) -> None:
         if not 0 < self.target <= 1:
             raise ConfigError(f"--target: found {self.target:g}; allowed: above 0, at most 1")
         if not 0 < self.precision <= _LARGEST_PRECISION:
-            found = float(self.precision)
-            raise ConfigError(f"--precision: found {found:g}; allowed: above 0, at most 0.1")
+            raise ConfigError(
+                f"--precision: found {self.precision:g}; allowed: above 0, at most {_LARGEST_PRECISION:g}"
+            )
 
 
 @dataclass(frozen=True)
@@ -93,16 +94,16 @@ def size(
     ``progress`` are those of ``judge``. Raises ConfigError, PolicyError or TraceError before anything runs.
     """
     experiment = expand(document)
-    cases = cases_of(experiment)
+    cases, precision = cases_of(experiment), Fraction(str(goal.precision))
     searches = tuple(
-        Search(case, resource, goal.target, goal.precision) for case in cases for resource in resources
+        Search(case, resource, goal.target, precision) for case in cases for resource in resources
     )
     judge(searches, directory, executor=executor, force=force, started=started, progress=progress)
     names = _names(searches, several=len(cases) > 1)
     documents = {name: _document(search, name, document) for name, search in names.items() if search.points}
     outcomes = run_experiments(documents, directory, executor=executor)
     rows = _with_cheapest([_row(search, name, prices) for name, search in names.items()])
-    described = {"target": goal.target, "precision": float(goal.precision)}
+    described = {"target": goal.target, "precision": goal.precision}
     _write(directory, rows, names, {**described, "prices": prices.model_dump(mode="json", by_alias=True)})
     warnings = [*experiment.warnings, *(text for one in outcomes.values() for text in one.warnings)]
     return Sizing(directory, tuple(rows), searches, tuple(dict.fromkeys(warnings)))
