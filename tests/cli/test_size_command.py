@@ -143,7 +143,8 @@ def test_amounts_below_the_bound_are_not_searched(g10sim, here, config):
     save_trace(chain(12, activation_bytes=1 << 22), here / "turns.g10t")
     gpu = {**SYSTEM["gpu"], "memory": "48 MiB", "page_size": "4 KiB"}
     file = config({"gpu": gpu})
-    ended = g10sim("size", file, "--target", 0.9, "--resource", "link", "-o", "out")
+    options = ("--target", 0.9, "--resource", "link", "--precision", 0.1)
+    ended = g10sim("size", file, *options, "-o", "out")
     assert ended.code == 0, ended.err
     (row,) = rows(here / "out")
     curve = pd.read_csv(here / "out" / "curves.csv")
@@ -177,12 +178,12 @@ def nothing_is_simulated(self, tasks):
 
 def test_each_combination_of_a_sweep_is_a_case(g10sim, here, config):
     file = config(sweep={"system.gpu.memory": ["4 MiB", "7 MiB"]})
-    g10sim("size", file, "--target", 0.9, "--resource", "link", "-o", "out")
+    g10sim("size", file, "--target", 0.9, "--resource", "link", "--precision", 0.1, "-o", "out")
     found = {row["system.gpu.memory"]: row for row in rows(here / "out")}
     # 16 and 4 MiB of traffic may take 2.2 of 20 ms.
     for memory, traffic in (("4 MiB", 16 * MIB), ("7 MiB", 4 * MIB)):
         least = traffic / (2 * KERNEL / GB / 9)
-        assert least <= found[memory]["answer_amount"] <= 1.02 * least
+        assert least <= found[memory]["answer_amount"] <= 1.12 * least
 
 
 def test_costs_follow_from_the_price_list(g10sim, here, config):
