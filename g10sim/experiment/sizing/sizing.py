@@ -105,8 +105,13 @@ def size(
     rows = _with_cheapest([_row(search, name, prices) for name, search in names.items()])
     described = {"target": goal.target, "precision": goal.precision}
     _write(directory, rows, names, {**described, "prices": prices.model_dump(mode="json", by_alias=True)})
-    warnings = [*experiment.warnings, *(text for one in outcomes.values() for text in one.warnings)]
-    return Sizing(directory, tuple(rows), searches, tuple(dict.fromkeys(warnings)))
+    own = (
+        f"{directory / name}: {text}"
+        for name, one in outcomes.items()
+        for text in one.warnings
+        if text not in experiment.warnings
+    )
+    return Sizing(directory, tuple(rows), searches, (*experiment.warnings, *own))
 
 
 def _names(searches: Iterable[Search], *, several: bool) -> dict[str, Search]:
