@@ -186,6 +186,29 @@ def test_each_combination_of_a_sweep_is_a_case(g10sim, here, config):
         assert least <= found[memory]["answer_amount"] <= 1.12 * least
 
 
+def test_the_performance_of_several_seeds_is_their_mean(g10sim, here, config):
+    file = config(workload={"variation": {"magnitude": 0.2}}, seed=[0, 1])
+    arguments = ("--target", 0.7, "--resource", "host-memory", "--precision", 0.1, "-o", "out")
+    ended = g10sim("size", file, *arguments)
+    assert ended.code == 0, ended.err
+    (row,) = rows(here / "out")
+    assert row["answer_amount"] == 4 * MIB
+    simulated = pd.read_csv(here / "out" / "host-memory" / "results.csv")
+    alike = simulated[simulated["system.host.memory"] == row["answer"]]
+    assert list(alike["seed"]) == [0, 1]
+    assert alike["performance"].nunique() == 2
+    assert row["performance"] == pytest.approx(alike["performance"].mean())
+
+
+def test_a_machine_that_can_run_nothing(g10sim, here, config):
+    file = config({"gpu": {**SYSTEM["gpu"], "memory": "3 MiB"}})
+    ended = g10sim("size", file, "--target", 0.7, "--resource", "link", "-o", "out")
+    assert ended.code == 0, ended.err
+    (row,) = rows(here / "out")
+    assert row["status"] == "forbidden"
+    assert "of ideal: a kernel has a working set of 4 MiB; allowed: at most the GPU memory" in row["reason"]
+
+
 def test_costs_follow_from_the_price_list(g10sim, here, config):
     prices = {
         "currency": "EUR",

@@ -82,7 +82,7 @@ class Case:
         return "own" in (cell.make_policy().requirements.addresses, cell.behaviour.addresses)
 
     def best(self, system: SystemSpec) -> tuple[float, str]:
-        """Return the highest performance that the bound allows on a machine, and what is short there.
+        """Return the highest performance that the bound allows on a machine, and in words why no more.
 
         That is 0 where no design can run. Where no bound holds, it is 1.
         """
@@ -93,7 +93,7 @@ class Case:
         except CapacityError as error:
             return 0.0, str(error)
         shares = [found.ideal_cycles / found.cycles if found.cycles else 1.0 for found in bounds]
-        return fmean(shares), bounds[0].resource
+        return fmean(shares), f"{bounds[0].resource} is short"
 
     @cached_property
     def _demands(self) -> Sequence[Demand]:

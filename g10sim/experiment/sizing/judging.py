@@ -58,7 +58,7 @@ class Search:
         best, short = self.case.best(self.resource.changed(self.case.system, self.resource.most))
         if best < self.target:
             what = f"with {self.resource.text(self.resource.most)} of {self.resource.title}"
-            self._end(FORBIDDEN, f"{what} the bound is {best:.4f} of ideal: {short} is short")
+            self._end(FORBIDDEN, f"{what} the bound is {best:.4f} of ideal: {short}")
             return
         self._judged = least_amount(self._span(self.configured), self.precision)
         self.asked = next(self._judged)
