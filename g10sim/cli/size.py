@@ -107,6 +107,9 @@ def _texts(row: dict[str, Any]) -> list[str]:
     least = row.get("answer", row["status"])
     shares = {key: row.get(f"{key}performance") for key in ("configured_", "", "best_", "below_", "above_")}
     texts = {key: "" if share is None else f"{share:.4f}" for key, share in shares.items()}
+    for side in ("below", "above"):
+        if side in row and not texts[f"{side}_"]:
+            texts[f"{side}_"] = "cannot run"
     money = ["" if row.get(key) is None else f"{row[key]:,.2f}" for key in ("cost", "added_cost")]
     head = [row.get("configured", ""), texts["configured_"], least, texts[""], texts["best_"]]
     return [*head, texts["below_"], texts["above_"], *money]
