@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from typing import Any
 
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FuncFormatter, NullFormatter, NullLocator
+from matplotlib.ticker import NullFormatter, NullLocator
 
 from g10sim.errors import ConfigError
 from g10sim.looks import BLUE, RED, Look
 from g10sim.plots.panels import BOUND_LOOK, handles, panels
-from g10sim.plots.style import DASHES, model_name, styled
-from g10sim.plots.traces import OK, records
+from g10sim.plots.style import DASHES, styled
+from g10sim.plots.traces import OK, records, trace_names
 
 _SIMULATED = Look(BLUE, marker="o", label="simulated")
 _ANSWER = Look(RED, marker="*", line="-", label="least that reaches it")
-_TICKS = 5
+_SHORT = 5
+"""Characters of labels of which five have room below a panel."""
 
 
 @styled
@@ -32,7 +33,7 @@ def draw(sizing: pd.DataFrame, curves: pd.DataFrame) -> Figure:
         raise ConfigError("sizing: found no search that applies; allowed: a system with one of the resources")
     answer = Line2D([], [], **{**_ANSWER.curve(), "linestyle": "none", "markersize": 7})
     made = panels(
-        [_title(row, several=len(sizing.drop_duplicates(["trace", "policy"])) > 1) for row in shown],
+        _titles(sizing, shown),
         columns=2,
         row_inches=1.45,
         legend=[
@@ -65,16 +66,25 @@ def _draw(axes: Axes, curve: pd.DataFrame) -> None:
     least, most = curve["amount"].min(), curve["amount"].max()
     if least > 0 and most > least:
         axes.set_xscale("log")
-        ratio = (most / least) ** (1 / (_TICKS - 1))
-        axes.set_xticks([least * ratio**place for place in range(_TICKS)])
-        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.3g}"))
+        ticks = _ticks(least, most, 5)
+        ticks = ticks if max(map(len, ticks.values())) <= _SHORT else _ticks(least, most, 3)
+        axes.set_xticks(list(ticks), list(ticks.values()))
         axes.xaxis.set_minor_locator(NullLocator())
         axes.xaxis.set_minor_formatter(NullFormatter())
 
 
-def _title(row: dict[str, object], *, several: bool) -> str:
-    """Return the trace and the policy of a search, where there are several."""
-    if not several:
-        return ""
-    model = model_name(str(row["model"]))
-    return f"{model}, batch {row['batch_size']}\n{row['policy']}, {Path(str(row['trace'])).stem}"
+def _ticks(least: float, most: float, count: int) -> dict[float, str]:
+    """Return so many places at even ratios, with their labels."""
+    places = [least * (most / least) ** (place / (count - 1)) for place in range(count)]
+    return {place: f"{place:.3g}" for place in places}
+
+
+def _titles(sizing: pd.DataFrame, shown: list[dict[str, Any]]) -> list[str]:
+    """Return the trace, the policy and the swept values of each search; nothing where there is one case."""
+    swept = [column for column in sizing.columns if "." in column]
+    if len(sizing.drop_duplicates(["trace", "policy", *swept])) == 1:
+        return [""] * len(shown)
+    names = {name.trace: name.line for name in trace_names(sizing)}
+    return [
+        f"{names[row['trace']]}\n{', '.join(str(row[key]) for key in ('policy', *swept))}" for row in shown
+    ]
