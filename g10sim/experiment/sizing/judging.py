@@ -93,9 +93,11 @@ class Search:
             self._end(FOUND, "")
             return
         most = self.points[self.resource.most]
-        reached = most.message if most.performance is None else f"reaches {most.performance:.4f} of ideal"
-        what = f"with {self.resource.text(self.resource.most)} of {self.resource.title}"
-        self._end(UNREACHED, f"{what} the policy {reached}" if most.performance is not None else reached)
+        reached = most.message
+        if most.performance is not None:
+            what = f"with {self.resource.text(self.resource.most)} of {self.resource.title}"
+            reached = f"{what} the policy reaches {most.performance:.4f} of ideal"
+        self._end(UNREACHED, reached)
 
     def _end(self, status: str, reason: str) -> None:
         self.status, self.reason, self._judged, self.asked = status, reason, None, ()
