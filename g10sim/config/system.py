@@ -333,6 +333,11 @@ def published_drive(system: SystemSpec) -> SsdSpec:
             f"compat: found tiers {', '.join(names)} with a behaviour of the published simulator; allowed: "
             "host and an ssd of model 'link'"
         )
+    if system.ssd.drives > 1:
+        raise ConfigError(
+            f"compat: found {system.ssd.drives} drives with a behaviour of the published simulator; "
+            "allowed: 1"
+        )
     for link in (system.pcie, *system.pcie.shared):
         for name in ("to_device", "from_device", "duplex", "per_copy"):
             if getattr(link, name):

@@ -118,6 +118,20 @@ def test_a_tier_below_a_switch_is_reached_without_what_lies_above():
     assert names == ["GPU 0 in", "the SSD read".removeprefix("the ")]
 
 
+def test_a_stripe_has_a_share_of_its_drives_rates():
+    # Four Samsung 990 PRO of 6.7 GB/s reach about 16 GB/s on the way of one GPU (TERAIO).
+    plain = machine(flash_pages=10, pcie="50 GB/s", read="6.7 GB/s", write="6.5 GB/s").model_dump(mode="json")
+    plain["ssd"] |= {"drives": 4, "stripe_efficiency": 0.6}
+    system = SystemSpec(**plain)
+    topology, flash = Topology(system), system.all_tiers[1]
+    assert topology.path_bandwidth(0, FLASH) == 16_080_000_000
+    assert flash.capacity == 4 * 10 * PAGE
+    assert planned_machine(system, BehaviourSpec()).ssd.write_rate == pytest.approx(15.6)
+    plain["ssd"] |= {"drives": 1}
+    with pytest.raises(ValueError, match="stripe_efficiency: found with one drive"):
+        SystemSpec(**plain)
+
+
 @pytest.mark.parametrize(
     ("link", "message"),
     [
