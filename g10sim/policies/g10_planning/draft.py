@@ -122,8 +122,8 @@ class Draft:
         self.pressed_kernel = int(occupancy.argmax()) if len(occupancy) else 0
         self.occupancy = Pressure(occupancy, durations, limit_bytes)
         self.used = {tier.name: Occupancy(np.zeros_like(durations)) for tier in machine.tiers}
-        self.out = Budget(durations, machine.link_rate, {t.name: t.write_rate for t in machine.tiers})
-        self.into = Budget(durations, machine.link_rate, {t.name: t.read_rate for t in machine.tiers})
+        self.out = Budget(durations, machine.out_rate, {t.name: t.write_rate for t in machine.tiers})
+        self.into = Budget(durations, machine.in_rate, {t.name: t.read_rate for t in machine.tiers})
         self.evictions: list[PlannedEviction] = []
         self.allocations: list[PlannedAllocation] = []
         self.frees: list[tuple[int, int]] = []
