@@ -139,6 +139,7 @@ def write_system(here, changes):
     return "system.yaml"
 
 
+@pytest.mark.nightly
 def test_amounts_below_the_bound_are_not_searched(g10sim, here, config):
     save_trace(chain(12, activation_bytes=1 << 22), here / "turns.g10t")
     gpu = {**SYSTEM["gpu"], "memory": "48 MiB", "page_size": "4 KiB"}
@@ -176,6 +177,7 @@ def nothing_is_simulated(self, tasks):
     yield from ()
 
 
+@pytest.mark.nightly
 def test_each_combination_of_a_sweep_is_a_case(g10sim, here, config):
     file = config(sweep={"system.gpu.memory": ["4 MiB", "7 MiB"]})
     g10sim("size", file, "--target", 0.9, "--resource", "link", "--precision", 0.1, "-o", "out")
@@ -186,6 +188,7 @@ def test_each_combination_of_a_sweep_is_a_case(g10sim, here, config):
         assert least <= found[memory]["answer_amount"] <= 1.12 * least
 
 
+@pytest.mark.nightly
 def test_the_performance_of_several_seeds_is_their_mean(g10sim, here, config):
     file = config(workload={"variation": {"magnitude": 0.2}}, seed=[0, 1])
     arguments = ("--target", 0.7, "--resource", "host-memory", "--precision", 0.1, "-o", "out")
@@ -209,6 +212,7 @@ def test_a_machine_that_can_run_nothing(g10sim, here, config):
     assert "of ideal: a kernel has a working set of 4 MiB; allowed: at most the GPU memory" in row["reason"]
 
 
+@pytest.mark.nightly
 def test_costs_follow_from_the_price_list(g10sim, here, config):
     prices = {
         "currency": "EUR",
@@ -272,6 +276,7 @@ def test_a_policy_that_drops_tensors_has_the_bound_of_those_that_may(g10sim, her
     assert row["performance"] <= row["best_performance"]
 
 
+@pytest.mark.nightly
 def test_a_cell_that_fails_ends_its_search(g10sim, here, config):
     (here / "broken.py").write_text(
         "from g10sim.policies.base_uvm import BaseUvm\n\n\n"
