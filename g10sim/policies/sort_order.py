@@ -1,0 +1,90 @@
+"""Order in which the published simulator's sorts leave what is equal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+# Ranges up to this length are left to the insertion sort that comes last.
+_SMALL = 16
+
+
+def introsorted(items: Sequence[int], keys: Sequence[int]) -> list[int]:
+    """Return items by ascending ``keys[item]``; equal ones in the order of the C++ library's unstable sort.
+
+    Introspective sort (Musser, Software: Practice and Experience 1997) as in libstdc++'s ``std::sort``: a range
+    is parted at the median of its second, middle and last item until at most 16 are left, or goes through a
+    heap when it has been parted too often; insertion, which is stable, finishes.
+    """
+    # An item goes with its key in one number: keys are compared by bounds.
+    base = len(keys)
+    codes = [keys[item] * base + item for item in items]
+    ranges = [(0, len(codes), 2 * (len(codes).bit_length() - 1))]
+    while ranges:
+        first, last, partings = ranges.pop()
+        while last - first > _SMALL and partings > 0:
+            partings -= 1
+            cut = _part(codes, first, last, base)
+            ranges.append((cut, last, partings))
+            last = cut
+        if last - first > _SMALL:
+            codes[first:last] = _by_heap(codes[first:last], base)
+    return [code % base for code in sorted(codes, key=base.__rfloordiv__)]
+
+
+def _part(codes: list[int], first: int, last: int, base: int) -> int:
+    """Part a range at its pivot, which goes to the front; return where the upper part begins."""
+    middle = _median(codes, first + 1, first + (last - first) // 2, last - 1, base)
+    pivot = codes[middle]
+    codes[first], codes[middle] = pivot, codes[first]
+    least = pivot - pivot % base
+    above = least + base
+    low, high = first + 1, last - 1
+    while True:
+        while codes[low] < least:
+            low += 1
+        while codes[high] >= above:
+            high -= 1
+        if low >= high:
+            return low
+        codes[low], codes[high] = codes[high], codes[low]
+        low += 1
+        high -= 1
+
+
+def _median(codes: list[int], first: int, second: int, third: int, base: int) -> int:
+    """Return which of three places has the median; of equals the one that the library takes."""
+    one, two, three = codes[first] // base, codes[second] // base, codes[third] // base
+    if one < two:
+        if two < three:
+            return second
+        return third if one < three else first
+    if one < three:
+        return first
+    return third if two < three else second
+
+
+def _by_heap(codes: list[int], base: int) -> list[int]:
+    """Sort by a heap whose top is the largest item."""
+    size = len(codes)
+    for top in range((size - 2) // 2, -1, -1):
+        _sift(codes, top, size, codes[top], base)
+    for end in range(size - 1, 0, -1):
+        code, codes[end] = codes[end], codes[0]
+        _sift(codes, 0, end, code, base)
+    return codes
+
+
+def _sift(codes: list[int], top: int, size: int, code: int, base: int) -> None:
+    """Fill the hole at ``top`` of a heap: larger children move up to a leaf, and the code up from there."""
+    hole, child = top, 2 * top + 2
+    while child < size:
+        if codes[child] // base < codes[child - 1] // base:
+            child -= 1
+        codes[hole], hole = codes[child], child
+        child = 2 * hole + 2
+    if child == size:
+        codes[hole], hole = codes[child - 1], child - 1
+    while hole > top and codes[(hole - 1) // 2] // base < code // base:
+        parent = (hole - 1) // 2
+        codes[hole], hole = codes[parent], parent
+    codes[hole] = code
