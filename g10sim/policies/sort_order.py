@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 # Ranges up to this length are left to the insertion sort that comes last.
 _SMALL = 16
 
@@ -11,24 +13,38 @@ _SMALL = 16
 def introsorted(items: Sequence[int], keys: Sequence[int]) -> list[int]:
     """Return items by ascending ``keys[item]``; equal ones in the order of the C++ library's unstable sort.
 
-    Introspective sort (Musser, Software: Practice and Experience 1997) as in libstdc++'s ``std::sort``: a range
-    is parted at the median of its second, middle and last item until at most 16 are left, or goes through a
-    heap when it has been parted too often; insertion, which is stable, finishes.
+    Introspective sort (Musser, Software: Practice and Experience 1997) as in libstdc++'s ``std::sort``: a
+    range is parted at the median of its second, middle and last item until at most 16 are left, or goes
+    through a heap when it has been parted too often; insertion, which is stable, finishes.
     """
-    # An item goes with its key in one number: keys are compared by bounds.
+    _, ranks, counts = np.unique(keys, return_inverse=True, return_counts=True)
+    # Number of keys below each rank that several items have: where there are none, any sort will do.
+    shared = [0, *np.cumsum(counts > 1).tolist()]
+    # An item goes with its rank in one number, so that ranks are compared by bounds.
     base = len(keys)
-    codes = [keys[item] * base + item for item in items]
-    ranges = [(0, len(codes), 2 * (len(codes).bit_length() - 1))]
+    codes = (ranks[list(items)] * base + np.array(items, dtype=np.int64)).tolist()
+    ranges = [(0, len(codes), 2 * (len(codes).bit_length() - 1), 0, len(counts) - 1)]
     while ranges:
-        first, last, partings = ranges.pop()
-        while last - first > _SMALL and partings > 0:
+        first, last, partings, lowest, highest = ranges.pop()
+        while last - first > _SMALL and shared[lowest] < shared[highest + 1]:
+            if partings == 0:
+                codes[first:last] = _by_heap(codes[first:last], base)
+                break
             partings -= 1
-            cut = _part(codes, first, last, base)
-            ranges.append((cut, last, partings))
-            last = cut
-        if last - first > _SMALL:
-            codes[first:last] = _by_heap(codes[first:last], base)
+            equal = lowest == highest
+            cut = _part_equal(codes, first, last) if equal else _part(codes, first, last, base)
+            pivot = codes[first] // base
+            ranges.append((cut, last, partings, pivot, highest))
+            last, highest = cut, pivot
     return [code % base for code in sorted(codes, key=base.__rfloordiv__)]
+
+
+def _part_equal(codes: list[int], first: int, last: int) -> int:
+    """Part a range of equal items, which swaps all but the pivot."""
+    middle = first + (last - first) // 2
+    codes[first], codes[middle] = codes[middle], codes[first]
+    codes[first + 1 : last] = codes[last - 1 : first : -1]
+    return first + 1 + (last - first - 1) // 2
 
 
 def _part(codes: list[int], first: int, last: int, base: int) -> int:

@@ -10,6 +10,7 @@ from g10sim.policies.plan import MigrationPlan, Planned
 from g10sim.policies.planning.machine import PlannedMachine
 from g10sim.trace.model import Trace
 
+
 def plan_g10(trace: Trace, machine: PlannedMachine, parameters: PlanningParameters) -> MigrationPlan:
     """Plan the migrations of one iteration of a trace."""
     return to_plan(draft_g10(trace, machine, parameters), trace, parameters)
