@@ -26,6 +26,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+import numpy.typing as npt
 
 from g10sim.analysis.timeline import Integers, kernel_durations
 from g10sim.errors import UnsupportedError
@@ -137,7 +138,7 @@ class _Planning(Draft):
                 break
             is_handled[best] = self._handle(best)
 
-    def _benefits(self) -> np.typing.NDArray[np.float64]:
+    def _benefits(self) -> npt.NDArray[np.float64]:
         over, halves = self.occupancy.bytes > self.machine.gpu_bytes, self._sizes // 2
         pressed = np.where(over, self._durations, 0)
         sums, ends = prefix_sums(pressed), np.where(self._wraps, self._ends - self._kernels, self._ends)
@@ -215,7 +216,7 @@ class _Planning(Draft):
         self.evictions.append(PlannedEviction(**vars(period), tier=tier, out_by=out_by, prefetch=prefetch))
 
     def prefetch(self, *, eagerly: bool) -> None:
-        """Prefetch within the iteration, those with the earliest kernel first; earlier where memory is free."""
+        """Prefetch within the iteration, the first ones first; eagerly: earlier where memory is free."""
         latest = [eviction.prefetch or 0 for eviction in self.evictions]
         within = [number for number, eviction in enumerate(self.evictions) if not eviction.wraps]
         for number in introsorted(within, latest):
@@ -232,7 +233,7 @@ class _Planning(Draft):
         return kernel
 
     def evict_for_demand(self) -> None:
-        """Add evictions to the SSD, fetched back on demand, around the kernel with the highest first estimate.
+        """Add evictions to the SSD, fetched back on demand, around the kernel of the highest first estimate.
 
         Periods within the iteration that cover the kernel and have no eviction yet are taken in order of
         bytes x time, until the estimate at the kernel is well below the target.
@@ -253,7 +254,7 @@ class _Planning(Draft):
         self.moves = tuple(self._found[number] for number in introsorted(range(len(kernels)), kernels))
 
 
-def _places(values: np.typing.NDArray[np.float64]) -> Integers:
+def _places(values: npt.NDArray[np.float64]) -> Integers:
     """Replace values by their place in ascending order, the same for equal ones."""
     places: Integers = np.unique(values, return_inverse=True)[1]
     return places

@@ -37,12 +37,12 @@ class Channel:
         return np.where(self.is_full[kernels], 0.0, free)
 
     def finish(self, starts: Integers, sizes: Integers) -> Integers:
-        """Kernels during which transfers end that begin with ``starts``; the last one for those that do not."""
+        """Kernels during which transfers end that begin with ``starts``; the last one if they do not."""
         found: Integers = self._sums.searchsorted(self._sums[starts] + sizes) - 1
         return np.minimum(found, len(self.is_full) - 1)
 
     def latest_start(self, ends: Integers, sizes: Integers) -> Integers:
-        """Last kernels with which transfers can begin and end before ``ends``; 0 for those that cannot."""
+        """Last kernels with which transfers can begin and end before ``ends``; 0 if they cannot."""
         found: Integers = self._sums.searchsorted(self._sums[ends] - sizes, side="right") - 1
         return np.maximum(found, 0)
 
