@@ -38,6 +38,9 @@ class PlanningParameters(PlannerOptions):
 
     planner: Literal["live", "published"] = parameter(default="live")
     """``live``, or ``published``: the planner of the published simulator with its peculiarities."""
+    published_order: bool = parameter(default=True)
+    """Of periods that are equally good the published simulator's first, which takes a sort of all periods for
+    each eviction; otherwise the one with the most bytes x time (``published``)."""
     pacing_rounds: int = parameter(default=1, ge=1, le=100)
     """Most rounds of planning with the stalls that the round before expects (``live``)."""
 

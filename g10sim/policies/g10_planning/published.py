@@ -88,7 +88,8 @@ class _Planning(Draft):
                 self._find(allocation.kernel, Fetch(tensor))
                 self._find(death, Free(tensor))
         self._durations, self._kernels = durations, len(durations)
-        self._margin = parameters.safety_margin
+        self._margin, self._published_order = parameters.safety_margin, parameters.published_order
+        self._may_stop = not parameters.demand_evictions
         self._ssd = machine.ssd
         self._host = next(
             (tier for tier in machine.tiers if tier.kind == "memory"),
@@ -113,8 +114,10 @@ class _Planning(Draft):
         self._order = list(range(len(periods)))
         self._starts = np.array([period.start for period in periods], dtype=np.int64)
         self._ends = np.array([period.end for period in periods], dtype=np.int64)
-        self._sizes = np.array([period.size_bytes for period in periods], dtype=np.int64)
-        self._wraps = np.array([period.wraps for period in periods], dtype=np.bool_)
+        self._sizes = np.array([period.size_bytes for period in periods], dtype=np.float64)
+        self._halves = np.array([period.size_bytes // 2 for period in periods], dtype=np.int64)
+        wraps = np.array([period.wraps for period in periods], dtype=np.bool_)
+        self._within, self._around = np.flatnonzero(~wraps), np.flatnonzero(wraps)
         self._lengths = self._times[self._ends] - self._times[self._starts]
         self._ties = _places(-self._lengths * self._sizes)
         by_cost = parameters.ranking == "benefit_per_cost"
@@ -126,30 +129,48 @@ class _Planning(Draft):
 
     def choose(self) -> None:
         """Evict until the estimate is within the target or the best period has had its turn."""
-        is_handled = np.zeros(len(self._periods), dtype=np.bool_)
+        is_handled, evictions = np.zeros(len(self._periods), dtype=np.bool_), -1
         for _ in self._periods:
             if self.occupancy.peak_bytes <= self.target_bytes:
                 break
-            benefits = np.where(is_handled, 0.0, self._benefits())
-            places = _places(-benefits) * len(benefits) + np.where(benefits != 0, self._ties, 0)
-            self._order = introsorted(self._order, places.tolist())
-            best = self._order[0]
-            if is_handled[best]:
+            if len(self.evictions) > evictions:
+                benefits, evictions = self._benefits(), len(self.evictions)
+            benefits = np.where(is_handled, 0.0, benefits)
+            best = self._first(benefits) if self._published_order else self._longest(benefits, is_handled)
+            if best is None or is_handled[best]:
                 break
-            is_handled[best] = self._handle(best)
+            is_handled[best] = self._handle(best) or not self._published_order
+            if not is_handled[best] and self._may_stop and (benefits == benefits[best]).sum() == 1:
+                break  # It would be the best for ever.
+
+    def _first(self, benefits: npt.NDArray[np.float64]) -> int:
+        """Return the period with the most benefit that the published simulator's sort puts first."""
+        places = _places(-benefits) * len(benefits) + np.where(benefits != 0, self._ties, 0)
+        self._order = introsorted(self._order, places.tolist())
+        return self._order[0]
+
+    def _longest(self, benefits: npt.NDArray[np.float64], is_handled: npt.NDArray[np.bool_]) -> int | None:
+        """Return that with the most bytes x time, or None without benefit while memory is overfull."""
+        most = benefits.max()
+        if most <= 0 and self.occupancy.peak_bytes > self.machine.gpu_bytes:
+            return None
+        equals = np.flatnonzero(benefits == most)
+        ties = np.where(is_handled[equals], len(benefits), self._ties[equals])
+        return int(equals[ties.argmin()])
 
     def _benefits(self) -> npt.NDArray[np.float64]:
-        over, halves = self.occupancy.bytes > self.machine.gpu_bytes, self._sizes // 2
-        pressed = np.where(over, self._durations, 0)
-        sums, ends = prefix_sums(pressed), np.where(self._wraps, self._ends - self._kernels, self._ends)
-        first = self._out.ssd.finish(self._starts, halves)
-        last = self._into.ssd.latest_start(ends, halves)
-        cycles = np.where(last > first, sums[last] - sums[first], 0)
+        over, ends = self.occupancy.bytes > self.machine.gpu_bytes, self._ends
+        sums = prefix_sums(np.where(over, self._durations, 0))
         late = prefix_sums(np.where(over[1:], self._durations[:-1], 0))
-        border = int(over[0]) * self.timeline.period
-        beyond = np.where(ends > 0, late[np.maximum(ends - 1, 0)] - border, 0)
-        wrapped = sums[-1] - sums[self._starts] + beyond
-        return self._sizes.astype(np.float64) * np.where(self._wraps, wrapped, cycles) / self._costs
+        cycles = np.empty(len(ends), dtype=np.int64)
+        within, around = self._within, self._around
+        first = self._out.ssd.finish(self._starts[within], self._halves[within])
+        last = self._into.ssd.latest_start(ends[within], self._halves[within])
+        cycles[within] = np.where(last > first, sums[last] - sums[first], 0)
+        back = ends[around] - self._kernels
+        beyond = late[np.maximum(back - 1, 0)] - int(over[0]) * self.timeline.period
+        cycles[around] = sums[-1] - sums[self._starts[around]] + np.where(back > 0, beyond, 0)
+        return self._sizes * cycles / self._costs
 
     def _handle(self, number: int) -> bool:
         """Evict the tensor of a period if that helps; return False if the period stays in the list."""
