@@ -18,6 +18,7 @@ SYSTEM = "a100-40g-pcie3-znand"
 POLICIES = ("ideal", "base_uvm", "deepum", "g10")
 CONTIGUOUS = ("flashneuron", "g10_gds", "g10_host")
 FEW_KERNELS = 700
+MANY_KERNELS = 2500
 PAPER = ("bert-base", "vit-base", "inception-v3", "resnet152", "senet154")
 
 
@@ -133,22 +134,34 @@ def test_a_bundled_trace_fits_a_40_gib_gpu():
     assert any(entry.peak_live_bytes < A100_BYTES for entry in ENTRIES)
 
 
+def marked(entry):
+    """Leave long simulations to the nightly run."""
+    return pytest.param(
+        entry, id=entry.file, marks=pytest.mark.nightly if entry.kernels > MANY_KERNELS else ()
+    )
+
+
 def simulated(trace, policy):
     """Run without ``compat``, where that is quick with every invariant tested on the way."""
     check = len(trace.kernels) < FEW_KERNELS
     return g10sim.simulate(trace, SYSTEM, policy, iterations=1, check=check).performance
 
 
+@pytest.fixture(params=[marked(entry) for entry in ENTRIES])
+def workload(request):
+    return load_trace(data_path("traces", request.param.file))
+
+
 @pytest.mark.parametrize("policy", POLICIES)
-def test_policies_run_every_bundled_trace(trace, policy):
-    assert 0 < simulated(trace, policy) <= 1
+def test_policies_run_every_bundled_trace(workload, policy):
+    assert 0 < simulated(workload, policy) <= 1
 
 
 @pytest.mark.parametrize("policy", CONTIGUOUS)
-def test_designs_of_contiguous_memory_run_a_bundled_trace_or_say_why_they_cannot(trace, policy):
+def test_designs_of_contiguous_memory_run_a_bundled_trace_or_say_why_they_cannot(workload, policy):
     performance, reason = 0, ""
     try:
-        performance = simulated(trace, policy)
+        performance = simulated(workload, policy)
     except UnsupportedError as error:
         reason = str(error)
     assert 0 < performance <= 1 or "GPU memory" in reason

@@ -1,12 +1,15 @@
 import subprocess
 import sys
 
+import pytest
+
 from g10sim.trace.format import load_trace
 from g10sim.trace.model import TensorKind
 
 MOST_BYTES = 4 * 10**9
 
 
+@pytest.mark.nightly
 def test_a_decoder_of_65_billion_parameters_is_captured_in_little_memory(torch, tmp_path):
     out = tmp_path / "large.g10t"
     options = ["--batch-size", "1", "--seq-len", "2048", "--dtype", "bfloat16", "--gpu", "a100-40g"]

@@ -35,7 +35,12 @@ CASES = {
 }
 
 
-@pytest.fixture(params=CASES)
+LARGE = ("inception_v3", "vit, eager", "bert, checkpointed", "resnet18, checkpointed")
+
+
+@pytest.fixture(
+    params=[pytest.param(name, marks=pytest.mark.nightly if name in LARGE else ()) for name in CASES]
+)
 def case(request, models):
     """What builds a model, and the options of the step."""
     name, options = CASES[request.param]

@@ -141,7 +141,14 @@ def whole(tmp_path_factory):
 
 
 @pytest.mark.parametrize(
-    "large", ["config.yaml", "results.csv", "cells/*.json", "cells/*.parquet", "kernels.parquet"]
+    "large",
+    [
+        pytest.param("config.yaml", marks=pytest.mark.nightly),
+        "results.csv",
+        "cells/*.json",
+        pytest.param("cells/*.parquet", marks=pytest.mark.nightly),
+        "kernels.parquet",
+    ],
 )
 def test_a_full_disk_is_one_line_whatever_is_being_written(here, whole, large):
     """No file can grow to the size of one that is ``large``."""

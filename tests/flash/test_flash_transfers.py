@@ -98,7 +98,7 @@ def test_a_hundred_gigabytes_take_at_most_five_thousand_steps(condition):
 
 def exec_cycles(trace, policy, ssd, host="0 GiB"):
     system = load_system({**SETTING, "host": {"memory": host}, "ssd": ssd})
-    return g10sim.simulate(trace, system, policy).summary["exec_cycles"]
+    return g10sim.simulate(trace, system, policy, iterations=2).summary["exec_cycles"]
 
 
 def as_link(ssd):
@@ -112,13 +112,17 @@ def as_link(ssd):
     }
 
 
-@pytest.mark.parametrize("policy", ["g10", "base_uvm", "deepum", "flashneuron", "g10_gds"])
+@pytest.mark.parametrize(
+    "policy",
+    [pytest.param("g10", marks=pytest.mark.nightly), "base_uvm", "deepum", "flashneuron", "g10_gds"],
+)
 def test_an_idle_and_large_drive_is_a_link(policy):
     trace = "traces/bert-base-b512-s128.g10t"
     link, flash = (exec_cycles(trace, policy, ssd) for ssd in (as_link(LARGE), LARGE))
     assert flash == pytest.approx(link, rel=0.02)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("policy", ["g10", "base_uvm", "deepum"])
 @pytest.mark.parametrize(("model", "batch"), [("BERT_Base", 512), ("Inceptionv3", 1536), ("SENet154", 1024)])
 def test_an_idle_and_large_drive_is_a_link_on_published_traces(published, model, batch, policy):

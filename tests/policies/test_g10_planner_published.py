@@ -59,10 +59,10 @@ def published_cycles(published, model, batch):
     ("model", "batch", "at_most"),
     [
         ("BERT_Base", "256", 1.0),
-        ("BERT_Base", "512", 0.87),
-        ("BERT_Base", "1024", 0.7),
-        ("Inceptionv3", "1536", 0.995),
-        ("SENet154", "256", 1.0),
+        pytest.param("BERT_Base", "512", 0.87, marks=pytest.mark.nightly),
+        pytest.param("BERT_Base", "1024", 0.7, marks=pytest.mark.nightly),
+        pytest.param("Inceptionv3", "1536", 0.995, marks=pytest.mark.nightly),
+        pytest.param("SENet154", "256", 1.0, marks=pytest.mark.nightly),
     ],
 )
 def test_paced_plans_are_faster_than_the_published_plan(published, model, batch, at_most):

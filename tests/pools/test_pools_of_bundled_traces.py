@@ -14,9 +14,16 @@ from g10sim.trace.synthetic import chain
 from g10sim.trace.workload import Job
 
 TRACES = sorted((Path(__file__).parents[2] / "traces").glob("*.g10t"))
+LARGE = ("gpt2", "llama", "senet154")
 
 
-@pytest.fixture(scope="module", params=TRACES, ids=lambda path: path.stem)
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param(path, id=path.stem, marks=pytest.mark.nightly if path.stem.startswith(LARGE) else ())
+        for path in TRACES
+    ],
+)
 def trace(request):
     return load_trace(request.param)
 

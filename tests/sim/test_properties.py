@@ -268,21 +268,27 @@ def bundled_trace():
 
 def base_uvm_time(trace, **changes):
     system = load_system({"preset": "a100-40g-pcie3-znand", **changes})
-    records = run(Workload((Job(trace),)), system, BaseUvm(), BehaviourSpec())
+    records = run(Workload((Job(trace, iterations=2),)), system, BaseUvm(), BehaviourSpec())
     return records.iterations[-1].end - records.iterations[-1].start
 
 
 @pytest.mark.parametrize(
     ("key", "settings_of", "values"),
     [
-        ("host memory", lambda value: {"host": {"memory": f"{value} GiB"}}, [0, 4, 64]),
-        (
+        pytest.param(
+            "host memory",
+            lambda value: {"host": {"memory": f"{value} GiB"}},
+            [0, 4, 64],
+            marks=pytest.mark.nightly,
+        ),
+        pytest.param(
             "SSD bandwidth",
             lambda value: {
                 "host": {"memory": "2 GiB"},
                 "ssd": {"read_bandwidth": f"{value} GB/s", "write_bandwidth": f"{value} GB/s"},
             },
             [1, 4, 16],
+            marks=pytest.mark.nightly,
         ),
         ("GPU memory", lambda value: {"gpu": {"memory": f"{value} GiB"}}, [12, 16, 20]),
     ],
