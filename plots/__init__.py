@@ -14,6 +14,7 @@ from g10sim.errors import ConfigError
 from g10sim.files import replacing, writing
 from g10sim.plots.registry import ENTRIES, Entry, find, paper_figures
 from g10sim.stats.reading import KEYS, read_results, read_table
+from g10sim.stats.sizing import read_sizing
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -43,6 +44,8 @@ def draw(name: str, directory: str | Path, *, cell: int | None = None) -> Figure
     named: dict[str, Any] = {"cell": cell} if entry.of_one_cell else {}
     if cell is not None and not entry.of_one_cell:
         raise ConfigError(f"{name}: found a cell; allowed: none, it shows all cells of its experiment")
+    if entry.of_sizing:
+        return entry.draw(*read_sizing(directory))
     results = read_results(directory)
     figure = entry.draw(results, *(read_table(directory, table) for table in entry.tables), **named)
     keys = results.attrs[KEYS]

@@ -24,7 +24,8 @@ class Entry:
 
     The function takes the rows of results.csv, then the Parquet tables that ``tables`` names, in order. With
     ``of_one_cell`` it shows one cell of a run and takes its number as ``cell``; otherwise the figure has an
-    experiment of the same name, and is one of the G10 paper unless it is ``beyond_paper``.
+    experiment of the same name, and is one of the G10 paper unless it is ``beyond_paper``. With ``of_sizing``
+    it takes the two tables of ``g10sim size`` instead.
     """
 
     name: str
@@ -33,6 +34,7 @@ class Entry:
     module: str = ""
     of_one_cell: bool = False
     beyond_paper: bool = False
+    of_sizing: bool = False
 
     @property
     def draw(self) -> Callable[..., Figure]:
@@ -79,12 +81,14 @@ _ONE_CELL = (
     Entry("timeline", "one cell over time", ("kernels", "migrations"), "cell"),
     Entry("stalls", "what the kernels of one cell waited for", ("kernels",), "cell"),
 )
+_SIZING = (Entry("knee", "performance over one resource, and the least that reaches a target"),)
 ENTRIES: Mapping[str, Entry] = {
     entry.name: entry
     for entry in (
         *_PAPER,
         *(replace(entry, beyond_paper=True) for entry in _BEYOND),
         *(replace(entry, of_one_cell=True) for entry in _ONE_CELL),
+        *(replace(entry, of_sizing=True) for entry in _SIZING),
     )
 }
 
@@ -98,4 +102,8 @@ def find(name: str) -> Entry:
 
 def paper_figures() -> tuple[str, ...]:
     """Names of the figures of the G10 paper, in its order."""
-    return tuple(name for name, entry in ENTRIES.items() if not (entry.of_one_cell or entry.beyond_paper))
+    return tuple(
+        name
+        for name, entry in ENTRIES.items()
+        if not (entry.of_one_cell or entry.beyond_paper or entry.of_sizing)
+    )

@@ -10,6 +10,7 @@ from g10sim.cli.capture import capture, recapture
 from g10sim.cli.explain import explain
 from g10sim.cli.reproduce import plot, report, reproduce
 from g10sim.cli.run import run
+from g10sim.cli.size import size
 from g10sim.cli.system import policies, system
 from g10sim.cli.validate import validate
 
@@ -20,7 +21,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     add_completion=False,
 )
-for command in (run, validate, reproduce, plot, explain, report, bound, policies, system):
+for command in (run, validate, reproduce, plot, explain, report, bound, size, policies, system):
     app.command()(command)
 trace.app.command()(capture)
 trace.app.command()(recapture)

@@ -37,7 +37,7 @@ def system(
                 preset,
                 str(spec.gpu.count),
                 format_bytes(spec.gpu.memory),
-                format_rate(spec.pcie.bandwidth),
+                " / ".join(dict.fromkeys(map(format_rate, (spec.pcie.inward, spec.pcie.outward)))),
                 ", ".join(map(_tier, spec.all_tiers)),
             )
             for preset, spec in ((name, load_system(name)) for name in system_names())

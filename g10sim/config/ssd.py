@@ -65,19 +65,42 @@ class _Attached(Spec):
 
 
 class SsdSpec(_Attached):
-    """Flash at link fidelity: a read and a write rate and a latency for each demanded group of pages."""
+    """Flash at link fidelity: a read and a write rate and a latency for each demanded group of pages.
+
+    Stripes over several ``drives`` have the capacity of all, and ``stripe_efficiency`` of the sum of their
+    rates.
+    """
 
     model: Literal["link"] = Field(default="link", description="fidelity of the flash model")
-    capacity: Bytes = Field(description="flash space for tensors")
-    read_bandwidth: PositiveRate = Field(description="from the SSD")
-    write_bandwidth: PositiveRate = Field(description="to the SSD")
+    capacity: Bytes = Field(description="flash space for tensors, of one drive")
+    read_bandwidth: PositiveRate = Field(description="from one drive")
+    write_bandwidth: PositiveRate = Field(description="to one drive")
+    drives: int = Field(default=1, strict=True, ge=1, le=256, description="drives, striped")
+    stripe_efficiency: float | None = Field(
+        default=None, gt=0, le=1, description="share of the drives' rates that a stripe reaches; none: all"
+    )
     latency: Duration = Field(description="of one access")
     write_latency: Duration | None = Field(default=None, description="of one write; none: that of any access")
+
+    @model_validator(mode="after")
+    def _stripes_have_drives(self) -> SsdSpec:
+        if self.stripe_efficiency is not None and self.drives == 1:
+            raise ValueError("stripe_efficiency: found with one drive; allowed: with drives, 2 or more")
+        return self
 
     @property
     def first_write(self) -> int:
         """Picoseconds before the first byte of a write is taken."""
         return self.latency if self.write_latency is None else self.write_latency
+
+    @property
+    def all_drives(self) -> tuple[int, int, int]:
+        """Capacity (bytes), read and write rates (bytes/second) of the drives together."""
+        share = 1.0 if self.stripe_efficiency is None else self.stripe_efficiency
+        read, write = (
+            round(rate * self.drives * share) for rate in (self.read_bandwidth, self.write_bandwidth)
+        )
+        return self.capacity * self.drives, read, write
 
 
 class CollectionSpec(Spec):
@@ -212,6 +235,11 @@ class FlashSsdSpec(_Attached):
     def array(self) -> FlashArray:
         """Geometry and timing of one drive."""
         return FlashArray(**{field.name: getattr(self, field.name) for field in fields(FlashArray)})
+
+    @property
+    def all_drives(self) -> tuple[int, int, int]:
+        """Capacity (bytes), read and write rates (bytes/second) of the drives together."""
+        return self.capacity, self.read_bandwidth, self.write_bandwidth
 
     @property
     def physical_bytes(self) -> int:

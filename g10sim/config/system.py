@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -20,7 +20,7 @@ from g10sim.config.tiers import MemoryTierSpec, Tier, TierEntry, located, sectio
 from g10sim.errors import ConfigError, InvariantError
 from g10sim.records import Tiers
 from g10sim.registry import choices_text, nearest
-from g10sim.units import parse_bytes
+from g10sim.units import format_rate, parse_bytes
 
 
 class GpuSpec(Spec):
@@ -47,14 +47,93 @@ class GpuSpec(Spec):
     allocation_rate: PositiveRate = Field(description="speed of mapping new pages")
 
 
-class SharedLinkSpec(Spec):
+class LinkSpec(Spec):
+    """A link between GPUs and memory: a rate for both directions, or one for each.
+
+    ``duplex`` is the most that both directions carry together; without it, each has its rate to itself. A
+    copy waits for ``per_copy`` before its first byte moves, once for every link that it crosses: S bytes take
+    per_copy + S / rate.
+    """
+
+    bandwidth: PositiveRate | None = Field(default=None, description="in each direction")
+    to_device: PositiveRate | None = Field(default=None, description="towards the GPU, in place of bandwidth")
+    from_device: PositiveRate | None = Field(
+        default=None, description="away from the GPU, in place of bandwidth"
+    )
+    duplex: PositiveRate | None = Field(
+        default=None, description="most of both directions together; none: their sum"
+    )
+    per_copy: Duration | None = Field(default=None, description="of starting one copy; none: nothing")
+
+    @model_validator(mode="after")
+    def _directions_have_rates(self) -> Self:
+        named = {"to_device": self.to_device, "from_device": self.from_device}
+        if self.bandwidth is None:
+            missing = [name for name, rate in named.items() if rate is None]
+            if missing:
+                found = "nothing (the key is missing)" if len(missing) == 2 else f"no {missing[0]}"
+                raise ValueError(
+                    f"bandwidth: found {found}; allowed: bandwidth, or to_device and from_device"
+                )
+        elif None not in named.values():
+            raise ValueError(
+                "bandwidth: found beside to_device and from_device, which leave it nothing to say; allowed: "
+                "one or the other"
+            )
+        if self.duplex is not None and not self.faster <= self.duplex <= self.inward + self.outward:
+            raise ValueError(
+                f"duplex: found {format_rate(self.duplex)}; allowed: {format_rate(self.faster)} (one "
+                f"direction) to {format_rate(self.inward + self.outward)} (both)"
+            )
+        return self
+
+    @property
+    def inward(self) -> int:
+        """Rate towards the GPU in bytes/second."""
+        return self._rate(self.to_device)
+
+    @property
+    def outward(self) -> int:
+        """Rate away from the GPU in bytes/second."""
+        return self._rate(self.from_device)
+
+    @property
+    def slower(self) -> int:
+        """Rate of the slower direction in bytes/second."""
+        return min(self.inward, self.outward)
+
+    @property
+    def faster(self) -> int:
+        """Rate of the faster direction in bytes/second."""
+        return max(self.inward, self.outward)
+
+    @property
+    def at_once(self) -> tuple[int, int]:
+        """Rates towards and away from the GPU in bytes/second while both directions are busy all the time."""
+        both = self.inward + self.outward
+        most = both if self.duplex is None else self.duplex
+        return self.inward * most // both, self.outward * most // both
+
+    def _rate(self, own: int | None) -> int:
+        rate = own or self.bandwidth
+        if rate is None:
+            raise InvariantError("a link without rates was accepted")
+        return rate
+
+    def times(self, numerator: int, denominator: int = 1) -> Self:
+        """Return the same link with all rates multiplied by a fraction."""
+        rates = {name: getattr(self, name) for name in ("bandwidth", "to_device", "from_device", "duplex")}
+        scaled = {name: rate * numerator // denominator for name, rate in rates.items() if rate is not None}
+        return self.model_copy(update=scaled)
+
+
+class SharedLinkSpec(LinkSpec):
     """A link that several GPUs cross on their way to host memory and SSD (switch uplink, root complex)."""
 
     name: str = Field(min_length=1)
     gpus: tuple[Annotated[int, Field(strict=True)], ...] = Field(
         min_length=1, description="GPUs whose traffic crosses it"
     )
-    bandwidth: PositiveRate = Field(description="in each direction")
 
 
 class NvlinkSpec(Spec):
@@ -63,10 +142,9 @@ class NvlinkSpec(Spec):
     bandwidth: PositiveRate = Field(description="of one GPU to and from all others, in each direction")
 
 
-class PcieSpec(Spec):
+class PcieSpec(LinkSpec):
     """The tree of PCIe links: every GPU's own link and the links that GPUs share."""
 
-    bandwidth: PositiveRate = Field(description="of each GPU's own link, in each direction")
     shared: tuple[SharedLinkSpec, ...] = Field(default=(), description="links that GPUs share")
     service: Literal["fair", "first_come", "deadline"] = Field(
         default="fair",
@@ -244,9 +322,10 @@ class SystemSpec(Spec):
 
 
 def published_drive(system: SystemSpec) -> SsdSpec:
-    """Return the SSD of a machine with the tiers of the published simulator: host memory and an SSD's rates.
+    """Return the SSD of a machine like that of the published simulator.
 
-    Raises ConfigError for any other.
+    It has host memory and an SSD's rates as tiers, and links of one bandwidth and no cost of copies. Raises
+    ConfigError for any other.
     """
     names = [tier.name for tier in system.all_tiers]
     if names != ["host", "ssd"] or not isinstance(system.ssd, SsdSpec):
@@ -254,4 +333,16 @@ def published_drive(system: SystemSpec) -> SsdSpec:
             f"compat: found tiers {', '.join(names)} with a behaviour of the published simulator; allowed: "
             "host and an ssd of model 'link'"
         )
+    if system.ssd.drives > 1:
+        raise ConfigError(
+            f"compat: found {system.ssd.drives} drives with a behaviour of the published simulator; "
+            "allowed: 1"
+        )
+    for link in (system.pcie, *system.pcie.shared):
+        for name in ("to_device", "from_device", "duplex", "per_copy"):
+            if getattr(link, name):
+                raise ConfigError(
+                    f"compat: found {name} of a link with a behaviour of the published simulator; "
+                    "allowed: its bandwidth alone"
+                )
     return system.ssd

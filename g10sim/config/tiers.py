@@ -54,12 +54,16 @@ class SsdTierSpec(Spec):
     name: TierName
     kind: Literal["ssd"]
     model: Literal["link"] = Field(default="link", description="fidelity of the flash model")
-    capacity: Bytes = Field(description="flash space for tensors")
-    read: PositiveRate = Field(description="from the SSD")
-    write: PositiveRate = Field(description="to the SSD")
+    capacity: Bytes = Field(description="flash space for tensors, of one drive")
+    read: PositiveRate = Field(description="from one drive")
+    write: PositiveRate = Field(description="to one drive")
     latency: Duration = Field(description="of one access")
     write_latency: Duration | None = Field(default=None, description="of one write; none: that of any access")
     at: str | None = Field(default=None, description="socket, shared link or GPU; none: the root complex")
+    drives: int = Field(default=1, strict=True, ge=1, le=256, description="drives, striped")
+    stripe_efficiency: float | None = Field(
+        default=None, gt=0, le=1, description="share of the drives' rates that a stripe reaches; none: all"
+    )
     path: Literal["direct", "host"] = Field(
         default="direct", description="between GPU and SSD, as in the section `ssd`"
     )
@@ -77,10 +81,14 @@ class SsdTierSpec(Spec):
             write_bandwidth=self.write,
             latency=self.latency,
             write_latency=self.write_latency,
+            drives=self.drives,
+            stripe_efficiency=self.stripe_efficiency,
         )
 
     @model_validator(mode="after")
-    def _has_a_buffer(self) -> SsdTierSpec:
+    def _is_whole(self) -> SsdTierSpec:
+        if self.stripe_efficiency is not None and self.drives == 1:
+            raise ValueError("stripe_efficiency: found with one drive; allowed: with drives, 2 or more")
         if self.path == "host" and self.bounce is None:
             raise ValueError(
                 "path: found 'host' without 'bounce'; allowed: with bandwidth and latency of the buffer"
@@ -171,9 +179,7 @@ def ssd_tier(place: Location, name: str, drive: AnySsdSpec, at: str | None = Non
         place,
         name,
         "ssd",
-        drive.capacity,
-        drive.read_bandwidth,
-        drive.write_bandwidth,
+        *drive.all_drives,
         drive.latency + drive.bounce_latency,
         drive.first_write + drive.bounce_latency,
         at or drive.behind,

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from g10sim.config.document import Document, load_document
+from g10sim.config.quantities import Spec
 from g10sim.config.system import SystemSpec
 from g10sim.errors import ConfigError, G10SimError
 from g10sim.experiment.cells import Cell
@@ -154,14 +155,13 @@ def what_if(cell: Cell, job: int = 0) -> list[WhatIf]:
     changes = [("nothing changed", cell)]
     for change, part, fields in (
         ("twice the host memory", "host", ("memory",)),
-        ("twice the PCIe bandwidth", "pcie", ("bandwidth",)),
         ("twice the SSD bandwidth", "ssd", ("read_bandwidth", "write_bandwidth")),
     ):
         spec = getattr(cell.system, part)
         doubled = {field: 2 * getattr(spec, field) for field in fields if hasattr(spec, field)}
         if doubled:  # flash that is modelled in detail has no one bandwidth
-            system = cell.system.model_copy(update={part: spec.model_copy(update=doubled)})
-            changes.append((change, replace(cell, system=system)))
+            changes.append((change, _with(cell, part, spec.model_copy(update=doubled))))
+    changes.insert(2, ("twice the PCIe bandwidth", _with(cell, "pcie", cell.system.pcie.times(2))))
     changes += [
         (f"policy {policy.legend().label}", replace(cell, policy={"name": name}, reference_plan=None))
         for name, policy in available().items()
@@ -170,6 +170,11 @@ def what_if(cell: Cell, job: int = 0) -> list[WhatIf]:
         and not policy().requirements.unlimited_memory
     ]
     return [_simulated(change, changed, job) for change, changed in changes]
+
+
+def _with(cell: Cell, part: str, spec: Spec) -> Cell:
+    """Return a cell on a machine of which one part is another."""
+    return replace(cell, system=cell.system.model_copy(update={part: spec}))
 
 
 def needs_parameters(policy: type[Policy]) -> bool:

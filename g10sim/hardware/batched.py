@@ -73,7 +73,7 @@ class BatchedTransfers:
             raise ConfigError(
                 f"compat.transfers: batched transfers serve one GPU; found gpu.count {system.gpu.count}"
             )
-        pages, link = behaviour.batch_pages, system.pcie.bandwidth
+        pages, link = behaviour.batch_pages, system.pcie.inward
         self.interval_cycles = max(1, pages * system.gpu.page_size * system.gpu.clock // link)
         ssd = published_drive(system)
         slowest = min(ssd.read_bandwidth, ssd.write_bandwidth)

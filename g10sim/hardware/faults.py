@@ -88,7 +88,7 @@ class ProfiledFaultCost:
         flash_us = ssd.latency / 1e6
         self._page_bytes = system.gpu.page_size
         self._flash_share = fault_us / (fault_us + flash_us) if fault_us + flash_us else 1.0
-        self._link = system.pcie.bandwidth / 1000
+        self._link = system.pcie.inward / 1000
         self._read = ssd.read_bandwidth / 1000
         self._cycles_per_ms = system.gpu.clock / 1000
         self._clock = system.gpu.clock

@@ -175,6 +175,7 @@ class FluidTransfers:
 
         def rate(pages: int, place: Location) -> int:
             latency = self._fault.latency + self._latencies.get(place, 0)
+            latency += self.topology.per_copy(site.gpu, place, inward=True)
             bandwidth = self.topology.path_bandwidth(site.gpu, place)
             size = pages * self._page_bytes
             batches = fault_batches(size, self._page_bytes, self._fault)
@@ -279,14 +280,27 @@ class FluidTransfers:
         if len(flows) == 1 and self._service == "fair" and not self._messages and not self._ssds:
             share_alone(flows[0])
             return
-        self.topology.reset()
-        for ssd in self._ssds:
-            ssd.limit()
+        self._free_links()
+        if self.topology.has_duplex and self._service == "fair":
+            self._split_directions(flows)
         self._share([flow for flow in flows if flow.rank == _DEMAND])
         self._share([flow for flow in flows if flow.rank == _EVICT], self._messages)
         prefetches = [flow for flow in flows if flow.rank == _PREFETCH]
         self._limit_followers(flows, [flow for flow in prefetches if flow.follows])
         self._share(prefetches)
+
+    def _free_links(self) -> None:
+        self.topology.reset()
+        for ssd in self._ssds:
+            ssd.limit()
+
+    def _split_directions(self, flows: list[_Flow]) -> None:
+        """Share what limits both directions of a link evenly: ranks order the copies of one direction."""
+        share_max_min([*flows, *self._messages])
+        shares = self.topology.full_directions(rounding=len(flows) + len(self._messages))
+        self._free_links()
+        for link, used in shares:
+            link.left = min(link.left, used)
 
     def _share(self, flows: list[_Flow], messages: Sequence[Message] = ()) -> None:
         """Give flows of equal rank their rates, in the order or fairness that the links serve them in."""
@@ -363,15 +377,24 @@ class FluidTransfers:
                 if target is None:
                     continue
                 links = self.topology.outward(site.gpu, target)
+                self._start_copy(lane, target, links, inward=False)
                 flows.append(_Flow(lane, _GPU, None, target, links, _EVICT))
                 if self._staging is not None and target != wish:
                     flows[-1].limit = self._staging.diverted_rate(flows[-1].limit, target)
         return flows
 
+    def _start_copy(self, lane: _Lane, place: Location, links: list[Link], *, inward: bool) -> None:
+        """Limit the rate of a copy that is next in its queue, where links make it wait before it moves."""
+        run, wait = lane.queue[0], self.topology.per_copy(lane.gpu, place, inward=inward)
+        if wait and not run.rate:
+            bandwidth = min(link.capacity for link in links)
+            run.rate = demand_rate(run.count * self._page_bytes, bandwidth, wait, 1)
+
     def _add_arrival(
         self, flows: list[_Flow], lane: _Lane, source: Location, rank: int, evicting: bool
     ) -> None:
         site, links = lane.site, self.topology.inward(lane.gpu, source)
+        self._start_copy(lane, source, links, inward=True)
         if site.memory.frames.free:
             flows.append(_Flow(lane, source, None, _NONE, links, rank))
             return

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
-from g10sim.config.system import SystemSpec
+from g10sim.config.system import LinkSpec, SystemSpec
 from g10sim.config.tiers import Tier
 from g10sim.records import Location
 
@@ -40,26 +40,59 @@ class Share:
         return bottleneck in self.links
 
 
+class _Edge:
+    """A link of the tree: what crosses it in each direction, and what starting a copy takes (picoseconds).
+
+    Both directions cross what limits them together.
+    """
+
+    def __init__(self, name: str, spec: LinkSpec, *, shared: bool = False) -> None:
+        self.both = None if spec.duplex is None else Link(f"{name} both ways", spec.duplex, shared=shared)
+        both = [] if self.both is None else [self.both]
+        self._inward = [Link(f"{name} in", spec.inward, shared=shared), *both]
+        self._outward = [Link(f"{name} out", spec.outward, shared=shared), *both]
+        self.directions = self._inward[0], self._outward[0]
+        self.per_copy = spec.per_copy or 0
+
+    def way(self, *, inward: bool) -> list[Link]:
+        """Links that bytes cross towards the GPUs below, or away from them."""
+        return self._inward if inward else self._outward
+
+    def is_on(self, path: list[Link]) -> bool:
+        """Tell whether a path crosses it in one direction or the other."""
+        return any(link in path for link in self.directions)
+
+
+def _ways(edges: Iterable[_Edge], *, inward: bool) -> list[Link]:
+    return [link for edge in edges for link in edge.way(inward=inward)]
+
+
 class Topology:
     """The tree of links of a system and the path of every kind of transfer."""
 
     def __init__(self, system: SystemSpec) -> None:
-        gpus, rate = range(system.gpu.count), system.pcie.bandwidth
-        self._inward = [[Link(f"GPU {gpu} in", rate)] for gpu in gpus]
-        self._outward = [[Link(f"GPU {gpu} out", rate)] for gpu in gpus]
-        self._mapping = [Link(f"GPU {gpu} page mapping", system.gpu.allocation_rate) for gpu in gpus]
+        gpus = range(system.gpu.count)
         self._below = {spec.name: frozenset(spec.gpus) for spec in system.pcie.shared}
-        for spec in system.pcie.shared:
-            inward = Link(f"{spec.name} in", spec.bandwidth, shared=True)
-            outward = Link(f"{spec.name} out", spec.bandwidth, shared=True)
-            for gpu in spec.gpus:
-                self._inward[gpu].append(inward)
-                self._outward[gpu].append(outward)
+        self._shared = {spec.name: _Edge(spec.name, spec, shared=True) for spec in system.pcie.shared}
+        self._edges = [
+            [
+                _Edge(f"GPU {gpu}", system.pcie),
+                *(self._shared[n] for n, below in self._below.items() if gpu in below),
+            ]
+            for gpu in gpus
+        ]
+        self._inward = [_ways(edges, inward=True) for edges in self._edges]
+        self._outward = [_ways(edges, inward=False) for edges in self._edges]
+        self._mapping = [Link(f"GPU {gpu} page mapping", system.gpu.allocation_rate) for gpu in gpus]
         self._place_sockets(system)
         self._place_nvlink(system)
         self.ports: dict[Location, tuple[Link | None, Link | None]] = {}
         """Ports of every tier that reads leave by, and that writes come in by; None where it has no limit."""
         self._paths: dict[tuple[int, Location, bool], list[Link]] = {}
+        self._per_copy: dict[tuple[int, Location, bool], int] = {}
+        edges = dict.fromkeys(edge for path in self._edges for edge in path)
+        self._duplex = [edge for edge in edges if edge.both is not None]
+        self._costly = [edge for edge in edges if edge.per_copy]
         for tier in system.all_tiers:
             self._place_tier(tier)
         trees = [*self._inward, *self._outward, self._mapping, self._memories, self._between]
@@ -103,6 +136,8 @@ class Topology:
             for port, inward in ((read, True), (write, False)):
                 path = self._path(gpu, tier, buffer, inward=inward)
                 self._paths[gpu, tier.place, inward] = [*path, *([port] if port else [])]
+                costs = (edge.per_copy for edge in self._costly if edge.is_on(path))
+                self._per_copy[gpu, tier.place, inward] = sum(costs)
 
     def _path(self, gpu: int, tier: Tier, buffer: list[Link], *, inward: bool) -> list[Link]:
         """Links between a GPU and a tier: to its own socket's memory, or to where the tier hangs.
@@ -121,14 +156,15 @@ class Topology:
             peer = int(tier.at.removeprefix("gpu"))
             return [] if peer == gpu else self.between(*((peer, gpu) if inward else (gpu, peer)))
         below = self._below.get(tier.at or "")
-        above = [name for name, gpus in self._below.items() if below is not None and below <= gpus]
-        up, down = (" out", " in") if inward else (" in", " out")
-        everywhere = {link.name: link for path in (*self._inward, *self._outward) for link in path}
+        above = [
+            self._shared[name] for name, gpus in self._below.items() if below is not None and below <= gpus
+        ]
         if buffer:
-            return [*own, *self._memory(gpu) * 2, *buffer, *(everywhere[name + up] for name in above)]
-        names = {link.name for link in own}
-        near_links = [link for link in own if link.name.removesuffix(down) not in above]
-        return [*near_links, *(everywhere[name + up] for name in above if name + down not in names)]
+            return [*own, *self._memory(gpu) * 2, *buffer, *_ways(above, inward=not inward)]
+        edges = self._edges[gpu]
+        near_edges = [edge for edge in edges if edge not in above]
+        far_edges = [edge for edge in above if edge not in edges]
+        return [*_ways(near_edges, inward=inward), *_ways(far_edges, inward=not inward)]
 
     def _memory(self, gpu: int) -> list[Link]:
         return [self._memories[self._socket[gpu]]] if self._memories else []
@@ -164,6 +200,24 @@ class Topology:
             if other == place:
                 path.append(rates(gpu, inward))
                 self.links = (*self.links, path[-1])
+
+    def per_copy(self, gpu: int, place: Location, *, inward: bool) -> int:
+        """Picoseconds that starting one copy between a GPU and a place takes, summed over the links."""
+        return self._per_copy.get((gpu, place, inward), 0)
+
+    @property
+    def has_duplex(self) -> bool:
+        """Tell whether something limits both directions of a link together."""
+        return bool(self._duplex)
+
+    def full_directions(self, rounding: int) -> list[tuple[Link, int]]:
+        """Directions of links whose both directions together are full, with the rates used of each."""
+        return [
+            (link, link.capacity - link.left)
+            for edge in self._duplex
+            if edge.both is not None and edge.both.left <= rounding
+            for link in edge.directions
+        ]
 
     def path_bandwidth(self, gpu: int, source: Location) -> int:
         """Rate of an otherwise idle path into a GPU, in bytes/second."""

@@ -75,7 +75,8 @@ class Staging:
         links = self.topology.outward(gpu, place) if leaves else self.topology.inward(gpu, place)
         bandwidth = min(link.capacity for link in links)
         size_bytes = pages * self._page_bytes
-        return demand_rate(size_bytes, bandwidth, self._latencies[place][leaves], 1)
+        latency = self._latencies[place][leaves] + self.topology.per_copy(gpu, place, inward=not leaves)
+        return demand_rate(size_bytes, bandwidth, latency, 1)
 
 
 def _binary_rates(system: SystemSpec) -> SystemSpec:
@@ -89,19 +90,19 @@ def _binary_rates(system: SystemSpec) -> SystemSpec:
         "read_bandwidth": binary(ssd.read_bandwidth),
         "write_bandwidth": binary(ssd.write_bandwidth),
     }
-    shared = [link.model_copy(update={"bandwidth": binary(link.bandwidth)}) for link in pcie.shared]
-    links = {"bandwidth": binary(pcie.bandwidth), "shared": tuple(shared)}
-    return system.model_copy(
-        update={"ssd": ssd.model_copy(update=rates), "pcie": pcie.model_copy(update=links)}
-    )
+    shared = tuple(link.times(2**30, 10**9) for link in pcie.shared)
+    links = pcie.times(2**30, 10**9).model_copy(update={"shared": shared})
+    return system.model_copy(update={"ssd": ssd.model_copy(update=rates), "pcie": links})
 
 
 def _split(topology: Topology, system: SystemSpec) -> None:
     """Give host copies what the SSD's rate leaves of the link, always, and never more."""
-    link, ssd = system.pcie.bandwidth, published_drive(system)
+    pcie, ssd = system.pcie, published_drive(system)
 
     def rest(gpu: int, inward: bool) -> Link:
-        rate = link - (ssd.read_bandwidth if inward else ssd.write_bandwidth)
+        rate = (pcie.inward if inward else pcie.outward) - (
+            ssd.read_bandwidth if inward else ssd.write_bandwidth
+        )
         return Link(f"GPU {gpu} {'from' if inward else 'to'} host", max(1, rate))
 
     for tier in system.all_tiers:

@@ -15,6 +15,7 @@ from g10sim.policies.base import JointPolicy, Place, Policy, PolicyView, Require
 from g10sim.policies.farthest_use import farthest_idle
 from g10sim.policies.g10_planning.draft import PlanningParameters
 from g10sim.policies.g10_planning.planner import plan_g10
+from g10sim.policies.g10_planning.tuned import copies_factor
 from g10sim.policies.hash_order import hash_order
 from g10sim.policies.moves import Evict, Move
 from g10sim.policies.parameters import Declared, PlanFile, parameter
@@ -24,9 +25,6 @@ from g10sim.policies.planning.machine import PlannedMachine, planned_machines
 from g10sim.policies.registry import register_policy
 from g10sim.trace.model import Kernel
 from g10sim.trace.workload import Job, Workload
-
-# The published simulator loosens the planner's target for these designs.
-_PUBLISHED_PLANNING_FACTOR = 1.060606
 
 
 class DirectStorage(Declared, JointPolicy):
@@ -75,15 +73,18 @@ class DirectStorage(Declared, JointPolicy):
         self._host, self._ssd = machines[0].memory.name, machines[0].ssd.name
         if self.plan_file is not None:
             return tuple(load_plan(Path(self.plan_file), job.trace) for job in workload.jobs)
-        parameters = PlanningParameters(
+        return tuple(
+            plan_g10(job.trace, machine, self._parameters(job, behaviour))
+            for job, machine in zip(workload.jobs, machines, strict=True)
+        )
+
+    def _parameters(self, job: Job, behaviour: BehaviourSpec) -> PlanningParameters:
+        is_published = behaviour.copy_memory == "published"
+        return PlanningParameters(
             planner=behaviour.planner,
             tensor_hints=False,
             demand_evictions=True,
-            memory_factor=_PUBLISHED_PLANNING_FACTOR if behaviour.copy_memory == "published" else 1.0,
-        )
-        return tuple(
-            plan_g10(job.trace, machine, parameters)
-            for job, machine in zip(workload.jobs, machines, strict=True)
+            memory_factor=copies_factor(job.trace, uses_host=self.uses_host) if is_published else 1.0,
         )
 
     def places(self, job: Job, plan: MigrationPlan | None, behaviour: BehaviourSpec) -> Sequence[Place]:

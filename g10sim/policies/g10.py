@@ -10,10 +10,11 @@ from g10sim.looks import BLUE, Look
 from g10sim.policies.base import JointPolicy
 from g10sim.policies.g10_planning.draft import PlannerOptions, PlanningParameters
 from g10sim.policies.g10_planning.planner import plan_g10
+from g10sim.policies.g10_planning.tuned import unified_memory_factor
 from g10sim.policies.plan import MigrationPlan
 from g10sim.policies.planning.machine import planned_machines
 from g10sim.policies.registry import register_policy
-from g10sim.trace.workload import Workload
+from g10sim.trace.workload import Job, Workload
 
 
 @register_policy
@@ -39,8 +40,16 @@ class G10(PlannerOptions, JointPolicy):
         self, workload: Workload, system: SystemSpec, behaviour: BehaviourSpec
     ) -> Sequence[MigrationPlan]:
         """Plan every job; they share links, host memory, SSD, and GPUs that they are on together, evenly."""
-        parameters = PlanningParameters(**self.parameters_of(PlannerOptions), planner=behaviour.planner)
+        machines = planned_machines(workload, system, behaviour)
         return tuple(
-            plan_g10(job.trace, machine, parameters)
-            for job, machine in zip(workload.jobs, planned_machines(workload, system, behaviour), strict=True)
+            plan_g10(job.trace, machine, self._parameters(job, system, behaviour))
+            for job, machine in zip(workload.jobs, machines, strict=True)
+        )
+
+    def _parameters(self, job: Job, system: SystemSpec, behaviour: BehaviourSpec) -> PlanningParameters:
+        is_published = behaviour.planner == "published"
+        return PlanningParameters(
+            **self.parameters_of(PlannerOptions),
+            planner=behaviour.planner,
+            memory_factor=unified_memory_factor(job.trace, system) if is_published else 1.0,
         )

@@ -95,6 +95,7 @@ class G10Paced(PlannerOptions, JointPolicy):
         parameters = PlanningParameters(
             **self.parameters_of(PlannerOptions),
             planner="published" if self.method == "published" else "live",
+            published_order=behaviour.planner == "published",
             pacing_rounds=1 if self.method == "unpaced" else self.pacing_rounds,
         )
         plans, recoveries, tiers = [], [], set[str]()

@@ -45,7 +45,7 @@ def _shares_only_links(workload: Workload, system: SystemSpec) -> bool:
 
 def _groups(system: SystemSpec, busy: Group) -> list[Group]:
     """Join GPUs that share what they can fill, the lowest links first."""
-    rates = {frozenset([gpu]): system.pcie.bandwidth for gpu in busy}
+    rates = {frozenset([gpu]): system.pcie.faster for gpu in busy}
     for members, bandwidth in _shared(system, busy):
         below = [group for group in rates if group & members]
         most = sum(rates[group] for group in below)
@@ -60,7 +60,7 @@ def _groups(system: SystemSpec, busy: Group) -> list[Group]:
 def _shared(system: SystemSpec, busy: Group) -> Iterator[tuple[Group, int]]:
     """Yield what GPUs share, with its capacity in each direction: links from the lowest on, then memory."""
     for link in sorted(system.pcie.shared, key=lambda link: len(link.gpus)):
-        yield frozenset(link.gpus) & busy, link.bandwidth
+        yield frozenset(link.gpus) & busy, min(link.at_once)
     memory = system.host.memory_bandwidth
     if memory is not None:  # one capacity for both directions
         sockets: Iterable[Iterable[int]] = [socket.gpus for socket in system.host.sockets] or [busy]

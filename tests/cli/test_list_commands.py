@@ -48,7 +48,7 @@ def test_an_unknown_system(g10sim):
 
 
 @pytest.mark.parametrize(
-    "command", [(), ("run",), ("validate",), ("policies",), ("system",), ("trace",), ("plan",)]
+    "command", [(), ("run",), ("size",), ("validate",), ("policies",), ("system",), ("trace",), ("plan",)]
 )
 def test_every_command_has_help(g10sim, command):
     ended = g10sim(*command, "--help")

@@ -6,7 +6,7 @@ from g10sim.config.presets import load_behaviour, load_system, system_names
 from g10sim.config.system import SystemSpec
 from g10sim.errors import ConfigError
 
-NOT_NUMBERS = {"name", "description", "sources", "pcie.service", "pcie.shared.0.name"}
+NOT_NUMBERS = {"name", "description", "sources", "ssd.drives", "pcie.service", "pcie.shared.0.name"}
 NOT_NUMBERS |= {"ssd.model", "ssd.path", "ssd.bounce", "ssd.behind"}
 
 

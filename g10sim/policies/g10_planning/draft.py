@@ -5,14 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-import numpy as np
-
 from g10sim.analysis.timeline import Integers
 from g10sim.analysis.vitality import inactive_periods
 from g10sim.policies.parameters import Declared, parameter
-from g10sim.policies.planning.budget import Budget
+from g10sim.policies.plan import Planned
 from g10sim.policies.planning.machine import PlannedMachine, PlannedTier
-from g10sim.policies.planning.occupancy import Occupancy, Pressure
+from g10sim.policies.planning.occupancy import Pressure
 from g10sim.policies.planning.timeline import Timeline
 from g10sim.trace.model import Tensor, Trace
 
@@ -40,6 +38,9 @@ class PlanningParameters(PlannerOptions):
 
     planner: Literal["live", "published"] = parameter(default="live")
     """``live``, or ``published``: the planner of the published simulator with its peculiarities."""
+    published_order: bool = parameter(default=True)
+    """Of periods that are equally good the published simulator's first, which takes a sort of all periods for
+    each eviction; otherwise the one with the most bytes x time (``published``)."""
     pacing_rounds: int = parameter(default=1, ge=1, le=100)
     """Most rounds of planning with the stalls that the round before expects (``live``)."""
 
@@ -50,7 +51,7 @@ class PlanningParameters(PlannerOptions):
     """Multiplies the target, and with the live planner GPU memory too."""
     demand_evictions: bool = parameter(default=False)
     """Add evictions without prefetch where the first estimate is highest
-    (:func:`.planner.add_demand_evictions`)."""
+    (last step of the direct-storage designs)."""
 
 
 @dataclass(frozen=True)
@@ -104,10 +105,11 @@ def absences(trace: Trace, machine: PlannedMachine) -> tuple[Absence, ...]:
 
 
 class Draft:
-    """A plan in the making, with the estimated occupancy of GPU and tiers and the transfer budgets left.
+    """A plan in the making, with the estimated occupancy of the GPU.
 
-    ``frees`` are (kernel, tensor). ``pressed_kernel`` has the highest estimate before any eviction. The
-    timeline counts the expected stalls. Above ``limit_bytes`` memory is under pressure.
+    ``frees`` are (kernel, tensor). ``moves`` are all moves in issue order, where the planner orders them by
+    itself. ``pressed_kernel`` has the highest estimate before any eviction. The timeline counts the expected
+    stalls. Above ``limit_bytes`` memory is under pressure.
     """
 
     def __init__(
@@ -121,29 +123,18 @@ class Draft:
         self.machine, self.timeline, self.target_bytes = machine, Timeline(durations), target_bytes
         self.pressed_kernel = int(occupancy.argmax()) if len(occupancy) else 0
         self.occupancy = Pressure(occupancy, durations, limit_bytes)
-        self.used = {tier.name: Occupancy(np.zeros_like(durations)) for tier in machine.tiers}
-        self.out = Budget(durations, machine.link_rate, {t.name: t.write_rate for t in machine.tiers})
-        self.into = Budget(durations, machine.link_rate, {t.name: t.read_rate for t in machine.tiers})
         self.evictions: list[PlannedEviction] = []
         self.allocations: list[PlannedAllocation] = []
         self.frees: list[tuple[int, int]] = []
+        self.moves: tuple[Planned, ...] | None = None
 
-    def has_room(self, tier: PlannedTier, absence: Absence) -> bool:
-        """Return True if a tier has room for an absent tensor; an SSD always has."""
-        used = self.used[tier.name].most(absence.start, absence.end)
-        return tier.kind == "ssd" or used + absence.size_bytes <= tier.capacity_bytes
 
-    def evict(
-        self, absence: Absence, tier: PlannedTier, out_by: int, prefetch: int, *, takes_budget: bool = True
-    ) -> None:
-        """Plan an eviction with a prefetch."""
-        size, name = absence.size_bytes, tier.name
-        if takes_budget:
-            self.out.debit(absence.start, size, name)
-            self.into.debit(prefetch, size, name)
-            self.used[name].add(absence.start, absence.end, size)
-        self.occupancy.add(out_by + 1, prefetch, -size)
-        self.evictions.append(PlannedEviction(**vars(absence), tier=tier, out_by=out_by, prefetch=prefetch))
+def evict_on_demand(draft: Draft, absence: Absence) -> None:
+    """Plan an eviction to the SSD without a prefetch."""
+    draft.occupancy.add(absence.start, absence.end, -absence.size_bytes)
+    draft.evictions.append(
+        PlannedEviction(**vars(absence), tier=draft.machine.ssd, out_by=absence.start, prefetch=None)
+    )
 
 
 def rank(benefit: int, size_bytes: int, tier: PlannedTier, ranking: Ranking) -> float:

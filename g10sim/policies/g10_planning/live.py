@@ -40,11 +40,13 @@ from g10sim.policies.g10_planning.draft import (
     absences,
     allocation_kernel,
     copy_cycles,
+    evict_on_demand,
     rank,
     target_bytes,
 )
+from g10sim.policies.planning.budget import Budget
 from g10sim.policies.planning.machine import PlannedMachine, PlannedTier
-from g10sim.policies.planning.occupancy import late_uses, unmoved_bytes
+from g10sim.policies.planning.occupancy import Occupancy, late_uses, unmoved_bytes
 from g10sim.trace.model import Trace
 
 # Pressure that stays after planning counts as relieved below this share of GPU memory.
@@ -88,6 +90,8 @@ def plan_live(trace: Trace, machine: PlannedMachine, parameters: PlanningParamet
     _allocate(trace, best[1])
     if parameters.eager_prefetch:
         best[1].evictions = _eager(best[1])
+    if parameters.demand_evictions:
+        _evict_for_demand(trace, best[1])
     return best[1]
 
 
@@ -103,6 +107,9 @@ class _Selection(Draft):
     ) -> None:
         target = target_bytes(machine, parameters)
         super().__init__(base.copy(), durations, machine, target, target)
+        self.used = {tier.name: Occupancy(np.zeros_like(durations)) for tier in machine.tiers}
+        self.out = Budget(durations, machine.out_rate, {t.name: t.write_rate for t in machine.tiers})
+        self.into = Budget(durations, machine.in_rate, {t.name: t.read_rate for t in machine.tiers})
         self._safety_margin, self._ranking = parameters.safety_margin, parameters.ranking
         room = sum(tier.capacity_bytes for tier in machine.tiers if tier.kind == "memory")
         self._spares_memory = self.occupancy.peak_bytes - target > room
@@ -110,7 +117,7 @@ class _Selection(Draft):
     @property
     def link_cycles(self) -> float:
         """Cycles that the busiest channel needs for all evictions, or for all returns."""
-        cycles = [sum(eviction.size_bytes for eviction in self.evictions) / self.machine.link_rate]
+        cycles = [sum(eviction.size_bytes for eviction in self.evictions) / self.machine.out_rate]
         for tier in self.machine.tiers:
             moved = sum(eviction.size_bytes for eviction in self.evictions if eviction.tier is tier)
             cycles.append(moved / tier.rate)
@@ -137,7 +144,7 @@ class _Selection(Draft):
             if heap and entry > heap[0]:
                 heapq.heappush(heap, entry)
             else:
-                self.evict(candidate, window.tier, window.out_by, window.prefetch)
+                self._evict(candidate, window)
 
     def _safe_tiers(self, candidate: Absence) -> tuple[PlannedTier, ...]:
         """Return the tiers that the period is long enough to reach and return from, the cheapest first."""
@@ -156,9 +163,13 @@ class _Selection(Draft):
         best, relief = None, 0
         for tier in tiers:
             window = self._window(candidate, tier)
-            if window.relief_cycles > relief and self.has_room(tier, candidate):
+            if window.relief_cycles > relief and self._has_room(tier, candidate):
                 best, relief = window, window.relief_cycles
         return best
+
+    def _has_room(self, tier: PlannedTier, absence: Absence) -> bool:
+        used = self.used[tier.name].most(absence.start, absence.end)
+        return tier.kind == "ssd" or used + absence.size_bytes <= tier.capacity_bytes
 
     def _window(self, candidate: Absence, tier: PlannedTier) -> _Window:
         size = candidate.size_bytes
@@ -166,6 +177,16 @@ class _Selection(Draft):
         prefetch = self.into.latest_start(candidate.end, size, tier.name)
         relief = self.occupancy.over_cycles(out_by + 1, prefetch) if prefetch > out_by + 1 else 0
         return _Window(relief, tier, out_by, prefetch)
+
+    def _evict(self, absence: Absence, window: _Window) -> None:
+        size, name, out_by, prefetch = absence.size_bytes, window.tier.name, window.out_by, window.prefetch
+        self.out.debit(absence.start, size, name)
+        self.into.debit(prefetch, size, name)
+        self.used[name].add(absence.start, absence.end, size)
+        self.occupancy.add(out_by + 1, prefetch, -size)
+        self.evictions.append(
+            PlannedEviction(**vars(absence), tier=window.tier, out_by=out_by, prefetch=prefetch)
+        )
 
 
 def _expected_stalls(pressure: Integers, selection: _Selection) -> Integers:
@@ -179,9 +200,9 @@ def _expected_stalls(pressure: Integers, selection: _Selection) -> Integers:
     free = sum(t.capacity_bytes - selection.used[t.name].bytes for t in machine.tiers if t.kind == "memory")
     to_memory = np.minimum(pressure, np.maximum(free, 0))
     beyond = pressure - to_memory
-    per_byte = (1 - _SSD_SHARE) / machine.link_rate
-    leaving = to_memory / machine.link_rate + beyond * (per_byte + _SSD_SHARE / ssd.write_rate)
-    returning = to_memory / machine.link_rate + beyond * (per_byte + _SSD_SHARE / ssd.read_rate)
+    rest = 1 - _SSD_SHARE
+    leaving = to_memory / machine.out_rate + beyond * (rest / machine.out_rate + _SSD_SHARE / ssd.write_rate)
+    returning = to_memory / machine.in_rate + beyond * (rest / machine.in_rate + _SSD_SHARE / ssd.read_rate)
     before = np.diff(np.maximum.accumulate(leaving), prepend=0.0)
     after = np.diff(np.maximum.accumulate(returning[::-1]), prepend=0.0)[::-1]
     stalls: Integers = np.ceil(before + after).astype(np.int64)
@@ -211,6 +232,29 @@ def _eager(draft: Draft) -> list[PlannedEviction]:
             prefetch = _moved_earlier(draft, prefetch, eviction.out_by + 1, eviction.size_bytes)
         moved.append(replace(eviction, prefetch=prefetch))
     return moved
+
+
+def _evict_for_demand(trace: Trace, draft: Draft) -> None:
+    """Add evictions to the SSD, fetched back on demand, around the kernel with the highest first estimate.
+
+    Periods that cover the kernel and have no eviction yet are taken in order of bytes x time, until the
+    estimate at the kernel is below the target (last step of the published planner).
+    """
+    kernels, pressed, timeline = len(trace.kernels), draft.pressed_kernel, draft.timeline
+    evicted = {(eviction.tensor, eviction.start) for eviction in draft.evictions}
+    covering = [
+        absence
+        for absence in absences(trace, draft.machine)
+        if any(pressed in range(absence.start - lap, absence.end - lap) for lap in (0, kernels))
+        and (absence.tensor, absence.start) not in evicted
+    ]
+    covering.sort(
+        key=lambda absence: (-absence.size_bytes * absence.cycles(timeline), absence.tensor, absence.start)
+    )
+    for absence in covering:
+        if draft.occupancy.bytes[pressed] < draft.target_bytes:
+            break
+        evict_on_demand(draft, absence)
 
 
 def _moved_earlier(draft: Draft, kernel: int, earliest: int, size: int) -> int:

@@ -5,45 +5,53 @@ It follows the same steps as :mod:`.live` without its departures. Its peculiarit
 * Occupancy starts with the first tensor counted twice; tensors are given allocation and free moves in
   order of id from the second one, only until the estimate is within the target everywhere.
 * The benefit of a period is bytes x time beyond full GPU memory between the kernels where half of the tensor
-  has left and where half has to be back, both by the SSD's budget alone.
+  has left and where half has to be back, both by the SSD's budget alone (:mod:`.published_links`).
 * Tensors go to the SSD if the period is long enough for it; to the host if no write budget is left during
-  the transfer. A transfer within one kernel counts as finding none.
-* Periods that cross the border of the iteration go by time alone, use no budget, always go to the SSD
-  and are not prefetched eagerly. Their benefit after the border counts each kernel's time for the one after
-  it, which makes it negative while kernel 0 is over the limit.
+  the transfer and the host has room during all kernels. A transfer within one kernel counts as finding none.
+* A period that is too short for the SSD books host memory even where the links leave no time to use it. One
+  that is too short for the host, too, stays in the list.
+* Periods that cross the border of the iteration go by time alone, use no budget, always go to the SSD if long
+  enough, and are not prefetched eagerly. Their benefit counts all kernels between two uses, and after the
+  border each kernel's time for the one after it, which makes it negative while kernel 0 is over the limit.
 * Eager prefetches look at the estimate without the tensor itself.
 
-Where the published planner's order depends on an unstable sort (equal benefits, equal prefetch kernels), the
-period with more bytes x time, then the lower tensor id comes first. When no benefit is left while memory is
-overfull, planning ends.
+Planning ends with the target, when each period has had its turn, or when the best one has had it already. The
+order of equals (equal benefit; equal bytes x time if there is a benefit) is that of an unstable sort that
+starts from the order of the round before; so is the order of the moves of one kernel
+(:mod:`g10sim.policies.sort_order`).
 """
 
 from __future__ import annotations
 
-import heapq
 from dataclasses import replace
 
 import numpy as np
+import numpy.typing as npt
 
 from g10sim.analysis.timeline import Integers, kernel_durations
-from g10sim.analysis.vitality import inactive_periods
 from g10sim.errors import UnsupportedError
 from g10sim.policies.g10_planning.draft import (
     Absence,
     Draft,
     PlannedAllocation,
+    PlannedEviction,
     PlanningParameters,
     absences,
     allocation_kernel,
-    rank,
-    target_bytes,
+    copy_cycles,
+    evict_on_demand,
 )
+from g10sim.policies.g10_planning.published_links import Direction
+from g10sim.policies.moves import Evict, Fetch, Free, TensorMove
+from g10sim.policies.plan import Planned
 from g10sim.policies.planning.machine import PlannedMachine, PlannedTier
+from g10sim.policies.planning.occupancy import Occupancy, prefix_sums
 from g10sim.policies.planning.timeline import Timeline
+from g10sim.policies.sort_order import introsorted
 from g10sim.trace.model import Trace
 
-# The published planner leaves one and a half times the transfer time before the end of a wrapped period.
-_WRAPPED_LEAD = 1.5
+# Evictions on demand go on until the estimate at the kernel is below this share of the target.
+_SHARE_OF_TARGET = 0.9
 
 
 def plan_published(trace: Trace, machine: PlannedMachine, parameters: PlanningParameters) -> Draft:
@@ -58,134 +66,219 @@ def plan_published(trace: Trace, machine: PlannedMachine, parameters: PlanningPa
         )
     planning = _Planning(trace, machine, parameters)
     planning.choose()
-    if parameters.eager_prefetch:
-        planning.prefetch_eagerly()
+    planning.prefetch(eagerly=parameters.eager_prefetch)
+    if parameters.demand_evictions:
+        planning.evict_for_demand()
+    planning.put_in_order()
     return planning
 
 
 class _Planning(Draft):
+    """Numbers are those of inactive periods, in the order in which the vitality analysis finds them."""
+
     def __init__(self, trace: Trace, machine: PlannedMachine, parameters: PlanningParameters) -> None:
-        durations, target = kernel_durations(trace, machine.clock_hz), target_bytes(machine, parameters)
+        durations, self._found = kernel_durations(trace, machine.clock_hz), list[Planned]()
+        target = int(parameters.memory_factor * int(parameters.memory_target * machine.gpu_bytes))
         occupancy, allocations = _allocated(trace, machine, Timeline(durations), target)
         super().__init__(occupancy, durations, machine, target, machine.gpu_bytes)
         self.allocations = allocations
         self.frees = [(trace.deaths[allocation.tensor], allocation.tensor) for allocation in allocations]
-        self._trace, self._kernels = trace, len(durations)
-        self._safety_margin, self._ranking = parameters.safety_margin, parameters.ranking
+        if parameters.tensor_hints:
+            for allocation, (death, tensor) in zip(allocations, self.frees, strict=True):
+                self._find(allocation.kernel, Fetch(tensor))
+                self._find(death, Free(tensor))
+        self._durations, self._kernels = durations, len(durations)
+        self._margin, self._published_order = parameters.safety_margin, parameters.published_order
+        self._may_stop = not parameters.demand_evictions
         self._ssd = machine.ssd
-        self._host = machine.memory if machine.memory.kind == "memory" else None
+        self._host = next(
+            (tier for tier in machine.tiers if tier.kind == "memory"),
+            PlannedTier("host", "memory", 0, machine.link_rate, machine.link_rate),
+        )
+        self._host_used = Occupancy(np.zeros_like(durations))
+        self._set_up_time(durations)
+        self._set_up_periods(absences(trace, machine), parameters)
+
+    def _set_up_time(self, durations: Integers) -> None:
+        # Microseconds as in the published simulator, since rounding decides what is equal.
+        self._cycles_per_us = per_us = self.machine.clock_hz / 1e6
+        lap = durations / per_us
+        self._times = np.concatenate([[0.0], np.cumsum(np.concatenate([lap, lap]))])
+        elapsed = np.diff(self._times[: self._kernels + 1])
+        link = self.machine.link_rate * per_us
+        self._out = Direction(elapsed, link, self._ssd.write_rate * per_us)
+        self._into = Direction(elapsed, link, self._ssd.read_rate * per_us)
+
+    def _set_up_periods(self, periods: tuple[Absence, ...], parameters: PlanningParameters) -> None:
+        self._periods = periods
+        self._order = list(range(len(periods)))
+        self._starts = np.array([period.start for period in periods], dtype=np.int64)
+        self._ends = np.array([period.end for period in periods], dtype=np.int64)
+        self._sizes = np.array([period.size_bytes for period in periods], dtype=np.float64)
+        self._halves = np.array([period.size_bytes // 2 for period in periods], dtype=np.int64)
+        wraps = np.array([period.wraps for period in periods], dtype=np.bool_)
+        self._within, self._around = np.flatnonzero(~wraps), np.flatnonzero(wraps)
+        self._lengths = self._times[self._ends] - self._times[self._starts]
+        self._ties = _places(-self._lengths * self._sizes)
+        by_cost = parameters.ranking == "benefit_per_cost"
+        costs = [copy_cycles(period.size_bytes, self._ssd) if by_cost else 1 for period in periods]
+        self._costs = np.array(costs, dtype=np.int64)
+
+    def _find(self, kernel: int, move: TensorMove) -> None:
+        self._found.append(Planned(kernel, move))
 
     def choose(self) -> None:
-        """Evict until the estimate is within the target or no benefit is left while memory is overfull."""
-        periods = absences(self._trace, self.machine)
-        crossing = [number for number, p in enumerate(inactive_periods(self._trace)) if p.wraps]
-        ties = [-period.cycles(self.timeline) * period.size_bytes for period in periods]
-        heap = [(-float("inf"), ties[number], number) for number in range(len(periods))]
-        heapq.heapify(heap)
-        handled: set[int] = set()
-        border_over = self._over_at_border()
-        while heap and self.occupancy.peak_bytes > self.target_bytes:
-            _, tie, number = heapq.heappop(heap)
-            if number in handled:
-                continue
-            benefit = self._benefit(periods[number])
-            entry = (-rank(benefit, periods[number].size_bytes, self._ssd, self._ranking), tie, number)
-            if heap and entry > heap[0]:
-                heapq.heappush(heap, entry)
-                continue
-            if benefit <= 0 and self.occupancy.peak_bytes > self.machine.gpu_bytes:
+        """Evict until the estimate is within the target or the best period has had its turn."""
+        is_handled, evictions = np.zeros(len(self._periods), dtype=np.bool_), -1
+        for _ in self._periods:
+            if self.occupancy.peak_bytes <= self.target_bytes:
                 break
-            handled.add(number)
-            self._handle(periods[number])
-            if border_over and not self._over_at_border():
-                border_over = False
-                for other in crossing:
-                    if other not in handled:
-                        heapq.heappush(heap, (-float("inf"), ties[other], other))
+            if len(self.evictions) > evictions:
+                benefits, evictions = self._benefits(), len(self.evictions)
+            benefits = np.where(is_handled, 0.0, benefits)
+            best = self._first(benefits) if self._published_order else self._longest(benefits, is_handled)
+            if best is None or is_handled[best]:
+                break
+            is_handled[best] = self._handle(best) or not self._published_order
+            if not is_handled[best] and self._may_stop and (benefits == benefits[best]).sum() == 1:
+                break  # It would be the best for ever.
 
-    def _over_at_border(self) -> bool:
-        return bool(self.occupancy.bytes[0] > self.machine.gpu_bytes)
+    def _first(self, benefits: npt.NDArray[np.float64]) -> int:
+        """Return the period with the most benefit that the published simulator's sort puts first."""
+        places = _places(-benefits) * len(benefits) + np.where(benefits != 0, self._ties, 0)
+        self._order = introsorted(self._order, places.tolist())
+        return self._order[0]
 
-    def _benefit(self, period: Absence) -> int:
-        size = period.size_bytes
-        if period.wraps:
-            return size * self._wrapped_pressure(period, size / 2 / self._ssd.write_rate)
-        first, last = self._window(period, self._ssd, size / 2)
-        return size * self.occupancy.over_cycles(max(first, period.start), last)
+    def _longest(self, benefits: npt.NDArray[np.float64], is_handled: npt.NDArray[np.bool_]) -> int | None:
+        """Return that with the most bytes x time, or None without benefit while memory is overfull."""
+        most = benefits.max()
+        if most <= 0 and self.occupancy.peak_bytes > self.machine.gpu_bytes:
+            return None
+        equals = np.flatnonzero(benefits == most)
+        ties = np.where(is_handled[equals], len(benefits), self._ties[equals])
+        return int(equals[ties.argmin()])
 
-    def _wrapped_pressure(self, period: Absence, half_cycles: float) -> int:
-        over, timeline = self.occupancy.bytes > self.machine.gpu_bytes, self.timeline
-        first = float(timeline.times[period.start]) + half_cycles
-        last = float(timeline.times[period.end - self._kernels]) - half_cycles
-        pressure = 0
-        if first < timeline.period:
-            pressure = self.occupancy.over_cycles(timeline.kernel_at(int(first)) + 1, self._kernels)
-        if last >= 0:
-            stop = timeline.kernel_at(int(last))
-            before = timeline.durations[: max(0, stop - 1)]
-            pressure += int(np.where(over[1 : len(before) + 1], before, 0).sum())
-            if over[0]:
-                pressure -= timeline.times[-2]
-        return pressure
+    def _benefits(self) -> npt.NDArray[np.float64]:
+        over, ends = self.occupancy.bytes > self.machine.gpu_bytes, self._ends
+        sums = prefix_sums(np.where(over, self._durations, 0))
+        late = prefix_sums(np.where(over[1:], self._durations[:-1], 0))
+        cycles = np.empty(len(ends), dtype=np.int64)
+        within, around = self._within, self._around
+        first = self._out.ssd.finish(self._starts[within], self._halves[within])
+        last = self._into.ssd.latest_start(ends[within], self._halves[within])
+        cycles[within] = np.where(last > first, sums[last] - sums[first], 0)
+        back = ends[around] - self._kernels
+        beyond = late[np.maximum(back - 1, 0)] - int(over[0]) * self.timeline.period
+        cycles[around] = sums[-1] - sums[self._starts[around]] + np.where(back > 0, beyond, 0)
+        return self._sizes * cycles / self._costs
 
-    def _handle(self, period: Absence) -> None:
+    def _handle(self, number: int) -> bool:
+        """Evict the tensor of a period if that helps; return False if the period stays in the list."""
+        period, length = self._periods[number], self._lengths[number]
         pressed = self.occupancy.most(period.start, period.end) > self.target_bytes
         if period.end - period.start <= 1 or not pressed:
-            return
-        tier = self._tier(period)
-        if tier is None:
-            return
-        if period.wraps:
-            out_by, prefetch = self._wrapped_window(period)
-        else:
-            out_by, prefetch = self._window(period, tier, period.size_bytes)
-        if prefetch > out_by:
-            self.evict(period, tier, out_by, prefetch, takes_budget=not period.wraps)
-
-    def _tier(self, period: Absence) -> PlannedTier | None:
+            return True
         size = period.size_bytes
-        cycles = period.cycles(self.timeline)
-        host = None if period.wraps else self._host
-        if host is not None and not self.has_room(host, period):
-            host = None
-        to_ssd = self.machine.migration_cycles(size, self._ssd)
-        if cycles > self._safety_margin * to_ssd:
-            if host is None:
-                return self._ssd
-            until = self.timeline.kernel_at(self.timeline.times[period.start] + int(to_ssd))
-            budget = self.out.free_bytes[self._ssd.name][period.start : until]
-            return self._ssd if (budget > 0).any() else host
-        if host is None:
-            return None
-        return host if cycles > self._safety_margin * self.machine.migration_cycles(size, host) else None
+        has_room = self._host_used.peak_bytes <= self._host.capacity_bytes - size
+        if length > self._margin * self._copy_time(size, self._ssd):
+            if period.wraps:
+                self._evict_by_time(period, self._ssd)
+            elif has_room and not self._finds_budget(period):
+                if self._evict_by_budget(period, self._host):
+                    self._host_used.add(period.start, period.end, size)
+            else:
+                self._evict_by_budget(period, self._ssd)
+            return True
+        if length <= self._margin * self._copy_time(size, self._host):
+            return False
+        if has_room:
+            evict = self._evict_by_time if period.wraps else self._evict_by_budget
+            evict(period, self._host)
+            self._host_used.add(period.start, period.end, size)
+        return True
 
-    def _window(self, period: Absence, tier: PlannedTier, size: float) -> tuple[int, int]:
-        """Return when so many bytes of a tensor have left, and when as many have to start back."""
-        out, into = self.out.sums[tier.name], self.into.sums[tier.name]
-        out_by = int(out.searchsorted(out[period.start] + size)) - 1
-        prefetch = int(into.searchsorted(into[period.end] - size, side="right")) - 1
-        return out_by, prefetch
+    def _copy_time(self, size: int, tier: PlannedTier) -> float:
+        return self.machine.migration_cycles(size, tier) / self._cycles_per_us
 
-    def _wrapped_window(self, period: Absence) -> tuple[int, int]:
-        cycles = self.machine.migration_cycles(period.size_bytes, self._ssd)
-        timeline, length = self.timeline, self.timeline.period
-        finish = float(timeline.times[period.start]) + cycles
-        lead = float(timeline.times[period.end - self._kernels]) - _WRAPPED_LEAD * cycles
-        out_by = timeline.kernel_at(int(finish % length)) + (self._kernels if finish >= length else 0)
-        return out_by, timeline.kernel_at(int(lead % length)) + (self._kernels if lead >= 0 else 0)
+    def _finds_budget(self, period: Absence) -> bool:
+        """Return True if the SSD has write budget before the kernel in which a transfer could end."""
+        until = self._times[period.start] + self._copy_time(period.size_bytes, self._ssd)
+        return not self._out.ssd.is_full[period.start : self._kernel_at(until)].all()
 
-    def prefetch_eagerly(self) -> None:
-        """Move prefetches earlier, those with the earliest kernel first, while memory is under the target."""
-        order = sorted(range(len(self.evictions)), key=lambda number: self.evictions[number].prefetch or 0)
-        for number in order:
-            eviction = self.evictions[number]
-            if eviction.wraps or eviction.prefetch is None:
-                continue
-            prefetch = eviction.prefetch
-            while prefetch - 1 > eviction.out_by and self.occupancy.bytes[prefetch - 1] < self.target_bytes:
-                prefetch -= 1
-            self.occupancy.add(prefetch, eviction.prefetch, eviction.size_bytes)
-            self.evictions[number] = replace(eviction, prefetch=prefetch)
+    def _kernel_at(self, time: float) -> int:
+        return int(self._times.searchsorted(time, side="right")) - 1
+
+    def _evict_by_budget(self, period: Absence, tier: PlannedTier) -> bool:
+        to_ssd, size = tier is self._ssd, period.size_bytes
+        out, into = ((way.ssd if to_ssd else way.link) for way in (self._out, self._into))
+        start, end, sizes = np.array([period.start]), np.array([period.end]), np.array([size])
+        out_by, prefetch = int(out.finish(start, sizes)[0]), int(into.latest_start(end, sizes)[0])
+        if prefetch <= out_by:
+            return False
+        self._evict(period, tier, out_by, prefetch)
+        for way, kernel in ((self._into, prefetch), (self._out, period.start)):
+            (way.take_for_ssd if to_ssd else way.take_for_host)(kernel, size)
+        return True
+
+    def _evict_by_time(self, period: Absence, tier: PlannedTier) -> bool:
+        """Evict and prefetch as if the links were idle, with the margin's rest before the next use."""
+        copy_time = self._copy_time(period.size_bytes, tier)
+        out_by = self._kernel_at(self._times[period.start] + copy_time)
+        prefetch = self._kernel_at(self._times[period.end] - (self._margin - 1) * copy_time)
+        if prefetch == period.start:
+            return False
+        self._evict(period, tier, out_by, prefetch)
+        self._find(prefetch % self._kernels, Fetch(period.tensor))
+        return True
+
+    def _evict(self, period: Absence, tier: PlannedTier, out_by: int, prefetch: int) -> None:
+        self._find(period.start, Evict(period.tensor, tier.name))
+        self.occupancy.add(out_by + 1, prefetch, -period.size_bytes)
+        self.evictions.append(PlannedEviction(**vars(period), tier=tier, out_by=out_by, prefetch=prefetch))
+
+    def prefetch(self, *, eagerly: bool) -> None:
+        """Prefetch within the iteration, the first ones first; eagerly: earlier where memory is free."""
+        latest = [eviction.prefetch or 0 for eviction in self.evictions]
+        within = [number for number, eviction in enumerate(self.evictions) if not eviction.wraps]
+        for number in introsorted(within, latest):
+            eviction, kernel = self.evictions[number], latest[number]
+            if eagerly:
+                kernel = self._earliest(eviction, kernel)
+                self.occupancy.add(kernel, latest[number], eviction.size_bytes)
+            self.evictions[number] = replace(eviction, prefetch=kernel)
+            self._find(kernel, Fetch(eviction.tensor))
+
+    def _earliest(self, eviction: PlannedEviction, kernel: int) -> int:
+        while kernel - 1 > eviction.out_by and self.occupancy.bytes[kernel - 1] < self.target_bytes:
+            kernel -= 1
+        return kernel
+
+    def evict_for_demand(self) -> None:
+        """Add evictions to the SSD, fetched back on demand, around the kernel of the highest first estimate.
+
+        Periods within the iteration that cover the kernel and have no eviction yet are taken in order of
+        bytes x time, until the estimate at the kernel is well below the target.
+        """
+        evicted = {(eviction.tensor, eviction.start) for eviction in self.evictions}
+        for number in introsorted(self._order, self._ties.tolist()):
+            if self.occupancy.bytes[self.pressed_kernel] < _SHARE_OF_TARGET * self.target_bytes:
+                break
+            period = self._periods[number]
+            covers = not period.wraps and period.start <= self.pressed_kernel < period.end
+            if covers and (period.tensor, period.start) not in evicted:
+                evict_on_demand(self, period)
+                self._find(period.start, Evict(period.tensor, self._ssd.name))
+
+    def put_in_order(self) -> None:
+        """Sort the moves by kernel."""
+        kernels = [planned.kernel for planned in self._found]
+        self.moves = tuple(self._found[number] for number in introsorted(range(len(kernels)), kernels))
+
+
+def _places(values: npt.NDArray[np.float64]) -> Integers:
+    """Replace values by their place in ascending order, the same for equal ones."""
+    places: Integers = np.unique(values, return_inverse=True)[1]
+    return places
 
 
 def _allocated(
@@ -196,7 +289,7 @@ def _allocated(
     occupancy: Integers = np.full(len(trace.kernels), sum(sizes) + sum(sizes[:1]), dtype=np.int64)
     allocations = []
     for tensor in trace.tensors[1:]:
-        if occupancy.max(initial=0) < target:
+        if occupancy.max(initial=0) <= target:
             break
         if tensor.persistent:
             continue

@@ -8,7 +8,7 @@ from fractions import Fraction
 from math import ceil
 
 from g10sim.config.behaviour import BehaviourSpec
-from g10sim.config.system import SystemSpec
+from g10sim.config.system import LinkSpec, SystemSpec
 from g10sim.config.tiers import Tier
 from g10sim.policies.moves import tier_name
 from g10sim.trace.model import Trace
@@ -52,17 +52,23 @@ class PlannedTier:
 class PlannedMachine:
     """The share of the machine that one GPU can count on. Rates are bytes/cycle, latencies cycles.
 
-    ``link_rate`` is that of the GPU's way to the host, in each direction; ``fault_cycles`` is the latency of
-    a page fault. ``tiers`` are the memories below the GPU's, fastest first.
+    ``in_rate`` and ``out_rate`` are those of the GPU's way from and to the host; ``fault_cycles`` is the
+    latency of a page fault. ``tiers`` are the memories below the GPU's, fastest first.
     """
 
     gpu_bytes: int
     page_bytes: int
     clock_hz: int
-    link_rate: float
+    in_rate: float
+    out_rate: float
     allocation_rate: float
     fault_cycles: int
     tiers: tuple[PlannedTier, ...]
+
+    @property
+    def link_rate(self) -> float:
+        """Rate of the slower direction between GPU and host."""
+        return min(self.in_rate, self.out_rate)
 
     @property
     def memory(self) -> PlannedTier:
@@ -98,19 +104,30 @@ def page_sizes(trace: Trace, page_bytes: int) -> tuple[int, ...]:
 
 
 def link_bandwidth(
-    system: SystemSpec, gpu: int, busy: Collection[int], *, counts_host_memory: bool = False
+    system: SystemSpec,
+    gpu: int,
+    busy: Collection[int],
+    *,
+    inward: bool | None = None,
+    counts_host_memory: bool = False,
 ) -> Fraction:
     """Return the bandwidth between a GPU and host memory, in bytes/second, that ``busy`` GPUs leave it.
 
-    That is the least, over the links that it crosses, of the capacity over the busy GPUs that cross it. With
+    That is the least, over the links that it crosses, of the capacity over the busy GPUs that cross it, with
+    both directions busy; ``inward`` names one direction, else it is that of the slower. With
     ``counts_host_memory``, the memory of its socket is shared by the GPUs at that socket in the same way.
     """
-    shared = [(link.bandwidth, set(link.gpus)) for link in system.pcie.shared if gpu in link.gpus]
+
+    def rate(link: LinkSpec) -> int:
+        to_gpu, off_gpu = link.at_once
+        return min(to_gpu, off_gpu) if inward is None else to_gpu if inward else off_gpu
+
+    shared = [(rate(link), set(link.gpus)) for link in system.pcie.shared if gpu in link.gpus]
     if counts_host_memory and system.host.memory_bandwidth is not None:
         sockets = [set(socket.gpus) for socket in system.host.sockets if gpu in socket.gpus]
         shared.append((system.host.memory_bandwidth, sockets[0] if sockets else set(busy)))
     rates = (Fraction(bandwidth, max(1, len(gpus & set(busy)))) for bandwidth, gpus in shared)
-    return min((Fraction(system.pcie.bandwidth), *rates))
+    return min((Fraction(rate(system.pcie)), *rates))
 
 
 def planned_machine(
@@ -128,27 +145,32 @@ def planned_machine(
     """
     scale = _BINARY if behaviour.planner_gigabyte == "binary" else 1.0
     share, clock = max(1, len(set(gpus))), system.gpu.clock
-    link = float(link_bandwidth(system, gpu, gpus))
+    into, out = (float(link_bandwidth(system, gpu, gpus, inward=inward)) for inward in (True, False))
     return PlannedMachine(
         gpu_bytes=system.gpu.memory // neighbours,
         page_bytes=system.gpu.page_size,
         clock_hz=clock,
-        link_rate=link * scale / clock,
+        in_rate=into * scale / clock,
+        out_rate=out * scale / clock,
         allocation_rate=system.gpu.allocation_rate / clock,
         fault_cycles=duration_to_cycles(system.page_fault.latency, clock),
-        tiers=tuple(_planned_tier(tier, clock, link, scale, share, neighbours) for tier in system.all_tiers),
+        tiers=tuple(
+            _planned_tier(tier, clock, (into, out), scale, share, neighbours) for tier in system.all_tiers
+        ),
     )
 
 
 def _planned_tier(
-    tier: Tier, clock: int, link: float, scale: float, share: int, neighbours: int
+    tier: Tier, clock: int, links: tuple[float, float], scale: float, share: int, neighbours: int
 ) -> PlannedTier:
-    """Return the part of a tier that one of ``share`` GPUs can count on, over a link in bytes/second.
+    """Return the part of a tier that one of ``share`` GPUs can count on.
+
+    ``links`` are the rates to and from the GPU in bytes/second.
 
     The latency of an SSD leaves out a stop-over in host memory.
     """
-    rates = (tier.read_bandwidth, tier.write_bandwidth)
-    read, write = (link if rate is None else min(rate / share, link) for rate in rates)
+    rates = zip((tier.read_bandwidth, tier.write_bandwidth), links, strict=True)
+    read, write = (link if rate is None else min(rate / share, link) for rate, link in rates)
     return PlannedTier(
         name=tier.name,
         kind=tier.kind,

@@ -1,0 +1,130 @@
+"""The resources that a machine can be given more of, as data: which keys, in which units, how far."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any
+
+from g10sim.config.system import SystemSpec
+from g10sim.errors import ConfigError
+from g10sim.registry import not_found
+from g10sim.units import RATE, SIZE, Quantity, format_bytes, format_rate
+
+
+@dataclass(frozen=True)
+class Resource:
+    """One resource of a system; amounts are bytes, or bytes/second.
+
+    ``keys`` are dotted keys of a system: the first one is the amount, others are scaled with it. ``tier`` is
+    the memory tier that they describe, and ``needs`` what a system must have, in words. Amounts from
+    ``least`` to ``most`` are searched; ``unit`` is that of figures.
+    """
+
+    name: str
+    title: str
+    keys: tuple[str, ...]
+    quantity: Quantity
+    unit: str
+    least: int
+    most: int
+    needs: str
+    tier: str = ""
+
+    def amount(self, system: SystemSpec) -> int | None:
+        """Return how much of it a system has; None for one that lacks what it ``needs``."""
+        if self.tier and self.tier not in system.kinds:
+            return None
+        found = [_at(system.model_dump(mode="json"), key) for key in self.keys]
+        return None if None in found else self.quantity.parse(found[0])
+
+    def changed(self, system: SystemSpec, amount: int) -> SystemSpec:
+        """Return a system with so much of it."""
+        data = system.model_dump(mode="json")
+        for key, text in self._texts(data, amount).items():
+            *path, last = key.split(".")
+            reduce(dict.__getitem__, path, data)[last] = text
+        return SystemSpec.model_validate(data)
+
+    def sweep(self, system: SystemSpec, amounts: Iterable[int]) -> dict[str, list[Any]]:
+        """Return the key of a run configuration, and its values, that give a system each amount."""
+        data = system.model_dump(mode="json")
+        found = [self._texts(data, amount) for amount in amounts]
+        if len(self.keys) == 1:
+            return {f"system.{self.keys[0]}": [texts[self.keys[0]] for texts in found]}
+        section = self.keys[0].rpartition(".")[0]
+        values = [
+            {**_at(data, section), **{key.rpartition(".")[2]: text for key, text in texts.items()}}
+            for texts in found
+        ]
+        return {f"system.{section}": values}
+
+    def text(self, amount: int) -> str:
+        """Write an amount exactly."""
+        return format_bytes(amount) if self.quantity is SIZE else format_rate(amount)
+
+    def in_units(self, amount: int) -> float:
+        """Return an amount in the unit of figures."""
+        return amount / self.quantity.units[self.unit]
+
+    def grain(self, system: SystemSpec) -> int:
+        """Return the smallest difference of amounts that counts."""
+        return system.gpu.page_size if self.quantity is SIZE else self.quantity.least
+
+    def rounded(self, amount: int, coarsest: int, grain: int) -> int:
+        """Return an amount near this one that is short to write: a multiple of at most ``coarsest``."""
+        step, base = grain, 2 if self.quantity is SIZE else 10
+        while step * base <= coarsest:
+            step *= base
+        return (amount + step // 2) // step * step
+
+    def _texts(self, data: Mapping[str, Any], amount: int) -> dict[str, str]:
+        """Return the value of every key."""
+        given = {key: self.quantity.parse(_at(data, key)) for key in self.keys}
+        first, *others = self.keys
+        scaled = {key: given[key] * amount // given[first] for key in others}
+        least = self.quantity.least
+        return {
+            first: self.text(amount),
+            **{key: self.text(max(least, rate)) for key, rate in scaled.items()},
+        }
+
+
+def _at(data: Mapping[str, Any], key: str) -> Any:
+    """Return what lies at a dotted key; None if nothing does."""
+    here: Any = data
+    for part in key.split("."):
+        here = here.get(part) if isinstance(here, Mapping) else None
+    return here
+
+
+_TIB, _TB = 2**40, 10**12
+RESOURCES: Mapping[str, Resource] = {
+    resource.name: resource
+    for resource in (
+        Resource("gpu-memory", "GPU memory", ("gpu.memory",), SIZE, "GiB", 2**12, _TIB, "gpu.memory"),
+        Resource(
+            "host-memory", "host memory", ("host.memory",), SIZE, "GiB", 0, 16 * _TIB, "tier `host`", "host"
+        ),
+        Resource("link", "PCIe bandwidth", ("pcie.bandwidth",), RATE, "GB/s", 10**7, _TB, "pcie.bandwidth"),
+        Resource(
+            "ssd",
+            "SSD bandwidth",
+            ("ssd.read_bandwidth", "ssd.write_bandwidth"),
+            RATE,
+            "GB/s",
+            10**6,
+            _TB,
+            "tier `ssd` with rates (model: link)",
+            "ssd",
+        ),
+    )
+}
+
+
+def find(name: str) -> Resource:
+    """Return the resource of a name. Raises ConfigError."""
+    if name not in RESOURCES:
+        raise ConfigError(f"--resource: found '{name}'{not_found(name, RESOURCES)}")
+    return RESOURCES[name]

@@ -1,0 +1,115 @@
+"""Bisection for the least amount that reaches a target; the judge is whoever answers its questions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+from fractions import Fraction
+
+Judged = Generator[tuple[int, ...], tuple[bool, ...], "Found"]
+"""Asks whether amounts reach the target, gets the answers in the same order, and returns what it found."""
+
+TENTH = Fraction(1, 10)
+"""How much more and how much less than an answer is asked for in the end."""
+
+AROUND = (Fraction(1, 4), Fraction(1, 2), Fraction(3, 4), Fraction(3, 2), Fraction(2), Fraction(4))
+"""Multiples of an answer that are asked for in the end, to see what lies around it."""
+
+
+@dataclass(frozen=True)
+class Span:
+    """Where to look, in whole numbers.
+
+    Amounts from ``least`` to ``most`` can be asked for; ``failed`` is one that is known not to reach the
+    target, and nothing below it does. The search begins at ``start`` with a step of ``stride``; ``grain`` is
+    the smallest difference that counts, and ``rounded`` shortens an amount, given the coarsest step.
+    """
+
+    least: int
+    failed: int | None
+    most: int
+    start: int
+    stride: int
+    grain: int
+    rounded: Callable[[int, int], int]
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a search found: ``answer`` reaches the target, None if nothing does.
+
+    ``below`` and ``above`` are a tenth less and more; None outside the range.
+    """
+
+    answer: int | None
+    below: int | None = None
+    above: int | None = None
+
+
+def least_amount(span: Span, precision: Fraction) -> Judged:
+    """Search for the least amount that reaches the target.
+
+    The search doubles its stride until one amount reaches it and one does not, and bisects between them up
+    to the precision, a share of the answer. Then a tenth more and less are asked for; where less reaches the
+    target, too, the search goes on below.
+    """
+    high, failed = yield from _upwards(span)
+    if high is None:
+        return Found(None)
+    while True:
+        if failed is None:
+            high, failed = yield from _downwards(span, high)
+        answer = yield from _bisected(span, failed, high, precision)
+        below = _near(answer * (1 - TENTH), span, up=False)
+        above = _near(answer * (1 + TENTH), span, up=True)
+        around = [_near(answer * factor, span, up=factor > 1) for factor in AROUND]
+        asked = tuple(sorted({amount for amount in (below, above, *around) if amount is not None}))
+        reached = dict(zip(asked, (yield asked), strict=True))
+        if below is None or not reached[below]:
+            return Found(answer, below, above)
+        high, failed = below, None
+
+
+def _upwards(span: Span) -> Generator[tuple[int, ...], tuple[bool, ...], tuple[int | None, int | None]]:
+    """Return the first amount from the start upwards that reaches the target, and the last that does not."""
+    here, failed, stride = span.start, span.failed, span.stride
+    while not (yield (here,))[0]:
+        failed = here
+        if here == span.most:
+            return None, failed
+        here = min(span.most, max(here + span.grain, span.rounded(here + stride, stride // 4)))
+        stride *= 2
+    return here, failed
+
+
+def _downwards(span: Span, high: int) -> Generator[tuple[int, ...], tuple[bool, ...], tuple[int, int | None]]:
+    """Return the last amount from ``high`` downwards that reaches the target, and the first that does not."""
+    stride, known = span.stride, -1 if span.failed is None else span.failed
+    lowest = max(span.least, known + 1)
+    while high > lowest:
+        here = max(lowest, min(high - span.grain, span.rounded(high - stride, stride // 4)))
+        if not (yield (here,))[0]:
+            return high, here
+        high = here
+        stride *= 2
+    return high, span.failed
+
+
+def _bisected(
+    span: Span, failed: int | None, high: int, precision: Fraction
+) -> Generator[tuple[int, ...], tuple[bool, ...], int]:
+    """Return an amount that reaches the target, no further from one that does not than the precision."""
+    while failed is not None and high - failed > max(span.grain, int(precision * high)):
+        middle = span.rounded((failed + high) // 2, (high - failed) // 4)
+        if (yield (middle,))[0]:
+            high = middle
+        else:
+            failed = middle
+    return high
+
+
+def _near(amount: Fraction, span: Span, *, up: bool) -> int | None:
+    """Return the next multiple of the grain; None outside the range of what can be asked for."""
+    whole = -(-amount // span.grain) if up else amount // span.grain
+    found = int(whole) * span.grain
+    return found if max(span.grain, span.least) <= found <= span.most else None

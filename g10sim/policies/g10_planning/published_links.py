@@ -1,0 +1,89 @@
+"""Transfer budgets of the published simulator's planner, peculiarities included.
+
+They count whole bytes: of what a kernel has left, a fraction of a byte counts as one. Traffic to the SSD uses
+the link's budget too. Where other traffic fills the link, the SSD has nothing left either; what it takes
+beyond the link's rate less the SSD's is charged to the SSD, all of it again with every transfer that ends in
+that kernel.
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from g10sim.analysis.timeline import Integers
+from g10sim.policies.planning.budget import Bytes
+from g10sim.policies.planning.occupancy import prefix_sums
+
+_Flags: TypeAlias = npt.NDArray[np.bool_]
+
+
+class Channel:
+    """Bytes that can still move during each kernel, none where it is full."""
+
+    def __init__(self, capacity_bytes: Bytes) -> None:
+        self.capacity_bytes = capacity_bytes
+        self.used_bytes: Bytes = np.zeros_like(capacity_bytes)
+        self.is_full: _Flags = np.zeros(len(capacity_bytes), dtype=np.bool_)
+        self._sum()
+
+    def _sum(self) -> None:
+        self._sums = prefix_sums(np.ceil(self._free(slice(None))).astype(np.int64))
+
+    def _free(self, kernels: slice) -> Bytes:
+        free = self.capacity_bytes[kernels] - self.used_bytes[kernels]
+        return np.where(self.is_full[kernels], 0.0, free)
+
+    def finish(self, starts: Integers, sizes: Integers) -> Integers:
+        """Kernels during which transfers end that begin with ``starts``; the last one if they do not."""
+        found: Integers = self._sums.searchsorted(self._sums[starts] + sizes) - 1
+        return np.minimum(found, len(self.is_full) - 1)
+
+    def latest_start(self, ends: Integers, sizes: Integers) -> Integers:
+        """Last kernels with which transfers can begin and end before ``ends``; 0 if they cannot."""
+        found: Integers = self._sums.searchsorted(self._sums[ends] - sizes, side="right") - 1
+        return np.maximum(found, 0)
+
+    def take(self, start: int, size_bytes: int) -> tuple[slice, Bytes, _Flags]:
+        """Use up budget from kernel ``start`` on; return of which kernels, how much, and which that fills."""
+        last = int(self.finish(np.array([start]), np.array([size_bytes]))[0])
+        kernels = slice(start, last + 1)
+        taken, fills = self._free(kernels), ~self.is_full[kernels]
+        left = size_bytes - int(self._sums[last] - self._sums[start])
+        if fills[-1] and left + self.used_bytes[last] <= self.capacity_bytes[last]:
+            taken[-1], fills[-1] = left, False
+        self.charge(kernels, taken, fills)
+        return kernels, taken, fills
+
+    def charge(self, kernels: slice, taken: Bytes, fills: _Flags) -> None:
+        """Count bytes as used, and some of the kernels as full."""
+        used = self.used_bytes[kernels] + taken
+        self.used_bytes[kernels] = np.where(fills, self.capacity_bytes[kernels], used)
+        self.is_full[kernels] |= fills
+        self._sum()
+
+
+class Direction:
+    """One direction of the GPU's link, and the SSD's share of it. Rates are bytes/microsecond."""
+
+    def __init__(self, microseconds: Bytes, link_rate: float, ssd_rate: float) -> None:
+        self.link, self.ssd = Channel(microseconds * link_rate), Channel(microseconds * ssd_rate)
+
+    def take_for_ssd(self, start: int, size_bytes: int) -> None:
+        """Use up budget for a transfer to or from the SSD, from kernel ``start`` on."""
+        kernels, taken, _ = self.ssd.take(start, size_bytes)
+        used, capacity = self.link.used_bytes[kernels] + taken, self.link.capacity_bytes[kernels]
+        self.link.charge(kernels, taken, (taken > 0) & (used >= capacity))
+
+    def take_for_host(self, start: int, size_bytes: int) -> None:
+        """Use up budget for a transfer to or from the host, from kernel ``start`` on."""
+        kernels, taken, fills = self.link.take(start, size_bytes)
+        last = kernels.stop - 1
+        charged: Bytes = np.zeros_like(taken)
+        if taken[-1] > 0 and not fills[-1]:
+            spare = self.link.capacity_bytes[last] - self.ssd.capacity_bytes[last]
+            charged[-1] = max(0.0, self.link.used_bytes[last] - spare)
+            fills[-1] = self.ssd.used_bytes[last] + charged[-1] >= self.ssd.capacity_bytes[last]
+        self.ssd.charge(kernels, charged, fills)
