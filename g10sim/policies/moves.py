@@ -87,16 +87,21 @@ class Move:
     def with_ids(self, ids: Sequence[int]) -> Self:
         """Return the move with ``ids[tensor]`` for every tensor in the fields ``tensor`` and ``tensors``.
 
-        Moves that name tensors in other fields define it themselves; raises PolicyError for others.
+        Tensors that do not exist stay, for ``flaw`` to name them. Moves that name tensors in other fields
+        define it themselves; raises PolicyError for others.
         """
+
+        def found(tensor: int) -> int:
+            return ids[tensor] if 0 <= tensor < len(ids) else tensor
+
         named = {field.name: getattr(self, field.name) for field in fields(self)}
         changes: dict[str, object] = {}
         if named.get("tensor") is not None:
-            changes["tensor"] = ids[named["tensor"]]
+            changes["tensor"] = found(named["tensor"])
         if named.get("tensors") is not None:
-            changes["tensors"] = type(named["tensors"])(ids[tensor] for tensor in named["tensors"])
+            changes["tensors"] = type(named["tensors"])(map(found, named["tensors"]))
         move = replace(self, **changes)
-        if set(move.subjects()) != {ids[tensor] for tensor in self.subjects()}:
+        if set(move.subjects()) != set(map(found, self.subjects())):
             raise PolicyError(
                 f"move '{self.name}': found tensors in fields with other names than tensor and tensors; "
                 "allowed: a with_ids of its own"

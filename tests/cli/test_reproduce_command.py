@@ -24,6 +24,7 @@ def rows(path):
         return list(csv.DictReader(file))
 
 
+@pytest.mark.nightly
 def test_all_figures_are_simulated_and_drawn(g10sim, traces):
     ended = g10sim("reproduce", *SMALL)
     assert (ended.code, ended.err) == (0, "")

@@ -242,6 +242,7 @@ def test_the_bundled_prices_have_sources():
     assert all(one.price and one.source and one.date for one in listed.values())
 
 
+@pytest.mark.nightly
 def test_a_design_without_a_bound_is_searched_without_a_guard(g10sim, here, config):
     save_trace(chain(6, activation_bytes=1 << 22), here / "turns.g10t")
     gpu = {**SYSTEM["gpu"], "memory": "20 MiB"}
@@ -264,6 +265,7 @@ def test_a_design_without_a_bound_is_searched_without_a_guard(g10sim, here, conf
     assert pd.isna(row["best_performance"])
 
 
+@pytest.mark.nightly
 def test_a_policy_that_drops_tensors_has_the_bound_of_those_that_may(g10sim, here, config):
     save_trace(chain(6, activation_bytes=1 << 22), here / "turns.g10t")
     gpu = {**SYSTEM["gpu"], "memory": "24 MiB", "page_size": "4 KiB"}
@@ -302,6 +304,7 @@ def test_an_ssd_of_flash_has_no_rate_to_search(g10sim, here, config):
     assert not (here / "out" / "figures").exists()
 
 
+@pytest.mark.nightly
 def test_the_figure_marks_the_answer(g10sim, here, config):
     resources = ("--resource", "gpu-memory", "--resource", "link")
     g10sim("size", config(), "--target", 0.8, "--precision", 0.1, *resources, "-o", "out")

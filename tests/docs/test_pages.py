@@ -14,6 +14,11 @@ from doc_blocks import blocks
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "benchmarks" / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 NEEDS = ("reference", "torch")
+LONG = {
+    *("benchmarks/README.md", "docs/capture.md", "docs/distributed.md", "docs/flash.md", "docs/multi-gpu.md"),
+    *("docs/pools.md", "docs/sizing.md", "docs/tensile.md"),
+}
+"""Pages that take long to run: with -m nightly."""
 
 
 def name(page):
@@ -22,7 +27,8 @@ def name(page):
 
 def pages(*, needs):
     """Pages with blocks that need exactly this (None: nothing)."""
-    return [page for page in PAGES if any(need(block) == needs for block in runnable(page))]
+    found = [page for page in PAGES if any(need(block) == needs for block in runnable(page))]
+    return [pytest.param(page, marks=pytest.mark.nightly if name(page) in LONG else ()) for page in found]
 
 
 def runnable(page):
