@@ -18,7 +18,7 @@ AROUND = (Fraction(1, 4), Fraction(1, 2), Fraction(3, 4), Fraction(3, 2), Fracti
 
 @dataclass(frozen=True)
 class Span:
-    """Where to look, in whole numbers.
+    """Range and steps of a search, in whole numbers.
 
     Amounts from ``least`` to ``most`` can be asked for; ``failed`` is one that is known not to reach the
     target, and nothing below it does. The search begins at ``start`` with a step of ``stride``; ``grain`` is
@@ -36,7 +36,7 @@ class Span:
 
 @dataclass(frozen=True)
 class Found:
-    """What a search found: ``answer`` reaches the target, None if nothing does.
+    """Result of a search: ``answer`` reaches the target, None if nothing does.
 
     ``below`` and ``above`` are a tenth less and more; None outside the range.
     """
