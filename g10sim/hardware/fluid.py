@@ -200,6 +200,13 @@ class FluidTransfers:
 
         site.memory.demand(tensor, rate)
 
+    def link_use(self, gpu: int) -> float:
+        """Return how much of both directions of a GPU's link copies fill now, from 0 to 1."""
+        own = self.topology.own(gpu)
+        copies: list[Share] = [*self._current(), *(one for one in self._messages if not one.is_access)]
+        used = sum(copy.rate for copy in copies for link in own if link in copy.links)
+        return used / sum(link.capacity for link in own)
+
     def busy_cycles(self, job: int) -> int:
         """Cycles so far during which pages of a job crossed its GPU's link."""
         return self._busy.get(job, 0)
