@@ -57,7 +57,7 @@ class InPlace(Policy):
 
     name = "in_place"
     label = "In place"
-    look = Look("#117733", "**", "*", "-.")
+    look = Look("#AA4466", "|-", "x", "4 1")
     paper = "break-even of migration and remote access, as for coherent links (Grace Hopper) and CXL memory"
     requirements = Requirements(drops_dead_tensors=True)
 

@@ -21,6 +21,7 @@ from g10sim.hardware.space import Mapped, Paged
 from g10sim.hardware.staging import Staging
 from g10sim.hardware.transfers import Observer, Transfers
 from g10sim.policies.base import Policy
+from g10sim.policies.names import check_names
 from g10sim.policies.plan import MigrationPlan
 from g10sim.records import Location, RunRecords
 from g10sim.sim.addresses import OwnAddresses, PooledAddresses
@@ -60,6 +61,7 @@ def run(
     With ``check`` every invariant is tested while time passes. Raises UnsupportedError when the policy
     cannot run the workload, CapacityError when no policy could, PolicyError for an illegal or failing policy.
     """
+    check_names(type(policy))
     behaviour = behaviour or BehaviourSpec()
     for number, job in enumerate(workload.jobs):
         if not 0 <= job.gpu < system.gpu.count:

@@ -22,7 +22,7 @@ from g10sim.sim.addresses import OwnAddresses
 from g10sim.sim.exchange import GradientExchange
 from g10sim.sim.fabric import Fabric
 from g10sim.sim.gpu import Gpu, admission_bytes
-from g10sim.sim.hooks import Answer, asked
+from g10sim.sim.hooks import Answer, asked, moves_of
 from g10sim.sim.in_place import InPlace
 from g10sim.sim.iterations import Iterations
 from g10sim.sim.ledger import Execution, Ledger
@@ -463,7 +463,7 @@ class JobRun:
         )
 
     def _ask(self, hook: Callable[[View], Iterable[Move]]) -> Iterable[Move]:
-        return self._asked(hook.__name__, lambda: tuple(hook(self._view)))
+        return self._asked(hook.__name__, lambda: moves_of(hook(self._view)))
 
     def _nominate(self) -> Iterable[int]:
         return self._asked("choose_victims", lambda: tuple(self._policy.choose_victims(self._view) or ()))

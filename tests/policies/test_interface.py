@@ -140,9 +140,61 @@ def test_hook_that_raises_is_named():
         def on_kernel_start(self, view):
             return [] if view.kernel == 0 else [][1]
 
+    line = Raises.on_kernel_start.__code__.co_firstlineno + 1
     assert refusal(Raises()) == (
-        "policy 'raises', kernel 1: on_kernel_start raised IndexError: list index out of range"
+        "policy 'raises', kernel 1: on_kernel_start raised IndexError: list index out of range "
+        f"({__file__}, line {line}, in on_kernel_start)"
     )
+
+
+def test_place_of_an_error_is_said_from_the_inside_out():
+    def inner():
+        return 1 // 0
+
+    class Raises(Policy):
+        """Raises in a function that it calls."""
+
+        name = "raises"
+
+        def on_kernel_end(self, view):
+            return inner()
+
+    first, outer = inner.__code__.co_firstlineno + 1, Raises.on_kernel_end.__code__.co_firstlineno + 1
+    assert refusal(Raises()).endswith(
+        f" ({__file__}, line {first}, in inner; from {__file__}, line {outer}, in on_kernel_end)"
+    )
+
+
+@pytest.mark.parametrize(
+    ("answer", "same"), [(None, ()), (Evict(0), (Evict(0),)), (iter([Evict(0)]), (Evict(0),))]
+)
+def test_nothing_and_a_single_move_are_answers_too(answer, same):
+    one, other = (simulate(steps(), machine(), Acts(actions={1: each})) for each in (answer, same))
+    assert one.iterations[0].traffic == other.iterations[0].traffic
+    assert kernel_times(one) == kernel_times(other)
+
+
+@pytest.mark.parametrize(
+    ("name", "near"),
+    [
+        ("on_kernel_begin", "on_kernel_end"),
+        ("on_iteration_begin", "on_iteration_start"),
+        ("choose_victim", "choose_victims"),
+        ("requirement", "requirements"),
+    ],
+)
+def test_misspelt_hooks_and_attributes_are_refused(name, near):
+    policy = type("Misspelt", (Policy,), {"__doc__": "Is never asked.", "name": "misspelt", name: None})()
+    assert refusal(policy).startswith(
+        f"policy 'misspelt': found '{name}', which nobody asks (did you mean '{near}'?); allowed: "
+    )
+
+
+def test_other_names_are_free():
+    policy = type(
+        "Own", (Policy,), {"__doc__": "Has names of its own.", "name": "own", "order": 3, "rank": 4}
+    )()
+    assert simulate(steps(), machine(), policy).iterations
 
 
 @pytest.mark.parametrize("lazily", [False, True])
@@ -156,8 +208,10 @@ def test_victim_hook_that_raises_is_named(lazily):
             return (missing[tensor] for tensor in (0,)) if lazily else missing[0]
 
     missing = {}
-    assert (
-        refusal(Raises(), system=machine(4)) == "policy 'raises', kernel 1: choose_victims raised KeyError: 0"
+    line = Raises.choose_victims.__code__.co_firstlineno + 1
+    assert refusal(Raises(), system=machine(4)) == (
+        "policy 'raises', kernel 1: choose_victims raised KeyError: 0 "
+        f"({__file__}, line {line}, in {'<genexpr>' if lazily else 'choose_victims'})"
     )
 
 
