@@ -89,6 +89,13 @@ def test_the_example_without_overhead_keeps_its_peak():
     assert (schedule.overhead_cycles, schedule.peak_bytes) == (0, 10)
 
 
+def test_what_cannot_be_away_at_the_peak_delays_no_other_copy():
+    """The small one would be back for operation 4, the peak; the other is just out by then."""
+    small, other = Candidate(0, 1, 1, 5), Candidate(1, 3, 1, 9)
+    schedule = without_overhead(LINE, (small, other), COPIES)
+    assert [(swap.candidate, swap.gone, swap.back) for swap in schedule.swaps] == [(other, 4, 6)]
+
+
 def test_waits_for_a_copy_out_when_the_limit_needs_its_memory():
     """X has left at 4 ms, but operation 3 may only hold 6: it waits for 1 ms, and all after it."""
     schedule = stick_to_limit(LINE, (X,), 7, COPIES)

@@ -81,6 +81,7 @@ def test_a_share_is_the_capacity_over_the_gpus_that_compute():
     assert fair_share(SystemSpec(**plain), 2, {2, 3}) == 2 * 10**9
     plain["host"]["sockets"] = [{"name": "a", "gpus": [0, 1]}, {"name": "b", "gpus": [2, 3]}]
     assert fair_share(SystemSpec(**plain), 2, {0, 1, 2}) == 4 * 10**9
+    assert fair_share(node(1024, "1 kB/s"), 0, range(1024)) == 1
 
 
 # --- arbitration ---
