@@ -423,6 +423,14 @@ def test_the_published_planner_takes_the_period_that_relieves_the_most():
     assert [eviction.tensor for eviction in draft.evictions] == [1]
 
 
+def test_the_published_planner_moves_a_byte_beside_kernels_that_take_no_time():
+    kernels = [(0, "s", ""), (100_000, "s a", ""), (100_000, "s", "b"), (100_000, "s b", ""), (0, "s a", "")]
+    trace = trace_of({"s*": 1, "a*": 1, "b": 2}, kernels, page=1)
+    plan = plan_of(trace, machine(4, page=1), PlanningParameters(planner="published", tensor_hints=False))
+    # Copies within one kernel count as finding no time on the SSD.
+    assert plan.moves == (Planned(2, Evict(1)), Planned(3, Fetch(1)))
+
+
 @pytest.mark.parametrize(("planner", "same"), [("live", True), ("published", False)])
 def test_targets_set_by_hand_are_those_of_the_published_planner(planner, same):
     renamed = replace(lonely(), model="BERT_Base", batch_size=512)
