@@ -251,6 +251,23 @@ def test_expected_stalls_do_not_lengthen_the_plan_where_the_links_are_the_limit(
     assert draft.evictions == once.evictions
 
 
+def test_a_round_counts_that_lowers_the_pressure_by_three_percent():
+    # Beside b there are 100 pages too many. x (3 pages) is idle for 9000 cycles: less than 2.5 times the 4000
+    # that a copy takes, until the wait for b is counted.
+    kernels = [(1000, "", "")] * 11
+    for kernel, reads, writes in [(0, "", "x"), (4, "", "y"), (5, "", "b"), (6, "y", ""), (10, "x", "")]:
+        kernels[kernel] = (1000, reads, writes)
+    trace = trace_of({"x": 3, "y": 150, "b": 147}, kernels)
+    found = [
+        [
+            (eviction.tensor, eviction.out_by)
+            for eviction in draft_of(trace, machine(200), parameters).evictions
+        ]
+        for parameters in (PlanningParameters(pacing_rounds=rounds, memory_target=1.0) for rounds in (1, 2))
+    ]
+    assert found == [[], [(0, 3)]]
+
+
 def test_demand_evictions_relieve_the_most_pressed_kernel_without_prefetch():
     trace = chain(24, activation_bytes=8 << 20, forward_ticks=20_000, backward_ticks=20_000)
     parameters = PlanningParameters(planner="published", tensor_hints=False)

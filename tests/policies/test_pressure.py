@@ -148,6 +148,17 @@ def test_weights_are_needed_again_in_the_next_iteration():
     assert [forecast.next_use(1, kernel) for kernel in range(4)] == [0, 3, 3, 3]
 
 
+@pytest.mark.parametrize(("large", "ahead"), [("a b c", True), ("a b c d", False)])
+def test_after_four_tensors_without_room_no_other_is_fetched_ahead(large, ahead):
+    # Beside t there is room for 10 pages: for the small one, but not for any of those of 15 before it.
+    kernels = [(30_000, "", "t"), (30_000, "t", ""), (30_000, "t", ""), (9000, f"{large} small", "")]
+    sizes = {"t": 90} | {f"{name}*": 15 for name in large.split()} | {"small*": 10}
+    trace = trace_of(sizes, kernels)
+    records = run(trace, machine(100))
+    came = [move.start for move in records.migrations if trace.tensors[move.tensor].name == "small"]
+    assert (came[0] < records.kernels[3].start) == ahead
+
+
 def test_new_tensors_are_mapped_ahead_in_every_iteration():
     kernels = [(100_000, "", "a"), (100_000, "a", ""), (100_000, "", "b"), (100_000, "b", "")]
     records = run(trace_of({"a": 60, "b": 60}, kernels), machine(200))
