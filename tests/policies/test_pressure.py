@@ -5,6 +5,7 @@ from machines import OWN, iteration_times, kernel_times, machine, simulate, trac
 
 from g10sim.analysis.bound.bound import iteration_bound
 from g10sim.analysis.bound.demand import demand_of
+from g10sim.config.behaviour import BehaviourSpec
 from g10sim.hardware.bounds import bound_machine
 from g10sim.policies.checks import check_policy
 from g10sim.policies.planning.machine import planned_machine
@@ -183,3 +184,13 @@ def test_dead_tensors_make_room_without_traffic():
     trace = trace_of({"a": 2, "b": 2, "c": 2}, [(5000, "", "a b"), (5000, "a b", "b"), (5000, "b", "c")])
     records = simulate(trace, machine(4), Pressure())
     assert sum(records.iterations[1].traffic.values()) == 0
+
+
+def test_only_what_will_be_read_again_is_written_out():
+    # Kernel 2 fills the GPU with a and c. c, mapped ahead, makes room for a first: nobody has written to it yet,
+    # and nobody reads it. b makes room for c then, and is the only one to leave.
+    kernels = [(20_000, "", ""), (20_000, "", "b"), (3000, "a", "a c"), (20_000, "b", "b")]
+    records = simulate(
+        trace_of({"a*": 4, "b*": 4, "c": 8}, kernels), machine(12), Pressure(), BehaviourSpec()
+    )
+    assert [moved(records, iteration)[0] for iteration in (0, 1)] == [4000, 4000]
