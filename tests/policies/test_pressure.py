@@ -187,8 +187,8 @@ def test_dead_tensors_make_room_without_traffic():
 
 
 def test_only_what_will_be_read_again_is_written_out():
-    # Kernel 2 fills the GPU with a and c. c, mapped ahead, makes room for a at first, and is dropped: nobody has
-    # written to it yet. Then b makes room for c, and is the only one to leave.
+    # Kernel 2 fills the GPU with a and c. c, mapped ahead, makes room for a at first, and is dropped: nobody
+    # has written to it yet. Then b makes room for c, and is the only one to leave.
     kernels = [(20_000, "", ""), (20_000, "", "b"), (3000, "a", "a c"), (20_000, "b", "b")]
     records = simulate(
         trace_of({"a*": 4, "b*": 4, "c": 8}, kernels), machine(12), Pressure(), BehaviourSpec()
