@@ -17,13 +17,13 @@ def device(**changes):
     return FlashDevice(spec, layer, CLOCK)
 
 
-def collecting(valid, **changes):
-    """A drive of 20 superblocks at its urgent level, all closed ones with so many valid bytes."""
+def collecting(valid, *, erased=1, **changes):
+    """A drive of 20 superblocks, one erased: its urgent level; all closed ones with so many valid bytes."""
     spec = drive(blocks=20, overprovisioning=0.5, **changes)
     layer = TranslationLayer(20, spec.array.superblock_bytes)
     if valid:
-        layer.scatter("others", valid * 19, valid / layer.superblock_bytes)
-    layer.wear_in(1)
+        layer.scatter("others", valid * (20 - erased), valid / layer.superblock_bytes)
+    layer.wear_in(erased)
     return FlashDevice(spec, layer, CLOCK)
 
 
@@ -77,6 +77,12 @@ def test_the_buffer_takes_writes_at_the_speed_of_the_link_until_it_is_full():
     assert found.write_limit(0) == 10**9
 
 
+def test_a_buffer_with_less_than_a_byte_of_room_is_full():
+    found = device(write_buffer="1 MB")
+    found.advance(1_999_999, 0, 10**9)
+    assert found.write_limit(0) == 500_000_000
+
+
 def test_a_single_level_region_is_fast_until_it_is_full_and_empties_in_idle_time():
     found = device(slc={"capacity": "1 MB", "program": "3 us"})
     assert found.write_limit(0) == 1_000_000_000
@@ -105,6 +111,13 @@ def test_collection_uses_the_time_that_reads_leave():
     alone, beside = found.cycles_to_change(0, 0), found.cycles_to_change(10**9, 0)
     assert alone is not None
     assert beside == pytest.approx(2 * alone, abs=2)
+
+
+def test_beside_copies_the_planes_of_a_die_seldom_program_together():
+    two = {"planes": 2, "program_command_plane": "0 ns", "collection": {"start": 0.2, "urgent": 0.05}}
+    # Each of 4 dies programs 2 pages in 2 + 7 us; while superblocks are copied, 4/3 pages in 4/3 + 7 us.
+    assert device(**two).write_limit(0) == 888_888_888
+    assert collecting(64_000, erased=3, **two).write_limit(0) == pytest.approx(640_000_000, abs=1)
 
 
 def test_dead_superblocks_cost_their_erasing_only():

@@ -197,6 +197,19 @@ def test_rewriting_in_the_same_order_copies_nothing(together):
     assert result.write_rate == pytest.approx(64_000 / 144e-6, rel=0.02)
 
 
+def test_the_long_run_is_the_last_two_fifths_of_the_writes():
+    # 50 of 3200 kB: the first 1000 kB go to single-level cells, at twice the rate; nothing is collected.
+    spec = drive(blocks=200, slc={"capacity": "1 MB", "program": "3 us"})
+    result = rewrite(spec, Rewriting([64_000] * 100, "periodic", 8000, 0.5))
+    assert (result.write_amplification, result.write_rate) == (1.0, pytest.approx(500e6))
+
+
+@pytest.mark.parametrize("request_bytes", [1, 1000])
+def test_where_nothing_is_copied_requests_of_any_size_are_equally_fast(request_bytes):
+    result = rewrite(drive(), Rewriting([4000], "periodic", request_bytes, 1.0))
+    assert result.write_rate == pytest.approx(500e6)
+
+
 def test_superblocks_chosen_ahead_are_copied_in_vain_in_part():
     found = [
         long_run(size, 1120, collection={"start": 0.1, "urgent": 0.05, "at_once": at_once})

@@ -133,6 +133,14 @@ def test_faults_come_before_prefetches_of_the_same_kind():
     assert (bench.memory.idle[0], bench.memory.idle[1]) == (40, 60)
 
 
+def test_faults_and_prefetches_share_what_comes_from_flash():
+    bench = Bench([(6, FLASH), (60, FLASH)])
+    bench.prefetch(1)
+    bench.demand(0)
+    bench.batch()
+    assert (bench.memory.idle[0], bench.memory.idle[1]) == (6, 4)
+
+
 def test_directions_are_independent():
     bench = Bench([(200, GPU), (200, HOST)], gpu=1000)
     bench.evict(0, HOST)
@@ -174,6 +182,12 @@ def test_victims_go_to_the_host_by_default():
     bench = Bench([(200, GPU), (200, FLASH)], gpu=200)
     bench.demand(1)
     assert bench.batch() == (10, 0, 0, 10)
+
+
+def test_victims_go_to_the_host_as_long_as_it_has_room():
+    bench = Bench([(200, GPU), (20, NONE), (20, NONE)], gpu=200)
+    bench.demand(1, 2)
+    assert bench.batch() == (0, 0, 0, 40)
 
 
 @pytest.mark.parametrize(("free", "expected"), [(0, (10, 10, 0, 0)), (1, (10, 10, 40, 40))])
@@ -252,6 +266,13 @@ def test_equal_batches_are_jumped():
     bench.transfers.advance(INTERVAL * 998)
     assert bench.memory.idle[0] == 50 * 999
     assert bench.transfers.events < 10
+    assert bench.transfers.next_change() == INTERVAL * 999
+
+
+def test_a_batch_that_uses_nothing_up_says_when_others_differ():
+    bench = Bench([(50_000, HOST)])
+    bench.demand(0)
+    bench.batch()
     assert bench.transfers.next_change() == INTERVAL * 999
 
 

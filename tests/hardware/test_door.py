@@ -172,6 +172,7 @@ CASES = [
             lambda memory: memory.space.drop_compression(),
         ),
         ("discard of what leaves", unrecalled, fetch_and_evict, lambda memory: memory.discard(0)),
+        ("cancel of what leaves", unrecalled, fetch_and_evict, lambda memory: memory.cancel(0)),
         ("cancel of what waits", narrow, wants(LATE), lambda memory: memory.cancel(LATE)),
         ("settle takes space back", contiguous, leave, lambda memory: memory.settle()),
         ("settle allocates", narrow, wants(ABSENT, frees=[0]), lambda memory: memory.settle()),

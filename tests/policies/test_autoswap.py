@@ -2,6 +2,7 @@
 
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from machines import PAGE, iteration_times, machine, simulate, trace_of
 
 import g10sim
 from g10sim.analysis.footprint import peak_live_bytes
+from g10sim.config.system import SystemSpec
 from g10sim.errors import ConfigError, PolicyError, UnsupportedError
 from g10sim.policies.autoswap import AutoSwap
 from g10sim.policies.autoswap_planning.combination import best_combination
@@ -33,6 +35,7 @@ from g10sim.policies.autoswap_planning.timeline import (
     select,
     whole_pages,
 )
+from g10sim.policies.moves import Evict
 from g10sim.policies.planning.machine import PlannedTier
 from g10sim.policies.registry import create
 from g10sim.trace.synthetic import chain, random_trace
@@ -84,6 +87,13 @@ def test_the_example_without_overhead_keeps_its_peak():
     (swap,) = schedule.swaps
     assert (swap.gone, swap.back) == (4, 5)
     assert (schedule.overhead_cycles, schedule.peak_bytes) == (0, 10)
+
+
+def test_what_cannot_be_away_at_the_peak_delays_no_other_copy():
+    """The small one would be back for operation 4, the peak; the other is just out by then."""
+    small, other = Candidate(0, 1, 1, 5), Candidate(1, 3, 1, 9)
+    schedule = without_overhead(LINE, (small, other), COPIES)
+    assert [(swap.candidate, swap.gone, swap.back) for swap in schedule.swaps] == [(other, 4, 6)]
 
 
 def test_waits_for_a_copy_out_when_the_limit_needs_its_memory():
@@ -276,6 +286,22 @@ def test_tensors_may_wait_on_flash():
     records = simulate(trace, system, AutoSwap(target="flash"))
     assert records.iterations[-1].traffic["gpu_to_ssd_bytes"] > 0
     assert records.iterations[-1].traffic["gpu_to_host_bytes"] == 0
+
+
+def test_what_makes_room_leaves_for_the_tier_that_stands_in_for_host_memory():
+    trace = trace_of({"a": 2, "b": 3}, [(1000, "", "a b"), (1000, "", ""), (1000, "a b", "")])
+    cxl = {"name": "cxl", "capacity": "1 GB", "read": "1 GB/s", "write": "1 GB/s", "latency": "0 ns"}
+    policy = AutoSwap()
+    system = SystemSpec(**{**machine(10).model_dump(), "tiers": [cxl, "ssd"]})
+    policy.plan_job(g10sim_job(trace), system, g10sim_behaviour())
+    view = SimpleNamespace(
+        trace=trace,
+        is_whole=lambda tensor: True,
+        is_needed=lambda tensor: False,
+        next_use=lambda tensor: 1,
+        size_bytes=lambda tensor: trace.tensors[tensor].size_bytes,
+    )
+    assert list(policy.on_out_of_memory(view)) == [Evict(1, "cxl")]
 
 
 def test_a_gpu_with_room_for_everything_swaps_nothing():

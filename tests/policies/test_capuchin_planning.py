@@ -139,6 +139,28 @@ def test_what_cannot_hide_is_swapped_or_recomputed_whichever_costs_less():
     assert len(planned(exposed(14), 300, mapping_rate=10).swaps) == 1
 
 
+def test_a_tensor_is_away_no_longer_than_memory_is_short():
+    kernels = [(2, "w", "a"), *[(3, "w", "")] * 2, (3, "w", "b"), (3, "b", ""), (3, "w", ""), (50, "w a", "")]
+    found = planned(trace_of({"w*": 10, "a": 240, "b": 200}, kernels), 300, recomputation=False)
+    # Kernel 3, at 8 ms, waits until a is out; it is copied back from the end of kernel 4, 17 ms too late.
+    assert copies(found) == {1: ((2, 22), (14, 34), 5, 14 + 17)}
+    assert [(swap.first, swap.last) for swap in found.swaps] == [(3, 4)]
+
+
+def test_small_tensors_are_neither_swapped_nor_recomputed():
+    assert planned(exposed(2), 300, least_bytes=240).schedule.recomputed == [Recomputed(1, 1, 4, 0)]
+    found = planned(exposed(2), 300, least_bytes=241)
+    assert (found.swaps, found.schedule.recomputed, found.is_enough) == ((), [], False)
+
+
+def test_a_swap_that_is_extended_gives_up_its_former_time_on_the_link():
+    kernels = [(10, "", "a b"), (20, "", "c"), (10, "a", ""), (10, "", ""), (20, "b c", "")]
+    found = planned(trace_of({"a": 60, "b": 120, "c": 240}, kernels), 336, recomputation=False)
+    # a is away over kernel 1. b is to be away over kernel 2, then, as it is too much at 1 and 3, over all of
+    # them: still right behind a, and kernels wait for 10 ms each way.
+    assert copies(found) == {0: ((10, 15), (30, 35), 2, 5 + 5), 1: ((15, 25), (50, 60), 4, 10 + 10)}
+
+
 def test_a_small_tensor_is_enough_where_little_has_to_be_saved():
     """Both save 12 MB for each ms that they are waited for, the larger one more than needed."""
     kernels = [(1, "", "large small"), (1, "", "x"), (1, "x", ""), (60, "", ""), (1, "large small", "")]

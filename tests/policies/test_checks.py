@@ -1,6 +1,7 @@
 """The battery of checks: what comes with g10sim passes it, and every check notices what it is there for."""
 
 import random
+from dataclasses import replace
 from typing import ClassVar
 
 import pytest
@@ -146,6 +147,18 @@ def test_every_check_notices_a_bad_policy(check, policy):
         run_check(found, Subject(policy))
 
 
+def test_moves_that_cost_no_time_are_noticed_all_the_same():
+    class Cheats(Subject):
+        def fresh(self, scenario):
+            records = super().fresh(scenario)
+            more = {column: moved + 1 for column, moved in records.iterations[-1].traffic.items()}
+            return replace(records, iterations=(replace(records.iterations[-1], traffic=more),))
+
+    (check,) = [entry for entry in CHECKS if entry.name == "no_stalls_with_room"]
+    with pytest.raises(PolicyCheckError, match=r"moves \d+ bytes, page faults alone \d+; allowed: "):
+        run_check(check, Cheats(BaseUvm))
+
+
 def test_parameters_that_are_no_yaml_are_noticed():
     with pytest.raises(PolicyCheckError, match="parameters_are_yaml"):
         check_policy(type("Documented", (NoYaml,), {"__doc__": "Has places.", "__module__": __name__}))
@@ -156,8 +169,6 @@ def test_a_faster_iteration_than_its_kernels_is_noticed():
 
     class Cheats(Subject):
         def fresh(self, scenario):
-            from dataclasses import replace
-
             records = super().fresh(scenario)
             first = replace(records.iterations[0], ideal_cycles=10**15)
             return replace(records, iterations=(first, *records.iterations[1:]))

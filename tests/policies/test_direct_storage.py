@@ -19,7 +19,7 @@ from g10sim.hardware.placement import first_fit_left
 from g10sim.policies.base import Policy, Requirements
 from g10sim.policies.direct_storage import G10Gds, G10Host
 from g10sim.policies.flashneuron import FlashNeuron
-from g10sim.policies.moves import Await, Evict
+from g10sim.policies.moves import Await, Evict, Fetch
 from g10sim.policies.plan import MigrationPlan
 from g10sim.policies.plan_format import save_plan
 from g10sim.policies.registry import create
@@ -351,6 +351,14 @@ def test_flashneuron_shares_one_buffer_among_workspaces():
 def test_g10_over_copies_is_ideal_where_everything_fits(policy, behaviour):
     records = simulate(network(), machine(100), policy(), behaviour)
     assert set(iteration_times(records)) == {120_000}
+
+
+def test_plans_of_copies_move_only_what_leaves():
+    """What is born is allocated, and what is dead freed, without the plan."""
+    kernels = [(100_000, "", "a"), *[(100_000, "", "")] * 6, (100_000, "", "b"), (100_000, "b", "")]
+    trace = trace_of({"a": 4, "b": 4}, [*kernels, *[(100_000, "", "")] * 6, (100_000, "a", "")])
+    plan = G10Gds().plan_job(Job(trace), machine(6), BehaviourSpec())
+    assert [entry.move for entry in plan.moves] == [Evict(0, "ssd"), Fetch(0)]
 
 
 def test_g10_gds_uses_no_host_memory_and_g10_host_does():

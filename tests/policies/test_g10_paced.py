@@ -1,9 +1,12 @@
 """G10 paced: the plan that trial iterations find fastest is carried out."""
 
+from dataclasses import replace
+
 import pytest
-from machines import iteration_times, machine
+from machines import iteration_times, machine, trace_of
 
 from g10sim.config.behaviour import GPG, BehaviourSpec
+from g10sim.config.system import SystemSpec
 from g10sim.policies.registry import create
 from g10sim.sim.engine import run
 from g10sim.trace.synthetic import chain, random_trace
@@ -64,3 +67,18 @@ def test_without_a_choice_it_plans_as_told():
     tight = system(64, 1000)
     paced, unpaced = (create(spec).plan_job(job, tight, BehaviourSpec()) for spec in (once, "g10"))
     assert paced == unpaced != policy.plan_job(job, tight, BehaviourSpec())
+
+
+def test_the_published_plan_counts_nothing_that_is_never_used():
+    trace = trace_of(
+        {"a": 4, "b": 8, "unused*": 6}, [(90_000, "", "a"), (90_000, "", "b"), (90_000, "a b", "")]
+    )
+    used = replace(trace, tensors=trace.tensors[:2])
+    cxl = {"name": "cxl", "capacity": "0 B", "read": "1 GB/s", "write": "1 GB/s", "latency": "0 ns"}
+    roomless = {**machine(13).model_dump(mode="json"), "tiers": ["host", cxl, "ssd"]}
+    policy = create({"name": "g10_paced", "method": "published"})
+    found = [
+        policy.plan_job(Job(one), system, BehaviourSpec())
+        for one, system in ((used, machine(13)), (trace, SystemSpec(**roomless)))
+    ]
+    assert found[0] == found[1]

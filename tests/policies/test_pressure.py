@@ -1,15 +1,17 @@
 """Pressure: what leaves and returns, and when, on machines and traces small enough to follow."""
 
 import pytest
-from machines import OWN, iteration_times, machine, simulate, trace_of
+from machines import OWN, iteration_times, kernel_times, machine, simulate, trace_of
 
 from g10sim.analysis.bound.bound import iteration_bound
 from g10sim.analysis.bound.demand import demand_of
+from g10sim.config.behaviour import BehaviourSpec
 from g10sim.hardware.bounds import bound_machine
 from g10sim.policies.checks import check_policy
 from g10sim.policies.planning.machine import planned_machine
 from g10sim.policies.pressure import Pressure
 from g10sim.policies.pressure_planning.dropping import chosen_drops, machine_of
+from g10sim.policies.pressure_planning.forecast import Forecast
 from g10sim.policies.pressure_planning.tiers import Queues
 from g10sim.records import StallReason
 
@@ -94,6 +96,12 @@ def test_the_planned_machine_has_the_bound_of_the_system():
     assert one.cycles == other.cycles
 
 
+def test_every_gpu_can_count_on_a_byte_per_second_of_the_ssd():
+    slow = machine(100, gpus=1024, read="1 kB/s", write="1 kB/s")
+    limits = machine_of(planned_machine(slow, OWN, gpus=range(1024))).limits
+    assert [limit.rate for limit in limits if limit.name.startswith("ssd")] == [1, 1]
+
+
 # a is made from the weight x in 1000 cycles and takes 60,000 to move; b needs its room.
 CHEAP = trace_of(
     {"x*": 1, "a": 60, "b": 60}, [(1000, "x", "a"), (5000, "", "b"), (5000, "b", ""), (7000, "a", "")]
@@ -123,6 +131,50 @@ def test_what_is_expensive_to_compute_again_is_moved():
     assert moved(records)[0] > 0
 
 
+@pytest.mark.parametrize(("producer", "dropped"), [(59_000, [1]), (61_000, [])])
+def test_what_takes_longer_to_compute_than_to_copy_out_and_in_is_not_dropped(producer, dropped):
+    # 60 pages take 30,000 cycles each way, if the host has room for them, and many more to the SSD.
+    kernels = [(producer, "x", "a"), (5000, "", "b"), (5000, "b", ""), (7000, "a", "")]
+    trace = trace_of({"x*": 1, "a": 60, "b": 100}, kernels)
+    own = planned_machine(machine(101, 0, pcie="2 GB/s", flash_latency="0 us"), OWN)
+    demand = demand_of(trace, own.clock_hz, own.page_bytes)
+    assert [drop.tensor for drop in chosen_drops(trace, demand, own)] == dropped
+
+
+def test_weights_are_needed_again_in_the_next_iteration():
+    planned = planned_machine(machine(100), OWN)
+    demand = demand_of(CHEAP, planned.clock_hz, planned.page_bytes)
+    forecast = Forecast(CHEAP, planned, demand)
+    assert [forecast.next_use(0, kernel) for kernel in range(4)] == [0, 4, 4, 4]
+    assert [forecast.next_use(1, kernel) for kernel in range(4)] == [0, 3, 3, 3]
+
+
+@pytest.mark.parametrize(("large", "ahead"), [("a b c", True), ("a b c d", False)])
+def test_after_four_tensors_without_room_no_other_is_fetched_ahead(large, ahead):
+    # Beside t there is room for 10 pages: for the small one, but not for any of those of 15 before it.
+    kernels = [(30_000, "", "t"), (30_000, "t", ""), (30_000, "t", ""), (9000, f"{large} small", "")]
+    sizes = {"t": 90} | {f"{name}*": 15 for name in large.split()} | {"small*": 10}
+    trace = trace_of(sizes, kernels)
+    records = run(trace, machine(100))
+    came = [move.start for move in records.migrations if trace.tensors[move.tensor].name == "small"]
+    assert (came[0] < records.kernels[3].start) == ahead
+
+
+def test_new_tensors_are_mapped_ahead_in_every_iteration():
+    kernels = [(100_000, "", "a"), (100_000, "a", ""), (100_000, "", "b"), (100_000, "b", "")]
+    records = run(trace_of({"a": 60, "b": 60}, kernels), machine(200))
+    assert [kernel_times(records, iteration)[2] for iteration in (0, 1)] == [100_000, 100_000]
+
+
+def test_a_weight_that_the_iteration_before_used_last_leaves_at_once():
+    # b needs 20 pages of w's room after 100,000 cycles; w takes 60,000 to leave.
+    kernels = [(50_000, "", ""), (50_000, "", ""), (70_000, "", "b"), (70_000, "b", ""), (70_000, "", "")]
+    trace = trace_of({"w*": 60, "b": 60}, [*kernels, (9000, "w", "")])
+    records = simulate(trace, machine(100), Pressure(), OWN, iterations=3, record=("migrations",))
+    left = [(move.tensor, move.start) for move in records.migrations if move.target.name == "HOST"]
+    assert left == [(0, iteration.start) for iteration in records.iterations[1:]]
+
+
 def test_it_passes_the_checks_with_recomputation():
     assert check_policy({"name": "pressure", "recompute": True}) == {}
 
@@ -132,3 +184,13 @@ def test_dead_tensors_make_room_without_traffic():
     trace = trace_of({"a": 2, "b": 2, "c": 2}, [(5000, "", "a b"), (5000, "a b", "b"), (5000, "b", "c")])
     records = simulate(trace, machine(4), Pressure())
     assert sum(records.iterations[1].traffic.values()) == 0
+
+
+def test_only_what_will_be_read_again_is_written_out():
+    # Kernel 2 fills the GPU with a and c. c, mapped ahead, makes room for a at first, and is dropped: nobody
+    # has written to it yet. Then b makes room for c, and is the only one to leave.
+    kernels = [(20_000, "", ""), (20_000, "", "b"), (3000, "a", "a c"), (20_000, "b", "b")]
+    records = simulate(
+        trace_of({"a*": 4, "b*": 4, "c": 8}, kernels), machine(12), Pressure(), BehaviourSpec()
+    )
+    assert [moved(records, iteration)[0] for iteration in (0, 1)] == [4000, 4000]

@@ -82,6 +82,13 @@ def test_targets_set_by_hand_depend_on_the_ssd(model, batch, ssd, factor):
     assert unified_memory_factor(trace, load_system({**PUBLISHED_SYSTEM, "ssd": rates})) == factor
 
 
+def test_without_an_ssd_no_target_is_set_by_hand():
+    trace = replace(workload("BERT_Base"), batch_size=512)
+    cxl = {"name": "cxl", "capacity": "64 GiB", "read": "8 GB/s", "write": "4 GB/s", "latency": "400 ns"}
+    system = load_system({"preset": "a100-40g-g10-paper", "tiers": ["host", cxl]})
+    assert unified_memory_factor(trace, system) == 1.0
+
+
 def test_targets_of_the_designs_that_copy_whole_tensors():
     assert copies_factor(workload("VIT"), uses_host=True) == 1.269366
     assert copies_factor(workload("VIT"), uses_host=False) == 1.060606

@@ -9,6 +9,7 @@ from g10sim.policies.moves import Evict, Fetch
 from g10sim.policies.plan import Planned
 from g10sim.policies.planning.channel import Channel, Interval, earliest, latest
 from g10sim.policies.swap_planning.access import AccessSequence
+from g10sim.policies.swap_planning.moves import allocations
 from g10sim.policies.swap_planning.peak import PeakAnalysis
 from g10sim.policies.swap_planning.recomputing import choose_recomputation
 from g10sim.policies.swap_planning.schedule import JobSchedule
@@ -78,6 +79,21 @@ def test_levels_are_counted_as_memory_is_taken_and_freed():
     after = dict(zip(*(column.tolist() for column in analysis.levels(schedule)), strict=True))
     assert after == {0: 60, 10: 61, 15: 1, 20: 31, 30: 0, 35: 60, 50: 0}
     assert analysis.kernel_levels(schedule).tolist() == [60, 61, 31, 60, 60]
+
+
+def test_kernels_without_tensors_need_no_memory():
+    schedule = schedule_of(trace_of({"unused*": 5}, [(10, "", ""), (10, "", "")]))
+    analysis = PeakAnalysis(schedule.accesses, "physical")
+    assert (analysis.find(schedule).size_bytes, analysis.kernel_levels(schedule).tolist()) == (0, [0, 0])
+
+
+def test_memory_is_asked_for_early_where_the_peak_does_not_rise():
+    # 100 MB are in use from 10 to 20 ms, and from 30 ms on; a MB takes a sixth of a ms.
+    kernels = [(10, "", "a"), (10, "a", "b"), (10, "", ""), (10, "b", "c"), (10, "c", "")]
+    schedule = schedule_of(trace_of({"a": 60, "b": 40, "c": 60}, kernels))
+    found = list(allocations(schedule, PeakAnalysis(schedule.accesses, "physical"), 6))
+    ahead = [Planned(0, Fetch(1), 3), Planned(2, Fetch(2))]
+    assert found == [Planned(0, Fetch(0)), ahead[0], Planned(1, Fetch(1)), ahead[1], Planned(3, Fetch(2))]
 
 
 @pytest.mark.parametrize(
@@ -211,6 +227,22 @@ def test_the_most_bytes_for_the_time_are_recomputed_first():
     schedule.swaps.extend(swap_across(schedule, 0, 1))
     schedule.swapped.add(0)
     assert (choose_recomputation(schedule, Recomputability(trace), peak) == []) == bool(schedule.swaps)
+
+
+@pytest.mark.parametrize(("times", "order"), [((1, 10), [1, 2]), ((10, 1), [2, 1])])
+def test_the_most_bytes_for_the_time_come_first_in_either_order(times, order):
+    kernels = [(times[0], "w", "a"), (times[1], "w", "b"), (10, "w", "c"), (10, "c a", ""), (10, "b", "")]
+    schedule = schedule_of(trace_of({"w*": 1, "a": 80, "b": 80, "c": 1}, kernels))
+    peak = PeakAnalysis(schedule.accesses, "physical").find(schedule)
+    found = choose_recomputation(schedule, Recomputability(schedule.accesses.trace), peak)
+    assert [entry.tensor for entry in found] == order
+
+
+def test_planning_ends_after_a_hundred_rounds_that_lower_the_peak_by_next_to_nothing():
+    names = [f"t{number}" for number in range(105)]
+    kernels = [(1, "", name) for name in names] + [(10, "weight", "x")] + [(1, name, "") for name in names]
+    trace = trace_of({"weight*": 10**6, "x": 30} | dict.fromkeys(names, 1), kernels)
+    assert len(planned([trace]).schedules[0].swaps) == 100
 
 
 def test_the_peaks_of_jobs_add_up_and_a_target_ends_planning():

@@ -7,12 +7,15 @@ import pytest
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from layerwise import LayerSpec, layerwise_trace
 from machines import iteration_times, simulate
 from vdnn_networks import MIB, alexnet, chains, titan_x, vgg
 
 import g10sim
+from g10sim.config.behaviour import BehaviourSpec
 from g10sim.config.sharing import SharingSpec
 from g10sim.errors import ConfigError, PolicyError, UnsupportedError
+from g10sim.policies.base import Place
 from g10sim.policies.registry import create
 from g10sim.policies.vdnn import Vdnn
 from g10sim.policies.vdnn_planning.layers import LayerKind, layers_of, live_bytes, make_schedule
@@ -189,6 +192,27 @@ def test_allocators_and_orders_place_blocks_differently():
             policy = Vdnn(mode="conv", allocator=allocator, order=order)
             found.add(last(simulate(trace, titan_x(), policy, record=())).contiguous.reserved_gpu_bytes)
     assert len(found) >= 6
+
+
+@pytest.mark.parametrize(
+    ("allocator", "weight", "kept", "other"),
+    [
+        ("both_ends", Place.RIGHT, Place.RIGHT, Place.LEFT),
+        ("right_for_resident", Place.BEST, Place.LAST, Place.BEST),
+    ],
+)
+def test_what_stays_for_the_backward_pass_lies_apart(allocator, weight, kept, other):
+    layers = [
+        LayerSpec("conv", "Conv2d", 1000, 1000, 1000, weight_bytes=10),
+        LayerSpec("classifier", "Linear", 1000, 1000, 1000, workspace_bytes=50),
+    ]
+    trace = layerwise_trace("two", 1, 1000, layers)
+    places = Vdnn(mode="conv", allocator=allocator).places(Job(trace), None, BehaviourSpec())
+    found = {tensor.name: place for tensor, place in zip(trace.tensors, places, strict=True)}
+    # The input is offloaded; the classifier reads the output of the convolution again.
+    assert (found["conv.weight"], found["conv.output"]) == (weight, kept)
+    others = {"input", "classifier.workspace", "classifier.output.gradient"}
+    assert {found[name] for name in others} == {other}
 
 
 # --- time ---

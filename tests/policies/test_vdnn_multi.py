@@ -18,8 +18,13 @@ from g10sim.config.system import SystemSpec
 from g10sim.errors import CapacityError, ConfigError, UnsupportedError
 from g10sim.policies.registry import create
 from g10sim.policies.vdnn_multi import VdnnMulti, fair_share
-from g10sim.policies.vdnn_multi_planning.offload_set import OffloadSet, OffloadTimeline, just_in_time
-from g10sim.policies.vdnn_multi_planning.steering import plan_prefetches
+from g10sim.policies.vdnn_multi_planning.offload_set import (
+    OffloadSet,
+    OffloadTimeline,
+    by_window,
+    just_in_time,
+)
+from g10sim.policies.vdnn_multi_planning.steering import Rescue, Steering, plan_prefetches
 from g10sim.policies.vdnn_planning.layers import LayerKind, layers_of
 from g10sim.records import StallReason
 from g10sim.sim.engine import run
@@ -76,6 +81,7 @@ def test_a_share_is_the_capacity_over_the_gpus_that_compute():
     assert fair_share(SystemSpec(**plain), 2, {2, 3}) == 2 * 10**9
     plain["host"]["sockets"] = [{"name": "a", "gpus": [0, 1]}, {"name": "b", "gpus": [2, 3]}]
     assert fair_share(SystemSpec(**plain), 2, {0, 1, 2}) == 4 * 10**9
+    assert fair_share(node(1024, "1 kB/s"), 0, range(1024)) == 1
 
 
 # --- arbitration ---
@@ -243,6 +249,83 @@ def test_memory_decides_how_early_a_prefetch_may_be():
     late, early = planned(trace, 3 * 10**9, 3.2), planned(trace, 10**12, 3.2)
     assert all(late[tensor][0] >= early[tensor][0] for tensor in early)
     assert any(late[tensor][0] > early[tensor][0] for tensor in early)
+
+
+def test_a_prefetch_follows_the_last_kernel_without_room_for_it():
+    trace, millisecond = pair(), 10**6
+    x2 = layers_of(trace, fuse_activations=True)[1].inputs[0]
+    # Beside the classifier's backward pass, from 21 to 22 ms, 4 MB are there without x2.
+    assert planned(trace, 6_100_000)[x2] == (21 * millisecond, 22 * millisecond)
+    assert planned(trace, 5_000_000)[x2] == (22 * millisecond, 22 * millisecond)
+
+
+def test_a_window_reaches_back_to_the_next_heavy_layer_or_the_last_one():
+    parts = [("conv1", "Conv2d"), ("pool", "MaxPool2d"), ("conv2", "Conv2d"), ("conv3", "Conv2d")]
+    specs = [LayerSpec(name, kind, 1000, 1000, 1000) for name, kind in [*parts, ("classifier", "Linear")]]
+    trace = layerwise_trace("window", 1, 1000, specs)
+    layers, timeline = layers_of(trace, fuse_activations=True), timeline_of(trace)
+    returns = by_window(layers, LayerKind.CONVOLUTION)
+    found = [returns(timeline.offloaded(layer), 0) for layer in layers[:4]]
+    ends = [layers[index].backward[0] for index in (2, 2, 3, 4)]
+    assert found == ends
+
+
+class Kernels:
+    """A view of kernels one after another, in which tensors are where the test says."""
+
+    def __init__(self, trace):
+        self.trace, self.iteration, self.kernel = trace, 0, 0
+        self.measured_cycles = [kernel.duration for kernel in trace.kernels]
+        self.free_bytes = self.largest_hole_bytes = 10**12
+        self.whole, self.needed = set(), ()
+
+    def is_whole(self, tensor):
+        return tensor in self.whole
+
+    def is_needed(self, tensor):
+        return tensor in self.needed
+
+    def size_bytes(self, tensor):
+        return self.trace.tensors[tensor].size_bytes
+
+    def resident_bytes(self, tensor):
+        return self.size_bytes(tensor) * self.is_whole(tensor)
+
+    def in_transfer_bytes(self, tensor):
+        return 0
+
+    def next_use(self, tensor):
+        uses, kernels = self.trace.uses[tensor], len(self.trace.kernels)
+        return next(use for use in (*uses, uses[0] + kernels) if use > self.kernel) - self.kernel
+
+
+def test_a_prefetch_that_was_late_is_issued_a_boundary_earlier_in_the_next_iteration():
+    trace = pair()
+    layers = layers_of(trace, fuse_activations=True)
+    (x1,) = layers[0].inputs
+    view = Kernels(trace)
+    steering = Steering(trace, layers, layers[:1], 512, 10**12, lambda size: size, feedback=True)
+    issued = []
+    for view.iteration in (0, 1):
+        steering.start_iteration(view)
+        for view.kernel in range(len(trace.kernels)):
+            issued += [view.kernel for fetch in steering.prefetches(view) if fetch.tensor == x1]
+        assert steering.is_settled(view) == (view.iteration == 1)
+        view.whole = {x1}  # from then on every prefetch is in time
+    # Kernels 5 and 6 start at 22 ms, kernel 4 at 21 ms; kernel 7 needs x1 at 32 ms, which takes 2 ms.
+    assert issued == [6, 4]
+
+
+def test_what_the_backward_pass_reads_last_makes_room_before_weights():
+    trace = pair()
+    view = Kernels(trace)
+    view.kernel, view.needed = 2, trace.kernels[2].tensors
+    view.whole = {tensor.id for tensor in trace.tensors}
+    names = [trace.tensors[tensor].name for tensor in (0, 1, 2)]
+    assert names == ["classifier.weight", "input", "conv1.output"]
+    assert Rescue(trace).victim(view) == 1
+    view.whole -= {1}
+    assert Rescue(trace).victim(view) == 2
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])

@@ -110,6 +110,20 @@ def test_unpinning_takes_time_and_counts_until_it_is_done():
     assert pinned.pin(1, now=500) == 7500
 
 
+def test_the_most_pinned_memory_is_that_of_each_iteration():
+    class OnlyFirst(Copies):
+        """Copies in the first iteration alone."""
+
+        def on_kernel_start(self, view):
+            return super().on_kernel_start(view) if view.iteration == 0 else ()
+
+    policy = OnlyFirst(out_and_in(0).actions)
+    records, moved = transfers(host_machine(pinned={"unpin_latency": "1 us"}), policy, iterations=2)
+    # Back at 25,000, and unpinned 1000 cycles later: long before the second iteration begins.
+    assert moved[-1] == near((0, GPU, 21_000, 25_000))
+    assert [record.contiguous.peak_pinned_bytes for record in records.iterations] == [4 * PAGE, 0]
+
+
 def test_beyond_the_limit_copies_use_pageable_memory():
     pinned = {"limit": "4 kB", "pageable_bandwidth": "0.5 GB/s"}
     records, moved = transfers(host_machine(pinned=pinned), out_and_in(0, 1))
@@ -205,6 +219,12 @@ def test_nothing_is_compressed_that_would_not_be_smaller():
     records, moved = transfers(system, out_and_in(0, density=1.0))
     assert moved[-1] == near((0, GPU, 21_000, 25_000))
     assert records.iterations[0].contiguous.peak_pinned_bytes == 4000
+
+
+def test_a_density_with_ten_digits_is_the_fraction_that_it_stands_for():
+    thirds = CompressionSpec(workers=1, compression_rate="1 GB/s", decompression_rate="1 GB/s", pieces=3)
+    # A bit for each of 750 elements, the third that is filled and the one after it.
+    assert packed_bytes(3000, 0.3333333333, thirds) == packed_bytes(3000, 1 / 3, thirds) == 94 + 2000
 
 
 def test_what_dies_in_host_memory_gives_up_its_buffer():

@@ -161,6 +161,7 @@ def test_the_input_that_the_host_has_already_is_not_copied():
     assert records.iterations[0].traffic["gpu_to_host_bytes"] == 0
     assert records.iterations[0].traffic["host_to_gpu_bytes"] == 8 * PAGE
     assert records.kernels[1].gpu_pages == 4
+    assert records.kernels[1].tier_pages["host_pages"] == 8
 
 
 def test_space_may_be_taken_back_between_kernels_only():

@@ -6,11 +6,12 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from g10sim.checksums import bytes_hash
+from g10sim.checksums import bytes_hash, sealed
 from g10sim.errors import ConfigError
 from g10sim.stats.keyed import keys_of, write_keyed
 from g10sim.stats.legends import legend
 from g10sim.stats.reading import read_results, read_table, reported_kernels, row_of_cell
+from g10sim.stats.sizing import read_sizing
 
 
 @pytest.mark.parametrize(
@@ -54,6 +55,19 @@ def test_the_row_of_a_cell_is_one_that_ran():
     with pytest.raises(ConfigError, match="cell 1: found status 'failed'; allowed: one that ran, 0, 2"):
         row_of_cell(results, 1)
     assert row_of_cell(results[:2])["cell"] == 0
+
+
+def test_a_sizing_is_read_as_it_was_written(tmp_path):
+    texts = {"sizing.csv": "policy,found\ng10,3\n", "curves.csv": "policy,amount\ng10,1\ng10,2\n"}
+    for name, text in texts.items():
+        (tmp_path / name).write_text(text)
+    described = {"files": {name: bytes_hash(text.encode()) for name, text in texts.items()}}
+    (tmp_path / "sizing.json").write_text(json.dumps(sealed(described)))
+    sizing, curves = read_sizing(tmp_path)
+    assert (sizing["found"].tolist(), curves["amount"].tolist()) == ([3], [1, 2])
+    (tmp_path / "curves.csv").write_text("policy,amount\ng10,7\n")
+    with pytest.raises(ConfigError, match=r"curves\.csv: "):
+        read_sizing(tmp_path)
 
 
 def test_series_are_named_as_papers_name_policies():

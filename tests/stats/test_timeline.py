@@ -10,8 +10,8 @@ from jsonschema import Draft202012Validator
 from memories import FLASH, HOST
 
 import g10sim
-from g10sim.records import Location, StallReason, TrafficRecord
-from g10sim.stats.timeline import TraceEvents
+from g10sim.records import Location, MigrationCause, MigrationRecord, RunRecords, StallReason, TrafficRecord
+from g10sim.stats.timeline import TraceEvents, chrome_trace
 from g10sim.stats.utilization import link_traffic
 from g10sim.trace.synthetic import chain
 from g10sim.trace.workload import Job, Workload
@@ -216,6 +216,19 @@ def test_designs_that_copy_whole_tensors_have_no_page_faults():
     _, viewer = timeline(chain(8), SYSTEM, "g10_gds")
     assert not viewer.instants
     assert "page faults" not in {row for _, row in viewer.slices}
+
+
+def test_transfers_of_one_direction_share_a_row_unless_they_overlap():
+    trace, system = chain(4), g10sim.system("a100-40g-pcie3-znand")
+    spans = [(0, 10), (10, 20), (15, 30), (30, 40)]
+    moves = tuple(
+        MigrationRecord(0, tensor, HOST, Location.GPU, MigrationCause.PREFETCH, start, end, 4096)
+        for tensor, (start, end) in enumerate(spans)
+    )
+    document = chrome_trace(Workload((Job(trace),)), system, RunRecords((), migrations=moves))
+    shown = Viewer(json.dumps(document)).slices
+    found = {row: [event["args"]["tensor"] for event in events] for (_, row), events in shown.items()}
+    assert found == {"host to GPU": [0, 1, 3], "host to GPU (2)": [2]}
 
 
 def test_utilization_worked_out_by_hand():

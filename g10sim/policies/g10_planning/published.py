@@ -220,16 +220,14 @@ class _Planning(Draft):
             (way.take_for_ssd if to_ssd else way.take_for_host)(kernel, size)
         return True
 
-    def _evict_by_time(self, period: Absence, tier: PlannedTier) -> bool:
+    def _evict_by_time(self, period: Absence, tier: PlannedTier) -> None:
         """Evict and prefetch as if the links were idle, with the margin's rest before the next use."""
         copy_time = self._copy_time(period.size_bytes, tier)
         out_by = self._kernel_at(self._times[period.start] + copy_time)
         prefetch = self._kernel_at(self._times[period.end] - (self._margin - 1) * copy_time)
-        if prefetch == period.start:
-            return False
-        self._evict(period, tier, out_by, prefetch)
-        self._find(prefetch % self._kernels, Fetch(period.tensor))
-        return True
+        if prefetch != period.start:
+            self._evict(period, tier, out_by, prefetch)
+            self._find(prefetch % self._kernels, Fetch(period.tensor))
 
     def _evict(self, period: Absence, tier: PlannedTier, out_by: int, prefetch: int) -> None:
         self._find(period.start, Evict(period.tensor, tier.name))
