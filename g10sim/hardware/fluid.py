@@ -102,6 +102,16 @@ class Message(Share):
         return self.work <= 0
 
 
+class Stream(Message):
+    """Bytes that a kernel on a CPU reads and writes in host memory while it computes, at most at a rate."""
+
+    __slots__ = ()
+
+    def __init__(self, links: list[Link], work: int, limit: int) -> None:
+        super().__init__(links, work, 0)
+        self.limit = limit
+
+
 class FluidTransfers:
     """Moves the pages in the queues of all GPUs."""
 
@@ -131,6 +141,7 @@ class FluidTransfers:
         self._on_gpu: dict[int, list[_Site]] = {}
         self._busy: dict[int, int] = {}
         self._messages: list[Message] = []
+        self._streams: list[Stream] = []
         self._service, self._clock = system.pcie.service, system.gpu.clock
         self._orders, self._gpus = counter(1), system.gpu.count
         self._turns = [0] * system.gpu.count
@@ -147,6 +158,13 @@ class FluidTransfers:
         self._messages.append(message)
         self.changed()
         return message
+
+    def stream(self, links: list[Link], size_bytes: int, limit: int) -> Stream:
+        """Read and write bytes in memory from now on, beside all copies, at most at ``limit`` (0: any)."""
+        stream = Stream(links, size_bytes * self._clock, limit)
+        self._streams.append(stream)
+        self.changed()
+        return stream
 
     def attach(
         self, job: int, gpu: int, memory: Residency, victims: VictimRule, due: Due | None = None
@@ -265,7 +283,7 @@ class FluidTransfers:
     def _make_flows(self) -> list[_Flow]:
         sites = [site for site in self._sites.values() if site.memory.queues.busy]
         flows = [flow for site in sites for flow in self._site_flows(site)]
-        if flows or self._messages:
+        if flows or self._messages or self._streams:
             share = partial(self._share_links, flows)
             for ssd in self._ssds:
                 share = partial(ssd.share, share)
@@ -277,17 +295,22 @@ class FluidTransfers:
 
     def _share_links(self, flows: list[_Flow]) -> None:
         """Give every flow its rate: demanded ones first, then planned evictions, then prefetches."""
-        if len(flows) == 1 and self._service == "fair" and not self._messages and not self._ssds:
+        others = self._messages or self._streams
+        if len(flows) == 1 and self._service == "fair" and not others and not self._ssds:
             share_alone(flows[0])
             return
         self._free_links()
         if self.topology.has_duplex and self._service == "fair":
             self._split_directions(flows)
+        if self._streams:
+            self._share_memory(flows)
         self._share([flow for flow in flows if flow.rank == _DEMAND])
         self._share([flow for flow in flows if flow.rank == _EVICT], self._messages)
         prefetches = [flow for flow in flows if flow.rank == _PREFETCH]
         self._limit_followers(flows, [flow for flow in prefetches if flow.follows])
         self._share(prefetches)
+        for stream in self._streams:
+            _take_rest(stream)
 
     def _free_links(self) -> None:
         self.topology.reset()
@@ -301,6 +324,16 @@ class FluidTransfers:
         self._free_links()
         for link, used in shares:
             link.left = min(link.left, used)
+
+    def _share_memory(self, flows: list[_Flow]) -> None:
+        """Give kernels on CPUs fair shares of memory beside all copies, whatever the ranks of these."""
+        left = [(link, link.left) for link in self.topology.links]
+        share_max_min([*flows, *self._messages, *self._streams])
+        for link, before in left:
+            link.left = before
+        for stream in self._streams:
+            for link in stream.links:
+                link.left -= stream.rate
 
     def _share(self, flows: list[_Flow], messages: Sequence[Message] = ()) -> None:
         """Give flows of equal rank their rates, in the order or fairness that the links serve them in."""
@@ -438,13 +471,14 @@ class FluidTransfers:
     def _until_change(self) -> int | None:
         """Cycles until a flow or a drive changes or a message has arrived; None: nothing does."""
         flows = self._current()
-        if not self._ssds and not self._messages and self._staging is None:
+        if not self._ssds and not self._messages and not self._streams and self._staging is None:
             if self._left_at != self._now:
                 self._left, self._left_at = self._cycles_to_change(flows), self._now
             return self._left
         soonest = self._cycles_to_change(flows)
         changes = [soonest, *(ssd.cycles_to_change() for ssd in self._ssds)]
-        changes += [-(-message.work // message.rate) for message in self._messages if message.rate]
+        sent = (*self._messages, *self._streams)
+        changes += [-(-message.work // message.rate) for message in sent if message.rate]
         if self._staging is not None:
             changes += [self._staging.cycles_until(run, self._now) for run in self._staged_heads()]
         return min((change for change in changes if change is not None), default=None)
@@ -521,10 +555,11 @@ class FluidTransfers:
             if pages:
                 self._carry_out(flow, pages, start)
             flow.lane.carry = min(flow.progress, self._page_work) if flow.lane.queue else 0
-        if self._messages:
-            for message in self._messages:
+        if self._messages or self._streams:
+            for message in (*self._messages, *self._streams):
                 message.work -= message.rate * cycles
             self._messages = [message for message in self._messages if not message.is_done]
+            self._streams = [stream for stream in self._streams if not stream.is_done]
         for ssd in self._ssds:
             ssd.advance(cycles)
         self._take_note()
@@ -561,6 +596,16 @@ class FluidTransfers:
             moved += [(other.job, other.gpu, flow.victim.tensor)] if flow.victim is not None else []
             ends, times = (flow.source, flow.target), (start, self._now)
             report(self._observer, moved, ends, times, pages, demanded=flow.rank == _DEMAND)
+
+
+def _take_rest(stream: Stream) -> None:
+    """Let a kernel on a CPU have what copies leave of memory, too."""
+    rest = min(link.left for link in stream.links)
+    if stream.limit:
+        rest = min(rest, stream.limit - stream.rate)
+    stream.rate += rest
+    for link in stream.links:
+        link.left -= rest
 
 
 def _uses_link(flow: _Flow) -> bool:

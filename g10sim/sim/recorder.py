@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from g10sim.hardware.memory import Residency
 from g10sim.records import (
+    CpuKernelRecord,
     IterationRecord,
     JobRecord,
     KernelRecord,
@@ -41,6 +42,7 @@ class Recorder:
         self.iterations: list[IterationRecord] = []
         self.jobs: list[JobRecord] = []
         self.kernels: list[KernelRecord] = []
+        self.cpu_kernels: list[CpuKernelRecord] = []
         self._migrations: list[MigrationRecord] = []
         self._memory: list[MemoryRecord] = []
         self._open: dict[_Key, MigrationRecord] = {}
@@ -102,4 +104,5 @@ class Recorder:
             self.kernel_count + transfer_events,
             tuple(sorted(self.jobs, key=lambda record: record.job)),
             tuple(TrafficRecord(*stretch, size_bytes) for stretch, size_bytes in self._traffic.items()),
+            cpu_kernels=tuple(self.cpu_kernels),
         )

@@ -10,7 +10,7 @@ from g10sim.analysis.footprint import footprint_bytes, oversubscription
 from g10sim.config.behaviour import BehaviourSpec
 from g10sim.config.ssd import FlashSsdSpec
 from g10sim.config.system import SystemSpec
-from g10sim.records import IterationRecord, JobRecord
+from g10sim.records import IterationRecord, JobRecord, StallReason
 from g10sim.stats.columns import stall_columns
 from g10sim.trace.workload import Workload
 from g10sim.units import cycles_to_ms
@@ -104,8 +104,8 @@ def summarize(
 ) -> list[Row]:
     """Return one row with the columns METRIC_COLUMNS for each job; an empty one where it never ran.
 
-    Designs that copy whole tensors have the CONTIGUOUS_COLUMNS, too, and systems whose SSD is modelled as
-    flash the FLASH_COLUMNS.
+    Systems with a CPU have the CPU_COLUMNS, too, designs that copy whole tensors the CONTIGUOUS_COLUMNS, and
+    systems whose SSD is modelled as flash the FLASH_COLUMNS.
 
     ``moves_ahead`` says whether the policy asks for migrations before they are demanded, ``copies_tensors``
     whether it copies whole tensors instead of using unified memory.
@@ -135,6 +135,7 @@ def summarize(
                 "iterations": len(by_job[number]),
             }
             | _steady(by_job[number])
+            | _cpu(record)
             | _contiguous(record)
             | flash_metrics(record, system)
         )
@@ -201,6 +202,17 @@ def _steady(records: Sequence[IterationRecord]) -> Row:
     """Return whether the last iteration went like the one before it; nothing where there is only one."""
     steady = records[-1].steady
     return {} if steady is None else {"steady": steady}
+
+
+def _cpu(record: IterationRecord) -> Row:
+    if record.cpu is None:
+        return {}
+    stall = dict(record.stalls).get(StallReason.CPU, 0)
+    return {
+        "cpu_cycles": record.cpu.busy_cycles,
+        "cpu_fetched_bytes": record.cpu.fetched_bytes,
+        StallReason.CPU.column: stall,
+    }
 
 
 def _contiguous(record: IterationRecord) -> Row:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
-from g10sim.trace.model import Kernel, Phase, Tensor, TensorKind, TimeSource, Trace
+from g10sim.trace.model import Device, Kernel, Phase, Tensor, TensorKind, TimeSource, Trace
 
 TICKS_PER_SECOND = 10**9
 """Time base of every synthetic trace: durations are nanoseconds."""
@@ -36,6 +36,8 @@ class TraceBuilder:
         phase: Phase = Phase.OTHER,
         layer: str = "",
         layer_type: str = "",
+        device: Device = Device.GPU,
+        parameters: int = 0,
     ) -> int:
         """Add a kernel (duration in ticks) after the ones already there; returns its id."""
         kernel = Kernel(
@@ -48,6 +50,8 @@ class TraceBuilder:
             layer=layer,
             layer_type=layer_type,
             time_source=TimeSource.SYNTHETIC,
+            device=device,
+            parameters=parameters,
         )
         self._kernels.append(kernel)
         return kernel.id
