@@ -64,7 +64,7 @@ def _check_room(trace: Trace, system: SystemSpec) -> None:
 class Claims:
     """Tensors of kernels on the CPU that were launched and have not ended: nothing else moves them.
 
-    What a move asks for meanwhile is done when they have ended.
+    What moves ask for meanwhile is done when these have ended.
     """
 
     def __init__(self) -> None:
@@ -81,7 +81,7 @@ class Claims:
             self._later.pop(tensor, None)
 
     def postpone(self, tensor: int, operation: Callable[[int], None]) -> bool:
-        """Tell whether a tensor is claimed; if so, ``operation`` is called when it is not any more."""
+        """Tell whether a tensor is claimed; if so, ``operation`` is due when it is not any more."""
         if tensor not in self._users:
             return False
         waiting = self._later.setdefault(tensor, [])
@@ -89,14 +89,15 @@ class Claims:
             waiting.append(operation)
         return True
 
-    def give_back(self, tensors: Iterable[int]) -> None:
-        """Give up the tensors of a kernel that has ended, and do what was asked for."""
+    def give_back(self, tensors: Iterable[int]) -> list[Callable[[], None]]:
+        """Give up the tensors of a kernel that has ended; returns what is to be done now."""
+        due: list[Callable[[], None]] = []
         for tensor in tensors:
             self._users[tensor] -= 1
             if not self._users[tensor]:
                 del self._users[tensor]
-                for operation in self._later.pop(tensor, ()):
-                    operation(tensor)
+                due += [partial(operation, tensor) for operation in self._later.pop(tensor, ())]
+        return due
 
 
 class _Launched(NamedTuple):
@@ -223,8 +224,10 @@ class CpuKernels:
             self._machine.recorder.cpu_kernels.append(record)
         with self._fabric.alter(self._number):
             self._pending.popleft()
-            self._claims.give_back(kernel.touched)
+            due = self._claims.give_back(kernel.touched)
             self._release(tensor for tensor in self._dying[kernel.id] if tensor not in self._claims)
+            for operation in due:
+                operation()
         if exchange is not None:
             exchange.kernel_ended(iteration, kernel.id)
         ended.succeed()

@@ -55,7 +55,7 @@ BESIDE = trace_of(
 
 def test_a_kernel_on_the_cpu_runs_beside_one_on_the_gpu():
     records = simulate(BESIDE, system(), BaseUvm(), iterations=1)
-    # First touch of g takes 4000. It leaves from 14,000 on, a page every 1000; the CPU computes from 18,000 on.
+    # First touch of g takes 4000. It leaves from 14,000 to 18,000; then the CPU computes.
     assert cpu_spans(records) == [(18_000, 38_000)]
     # x is touched first for 1000, and the GPU computes until 30,000; s comes back for 2000.
     assert kernel_times(records) == [14_000, 0, 16_000, 8000 + 2000 + 1000]
