@@ -276,15 +276,6 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         (SystemSpec,),
-        ("cpu",),
-        Effect(
-            lambda run, system: run.is_paged and not run.is_batched,
-            "with fluid transfers and a policy that moves pages",
-            "no kernel can run on the CPU",
-        ),
-    ),
-    Rule(
-        (SystemSpec,),
         ("nvlink",),
         Effect(
             lambda run, system: run.joins_gpus,

@@ -24,6 +24,7 @@ from g10sim.trace.workload import Workload
 from g10sim.units import format_bytes
 
 HOST = "host"
+_SERVED = {"transfers": "fluid", "compute_overlap": "after_arrival"}
 _ENDLESS = "a kernel on the CPU waits for host memory for ever: nothing moves any more"
 
 
@@ -40,8 +41,10 @@ def check_cpu(workload: Workload, system: SystemSpec, policy: Policy, behaviour:
             raise ConfigError(f"system.cpu: found nothing, and {found}; allowed: a mapping")
         if HOST not in system.kinds:
             raise ConfigError(f"system.tiers: found no host, and {found}; allowed: host among them")
-        if behaviour.transfers == "batched":
-            raise ConfigError(f"compat.transfers: found 'batched', and {found}; allowed: fluid")
+        for key, allowed in _SERVED.items():
+            value = getattr(behaviour, key)
+            if value != allowed:
+                raise ConfigError(f"compat.{key}: found '{value}', and {found}; allowed: {allowed}")
         if policy.requirements.placement == "contiguous":
             raise UnsupportedError(
                 f"policy '{policy.name}' copies whole tensors, and {found}; allowed: policies that move pages"
@@ -113,7 +116,7 @@ class _Read(NamedTuple):
 
     message: Message
     source: Location
-    count: int
+    pages: int
 
 
 class CpuKernels:
@@ -288,8 +291,8 @@ class CpuKernels:
         read = self._reads.get(tensor)
         if read is not None and read.message.is_done:
             del self._reads[tensor]
-            memory.copied(tensor, read.count, read.source, host)
-            self.fetched_bytes += read.count * memory.page_bytes
+            memory.copied(tensor, read.pages, read.source, host)
+            self.fetched_bytes += read.pages * memory.page_bytes
         memory.request_eviction(tensor, host)
         memory.allocate_in(host, tensor)
         source, room = self._source(tensor), memory.pools[host].free

@@ -1,7 +1,7 @@
 """Optimizer steps on the CPU, as ZeRO-Offload (ATC 2021) and its successors run them, in closed form.
 
-A layer of 10^9 parameters: 1 s forward, 2 s backward, in which ten buckets of gradients become ready one after
-another. The link carries 10 GB/s each way, and the CPU updates 10^9 parameters a second: a bucket crosses the
+A layer of 10^9 parameters: 1 s forward, 2 s backward, in which ten buckets of gradients become ready, one by
+one. The link carries 10 GB/s each way, and the CPU updates 10^9 parameters a second: a bucket crosses the
 link in 0.02 s, either way, and is updated in 0.1 s.
 """
 
@@ -46,9 +46,7 @@ class Layer:
         self.builder.kernel("Forward", SECOND, self.weights, [])
 
     def _tensors(self, name, size, kind, *, persistent=True):
-        return [
-            self.builder.tensor(f"{name}{i}", size, kind, persistent=persistent) for i in range(BUCKETS)
-        ]
+        return [self.builder.tensor(f"{name}{i}", size, kind, persistent=persistent) for i in range(BUCKETS)]
 
     def backward(self, bucket):
         self.builder.kernel("Backward", SECOND // 5, [self.weights[bucket]], [self.gradients[bucket]])
@@ -111,7 +109,7 @@ def bucket_by_bucket():
 
 
 def delayed():
-    """Steps write new weights, which take the place of the old ones when the next iteration has used these."""
+    """Steps write new weights, which replace the old ones when the next iteration has used these."""
     layer = Layer()
     new = layer._tensors("new", HALF, TensorKind.WEIGHT)
     for bucket in range(BUCKETS):
