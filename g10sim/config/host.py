@@ -57,7 +57,9 @@ class CompressionSpec(Spec):
 class CpuSpec(Spec):
     """The processor of every socket, as far as it computes for training: kernels of traces that run on it."""
 
-    optimizer_rate: PositiveCountRate = Field(description="parameters that an optimizer step updates")
+    optimizer_rate: PositiveCountRate = Field(
+        description="parameters that an optimizer step updates in a second"
+    )
     memory_bandwidth: PositiveRate | None = Field(
         default=None,
         description="most that a kernel reads and writes in host memory; none: all of host.memory_bandwidth",

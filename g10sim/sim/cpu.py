@@ -28,6 +28,24 @@ _SERVED = {"transfers": "fluid", "compute_overlap": "after_arrival"}
 _ENDLESS = "a kernel on the CPU waits for host memory for ever: nothing moves any more"
 
 
+def first_on_cpu(trace: Trace) -> str:
+    """Name the first kernel of a trace that runs on the CPU; empty where none does."""
+    found = (f"kernel {kernel.id} ({kernel.name}) of '{trace.model}'" for kernel in trace.cpu_kernels)
+    return next(found, "")
+
+
+def check_processor(kernel: str, system: SystemSpec) -> None:
+    """Refuse a kernel on a CPU that the system lacks, or on one without host memory. Raises ConfigError."""
+    if system.cpu is None:
+        raise ConfigError(
+            f"system.cpu: found nothing, and {kernel} runs on the CPU; allowed: a mapping with optimizer_rate"
+        )
+    if HOST not in system.kinds:
+        raise ConfigError(
+            f"system.tiers: found no host, and {kernel} runs on the CPU; allowed: host among them"
+        )
+
+
 def check_cpu(workload: Workload, system: SystemSpec, policy: Policy, behaviour: BehaviourSpec) -> None:
     """Refuse kernels on a CPU that the system lacks, and what cannot serve any.
 
@@ -35,19 +53,18 @@ def check_cpu(workload: Workload, system: SystemSpec, policy: Policy, behaviour:
     that a kernel's data do not fit into.
     """
     for trace in (job.trace for job in workload.jobs if job.trace.cpu_kernels):
-        first = trace.cpu_kernels[0]
-        found = f"kernel {first.id} ({first.name}) of '{trace.model}' runs on the CPU"
-        if system.cpu is None:
-            raise ConfigError(f"system.cpu: found nothing, and {found}; allowed: a mapping")
-        if HOST not in system.kinds:
-            raise ConfigError(f"system.tiers: found no host, and {found}; allowed: host among them")
+        found = first_on_cpu(trace)
+        check_processor(found, system)
         for key, allowed in _SERVED.items():
             value = getattr(behaviour, key)
             if value != allowed:
-                raise ConfigError(f"compat.{key}: found '{value}', and {found}; allowed: {allowed}")
+                raise ConfigError(
+                    f"compat.{key}: found '{value}', and {found} runs on the CPU; allowed: {allowed}"
+                )
         if policy.requirements.placement == "contiguous":
             raise UnsupportedError(
-                f"policy '{policy.name}' copies whole tensors, and {found}; allowed: policies that move pages"
+                f"policy '{policy.name}' copies whole tensors, and {found} runs on the CPU; "
+                "allowed: policies that move pages"
             )
         if not policy.requirements.unlimited_memory:
             _check_room(trace, system)

@@ -1,8 +1,13 @@
 """Kernels on the CPU: timelines worked out by hand, on the machines of ``machines``."""
 
+from itertools import pairwise
+
 import pytest
+from drives import drive
 from machines import GPG10, PAGE, iteration_times, kernel_times, machine, simulate
 
+from g10sim.config.behaviour import BehaviourSpec
+from g10sim.config.sharing import ExchangeSpec, SharingSpec
 from g10sim.config.system import SystemSpec
 from g10sim.errors import CapacityError, ConfigError, UnsupportedError
 from g10sim.policies.base import Policy, Requirements
@@ -10,8 +15,10 @@ from g10sim.policies.base_uvm import BaseUvm
 from g10sim.policies.ideal import Ideal
 from g10sim.policies.moves import Evict, Fetch, Free
 from g10sim.records import StallReason
-from g10sim.trace.model import Device, TensorKind
+from g10sim.sim.engine import run
+from g10sim.trace.model import Device, Phase, TensorKind
 from g10sim.trace.synthetic import TraceBuilder
+from g10sim.trace.workload import Job, Workload
 
 
 def system(*args, cpu=None, tiers=None, **changes):
@@ -92,9 +99,6 @@ def test_kernels_on_the_cpu_run_one_after_another_in_the_order_of_their_launches
 
 
 def test_one_cpu_serves_all_gpus_of_its_socket():
-    from g10sim.sim.engine import run
-    from g10sim.trace.workload import Job, Workload
-
     trace = trace_of({"g": 1, "a": 1}, [(1000, "", "g"), (5000, "g", "a", "cpu")])
     workload = Workload(tuple(Job(trace, gpu=gpu, iterations=1) for gpu in (0, 1)))
     together = run(workload, system(gpus=2), Ideal(), record=("kernels",), check=True)
@@ -228,6 +232,8 @@ def test_what_cannot_serve_a_cpu_is_refused():
     assert "'copies' copies whole tensors, and kernel 1" in refused(
         UnsupportedError, BESIDE, system(), Copies()
     )
+    early = BehaviourSpec(compute_overlap="while_arriving")
+    assert "compat.compute_overlap: found" in refused(ConfigError, BESIDE, system(), None, early)
     small = refused(CapacityError, BESIDE, system(1000, 5))
     assert small.startswith("kernel 1 (Kernel1) of 'offloaded' uses 6 kB on the CPU;")
 
@@ -237,3 +243,46 @@ def test_a_wait_for_host_memory_without_end_is_explained():
     trace = trace_of({"k*": 4, "g": 3, "s": 1}, [(1000, "", "g"), (1000, "g", "s", "cpu"), (1000, "k s", "")])
     message = refused(CapacityError, trace, system(1000, 6, tiers=["host"]))
     assert message.startswith("kernel 1 (Kernel1) on the CPU waits for ever for 2 kB in host memory")
+
+
+def test_a_step_of_replicas_waits_for_the_exchange_of_its_gradient():
+    builder = TraceBuilder("replicas")
+    weight = builder.tensor("w", PAGE, TensorKind.WEIGHT, persistent=True)
+    gradient = builder.tensor("g", 4 * PAGE, TensorKind.GRADIENT)
+    builder.kernel("Backward", 10_000, [weight], [gradient], phase=Phase.BACKWARD)
+    builder.kernel("Step", 500, [weight, gradient], [weight], phase=Phase.OPTIMIZER, device=Device.CPU)
+    trace = builder.build()
+    jobs = tuple(Job(trace, gpu=gpu, iterations=1) for gpu in (0, 1))
+    workload = Workload(jobs, exchange=ExchangeSpec(method="ring", bucket="1 B"))
+    records = run(workload, system(gpus=2), Ideal(), record=("kernels",), check=True)
+    # The GPUs go on; the CPU steps when 4000 bytes have gone around, for one replica after the other.
+    assert [one.end - one.start for one in records.iterations] == [10_000] * 2
+    assert cpu_spans(records) == [(14_000, 14_500), (14_500, 15_000)]
+
+
+@pytest.mark.parametrize("compute", ["time_sliced", "concurrent"])
+def test_jobs_that_share_a_gpu_share_the_cpu(compute):
+    jobs = tuple(Job(BESIDE, iterations=2, arrival_cycles=3000 * number) for number in range(2))
+    workload = Workload(jobs, sharing=SharingSpec(compute=compute, time_slice="1 us"))
+    records = run(workload, system(8), BaseUvm(), record=("kernels",), check=True)
+    spans = sorted(span for iteration in range(2) for span in cpu_spans(records, iteration))
+    assert len(spans) == 4
+    assert all(end - start == 20_000 for start, end in spans)
+    assert all(one[1] <= other[0] for one, other in pairwise(spans))
+
+
+def test_data_on_flash_come_to_host_memory_as_fast_as_the_drive_reads():
+    trace = trace_of({"m*": 4, "x": 1}, [(500, "m", "m", "cpu"), (1000, "", "x")])
+    where = system().model_copy(update={"ssd": drive()})
+    records = simulate(trace, where, BaseUvm(), iterations=2)
+    # Its interface carries a byte per cycle.
+    assert cpu_spans(records) == [(4000, 4500)]
+    assert sum(one.flash.read_bytes for one in records.iterations) == 4000
+
+
+def test_a_kernel_is_not_launched_again_before_it_has_ended():
+    trace = trace_of({"m*": 1, "x": 1}, [(50_000, "m", "m", "cpu"), (1000, "", "x")])
+    records = simulate(trace, system(), Ideal(), iterations=3)
+    assert iteration_times(records) == [1000, 50_000, 50_000]
+    assert [one.cpu.busy_cycles for one in records.iterations] == [1000, 50_000, 50_000]
+    assert stalls(records, 2) == [{StallReason.CPU: 49_000}, {}]
