@@ -77,6 +77,8 @@ class StallReason(str):
     BARRIER: ClassVar[StallReason]
     COMPUTE_SHARING: ClassVar[StallReason]
     RECOMPUTATION: ClassVar[StallReason]
+    IN_PLACE_ACCESS: ClassVar[StallReason]
+    COPY_CONTENTION: ClassVar[StallReason]
     CPU: ClassVar[StallReason]
     words: str
     look: Look
@@ -147,10 +149,12 @@ _FIXED = (
     StallReason("barrier", "other replicas", Look(WHITE, "||||")),
     StallReason("compute_sharing", "other jobs computed on the GPU", Look(PALE, "++++")),
     StallReason("recomputation", "dropped tensors computed once more", Look(DARK_GREY, "oooo")),
+    StallReason("in_place_access", "tensors were used where they lie, over a link", Look(GREEN, "**")),
+    StallReason("copy_contention", "copies used the GPU's memory, too", Look("#117733", "oo")),
 )
 for _reason in _FIXED:
     setattr(StallReason, _reason.name, _reason)
-StallReason.CPU = StallReason("cpu", "kernels on the CPU had not ended", Look(GREEN, "**"))
+StallReason.CPU = StallReason("cpu", "kernels on the CPU had not ended", Look("#882255", ".."))
 
 
 class MigrationCause(StrEnum):
@@ -285,6 +289,20 @@ class TrafficRecord:
     size_bytes: int
 
 
+@dataclass(frozen=True, slots=True)
+class AccessRecord:
+    """Bytes that one kernel read and wrote where they lie, in a memory tier, during [start, end] (cycles)."""
+
+    gpu: int
+    job: int
+    kernel: int
+    tier: Location
+    start: int
+    end: int
+    read_bytes: int
+    written_bytes: int
+
+
 @dataclass(frozen=True, slots=True, repr=False)
 class MemoryRecord(TierRecord):
     """Bytes in use at a time (cycles); ``tier_bytes`` has a column for each tier."""
@@ -374,8 +392,9 @@ class IterationRecord(TierRecord):
     ``traffic`` has a column for each tier and direction, ``peaks`` one for each tier of kind memory.
     ``contiguous`` is there for designs that copy whole tensors, ``flash`` where the SSD's is modelled, and
     ``cpu`` where the system has one.
-    ``steady`` tells whether it went as the one before it did, and the policy has nothing left to learn; the
-    first one cannot tell.
+    ``in_place_read_bytes`` and ``in_place_written_bytes`` are what kernels used in memory tiers, each byte as
+    often as they did. ``steady`` tells whether it went as the one before it did, and the policy has nothing
+    left to learn; the first one cannot tell.
     """
 
     job: int
@@ -397,6 +416,13 @@ class IterationRecord(TierRecord):
     flash: FlashRecord | None = None
     cpu: CpuRecord | None = None
     steady: bool | None = None
+    in_place_read_bytes: int = 0
+    in_place_written_bytes: int = 0
+
+    @property
+    def uses_in_place(self) -> bool:
+        """Tell whether kernels used tensors where they lie."""
+        return bool(self.in_place_read_bytes or self.in_place_written_bytes)
 
 
 @dataclass(frozen=True)
@@ -413,6 +439,7 @@ class RunRecords:
     events: int = 0
     jobs: tuple[JobRecord, ...] = ()
     traffic: tuple[TrafficRecord, ...] = ()
+    accesses: tuple[AccessRecord, ...] = ()
     note: str = ""
     tiers: Tiers = field(default_factory=lambda: USUAL_TIERS)
     cpu_kernels: tuple[CpuKernelRecord, ...] = ()

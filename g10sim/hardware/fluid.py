@@ -88,28 +88,23 @@ class _Site:
 
 
 class Message(Share):
-    """Bytes on their way between GPUs, or between a GPU and its host, that are not pages of any tensor."""
+    """Bytes on their way between GPUs, or between a GPU and memory, with which no pages of a tensor move.
 
-    __slots__ = ("order", "work")
+    An access is that of a running kernel to tensors where they lie.
+    """
 
-    def __init__(self, links: list[Link], work: int, order: int) -> None:
-        super().__init__(links, 0)
-        self.work, self.order = work, order
+    __slots__ = ("is_access", "order", "work")
+
+    def __init__(
+        self, links: list[Link], work: int, order: int, limit: int = 0, *, is_access: bool = False
+    ) -> None:
+        super().__init__(links, limit)
+        self.work, self.order, self.is_access = work, order, is_access
 
     @property
     def is_done(self) -> bool:
         """Tell whether all of it has arrived."""
         return self.work <= 0
-
-
-class Stream(Message):
-    """Bytes that a kernel on a CPU reads and writes in host memory while it computes, at most at a rate."""
-
-    __slots__ = ()
-
-    def __init__(self, links: list[Link], work: int, limit: int) -> None:
-        super().__init__(links, work, 0)
-        self.limit = limit
 
 
 class FluidTransfers:
@@ -141,7 +136,6 @@ class FluidTransfers:
         self._on_gpu: dict[int, list[_Site]] = {}
         self._busy: dict[int, int] = {}
         self._messages: list[Message] = []
-        self._streams: list[Stream] = []
         self._service, self._clock = system.pcie.service, system.gpu.clock
         self._orders, self._gpus = counter(1), system.gpu.count
         self._turns = [0] * system.gpu.count
@@ -154,17 +148,27 @@ class FluidTransfers:
     def send(self, links: list[Link], size_bytes: int) -> Message:
         """Send bytes over links from now on, beside planned evictions and like them after demanded pages."""
         order = self._now * self._gpus if self._service == "deadline" else next(self._orders)
-        message = Message(links, size_bytes * self._clock, order)
+        return self._post(Message(links, size_bytes * self._clock, order))
+
+    def access(self, job: int, tier: Location, size_bytes: int, *, inward: bool) -> Message:
+        """Let a job's running kernel read (``inward``) or write bytes in a memory tier from now on."""
+        gpu, pool = self._sites[job].gpu, self._pools[tier]
+        rates = pool.tier.kernel_access
+        if rates is None:
+            raise InvariantError(f"a kernel uses tensors in {pool.name} where they lie")
+        limit = rates.read if inward else rates.write
+        links = self.topology.inward(gpu, tier) if inward else self.topology.outward(gpu, tier)
+        return self._post(Message(links, size_bytes * self._clock, 0, limit or 0, is_access=True))
+
+    def use_host(self, socket: int, size_bytes: int, limit: int) -> Message:
+        """Let a kernel on a CPU read and write bytes in its memory from now on, at most at a rate, if any."""
+        links = self.topology.host_memory(socket)
+        return self._post(Message(links, size_bytes * self._clock, 0, limit, is_access=True))
+
+    def _post(self, message: Message) -> Message:
         self._messages.append(message)
         self.changed()
         return message
-
-    def stream(self, links: list[Link], size_bytes: int, limit: int) -> Stream:
-        """Read and write bytes in memory from now on, beside all copies, at most at ``limit`` (0: any)."""
-        stream = Stream(links, size_bytes * self._clock, limit)
-        self._streams.append(stream)
-        self.changed()
-        return stream
 
     def attach(
         self, job: int, gpu: int, memory: Residency, victims: VictimRule, due: Due | None = None
@@ -200,6 +204,13 @@ class FluidTransfers:
             return demand_rate(size, bandwidth, latency, batches)
 
         site.memory.demand(tensor, rate)
+
+    def link_use(self, gpu: int) -> float:
+        """Return how much of both directions of a GPU's link copies fill now, from 0 to 1."""
+        own = self.topology.own(gpu)
+        copies: list[Share] = [*self._current(), *(one for one in self._messages if not one.is_access)]
+        used = sum(copy.rate for copy in copies for link in own if link in copy.links)
+        return used / sum(link.capacity for link in own)
 
     def busy_cycles(self, job: int) -> int:
         """Cycles so far during which pages of a job crossed its GPU's link."""
@@ -283,7 +294,7 @@ class FluidTransfers:
     def _make_flows(self) -> list[_Flow]:
         sites = [site for site in self._sites.values() if site.memory.queues.busy]
         flows = [flow for site in sites for flow in self._site_flows(site)]
-        if flows or self._messages or self._streams:
+        if flows or self._messages:
             share = partial(self._share_links, flows)
             for ssd in self._ssds:
                 share = partial(ssd.share, share)
@@ -295,22 +306,33 @@ class FluidTransfers:
 
     def _share_links(self, flows: list[_Flow]) -> None:
         """Give every flow its rate: demanded ones first, then planned evictions, then prefetches."""
-        others = self._messages or self._streams
-        if len(flows) == 1 and self._service == "fair" and not others and not self._ssds:
+        if len(flows) == 1 and self._service == "fair" and not self._messages and not self._ssds:
             share_alone(flows[0])
             return
         self._free_links()
         if self.topology.has_duplex and self._service == "fair":
             self._split_directions(flows)
-        if self._streams:
-            self._share_memory(flows)
+        accesses = [message for message in self._messages if message.is_access]
+        if accesses:
+            self._serve_kernels(accesses, flows)
         self._share([flow for flow in flows if flow.rank == _DEMAND])
-        self._share([flow for flow in flows if flow.rank == _EVICT], self._messages)
+        messages = [message for message in self._messages if not message.is_access]
+        self._share([flow for flow in flows if flow.rank == _EVICT], messages)
         prefetches = [flow for flow in flows if flow.rank == _PREFETCH]
         self._limit_followers(flows, [flow for flow in prefetches if flow.follows])
         self._share(prefetches)
-        for stream in self._streams:
-            _take_rest(stream)
+        for access in accesses:
+            access.take_more()
+
+    def _serve_kernels(self, accesses: Sequence[Message], flows: list[_Flow]) -> None:
+        """Give kernels that use memory where it lies their fair part beside copies of all ranks."""
+        shares = [*flows, *self._messages]
+        before = {link: link.left for share in shares for link in share.links}
+        share_max_min(shares)
+        for link, left in before.items():
+            link.left = left
+        for access in accesses:
+            access.use_links()
 
     def _free_links(self) -> None:
         self.topology.reset()
@@ -324,16 +346,6 @@ class FluidTransfers:
         self._free_links()
         for link, used in shares:
             link.left = min(link.left, used)
-
-    def _share_memory(self, flows: list[_Flow]) -> None:
-        """Give kernels on CPUs fair shares of memory beside all copies, whatever the ranks of these."""
-        left = [(link, link.left) for link in self.topology.links]
-        share_max_min([*flows, *self._messages, *self._streams])
-        for link, before in left:
-            link.left = before
-        for stream in self._streams:
-            for link in stream.links:
-                link.left -= stream.rate
 
     def _share(self, flows: list[_Flow], messages: Sequence[Message] = ()) -> None:
         """Give flows of equal rank their rates, in the order or fairness that the links serve them in."""
@@ -446,8 +458,19 @@ class FluidTransfers:
             return
         outward = self.topology.outward(lane.gpu, target)
         flows.append(_Flow(lane, source, victim, target, [*links, *outward], rank, owner))
-        if target and flows[-1].limit and self._fault.eviction == "serial":
-            flows[-1].limit = one_after_another(flows[-1].limit, min(link.capacity for link in outward))
+        if target:
+            flows[-1].limit = self._limit_with_victim(flows[-1].limit, victim, lane.gpu, target, outward)
+
+    def _limit_with_victim(
+        self, limit: int, victim: Run, gpu: int, target: Location, outward: list[Link]
+    ) -> int:
+        """Return the limit of pages that come in while a victim leaves, before them or at the same time."""
+        rate, wait = min(link.capacity for link in outward), self.topology.per_copy(gpu, target, inward=False)
+        if wait and not victim.rate:
+            victim.rate = demand_rate(victim.count * self._page_bytes, rate, wait, 1)
+        if limit and self._fault.eviction == "serial":
+            return one_after_another(limit, victim.rate or rate)
+        return min(limit or victim.rate, victim.rate) if wait else limit
 
     def _victim(self, site: _Site, *, demanded: bool) -> tuple[Run | None, _Site]:
         """Return who makes room on a full GPU, and whose it is: the oldest of all jobs' own choices."""
@@ -471,14 +494,13 @@ class FluidTransfers:
     def _until_change(self) -> int | None:
         """Cycles until a flow or a drive changes or a message has arrived; None: nothing does."""
         flows = self._current()
-        if not self._ssds and not self._messages and not self._streams and self._staging is None:
+        if not self._ssds and not self._messages and self._staging is None:
             if self._left_at != self._now:
                 self._left, self._left_at = self._cycles_to_change(flows), self._now
             return self._left
         soonest = self._cycles_to_change(flows)
         changes = [soonest, *(ssd.cycles_to_change() for ssd in self._ssds)]
-        sent = (*self._messages, *self._streams)
-        changes += [-(-message.work // message.rate) for message in sent if message.rate]
+        changes += [-(-message.work // message.rate) for message in self._messages if message.rate]
         if self._staging is not None:
             changes += [self._staging.cycles_until(run, self._now) for run in self._staged_heads()]
         return min((change for change in changes if change is not None), default=None)
@@ -555,11 +577,10 @@ class FluidTransfers:
             if pages:
                 self._carry_out(flow, pages, start)
             flow.lane.carry = min(flow.progress, self._page_work) if flow.lane.queue else 0
-        if self._messages or self._streams:
-            for message in (*self._messages, *self._streams):
+        if self._messages:
+            for message in self._messages:
                 message.work -= message.rate * cycles
             self._messages = [message for message in self._messages if not message.is_done]
-            self._streams = [stream for stream in self._streams if not stream.is_done]
         for ssd in self._ssds:
             ssd.advance(cycles)
         self._take_note()
@@ -596,16 +617,6 @@ class FluidTransfers:
             moved += [(other.job, other.gpu, flow.victim.tensor)] if flow.victim is not None else []
             ends, times = (flow.source, flow.target), (start, self._now)
             report(self._observer, moved, ends, times, pages, demanded=flow.rank == _DEMAND)
-
-
-def _take_rest(stream: Stream) -> None:
-    """Let a kernel on a CPU have what copies leave of memory, too."""
-    rest = min(link.left for link in stream.links)
-    if stream.limit:
-        rest = min(rest, stream.limit - stream.rate)
-    stream.rate += rest
-    for link in stream.links:
-        link.left -= rest
 
 
 def _uses_link(flow: _Flow) -> bool:

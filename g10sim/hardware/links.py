@@ -39,6 +39,20 @@ class Share:
             return bool(self.limit) and self.limit <= level
         return bottleneck in self.links
 
+    def use_links(self) -> None:
+        """Take the flow's rate from its links."""
+        for link in self.links:
+            link.left -= self.rate
+
+    def take_more(self) -> None:
+        """Let the flow have what its links have left, up to its limit."""
+        more = min((max(0, link.left) // self.links.count(link) for link in self.links), default=0)
+        if self.limit:
+            more = min(more, self.limit - self.rate)
+        self.rate += more
+        for link in self.links:
+            link.left -= more
+
 
 class _Edge:
     """A link of the tree: what crosses it in each direction, and what starting a copy takes (picoseconds).
@@ -205,6 +219,10 @@ class Topology:
         down = [link for link in self._inward[target] if link not in self._inward[source]]
         apart = self._socket[source] != self._socket[target]
         return [*up, *([self._between[self._socket[source]]] if apart and self._between else []), *down]
+
+    def own(self, gpu: int) -> tuple[Link, Link]:
+        """Both directions of a GPU's own link."""
+        return self._edges[gpu][0].directions
 
     def to_root(self, gpu: int, *, inward: bool) -> list[Link]:
         """Links between a GPU and the memory of its socket."""

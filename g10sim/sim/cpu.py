@@ -254,19 +254,23 @@ class CpuKernels:
 
     def _compute(self, kernel: Kernel) -> Generator[Event, Any, None]:
         """Compute for the kernel's cycles, or as long as it takes to read and write its data in memory."""
-        tensors, clock = self._trace.tensors, self._clock_hz
-        moved = sum(tensors[number].size_bytes for number in (*kernel.inputs, *kernel.outputs))
-        moved = kernel.moved_bytes or moved
+        clock, moved = self._clock_hz, kernel.moved_bytes or self._used_bytes(kernel)
         cycles = self._trace.cpu_cycles(kernel, clock, self._spec.optimizer_rate)
         if self._spec.memory_bandwidth is not None:
             cycles = max(cycles, -(-moved * clock // self._spec.memory_bandwidth))
-        end, links = self._now + cycles, self._transfers.topology.host_memory(self._socket)
-        if links and moved:
+        end, limit = self._now + cycles, -(-moved * clock // cycles) if cycles else 0
+        if moved and self._transfers.topology.host_memory(self._socket):
             with self._fabric.alter():
-                stream = self._transfers.stream(links, moved, -(-moved * clock // cycles) if cycles else 0)
-            yield self._fabric.until(lambda: stream.is_done, lambda: _ENDLESS)
+                used = self._transfers.use_host(self._socket, moved, limit)
+            yield self._fabric.until(lambda: used.is_done, lambda: _ENDLESS)
         if self._now < end:
             yield self._fabric.clock.timeout(end - self._now)
+
+    def _used_bytes(self, kernel: Kernel) -> int:
+        """Return the bytes of a kernel's inputs, as often as it reads them, and of its outputs."""
+        tensors = self._trace.tensors
+        read = sum(tensors[number].size_bytes * kernel.reads_of(number) for number in kernel.inputs)
+        return read + sum(tensors[number].size_bytes for number in kernel.outputs)
 
     def _missing(self, kernel: Kernel) -> list[int]:
         memory = self._memory

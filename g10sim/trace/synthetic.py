@@ -36,6 +36,7 @@ class TraceBuilder:
         phase: Phase = Phase.OTHER,
         layer: str = "",
         layer_type: str = "",
+        reads: Sequence[int] = (),
         device: Device = Device.GPU,
         parameters: int = 0,
     ) -> int:
@@ -50,6 +51,7 @@ class TraceBuilder:
             layer=layer,
             layer_type=layer_type,
             time_source=TimeSource.SYNTHETIC,
+            reads=tuple(reads),
             device=device,
             parameters=parameters,
         )
