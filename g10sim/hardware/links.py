@@ -161,7 +161,7 @@ class Topology:
         """
         own = self._inward[gpu] if inward else self._outward[gpu]
         if tier.name == "host":
-            return [*own, *self._memory(gpu)]
+            return [*own, *self.memory(gpu)]
         if tier.at in self._sockets:
             home = self._sockets[tier.at]
             near = gpu in home or not self._between
@@ -174,27 +174,24 @@ class Topology:
             self._shared[name] for name, gpus in self._below.items() if below is not None and below <= gpus
         ]
         if buffer:
-            return [*own, *self._memory(gpu) * 2, *buffer, *_ways(above, inward=not inward)]
+            return [*own, *self.memory(gpu) * 2, *buffer, *_ways(above, inward=not inward)]
         edges = self._edges[gpu]
         near_edges = [edge for edge in edges if edge not in above]
         far_edges = [edge for edge in above if edge not in edges]
         return [*_ways(near_edges, inward=inward), *_ways(far_edges, inward=not inward)]
 
-    def _memory(self, gpu: int) -> list[Link]:
-        return self.host_memory(self._socket[gpu])
+    def memory(self, gpu: int) -> list[Link]:
+        """Return the memory of a GPU's socket, where it has a limit."""
+        return [self._memories[self._socket[gpu]]] if self._memories else []
 
     def socket_of(self, gpu: int) -> int:
         """Return the socket that a GPU hangs on."""
         return self._socket[gpu]
 
-    def host_memory(self, socket: int) -> list[Link]:
-        """Links that reading or writing a socket's memory crosses: one, where it has a limit."""
-        return [self._memories[socket]] if self._memories else []
-
-    def to_host(self, tier: Tier, socket: int) -> list[Link]:
-        """Links from a tier to a socket's memory: its port, and those above where it hangs."""
+    def to_host(self, gpu: int, tier: Tier) -> list[Link]:
+        """Links from a tier to the memory of a GPU's socket: its port, and those above where it hangs."""
         read, _ = self.ports[tier.place]
-        path = [read] if read is not None else []
+        path, socket = [read] if read is not None else [], self._socket[gpu]
         if tier.at in self._sockets:
             home = self._socket[self._sockets[tier.at][0]]
             path += [] if home == socket or not self._between else [self._between[home]]
@@ -206,7 +203,7 @@ class Topology:
             below = self._below[tier.at]
             above = [self._shared[name] for name, gpus in self._below.items() if below <= gpus]
             path += _ways(above, inward=False)
-        return [*path, *self.host_memory(socket)]
+        return [*path, *self.memory(gpu)]
 
     def between(self, source: int, target: int) -> list[Link]:
         """Links that bytes cross from one GPU to another, over NVLink or up and down the tree of PCIe links.
@@ -227,7 +224,7 @@ class Topology:
     def to_root(self, gpu: int, *, inward: bool) -> list[Link]:
         """Links between a GPU and the memory of its socket."""
         own = self._inward[gpu] if inward else self._outward[gpu]
-        return [*own, *self._memory(gpu)]
+        return [*own, *self.memory(gpu)]
 
     def inward(self, gpu: int, source: Location) -> list[Link]:
         """Links that pages cross on their way in; new pages only need mapping."""

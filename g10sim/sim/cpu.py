@@ -259,9 +259,9 @@ class CpuKernels:
         if self._spec.memory_bandwidth is not None:
             cycles = max(cycles, -(-moved * clock // self._spec.memory_bandwidth))
         end, limit = self._now + cycles, -(-moved * clock // cycles) if cycles else 0
-        if moved and self._transfers.topology.host_memory(self._socket):
+        if moved and self._transfers.topology.memory(self._gpu):
             with self._fabric.alter():
-                used = self._transfers.use_host(self._socket, moved, limit)
+                used = self._transfers.use_host(self._gpu, moved, limit)
             yield self._fabric.until(lambda: used.is_done, lambda: _ENDLESS)
         if self._now < end:
             yield self._fabric.clock.timeout(end - self._now)
@@ -320,7 +320,7 @@ class CpuKernels:
         if source is not None and room and tensor not in self._reads:
             count = min(room, memory.pages[source][tensor])
             memory.pools[host].take(count)
-            links = self._transfers.topology.to_host(self._tiers[source], self._socket)
+            links = self._transfers.topology.to_host(self._gpu, self._tiers[source])
             size_bytes = count * memory.page_bytes
             self._reads[tensor] = _Read(self._transfers.send(links, size_bytes), source, count)
 
