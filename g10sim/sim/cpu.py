@@ -312,8 +312,7 @@ class CpuKernels:
         read = self._reads.get(tensor)
         if read is not None and read.message.is_done:
             del self._reads[tensor]
-            memory.copied(tensor, read.pages, read.source, host)
-            self.fetched_bytes += read.pages * memory.page_bytes
+            self._arrived(tensor, read.source, read.pages)
         memory.request_eviction(tensor, host)
         memory.allocate_in(host, tensor)
         source, room = self._source(tensor), memory.pools[host].free
@@ -321,8 +320,16 @@ class CpuKernels:
             count = min(room, memory.pages[source][tensor])
             memory.pools[host].take(count)
             links = self._transfers.topology.to_host(self._gpu, self._tiers[source])
-            size_bytes = count * memory.page_bytes
-            self._reads[tensor] = _Read(self._transfers.send(links, size_bytes), source, count)
+            if links:
+                message = self._transfers.send(links, count * memory.page_bytes)
+                self._reads[tensor] = _Read(message, source, count)
+            else:
+                self._arrived(tensor, source, count)
+
+    def _arrived(self, tensor: int, source: Location, pages: int) -> None:
+        """Note that pages have come to host memory from another tier."""
+        self._memory.copied(tensor, pages, source, self._host)
+        self.fetched_bytes += pages * self._memory.page_bytes
 
     def _describe_wait(self, kernel: Kernel) -> str:
         memory = self._memory

@@ -280,6 +280,27 @@ def test_data_on_flash_come_to_host_memory_as_fast_as_the_drive_reads():
     assert sum(one.flash.read_bytes for one in records.iterations) == 4000
 
 
+@pytest.mark.parametrize(("rates", "cycles"), [({}, 0), ({"read": "0.1 GB/s", "write": "1 GB/s"}, 40_000)])
+def test_data_in_other_memory_come_to_host_memory_too(rates, cycles):
+    cxl = {"name": "cxl", "kind": "memory", "capacity": "1 MB", "at": "socket0", **rates}
+    trace = trace_of({"m*": 4, "x": 1}, [(500, "m", "m", "cpu"), (1000, "", "x")])
+    records = simulate(trace, system(tiers=["host", cxl]), BaseUvm(), iterations=1, record=("timeline",))
+    assert cpu_spans(records) == [(cycles, cycles + 500)]
+
+
+@pytest.mark.parametrize(("at", "cycles"), [(None, 2000), ("left", 4000), ("near", 2000), ("far", 8000)])
+def test_a_drive_is_read_over_the_links_above_it(at, cycles):
+    # Two bytes per cycle from the drive, one over the link that it hangs on, half a byte between sockets.
+    plain = system(gpus=2, shared=[("left", [0], "1 GB/s")]).model_dump(mode="json")
+    sockets = [{"name": "near", "gpus": [0]}, {"name": "far", "gpus": [1]}]
+    plain["host"] |= {"sockets": sockets, "inter_socket_bandwidth": "0.5 GB/s"}
+    disk = {"name": "disk", "kind": "ssd", "capacity": "1 GB", "read": "2 GB/s", "write": "1 GB/s"}
+    plain["tiers"] = ["host", {**disk, "latency": "0 s", "at": at}]
+    trace = trace_of({"m*": 4, "x": 1}, [(500, "m", "m", "cpu"), (1000, "", "x")])
+    records = simulate(trace, SystemSpec(**plain), BaseUvm(), iterations=1)
+    assert cpu_spans(records) == [(cycles, cycles + 500)]
+
+
 def test_a_kernel_is_not_launched_again_before_it_has_ended():
     trace = trace_of({"m*": 1, "x": 1}, [(50_000, "m", "m", "cpu"), (1000, "", "x")])
     records = simulate(trace, system(), Ideal(), iterations=3)
