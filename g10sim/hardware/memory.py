@@ -454,8 +454,8 @@ class Residency:
             self.absent[tensor] -= count
             self.pages[place][tensor] += count
 
-    def copied(self, tensor: int, count: int, source: Location, target: Location) -> None:
-        """Note that pages have come from one tier to another, which has kept room for them."""
+    def carry_over(self, tensor: int, count: int, source: Location, target: Location) -> None:
+        """Let pages come from one tier to another, which has kept room for them."""
         self.door.enter()
         self.pools[source].fetch(self, tensor, count)
         self.pages[source][tensor] -= count

@@ -328,7 +328,7 @@ class CpuKernels:
 
     def _arrived(self, tensor: int, source: Location, pages: int) -> None:
         """Note that pages have come to host memory from another tier."""
-        self._memory.copied(tensor, pages, source, self._host)
+        self._memory.carry_over(tensor, pages, source, self._host)
         self.fetched_bytes += pages * self._memory.page_bytes
 
     def _describe_wait(self, kernel: Kernel) -> str:
