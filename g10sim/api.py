@@ -28,7 +28,7 @@ from g10sim.experiment.run import Outcome, run_experiment
 from g10sim.experiment.workers import LocalProcesses
 from g10sim.policies.base import Policy
 from g10sim.records import RunRecords
-from g10sim.stats.columns import BOUND_COLUMNS, metric_columns, traffic
+from g10sim.stats.columns import BOUND_COLUMNS, CPU_COLUMNS, metric_columns, traffic
 from g10sim.stats.reading import read_results, read_table
 from g10sim.stats.summary import FLASH_COLUMNS, IN_PLACE_COLUMNS, Row
 from g10sim.stats.tables import TABLES, records_table
@@ -94,11 +94,12 @@ class Result(Displayed):
     def summary(self) -> dict[str, Any]:
         """Metrics of the first (usually only) job, by the column names of results.csv.
 
-        Those of the SSD's flash are there where it is modelled, the bound where one holds. ``steady`` is None
-        after one iteration.
+        Those of a CPU and of the SSD's flash are there where they are modelled, the bound where one holds.
+        ``steady`` is None after one iteration.
         """
         row = self.rows[0]
-        more = [column for column in (*BOUND_COLUMNS, *IN_PLACE_COLUMNS, *FLASH_COLUMNS) if column in row]
+        further = (*BOUND_COLUMNS, *IN_PLACE_COLUMNS, *CPU_COLUMNS, *FLASH_COLUMNS)
+        more = [column for column in further if column in row]
         columns = (*metric_columns(self.records.tiers), *more)
         return {column: row.get(column) if column == "steady" else row[column] for column in columns}
 

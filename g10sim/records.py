@@ -79,6 +79,7 @@ class StallReason(str):
     RECOMPUTATION: ClassVar[StallReason]
     IN_PLACE_ACCESS: ClassVar[StallReason]
     COPY_CONTENTION: ClassVar[StallReason]
+    CPU: ClassVar[StallReason]
     words: str
     look: Look
 
@@ -153,6 +154,7 @@ _FIXED = (
 )
 for _reason in _FIXED:
     setattr(StallReason, _reason.name, _reason)
+StallReason.CPU = StallReason("cpu", "kernels on the CPU had not ended", Look("#882255", ".."))
 
 
 class MigrationCause(StrEnum):
@@ -341,6 +343,30 @@ class ContiguousRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class CpuRecord:
+    """Kernels of a job on the CPU during an iteration, whichever iteration they belong to.
+
+    They computed for ``busy_cycles``; ``fetched_bytes`` came to host memory from other tiers for them.
+    """
+
+    busy_cycles: int
+    fetched_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class CpuKernelRecord:
+    """One execution of a kernel on the CPU: when it was launched, and computed (cycles)."""
+
+    job: int
+    gpu: int
+    iteration: int
+    kernel: int
+    launch: int
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
 class FlashRecord:
     """Work of the SSD during an iteration, in bytes and for all jobs, where its flash is modelled.
 
@@ -364,7 +390,8 @@ class IterationRecord(TierRecord):
 
     ``peak_gpu_bytes`` is what this job used of its GPU, ``peak_gpu_bytes_of_all`` what all jobs on it used.
     ``traffic`` has a column for each tier and direction, ``peaks`` one for each tier of kind memory.
-    ``contiguous`` is there for designs that copy whole tensors, ``flash`` where the SSD's is modelled.
+    ``contiguous`` is there for designs that copy whole tensors, ``flash`` where the SSD's is modelled, and
+    ``cpu`` where the system has one.
     ``in_place_read_bytes`` and ``in_place_written_bytes`` are what kernels used in memory tiers, each byte as
     often as they did. ``steady`` tells whether it went as the one before it did, and the policy has nothing
     left to learn; the first one cannot tell.
@@ -387,6 +414,7 @@ class IterationRecord(TierRecord):
     contiguous: ContiguousRecord | None = None
     peak_gpu_bytes_of_all: int = 0
     flash: FlashRecord | None = None
+    cpu: CpuRecord | None = None
     steady: bool | None = None
     in_place_read_bytes: int = 0
     in_place_written_bytes: int = 0
@@ -414,3 +442,4 @@ class RunRecords:
     accesses: tuple[AccessRecord, ...] = ()
     note: str = ""
     tiers: Tiers = field(default_factory=lambda: USUAL_TIERS)
+    cpu_kernels: tuple[CpuKernelRecord, ...] = ()

@@ -23,6 +23,8 @@ _FREQUENCY = {"Hz": 1, "kHz": 10**3, "MHz": 10**6, "GHz": 10**9}
 _RATE = {f"{unit}/s": factor for unit, factor in _SIZE.items()}
 _COMPUTE = {"FLOP/s": 1, "GFLOP/s": 10**9, "TFLOP/s": 10**12, "PFLOP/s": 10**15}
 
+_COUNTS = {"/s": 1, "k/s": 10**3, "M/s": 10**6, "G/s": 10**9, "T/s": 10**12}
+
 _QUANTITY = re.compile(r"\s*([+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?)\s*([A-Za-z/]*)\s*", re.ASCII)
 
 LONGEST_SECONDS = 10**6
@@ -94,6 +96,8 @@ COMPUTE_RATE = Quantity(
     "compute rate", _COMPUTE, "19.5 TFLOP/s", 10**6, 10**21, "from one slow core to beyond any machine"
 )
 
+COUNT_RATE = Quantity("rate", _COUNTS, "4 G/s", 10**3, 10**15, "from one slow core to beyond any machine")
+
 
 def parse_bytes(value: object) -> int:
     """Read a size such as ``'40 GiB'``; returns bytes. Raises ValueError."""
@@ -162,6 +166,12 @@ def format_frequency(hertz: int) -> str:
 def format_compute_rate(flop_per_second: int) -> str:
     """Write a compute rate exactly, in the unit that gives the shortest number."""
     return _format(flop_per_second, _COMPUTE)
+
+
+@lru_cache
+def format_count_rate(per_second: int) -> str:
+    """Write how many a second exactly, in the unit that gives the shortest number."""
+    return _format(per_second, _COUNTS)
 
 
 def duration_to_cycles(picoseconds: int, clock_hz: int) -> int:

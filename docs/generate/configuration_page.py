@@ -45,7 +45,7 @@ def page() -> str:
     keys = {name: _keys(name, models) for name in models}
     keys["BehaviourSpec"] = _behaviour(models["BehaviourSpec"])
     names = {"systems": system_names(), "ssds": ssd_names(), "behaviours": sorted(PRESETS)}
-    kinds = (units.SIZE, units.RATE, units.DURATION, units.FREQUENCY, units.COMPUTE_RATE)
+    kinds = (units.SIZE, units.RATE, units.DURATION, units.FREQUENCY, units.COMPUTE_RATE, units.COUNT_RATE)
     ranges = "\n".join(f"    - {kind.what}: {kind.range}" for kind in kinds)
     listed = {kind: ", ".join(f"`{name}`" for name in found) for kind, found in names.items()}
     return fill("configuration", **keys, **listed, ranges=ranges)

@@ -24,7 +24,8 @@ def live_bytes_by_kind(trace: Trace) -> dict[TensorKind, Integers]:
     """Bytes alive during each kernel (:func:`live_bytes`), for every kind of tensor that the trace has."""
     every = _zeros_by_kind(trace, len(trace.kernels) + 1)
     for tensor in trace.tensors:
-        stays = [(0, len(trace.kernels))] if tensor.persistent else stays_of(trace, tensor.id)
+        lasts = tensor.persistent and tensor.id not in trace.only_on_cpu
+        stays = [(0, len(trace.kernels))] if lasts else stays_of(trace, tensor.id)
         for start, end in stays:
             every[tensor.kind][start] += tensor.size_bytes
             every[tensor.kind][end] -= tensor.size_bytes

@@ -20,6 +20,7 @@ class Recomputability:
         for kernel in trace.kernels:
             for tensor in dict.fromkeys(kernel.outputs):
                 self._writers[tensor].append(kernel.id)
+        self._used_on_cpu = {tensor for kernel in trace.cpu_kernels for tensor in kernel.touched}
 
     def producer(self, tensor: int, kernel: int) -> Kernel | None:
         """Return the last kernel before ``kernel`` that writes a tensor, or None."""
@@ -32,6 +33,8 @@ class Recomputability:
         trace = self._trace
         if trace.tensors[tensor].persistent:
             return "lasts from iteration to iteration; allowed: what a kernel of the iteration makes"
+        if tensor in self._used_on_cpu:
+            return "is used on the CPU; allowed: what kernels on the GPU make and read"
         writers = self._writers[tensor]
         made = writers[: bisect_left(writers, kernel)]
         if not made or not kernel < trace.deaths[tensor]:

@@ -131,8 +131,8 @@ def _pages_of_kernel(opened: OpenedCell, record: pd.Series[int]) -> Iterator[str
 
 
 def _tensors_of_kernel(opened: OpenedCell, kernel: Kernel, record: pd.Series[int]) -> Iterator[str]:
-    yield f"Its {len(kernel.tensors)} tensors:"
-    for number in kernel.tensors:
+    yield f"Its {len(kernel.touched)} tensors:"
+    for number in kernel.touched:
         tensor = opened.trace.tensors[number]
         role = "reads" if number in kernel.inputs else "writes"
         yield f"  {role} {tensor.name} ({tensor.kind.value}, {rounded_bytes(tensor.size_bytes)})"

@@ -263,7 +263,10 @@ def _overview(file: Path, trace: Trace) -> Table:
     table.add_column(style="bold", no_wrap=True)
     table.add_column(overflow="fold")
     live, needed = live_bytes(trace), working_set_bytes(trace)
-    seconds = sum(kernel.duration for kernel in trace.kernels) / trace.ticks_per_second
+    on_cpu = sum(kernel.duration for kernel in trace.cpu_kernels)
+    on_gpu = sum(kernel.duration for kernel in trace.kernels) - on_cpu
+    steps = sum(kernel.parameters for kernel in trace.cpu_kernels)
+    seconds = on_gpu / trace.ticks_per_second
     persistent = sum(tensor.size_bytes for tensor in trace.tensors if tensor.persistent)
     phases = Counter(kernel.phase.value for kernel in trace.kernels)
     rows = [
@@ -273,6 +276,8 @@ def _overview(file: Path, trace: Trace) -> Table:
             f"{len(trace.kernels)} ({', '.join(f'{count} {name}' for name, count in phases.items())})",
         ),
         ("compute time", rounded_seconds(seconds)),
+        *([("on the CPU", f"{rounded_seconds(on_cpu / trace.ticks_per_second)}")] if on_cpu else ()),
+        *([("updated on the CPU", f"{steps:,} parameters")] if steps else ()),
         ("footprint (all tensors)", rounded_bytes(footprint_bytes(trace))),
         ("most alive at a time", _at_kernel(trace, live)),
         ("largest working set", _at_kernel(trace, needed)),

@@ -6,7 +6,16 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from g10sim.config.quantities import Bytes, Count, Duration, PositiveBytes, PositiveRate, Spec, default
+from g10sim.config.quantities import (
+    Bytes,
+    Count,
+    Duration,
+    PositiveBytes,
+    PositiveCountRate,
+    PositiveRate,
+    Spec,
+    default,
+)
 from g10sim.units import parse_bytes
 
 
@@ -43,6 +52,18 @@ class CompressionSpec(Spec):
     decompression_rate: PositiveRate = Field(description="of one worker, in bytes of the original")
     pieces: Count = Field(default=8, description="pieces of a worker's share")
     element: PositiveBytes = default("4 B", parse_bytes, "size of an element")
+
+
+class CpuSpec(Spec):
+    """The processor of every socket, as far as it computes for training: kernels of traces that run on it."""
+
+    optimizer_rate: PositiveCountRate = Field(
+        description="parameters that an optimizer step updates in a second"
+    )
+    memory_bandwidth: PositiveRate | None = Field(
+        default=None,
+        description="most that a kernel reads and writes in host memory; none: all of host.memory_bandwidth",
+    )
 
 
 class SocketSpec(Spec):

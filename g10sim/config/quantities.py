@@ -43,6 +43,7 @@ Bytes = Annotated[int, *_quantity(units.SIZE, units.format_bytes)]
 Rate = Annotated[int, *_quantity(units.RATE, units.format_rate)]
 Duration = Annotated[int, *_quantity(units.DURATION, units.format_duration)]
 Frequency = Annotated[int, *_quantity(units.FREQUENCY, units.format_frequency)]
+CountRate = Annotated[int, *_quantity(units.COUNT_RATE, units.format_count_rate)]
 ComputeRate = Annotated[int, *_quantity(units.COMPUTE_RATE, units.format_compute_rate)]
 
 MOST = 10**6
@@ -64,6 +65,7 @@ PlainName = Annotated[str, Field(min_length=1, max_length=200), AfterValidator(_
 
 PositiveBytes = Annotated[Bytes, AfterValidator(_above_zero)]
 PositiveRate = Annotated[Rate, AfterValidator(_above_zero)]
+PositiveCountRate = Annotated[CountRate, AfterValidator(_above_zero)]
 PositiveDuration = Annotated[Duration, AfterValidator(_above_zero)]
 PositiveFrequency = Annotated[Frequency, AfterValidator(_above_zero)]
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from g10sim.config.host import HostSpec
+from g10sim.config.host import CpuSpec, HostSpec
 from g10sim.config.quantities import (
     Duration,
     PositiveBytes,
@@ -213,6 +213,7 @@ class SystemSpec(Displayed, Spec):
     description: str = ""
     gpu: GpuSpec
     host: HostSpec
+    cpu: CpuSpec | None = Field(default=None, description="processors; none: no kernel can use one")
     ssd: AnySsdSpec | None = Field(description="the drive: two rates and a latency, or flash")
     tiers: tuple[TierEntry, ...] | None = Field(
         default=None,

@@ -24,6 +24,7 @@ from g10sim.errors import ConfigError, PolicyError
 from g10sim.experiment.cells import FILE_PARAMETER_SUFFIX, Cell, CellJob, TraceInput, make_policy, takes_seed
 from g10sim.policies.base import Policy
 from g10sim.policies.parameters import Declared
+from g10sim.sim.cpu import check_processor, first_on_cpu
 from g10sim.trace.check import cut_durations, other_gpu, told_of_other_gpu
 from g10sim.trace.format import load_trace, trace_hash
 
@@ -231,6 +232,7 @@ class _Workloads:
         self._inputs: dict[tuple[str, Path], TraceInput] = {}
         self._durations: dict[str, tuple[list[int], int]] = {}
         self._origins: dict[str, Mapping[str, str]] = {}
+        self._on_cpu: dict[str, str] = {}
         self._cut: dict[tuple[str, int], str] = {}
         self._timed_for: dict[tuple[str, str], dict[str, None]] = {}
         self._files = self._found(config.workload.trace)
@@ -279,11 +281,13 @@ class _Workloads:
             if where not in self._read:
                 trace = load_trace(path)
                 self._read[where] = trace_hash(trace), trace.model, trace.batch_size
-                self._origins[where] = trace.origin
+                self._origins[where], self._on_cpu[where] = trace.origin, first_on_cpu(trace)
                 self._durations[where] = [kernel.duration for kernel in trace.kernels], trace.ticks_per_second
             sha256, model, batch_size = self._read[where]
             self._inputs[name, path] = TraceInput(name, where, sha256, model, batch_size)
         found = self._inputs[name, path]
+        if self._on_cpu[found.path]:
+            check_processor(self._on_cpu[found.path], config.system)
         self._look_at_times(found, config)
         return found
 

@@ -18,7 +18,7 @@ from g10sim.experiment.cells import Cell
 from g10sim.experiment.execution import CellResult
 from g10sim.experiment.expand import Experiment
 from g10sim.files import write_text, writing
-from g10sim.stats.columns import BOUND_COLUMNS, metric_columns
+from g10sim.stats.columns import BOUND_COLUMNS, CPU_COLUMNS, metric_columns
 from g10sim.stats.summary import CONTIGUOUS_COLUMNS, FLASH_COLUMNS, IN_PLACE_COLUMNS, JOB_METRIC_COLUMNS
 from g10sim.text import inert
 
@@ -31,8 +31,8 @@ JOB_COLUMNS = ("job", "gpu", "priority", *JOB_METRIC_COLUMNS)
 def result_columns(experiment: Experiment) -> tuple[str, ...]:
     """Columns of results.csv; a swept key that is a column anyway is not repeated.
 
-    Metrics of use in place, of contiguous memory, of flash and of jobs are there if any cell has them;
-    bounds always.
+    Metrics of use in place, CPUs, contiguous memory, flash and jobs are there if any cell has them; bounds
+    always.
     """
     cells = experiment.cells
     tiers = [tier for cell in cells for tier in cell.system.all_tiers]
@@ -40,6 +40,8 @@ def result_columns(experiment: Experiment) -> tuple[str, ...]:
     metrics = [*metric_columns(kinds), *BOUND_COLUMNS]
     if any(tier.kernel_access for tier in tiers):
         metrics += IN_PLACE_COLUMNS
+    if any(cell.system.cpu is not None for cell in cells):
+        metrics += CPU_COLUMNS
     if any(cell.copies_tensors for cell in cells):
         metrics += CONTIGUOUS_COLUMNS
     if any(isinstance(tier.drive, FlashSsdSpec) for tier in tiers):

@@ -163,6 +163,11 @@ class FluidTransfers:
         links = self.topology.inward(gpu, tier) if inward else self.topology.outward(gpu, tier)
         return self._post(Message(links, size_bytes * self._clock, 0, limit or 0, is_access=True))
 
+    def use_host(self, gpu: int, size_bytes: int, limit: int) -> Message:
+        """Let a kernel on the CPU of a GPU's socket use its memory from now on, at most at a rate, if any."""
+        links = self.topology.memory(gpu)
+        return self._post(Message(links, size_bytes * self._clock, 0, limit, is_access=True))
+
     def _carry(self, work: Work) -> Message:
         """Let what the host's workers read and write pass through its memory, as fast as they are at most."""
         rate = max(1, work.moved_bytes * self._clock // max(1, work.cycles))

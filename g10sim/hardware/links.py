@@ -184,6 +184,27 @@ class Topology:
         """Return the memory of a GPU's socket, where it has a limit."""
         return [self._memories[self._socket[gpu]]] if self._memories else []
 
+    def socket_of(self, gpu: int) -> int:
+        """Return the socket that a GPU hangs on."""
+        return self._socket[gpu]
+
+    def to_host(self, gpu: int, tier: Tier) -> list[Link]:
+        """Links from a tier to the memory of a GPU's socket: its port, and those above where it hangs."""
+        read, _ = self.ports[tier.place]
+        path, socket = [read] if read is not None else [], self._socket[gpu]
+        if tier.at in self._sockets:
+            home = self._socket[self._sockets[tier.at][0]]
+            path += [] if home == socket or not self._between else [self._between[home]]
+        elif tier.at is not None and tier.at not in self._below:
+            peer = int(tier.at.removeprefix("gpu"))
+            apart = self._socket[peer] != socket and bool(self._between)
+            path += [*self._outward[peer], *([self._between[self._socket[peer]]] if apart else [])]
+        elif tier.at is not None:
+            below = self._below[tier.at]
+            above = [self._shared[name] for name, gpus in self._below.items() if below <= gpus]
+            path += _ways(above, inward=False)
+        return [*path, *self.memory(gpu)]
+
     def between(self, source: int, target: int) -> list[Link]:
         """Links that bytes cross from one GPU to another, over NVLink or up and down the tree of PCIe links.
 

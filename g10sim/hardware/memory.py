@@ -445,6 +445,22 @@ class Residency:
             self.pages[last][tensor] += count
             self.pools[last].store(self, tensor, count)
 
+    def allocate_in(self, place: Location, tensor: int) -> None:
+        """Give pages without contents room in a memory tier, as far as it has any."""
+        self.door.enter()
+        count = min(self.absent[tensor], self.pools[place].free)
+        if count:
+            self.pools[place].store(self, tensor, count)
+            self.absent[tensor] -= count
+            self.pages[place][tensor] += count
+
+    def carry_over(self, tensor: int, count: int, source: Location, target: Location) -> None:
+        """Let pages come from one tier to another, which has kept room for them."""
+        self.door.enter()
+        self.pools[source].fetch(self, tensor, count)
+        self.pages[source][tensor] -= count
+        self.pages[target][tensor] += count
+
     def withdraw(self, tensor: int) -> None:
         """Take pages out of every queue; they stay where they lie."""
         self.door.enter()

@@ -9,7 +9,10 @@ from g10sim.policies.registry import register_policy
 
 @register_policy
 class Ideal(Policy):
-    """Everything stays on the GPU: an iteration takes the sum of its kernels' durations."""
+    """Everything stays on the GPU: an iteration takes the sum of its kernels' durations.
+
+    Kernels wait for those on the CPU that use the same tensors, whose data are where they need them at once.
+    """
 
     name = "ideal"
     label = "Ideal"

@@ -28,11 +28,12 @@ from g10sim.sim.addresses import OwnAddresses, PooledAddresses
 from g10sim.sim.checks import Checker
 from g10sim.sim.contention import CopyContention
 from g10sim.sim.contiguous import ContiguousRun, contiguous_memory, simulated_job
+from g10sim.sim.cpu import check_cpu
 from g10sim.sim.exchange import GradientExchange
 from g10sim.sim.executor import JobRun
 from g10sim.sim.fabric import Clock, Fabric
 from g10sim.sim.flash import check_flash, tell_deaths
-from g10sim.sim.gpu import Gpu
+from g10sim.sim.gpu import Allotment, Gpu
 from g10sim.sim.hooks import asked
 from g10sim.sim.iterations import Iterations, with_numbers
 from g10sim.sim.machine import Machine
@@ -72,6 +73,7 @@ def run(
     if behaviour.tensor_order == "use":
         workload = workload.in_order_of_use()
     _check_sharing(workload, policy, behaviour)
+    check_cpu(workload, system, policy, behaviour)
     check_flash(workload, system, policy, behaviour)
     policy = settled(
         policy,
@@ -146,7 +148,8 @@ class _Simulation:
         transfers = self._transfers(behaviour, recorder.moved if recorder.wants_migrations else None)
         checker = Checker(streams_working_set=behaviour.running_tensors == "evictable") if check else None
         fabric = Fabric(Clock(), transfers, self._door)
-        self._machine = Machine(fabric, system, behaviour, recorder, checker, workload.sharing)
+        cpus = [Allotment(fabric.clock, 1) for _ in system.host.sockets or (None,)]
+        self._machine = Machine(fabric, system, behaviour, recorder, checker, workload.sharing, cpus)
         self._frames = self._shared_frames(workload)
         with fabric.alter():
             self._jobs = [
@@ -209,7 +212,7 @@ class _Simulation:
         """Return the addresses of a trace's tensors in unified memory."""
         required, gpu = self._policy.requirements, self._system.gpu
         wanted = {self._behaviour.addresses, required.addresses}
-        if required.unlimited_memory or "own" in wanted:
+        if required.unlimited_memory or "own" in wanted or trace.cpu_kernels:
             return OwnAddresses(trace)
         return PooledAddresses(trace, gpu.page_size, self._system.page_fault.group, CachingPoolSpec())
 

@@ -16,9 +16,10 @@ from g10sim.hardware.memory import Residency
 from g10sim.policies.base import Policy
 from g10sim.policies.moves import Move
 from g10sim.policies.plan import MigrationPlan, Planned
-from g10sim.records import JobRecord, StallReason
+from g10sim.records import CpuRecord, JobRecord, StallReason
 from g10sim.sim.accounts import WaitLog, reason_for_waiting
 from g10sim.sim.addresses import OwnAddresses
+from g10sim.sim.cpu import Claims, CpuKernels
 from g10sim.sim.exchange import GradientExchange
 from g10sim.sim.fabric import Fabric
 from g10sim.sim.gpu import Gpu, admission_bytes
@@ -39,7 +40,7 @@ from g10sim.sim.working_set import (
     free_room,
     released_after,
 )
-from g10sim.trace.model import Kernel, Trace
+from g10sim.trace.model import Device, Kernel, Trace
 from g10sim.trace.workload import Job
 from g10sim.units import format_bytes
 
@@ -79,8 +80,9 @@ class JobRun:
         self._view = make_view(
             number, job, memory, addresses, lambda: self._now, lambda: self._measured, dropped
         )
+        claims = Claims()
         self._migrator = Migrator(
-            self._view, memory, addresses, policy, behaviour, self._recomputation, machine.tiers
+            self._view, memory, addresses, policy, behaviour, self._recomputation, machine.tiers, claims
         )
         self._delayed = DelayedMoves(trace, self._migrator, machine.fabric)
         self._ledger = Ledger(number, job.gpu, memory, machine)
@@ -102,6 +104,10 @@ class JobRun:
         )
         self._releases = releases
         self._dying = released_after(trace) if releases else [()] * len(trace.kernels)
+        self._cpu: CpuKernels | None = None
+        if trace.cpu_kernels:
+            facts = number, job.gpu, executed, memory, claims, self._dying, self._migrator.release, machine
+            self._cpu = CpuKernels(*facts, is_unlimited=policy.requirements.unlimited_memory)
         self._reacts = type(policy).on_kernel_start is not Policy.on_kernel_start
         self._reacts_at_end = type(policy).on_kernel_end is not Policy.on_kernel_end
         self._replans = type(policy).on_iteration_start is not Policy.on_iteration_start
@@ -170,6 +176,8 @@ class JobRun:
                     yield self._clock.timeout(0)
                 iteration += 1
             self._delayed.close()
+            if self._cpu is not None:
+                yield from self._cpu.drain()
             with self._alter():
                 self._migrator.release_all()
 
@@ -179,12 +187,18 @@ class JobRun:
 
     def _iterate(self, iteration: int) -> Generator[Event, Any, None]:
         self._ledger.open_iteration(self._now)
+        before = self._cpu_figures()
         self._replan(iteration)
         for kernel in self._executed.kernels:
             moves = self._moves[kernel.id]
             if kernel.id == 0 and iteration > 0:
                 moves = self._moves[-1] + moves
             start, waits = self._now, WaitLog()
+            if self._cpu is not None:
+                yield from self._await_cpu(self._cpu, kernel, waits)
+                if kernel.device is Device.CPU:
+                    self._launch(self._cpu, iteration, kernel, start, waits, moves)
+                    continue
             yield from self._await_gradients(iteration, kernel, waits)
             yield from self._reserve(kernel, waits)
             with self._alter():
@@ -193,10 +207,46 @@ class JobRun:
                 yield from self._recompute(iteration, kernel, waits)
             yield from self._execute(iteration, kernel, start, waits)
         steady = self._asked("is_steady", lambda: bool(self._policy.is_steady(self._view)))
+        cpu = None if self._machine.system.cpu is None else self._cpu_since(before)
         record = self._ledger.close_iteration(
-            iteration, self._now, self.ideal_cycles, policy_is_steady=steady
+            iteration, self._now, self.ideal_cycles, policy_is_steady=steady, cpu=cpu
         )
         self.iterations.ended(record)
+
+    def _cpu_figures(self) -> tuple[int, int]:
+        cpu = self._cpu
+        return (0, 0) if cpu is None else (cpu.busy_cycles, cpu.fetched_bytes)
+
+    def _cpu_since(self, before: tuple[int, int]) -> CpuRecord:
+        return CpuRecord(*(now - then for now, then in zip(self._cpu_figures(), before, strict=True)))
+
+    def _await_cpu(self, cpu: CpuKernels, kernel: Kernel, waits: WaitLog) -> Generator[Event, Any, None]:
+        """Wait until kernels on the CPU have ended that keep a kernel from its start or launch."""
+        blocker = cpu.blocker(kernel)
+        if blocker is not None:
+            since = self._now
+            yield blocker
+            waits.add(StallReason.CPU, self._now - since)
+
+    def _launch(
+        self,
+        cpu: CpuKernels,
+        iteration: int,
+        kernel: Kernel,
+        start: int,
+        waits: WaitLog,
+        moves: Iterable[Planned],
+    ) -> None:
+        """Launch a kernel on the CPU, which takes the GPU no time."""
+        with self._alter():
+            self._begin(iteration, kernel, moves)
+            execution = self._execution(iteration, kernel, start)
+            execution.stalls = waits.charge(self._now - start, StallReason.CPU)
+            cpu.launch(iteration, kernel, self.exchange)
+            self._recomputation.kernel_ended(kernel)
+            self.addresses.leave(kernel.id)
+            self._react_at_end()
+        self._ledger.close_kernel(execution, self._now, self._transfers.busy_cycles(self._number))
 
     def _due(self, span: int, now: int) -> int:
         """Return the cycle at which a range is needed next if nothing waits from ``now`` until then."""
@@ -250,6 +300,8 @@ class JobRun:
             return
         self._give_up_working_set(kernel)
         for producer in producers:
+            if self._cpu is not None:
+                yield from self._await_cpu(self._cpu, producer, waits)
             yield from self._reserve(producer, waits)
             yield from self._run_again(iteration, producer, waits)
             if self._releases:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from g10sim.hardware.faults import FaultCount
 from g10sim.hardware.memory import Pool, Residency
 from g10sim.records import (
+    CpuRecord,
     IterationRecord,
     KernelRecord,
     StallReason,
@@ -131,7 +132,7 @@ class Ledger:
             self._checker.kernel_ended(record)
 
     def close_iteration(
-        self, iteration: int, now: int, ideal_cycles: int, *, policy_is_steady: bool
+        self, iteration: int, now: int, ideal_cycles: int, *, policy_is_steady: bool, cpu: CpuRecord | None
     ) -> IterationRecord:
         """Book an iteration that has just ended; ``policy_is_steady``: as ``Policy.is_steady`` says."""
         memory, page = self._memory, self._memory.page_bytes
@@ -163,6 +164,7 @@ class Ledger:
             flash=next(filter(None, drives), None),
             in_place_read_bytes=traffic.read_in_place - before.read_in_place,
             in_place_written_bytes=traffic.written_in_place - before.written_in_place,
+            cpu=cpu,
         )
         if self._last is not None:
             settled = policy_is_steady and self._policy_is_steady

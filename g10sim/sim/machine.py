@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from g10sim.config.behaviour import BehaviourSpec
@@ -11,12 +11,13 @@ from g10sim.config.system import SystemSpec
 from g10sim.records import Location
 from g10sim.sim.checks import Checker
 from g10sim.sim.fabric import Fabric
+from g10sim.sim.gpu import Allotment
 from g10sim.sim.recorder import Recorder
 
 
 @dataclass(frozen=True)
 class Machine:
-    """Fabric and observers of one simulation."""
+    """Fabric and observers of one simulation; ``cpus`` are the processors, one for each socket."""
 
     fabric: Fabric
     system: SystemSpec
@@ -24,6 +25,7 @@ class Machine:
     recorder: Recorder
     checker: Checker | None
     sharing: SharingSpec
+    cpus: Sequence[Allotment]
 
     @property
     def tiers(self) -> Mapping[str, Location]:

@@ -16,6 +16,7 @@ from g10sim.policies.moves import Move
 from g10sim.policies.plan import MigrationPlan, Planned
 from g10sim.records import Location
 from g10sim.sim.addresses import OwnAddresses
+from g10sim.sim.cpu import Claims
 from g10sim.sim.fabric import Fabric, Phase, Timer
 from g10sim.sim.recomputation import Recomputation
 from g10sim.trace.model import Trace
@@ -40,7 +41,8 @@ def moves_by_kernel(
 class Migrator:
     """Carries out moves on one job's memory; implements ``g10sim.policies.moves.MoveState``.
 
-    ``tiers`` are the memory tiers of the system by name.
+    ``tiers`` are the memory tiers of the system by name. Tensors in ``claims`` stay in host memory until they
+    are not any more.
     """
 
     def __init__(
@@ -52,13 +54,14 @@ class Migrator:
         behaviour: BehaviourSpec,
         recomputation: Recomputation,
         tiers: Mapping[str, Location],
+        claims: Claims,
     ) -> None:
         self.view = view
         self.memory_kind = policy.requirements.placement
         self.keeps_needed = behaviour.running_tensors == "pinned"
         self._memory, self._addresses = memory, addresses
         self._policy, self._tiers = policy.name, tiers
-        self._recomputation = recomputation
+        self._recomputation, self._claims = recomputation, claims
 
     def perform(self, moves: Iterable[Move]) -> None:
         """Carry out moves of a plan or a reaction in order. Raises PolicyError for an illegal one."""
@@ -102,6 +105,8 @@ class Migrator:
 
     def fetch(self, tensor: int) -> None:
         """Queue what is elsewhere to come in, and what has no contents to be allocated."""
+        if self._claims.postpone(tensor, self.fetch):
+            return
         for place in self._addresses.open_to(tensor):
             self._memory.request_prefetch(place)
         for place in self._addresses.reclaim(tensor):
@@ -109,6 +114,8 @@ class Migrator:
 
     def discard(self, tensor: int) -> None:
         """Forget a tensor's contents, except for pages in transfer."""
+        if self._claims.postpone(tensor, self.discard):
+            return
         for place in self._addresses.discard(tensor):
             self._memory.discard(place)
 
@@ -130,6 +137,8 @@ class Migrator:
         self, tensor: int, tier: str, *, until: int | None, density: float | None, is_clean: bool
     ) -> None:
         """Queue what is on the GPU to go to a tier; pages of a dropped tensor are given back."""
+        if tensor in self._claims:
+            return
         if tensor in self._recomputation.dropped:
             self.release((tensor,))
             return

@@ -8,6 +8,7 @@ from dataclasses import replace
 from g10sim.hardware.memory import Residency
 from g10sim.records import (
     AccessRecord,
+    CpuKernelRecord,
     IterationRecord,
     JobRecord,
     KernelRecord,
@@ -42,6 +43,7 @@ class Recorder:
         self.iterations: list[IterationRecord] = []
         self.jobs: list[JobRecord] = []
         self.kernels: list[KernelRecord] = []
+        self.cpu_kernels: list[CpuKernelRecord] = []
         self._migrations: list[MigrationRecord] = []
         self._memory: list[MemoryRecord] = []
         self._accesses: list[AccessRecord] = []
@@ -110,4 +112,5 @@ class Recorder:
             tuple(sorted(self.jobs, key=lambda record: record.job)),
             tuple(TrafficRecord(*stretch, size_bytes) for stretch, size_bytes in self._traffic.items()),
             tuple(self._accesses),
+            cpu_kernels=tuple(self.cpu_kernels),
         )

@@ -9,7 +9,7 @@ from g10sim.hardware.faults import FaultCount, ProfiledFaultCost
 from g10sim.hardware.memory import Residency
 from g10sim.records import StallReason
 from g10sim.sim.accounts import fault_reason
-from g10sim.trace.model import FaultProfile, Kernel, Trace
+from g10sim.trace.model import Device, FaultProfile, Kernel, Trace
 from g10sim.units import format_bytes
 
 
@@ -30,11 +30,13 @@ def check_working_sets(trace: Trace, memory: Residency) -> None:
 def count_faults(kernel: Kernel, memory: Residency) -> tuple[FaultCount, FaultCount]:
     """Count the pages of inputs and of outputs that are neither on the GPU nor in transfer.
 
-    A tensor that is both counts as an input only, but its pages belong to both sides.
+    A tensor that is both counts as an input only, but its pages belong to both sides. None of a kernel on the
+    CPU fault.
     """
     inputs, outputs = (FaultCount([0] * len(memory.pages)) for _ in range(2))
     seen: set[int] = set()
-    for count, tensors in ((inputs, kernel.inputs), (outputs, kernel.outputs)):
+    sides = ((inputs, kernel.inputs), (outputs, kernel.outputs)) if kernel.device is Device.GPU else ()
+    for count, tensors in sides:
         for tensor in tensors:
             count.pages += memory.sizes[tensor]
             if tensor not in seen and tensor not in memory.space.held:
@@ -60,7 +62,7 @@ def released_after(trace: Trace) -> list[tuple[int, ...]]:
     for kernel in trace.kernels:
         dead = (
             tensor
-            for tensor in kernel.tensors
+            for tensor in kernel.touched
             if not trace.tensors[tensor].persistent and trace.deaths[tensor] <= kernel.id + 1
         )
         dying.append(tuple(dead))

@@ -10,7 +10,7 @@ from g10sim.analysis.footprint import footprint_bytes, oversubscription
 from g10sim.config.behaviour import BehaviourSpec
 from g10sim.config.ssd import FlashSsdSpec
 from g10sim.config.system import SystemSpec
-from g10sim.records import IterationRecord, JobRecord
+from g10sim.records import IterationRecord, JobRecord, StallReason
 from g10sim.stats.columns import stall_columns
 from g10sim.trace.workload import Workload
 from g10sim.units import cycles_to_ms
@@ -107,8 +107,9 @@ def summarize(
 ) -> list[Row]:
     """Return one row with the columns METRIC_COLUMNS for each job; an empty one where it never ran.
 
-    Designs that copy whole tensors have the CONTIGUOUS_COLUMNS, too, and systems whose SSD is modelled as
-    flash the FLASH_COLUMNS, and those with a tier that kernels use in place the IN_PLACE_COLUMNS.
+    Systems with a CPU have the CPU_COLUMNS, too, designs that copy whole tensors the CONTIGUOUS_COLUMNS,
+    systems whose SSD is modelled as flash the FLASH_COLUMNS, and those with a tier that kernels use in place
+    the IN_PLACE_COLUMNS.
 
     ``moves_ahead`` says whether the policy asks for migrations before they are demanded, ``copies_tensors``
     whether it copies whole tensors instead of using unified memory.
@@ -139,6 +140,7 @@ def summarize(
             }
             | _steady(by_job[number])
             | ({} if copies_tensors else _in_place(record, system))
+            | _cpu(record)
             | _contiguous(record)
             | flash_metrics(record, system)
         )
@@ -211,6 +213,17 @@ def _in_place(record: IterationRecord, system: SystemSpec) -> Row:
     if not any(tier.kernel_access for tier in system.all_tiers):
         return {}
     return {column: getattr(record, column) for column in IN_PLACE_COLUMNS}
+
+
+def _cpu(record: IterationRecord) -> Row:
+    if record.cpu is None:
+        return {}
+    stall = dict(record.stalls).get(StallReason.CPU, 0)
+    return {
+        "cpu_cycles": record.cpu.busy_cycles,
+        "cpu_fetched_bytes": record.cpu.fetched_bytes,
+        StallReason.CPU.column: stall,
+    }
 
 
 def _contiguous(record: IterationRecord) -> Row:

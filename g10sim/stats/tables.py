@@ -17,7 +17,15 @@ from g10sim.analysis.footprint import live_bytes_by_kind, working_set_bytes_by_k
 from g10sim.analysis.timeline import kernel_starts
 from g10sim.analysis.vitality import inactive_periods
 from g10sim.hardware.allocators.pool import compare_pools
-from g10sim.records import KernelRecord, Location, MemoryRecord, MigrationRecord, RunRecords, TierRecord
+from g10sim.records import (
+    KernelRecord,
+    Location,
+    MemoryRecord,
+    MigrationRecord,
+    RunRecords,
+    StallReason,
+    TierRecord,
+)
 from g10sim.stats.columns import stall_columns
 from g10sim.trace.workload import Job
 
@@ -39,7 +47,8 @@ _TEXT = ("source", "target", "cause")
 def records_table(name: str, records: RunRecords) -> pd.DataFrame:
     """Make the table of a name in ``TABLES``, one row per record; times in cycles, places by name.
 
-    The columns depend on the tiers of the system alone. Stalls of kernels have one column per reason.
+    The columns depend on the tiers of the system alone, and on whether it has a CPU. Stalls of kernels have
+    one column per reason.
     """
     import pandas as pd
 
@@ -50,7 +59,9 @@ def records_table(name: str, records: RunRecords) -> pd.DataFrame:
     if name != "kernels":
         return table
     spread = [{reason.column: cycles for reason, cycles in record.stalls} for record in records.kernels]
-    stalls = pd.DataFrame(spread, columns=list(stall_columns(records.tiers)), index=table.index)
+    has_cpu = any(record.cpu is not None for record in records.iterations)
+    reasons = [*stall_columns(records.tiers), *([StallReason.CPU.column] if has_cpu else [])]
+    stalls = pd.DataFrame(spread, columns=reasons, index=table.index)
     return table.join(stalls.fillna(0).astype("int64"))
 
 

@@ -15,6 +15,7 @@ from g10sim.config.system import SystemSpec
 from g10sim.places import direction, place
 from g10sim.records import (
     AccessRecord,
+    CpuKernelRecord,
     IterationRecord,
     KernelRecord,
     MemoryRecord,
@@ -24,10 +25,12 @@ from g10sim.records import (
 )
 from g10sim.stats.columns import fault_pages, memory_levels
 from g10sim.stats.utilization import link_traffic
+from g10sim.trace.model import Device
 from g10sim.trace.workload import Workload
 from g10sim.units import duration_to_cycles
 
 _SHARED = "memory system"
+_ON_CPU = "kernels on the CPU"
 _GIB = 2**30
 _NANOSECONDS = 10**9
 _SHORTEST_STRETCH_PICOSECONDS = 50_000_000
@@ -38,9 +41,10 @@ def chrome_trace(
 ) -> dict[str, Any]:
     """Return the timeline of a run recorded with ``timeline``, in the Chrome trace event format.
 
-    Each GPU has rows for iterations, kernels, what their time went to, page faults, and one per direction of
-    transfers; counters show GPU, host and SSD memory in use and the utilization of every link. The stalls
-    of a kernel are shown before its computing, one reason after the other, as long as the cycles they own.
+    Each GPU has rows for iterations, kernels, what their time went to, kernels on the CPU, page faults, and
+    one per direction of transfers; counters show GPU, host and SSD memory in use and the utilization of every
+    link. The stalls of a kernel are shown before its computing, one reason after the other, as long as the
+    cycles they own.
     ``key`` is that of the cell of a run.
     """
     return _Timeline(workload, system, records).document({"cell_key": key} if key else {})
@@ -60,10 +64,12 @@ class _Timeline:
         records = self._records
         for number, job in enumerate(self._workload.jobs):
             rows = ["iterations", "kernels", "compute and stalls"]
+            rows += [_ON_CPU] if job.trace.cpu_kernels else []
             rows += ["page faults"] if self._with_faults else []
             self._events.declare(_gpu(job.gpu), *(self._row(row, number, job.gpu) for row in rows))
         self._iterations(records.iterations)
         self._kernels(records.kernels)
+        self._cpu_kernels(records.cpu_kernels)
         self._migrations(records.migrations)
         self._accesses(records.accesses)
         self._memory(records.memory)
@@ -95,11 +101,13 @@ class _Timeline:
 
     def _kernels(self, kernels: Iterable[KernelRecord]) -> None:
         for record in kernels:
-            name = self._workload.jobs[record.job].trace.kernels[record.kernel].name
+            kernel = self._workload.jobs[record.job].trace.kernels[record.kernel]
+            if kernel.device is Device.CPU and record.start == record.end:
+                continue
             self._events.slice(
                 _gpu(record.gpu),
                 self._row("kernels", record.job, record.gpu),
-                name,
+                kernel.name,
                 record.start,
                 record.end,
                 kernel=record.kernel,
@@ -110,6 +118,20 @@ class _Timeline:
             )
             self._owners(record)
             self._faults(record)
+
+    def _cpu_kernels(self, kernels: Iterable[CpuKernelRecord]) -> None:
+        for record in kernels:
+            self._events.slice(
+                _gpu(record.gpu),
+                self._row(_ON_CPU, record.job, record.gpu),
+                self._workload.jobs[record.job].trace.kernels[record.kernel].name,
+                record.start,
+                record.end,
+                kernel=record.kernel,
+                iteration=record.iteration,
+                cycles=record.end - record.start,
+                waited_cycles=record.start - record.launch,
+            )
 
     def _owners(self, record: KernelRecord) -> None:
         """Add what the time of a kernel went to."""

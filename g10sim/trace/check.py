@@ -9,7 +9,7 @@ from typing import Literal
 
 from g10sim.errors import TraceError
 from g10sim.text import shown
-from g10sim.trace.model import Kernel, Tensor, TensorKind, Trace
+from g10sim.trace.model import Device, Kernel, Tensor, TensorKind, Trace
 from g10sim.units import LONGEST_SECONDS, format_frequency
 
 # Numbers beyond these cannot be meant, and below them sums of bytes and cycles fit 64 bits at any clock.
@@ -35,11 +35,11 @@ def problems(trace: Trace) -> Iterator[Problem]:
     """Yield every broken rule, those of the whole trace first, then tensors, then kernels.
 
     The rules: ids count up from 0; tensors have at least one byte; kernels name known tensors, each at
-    most once among the inputs and once among the outputs; durations are not negative and not all zero;
-    duration <= outputs_faulting <= all_faulting; ``reads``, if any, has a positive number for each input;
-    numbers are no larger than 64-bit arithmetic bears; and
-    a tensor is written before it is read unless its contents come from before the iteration (persistent)
-    or from outside (kind input).
+    most once among the inputs and once among the outputs; durations are not negative, and on the GPU not all
+    zero; duration <= outputs_faulting <= all_faulting; ``reads``, if any, has a positive number for each
+    input; numbers are no larger than 64-bit arithmetic bears; a kernel on the CPU has a duration or
+    parameters, not both, and no fault profile, and only there are parameters; and a tensor is written before
+    it is read unless its contents come from before the iteration (persistent) or from outside (kind input).
     """
     for message in _trace_problems(trace):
         yield Problem("trace", -1, message)
@@ -98,8 +98,9 @@ def _trace_problems(trace: Trace) -> Iterator[str]:
         yield f"found durations of more than {LONGEST_SECONDS} seconds together; allowed: at most that"
     if not trace.kernels:
         yield "found no kernels; allowed: at least one"
-    elif not any(kernel.duration for kernel in trace.kernels):
-        yield "found only kernels of duration 0; allowed: at least one that takes time"
+    elif not any(kernel.duration and kernel.device is Device.GPU for kernel in trace.kernels):
+        where = " on the GPU" if trace.cpu_kernels else ""
+        yield f"found only kernels of duration 0{where}; allowed: at least one that takes time"
     if sum(tensor.size_bytes for tensor in trace.tensors) > _LARGEST:
         yield "found tensors of more than 2^63-1 bytes together; allowed: at most that"
 
@@ -141,6 +142,8 @@ def _number_problem(kernel: Kernel) -> str:
         return f"found flops {kernel.flops}; allowed: 0 to 2^63-1"
     if not 0 <= kernel.moved_bytes <= _LARGEST:
         return f"found moved_bytes {kernel.moved_bytes}; allowed: 0 to 2^63-1"
+    if message := _device_problem(kernel):
+        return message
     profile = kernel.fault_profile
     if profile and not kernel.duration <= profile.outputs_faulting <= profile.all_faulting:
         return (
@@ -156,6 +159,17 @@ def _reads_problem(kernel: Kernel) -> str:
     if any(not 1 <= reads <= _MOST_READS for reads in kernel.reads):
         return f"found reads {list(kernel.reads)}; allowed: 1 to {_MOST_READS} each"
     return ""
+
+
+def _device_problem(kernel: Kernel) -> str:
+    if not 0 <= kernel.parameters <= _LARGEST:
+        return f"found parameters {kernel.parameters}; allowed: 0 to 2^63-1"
+    if kernel.device is Device.GPU:
+        found = f"parameters {kernel.parameters} on the GPU" if kernel.parameters else ""
+        return found and f"found {found}; allowed: with device cpu"
+    if kernel.parameters and kernel.duration:
+        return f"found parameters {kernel.parameters} and duration {kernel.duration}; allowed: one of the two"
+    return "found a fault_profile on the CPU; allowed: on the GPU" if kernel.fault_profile else ""
 
 
 def _reference_problem(what: str, references: tuple[int, ...], count: int) -> str:

@@ -15,7 +15,7 @@ from g10sim.errors import TraceError
 from g10sim.text import shown
 from g10sim.trace.check import Problem, problems
 from g10sim.trace.jsonlines import Fields, RecordReader, encode_line, hash_lines, write_lines
-from g10sim.trace.model import FaultProfile, Kernel, Phase, Tensor, TensorKind, TimeSource, Trace
+from g10sim.trace.model import Device, FaultProfile, Kernel, Phase, Tensor, TensorKind, TimeSource, Trace
 
 FORMAT = "g10sim-trace"
 VERSION = 1
@@ -48,6 +48,8 @@ _KERNEL = Fields(
         "fault_profile": (list, None),
         "operator_class": (str, ""),
         "reads": (list, ()),
+        "device": (str, Device.GPU.value),
+        "parameters": (int, 0),
     },
 )
 # The keys of a line stand in the order of the fields of the class.
@@ -57,6 +59,7 @@ _TENSOR_VALUES, _KERNEL_VALUES = (
 )
 _KINDS = {kind.value: kind for kind in TensorKind}
 _PHASES = {phase.value: phase for phase in Phase}
+_DEVICES = {device.value: device for device in Device}
 _TIME_SOURCES = {source.value: source for source in TimeSource}
 
 
@@ -177,6 +180,7 @@ class _Reader(RecordReader):
         found["time_source"] = self.choice("time_source", found["time_source"], _TIME_SOURCES)
         if found["reads"]:
             found["reads"] = self.integers("reads", found["reads"])
+        found["device"] = self.choice("device", found["device"], _DEVICES)
         if found["fault_profile"] is not None:
             found["fault_profile"] = self._profile(found["fault_profile"])
         return Kernel(*_KERNEL_FIELDS(found))

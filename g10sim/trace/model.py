@@ -34,6 +34,13 @@ class Phase(StrEnum):
     OTHER = "other"
 
 
+class Device(StrEnum):
+    """Processor that a kernel runs on."""
+
+    GPU = "gpu"
+    CPU = "cpu"
+
+
 class TimeSource(StrEnum):
     """Sources of a kernel's duration; ``BYTES``: an operator of unknown cost, priced by its bytes."""
 
@@ -80,7 +87,8 @@ class Kernel:
     scratch space is an output of kind workspace. ``layer`` is the module path, ``layer_type`` its kind
     ("Conv2d"). ``flops`` and ``moved_bytes`` are 0 where unknown. ``operator_class`` is the class of
     operators whose efficiencies a roofline duration used. ``reads`` says how many times the kernel reads the
-    bytes of each input from memory, in the order of ``inputs``; empty: once each.
+    bytes of each input from memory, in the order of ``inputs``; empty: once each. A kernel on the CPU has a
+    duration, or it is an optimizer step and has the number of ``parameters`` that it updates.
     """
 
     id: int
@@ -97,11 +105,18 @@ class Kernel:
     fault_profile: FaultProfile | None = None
     operator_class: str = ""
     reads: tuple[int, ...] = ()
+    device: Device = Device.GPU
+    parameters: int = 0
+
+    @property
+    def touched(self) -> tuple[int, ...]:
+        """Ids of all tensors it reads or writes, inputs first, each once."""
+        return tuple(dict.fromkeys(self.inputs + self.outputs))
 
     @property
     def tensors(self) -> tuple[int, ...]:
-        """Ids of all tensors it needs resident, inputs first, each once."""
-        return tuple(dict.fromkeys(self.inputs + self.outputs))
+        """Ids of all tensors it needs on the GPU, inputs first, each once; none if it runs on the CPU."""
+        return self.touched if self.device is Device.GPU else ()
 
     def reads_of(self, tensor: int) -> int:
         """Return how many times the kernel reads a tensor's bytes; 0 for one that it does not read."""
@@ -140,8 +155,31 @@ class Trace(Displayed):
         }
 
     def duration_cycles(self, kernel: Kernel, clock_hz: int) -> int:
-        """Return a kernel's duration in cycles of a GPU clock, truncated as in the published simulator."""
+        """Return a kernel's duration in cycles of a GPU clock, truncated as in the published simulator.
+
+        One that runs on the CPU takes the GPU no time.
+        """
+        return self._cycles(kernel, clock_hz) if kernel.device is Device.GPU else 0
+
+    def cpu_cycles(self, kernel: Kernel, clock_hz: int, parameters_per_second: int) -> int:
+        """Return the cycles of a GPU clock for which a kernel computes on a CPU; steps are rounded up."""
+        if kernel.parameters:
+            return -(-kernel.parameters * clock_hz // parameters_per_second)
+        return self._cycles(kernel, clock_hz)
+
+    def _cycles(self, kernel: Kernel, clock_hz: int) -> int:
         return kernel.duration * clock_hz // self.ticks_per_second
+
+    @cached_property
+    def cpu_kernels(self) -> tuple[Kernel, ...]:
+        """The kernels that run on the CPU."""
+        return tuple(kernel for kernel in self.kernels if kernel.device is Device.CPU)
+
+    @cached_property
+    def only_on_cpu(self) -> frozenset[int]:
+        """Tensors that kernels on the CPU use and none on the GPU: they need no GPU memory."""
+        used = {tensor for kernel in self.cpu_kernels for tensor in kernel.touched}
+        return frozenset(tensor for tensor in used if not self.uses[tensor])
 
     def workspace_bytes(self, kernel: Kernel) -> int:
         """Bytes of scratch space that a kernel uses."""
@@ -155,7 +193,7 @@ class Trace(Displayed):
         Tensors that one kernel uses first come in the order of its inputs, then of its outputs. However a
         trace numbers its tensors, policies that see them in this order treat them alike.
         """
-        used = dict.fromkeys(tensor for kernel in self.kernels for tensor in kernel.tensors)
+        used = dict.fromkeys(tensor for kernel in self.kernels for tensor in kernel.touched)
         unused = (tensor for tensor in self.tensors if tensor.id not in used)
         rest = sorted(unused, key=lambda tensor: (tensor.size_bytes, tensor.name))
         order = (*used, *(tensor.id for tensor in rest))
@@ -193,7 +231,7 @@ class Trace(Displayed):
 
     @cached_property
     def uses(self) -> tuple[tuple[int, ...], ...]:
-        """For each tensor the ids of the kernels that touch it, ascending."""
+        """For each tensor the ids of the kernels that need it on the GPU, ascending."""
         found: list[list[int]] = [[] for _ in self.tensors]
         for kernel in self.kernels:
             for tensor in kernel.tensors:
@@ -203,7 +241,13 @@ class Trace(Displayed):
     @cached_property
     def births(self) -> tuple[int, ...]:
         """For each tensor the first kernel that touches it (0 for a tensor that none touches)."""
-        return tuple(kernels[0] if kernels else 0 for kernels in self.uses)
+        first: dict[int, int] = {}
+        for kernel in self.cpu_kernels:
+            for tensor in kernel.touched:
+                first.setdefault(tensor, kernel.id)
+        end = len(self.kernels)
+        found = (min((*uses[:1], first.get(tensor, end))) for tensor, uses in enumerate(self.uses))
+        return tuple(birth if birth < end else 0 for birth in found)
 
     @cached_property
     def deaths(self) -> tuple[int, ...]:

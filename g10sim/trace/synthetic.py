@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
-from g10sim.trace.model import Kernel, Phase, Tensor, TensorKind, TimeSource, Trace
+from g10sim.trace.model import Device, Kernel, Phase, Tensor, TensorKind, TimeSource, Trace
 
 TICKS_PER_SECOND = 10**9
 """Time base of every synthetic trace: durations are nanoseconds."""
@@ -37,6 +37,8 @@ class TraceBuilder:
         layer: str = "",
         layer_type: str = "",
         reads: Sequence[int] = (),
+        device: Device = Device.GPU,
+        parameters: int = 0,
     ) -> int:
         """Add a kernel (duration in ticks) after the ones already there; returns its id."""
         kernel = Kernel(
@@ -50,6 +52,8 @@ class TraceBuilder:
             layer_type=layer_type,
             time_source=TimeSource.SYNTHETIC,
             reads=tuple(reads),
+            device=device,
+            parameters=parameters,
         )
         self._kernels.append(kernel)
         return kernel.id

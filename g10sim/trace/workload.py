@@ -67,6 +67,8 @@ class Workload:
 def perturb(trace: Trace, variation: VariationSpec, seed: int, job: int = 0) -> Trace:
     """Return the trace with the duration and the fault profile of every kernel times its random factor.
 
+    Of an optimizer step on the CPU it is the number of parameters.
+
     Equal arguments give equal traces; ``job`` (position in the workload) tells jobs of one seed apart.
     One seed with another magnitude draws the same departures, scaled (where normal ones are not truncated).
     Times are rounded to the trace's time base; one that is positive stays so.
@@ -94,7 +96,12 @@ def _perturbed(kernel: Kernel, factor: float) -> Kernel:
         profile = FaultProfile(
             _scaled(profile.outputs_faulting, factor), _scaled(profile.all_faulting, factor)
         )
-    return replace(kernel, duration=_scaled(kernel.duration, factor), fault_profile=profile)
+    return replace(
+        kernel,
+        duration=_scaled(kernel.duration, factor),
+        fault_profile=profile,
+        parameters=_scaled(kernel.parameters, factor),
+    )
 
 
 def _scaled(ticks: int, factor: float) -> int:

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 
 from g10sim.config.document import Document
@@ -7,6 +9,7 @@ from g10sim.experiment.expand import expand
 from g10sim.policies.plan import MigrationPlan
 from g10sim.policies.plan_format import save_plan
 from g10sim.trace.format import save_trace
+from g10sim.trace.model import Device
 from g10sim.trace.synthetic import chain
 
 
@@ -191,3 +194,20 @@ def test_more_cells_than_the_limit_are_refused_with_their_number(config):
     assert len(expand(swept, limit=6).cells) == 6
     with pytest.raises(ConfigError, match="found 6 cells"):
         expand(swept, limit=5)
+
+
+def test_a_kernel_on_a_cpu_that_the_system_lacks_is_refused_before_anything_runs(config, tmp_path):
+    trace = chain(4)
+    kernels = (*trace.kernels[:-1], replace(trace.kernels[-1], device=Device.CPU))
+    save_trace(replace(trace, kernels=kernels), tmp_path / "offloaded.g10t")
+    workload = {"trace": str(tmp_path / "offloaded.g10t")}
+    with pytest.raises(ConfigError) as found:
+        cells(config, workload=workload)
+    last = len(kernels) - 1
+    assert str(found.value) == (
+        f"system.cpu: found nothing, and kernel {last} (Update) of 'chain4' runs on the CPU; "
+        "allowed: a mapping with optimizer_rate"
+    )
+    assert cells(
+        config, workload=workload, **{"system": {**config["system"], "cpu": {"optimizer_rate": "1 G/s"}}}
+    )

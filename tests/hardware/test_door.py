@@ -132,6 +132,8 @@ COMMON = {
     "withdraw": (fetch_and_evict, lambda memory: memory.withdraw(2)),
     "withdraw_eviction": (fetch_and_evict, lambda memory: memory.withdraw_eviction(0)),
     "pass_on": (nothing, lambda memory: memory.pass_on(1)),
+    "allocate_in": (nothing, lambda memory: memory.allocate_in(HOST, ABSENT)),
+    "carry_over": (nothing, lambda memory: memory.carry_over(2, 1, FLASH, HOST)),
     "forget_awaited": (has_waited, lambda memory: memory.forget_awaited()),
 }
 CASES = [

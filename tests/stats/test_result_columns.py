@@ -11,6 +11,7 @@ from memories import HOST, NONE
 
 import g10sim
 from g10sim.config.behaviour import BehaviourSpec
+from g10sim.config.host import CpuSpec
 from g10sim.config.sharing import SharingSpec
 from g10sim.experiment.execution import simulate
 from g10sim.policies.base import Requirements
@@ -22,7 +23,7 @@ from g10sim.stats.columns import BOUND_COLUMNS, metric_columns
 from g10sim.stats.summary import summarize
 from g10sim.stats.tables import TABLES, records_table
 from g10sim.trace.format import save_trace
-from g10sim.trace.model import TensorKind
+from g10sim.trace.model import Device, TensorKind
 from g10sim.trace.synthetic import TraceBuilder
 from g10sim.trace.workload import Job, Workload
 
@@ -232,6 +233,26 @@ def test_use_in_place():
     assert row_of(used).keys().isdisjoint(IN_PLACE_BY_HAND)
 
 
+CPU_BY_HAND = {"cpu_cycles": 5000, "cpu_fetched_bytes": 2000, "stall_cpu_cycles": 3000}
+
+
+def test_cpu():
+    # The CPU waits for the two pages of m, which the SSD reads in 4000 cycles, and computes for 5000. The GPU
+    # computes for 6000 and then waits for m, which comes from host memory in 2000.
+    builder = TraceBuilder("offloaded")
+    m = builder.tensor("m", 2000, TensorKind.OPTIMIZER_STATE, persistent=True)
+    builder.kernel("Step", 0, [m], [m], device=Device.CPU, parameters=2500)
+    builder.kernel("Other", 6000, [], [])
+    builder.kernel("Reads", 1000, [m], [])
+    system = machine(fault="0 s").model_copy(update={"cpu": CpuSpec(optimizer_rate="0.5 G/s")})
+    workload = Workload((Job(builder.build(), iterations=1),))
+    records, (row,) = simulate(workload, system, BaseUvm(), OWN, tables=("kernels",))
+    assert {column: row[column] for column in CPU_BY_HAND} == CPU_BY_HAND
+    assert (row["ideal_cycles"], row["exec_cycles"], row["stall_cycles"]) == (7000, 12_000, 5000)
+    assert row["bound_kind"] == "none: kernels run on the CPU; bounds hold for kernels on the GPU"
+    assert list(records_table("kernels", records)["stall_cpu_cycles"]) == [0, 0, 3000]
+
+
 JOBS_BY_HAND = {
     # Job 1 waits for job 0, which has the same GPU; the third of the three GPUs has a job, the second none.
     "job": [0, 1, 2],
@@ -376,7 +397,7 @@ def test_the_page_defines_these_columns_and_no_others():
     section = text[text.index("## results.csv") : text.index("## timing.csv")]
     cells = re.findall(r"^\| ([^|]*`[^|]*|swept keys) \|", section, re.MULTILINE)
     found = [name for cell in cells for name in re.findall(r"`(\w+)`|(swept keys)", cell)]
-    more = CONTIGUOUS_BY_HAND, FLASH_BY_HAND, IN_PLACE_BY_HAND
+    more = CONTIGUOUS_BY_HAND, FLASH_BY_HAND, IN_PLACE_BY_HAND, CPU_BY_HAND
     groups = (BY_HAND, BOUND_COLUMNS, *more, JOBS_BY_HAND, CELLS_BY_HAND)
     known = {name for group in groups for name in group} | {"trace", "message"}
     assert {name or "system.host.memory" for name, _ in found} == known

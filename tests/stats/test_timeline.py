@@ -2,6 +2,7 @@
 
 import json
 from collections import defaultdict
+from dataclasses import replace
 from fractions import Fraction
 from itertools import pairwise
 
@@ -13,6 +14,7 @@ import g10sim
 from g10sim.records import Location, MigrationCause, MigrationRecord, RunRecords, StallReason, TrafficRecord
 from g10sim.stats.timeline import TraceEvents, chrome_trace
 from g10sim.stats.utilization import link_traffic
+from g10sim.trace.model import Device
 from g10sim.trace.synthetic import chain
 from g10sim.trace.workload import Job, Workload
 
@@ -229,6 +231,19 @@ def test_transfers_of_one_direction_share_a_row_unless_they_overlap():
     shown = Viewer(json.dumps(document)).slices
     found = {row: [event["args"]["tensor"] for event in events] for (_, row), events in shown.items()}
     assert found == {"host to GPU": [0, 1, 3], "host to GPU (2)": [2]}
+
+
+def test_kernels_on_the_cpu_have_a_row_of_their_own():
+    trace = chain(3)
+    kernels = [
+        replace(kernel, device=Device.CPU if kernel.id == 4 else Device.GPU) for kernel in trace.kernels
+    ]
+    system = g10sim.system("a100-40g-pcie3-znand", cpu={"optimizer_rate": "4 G/s"})
+    found, viewer = timeline(replace(trace, kernels=tuple(kernels)), system, "base_uvm")
+    on_cpu = viewer.slices["GPU 0", "kernels on the CPU"]
+    assert [one["args"]["iteration"] for one in on_cpu] == list(range(len(found.records.iterations)))
+    names = [one["name"] for one in viewer.slices["GPU 0", "kernels"]]
+    assert len(names) == len(on_cpu) * (len(kernels) - 1)
 
 
 def test_utilization_worked_out_by_hand():

@@ -6,7 +6,7 @@ import pytest
 
 from g10sim.errors import TraceError
 from g10sim.trace.check import check_trace, cut_durations, other_gpu, problems
-from g10sim.trace.model import TensorKind
+from g10sim.trace.model import Device, FaultProfile, TensorKind
 from g10sim.trace.synthetic import TraceBuilder, chain
 
 
@@ -113,3 +113,31 @@ def test_durations_that_whole_cycles_cut_by_more_than_a_thousandth_are_told(dura
 )
 def test_kernel_times_for_another_gpu_are_told(origin, gpu, told):
     assert other_gpu(origin, gpu) == told
+
+
+@pytest.mark.parametrize(
+    ("changes", "found"),
+    [
+        ({"device": Device.CPU, "duration": 0, "parameters": 3}, ""),
+        ({"device": Device.CPU, "duration": 5}, ""),
+        ({"device": Device.CPU, "duration": 5, "parameters": 3}, "found parameters 3 and duration 5;"),
+        ({"device": Device.CPU, "duration": 0, "parameters": -1}, "found parameters -1;"),
+        ({"parameters": 3}, "found parameters 3 on the GPU; allowed: with device cpu"),
+        ({"device": Device.CPU, "duration": 5, "fault_profile": FaultProfile(6, 7)}, "found a fault_profile"),
+    ],
+)
+def test_what_a_kernel_on_the_cpu_may_say(changes, found):
+    builder = TraceBuilder("offloaded")
+    builder.kernel("First", 1, [], [])
+    builder.kernel("Second", 1, [], [])
+    trace = builder.build()
+    trace = replace(trace, kernels=(trace.kernels[0], replace(trace.kernels[1], **changes)))
+    messages = [problem.message for problem in problems(trace)]
+    assert [message.partition(": ")[2].startswith(found) for message in messages] == [True] * bool(found)
+
+
+def test_something_has_to_take_time_on_the_gpu():
+    builder = TraceBuilder("offloaded")
+    builder.kernel("Step", 100, [], [], device=Device.CPU)
+    (problem,) = problems(builder.build())
+    assert str(problem).startswith("found only kernels of duration 0 on the GPU;")

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from g10sim.errors import TraceError
 from g10sim.trace.format import load_trace, save_trace, trace_hash
-from g10sim.trace.model import FaultProfile, Kernel, Phase, Tensor, TensorKind, TimeSource, Trace
+from g10sim.trace.model import Device, FaultProfile, Kernel, Phase, Tensor, TensorKind, TimeSource, Trace
 from g10sim.trace.synthetic import chain, long_chain, random_trace
 
 IN_ONE_DIRECTORY = settings(
@@ -441,3 +441,15 @@ def test_thousands_of_kernels_come_back(tmp_path):
     trace = long_chain(5000)
     save_trace(trace, tmp_path / "long.g10t")
     assert load_trace(tmp_path / "long.g10t") == trace
+
+
+def test_kernels_on_the_cpu_say_so_and_others_nothing(tmp_path, trace):
+    kernels = (*trace.kernels, Kernel(2, "Step", 0, (0,), (0,), device=Device.CPU, parameters=7))
+    path = tmp_path / "offloaded.g10t"
+    save_trace(replace(trace, kernels=kernels), path)
+    assert load_trace(path).kernels == kernels
+    *others, last = lines_of(path)
+    assert json.loads(last).items() >= {"device": "cpu", "parameters": 7}.items()
+    assert not any("device" in line or "parameters" in line for line in others)
+    found = error_of(write_plain(path, edited(lines_of(path), -1, device="tpu")))
+    assert found.endswith("device: found 'tpu'; allowed: gpu, cpu")

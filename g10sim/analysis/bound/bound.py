@@ -13,7 +13,8 @@ from g10sim.analysis.bound.checkpoints import Checkpoints, choose_checkpoints
 from g10sim.analysis.bound.closed_form import closed_form
 from g10sim.analysis.bound.demand import Demand, demand_of
 from g10sim.analysis.bound.machine import GPU_MEMORY, Machine
-from g10sim.errors import CapacityError
+from g10sim.analysis.bound.premises import GPU_ALONE
+from g10sim.errors import CapacityError, UnsupportedError
 from g10sim.trace.model import Trace
 from g10sim.units import format_bytes
 
@@ -70,8 +71,10 @@ def iteration_bound(
     With ``recompute`` tensors may be dropped and computed again; that takes the program.
 
     Raises CapacityError if nothing can run the trace: a working set is larger than GPU memory, or what is
-    alive at a time is larger than all memory together.
+    alive at a time is larger than all memory together; UnsupportedError if kernels run on the CPU.
     """
+    if trace.cpu_kernels:
+        raise UnsupportedError(f"{trace.model}: {GPU_ALONE}")
     demand = demand_of(trace, machine.clock_hz, machine.page_bytes, recompute=recompute)
     if recompute:
         return demand_bound(demand, machine, steady=steady, checkpoints=checkpoints or CHECKPOINTS)

@@ -7,6 +7,9 @@ from typing import Protocol
 from g10sim.config.behaviour import BehaviourSpec
 from g10sim.trace.workload import Workload
 
+GPU_ALONE = "kernels run on the CPU; bounds hold for kernels on the GPU"
+"""Reason why no bound holds for a trace with kernels on the CPU."""
+
 _PREMISES = {
     "transfers": "fluid",
     "running_tensors": "pinned",
@@ -40,6 +43,8 @@ def obstacle(needs: MemoryNeeds, behaviour: BehaviourSpec, workload: Workload) -
         return f"GPU memory is {needs.placement}; bounds hold for paged memory"
     if len(workload.jobs) != 1:
         return f"the workload has {len(workload.jobs)} jobs; bounds hold for one"
+    if workload.jobs[0].trace.cpu_kernels:
+        return GPU_ALONE
     for key, value in _PREMISES.items():
         found = getattr(behaviour, key)
         if found != value:

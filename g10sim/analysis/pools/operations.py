@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from itertools import accumulate, count
 
-from g10sim.trace.model import Trace
+from g10sim.trace.model import Device, Trace
 
 FIRST_CHECK = 300
 """Operations after which the authors' implementation looks for iterations for the first time."""
@@ -49,9 +49,11 @@ def training_operations(trace: Trace, iterations: int) -> Iterator[Operation]:
             new = [tensor for tensor in kernel.tensors if tensor not in blocks]
             blocks.update((tensor, next(numbers)) for tensor in new)
             yield from _operations(OperationKind.ALLOCATE, new, trace, blocks)
-            yield from _operations(OperationKind.READ, kernel.inputs, trace, blocks)
-            yield from _operations(OperationKind.WRITE, kernel.outputs, trace, blocks)
-            dead = [tensor for tensor in kernel.tensors if _is_dead_after(trace, tensor, kernel.id)]
+            if kernel.device is Device.GPU:
+                yield from _operations(OperationKind.READ, kernel.inputs, trace, blocks)
+                yield from _operations(OperationKind.WRITE, kernel.outputs, trace, blocks)
+            used = [tensor for tensor in kernel.touched if tensor in blocks]
+            dead = [tensor for tensor in used if _is_dead_after(trace, tensor, kernel.id)]
             yield from _operations(OperationKind.FREE, dead, trace, blocks)
             for tensor in dead:
                 del blocks[tensor]
