@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from g10sim.cli import plan, policy, trace
+from g10sim.cli import calibrate, plan, policy, trace
 from g10sim.cli.bound import bound
 from g10sim.cli.capture import capture, recapture
 from g10sim.cli.explain import explain
@@ -28,3 +28,4 @@ trace.app.command()(recapture)
 app.add_typer(trace.app, name="trace")
 app.add_typer(plan.app, name="plan")
 app.add_typer(policy.app, name="policy")
+app.add_typer(calibrate.app, name="calibrate")
