@@ -1,0 +1,102 @@
+"""GPU memory, host memory, CXL memory and an SSD: the machines with CXL that come with g10sim."""
+
+from functools import cache
+
+import pytest
+from layerwise import LayerSpec, layerwise_trace
+
+import g10sim
+from g10sim.policies.registry import available
+from g10sim.trace.synthetic import chain
+
+MB = 10**6
+PRESETS = ("h100-80g-cxl-agilex", "h100-80g-cxl-genoa")
+NETWORKS = {"vdnn": "100 MiB", "vdnnpp": "100 MiB", "flashneuron": "60 MiB"}
+"""GPU memory by policy for those that need layers of a convolutional network."""
+
+CHAINED = sorted(set(available()) - set(NETWORKS) - {"ideal", "replay"})
+SSD_ALONE = {"flashneuron", "g10_gds"}
+"""Policies of designs without host memory."""
+
+HOST_ALONE = {"g10_host"}
+"""Policies of designs that know of host memory and SSD alone."""
+
+
+@cache
+def network():
+    """A convolutional network of 10 layers, two of three with a weight, and about 100 MB at their peak."""
+    return layerwise_trace(
+        "convolutions",
+        16,
+        8 * MB,
+        [
+            LayerSpec(f"pool{i}", "MaxPool2d", (12 - i) * MB, 30_000, 50_000, reads_output=True)
+            if i % 3 == 2
+            else LayerSpec(f"conv{i}", "Conv2d", (14 - i) * MB, 70_000, 140_000, MB, 2 * MB, 3 * MB, True)
+            for i in range(10)
+        ],
+    )
+
+
+@cache
+def summary(preset, policy, *, cxl=True, ticks=50_000, host="1 MiB"):
+    """Results of a small trace that fits neither into GPU nor into host memory, with every check on."""
+    memory = NETWORKS.get(policy, "8 MiB")
+    trace = network() if policy in NETWORKS else chain(12, forward_ticks=ticks, backward_ticks=2 * ticks)
+    tiers = {} if cxl else {"tiers": ["host", "ssd"]}
+    system = g10sim.system(preset, gpu={"memory": memory}, host={"memory": host}, **tiers)
+    return g10sim.simulate(trace, system, policy, check=True).summary
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+@pytest.mark.parametrize("policy", [*CHAINED, *NETWORKS])
+def test_every_policy_that_spills_runs_on_them(policy, preset):
+    found = summary(preset, policy)
+    spilled = {tier: found[f"gpu_to_{tier}_bytes"] for tier in ("host", "cxl", "ssd")}
+    if policy in SSD_ALONE | HOST_ALONE:
+        assert spilled["ssd"] > spilled["cxl"] == 0
+    else:
+        assert spilled["cxl"] > 0
+        assert found["peak_cxl_bytes"] > 0
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+@pytest.mark.parametrize("policy", [*CHAINED, *NETWORKS])
+def test_a_machine_without_its_cxl_memory_is_never_faster(policy, preset):
+    # DeepUM+ prefetches as soon as the link is free. What comes from CXL comes sooner than from the SSD, and
+    # may push out what is needed before it; with longer kernels all of it has come in either case.
+    ticks = 200_000 if policy == "deepum" else 50_000
+    for host in ("1 MiB", "4 MiB"):
+        with_cxl, without = (
+            summary(preset, policy, cxl=cxl, ticks=ticks, host=host)["exec_cycles"] for cxl in (True, False)
+        )
+        assert with_cxl <= without
+
+
+@pytest.mark.parametrize("policy", ["base_uvm", "g10", "g10_paced", "pressure"])
+def test_cxl_memory_takes_what_the_ssd_would_be_too_slow_for(policy):
+    with_cxl, without = (summary(PRESETS[0], policy, cxl=cxl, host="4 MiB") for cxl in (True, False))
+    assert with_cxl["exec_cycles"] < 0.9 * without["exec_cycles"]
+    assert with_cxl["gpu_to_ssd_bytes"] < without["gpu_to_ssd_bytes"]
+
+
+def test_faster_cxl_memory_helps_demand_paging():
+    agilex, genoa = (summary(preset, "base_uvm") for preset in PRESETS)
+    assert genoa["exec_cycles"] < agilex["exec_cycles"]
+    assert genoa["stall_fault_cxl_cycles"] < agilex["stall_fault_cxl_cycles"]
+
+
+TRACES = ("bert-base-b512-s128", "resnet152-b512", "vit-base-b512")
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("preset", PRESETS)
+@pytest.mark.parametrize("policy", ["base_uvm", "deepum", "g10", "g10_paced", "pressure"])
+@pytest.mark.parametrize("trace", TRACES)
+def test_real_models_are_no_faster_without_cxl_memory(trace, policy, preset):
+    small = {"gpu": {"memory": "40 GiB"}, "host": {"memory": "8 GiB"}}
+    with_cxl, without = (
+        g10sim.simulate(f"traces/{trace}.g10t", g10sim.system(preset, **small, **tiers), policy).performance
+        for tiers in ({}, {"tiers": ["host", "ssd"]})
+    )
+    assert with_cxl >= without
