@@ -293,7 +293,8 @@ class SystemSpec(Spec):
 
     def _tier(self, index: int, entry: TierEntry) -> Tier:
         if entry == "host":
-            return Tier(located(index, "host"), "host", "memory", self.host.memory)
+            place, host = located(index, "host"), self.host
+            return Tier(place, "host", "memory", host.memory, kernel_access=host.kernel_access)
         if isinstance(entry, MemoryTierSpec):
             return Tier(
                 located(index, entry.name),
@@ -305,6 +306,7 @@ class SystemSpec(Spec):
                 entry.latency,
                 entry.latency,
                 entry.at,
+                kernel_access=entry.kernel_access,
             )
         if not isinstance(entry, str):
             return ssd_tier(located(index, entry.name), entry.name, entry.drive, entry.at)

@@ -88,13 +88,18 @@ class _Site:
 
 
 class Message(Share):
-    """Bytes on their way between GPUs, or between a GPU and its host, that are not pages of any tensor."""
+    """Bytes on their way between GPUs, or between a GPU and memory, with which no pages of a tensor move.
 
-    __slots__ = ("order", "work")
+    An access is that of a running kernel to tensors where they lie.
+    """
 
-    def __init__(self, links: list[Link], work: int, order: int) -> None:
-        super().__init__(links, 0)
-        self.work, self.order = work, order
+    __slots__ = ("is_access", "order", "work")
+
+    def __init__(
+        self, links: list[Link], work: int, order: int, limit: int = 0, *, is_access: bool = False
+    ) -> None:
+        super().__init__(links, limit)
+        self.work, self.order, self.is_access = work, order, is_access
 
     @property
     def is_done(self) -> bool:
@@ -143,7 +148,19 @@ class FluidTransfers:
     def send(self, links: list[Link], size_bytes: int) -> Message:
         """Send bytes over links from now on, beside planned evictions and like them after demanded pages."""
         order = self._now * self._gpus if self._service == "deadline" else next(self._orders)
-        message = Message(links, size_bytes * self._clock, order)
+        return self._post(Message(links, size_bytes * self._clock, order))
+
+    def access(self, job: int, tier: Location, size_bytes: int, *, inward: bool) -> Message:
+        """Let a job's running kernel read (``inward``) or write bytes in a memory tier from now on."""
+        gpu, pool = self._sites[job].gpu, self._pools[tier]
+        rates = pool.tier.kernel_access
+        if rates is None:
+            raise InvariantError(f"a kernel uses tensors in {pool.name} where they lie")
+        limit = rates.read if inward else rates.write
+        links = self.topology.inward(gpu, tier) if inward else self.topology.outward(gpu, tier)
+        return self._post(Message(links, size_bytes * self._clock, 0, limit or 0, is_access=True))
+
+    def _post(self, message: Message) -> Message:
         self._messages.append(message)
         self.changed()
         return message
@@ -283,11 +300,27 @@ class FluidTransfers:
         self._free_links()
         if self.topology.has_duplex and self._service == "fair":
             self._split_directions(flows)
+        accesses = [message for message in self._messages if message.is_access]
+        if accesses:
+            self._serve_kernels(accesses, flows)
         self._share([flow for flow in flows if flow.rank == _DEMAND])
-        self._share([flow for flow in flows if flow.rank == _EVICT], self._messages)
+        messages = [message for message in self._messages if not message.is_access]
+        self._share([flow for flow in flows if flow.rank == _EVICT], messages)
         prefetches = [flow for flow in flows if flow.rank == _PREFETCH]
         self._limit_followers(flows, [flow for flow in prefetches if flow.follows])
         self._share(prefetches)
+        for access in accesses:
+            access.take_more()
+
+    def _serve_kernels(self, accesses: Sequence[Message], flows: list[_Flow]) -> None:
+        """Give kernels that use memory where it lies their fair part beside copies of all ranks."""
+        shares = [*flows, *self._messages]
+        before = {link: link.left for share in shares for link in share.links}
+        share_max_min(shares)
+        for link, left in before.items():
+            link.left = left
+        for access in accesses:
+            access.use_links()
 
     def _free_links(self) -> None:
         self.topology.reset()

@@ -39,6 +39,20 @@ class Share:
             return bool(self.limit) and self.limit <= level
         return bottleneck in self.links
 
+    def use_links(self) -> None:
+        """Take the flow's rate from its links."""
+        for link in self.links:
+            link.left -= self.rate
+
+    def take_more(self) -> None:
+        """Let the flow have what its links have left, up to its limit."""
+        more = min((max(0, link.left) // self.links.count(link) for link in self.links), default=0)
+        if self.limit:
+            more = min(more, self.limit - self.rate)
+        self.rate += more
+        for link in self.links:
+            link.left -= more
+
 
 class _Edge:
     """A link of the tree: what crosses it in each direction, and what starting a copy takes (picoseconds).

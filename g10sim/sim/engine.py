@@ -222,8 +222,10 @@ class _Simulation:
         return FluidTransfers(system, self._pools, observer, self._staging, self._door)
 
     def _pool(self, tier: Tier, workload: Workload) -> Pool:
-        page, last = self._system.gpu.page_size, self._system.all_tiers[-1]
-        unlimited = self._policy.requirements.unlimited_memory and tier == last
+        page, last = self._system.gpu.page_size, self._system.all_tiers[-1].place
+        if self._behaviour.transfers == "batched" or self._policy.requirements.placement == "contiguous":
+            tier = replace(tier, kernel_access=None)
+        unlimited = self._policy.requirements.unlimited_memory and tier.place == last
         if unlimited or (tier.kind == "ssd" and self._behaviour.flash_capacity == "unlimited"):
             return Pool(tier, page, sum(sum(_pages(job.trace, page)) for job in workload.jobs))
         if isinstance(tier.drive, FlashSsdSpec):
