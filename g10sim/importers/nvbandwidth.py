@@ -18,6 +18,7 @@ from g10sim.config.presets import PRESET_KEY, load_system, system_data, validate
 from g10sim.config.quantities import Spec
 from g10sim.config.system import SystemSpec
 from g10sim.errors import ConfigError
+from g10sim.text import shown
 from g10sim.units import format_duration, format_rate
 
 VERSIONS = ("v0.5", "v0.6", "v0.7", "v0.8", "v0.9", "v0.10")
@@ -122,7 +123,7 @@ def read_link(path: Path, engine: Engine) -> MeasuredLink:
     output = validated(_File, data, Document(data, str(path))).nvbandwidth
     if output.version not in VERSIONS:
         raise ConfigError(
-            f"{path}: nvbandwidth.version: found '{output.version}'; allowed: {', '.join(VERSIONS)}"
+            f"{path}: nvbandwidth.version: found {shown(output.version)}; allowed: {', '.join(VERSIONS)}"
         )
     return _Reader(path, output, f"{path.name} of {day}").link(_SUFFIXES[engine])
 
@@ -144,7 +145,7 @@ class _Reader:
         found = [test for test in self.output.testcases if test.name == name]
         passed = [test for test in found if test.status == _PASSED]
         if not passed:
-            states = ", ".join(dict.fromkeys(test.status for test in found)) or "it is not there"
+            states = f"its status is {shown(found[-1].status)}" if found else "it is not there"
             raise ConfigError(
                 f"{self.path}: nvbandwidth.testcases: found no {name} that passed ({states}); "
                 f"allowed: a file with {', '.join(wanted)}"
@@ -163,7 +164,7 @@ class _Reader:
             values = []
         if len(test.bandwidth_matrix) != 1 or not values or not all(0 < one < inf for one in values):
             raise ConfigError(
-                f"{self.path}: {test.name}: found bandwidth_matrix {list(map(list, test.bandwidth_matrix))}; "
+                f"{self.path}: {test.name}: found bandwidth_matrix {shown(test.bandwidth_matrix)}; "
                 "allowed: one row of numbers above zero, one for each GPU"
             )
         return values
