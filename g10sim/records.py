@@ -78,6 +78,7 @@ class StallReason(str):
     COMPUTE_SHARING: ClassVar[StallReason]
     RECOMPUTATION: ClassVar[StallReason]
     IN_PLACE_ACCESS: ClassVar[StallReason]
+    COPY_CONTENTION: ClassVar[StallReason]
     words: str
     look: Look
 
@@ -148,6 +149,7 @@ _FIXED = (
     StallReason("compute_sharing", "other jobs computed on the GPU", Look(PALE, "++++")),
     StallReason("recomputation", "dropped tensors computed once more", Look(DARK_GREY, "oooo")),
     StallReason("in_place_access", "tensors were used where they lie, over a link", Look(GREEN, "**")),
+    StallReason("copy_contention", "copies used the GPU's memory, too", Look("#117733", "oo")),
 )
 for _reason in _FIXED:
     setattr(StallReason, _reason.name, _reason)

@@ -234,6 +234,11 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         (GpuSpec,),
+        ("copy_contention",),
+        _LINKS,
+    ),
+    Rule(
+        (GpuSpec,),
         ("count",),
         Effect(
             lambda run, gpu: run.last_gpu > 0, "with replicas, or jobs on several GPUs", "one GPU has jobs"

@@ -200,6 +200,13 @@ class FluidTransfers:
 
         site.memory.demand(tensor, rate)
 
+    def link_use(self, gpu: int) -> float:
+        """Return how much of both directions of a GPU's link copies fill now, from 0 to 1."""
+        own = self.topology.own(gpu)
+        copies: list[Share] = [*self._current(), *(one for one in self._messages if not one.is_access)]
+        used = sum(copy.rate for copy in copies for link in own if link in copy.links)
+        return used / sum(link.capacity for link in own)
+
     def busy_cycles(self, job: int) -> int:
         """Cycles so far during which pages of a job crossed its GPU's link."""
         return self._busy.get(job, 0)
@@ -446,8 +453,19 @@ class FluidTransfers:
             return
         outward = self.topology.outward(lane.gpu, target)
         flows.append(_Flow(lane, source, victim, target, [*links, *outward], rank, owner))
-        if target and flows[-1].limit and self._fault.eviction == "serial":
-            flows[-1].limit = one_after_another(flows[-1].limit, min(link.capacity for link in outward))
+        if target:
+            flows[-1].limit = self._limit_with_victim(flows[-1].limit, victim, lane.gpu, target, outward)
+
+    def _limit_with_victim(
+        self, limit: int, victim: Run, gpu: int, target: Location, outward: list[Link]
+    ) -> int:
+        """Return the limit of pages that come in while a victim leaves, before them or at the same time."""
+        rate, wait = min(link.capacity for link in outward), self.topology.per_copy(gpu, target, inward=False)
+        if wait and not victim.rate:
+            victim.rate = demand_rate(victim.count * self._page_bytes, rate, wait, 1)
+        if limit and self._fault.eviction == "serial":
+            return one_after_another(limit, victim.rate or rate)
+        return min(limit or victim.rate, victim.rate) if wait else limit
 
     def _victim(self, site: _Site, *, demanded: bool) -> tuple[Run | None, _Site]:
         """Return who makes room on a full GPU, and whose it is: the oldest of all jobs' own choices."""

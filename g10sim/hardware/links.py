@@ -195,6 +195,10 @@ class Topology:
         apart = self._socket[source] != self._socket[target]
         return [*up, *([self._between[self._socket[source]]] if apart and self._between else []), *down]
 
+    def own(self, gpu: int) -> tuple[Link, Link]:
+        """Both directions of a GPU's own link."""
+        return self._edges[gpu][0].directions
+
     def to_root(self, gpu: int, *, inward: bool) -> list[Link]:
         """Links between a GPU and the memory of its socket."""
         own = self._inward[gpu] if inward else self._outward[gpu]

@@ -84,6 +84,8 @@ class JobRun:
         )
         self._delayed = DelayedMoves(trace, self._migrator, machine.fabric)
         self._ledger = Ledger(number, job.gpu, memory, machine)
+        slowed = machine.system.gpu.copy_contention and machine.sharing.compute == "exclusive"
+        self._slower = StallReason.COPY_CONTENTION if slowed else StallReason.COMPUTE_SHARING
         self._in_place = InPlace(number, job.gpu, memory, addresses, machine)
         self._moves = moves_by_kernel(plan, trace, machine.tiers)
         clock = machine.system.gpu.clock
@@ -270,7 +272,7 @@ class JobRun:
         self._recomputation.dropped.difference_update(producer.outputs)
         computed, done = yield from self._compute(producer, duration)
         waits.add(StallReason.RECOMPUTATION, duration)
-        waits.add(StallReason.COMPUTE_SHARING, computed - since - duration)
+        waits.add(self._slower, computed - since - duration)
         waits.add(StallReason.IN_PLACE_ACCESS, done - computed)
 
     def _hold(self, kernel: Kernel) -> None:
@@ -318,7 +320,7 @@ class JobRun:
         self._computes_since = computing_since = self._now
         computed, done = yield from self._compute(kernel, end - self._now)
         with self._alter():
-            waits.add(StallReason.COMPUTE_SHARING, computed - end)
+            waits.add(self._slower, computed - end)
             waits.add(StallReason.IN_PLACE_ACCESS, done - computed)
             self._measured[kernel.id] = computed - computing_since
             stall = self._now - start - duration

@@ -138,6 +138,7 @@ CASES = [
         {**RING, "system.host.sockets": SOCKETS, "workload.gradient_exchange": "host"},
         {**RING, "system.host.sockets": SOCKETS},
     ),
+    Case("system.gpu.copy_contention", ({}, None), BATCHED, {"policies": ["deepum"]}),
     Case("system.host.kernel_access", ({}, None), COPYING, ACCESSING),
     Case(
         "system.tiers.1.kernel_access",

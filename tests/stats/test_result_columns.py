@@ -41,7 +41,8 @@ WAITS = {
     StallReason.BARRIER: 200_000_000,
     StallReason.COMPUTE_SHARING: 1_000_000_000,
     StallReason.RECOMPUTATION: 2_000_000_000,
-    StallReason.IN_PLACE_ACCESS: 1_000_000_000,
+    StallReason.IN_PLACE_ACCESS: 400_000_000,
+    StallReason.COPY_CONTENTION: 600_000_000,
 }
 """Cycles that the iteration below waits: 4,287,654,321 in all."""
 
@@ -102,7 +103,8 @@ BY_HAND = {
     "stall_barrier_cycles": 200_000_000,
     "stall_compute_sharing_cycles": 1_000_000_000,
     "stall_recomputation_cycles": 2_000_000_000,
-    "stall_in_place_access_cycles": 1_000_000_000,
+    "stall_in_place_access_cycles": 400_000_000,
+    "stall_copy_contention_cycles": 600_000_000,
     "ssd_to_gpu_bytes": 1,
     "gpu_to_ssd_bytes": 2,
     "host_to_gpu_bytes": 3,
