@@ -51,4 +51,5 @@ def share(performance: Mapping[str, float], preset: str, presets: Sequence[str])
         return f"{performance[preset]:.1%}"
     before = reversed(presets[: presets.index(preset)])
     specified = next(other for other in before if other.endswith(SPECIFIED))
-    return f"{performance[preset]:.1%} ({performance[preset] / performance[specified] - 1:+.1%})"
+    change = round(performance[preset] / performance[specified] - 1, 3) + 0.0  # never -0.0
+    return f"{performance[preset]:.1%} ({change:+.1%})"
