@@ -16,6 +16,7 @@ from itertools import count as counter
 
 from g10sim.config.system import SystemSpec
 from g10sim.errors import InvariantError
+from g10sim.hardware.compression import Work
 from g10sim.hardware.door import Door
 from g10sim.hardware.faults import demand_rate, fault_batches, one_after_another
 from g10sim.hardware.flash.pool import FlashPool, SsdPort
@@ -88,9 +89,9 @@ class _Site:
 
 
 class Message(Share):
-    """Bytes on their way between GPUs, or between a GPU and memory, with which no pages of a tensor move.
+    """Bytes on their way between GPUs, or between a processor and memory, with which no pages move.
 
-    An access is that of a running kernel to tensors where they lie.
+    An access is that of a running kernel to tensors where they lie, or of the host's workers to its memory.
     """
 
     __slots__ = ("is_access", "order", "work")
@@ -124,6 +125,8 @@ class FluidTransfers:
         self.topology = staging.topology if staging is not None else Topology(system)
         self._page_bytes = system.gpu.page_size
         self._page_work = system.gpu.page_size * system.gpu.clock
+        if staging is not None and system.host.memory_bandwidth is not None:
+            staging.share_memory(self._carry)
         self._fault = system.page_fault
         self._latencies = {tier.place: tier.latency for tier in system.all_tiers}
         self._pools = {pool.tier.place: pool for pool in pools}
@@ -159,6 +162,12 @@ class FluidTransfers:
         limit = rates.read if inward else rates.write
         links = self.topology.inward(gpu, tier) if inward else self.topology.outward(gpu, tier)
         return self._post(Message(links, size_bytes * self._clock, 0, limit or 0, is_access=True))
+
+    def _carry(self, work: Work) -> Message:
+        """Let what the host's workers read and write pass through its memory, as fast as they are at most."""
+        rate = max(1, work.moved_bytes * self._clock // max(1, work.cycles))
+        links = self.topology.memory(work.gpu)
+        return self._post(Message(links, work.moved_bytes * self._clock, 0, rate, is_access=True))
 
     def _post(self, message: Message) -> Message:
         self._messages.append(message)
@@ -498,6 +507,8 @@ class FluidTransfers:
         changes += [-(-message.work // message.rate) for message in self._messages if message.rate]
         if self._staging is not None:
             changes += [self._staging.cycles_until(run, self._now) for run in self._staged_heads()]
+            if self._staging.next_event is not None:
+                changes.append(max(1, self._staging.next_event - self._now))
         return min((change for change in changes if change is not None), default=None)
 
     def _staged_heads(self) -> Iterable[Run]:

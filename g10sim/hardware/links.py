@@ -161,7 +161,7 @@ class Topology:
         """
         own = self._inward[gpu] if inward else self._outward[gpu]
         if tier.name == "host":
-            return [*own, *self._memory(gpu)]
+            return [*own, *self.memory(gpu)]
         if tier.at in self._sockets:
             home = self._sockets[tier.at]
             near = gpu in home or not self._between
@@ -174,13 +174,14 @@ class Topology:
             self._shared[name] for name, gpus in self._below.items() if below is not None and below <= gpus
         ]
         if buffer:
-            return [*own, *self._memory(gpu) * 2, *buffer, *_ways(above, inward=not inward)]
+            return [*own, *self.memory(gpu) * 2, *buffer, *_ways(above, inward=not inward)]
         edges = self._edges[gpu]
         near_edges = [edge for edge in edges if edge not in above]
         far_edges = [edge for edge in above if edge not in edges]
         return [*_ways(near_edges, inward=inward), *_ways(far_edges, inward=not inward)]
 
-    def _memory(self, gpu: int) -> list[Link]:
+    def memory(self, gpu: int) -> list[Link]:
+        """Return the memory of a GPU's socket, where it has a limit."""
         return [self._memories[self._socket[gpu]]] if self._memories else []
 
     def between(self, source: int, target: int) -> list[Link]:
@@ -202,7 +203,7 @@ class Topology:
     def to_root(self, gpu: int, *, inward: bool) -> list[Link]:
         """Links between a GPU and the memory of its socket."""
         own = self._inward[gpu] if inward else self._outward[gpu]
-        return [*own, *self._memory(gpu)]
+        return [*own, *self.memory(gpu)]
 
     def inward(self, gpu: int, source: Location) -> list[Link]:
         """Links that pages cross on their way in; new pages only need mapping."""
