@@ -17,6 +17,7 @@ import ordering_page
 import page_faults_page
 import pictures
 import policy_parameters
+import rates_page
 import reliability_page
 import tensile_page
 import typer
@@ -102,6 +103,12 @@ def page_faults(
 ) -> None:
     """Write the page of what page faults cost, from results of configs/page_faults.yaml."""
     _write(output, page_faults_page.page(results))
+
+
+@app.command()
+def rates(results: Results = Path("results/rates"), output: Page = Path("docs/rates.md")) -> None:
+    """Write the page of what measured link rates change, from results of configs/rates.yaml."""
+    _write(output, rates_page.page(results))
 
 
 @app.command()

@@ -24,7 +24,7 @@ _FUNCTIONS = {
     "system": "system",
 }
 """Modules of commands, which are functions of their names."""
-_GROUPS = ("trace", "plan", "policy")
+_GROUPS = ("trace", "plan", "policy", "calibrate")
 """Modules of groups of commands, each the ``app`` of its module."""
 
 

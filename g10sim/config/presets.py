@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
@@ -16,7 +16,7 @@ from g10sim.config.problems import describe
 from g10sim.config.quantities import Spec
 from g10sim.config.sharing import VariationSpec
 from g10sim.config.ssd import SsdPreset
-from g10sim.config.system import SystemSpec
+from g10sim.config.system import LINK_RATES, SystemSpec
 from g10sim.registry import not_found
 from g10sim.text import shown
 
@@ -79,16 +79,23 @@ def load_variation(spec: Mapping[str, Any] | VariationSpec | None) -> VariationS
 
 
 def system_data(
-    spec: object, document: Document, path: KeyPath, beside: Path | None = None
+    spec: object,
+    document: Document,
+    path: KeyPath,
+    beside: Path | None = None,
+    within: tuple[str, ...] = (),
 ) -> dict[str, Any]:
-    """Resolve the preset of a system's description; the result is not checked yet. Raises ConfigError."""
+    """Resolve the preset of a system's description; the result is not checked yet. Raises ConfigError.
+
+    A preset may start from another; ``within`` are those that lead here.
+    """
     preset, changes = _split(spec, document, path)
     device, origins = _device(changes, document, path)
     own = _sources(changes, document, path)
     if preset is None:
         sources = {_SOURCES: {**origins, **own}} if device else {}
         return {"name": "custom", **changes, **device, **sources}
-    base = _preset_system(preset, document, path, beside)
+    base = _without_replaced_rates(_preset_system(preset, document, path, beside, within), changes)
     given = _sources(base, document, path)
     if device:
         kept = {key: text for key, text in given.items() if not key.startswith("ssd.")}
@@ -97,8 +104,7 @@ def system_data(
     merged = merge(base, changes)
     changed = _leaves(changes)
     sources = {key: text for key, text in merged.get(_SOURCES, {}).items() if not _touched(key, changed)}
-    set_here = {key: _OVERRIDDEN for key in changed if key not in ("name", "description")}
-    merged[_SOURCES] = {**sources, **set_here, **own}
+    merged[_SOURCES] = {**sources, **_set_here(changed, own), **own}
     return merged
 
 
@@ -141,14 +147,42 @@ def _split(spec: object, document: Document, path: KeyPath) -> tuple[str | None,
     return preset, changes
 
 
-def _preset_system(name: str, document: Document, path: KeyPath, beside: Path | None) -> dict[str, Any]:
+def _preset_system(
+    name: str, document: Document, path: KeyPath, beside: Path | None, within: tuple[str, ...]
+) -> dict[str, Any]:
     names = system_names()
     if name in names:
-        return _bundled("systems", name)
-    if name.endswith((".yaml", ".yml")):
+        found, key = _bundled("systems", name), name
+    elif name.endswith((".yaml", ".yml")):
         with document.blaming(path):
-            return load_document(find_file(name, beside)).data
-    raise document.error(path, f"found unknown system '{name}'{not_found(name, names)}, or a YAML file")
+            found = load_document(find_file(name, beside))
+        key = str(found.path)
+    else:
+        raise document.error(path, f"found unknown system '{name}'{not_found(name, names)}, or a YAML file")
+    if PRESET_KEY not in found.data:
+        return found.data
+    if key in within:
+        circle = " -> ".join((*within[within.index(key) :], key))
+        raise document.error(
+            path, f"found a circle of presets, {circle}; allowed: a preset that ends in none"
+        )
+    with document.blaming(path):
+        return system_data(found.data, found, (), found.directory, (*within, key))
+
+
+def _without_replaced_rates(base: dict[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Leave out a preset's link rates where the changes give their own for both directions.
+
+    What is measured of one link, or specified, says nothing about another.
+    """
+    link, new = base.get("pcie"), changes.get("pcie")
+    both = isinstance(new, Mapping) and ("bandwidth" in new or {"to_device", "from_device"} <= new.keys())
+    if not both or not isinstance(link, Mapping):
+        return base
+    gone = [f"pcie.{name}" for name in LINK_RATES]
+    sources = {key: text for key, text in base.get(_SOURCES, {}).items() if key not in gone}
+    kept = {key: value for key, value in link.items() if key not in LINK_RATES}
+    return {**base, "pcie": kept, _SOURCES: sources}
 
 
 def _device(
@@ -170,24 +204,34 @@ def _preset_ssd(name: str | None, document: Document, path: KeyPath) -> dict[str
     names = ssd_names()
     if name not in names:
         raise document.error(path, f"found unknown SSD '{name}'{not_found(name, names)}")
-    return dict(_bundled("ssds", name))
+    return dict(_bundled("ssds", name).data)
 
 
 @cache  # a sweep asks for the same one in each of its combinations
-def _bundled(folder: str, name: str) -> dict[str, Any]:
-    return load_document(data_path("configs", folder, f"{name}.yaml")).data
+def _bundled(folder: str, name: str) -> Document:
+    return load_document(data_path("configs", folder, f"{name}.yaml"))
 
 
-def _leaves(data: Mapping[str, Any], prefix: str = "") -> list[str]:
-    found: list[str] = []
+def _leaves(data: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return what is no mapping, by dotted key."""
+    found: dict[str, Any] = {}
     for key, value in data.items():
         name = f"{prefix}{key}"
         if isinstance(value, Mapping):
-            found += [] if name == _SOURCES else _leaves(value, f"{name}.")
+            found |= {} if name == _SOURCES else _leaves(value, f"{name}.")
         else:
-            found.append(name)
+            found[name] = value
     return found
 
 
-def _touched(key: str, changed: list[str]) -> bool:
+def _set_here(changed: Mapping[str, Any], sources: Mapping[str, Any]) -> dict[str, str]:
+    """Return the source of values that have no source of their own, neither as a whole nor in parts."""
+    plain = ("name", "description", "gpu.name")
+    told = [key for key in changed if any(other.startswith(f"{key}.") for other in sources)]
+    return {
+        key: _OVERRIDDEN for key, value in changed.items() if value is not None and key not in (*plain, *told)
+    }
+
+
+def _touched(key: str, changed: Iterable[str]) -> bool:
     return any(key == other or key.startswith(f"{other}.") for other in changed)

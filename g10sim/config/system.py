@@ -63,6 +63,10 @@ class GpuSpec(Spec):
     )
 
 
+LINK_RATES = ("bandwidth", "to_device", "from_device", "duplex")
+"""Keys of a link that are rates."""
+
+
 class LinkSpec(Spec):
     """A link between GPUs and memory: a rate for both directions, or one for each.
 
@@ -138,7 +142,7 @@ class LinkSpec(Spec):
 
     def times(self, numerator: int, denominator: int = 1) -> Self:
         """Return the same link with all rates multiplied by a fraction."""
-        rates = {name: getattr(self, name) for name in ("bandwidth", "to_device", "from_device", "duplex")}
+        rates = {name: getattr(self, name) for name in LINK_RATES}
         scaled = {name: rate * numerator // denominator for name, rate in rates.items() if rate is not None}
         return self.model_copy(update=scaled)
 

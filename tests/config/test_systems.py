@@ -1,13 +1,19 @@
+import re
+
 import pytest
 
 from g10sim.config.behaviour import GPG, BehaviourSpec
 from g10sim.config.data import data_path, find_file, find_files
 from g10sim.config.presets import load_behaviour, load_system, system_names
-from g10sim.config.system import SystemSpec
+from g10sim.config.system import LINK_RATES, SystemSpec
 from g10sim.errors import ConfigError
 
 NOT_NUMBERS = {"name", "description", "sources", "ssd.drives", "pcie.service", "pcie.shared.0.name"}
 NOT_NUMBERS |= {"ssd.model", "ssd.path", "ssd.bounce", "ssd.behind"}
+NOT_NUMBERS |= {"tiers.0", "tiers.2", "tiers.1.kind", "tiers.1.at"}
+LINK_RATE = re.compile(
+    r"(pcie|nvlink|tiers)\..*(bandwidth|device|duplex|per_copy|read|write|latency)|host\..*bandwidth"
+)
 
 
 def leaves(data, prefix=""):
@@ -30,6 +36,105 @@ def test_every_number_of_a_preset_has_a_source(name):
     numbers = set(leaves(system.model_dump(mode="json"))) - NOT_NUMBERS
     assert numbers == set(system.sources)
     assert all(len(source) > 5 for source in system.sources.values())
+
+
+@pytest.mark.parametrize("name", system_names())
+def test_rates_of_links_tell_whether_they_are_measured_or_specified_and_when(name):
+    sources = load_system(name).sources
+    for key in filter(LINK_RATE.fullmatch, sources):
+        if not key.startswith("pcie.shared"):
+            assert re.match(r"(measured|specification), .*(19|20)\d\d", sources[key]), (
+                f"{key}: {sources[key]}"
+            )
+    specified = any(sources.get(f"pcie.{key}", "").startswith("specification") for key in LINK_RATES)
+    assert specified == name.endswith(("-spec", "-paper"))
+
+
+def test_presets_with_a_name_of_the_past_are_refused_with_the_near_one():
+    with pytest.raises(ConfigError, match=r"did you mean 'gh200-96g-nvlink-c2c-spec'\?"):
+        load_system("gh200-96g-nvlink-c2c")
+
+
+@pytest.mark.parametrize(
+    ("name", "into", "out", "both"),
+    [
+        ("gh200-96g-nvlink-c2c-spec", 450, 450, None),
+        ("gh200-96g-measured-ce", 422, 170, 341 + 150),
+        ("gh200-96g-measured-sm", 410, 380, 290 + 289),
+        ("h100-80g-pcie5-nvme", 53.1, 50.2, 83.4),
+        ("rtx5090-32g-pcie5-nvme", 56.3, 57.32, 2 * 50.94),
+    ],
+)
+def test_links_as_fast_as_measured(name, into, out, both):
+    link = load_system(name).pcie
+    duplex = None if both is None else round(both * 1e9)
+    assert (link.inward, link.outward, link.duplex) == (round(into * 1e9), round(out * 1e9), duplex)
+
+
+@pytest.mark.parametrize(
+    ("name", "read", "write", "latency"),
+    [("agilex", 21.7, 21.3, 407), ("genoa", 83.2, 84.3, 192)],  # 854 cycles at 2.1 GHz, 712 at 3.7 GHz
+)
+def test_machines_with_cxl_have_four_tiers_of_memory(name, read, write, latency):
+    host, cxl, ssd = load_system(f"h100-80g-cxl-{name}").all_tiers
+    assert (host.name, cxl.name, cxl.kind, ssd.name) == ("host", "cxl", "memory", "ssd")
+    assert (cxl.read_bandwidth, cxl.write_bandwidth) == (round(read * 1e9), round(write * 1e9))
+    assert cxl.latency == latency * 1000
+
+
+def test_a_preset_may_start_from_another():
+    base, found = load_system("gh200-96g-nvlink-c2c-spec"), load_system("gh200-96g-measured-ce")
+    own = dict.fromkeys(("name", "description", "pcie", "sources"))
+    assert found.model_copy(update=own) == base.model_copy(update=own)
+    assert found.sources["host.memory"] == base.sources["host.memory"]
+    assert found.sources["pcie.to_device"].startswith("measured, nvbandwidth 0.9")
+    assert "pcie.bandwidth" not in found.sources
+
+
+def test_a_file_may_start_from_a_file_that_starts_from_a_preset(tmp_path):
+    (tmp_path / "one.yaml").write_text("preset: v100-16g-pcie3-optane\nname: one\nhost: {memory: 8 GiB}\n")
+    (tmp_path / "two.yaml").write_text(
+        "preset: one.yaml\nname: two\ngpu: {memory: 12 GiB}\nsources: {gpu.memory: half of it is used}\n"
+    )
+    found = load_system({"preset": "two.yaml", "gpu": {"count": 2}}, tmp_path)
+    assert (found.name, found.gpu.count, found.gpu.memory, found.host.memory) == ("two", 2, 12 << 30, 8 << 30)
+    assert (found.sources["gpu.memory"], found.sources["host.memory"]) == (
+        "half of it is used",
+        "set by the user",
+    )
+    assert found.sources["ssd.latency"] == load_system("v100-16g-pcie3-optane").sources["ssd.latency"]
+
+
+@pytest.mark.parametrize("circle", [["a"], ["a", "b"], ["a", "b", "c"]])
+def test_presets_in_a_circle_are_refused_in_one_line(tmp_path, circle):
+    for name, base in zip(circle, [*circle[1:], circle[0]], strict=True):
+        (tmp_path / f"{name}.yaml").write_text(f"preset: {base}.yaml\nname: {name}\n")
+    with pytest.raises(
+        ConfigError, match=r"^system: .*found a circle of presets, .*a\.yaml -> .*; allowed: "
+    ) as found:
+        load_system("a.yaml", tmp_path)
+    assert "\n" not in str(found.value)
+
+
+def test_new_rates_of_a_link_replace_all_of_the_presets():
+    symmetric = load_system({"preset": "gh200-96g-measured-ce", "pcie": {"bandwidth": "400 GB/s"}})
+    assert (symmetric.pcie.inward, symmetric.pcie.outward, symmetric.pcie.duplex) == (
+        4 * 10**11,
+        4 * 10**11,
+        None,
+    )
+    assert symmetric.sources["pcie.bandwidth"] == "set by the user"
+    assert not {"pcie.to_device", "pcie.from_device", "pcie.duplex"} & set(symmetric.sources)
+    directed = {"to_device": "30 GB/s", "from_device": "20 GB/s"}
+    link = load_system({"preset": "h100-80g-pcie5-nvme", "pcie": directed}).pcie
+    assert (link.inward, link.outward, link.duplex, link.per_copy) == (
+        3 * 10**10,
+        2 * 10**10,
+        None,
+        3_400_000,
+    )
+    one = load_system({"preset": "h100-80g-pcie5-nvme", "pcie": {"to_device": "52 GB/s"}}).pcie
+    assert (one.inward, one.outward, one.duplex) == (52 * 10**9, 50_200_000_000, 83_400_000_000)
 
 
 def test_the_published_setting():

@@ -134,6 +134,18 @@ def test_the_page_of_the_order_lists_its_exceptions_with_their_stalls(tmp_path):
     assert not any(line.startswith("| Net | 8 | 64 GiB | g10") for line in lines)
 
 
+def test_the_page_of_rates_compares_with_the_specification_on_the_left(tmp_path):
+    found = {"h100-80g-pcie5-spec": 0.8, "h100-80g-pcie5-nvme": 0.6, "gh200-96g-nvlink-c2c-spec": 0.9}
+    names = {"cell": 0, "trace": "net.g10t", "status": "ok", "model": "Net", "batch_size": 8, "policy": "g10"}
+    rows = [{**names, "system.preset": preset, "performance": share} for preset, share in found.items()]
+    pd.DataFrame(rows).to_csv(tmp_path / "results.csv", index=False)
+    generate("rates", tmp_path, "-o", tmp_path / "page.md")
+    lines = (tmp_path / "page.md").read_text(encoding="utf-8").splitlines()
+    assert "| `h100-80g-pcie5-spec` | specification | 63.015 | 63.015 |  |  |" in lines
+    assert "| `h100-80g-pcie5-nvme` | measured | 53.1 | 50.2 | 83.4 | 3.4 us |" in lines
+    assert "| Net | 8 | g10 | 80.0% | 60.0% (-25.0%) | 90.0% |" in lines
+
+
 def test_every_check_of_policies_and_everything_they_may_do_is_described():
     text = page("policies.md")
     assert [check.name for check in CHECKS if f"| `{check.name}` | {check.rule} |" not in text] == []

@@ -112,7 +112,7 @@ def test_kernel_times_for_another_gpu_are_told(trace, tmp_path):
     for system, compat in (
         (SYSTEM, None),
         ({**SYSTEM, "gpu": {"name": ""}}, None),
-        ("h100-80g-pcie5-nvme", "gpg"),
+        ("h100-80g-pcie5-spec", "gpg"),
     ):
         g10sim.simulate(timed, system, "ideal", compat=compat)
     names = [str(tmp_path / f"{name}.g10t") for name in ("one", "two")]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import yaml
 from damage import damaged, packed, unpacked
-from recordings import drives, execution_trace, profile, published
+from recordings import drives, execution_trace, measured_link, profile, published
 
 from g10sim.capture.gpu import KernelCost, OperatorClass, load_gpu
 from g10sim.config.document import load_document
@@ -18,6 +18,7 @@ from g10sim.importers.execution_trace import import_execution_trace
 from g10sim.importers.gpg import import_gpg
 from g10sim.importers.kineto import import_kineto
 from g10sim.importers.kineto_events import read_profile
+from g10sim.importers.nvbandwidth import read_link
 from g10sim.policies.moves import Await, Evict, Fetch
 from g10sim.policies.plan import MigrationPlan, Planned
 from g10sim.policies.plan_format import load_plan, save_plan
@@ -72,6 +73,7 @@ class Samples:
             "system": {"bad.yaml": yaml.safe_dump(system.model_dump(mode="json"), sort_keys=False)},
             "GPU": {"bad.yaml": yaml.safe_dump(gpu, sort_keys=False)},
             "SSD": {"bad.yaml": drives(), **_ssds()},
+            "measured link": {"bad.json": measured_link()},
         }
         self.texts: dict[str, dict[str, str]] = texts
 
@@ -158,5 +160,6 @@ READERS: dict[str, Callable[[Path], object]] = {
     "system": _system,
     "GPU": _gpu,
     "SSD": _system,
+    "measured link": lambda path: read_link(path, "copy").preset("a100-40g-pcie3-znand", "mine"),
 }
 """What reads the files of each kind."""

@@ -131,3 +131,16 @@ def drives() -> str:
     cxl = {"name": "cxl", "kind": "memory", "capacity": "8 MiB", "read": "20 GB/s", "latency": "400 ns"}
     system = {"preset": "a100-40g-pcie3-znand", "gpu": {"memory": "8 MiB"}, "host": {"memory": "1 MiB"}}
     return str(yaml.safe_dump({**system, "tiers": ["host", cxl, flash, link]}, sort_keys=False))
+
+
+def measured_link() -> str:
+    """Return the parts of an output of nvbandwidth that count."""
+    rates = {
+        "host_to_device_memcpy_ce": 53.1, "device_to_host_memcpy_ce": 50.2,
+        "host_to_device_bidirectional_memcpy_ce": 42, "device_to_host_bidirectional_memcpy_ce": 41.4,
+        "host_device_latency_sm": 618,
+    }  # fmt: skip
+    tests = [
+        {"name": name, "status": "Passed", "bandwidth_matrix": [[str(rate)]]} for name, rate in rates.items()
+    ]
+    return json.dumps({"nvbandwidth": {"version": "v0.9", "testcases": tests}})

@@ -1,0 +1,57 @@
+"""``g10sim calibrate``: descriptions of machines made from measurements of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, get_args
+
+import typer
+import yaml
+
+from g10sim.cli.options import chosen
+from g10sim.cli.output import say
+from g10sim.errors import ConfigError
+from g10sim.files import write_text, writing
+from g10sim.importers.nvbandwidth import Engine, read_link
+
+app = typer.Typer(help="Make descriptions of machines from measurements of them.", no_args_is_help=True)
+
+_SUFFIX = ".yaml"
+_WIDTH = 110
+_NAME = "measured"
+
+
+@app.callback()
+def calibrate() -> None:
+    """Make descriptions of machines from measurements of them."""
+
+
+@app.command()
+def links(
+    file: Annotated[Path, typer.Argument(help="What nvbandwidth -j printed.", show_default=False)],
+    output: Annotated[
+        Path | None,
+        typer.Option("-o", "--output", help="System to write (.yaml).", show_default="standard output"),
+    ] = None,
+    preset: Annotated[
+        str, typer.Option(help="System that everything but the link is taken from: a preset, or a YAML file.")
+    ] = "a100-40g-pcie3-znand",
+    engine: Annotated[
+        str, typer.Option(help="Copies by copy engines (copy) or by kernels (sm).", metavar="copy|sm")
+    ] = "copy",
+) -> None:
+    """Make a system whose link to host memory is as fast as NVIDIA's nvbandwidth measured."""
+    if output is not None and output.suffix != _SUFFIX:
+        raise ConfigError(f"-o: found '{output}'; allowed: a file NAME.yaml")
+    if output is not None and output.resolve() == Path(preset).resolve():
+        raise ConfigError(f"-o: found '{output}', the file of --preset; allowed: another")
+    link = read_link(file, chosen("--engine", engine, get_args(Engine)))
+    data = link.preset(preset, _NAME if output is None else output.stem)
+    text = yaml.safe_dump(data, sort_keys=False, width=_WIDTH)
+    if output is None:
+        say(text.rstrip())
+        return
+    with writing(output, ConfigError):
+        write_text(output, text)
+    found = link.to_device.value, link.from_device.value
+    say(f"{output}: {preset}, with {found[0]:g} GB/s to the GPU and {found[1]:g} GB/s from it")

@@ -1,0 +1,174 @@
+"""Reads what NVIDIA's nvbandwidth measured of the link between GPUs and host memory."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from math import inf
+from pathlib import Path
+from statistics import median
+from typing import Any, Literal
+
+from pydantic import ConfigDict
+
+from g10sim.config.document import Document
+from g10sim.config.presets import PRESET_KEY, load_system, system_data, validated
+from g10sim.config.quantities import Spec
+from g10sim.config.system import SystemSpec
+from g10sim.errors import ConfigError
+from g10sim.text import shown
+from g10sim.units import format_duration, format_rate
+
+VERSIONS = ("v0.5", "v0.6", "v0.7", "v0.8", "v0.9", "v0.10")
+"""Releases of one form (json_output.cpp of github.com/NVIDIA/nvbandwidth); those before wrote no JSON."""
+
+Engine = Literal["copy", "sm"]
+_SUFFIXES: Mapping[Engine, str] = {"copy": "ce", "sm": "sm"}
+_INTO, _OUT = "host_to_device_memcpy", "device_to_host_memcpy"
+_BOTH_INTO, _BOTH_OUT = "host_to_device_bidirectional_memcpy", "device_to_host_bidirectional_memcpy"
+_LATENCY = "host_device_latency_sm"
+_PASSED, _NO_VALUE = "Passed", "N/A"
+_ALLOWED = "what nvbandwidth -j prints"
+_BYTES_PER_GIGABYTE, _PICOSECONDS_PER_NANOSECOND = 10**9, 1000
+
+
+class _Part(Spec):
+    """A part of the file; keys that say nothing about links are let be."""
+
+    model_config = ConfigDict(extra="ignore")
+
+
+class _Test(_Part):
+    name: str
+    status: str
+    bandwidth_matrix: tuple[tuple[str | float, ...], ...] = ()
+
+
+class _Output(_Part):
+    version: str
+    testcases: tuple[_Test, ...]
+
+
+class _File(_Part):
+    nvbandwidth: _Output
+
+
+@dataclass(frozen=True)
+class Reading:
+    """The result of one test: the median over the GPUs, in GB/s or ns, and where it comes from."""
+
+    value: float
+    source: str
+
+
+@dataclass(frozen=True)
+class MeasuredLink:
+    """Rates of the link between a GPU and host memory, each direction alone and while the other is busy.
+
+    ``latency`` is that of one access of a kernel to host memory; None where it was not measured.
+    """
+
+    path: Path
+    to_device: Reading
+    from_device: Reading
+    both_to_device: Reading
+    both_from_device: Reading
+    latency: Reading | None
+
+    def preset(self, base: str, name: str) -> dict[str, Any]:
+        """Return the data of a system that differs from another in this link, checked. Raises ConfigError.
+
+        Both directions at once have the sum of what each of them was left with, if that is less than both
+        alone. A copy waits at least as long as one access to host memory.
+        """
+        readings = {"to_device": self.to_device, "from_device": self.from_device}
+        link = {key: _rate(reading.value) for key, reading in readings.items()}
+        sources = {key: reading.source for key, reading in readings.items()}
+        both = self.both_to_device.value + self.both_from_device.value
+        if both < self.to_device.value + self.from_device.value:
+            link["duplex"] = _rate(both)
+            sources["duplex"] = f"{self.both_to_device.source}; {self.both_from_device.source}; their sum"
+        wait = None if self.latency is None else round(self.latency.value * _PICOSECONDS_PER_NANOSECOND)
+        if self.latency and wait and wait > (load_system(base).pcie.per_copy or 0):
+            link["per_copy"] = format_duration(wait)
+            sources["per_copy"] = f"{self.latency.source}: the least that a copy waits"
+        data = {
+            PRESET_KEY: base,
+            "name": name,
+            "description": f"{base} with a link as fast as nvbandwidth measured ({self.path.name})",
+            "pcie": link,
+            "sources": {f"pcie.{key}": text for key, text in sources.items()},
+        }
+        document = Document(data, str(self.path))
+        validated(SystemSpec, system_data(data, document, ()), document)
+        return data
+
+
+def read_link(path: Path, engine: Engine) -> MeasuredLink:
+    """Read the tests of copies by one kind of engine: copy engines, or kernels on streaming multiprocessors.
+
+    Raises ConfigError for a file of another form or version, and for one without one of the tests.
+    """
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+        day = datetime.fromtimestamp(path.stat().st_mtime, UTC).date()
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}; allowed: {_ALLOWED}") from error
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"{path}: found no whole JSON ({error}); allowed: {_ALLOWED}") from error
+    if not isinstance(data, dict) or "nvbandwidth" not in data:
+        raise ConfigError(f"{path}: found no object with 'nvbandwidth'; allowed: {_ALLOWED}")
+    output = validated(_File, data, Document(data, str(path))).nvbandwidth
+    if output.version not in VERSIONS:
+        raise ConfigError(
+            f"{path}: nvbandwidth.version: found {shown(output.version)}; allowed: {', '.join(VERSIONS)}"
+        )
+    return _Reader(path, output, f"{path.name} of {day}").link(_SUFFIXES[engine])
+
+
+@dataclass(frozen=True)
+class _Reader:
+    path: Path
+    output: _Output
+    origin: str
+
+    def link(self, suffix: str) -> MeasuredLink:
+        wanted = [f"{test}_{suffix}" for test in (_INTO, _OUT, _BOTH_INTO, _BOTH_OUT)]
+        into, out, both_into, both_out = (self._reading(name, wanted) for name in wanted)
+        measured = any(test.name == _LATENCY and test.status == _PASSED for test in self.output.testcases)
+        latency = self._reading(_LATENCY, wanted) if measured else None
+        return MeasuredLink(self.path, into, out, both_into, both_out, latency)
+
+    def _reading(self, name: str, wanted: Sequence[str]) -> Reading:
+        found = [test for test in self.output.testcases if test.name == name]
+        passed = [test for test in found if test.status == _PASSED]
+        if not passed:
+            states = f"its status is {shown(found[-1].status)}" if found else "it is not there"
+            raise ConfigError(
+                f"{self.path}: nvbandwidth.testcases: found no {name} that passed ({states}); "
+                f"allowed: a file with {', '.join(wanted)}"
+            )
+        values = self._values(passed[-1])
+        gpus = f", median of {len(values)} GPUs" if len(values) > 1 else ""
+        source = f"measured, nvbandwidth {self.output.version.removeprefix('v')}, {name}{gpus}, {self.origin}"
+        return Reading(median(values), source)
+
+    def _values(self, test: _Test) -> list[float]:
+        """Return the values of a test, one for each GPU."""
+        texts = [value for row in test.bandwidth_matrix for value in row if value != _NO_VALUE]
+        try:
+            values = [float(text) for text in texts]
+        except ValueError:
+            values = []
+        if len(test.bandwidth_matrix) != 1 or not values or not all(0 < one < inf for one in values):
+            raise ConfigError(
+                f"{self.path}: {test.name}: found bandwidth_matrix {shown(test.bandwidth_matrix)}; "
+                "allowed: one row of numbers above zero, one for each GPU"
+            )
+        return values
+
+
+def _rate(gigabytes_per_second: float) -> str:
+    return format_rate(round(gigabytes_per_second * _BYTES_PER_GIGABYTE))
