@@ -217,7 +217,8 @@ class _Selection(Draft):
             costs = choices.costs[place][numbers]
             better = (found > relief) | ((found == relief) & (costs < cost))
             better &= costs < _NEVER
-            self._leave_out_full(tier, better, starts, ends, sizes)
+            if tier.kind != "ssd":
+                self._leave_out_full(tier, better, numbers, choices)
             for kept, new in zip(best, (found, np.full_like(starts, place), out_by, prefetch), strict=True):
                 kept[better] = new[better]
             cost[better] = costs[better]
@@ -228,15 +229,17 @@ class _Selection(Draft):
         ]
 
     def _leave_out_full(
-        self, tier: PlannedTier, wanted: Flags, starts: Integers, ends: Integers, sizes: Integers
+        self, tier: PlannedTier, wanted: Flags, numbers: Sequence[int], choices: _Choices
     ) -> None:
-        """Want no tier that lacks room for a tensor while it is away."""
+        """Want no tier, now or later, that lacks room for a tensor while it is away."""
         used = self.used[tier.name]
-        if tier.kind == "ssd":
-            return
-        for place in np.flatnonzero(wanted & (sizes > tier.capacity_bytes - used.peak_bytes)).tolist():
-            most = used.most(int(starts[place]), int(ends[place]))
-            wanted[place] = most + sizes[place] <= tier.capacity_bytes
+        room = tier.capacity_bytes - used.peak_bytes
+        for place in np.flatnonzero(wanted & (choices.sizes[numbers] > room)).tolist():
+            number = numbers[place]
+            most = used.most(int(choices.starts[number]), int(choices.ends[number]))
+            if most + int(choices.sizes[number]) > tier.capacity_bytes:
+                wanted[place] = False
+                choices.costs[self.machine.tiers.index(tier)][number] = _NEVER
 
     def _evict(self, absence: Absence, window: _Window) -> None:
         size, name, out_by, prefetch = absence.size_bytes, window.tier.name, window.out_by, window.prefetch
