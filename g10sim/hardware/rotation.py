@@ -37,6 +37,7 @@ def is_rotation(flow: RotatingFlow, others: Collection[RotatingFlow], memory: Re
         victim is not None
         and victim.tensor == flow.run.tensor
         and victim.tensor not in memory.needed
+        and not victim.rate
         and memory.recency.is_scanned_to_end(victim)
         and not memory.space.notes_arrivals
         and not any(other.victim is victim for other in others)

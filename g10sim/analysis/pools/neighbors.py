@@ -32,7 +32,9 @@ class Neighbors:
         places = np.empty_like(order)
         places[order] = self._numbers
         self._first: list[int] = places[: len(starts)].tolist()
-        self._second: dict[int, int] = dict(zip(crossing.tolist(), places[len(starts) :].tolist(), strict=True))
+        self._second: dict[int, int] = dict(
+            zip(crossing.tolist(), places[len(starts) :].tolist(), strict=True)
+        )
         self._alive = [self._numbers[:0]]
         for place in range(_STEP, len(order), _STEP):
             before = np.concatenate([self._alive[-1], self._numbers[place - _STEP : place]])
@@ -51,4 +53,5 @@ class Neighbors:
     def _beside(self, piece: int) -> Integers:
         step = piece // _STEP
         near = np.concatenate([self._alive[step], self._numbers[step * _STEP : self._until[piece]]])
-        return near[self._stops[near] > self._begins[piece]]
+        together: Integers = near[self._stops[near] > self._begins[piece]]
+        return together

@@ -79,7 +79,8 @@ class Pressure(Occupancy):
 
     def _over_before(self, kernel: Integers) -> Integers:
         laps, places = np.divmod(kernel, max(1, len(self.bytes)))
-        return laps * self._over_sums[-1] + self._over_sums[places]
+        sums: Integers = laps * self._over_sums[-1] + self._over_sums[places]
+        return sums
 
 
 def span_slices(first: int, stop: int, num_kernels: int) -> tuple[slice, ...]:

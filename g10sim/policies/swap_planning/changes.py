@@ -1,4 +1,4 @@
-"""Changes of memory in use in the order of their times, kept in order while a plan grows and is taken back."""
+"""Changes of memory in use, kept in the order of their times while a plan grows and is taken back."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Changes:
 def differing(before: list[Entry], after: list[Entry]) -> tuple[int, int]:
     """Return how many objects two lists share at their beginnings, and how many of the rest at their ends."""
     start = _shared(before, after)
-    return start, _shared(before[: start - 1 if start else None : -1], after[: start - 1 if start else None : -1])
+    return start, _shared(before[start:][::-1], after[start:][::-1])
 
 
 def _shared(before: list[Entry], after: list[Entry]) -> int:

@@ -167,8 +167,8 @@ class PeakAnalysis:
     def _residents(self, time: int) -> tuple[int, ...]:
         there: npt.NDArray[np.bool_] = self._begins <= time
         there &= time <= self._ends if self._accounting == "published" else time < self._ends
-        tensors, *absence = self._away.T
-        is_away = self._covers(*absence[:2], time) | self._covers(*absence[2:], time)
+        tensors, start, end, next_start, next_end = self._away.T
+        is_away = self._covers(start, end, time) | self._covers(next_start, next_end, time)
         has_left = np.zeros(len(self._accesses.sizes), dtype=np.bool_)
         has_left[tensors[is_away]] = True
         found = self._tensors[there]
