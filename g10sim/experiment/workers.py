@@ -1,4 +1,4 @@
-"""Runs each cell in a process of its own, so that a crash affects no other cell."""
+"""Runs cells in processes, so that a crash affects no other cell."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import os
 import signal
 import threading
 from collections import deque
-from collections.abc import Generator, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
@@ -16,9 +16,19 @@ from multiprocessing.context import BaseContext
 from multiprocessing.process import BaseProcess
 from typing import Protocol
 
-from g10sim.experiment.execution import FAILED, CellResult, CellTask, run_cell
+from g10sim.experiment.execution import (
+    FAILED,
+    CellResult,
+    CellTask,
+    restart_peak_memory,
+    run_cell,
+)
+from g10sim.policies import registry
 
-_PRELOADED = "g10sim.experiment.execution"
+_PRELOADED = "g10sim.experiment.warm"
+POLICIES = "G10SIM_WARM_POLICIES"
+"""Environment variable for ``warm``: the policies of the run, with commas between them."""
+_MOST_CELLS = 500
 _FOR_TABLES = ("pandas", "pyarrow.parquet")
 
 
@@ -38,33 +48,54 @@ class Executor(Protocol):
 
 @dataclass(frozen=True)
 class LocalProcesses:
-    """Processes of this machine, ``workers`` at a time; a worker is named by its number, from 0."""
+    """Processes of this machine, ``workers`` at a time; a worker is named by its number, from 0.
+
+    A process simulates one cell after the other of policies that come with g10sim. A cell of a plug-in has a
+    process of its own: its code is read anew, and what it leaves behind reaches no other cell.
+    """
 
     workers: int = 1
 
     def run(self, tasks: Sequence[CellTask]) -> Results:
         """Simulate cells: see :class:`Executor`. Tasks and results must pickle."""
         context = _context(tables=any(task.cell.tables for task in tasks))
-        waiting = deque(tasks)
-        free = deque(range(self.workers))
-        running: dict[Connection, _Running] = {}
+        warm = ",".join(sorted({_policy(task) for task in tasks if _may_share(task)}))
+        waiting, free = deque(tasks), deque(range(self.workers))
+        running: dict[Connection, _Worker] = {}
+        idle: dict[int, _Worker] = {}
         try:
             while waiting or running:
                 while waiting and free:
-                    connection, started = _start(context, waiting.popleft(), free.popleft())
-                    running[connection] = started
+                    task, slot = waiting.popleft(), free.popleft()
+                    worker = idle.pop(slot, None)
+                    if worker is not None and not worker.may_take(task):
+                        worker.end()
+                        worker = None
+                    worker = worker or _Worker(context, slot, warm)
+                    worker.give(task)
+                    running[worker.connection] = worker
                 for ready in wait(list(running)):
                     if not isinstance(ready, Connection):
                         continue
-                    ended = running.pop(ready)
-                    result = _outcome(ready, ended.process)
-                    free.append(ended.slot)
-                    yield ended.task, result
+                    worker = running.pop(ready)
+                    result = worker.result()
+                    free.append(worker.slot)
+                    idle[worker.slot] = worker
+                    yield worker.task, result
         finally:
-            for left in running.values():
+            for left in (*running.values(), *idle.values()):
                 left.process.terminate()
-            for left in running.values():
-                left.process.join()
+            for left in (*running.values(), *idle.values()):
+                left.end()
+
+
+def _policy(task: CellTask) -> str:
+    return str(task.cell.policy["name"])
+
+
+def _may_share(task: CellTask) -> bool:
+    """Tell whether a cell may have the process of others: no code is its own."""
+    return registry.find(_policy(task)).__module__.startswith("g10sim.")
 
 
 def crashed(reason: str) -> CellResult:
@@ -83,11 +114,43 @@ def reason_of_end(exit_code: int | None) -> str:
     return f"the worker process was killed by signal {name}"
 
 
-@dataclass
-class _Running:
+class _Worker:
+    """A process that simulates cells, one at a time."""
+
     task: CellTask
-    slot: int
-    process: BaseProcess
+
+    def __init__(self, context: BaseContext, slot: int, warm: str) -> None:
+        self.slot, self._cells = slot, 0
+        self.connection, theirs = context.Pipe()
+        self.process: BaseProcess = context.Process(target=_child, args=(theirs, slot), daemon=True)  # type: ignore[attr-defined]
+        with _sheltered(), _environment({"PYTHONSAFEPATH": "1", POLICIES: warm}):
+            self.process.start()
+        theirs.close()
+
+    def may_take(self, task: CellTask) -> bool:
+        """Tell whether a process that has simulated cells may simulate one more."""
+        is_alive = self._cells < _MOST_CELLS and self.process.is_alive()
+        return is_alive and _may_share(task) and _may_share(self.task)
+
+    def give(self, task: CellTask) -> None:
+        """Begin with a cell."""
+        self.task, self._cells = task, self._cells + 1
+        with suppress(OSError):  # it has died: there will be no result
+            self.connection.send(task)
+
+    def result(self) -> CellResult:
+        """Return the result of the cell; where the process has died, that it has."""
+        try:
+            result: CellResult = self.connection.recv()
+        except (EOFError, OSError):  # nothing was sent, or only a part
+            self.end()
+            return crashed(reason_of_end(self.process.exitcode))
+        return result
+
+    def end(self) -> None:
+        """Let the process end, and wait for that."""
+        self.connection.close()
+        self.process.join()
 
 
 def _context(*, tables: bool) -> BaseContext:
@@ -99,41 +162,44 @@ def _context(*, tables: bool) -> BaseContext:
     return context
 
 
-def _start(context: BaseContext, task: CellTask, slot: int) -> tuple[Connection, _Running]:
-    ours, theirs = context.Pipe(duplex=False)
-    process = context.Process(target=_child, args=(theirs, task, slot), daemon=True)  # type: ignore[attr-defined]
-    with _sheltered():
-        process.start()
-    theirs.close()
-    return ours, _Running(task, slot, process)
-
-
 @contextmanager
 def _sheltered() -> Iterator[None]:
-    """Start processes that Ctrl-C does not reach and that import nothing from the working directory first.
-
-    Python takes both from the process that starts it: the signals that are blocked, and the environment.
-    """
-    name = "PYTHONSAFEPATH"
-    before = os.environ.get(name)
-    os.environ[name] = "1"
+    """Start processes that Ctrl-C does not reach: they have the signals blocked that are blocked here."""
     resource_tracker.ensure_running()  # which unblocks the signal when it starts
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
     finally:
-        if before is None:
-            del os.environ[name]
-        else:
-            os.environ[name] = before
         signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
 
 
-def _child(connection: Connection, task: CellTask, slot: int) -> None:
+@contextmanager
+def _environment(values: Mapping[str, str]) -> Iterator[None]:
+    """Start processes with these environment variables.
+
+    They import nothing from the working directory first, and are told what they may prepare for.
+    """
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+def _child(connection: Connection, slot: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends its workers
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    connection.send(run_cell(task, slot))
-    connection.close()
+    with suppress(EOFError, OSError):  # the parent has no more cells
+        while True:
+            task = connection.recv()
+            restart_peak_memory()
+            connection.send(run_cell(task, slot))
+    os._exit(0)  # nothing is left to be tidied up, and to tidy up takes as long as a small cell
 
 
 def _end_with_parent() -> None:
@@ -142,15 +208,3 @@ def _end_with_parent() -> None:
     if parent is not None:
         parent.join()
     os._exit(1)
-
-
-def _outcome(connection: Connection, process: BaseProcess) -> CellResult:
-    try:
-        result: CellResult = connection.recv()
-    except (EOFError, OSError):  # nothing was sent, or only a part
-        process.join()
-        return crashed(reason_of_end(process.exitcode))
-    finally:
-        connection.close()
-    process.join()
-    return result
