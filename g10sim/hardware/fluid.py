@@ -531,11 +531,12 @@ class FluidTransfers:
         if self._observer is not None:
             return None
         for flow in flows:
+            if flow.victim is None or flow.victim.tensor != flow.run.tensor:
+                continue
             site, others = flow.lane.site, [other for other in flows if other is not flow]
             if site.victims.asks_policy or len(self._on_gpu[site.gpu]) > 1:
                 continue
-            if is_rotation(flow, others, site.memory):
-                assert flow.victim is not None
+            if is_rotation(flow.victim, others, site.memory):
                 pool = self._filled_by(flow)
                 rounds = rounds_of(flow, others, self._page_work, None if pool is None else pool.free)
                 if rounds > 1:

@@ -30,13 +30,10 @@ def cycles_to_page(flow: RotatingFlow, page_work: int) -> int:
     return -(-((flow.progress // page_work + 1) * page_work - flow.progress) // flow.rate)
 
 
-def is_rotation(flow: RotatingFlow, others: Collection[RotatingFlow], memory: Residency) -> bool:
-    """Tell whether a flow pushes out what it has brought last, and will again, whatever the others do."""
-    victim = flow.victim
+def is_rotation(victim: Run, others: Collection[RotatingFlow], memory: Residency) -> bool:
+    """Tell whether a flow that pushes out what it has brought last will again, whatever the others do."""
     return (
-        victim is not None
-        and victim.tensor == flow.run.tensor
-        and victim.tensor not in memory.needed
+        victim.tensor not in memory.needed
         and not victim.rate
         and memory.recency.is_scanned_to_end(victim)
         and not memory.space.notes_arrivals
