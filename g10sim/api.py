@@ -18,6 +18,7 @@ from g10sim.config.problems import check_choice
 from g10sim.config.run import AUTO
 from g10sim.config.sharing import VariationSpec
 from g10sim.config.system import SystemSpec
+from g10sim.display import Displayed, rounded_bytes, rounded_seconds
 from g10sim.errors import ConfigError
 from g10sim.experiment.cells import make_policy
 from g10sim.experiment.cluster import DaskCluster
@@ -27,7 +28,7 @@ from g10sim.experiment.run import Outcome, run_experiment
 from g10sim.experiment.workers import LocalProcesses
 from g10sim.policies.base import Policy
 from g10sim.records import RunRecords
-from g10sim.stats.columns import BOUND_COLUMNS, metric_columns
+from g10sim.stats.columns import BOUND_COLUMNS, metric_columns, traffic
 from g10sim.stats.reading import read_results, read_table
 from g10sim.stats.summary import FLASH_COLUMNS, IN_PLACE_COLUMNS, Row
 from g10sim.stats.tables import TABLES, records_table
@@ -54,11 +55,12 @@ __all__ = [
     "write_report",
 ]
 
+_WAYS = "_to_gpu_", "gpu_to_"
 _RECORDS = ("summary", *TABLES, "timeline")
 
 
-@dataclass(frozen=True)
-class Result:
+@dataclass(frozen=True, repr=False)
+class Result(Displayed):
     """Result of :func:`simulate`.
 
     ``rows`` has one summary per job. ``records`` are the plain records that the tables are made of.
@@ -68,6 +70,25 @@ class Result:
     system: SystemSpec
     records: RunRecords
     rows: tuple[Row, ...]
+
+    def display(self) -> Mapping[str, str]:
+        """Return how the first (usually only) job went."""
+        row, jobs = self.rows[0], len(self.rows)
+        name = self.workload.jobs[0].trace.model
+        if not row:
+            return {"trace": name, "outcome": "refused"}
+        moved = [sum(int(row[column]) for column in traffic(row) if way in column) for way in _WAYS]
+        bound = {"of bound": f"{float(row['of_bound']):.1%}"} if "of_bound" in row else {}
+        return {
+            "trace": f"{name} and {jobs - 1} more" if jobs > 1 else name,
+            "of ideal": f"{self.performance:.1%}",
+            **bound,
+            "iteration": rounded_seconds(float(row["exec_ms"]) / 1000),
+            "stalled": f"{float(row['stall_cycles']) / max(1.0, float(row['exec_cycles'])):.1%}",
+            "moved in and out": " and ".join(map(rounded_bytes, moved)),
+            "page faults": f"{int(row['page_faults']):,}",
+            "iterations": f"{row['iterations']}, {'' if row.get('steady') else 'not '}steady",
+        }
 
     @property
     def summary(self) -> dict[str, Any]:

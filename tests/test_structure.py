@@ -11,7 +11,7 @@ from g10sim.policies.registry import available
 PACKAGE = Path(g10sim.__file__).parent
 
 LAYERS = [
-    {"looks", "text"},
+    {"display", "looks", "text"},
     {"places"},
     {"checksums", "errors", "units", "records", "registry", "files"},
     {"config"},

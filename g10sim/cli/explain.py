@@ -10,7 +10,8 @@ import typer
 
 from g10sim.analysis.footprint import peak_live_bytes
 from g10sim.cli.explain_bound import bound_lines
-from g10sim.cli.output import rounded_bytes, rounded_seconds, say, show_table
+from g10sim.cli.output import say, show_table
+from g10sim.display import rounded_bytes, rounded_seconds
 from g10sim.errors import ConfigError
 from g10sim.experiment.opened import OpenedCell, WhatIf, open_cell, what_if
 from g10sim.places import place

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from g10sim.cli.output import rounded_seconds
+from g10sim.display import rounded_seconds
 from g10sim.experiment.opened import OpenedCell
 from g10sim.stats.bounds import NO_BOUND, closed_form_of
 

@@ -1,4 +1,4 @@
-"""Tables and lines on standard output, rounded quantities in them, and errors.
+"""Tables and lines on standard output, and errors.
 
 An error is one line on standard error, and an exit code.
 """
@@ -24,8 +24,6 @@ from g10sim.text import inert, printable
 CELL_FAILED, OUTPUT_LOST, BAD_INPUT, INTERRUPTED = 1, 1, 2, 130
 _PIPED_WIDTH = 250
 _FAILURES_NAMED = 3
-_BINARY_UNITS = ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"))
-_TIME_UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"))
 
 
 class InterruptionError(G10SimError):
@@ -132,29 +130,6 @@ def show_table(
     for row in rows:
         table.add_row(*map(printable, row))  # before widths are measured
     console().print(table, markup=False)
-
-
-def rounded_bytes(size_bytes: int) -> str:
-    """Write a size with about three digits in the largest binary unit that fits (``47.8 GiB``)."""
-    for factor, unit in _BINARY_UNITS:
-        if size_bytes >= factor:
-            return f"{_three_digits(size_bytes / factor)} {unit}"
-    return f"{size_bytes} B"
-
-
-def rounded_seconds(seconds: float) -> str:
-    """Write a duration with about three digits in the largest unit that fits (``12.3 ms``)."""
-    if seconds == 0:
-        return "0 s"
-    for factor, unit in _TIME_UNITS:
-        if seconds >= factor:
-            return f"{_three_digits(seconds / factor)} {unit}"
-    return f"{_three_digits(seconds * 1e9)} ns"
-
-
-def _three_digits(value: float) -> str:
-    decimals = 2 if value < 10 else 1 if value < 100 else 0
-    return f"{value:.{decimals}f}"
 
 
 def write_table(path: Path, records: list[dict[str, Any]]) -> None:

@@ -10,8 +10,9 @@ from typing import Annotated
 import typer
 
 from g10sim.cli.options import TraceFile, chosen, sizes
-from g10sim.cli.output import rounded_bytes, say, show_table, write_table
+from g10sim.cli.output import say, show_table, write_table
 from g10sim.config.presets import load_system
+from g10sim.display import rounded_bytes
 from g10sim.experiment.swaps import SwapOutcome, explore_swaps, load_range_bytes
 from g10sim.policies.autoswap_planning.planner import MODES, SCORES
 from g10sim.policies.moves import Move

@@ -20,10 +20,11 @@ from g10sim.analysis.vitality import inactive_periods, live_ranges
 from g10sim.capture.gpu import KernelCost, OperatorClass, load_gpu
 from g10sim.cli.capture import capture, recapture
 from g10sim.cli.options import TraceFile, TraceOutput, names_in, sizes
-from g10sim.cli.output import rounded_bytes, rounded_seconds, say, show_table, warn, write_table
+from g10sim.cli.output import say, show_table, warn, write_table
 from g10sim.cli.terminal import SafeConsole
 from g10sim.config.presets import load_system, system_names
 from g10sim.config.system import SystemSpec
+from g10sim.display import rounded_bytes, rounded_seconds
 from g10sim.errors import ConfigError
 from g10sim.files import write_text, writing
 from g10sim.hardware.allocators.pool import PoolUse, compare_pools

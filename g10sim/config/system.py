@@ -17,6 +17,7 @@ from g10sim.config.quantities import (
 )
 from g10sim.config.ssd import AnySsdSpec, SsdSpec
 from g10sim.config.tiers import MemoryTierSpec, Tier, TierEntry, located, sections_of_tiers, ssd_tier
+from g10sim.display import Displayed, rounded_bytes
 from g10sim.errors import ConfigError, InvariantError
 from g10sim.records import Tiers
 from g10sim.registry import choices_text, nearest
@@ -205,7 +206,7 @@ class PageFaultSpec(Spec):
     )
 
 
-class SystemSpec(Spec):
+class SystemSpec(Displayed, Spec):
     """One machine. ``sources`` says for every number (by dotted key) where it comes from."""
 
     name: str = Field(min_length=1)
@@ -222,6 +223,19 @@ class SystemSpec(Spec):
     nvlink: NvlinkSpec | None = Field(default=None, description="links between GPUs; none: over PCIe")
     page_fault: PageFaultSpec
     sources: dict[str, str] = Field(default_factory=dict)
+
+    def display(self) -> Mapping[str, str]:
+        """Return the machine in numbers."""
+        count = f"{self.gpu.count} x " if self.gpu.count > 1 else ""
+        memory = rounded_bytes(self.gpu.memory)
+        rates = dict.fromkeys((format_rate(self.pcie.inward), format_rate(self.pcie.outward)))
+        tiers = (f"{tier.name} {rounded_bytes(tier.capacity)}" for tier in self.all_tiers)
+        return {
+            "name": self.name,
+            "GPU": f"{count}{self.gpu.name or 'any'}, {memory}",
+            "link": " in, ".join(rates) + (" out" if len(rates) > 1 else ""),
+            "tiers": ", ".join(tiers),
+        }
 
     @model_validator(mode="after")
     def _links_form_a_tree(self) -> SystemSpec:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from g10sim.config.document import Document
 from g10sim.config.run import AUTO, MOST_ITERATIONS
+from g10sim.display import Displayed
 from g10sim.experiment.cells import Cell
 from g10sim.experiment.directory import ResultsDirectory
 from g10sim.experiment.execution import CHANGED, FAILED, CellResult, CellTask, finished
@@ -47,8 +48,8 @@ def ignore(*_: object) -> None:
     """Do nothing, where a caller wants no reports of progress."""
 
 
-@dataclass(frozen=True)
-class Outcome:
+@dataclass(frozen=True, repr=False)
+class Outcome(Displayed):
     """Outcome of an experiment: its cells, their results in the same order, and the rows of results.csv."""
 
     directory: Path
@@ -58,6 +59,16 @@ class Outcome:
     results: tuple[CellResult, ...]
     reused: int
     warnings: tuple[str, ...] = ()
+
+    def display(self) -> Mapping[str, str]:
+        """Return what became of the cells."""
+        failed = len(self.failures)
+        facts = {
+            "results": str(self.directory),
+            "cells": f"{len(self.cells):,}",
+            "reused": f"{self.reused:,}",
+        }
+        return facts | ({"failed": f"{failed:,}"} if failed else {})
 
     @property
     def failures(self) -> list[tuple[Cell, str]]:

@@ -8,6 +8,8 @@ from enum import StrEnum
 from functools import cached_property
 from typing import NamedTuple
 
+from g10sim.display import Displayed, rounded_bytes, rounded_seconds
+
 
 class TensorKind(StrEnum):
     """Role of a tensor in training (categories of PyTorch's memory tracker, plus workspace)."""
@@ -108,8 +110,8 @@ class Kernel:
         return self.reads[self.inputs.index(tensor)] if self.reads else 1
 
 
-@dataclass(frozen=True)
-class Trace:
+@dataclass(frozen=True, repr=False)
+class Trace(Displayed):
     """One iteration of a model: kernels in launch order and the tensors they touch.
 
     ``ticks_per_second`` is the time base of all durations. ``origin`` says how the trace was made
@@ -124,6 +126,18 @@ class Trace:
     kernels: tuple[Kernel, ...]
     origin: Mapping[str, str] = field(default_factory=dict)
     given_ids: tuple[int, ...] = ()
+
+    def display(self) -> Mapping[str, str]:
+        """Return what the trace is of, and how large it is."""
+        seconds = sum(kernel.duration for kernel in self.kernels) / self.ticks_per_second
+        return {
+            "model": self.model,
+            "batch size": str(self.batch_size),
+            "kernels": f"{len(self.kernels):,}",
+            "computing": rounded_seconds(seconds),
+            "tensors": f"{len(self.tensors):,}",
+            "footprint": rounded_bytes(sum(tensor.size_bytes for tensor in self.tensors)),
+        }
 
     def duration_cycles(self, kernel: Kernel, clock_hz: int) -> int:
         """Return a kernel's duration in cycles of a GPU clock, truncated as in the published simulator."""

@@ -1,0 +1,43 @@
+"""Objects at a prompt and in a notebook: a line, or a small table, however large they are."""
+
+import pytest
+
+import g10sim
+from g10sim.display import Displayed
+from g10sim.trace.synthetic import chain, long_chain
+
+SYSTEM = g10sim.system("a100-40g-pcie3-znand", gpu={"memory": "12 MiB"})
+
+
+@pytest.mark.parametrize("kernels", [10, 5000])
+def test_traces_systems_and_results_are_short(kernels):
+    trace = long_chain(kernels)
+    for shown in (trace, SYSTEM, g10sim.simulate(trace, "a100-40g-pcie3-znand", "ideal")):
+        assert str(shown) == repr(shown)
+        assert len(repr(shown)) < 500
+        assert len(shown._repr_html_()) < 1000
+
+
+def test_what_they_say():
+    trace = chain(12)
+    words = "model: chain12, batch size: 1, kernels: 36, computing: 37.2 ms, tensors: 50, footprint: 32.0 MiB"
+    assert repr(trace) == f"<Trace {words}>"
+    result = g10sim.simulate(trace, SYSTEM, "base_uvm")
+    facts, row = result.display(), result.summary
+    assert facts["of ideal"] == f"{row['performance']:.1%}"
+    assert facts["page faults"] == f"{row['page_faults']:,}"
+    assert "link: 12.15 GB/s, tiers: host 128 GiB, ssd 745 GiB" in repr(SYSTEM)
+    two_ways = g10sim.system(
+        {"preset": "a100-40g-pcie3-znand"},
+        pcie={"bandwidth": None, "to_device": "50 GB/s", "from_device": "40 GB/s"},
+    )
+    assert "link: 50 GB/s in, 40 GB/s out" in repr(two_ways)
+
+
+def test_names_of_others_are_shortened_and_harmless_in_notebooks():
+    class Named(Displayed):
+        def display(self):
+            return {"name": "<b>" + "x" * 1000}
+
+    assert len(repr(Named())) < 100
+    assert "<b>" not in Named()._repr_html_()
