@@ -23,6 +23,7 @@ from g10sim.hardware.flash.pool import FlashPool, SsdPort
 from g10sim.hardware.links import Link, Share, Topology, share_alone, share_in_order, share_max_min
 from g10sim.hardware.memory import Pool, Residency
 from g10sim.hardware.recency import MERGE_PAGES, Run
+from g10sim.hardware.rotation import is_rotation, rounds_of
 from g10sim.hardware.staging import Staging
 from g10sim.hardware.transfers import Due, Observer, VictimRule, report, restart_choice, spill_order
 from g10sim.records import Location, StallReason
@@ -146,6 +147,7 @@ class FluidTransfers:
         self._now = 0
         self._left: int | None = None
         self._left_at = -1
+        self._rotating: _Flow | None = None
         self.events = 0
 
     def send(self, links: list[Link], size_bytes: int) -> Message:
@@ -270,8 +272,8 @@ class FluidTransfers:
                 for ssd in self._ssds:
                     ssd.advance(now - self._now)
                 self._now = now
-            elif left is not None and self._now + left <= now:
-                self._move(flows, left)
+            elif left is not None and (wait := self._wait(left, now)) is not None:
+                self._move(flows, wait)
                 self.settle()
                 self._flows = None
                 self.events += 1
@@ -279,6 +281,15 @@ class FluidTransfers:
                 self._move(flows, now - self._now)
         if self._staging is not None:
             self._staging.advance(now)
+
+    def _wait(self, left: int, now: int) -> int | None:
+        """Return the cycles until something has changed, or the last round of a rotation ends, by then."""
+        flow = self._rotating
+        if self._now + left <= now or flow is None or flow.victim is None:
+            return left if self._now + left <= now else None
+        work = flow.victim.count * self._page_work
+        rounds = (flow.progress + flow.rate * (now - self._now)) // work
+        return -(-(rounds * work - flow.progress) // flow.rate) if rounds else None
 
     def settle(self) -> None:
         """Let every job use the room that transfers, or other jobs, have made."""
@@ -505,8 +516,11 @@ class FluidTransfers:
         flows = self._current()
         if not self._ssds and not self._messages and self._staging is None:
             if self._left_at != self._now:
-                self._left, self._left_at = self._cycles_to_change(flows), self._now
+                self._left_at, self._left = self._now, self._cycles_of_rotation(flows)
+                if self._left is None:
+                    self._left = self._cycles_to_change(flows)
             return self._left
+        self._rotating = None
         soonest = self._cycles_to_change(flows)
         changes = [soonest, *(ssd.cycles_to_change() for ssd in self._ssds)]
         changes += [-(-message.work // message.rate) for message in self._messages if message.rate]
@@ -515,6 +529,25 @@ class FluidTransfers:
             if self._staging.next_event is not None:
                 changes.append(max(1, self._staging.next_event - self._now))
         return min((change for change in changes if change is not None), default=None)
+
+    def _cycles_of_rotation(self, flows: list[_Flow]) -> int | None:
+        """Cycles of all rounds of a rotation that are alike; None without two of them."""
+        self._rotating = None
+        if self._observer is not None:
+            return None
+        for flow in flows:
+            if flow.victim is None or flow.victim.tensor != flow.run.tensor:
+                continue
+            site, others = flow.lane.site, [other for other in flows if other is not flow]
+            if site.victims.asks_policy or len(self._on_gpu[site.gpu]) > 1:
+                continue
+            if is_rotation(flow.victim, others, site.memory):
+                pool = self._filled_by(flow)
+                rounds = rounds_of(flow, others, self._page_work, None if pool is None else pool.free)
+                if rounds > 1:
+                    self._rotating = flow
+                    return self._cycles_for(flow, rounds * flow.victim.count)
+        return None
 
     def _staged_heads(self) -> Iterable[Run]:
         """Yield the copies at the head of their queues that wait for the host."""
@@ -581,6 +614,8 @@ class FluidTransfers:
             self._busy[job] += cycles
         for flow in flows:
             flow.progress += flow.rate * cycles
+            if flow is self._rotating and flow.victim is not None and self._turn(flow, flow.victim):
+                continue
             pages = self._whole_pages(flow)
             flow.progress -= pages * self._page_work
             if flow.follows and flow.progress >= self._page_work:
@@ -618,6 +653,16 @@ class FluidTransfers:
     def _filled_by(self, flow: _Flow) -> Pool | None:
         """Return the pool that a flow fills: it does not where its arrivals empty what its victims fill."""
         return None if flow.target == flow.source else self._pools.get(flow.target)
+
+    def _turn(self, flow: _Flow, victim: Run) -> bool:
+        """Carry out all rounds of a rotation that have ended; False: none has."""
+        rounds = flow.progress // (victim.count * self._page_work)
+        if not rounds:
+            return False
+        flow.progress -= rounds * victim.count * self._page_work
+        flow.lane.site.memory.rotate(flow.run, victim, rounds, flow.source, flow.target)
+        flow.lane.carry = flow.progress
+        return True
 
     def _carry_out(self, flow: _Flow, pages: int, start: int) -> None:
         memory, owner = flow.lane.site.memory, flow.owner.memory

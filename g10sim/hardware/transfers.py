@@ -17,7 +17,9 @@ Due = Callable[[int, int], int]
 
 
 class VictimRule(Protocol):
-    """Answers that the transfers need when GPU memory is full."""
+    """Answers that the transfers need when GPU memory is full; ``asks_policy``: each may be another."""
+
+    asks_policy: bool
 
     def choose(self, memory: Residency, demanded: bool) -> Run | None:
         """Return the run that makes room for a demanded or a prefetched page; None when none may go."""

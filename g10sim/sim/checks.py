@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from g10sim.errors import InvariantError
 from g10sim.hardware.memory import Residency
 from g10sim.records import IterationRecord, KernelRecord
 from g10sim.trace.model import Kernel
+
+MOST_STEPS = 10_000
+"""Steps of the transfers during one kernel: more are pages that go round in circles a few at a time."""
 
 
 def _require(holds: bool, what: str) -> None:
@@ -17,11 +22,12 @@ class Checker:
     """Raises InvariantError as soon as an invariant is broken.
 
     Capacity is never exceeded; no kernel computes without its data; pages are conserved; kernels run
-    once and in order; every cycle has an owner; no iteration is faster than its kernels.
+    once and in order; every cycle has an owner; no iteration is faster than its kernels; transfers take no
+    more than ``MOST_STEPS`` steps while a kernel waits and runs. ``steps`` counts those so far.
     """
 
-    def __init__(self, *, streams_working_set: bool) -> None:
-        self._streams = streams_working_set
+    def __init__(self, *, streams_working_set: bool, steps: Callable[[], int]) -> None:
+        self._streams, self._steps, self._steps_before = streams_working_set, steps, 0
         self._last: dict[int, KernelRecord] = {}
         self._sums: dict[int, int] = {}
 
@@ -48,6 +54,11 @@ class Checker:
         _require(
             record.compute_cycles + stalls == record.end - record.start,
             f"{where}: {record.compute_cycles} + {stalls} cycles are not {record.end - record.start}",
+        )
+        steps, self._steps_before = self._steps() - self._steps_before, self._steps()
+        _require(
+            steps <= MOST_STEPS,
+            f"{where}: transfers took {steps} steps during it; allowed: {MOST_STEPS}, or pages go in circles",
         )
         last = self._last.get(record.job)
         if last is not None:

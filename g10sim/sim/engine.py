@@ -146,7 +146,8 @@ class _Simulation:
         self._door = Door(is_open=False)
         recorder = Recorder(frozenset(record), page)
         transfers = self._transfers(behaviour, recorder.moved if recorder.wants_migrations else None)
-        checker = Checker(streams_working_set=behaviour.running_tensors == "evictable") if check else None
+        streams = behaviour.running_tensors == "evictable"
+        checker = Checker(streams_working_set=streams, steps=lambda: transfers.events) if check else None
         fabric = Fabric(Clock(), transfers, self._door)
         cpus = [Allotment(fabric.clock, 1) for _ in system.host.sockets or (None,)]
         self._machine = Machine(fabric, system, behaviour, recorder, checker, workload.sharing, cpus)

@@ -15,6 +15,8 @@ from g10sim.sim.addresses import OwnAddresses
 class RecencyVictims:
     """Oldest pages first; prefetches spare protected tensors, and the running kernel's where pinned."""
 
+    asks_policy = False
+
     def __init__(
         self, addresses: OwnAddresses, policy: Policy, behaviour: BehaviourSpec, dropped: Container[int]
     ) -> None:
@@ -48,6 +50,8 @@ class NominatedVictims(RecencyVictims):
 
     Discarded pages go before all of them.
     """
+
+    asks_policy = True
 
     def __init__(
         self,

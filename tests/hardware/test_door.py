@@ -112,6 +112,10 @@ COMMON = {
         fetch_and_evict,
         lambda memory: move(memory, memory.queues.evict[FLASH], GPU, FLASH),
     ),
+    "rotate": (
+        fetch_and_evict,
+        lambda memory: memory.rotate(memory.queues.prefetch[FLASH][0], Run(2, 1), 2, FLASH, FLASH),
+    ),
     "touch": (nothing, lambda memory: memory.touch(0)),
     "demand": (nothing, lambda memory: memory.demand(1)),
     "request_prefetch": (nothing, lambda memory: memory.request_prefetch(1)),

@@ -16,8 +16,8 @@ from g10sim.sim.checks import check_conservation
 class OldestFirst:
     """Victims by age; ``worthless`` tensors are dropped."""
 
-    def __init__(self, worthless=()):
-        self.worthless = worthless
+    def __init__(self, worthless=(), *, asks_policy=False):
+        self.worthless, self.asks_policy = worthless, asks_policy
 
     def choose(self, memory, demanded):
         return memory.recency.oldest_outside(memory.needed)
@@ -380,3 +380,51 @@ def test_pages_are_conserved_and_no_memory_overflows(places, requests, host_page
             run.count for queue in (memory.queues.fault[HOST], memory.queues.prefetch[HOST]) for run in queue
         )
         assert bench.host.used == in_host
+
+
+class Scanning(OldestFirst):
+    """Spares the protected tensors."""
+
+    def choose(self, memory, demanded):
+        return memory.recency.scan_outside(memory.protected)
+
+
+def rotating(place, worthless, *, asks_policy, stops=()):
+    """Let tensor 1 come into 5 pages beside the protected tensor 0; return what is where when, and events."""
+    system, door = machine(25), Door()
+    pools = [Pool(tier, system.gpu.page_size) for tier in system.all_tiers]
+    memory = memory_of([20, 105], 25, pools, system.gpu.page_size, door)
+    transfers = FluidTransfers(system, pools, door=door)
+    memory.place(0, GPU)
+    if place != NONE:
+        memory.place(1, place)
+    transfers.attach(0, 0, memory, Scanning(worthless, asks_policy=asks_policy))
+    memory.protect({0})
+    memory.request_prefetch(1)
+    transfers.changed()
+    for stop in stops:
+        transfers.advance(stop)
+    while memory.queues.busy:
+        now = transfers.next_change()
+        transfers.advance(now)
+    order = [(run.tensor, run.count) for run in memory.recency._runs if run.count]
+    return (now, memory.pages, memory.traffic, transfers.busy_cycles(0), order), transfers.events
+
+
+@pytest.mark.parametrize(("place", "worthless", "cycles"), [(NONE, {1}, 105_000), (HOST, {1}, 105_000)])
+def test_rounds_of_a_tensor_that_pushes_itself_out_are_jumped(place, worthless, cycles):
+    """5 pages arrive in free memory; then 20 rounds of 5 pages at 1000 cycles a page."""
+    jumped, events = rotating(place, worthless, asks_policy=False)
+    one_by_one, many = rotating(place, worthless, asks_policy=True)
+    assert jumped == one_by_one
+    assert jumped[0] == cycles
+    assert events < 6 < 20 <= many
+
+
+@pytest.mark.parametrize("place", [NONE, HOST, FLASH])
+@pytest.mark.parametrize("stops", [(52_500,), (7000, 7001, 33_333), (5000, 99_999)])
+def test_jumped_rounds_may_be_looked_at_at_any_time(place, stops):
+    assert (
+        rotating(place, (), asks_policy=False, stops=stops)[0]
+        == (rotating(place, (), asks_policy=True, stops=stops)[0])
+    )

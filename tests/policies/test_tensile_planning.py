@@ -1,5 +1,6 @@
 """TENSILE's planner: small cases worked out by hand, in ms and MB; the link carries 12 MB in a ms."""
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -9,6 +10,7 @@ from g10sim.policies.moves import Evict, Fetch
 from g10sim.policies.plan import Planned
 from g10sim.policies.planning.channel import Channel, Interval, earliest, latest
 from g10sim.policies.swap_planning.access import AccessSequence
+from g10sim.policies.swap_planning.changes import Changes
 from g10sim.policies.swap_planning.moves import allocations
 from g10sim.policies.swap_planning.peak import PeakAnalysis
 from g10sim.policies.swap_planning.recomputing import choose_recomputation
@@ -362,3 +364,23 @@ def test_transfers_exclude_each_other_and_leave_accesses_alone(workloads, duplex
             assert swap.back.end <= accesses.interval(swap.use).start
         for cells in used.values():
             assert len(cells) == len(set(cells))
+
+
+@given(
+    first=st.lists(st.tuples(st.integers(0, 9), st.integers(-9, 9)), max_size=20),
+    more=st.lists(st.tuples(st.integers(0, 9), st.integers(-9, 9)), max_size=20),
+    adds_first=st.booleans(),
+    data=st.data(),
+)
+def test_changes_that_come_and_go_are_as_if_they_had_never_come(first, more, adds_first, data):
+    def changes(pairs):
+        times, sizes = np.array(pairs, dtype=np.int64).reshape(-1, 2).T
+        return Changes(times, sizes, adds_first=adds_first)
+
+    gone = data.draw(st.lists(st.sampled_from(range(len(more))), unique=True) if more else st.just([]))
+    kept = changes(first)
+    kept.add(more)
+    kept.remove([more[number] for number in gone])
+    left = changes(first + [change for number, change in enumerate(more) if number not in gone])
+    assert kept.times.tolist() == left.times.tolist()
+    assert kept.levels.tolist() == left.levels.tolist()

@@ -1,13 +1,13 @@
 """Offline placement: examples worked out by hand, and what must hold for any blocks."""
 
-from itertools import permutations
+from itertools import combinations, permutations
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from g10sim.analysis.pools.optimal import least_footprint
-from g10sim.analysis.pools.placement import FITS, ORDERS, Block, peak_bytes, place_blocks
+from g10sim.analysis.pools.placement import FITS, ORDERS, Block, peak_bytes, place_blocks, search_placement
 
 SIX = [Block(*block) for block in ((0, 5, 4), (1, 3, 2), (2, 7, 3), (4, 9, 2), (6, 10, 5), (8, 11, 1))]
 FITS_DIFFER = [Block(*block) for block in ((2, 5, 6), (4, 8, 5), (7, 9, 3), (6, 9, 2), (5, 7, 1), (5, 9, 1))]
@@ -137,3 +137,59 @@ def test_a_time_limit_leaves_bounds():
     blocks = [Block(7 * i % 31, 7 * i % 31 + 5 + i % 11, 1 + 13 * i % 17) for i in range(60)]
     bounds = least_footprint(blocks, time_limit_seconds=0.01)
     assert peak_bytes(blocks) <= bounds.lower_bytes <= bounds.upper_bytes
+
+
+def placed_one_by_one(blocks, period, order, fit):
+    """Offsets and top of blocks that live for an iteration at most, each compared with all before it."""
+    circle = period or max(block.end for block in blocks) - min(block.start for block in blocks)
+
+    def together(one, other):
+        apart = (other.start - one.start) % circle
+        return apart < one.end - one.start or -apart % circle < other.end - other.start
+
+    offsets = {}
+    for number in order:
+        block = blocks[number]
+        ranges = sorted(
+            (offsets[n], offsets[n] + blocks[n].size_bytes) for n in offsets if together(block, blocks[n])
+        )
+        top, holes = 0, []
+        for begin, end in ranges:
+            holes += [(begin - top, top)] if begin - top >= block.size_bytes else []
+            top = max(top, end)
+        chosen = min(holes, key=lambda hole: hole if fit == "best" else hole[1], default=None)
+        offsets[number] = chosen[1] if chosen else top
+    return [offsets[number] for number in range(len(blocks))]
+
+
+@given(
+    spans=st.lists(
+        st.tuples(st.integers(-20, 60), st.integers(1, 30), st.integers(1, 9)), min_size=1, max_size=80
+    ),
+    period=st.sampled_from([None, 30, 45]),
+    fit=st.sampled_from(FITS),
+)
+def test_every_block_lies_beside_those_before_it_that_it_shares_time_with(spans, period, fit):
+    blocks = [Block(start, start + length, size) for start, length, size in spans]
+    order = sorted(range(len(blocks)), key=lambda n: (-blocks[n].size_bytes, blocks[n].start))
+    found = [places[0] for places in place_blocks(blocks, period=period, fit=fit).offsets]
+    assert found == placed_one_by_one(blocks, period, order, fit)
+
+
+@given(
+    spans=st.lists(
+        st.tuples(st.integers(0, 40), st.integers(1, 12), st.integers(1, 9)), min_size=1, max_size=90
+    ),
+    seed=st.integers(0, 9),
+)
+def test_a_search_keeps_blocks_apart_and_never_does_worse(spans, seed):
+    blocks = [Block(start, start + length, size) for start, length, size in spans]
+    found = search_placement(blocks, 0, rounds=30, seed=seed)
+    assert peak_bytes(blocks) <= found.footprint_bytes <= place_blocks(blocks).footprint_bytes
+    ranges = [
+        (places[0], places[0] + block.size_bytes) for places, block in zip(found.offsets, blocks, strict=True)
+    ]
+    assert max(end for _, end in ranges) == found.footprint_bytes
+    for (one, (begin, end)), (other, (start, stop)) in combinations(zip(blocks, ranges, strict=True), 2):
+        if one.start < other.end and other.start < one.end:
+            assert end <= start or stop <= begin

@@ -6,6 +6,7 @@ import pytest
 from machines import GPG10, OWN, FollowPlan, kernel_times, machine, simulate, trace_of
 from memories import FLASH, GPU, HOST, flash_pool, host_pool, memory_of
 
+from g10sim.errors import InvariantError
 from g10sim.hardware.faults import FaultCount
 from g10sim.policies.base import Policy
 from g10sim.policies.base_uvm import BaseUvm
@@ -13,6 +14,7 @@ from g10sim.policies.deepum import DeepUm
 from g10sim.policies.moves import Drop, Fetch, Protect
 from g10sim.policies.plan import MigrationPlan, Planned
 from g10sim.records import StallReason
+from g10sim.sim import checks
 from g10sim.sim.engine import run
 from g10sim.sim.working_set import dominant_reason
 from g10sim.trace.workload import Job, Workload
@@ -184,3 +186,13 @@ def test_gpus_without_jobs_take_no_turns(gpus):
     records = Shared(Job(trace, iterations=1), gpus=gpus, policy=policy).records
     fetched = [(move.tensor, move.end) for move in records.migrations if move.start >= 120_000]
     assert fetched == [(0, 125_000), (1, 130_000), (2, 135_000)]
+
+
+def test_a_check_names_the_kernel_during_which_transfers_take_too_many_steps(monkeypatch):
+    """Kernel 0 waits for two tensors, one after the other: two steps."""
+    trace = trace_of({"a*": 3, "b*": 3}, [(5000, "a b", "")])
+    monkeypatch.setattr(checks, "MOST_STEPS", 2)
+    simulate(trace, machine(), BaseUvm())
+    monkeypatch.setattr(checks, "MOST_STEPS", 1)
+    with pytest.raises(InvariantError, match=r"iteration 0, kernel 0: transfers took 2 steps .* allowed: 1"):
+        simulate(trace, machine(), BaseUvm())

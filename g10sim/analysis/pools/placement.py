@@ -13,8 +13,8 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 
+from g10sim.analysis.pools.neighbors import Neighbors
 from g10sim.analysis.timeline import Integers
-from g10sim.errors import InvariantError
 
 Fit: TypeAlias = Literal["best", "first"]
 Order: TypeAlias = Literal["size", "arrival"]
@@ -72,8 +72,7 @@ def place_blocks(
     ValueError for an empty lifetime or size.
     """
     instance = Instance(blocks, period, alignment_bytes)
-    offsets = instance.place(instance.in_order(order), fit)
-    return instance.placement(offsets)
+    return instance.placement(_Layout(instance, instance.in_order(order), fit).offsets)
 
 
 def peak_bytes(blocks: Sequence[Block], *, period: int | None = None, alignment_bytes: int = 1) -> int:
@@ -129,47 +128,73 @@ class Instance:
     def __init__(self, blocks: Sequence[Block], period: int | None, alignment_bytes: int) -> None:
         _check(blocks, alignment_bytes)
         self._count = len(blocks)
-        self._laps, self._circle = _laps_and_circle(blocks, period)
+        self._laps, circle = _laps_and_circle(blocks, period)
         step = np.repeat(np.arange(self._laps, dtype=np.int64) * (period or 0), self._count)
         starts = np.array([block.start for block in blocks], dtype=np.int64)
         lengths = np.array([block.end - block.start for block in blocks], dtype=np.int64)
         sizes = np.array([-(-block.size_bytes // alignment_bytes) for block in blocks], dtype=np.int64)
         self._starts = np.tile(starts, self._laps) + step
-        self._lengths = np.tile(lengths, self._laps)
-        self._sizes = np.tile(sizes * alignment_bytes, self._laps)
+        self.sizes = np.tile(sizes * alignment_bytes, self._laps)
+        self.neighbors = Neighbors(self._starts, np.tile(lengths, self._laps), circle)
 
     def in_order(self, order: Order) -> Integers:
         """Return the copies in the order in which they are placed."""
-        keys = (self._starts, -self._sizes) if order == "size" else (-self._sizes, self._starts)
+        keys = (self._starts, -self.sizes) if order == "size" else (-self.sizes, self._starts)
         return np.lexsort(keys)
-
-    def place(self, order: Integers, fit: Fit) -> Integers:
-        """Offsets of all copies, placed one after the other."""
-        offsets = self.place_below(order, fit, None)
-        if offsets is None:
-            raise InvariantError("a placement without a bound has no end")
-        return offsets
-
-    def place_below(self, order: Integers, fit: Fit, bound_bytes: int | None) -> Integers | None:
-        """Offsets of all copies, or None as soon as one would end above the bound."""
-        starts, lengths, sizes = self._starts[order], self._lengths[order], self._sizes[order]
-        offsets = np.zeros(len(order), dtype=np.int64)
-        for i, size in enumerate(sizes.tolist()):
-            apart = (starts[:i] - starts[i]) % self._circle
-            together = (apart < lengths[i]) | ((-apart) % self._circle < lengths[:i])
-            offset = _offset(offsets[:i][together], sizes[:i][together], size, fit)
-            if bound_bytes is not None and offset + size > bound_bytes:
-                return None
-            offsets[i] = offset
-        result = np.empty_like(offsets)
-        result[order] = offsets
-        return result
 
     def placement(self, offsets: Integers) -> Placement:
         """Put the offsets of all copies together by block."""
         by_block = offsets.reshape(self._laps, self._count).T
-        footprint = int((offsets + self._sizes).max(initial=0))
+        footprint = int((offsets + self.sizes).max(initial=0))
         return Placement(tuple(map(tuple, by_block.tolist())), footprint)
+
+
+class _Layout:
+    """Copies placed one after the other in an order, each beside those before it that it shares time with.
+
+    What is not placed yet counts as empty, at address 0.
+    """
+
+    def __init__(self, instance: Instance, order: Integers, fit: Fit) -> None:
+        self._neighbors, self._sizes, self._fit = instance.neighbors, instance.sizes.tolist(), fit
+        self._begins: Integers = np.zeros(len(self._neighbors.block), dtype=np.int64)
+        self._ends = self._begins.copy()
+        self.offsets: Integers = np.zeros(len(order), dtype=np.int64)
+        self.tops = self.offsets.copy()
+        self._is_stale = np.zeros(len(order), dtype=np.bool_)
+        for block in order.tolist():
+            self._put(block, self._offset(block, self._neighbors.of(block)))
+
+    def _offset(self, block: int, beside: Integers) -> int:
+        return _lowest_or_best(self._begins[beside], self._ends[beside], self._sizes[block], self._fit)
+
+    def _put(self, block: int, offset: int) -> None:
+        self.offsets[block], self.tops[block] = offset, offset + self._sizes[block]
+        for piece in self._neighbors.pieces(block):
+            self._begins[piece], self._ends[piece] = offset, offset + self._sizes[block]
+
+    def reorder(self, order: Integers, moved: int, bound_bytes: int) -> bool:
+        """Place anew in an order of which only the first ``moved`` copies were in another before.
+
+        False as soon as a copy would end above the bound; those behind it are left for the next time.
+        """
+        places = np.empty_like(order)
+        places[order] = np.arange(len(order))
+        places_of_pieces = places[self._neighbors.block]
+        self._is_stale[:moved] = True
+        self._is_stale |= self.tops[order] > bound_bytes
+        while self._is_stale[place := int(self._is_stale.argmax())]:
+            self._is_stale[place] = False
+            block = int(order[place])
+            beside = self._neighbors.of(block)
+            turns = places_of_pieces[beside]
+            offset = self._offset(block, beside[turns < place])
+            if offset != self.offsets[block]:
+                self._put(block, offset)
+                self._is_stale[turns[turns > place]] = True
+            if offset + self._sizes[block] > bound_bytes:
+                return False
+        return True
 
 
 def _laps_and_circle(blocks: Sequence[Block], period: int | None) -> tuple[int, int]:
@@ -182,17 +207,20 @@ def _laps_and_circle(blocks: Sequence[Block], period: int | None) -> tuple[int, 
     return laps, laps * period
 
 
-def _offset(offsets: Integers, sizes: Integers, size: int, fit: Fit) -> int:
-    """Offset for a block among others that may overlap each other (they need not share time)."""
-    by_address = np.argsort(offsets, kind="stable")
-    begins = offsets[by_address]
-    ends = np.concatenate(([0], np.maximum.accumulate(begins + sizes[by_address])))
-    holes = begins - ends[:-1]
-    fitting = np.flatnonzero(holes >= size)
+def _lowest_or_best(begins: Integers, ends: Integers, size: int, fit: Fit) -> int:
+    """Offset for a block among others that may overlap each other (they need not share time).
+
+    Of n blocks that begin below an address, the n-th end in order is the last one if there is a hole.
+    """
+    begins.sort()
+    ends.sort()
+    holes = begins
+    holes[1:] -= ends[:-1]
+    fitting = (holes >= size).nonzero()[0]
     if not len(fitting):
-        return int(ends[-1])
-    chosen = holes[fitting].argmin() if fit == "best" else 0
-    return int(ends[fitting[chosen]])
+        return int(ends[-1]) if len(ends) else 0
+    chosen = fitting[holes[fitting].argmin()] if fit == "best" else fitting[0]
+    return int(ends[chosen - 1]) if chosen else 0
 
 
 def search_placement(
@@ -213,19 +241,22 @@ def search_placement(
     """
     instance = Instance(blocks, period, alignment_bytes)
     order = instance.in_order("size")
-    offsets = instance.place(order, "best")
-    best = instance.placement(offsets)
+    layouts = {"best": _Layout(instance, order, "best")}
+    offsets = layouts["best"].offsets.copy()
+    footprint = int(layouts["best"].tops.max(initial=0))
     draw = np.random.default_rng(seed)
     movable = min(_MOVED_BLOCKS, len(order))
     improved = 0
     for number in range(rounds):
-        if best.footprint_bytes <= target_bytes or movable < 2 or number - improved > _PATIENCE:
+        if footprint <= target_bytes or movable < 2 or number - improved > _PATIENCE:
             break
         source, goal = draw.integers(0, movable, 2).tolist()
         changed = np.insert(np.delete(order, source), goal, order[source])
-        found = instance.place_below(changed, FITS[number % len(FITS)], best.footprint_bytes)
-        if found is not None:
-            placement = instance.placement(found)
-            improved = number if placement.footprint_bytes < best.footprint_bytes else improved
-            order, best = changed, placement
-    return best
+        fit = FITS[number % len(FITS)]
+        if fit not in layouts:
+            layouts[fit] = _Layout(instance, order, fit)
+        if layouts[fit].reorder(changed, movable, footprint):
+            order, offsets, before = changed, layouts[fit].offsets.copy(), footprint
+            footprint = int(layouts[fit].tops.max())
+            improved = number if footprint < before else improved
+    return instance.placement(offsets)

@@ -26,8 +26,11 @@ from __future__ import annotations
 import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from math import inf
+from typing import TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
 from g10sim.analysis.footprint import working_set_bytes
 from g10sim.analysis.timeline import Integers, kernel_durations
@@ -49,6 +52,8 @@ from g10sim.policies.planning.machine import PlannedMachine, PlannedTier
 from g10sim.policies.planning.occupancy import Occupancy, late_uses, unmoved_bytes
 from g10sim.trace.model import Trace
 
+Flags: TypeAlias = npt.NDArray[np.bool_]
+
 # Pressure that stays after planning counts as relieved below this share of GPU memory.
 _RELIEVED = 0.002
 # A round must lower the highest pressure by 3%, or more time would not help either.
@@ -56,6 +61,8 @@ _PROGRESS = 0.97
 # Share of the pressure beyond host memory that is reckoned to cross the SSD's own channel. The rest finds
 # host memory free at another time. Between 0.15 and 0.3 the plans are equally good; 1 overestimates stalls.
 _SSD_SHARE = 0.25
+# Costs of tiers: what is to be spared costs more than any copy.
+_DEAR, _NEVER = 2**60, 2**62
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +71,20 @@ class _Window:
     tier: PlannedTier
     out_by: int
     prefetch: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Choices:
+    """Candidates as arrays; ``costs`` are those of each tier, ``_NEVER`` where it is out of the question."""
+
+    starts: Integers
+    ends: Integers
+    sizes: Integers
+    costs: list[Integers]
+
+
+_Entry: TypeAlias = tuple[float, int, int]
+"""Of a candidate: negated rank as it was when last evaluated, negated bytes x time, number."""
 
 
 def plan_live(trace: Trace, machine: PlannedMachine, parameters: PlanningParameters) -> Draft:
@@ -125,58 +146,100 @@ class _Selection(Draft):
 
     def choose(self, candidates: Sequence[Absence]) -> None:
         """Evict until the estimate is within the target or nothing relieves pressure any more."""
-        heap = [
-            (-float("inf"), -candidate.cycles(self.timeline) * candidate.size_bytes, number)
+        choices = self._choices(candidates)
+        heap: list[_Entry] = [
+            (-inf, -candidate.cycles(self.timeline) * candidate.size_bytes, number)
             for number, candidate in enumerate(candidates)
         ]
         heapq.heapify(heap)
-        tiers: list[tuple[PlannedTier, ...] | None] = [None] * len(candidates)
-        while heap and self.occupancy.peak_bytes > self.target_bytes:
-            _, tie, number = heapq.heappop(heap)
-            candidate = candidates[number]
-            if tiers[number] is None:
-                tiers[number] = self._safe_tiers(candidate)
-            window = self._best_window(candidate, tiers[number] or ())
-            if window is None:
-                continue
-            benefit = window.relief_cycles * candidate.size_bytes
-            entry = (-rank(benefit, candidate.size_bytes, window.tier, self._ranking), tie, number)
-            if heap and entry > heap[0]:
-                heapq.heappush(heap, entry)
+        while self.occupancy.peak_bytes > self.target_bytes:
+            found = self._best(heap, choices)
+            if found is None:
+                break
+            number, window = found
+            self._evict(candidates[number], window)
+
+    def _choices(self, candidates: Sequence[Absence]) -> _Choices:
+        """Return the candidates with the tiers that each is long enough to reach and return from."""
+        machine = self.machine
+        spans = [(absence.start, absence.end, absence.size_bytes) for absence in candidates]
+        starts, ends, sizes = np.array(spans, dtype=np.int64).reshape(-1, 3).T
+        cycles = np.array([absence.cycles(self.timeline) for absence in candidates], dtype=np.int64)
+        costs = []
+        for tier in machine.tiers:
+            least = [machine.migration_cycles(size, tier) for size in sizes.tolist()]
+            fits = cycles > self._safety_margin * np.array(least)
+            if tier.kind != "ssd":
+                fits &= sizes <= tier.capacity_bytes
+            cost = np.array([copy_cycles(size, tier) for size in sizes.tolist()], dtype=np.int64)
+            cost += _DEAR if self._spares_memory and tier.kind != "ssd" else 0
+            costs.append(np.where(fits, cost, _NEVER))
+        return _Choices(starts, ends, sizes, costs)
+
+    def _best(self, heap: list[_Entry], choices: _Choices) -> tuple[int, _Window] | None:
+        """Take the candidate with the most benefit from the heap; drop those that relieve nothing.
+
+        Many are evaluated at a time, and those that come after it put back as they were.
+        """
+        waiting: list[tuple[_Entry, _Window]] = []
+        best: _Entry = (inf, 0, 0)
+        count = 8
+        while heap and heap[0] < best:
+            popped = [heapq.heappop(heap) for _ in range(min(count, len(heap)))]
+            windows = self._windows(choices, [number for *_, number in popped])
+            for entry, window in zip(popped, windows, strict=True):
+                if best <= entry:
+                    heapq.heappush(heap, entry)
+                elif window is not None:
+                    _, tie, number = entry
+                    size = int(choices.sizes[number])
+                    benefit = window.relief_cycles * size
+                    waiting.append(((-rank(benefit, size, window.tier, self._ranking), tie, number), window))
+                    best = min(best, waiting[-1][0])
+            count = min(2 * count, 256)
+        found = None
+        for entry, window in waiting:
+            if entry == best:
+                found = entry[-1], window
             else:
-                self._evict(candidate, window)
+                heapq.heappush(heap, entry)
+        return found
 
-    def _safe_tiers(self, candidate: Absence) -> tuple[PlannedTier, ...]:
-        """Return the tiers that the period is long enough to reach and return from, the cheapest first."""
-        cycles, size, machine = candidate.cycles(self.timeline), candidate.size_bytes, self.machine
-        fitting = [tier for tier in machine.tiers if tier.kind == "ssd" or size <= tier.capacity_bytes]
-        return tuple(
-            tier
-            for tier in sorted(fitting, key=lambda tier: self._cost(size, tier))
-            if cycles > self._safety_margin * machine.migration_cycles(size, tier)
-        )
+    def _windows(self, choices: _Choices, numbers: list[int]) -> list[_Window | None]:
+        """Return what each candidate's best tier achieves, of equals the cheapest; None: no relief."""
+        starts, ends, sizes = choices.starts[numbers], choices.ends[numbers], choices.sizes[numbers]
+        best: list[Integers] = [np.zeros_like(starts) for _ in range(4)]
+        relief, cost = best[0], np.zeros_like(starts)
+        for place, tier in enumerate(self.machine.tiers):
+            out_by = self.out.finish(starts, sizes, tier.name)
+            prefetch = self.into.latest_start(ends, sizes, tier.name)
+            found = np.where(prefetch > out_by + 1, self.occupancy.over_cycles(out_by + 1, prefetch), 0)
+            costs = choices.costs[place][numbers]
+            better = (found > relief) | ((found == relief) & (costs < cost))
+            better &= costs < _NEVER
+            if tier.kind != "ssd":
+                self._leave_out_full(tier, better, numbers, choices)
+            for kept, new in zip(best, (found, np.full_like(starts, place), out_by, prefetch), strict=True):
+                kept[better] = new[better]
+            cost[better] = costs[better]
+        tiers = self.machine.tiers
+        return [
+            _Window(cycles, tiers[place], out_by, prefetch) if cycles else None
+            for cycles, place, out_by, prefetch in zip(*(one.tolist() for one in best), strict=True)
+        ]
 
-    def _cost(self, size: int, tier: PlannedTier) -> tuple[bool, int]:
-        return self._spares_memory and tier.kind != "ssd", copy_cycles(size, tier)
-
-    def _best_window(self, candidate: Absence, tiers: tuple[PlannedTier, ...]) -> _Window | None:
-        best, relief = None, 0
-        for tier in tiers:
-            window = self._window(candidate, tier)
-            if window.relief_cycles > relief and self._has_room(tier, candidate):
-                best, relief = window, window.relief_cycles
-        return best
-
-    def _has_room(self, tier: PlannedTier, absence: Absence) -> bool:
-        used = self.used[tier.name].most(absence.start, absence.end)
-        return tier.kind == "ssd" or used + absence.size_bytes <= tier.capacity_bytes
-
-    def _window(self, candidate: Absence, tier: PlannedTier) -> _Window:
-        size = candidate.size_bytes
-        out_by = self.out.finish(candidate.start, size, tier.name)
-        prefetch = self.into.latest_start(candidate.end, size, tier.name)
-        relief = self.occupancy.over_cycles(out_by + 1, prefetch) if prefetch > out_by + 1 else 0
-        return _Window(relief, tier, out_by, prefetch)
+    def _leave_out_full(
+        self, tier: PlannedTier, wanted: Flags, numbers: Sequence[int], choices: _Choices
+    ) -> None:
+        """Want no tier, now or later, that lacks room for a tensor while it is away."""
+        used = self.used[tier.name]
+        room = tier.capacity_bytes - used.peak_bytes
+        for place in np.flatnonzero(wanted & (choices.sizes[numbers] > room)).tolist():
+            number = numbers[place]
+            most = used.most(int(choices.starts[number]), int(choices.ends[number]))
+            if most + int(choices.sizes[number]) > tier.capacity_bytes:
+                wanted[place] = False
+                choices.costs[self.machine.tiers.index(tier)][number] = _NEVER
 
     def _evict(self, absence: Absence, window: _Window) -> None:
         size, name, out_by, prefetch = absence.size_bytes, window.tier.name, window.out_by, window.prefetch
@@ -259,10 +322,9 @@ def _evict_for_demand(trace: Trace, draft: Draft) -> None:
 
 def _moved_earlier(draft: Draft, kernel: int, earliest: int, size: int) -> int:
     """First of the kernels up to ``kernel`` from which on memory is free for a tensor; takes it up."""
-    occupancy, moved = draft.occupancy, kernel
-    kernels, room = len(occupancy.bytes), draft.target_bytes - size
-    while moved > earliest and occupancy.bytes[(moved - 1) % kernels] <= room:
-        moved -= 1
+    if earliest >= kernel:
+        return kernel
+    moved = draft.occupancy.within_from(draft.target_bytes - size, earliest, kernel)
     if moved < kernel:
-        occupancy.add(moved, kernel, size)
+        draft.occupancy.add(moved, kernel, size)
     return moved

@@ -33,51 +33,56 @@ class Budget:
         self._link: Bytes = cycles * link_rate
         self.free_bytes = {tier: cycles * min(rate, link_rate) for tier, rate in rates.items()}
         self.num_kernels = len(durations)
+        self.sums = {tier: np.zeros(self.num_kernels + 1) for tier in rates}
         self._sum()
 
-    def _sum(self) -> None:
-        free = self.free_bytes.items()
-        self.sums = {tier: np.concatenate([[0.0], np.cumsum(one)]) for tier, one in free}
+    def _sum(self, start: int = 0) -> None:
+        """Add up anew from a kernel on."""
+        for tier, free in self.free_bytes.items():
+            rest = free[start:].copy()
+            rest[:1] += self.sums[tier][start]
+            np.cumsum(rest, out=self.sums[tier][start + 1 :])
 
-    def finish(self, start: int, size_bytes: float, tier: str) -> int:
-        """Kernel during which a transfer ends that may begin with kernel ``start``.
+    def finish(self, starts: Integers, sizes_bytes: Integers, tier: str) -> Integers:
+        """Kernels during which transfers end that may begin with kernels ``starts``.
 
         Three iterations on where an iteration's budget is not enough.
         """
         sums, kernels = self.sums[tier], self.num_kernels
-        begin, lap = _without_lap(start, kernels)
-        wanted = float(sums[begin]) + size_bytes
-        if wanted > sums[-1]:
-            wanted, lap = wanted - float(sums[-1]), lap + kernels
-        if wanted > sums[-1]:
-            return 3 * kernels
-        return max(start, int(sums.searchsorted(wanted - _TOLERANCE)) - 1 + lap)
+        begins, laps = _without_laps(starts, kernels)
+        wanted = sums[begins] + sizes_bytes
+        is_next = wanted > sums[-1]
+        wanted, laps = np.where(is_next, wanted - sums[-1], wanted), np.where(is_next, laps + kernels, laps)
+        found = np.maximum(starts, sums.searchsorted(wanted - _TOLERANCE) - 1 + laps)
+        return np.where(wanted > sums[-1], 3 * kernels, found)
 
-    def latest_start(self, end: int, size_bytes: float, tier: str) -> int:
-        """Last kernel with which a transfer can begin and end before kernel ``end``; -1 for none."""
+    def latest_start(self, ends: Integers, sizes_bytes: Integers, tier: str) -> Integers:
+        """Last kernels with which transfers can begin and end before kernels ``ends``; -1 for none."""
         sums, kernels = self.sums[tier], self.num_kernels
-        stop, lap = _without_lap(end, kernels)
-        wanted = float(sums[stop]) - size_bytes
-        if wanted < 0 and lap:
-            wanted, lap = wanted + float(sums[-1]), lap - kernels
-        if wanted < 0:
-            return -1
-        return min(end - 1, int(sums.searchsorted(wanted + _TOLERANCE, side="right")) - 1 + lap)
+        stops, laps = _without_laps(ends, kernels)
+        wanted = sums[stops] - sizes_bytes
+        is_before = (wanted < 0) & (laps > 0)
+        wanted = np.where(is_before, wanted + sums[-1], wanted)
+        laps = np.where(is_before, laps - kernels, laps)
+        found = np.minimum(ends - 1, sums.searchsorted(wanted + _TOLERANCE, side="right") - 1 + laps)
+        return np.where(wanted < 0, -1, found)
 
     def debit(self, start: int, size_bytes: float, tier: str) -> None:
         """Use up budget for a transfer, from kernel ``start`` on, for at most one iteration."""
         path = self.free_bytes[tier]
         kernel, left = start % self.num_kernels, float(size_bytes)
+        first = kernel
         for begin, stop in ((kernel, self.num_kernels), (0, kernel)):
             if left <= _TOLERANCE or begin == stop:
                 continue
-            sums = np.cumsum(path[begin:stop])
+            first = begin
+            sums = _sums_up_to(left, path[begin:stop])
             last = min(int(sums.searchsorted(left)) + 1, stop - begin)
             used = path[begin : begin + last].copy()
             used[-1] -= max(0.0, float(sums[last - 1]) - left)
             left -= float(used.sum())
             self._take(slice(begin, begin + last), used, tier)
-        self._sum()
+        self._sum(first)
 
     def _take(self, kernels: slice, used: Bytes, tier: str) -> None:
         self._link[kernels] = np.maximum(self._link[kernels] - used, 0.0)
@@ -86,7 +91,17 @@ class Budget:
             free[kernels] = np.minimum(free[kernels], self._link[kernels])
 
 
-def _without_lap(kernel: int, num_kernels: int) -> tuple[int, int]:
-    """Split a kernel counted on over the border into (kernel of an iteration, first of that iteration)."""
-    lap = num_kernels if kernel > num_kernels else 0
-    return kernel - lap, lap
+def _without_laps(kernels: Integers, num_kernels: int) -> tuple[Integers, Integers]:
+    """Split kernels counted on over the border into (kernels of an iteration, first of that iteration)."""
+    laps = np.where(kernels > num_kernels, num_kernels, 0)
+    return kernels - laps, laps
+
+
+def _sums_up_to(wanted: float, values: Bytes) -> Bytes:
+    """Add up the first 1, 2, ... values, as far as it takes to reach a sum."""
+    count = 64
+    while True:
+        sums: Bytes = np.cumsum(values[:count])
+        if sums[-1] >= wanted or count >= len(values):
+            return sums
+        count *= 8

@@ -38,6 +38,18 @@ class Occupancy:
         found = np.flatnonzero(self._within(first, stop) > limit_bytes)
         return (first + int(found[0]), first + int(found[-1])) if len(found) else None
 
+    def within_from(self, limit_bytes: float, first: int, stop: int) -> int:
+        """Return the first kernel of a span from which on it never exceeds the limit."""
+        count = 64
+        while True:
+            start = max(first, stop - count)
+            above = self.above(limit_bytes, start, stop)
+            if above is not None:
+                return above[1] + 1
+            if start == first:
+                return first
+            count *= 8
+
     def _within(self, first: int, stop: int) -> Integers:
         parts = [self.bytes[part] for part in span_slices(first, stop, len(self.bytes))]
         return np.concatenate(parts) if len(parts) > 1 else parts[0] if parts else self.bytes[:0]
@@ -49,23 +61,26 @@ class Pressure(Occupancy):
     def __init__(self, occupancy_bytes: Integers, durations: Integers, limit_bytes: float) -> None:
         super().__init__(occupancy_bytes)
         self._durations, self._limit_bytes = durations, limit_bytes
-        self._sum()
-
-    def _sum(self) -> None:
-        self._over_sums = prefix_sums(np.where(self.bytes > self._limit_bytes, self._durations, 0))
+        self._over_sums = prefix_sums(np.where(self.bytes > limit_bytes, durations, 0))
 
     def add(self, first: int, stop: int, size_bytes: int) -> None:
         """Add bytes (or take away, if negative) during a span."""
         super().add(first, stop, size_bytes)
-        self._sum()
+        for part in span_slices(first, stop, len(self.bytes)):
+            over = np.where(self.bytes[part] > self._limit_bytes, self._durations[part], 0)
+            sums = self._over_sums[part.start + 1 :]
+            changed = self._over_sums[part.start] + np.cumsum(over)
+            sums[len(over) :] += changed[-1] - sums[len(over) - 1]
+            sums[: len(over)] = changed
 
-    def over_cycles(self, first: int, stop: int) -> int:
-        """Return the cycles of a span during which occupancy exceeds the limit."""
-        return self._over_before(stop) - self._over_before(first) if stop > first else 0
+    def over_cycles(self, first: Integers, stop: Integers) -> Integers:
+        """Return the cycles of spans during which occupancy exceeds the limit."""
+        return np.where(stop > first, self._over_before(stop) - self._over_before(first), 0)
 
-    def _over_before(self, kernel: int) -> int:
-        lap, place = divmod(kernel, max(1, len(self.bytes)))
-        return lap * int(self._over_sums[-1]) + int(self._over_sums[place])
+    def _over_before(self, kernel: Integers) -> Integers:
+        laps, places = np.divmod(kernel, max(1, len(self.bytes)))
+        sums: Integers = laps * self._over_sums[-1] + self._over_sums[places]
+        return sums
 
 
 def span_slices(first: int, stop: int, num_kernels: int) -> tuple[slice, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -12,7 +12,10 @@ import numpy.typing as npt
 from g10sim.analysis.timeline import Integers
 from g10sim.policies.planning.channel import Interval
 from g10sim.policies.swap_planning.access import AccessSequence
-from g10sim.policies.swap_planning.schedule import JobSchedule, Swap
+from g10sim.policies.swap_planning.changes import Changes, differing
+from g10sim.policies.swap_planning.schedule import JobSchedule, Recomputed, Swap
+
+Times = TypeVar("Times", int, Integers)
 
 Accounting = Literal["physical", "published"]
 """``physical``: memory is taken when a copy in begins and free when a copy out has ended, results take theirs
@@ -34,17 +37,23 @@ class Peak:
 
 
 class PeakAnalysis:
-    """Finds the peak of one job; what does not depend on the plan is computed once."""
+    """Finds the peak of one job.
+
+    What does not depend on the plan is computed once; of the plan, what is new since the last call.
+    """
 
     def __init__(self, accesses: AccessSequence, accounting: Accounting) -> None:
         self._accesses, self._accounting = accesses, accounting
-        self._sizes: Integers = np.array(accesses.sizes, dtype=np.int64)
+        sizes: Integers = np.array(accesses.sizes, dtype=np.int64)
         tensors, begins, ends = np.array(self._lifetimes(), dtype=np.int64).reshape(-1, 3).T
-        self._tensors, self._begins, self._ends = tensors, begins, ends
-        sizes = self._sizes[tensors] if len(tensors) else tensors
-        self._by_size = np.lexsort((tensors, -sizes))
-        self._times = np.concatenate([begins, ends])
-        self._changes = np.concatenate([sizes, -sizes])
+        taken = sizes[tensors]
+        by_size = np.lexsort((tensors, -taken))
+        self._tensors, self._begins, self._ends = tensors[by_size], begins[by_size], ends[by_size]
+        times, changes = np.concatenate([begins, ends]), np.concatenate([taken, -taken])
+        # At one time the published planner adds before it subtracts.
+        self._changes = Changes(times, changes, adds_first=accounting == "published")
+        self._counted: list[Swap | Recomputed] = []
+        self._away: Integers = np.zeros((0, 5), dtype=np.int64)
 
     def _lifetimes(self) -> list[tuple[int, int, int]]:
         """Return tensors with beginning and end of each time that they are there without any swap."""
@@ -73,22 +82,29 @@ class PeakAnalysis:
         time, size = int(times[place]), int(levels[place])
         physical = self._accounting == "physical"
         hi = self._accesses.last_input_access(time, including=physical)
-        return Peak(size, time, hi, self._residents(schedule, time))
+        return Peak(size, time, hi, self._residents(time))
 
     def levels(self, schedule: JobSchedule) -> tuple[Integers, Integers]:
         """Return the times at which memory in use changes, in order, and the bytes in use from then on."""
-        changes = list(self._planned_changes(schedule))
-        times, sizes = self._times, self._changes
-        if changes:
-            planned: Integers = np.array(changes, dtype=np.int64)
-            times = np.concatenate([times, planned[:, 0]])
-            sizes = np.concatenate([sizes, planned[:, 1]])
-        if not len(times):
+        self._count([*schedule.swaps, *schedule.recomputed])
+        if not len(self._changes.times):
             return np.zeros(1, dtype=np.int64), np.zeros(1, dtype=np.int64)
-        # At one time the published planner adds before it subtracts.
-        first = sizes if self._accounting == "physical" else -sizes
-        order = np.lexsort((first, times))
-        return times[order], np.cumsum(sizes[order])
+        return self._changes.times, self._changes.levels
+
+    def _count(self, planned: list[Swap | Recomputed]) -> None:
+        """Count what is planned, and nothing that was counted but is not planned any more."""
+        before = self._counted
+        start, rest = differing(before, planned)
+        old, new = before[start : len(before) - rest], planned[start : len(planned) - rest]
+        self._counted = planned
+        if old:
+            self._changes.remove(change for entry in old for change in self._changes_of(entry))
+        if new:
+            self._changes.add(change for entry in new for change in self._changes_of(entry))
+        if old or new:
+            away = np.array([self._away_at(entry) for entry in new], dtype=np.int64).reshape(-1, 5)
+            kept = self._away[len(before) - rest :]
+            self._away = np.concatenate([self._away[:start], away, kept])
 
     def kernel_levels(self, schedule: JobSchedule) -> Integers:
         """Return the most bytes in use while each kernel runs."""
@@ -115,35 +131,45 @@ class PeakAnalysis:
             return [Interval(away.start - period, away.end)]
         return [Interval(away.start, period), Interval(0, away.end)]
 
-    def _planned_changes(self, schedule: JobSchedule) -> Iterator[tuple[int, int]]:
+    def _changes_of(self, entry: Swap | Recomputed) -> Iterator[tuple[int, int]]:
         sizes, times = self._accesses.sizes, self._accesses.times
-        for swap in schedule.swaps:
-            for away in self.absence(swap):
-                yield away.start, -sizes[swap.tensor]
-                yield away.end, sizes[swap.tensor]
-        for entry in schedule.recomputed:
-            use = times[entry.use]
-            yield times[entry.drop], -sizes[entry.tensor]
-            yield use, sizes[entry.tensor]
-            yield use, entry.extra_bytes
-            yield use + 1, -entry.extra_bytes
+        if isinstance(entry, Swap):
+            for away in self.absence(entry):
+                yield away.start, -sizes[entry.tensor]
+                yield away.end, sizes[entry.tensor]
+            return
+        use = times[entry.use]
+        yield times[entry.drop], -sizes[entry.tensor]
+        yield use, sizes[entry.tensor]
+        yield use, entry.extra_bytes
+        yield use + 1, -entry.extra_bytes
+
+    def _away_at(self, entry: Swap | Recomputed) -> tuple[int, ...]:
+        """Return a tensor, and start and end of both parts of its absence; of one part, twice."""
+        if isinstance(entry, Swap):
+            parts = self.absence(entry)
+        else:
+            times = self._accesses.times
+            parts = [Interval(times[entry.drop], times[entry.use])]
+        return entry.tensor, *parts[0], *parts[-1]
 
     def is_away(self, swaps: list[Swap], time: int) -> bool:
         """Return True if one of a tensor's swaps takes it away at a time."""
-        return any(self._covers(away, time) for swap in swaps for away in self.absence(swap))
+        return any(
+            bool(self._covers(away.start, away.end, time)) for swap in swaps for away in self.absence(swap)
+        )
 
-    def _covers(self, away: Interval, time: int) -> bool:
+    def _covers(self, start: Times, end: Times, time: int) -> npt.NDArray[np.bool_] | bool:
         if self._accounting == "published":
-            return away.start < time < away.end
-        return away.start <= time < away.end
+            return (start < time) & (time < end)
+        return (start <= time) & (time < end)
 
-    def _residents(self, schedule: JobSchedule, time: int) -> tuple[int, ...]:
-        inside: npt.NDArray[np.bool_] = self._begins <= time
-        inside &= time <= self._ends if self._accounting == "published" else time < self._ends
-        away = {swap.tensor for swap in schedule.swaps if self.is_away([swap], time)}
-        times = self._accesses.times
-        for entry in schedule.recomputed:
-            if self._covers(Interval(times[entry.drop], times[entry.use]), time):
-                away.add(entry.tensor)
-        there = self._tensors[self._by_size[inside[self._by_size]]]
-        return tuple(tensor for tensor in dict.fromkeys(there.tolist()) if tensor not in away)
+    def _residents(self, time: int) -> tuple[int, ...]:
+        there: npt.NDArray[np.bool_] = self._begins <= time
+        there &= time <= self._ends if self._accounting == "published" else time < self._ends
+        tensors, start, end, next_start, next_end = self._away.T
+        is_away = self._covers(start, end, time) | self._covers(next_start, next_end, time)
+        has_left = np.zeros(len(self._accesses.sizes), dtype=np.bool_)
+        has_left[tensors[is_away]] = True
+        found = self._tensors[there]
+        return tuple(dict.fromkeys(found[~has_left[found]].tolist()))
