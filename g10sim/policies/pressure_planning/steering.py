@@ -9,11 +9,15 @@ import numpy as np
 
 from g10sim.analysis.timeline import Integers
 from g10sim.policies.base import PolicyView
-from g10sim.policies.moves import Drop, Evict, Fetch, Free, Move, Protect
+from g10sim.policies.moves import Await, Drop, Evict, Fetch, Free, Move, Protect
 from g10sim.policies.planning.machine import PlannedMachine, PlannedTier
 from g10sim.policies.pressure_planning.forecast import Forecast
 from g10sim.policies.pressure_planning.tiers import Queues
 
+import os
+NEAR = int(os.environ.get("NEAR", "1"))
+CLIP = float(os.environ.get("CLIP", "1"))
+STRICT = int(os.environ.get("STRICT", "1"))
 _MISFITS = 3
 """Tensors that do not fit yet after which no further one is tried."""
 
@@ -47,6 +51,7 @@ class Steering:
         self._changed: set[int] = set()
         self._debts = {tier.name: 0.0 for tier in machine.tiers}
         self._knows = False
+        self._spare: float | None = None
 
     def moves(self, view: PolicyView) -> Iterator[Move]:
         """Return the moves of a kernel that is about to start."""
@@ -60,6 +65,47 @@ class Steering:
         if shortage.max() > 0:
             yield from self._evictions(view, shortage)
         yield from self._fetches(view.kernel, shortage)
+
+    def end(self, view: PolicyView) -> Iterator[Move]:
+        """Let the next kernel start only when planned evictions have made room for it."""
+        if self._spare is None:
+            return
+        left = {t: view.in_transfer_bytes(t) for t in self._leaving}
+        lack = sum(left.values()) - self._spare
+        if lack <= 0:
+            return
+        tiers = {tier.name: [t for t, at in self._leaving.items() if at is tier and left[t]] for tier in self._machine.tiers}
+        rates = {}
+        link = self._machine.link_rate
+        users = [tier for tier in self._machine.tiers if tiers[tier.name]]
+        if len(users) < 1:
+            return
+        for n, tier in enumerate(sorted(users, key=lambda x: x.write_rate)):
+            rates[tier.name] = min(tier.write_rate, link / (len(users) - n))
+            link -= rates[tier.name]
+        queued = {name: sum(left[t] for t in ts) for name, ts in tiers.items()}
+        now, rest = 0.0, float(lack)
+        live = dict(rates)
+        while live and rest > 0:
+            total = sum(live.values())
+            name = min(live, key=lambda n: queued[n] / live[n])
+            until = queued[name] / live[name]
+            if total * (until - now) >= rest:
+                now += rest / total
+                break
+            rest -= total * (until - now)
+            now = until
+            del live[name]
+        wait = []
+        for name, rate in rates.items():
+            amount, sofar = rate * now, 0.0
+            for t in tiers[name]:
+                if sofar >= amount:
+                    break
+                wait.append(t)
+                sofar += left[t]
+        if wait:
+            yield Await(frozenset(wait))
 
     def victims(self, view: PolicyView) -> list[int]:
         """Return tensors for a full GPU to evict: those first that are needed last."""
@@ -132,17 +178,17 @@ class Steering:
     def _allocations(self, view: PolicyView, shortage: Integers) -> Iterator[Move]:
         """Map what is about to be written: at once for this kernel, ahead where there is room until then."""
         kernel, forecast = view.kernel, self._forecast
-        for ahead in range(min(self._settings.births, forecast.kernels - 1 - kernel) + 1):
-            for tensor in forecast.born[kernel + ahead]:
-                size = int(forecast.sizes[tensor])
-                if not ahead:  # other tensors may have had its addresses until now
-                    yield Fetch(tensor)
-                elif tensor not in self._asked:
-                    if shortage[:ahead].max() + size > 0:
-                        continue
-                    self._asked.add(tensor)
-                    yield Fetch(tensor)
-                shortage[:ahead] += size
+        yield from map(Fetch, forecast.born[kernel])  # other tensors may have had their addresses until now
+        last = min(self._settings.births, forecast.kernels - 1 - kernel)
+        soon = [(ahead, i) for ahead in range(1, last + 1) for i in forecast.born[kernel + ahead]]
+        for ahead, tensor in soon:
+            if tensor in self._asked:
+                shortage[:ahead] += forecast.sizes[tensor]
+        for ahead, tensor in soon:
+            if tensor not in self._asked and shortage[:ahead].max() + forecast.sizes[tensor] <= 0:
+                self._asked.add(tensor)
+                shortage[:ahead] += forecast.sizes[tensor]
+                yield Fetch(tensor)
         self._asked.difference_update(forecast.born[kernel])
         yield from map(Fetch, forecast.scratch[kernel])
 
@@ -150,7 +196,6 @@ class Steering:
         """Evict what is needed last, as far as the worst kernel lacks room and links would idle."""
         kernel, forecast, horizon = view.kernel, self._forecast, self._settings.horizon
         queues = self._queues(view)
-        shares = queues.shares(int(shortage.max()))
         candidates = np.flatnonzero(self._here)
         candidates = candidates[np.argsort(-self._next[candidates], kind="stable")]
         worst = np.maximum.accumulate(shortage)
@@ -161,7 +206,8 @@ class Steering:
             if away < 2 or worst[away - 1] <= 0:
                 return
             size = int(self._here[tensor])
-            tier = self._choose(queues, shares, size)
+            shares = queues.shares(int(worst[away - 1]))
+            tier = self._choose(queues, shares, size, worst[min(NEAR, len(worst) - 1)] > 0)
             if tier is None:
                 return
             window = int(forecast.starts[kernel + away] - forecast.starts[kernel])
@@ -170,6 +216,7 @@ class Steering:
             queues.add(tier, size)
             for name, share in shares.items():
                 self._debts[name] += share * size - (size if name == tier.name else 0)
+                if CLIP: self._debts[name] = max(-CLIP * size, min(CLIP * size, self._debts[name]))
             self._leaving[tensor] = tier
             self._away[tensor] += size
             self._here[tensor] = 0
@@ -187,14 +234,17 @@ class Steering:
             queues.add(tier, view.in_transfer_bytes(tensor))
         return queues
 
-    def _choose(self, queues: Queues, shares: dict[str, float], size: int) -> PlannedTier | None:
+    def _choose(self, queues: Queues, shares: dict[str, float], size: int, urgent: bool = False) -> PlannedTier | None:
         """Return the tier that is behind its share most, of those that can take more now; None: none can."""
         tiers = [tier for tier in self._machine.tiers if queues.has_room(tier, size)]
         behind = sorted(
             (tier for tier in tiers if shares[tier.name] > 0),
             key=lambda tier: -(self._debts[tier.name] + shares[tier.name] * size),
         )
-        return next((tier for tier in behind or tiers if queues.takes(tier)), None)
+        behind = behind or tiers
+        if STRICT:
+            behind = behind[:1]
+        return next((tier for tier in behind if urgent or queues.takes(tier)), None)
 
     def _fetches(self, kernel: int, shortage: Integers) -> Iterator[Move]:
         """Fetch in the order of need what fits until it is needed, and what is needed now."""
@@ -209,9 +259,11 @@ class Steering:
             if distance > 1 and worst[distance - 1] + added + size > 0:
                 misfits += 1
                 if misfits > _MISFITS:
-                    return
+                    break
                 continue
             self._coming.add(tensor)
             self._away[tensor] = 0
-            added += size
+            if distance > 1:
+                added += size
             yield Fetch(tensor)
+        self._spare = -(int(shortage[1]) + added)

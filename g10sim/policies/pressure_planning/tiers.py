@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping
 
 from g10sim.policies.planning.machine import PlannedMachine, PlannedTier
@@ -32,6 +33,9 @@ class Queues:
         """Tell whether a tier's path, and the GPU's link, would be idle before the time is over."""
         carried = {other.name: other.write_rate * self._cycles for other in self._machine.tiers}
         crossing = sum(min(self._queued[name], most) for name, most in carried.items())
+        if os.environ.get("TAKES"):
+            others = sum(min(self._queued[o.name], carried[o.name]) for o in self._machine.tiers if o.write_rate < tier.write_rate)
+            return self._queued[tier.name] < min(carried[tier.name], self._machine.link_rate * self._cycles - others)
         if crossing >= self._machine.link_rate * self._cycles:
             return False
         return self._queued[tier.name] < carried[tier.name]
