@@ -16,6 +16,8 @@ from g10sim.policies.pressure_planning.tiers import Queues
 
 import os
 NEAR = int(os.environ.get("NEAR", "1"))
+WINDOW = float(os.environ.get("WINDOW", "1"))
+ARRIVE = float(os.environ.get("ARRIVE", "0"))
 CLIP = float(os.environ.get("CLIP", "1"))
 STRICT = int(os.environ.get("STRICT", "1"))
 _MISFITS = 3
@@ -74,6 +76,14 @@ class Steering:
         lack = sum(left.values()) - self._spare
         if lack <= 0:
             return
+        after = (view.kernel + 1) % self._forecast.kernels
+        born = self._forecast.born[after]
+        if born and ARRIVE and after:
+            unused = view.free_bytes - view.largest_hole_bytes + sum(view.resident_bytes(t) for t in self._forecast.dead[after])
+            if unused < ARRIVE * lack:
+                yield from map(Fetch, born)
+                yield Await(frozenset(born), evictions=False, prefetches=True)
+                return
         tiers = {tier.name: [t for t, at in self._leaving.items() if at is tier and left[t]] for tier in self._machine.tiers}
         rates = {}
         link = self._machine.link_rate
@@ -207,11 +217,12 @@ class Steering:
                 return
             size = int(self._here[tensor])
             shares = queues.shares(int(worst[away - 1]))
-            tier = self._choose(queues, shares, size, worst[min(NEAR, len(worst) - 1)] > 0)
+            urgent = bool(worst[min(NEAR, len(worst) - 1)] > 0)
+            tier = self._choose(queues, shares, size, urgent)
             if tier is None:
                 return
             window = int(forecast.starts[kernel + away] - forecast.starts[kernel])
-            if window < tier.out_cycles(size) + tier.in_cycles(size):
+            if not (urgent or WINDOW == 0) and window * WINDOW < tier.out_cycles(size) + tier.in_cycles(size):
                 continue
             queues.add(tier, size)
             for name, share in shares.items():
@@ -238,13 +249,17 @@ class Steering:
         """Return the tier that is behind its share most, of those that can take more now; None: none can."""
         tiers = [tier for tier in self._machine.tiers if queues.has_room(tier, size)]
         behind = sorted(
-            (tier for tier in tiers if shares[tier.name] > 0),
+            (tier for tier in tiers if shares[tier.name] * size >= 4096),
             key=lambda tier: -(self._debts[tier.name] + shares[tier.name] * size),
         )
-        behind = behind or tiers
-        if STRICT:
-            behind = behind[:1]
-        return next((tier for tier in behind if urgent or queues.takes(tier)), None)
+        if not behind:
+            return next((tier for tier in tiers if urgent or queues.takes(tier)), None)
+        if urgent:
+            return behind[0]
+        for tier in sorted(behind, key=lambda tier: tier.write_rate):
+            if queues.takes(tier) and (tier is not self._machine.tiers[0] or tier is behind[0] or not STRICT):
+                return tier
+        return None
 
     def _fetches(self, kernel: int, shortage: Integers) -> Iterator[Move]:
         """Fetch in the order of need what fits until it is needed, and what is needed now."""
