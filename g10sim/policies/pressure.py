@@ -76,8 +76,8 @@ class Pressure(Declared, Policy):
         return self._jobs[view.job].moves(view)
 
     def on_kernel_end(self, view: PolicyView) -> Iterable[Move]:
-        """Wait for room."""
-        return self._jobs[view.job].end(view)
+        """Wait for the room that the next kernel needs."""
+        return self._jobs[view.job].waits(view)
 
     def choose_victims(self, view: PolicyView) -> Iterable[int]:
         """Name those that are needed last."""

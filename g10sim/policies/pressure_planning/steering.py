@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import accumulate
 
 import numpy as np
 
@@ -14,12 +15,6 @@ from g10sim.policies.planning.machine import PlannedMachine, PlannedTier
 from g10sim.policies.pressure_planning.forecast import Forecast
 from g10sim.policies.pressure_planning.tiers import Queues
 
-import os
-NEAR = int(os.environ.get("NEAR", "1"))
-WINDOW = float(os.environ.get("WINDOW", "1"))
-ARRIVE = float(os.environ.get("ARRIVE", "0"))
-CLIP = float(os.environ.get("CLIP", "1"))
-STRICT = int(os.environ.get("STRICT", "1"))
 _MISFITS = 3
 """Tensors that do not fit yet after which no further one is tried."""
 
@@ -53,7 +48,7 @@ class Steering:
         self._changed: set[int] = set()
         self._debts = {tier.name: 0.0 for tier in machine.tiers}
         self._knows = False
-        self._spare: float | None = None
+        self._spare = 0
 
     def moves(self, view: PolicyView) -> Iterator[Move]:
         """Return the moves of a kernel that is about to start."""
@@ -68,54 +63,27 @@ class Steering:
             yield from self._evictions(view, shortage)
         yield from self._fetches(view.kernel, shortage)
 
-    def end(self, view: PolicyView) -> Iterator[Move]:
-        """Let the next kernel start only when planned evictions have made room for it."""
-        if self._spare is None:
-            return
-        left = {t: view.in_transfer_bytes(t) for t in self._leaving}
-        lack = sum(left.values()) - self._spare
+    def waits(self, view: PolicyView) -> Iterator[Move]:
+        """Let a kernel end only when planned evictions have made room for the next one.
+
+        Kernels that demand room push out what is at hand, to the fastest tier, beside what is to leave. New
+        tensors come in as soon as they have room unless dead ones give room that no transfer uses meanwhile.
+        """
+        leaving = {tensor: view.in_transfer_bytes(tensor) for tensor in self._leaving}
+        lack = sum(leaving.values()) - self._spare
         if lack <= 0:
             return
-        after = (view.kernel + 1) % self._forecast.kernels
-        born = self._forecast.born[after]
-        if born and ARRIVE and after:
-            unused = view.free_bytes - view.largest_hole_bytes + sum(view.resident_bytes(t) for t in self._forecast.dead[after])
-            if unused < ARRIVE * lack:
-                yield from map(Fetch, born)
-                yield Await(frozenset(born), evictions=False, prefetches=True)
-                return
-        tiers = {tier.name: [t for t, at in self._leaving.items() if at is tier and left[t]] for tier in self._machine.tiers}
-        rates = {}
-        link = self._machine.link_rate
-        users = [tier for tier in self._machine.tiers if tiers[tier.name]]
-        if len(users) < 1:
+        forecast, following = self._forecast, (view.kernel + 1) % self._forecast.kernels
+        born = forecast.born[following]
+        unused = view.free_bytes - view.largest_hole_bytes
+        unused += sum(view.resident_bytes(tensor) for tensor in forecast.dead[following])
+        if born and following and unused < lack:
+            yield from map(Fetch, born)
+            yield Await(frozenset(born), evictions=False, prefetches=True)
             return
-        for n, tier in enumerate(sorted(users, key=lambda x: x.write_rate)):
-            rates[tier.name] = min(tier.write_rate, link / (len(users) - n))
-            link -= rates[tier.name]
-        queued = {name: sum(left[t] for t in ts) for name, ts in tiers.items()}
-        now, rest = 0.0, float(lack)
-        live = dict(rates)
-        while live and rest > 0:
-            total = sum(live.values())
-            name = min(live, key=lambda n: queued[n] / live[n])
-            until = queued[name] / live[name]
-            if total * (until - now) >= rest:
-                now += rest / total
-                break
-            rest -= total * (until - now)
-            now = until
-            del live[name]
-        wait = []
-        for name, rate in rates.items():
-            amount, sofar = rate * now, 0.0
-            for t in tiers[name]:
-                if sofar >= amount:
-                    break
-                wait.append(t)
-                sofar += left[t]
-        if wait:
-            yield Await(frozenset(wait))
+        gone = accumulate(leaving.values(), initial=0)
+        first = [tensor for tensor, before in zip(leaving, gone, strict=False) if before < lack]
+        yield Await(frozenset(first))
 
     def victims(self, view: PolicyView) -> list[int]:
         """Return tensors for a full GPU to evict: those first that are needed last."""
@@ -203,8 +171,11 @@ class Steering:
         yield from map(Fetch, forecast.scratch[kernel])
 
     def _evictions(self, view: PolicyView, shortage: Integers) -> Iterator[Move]:
-        """Evict what is needed last, as far as the worst kernel lacks room and links would idle."""
-        kernel, forecast, horizon = view.kernel, self._forecast, self._settings.horizon
+        """Evict what is needed last, as far as the worst kernel lacks room and links would idle.
+
+        What the next kernel lacks leaves in any case.
+        """
+        kernel, horizon = view.kernel, self._settings.horizon
         queues = self._queues(view)
         candidates = np.flatnonzero(self._here)
         candidates = candidates[np.argsort(-self._next[candidates], kind="stable")]
@@ -217,17 +188,12 @@ class Steering:
                 return
             size = int(self._here[tensor])
             shares = queues.shares(int(worst[away - 1]))
-            urgent = bool(worst[min(NEAR, len(worst) - 1)] > 0)
-            tier = self._choose(queues, shares, size, urgent)
+            tier = self._choose(queues, shares, size, is_urgent=bool(worst[1] > 0))
             if tier is None:
                 return
-            window = int(forecast.starts[kernel + away] - forecast.starts[kernel])
-            if not (urgent or WINDOW == 0) and window * WINDOW < tier.out_cycles(size) + tier.in_cycles(size):
-                continue
             queues.add(tier, size)
             for name, share in shares.items():
                 self._debts[name] += share * size - (size if name == tier.name else 0)
-                if CLIP: self._debts[name] = max(-CLIP * size, min(CLIP * size, self._debts[name]))
             self._leaving[tensor] = tier
             self._away[tensor] += size
             self._here[tensor] = 0
@@ -245,21 +211,18 @@ class Steering:
             queues.add(tier, view.in_transfer_bytes(tensor))
         return queues
 
-    def _choose(self, queues: Queues, shares: dict[str, float], size: int, urgent: bool = False) -> PlannedTier | None:
-        """Return the tier that is behind its share most, of those that can take more now; None: none can."""
+    def _choose(
+        self, queues: Queues, shares: dict[str, float], size: int, *, is_urgent: bool
+    ) -> PlannedTier | None:
+        """Return where bytes go: what is urgent to the tier that is behind its share most, the rest to the
+        slowest of those with a share that would idle. None: nowhere.
+        """
         tiers = [tier for tier in self._machine.tiers if queues.has_room(tier, size)]
-        behind = sorted(
-            (tier for tier in tiers if shares[tier.name] * size >= 4096),
-            key=lambda tier: -(self._debts[tier.name] + shares[tier.name] * size),
-        )
-        if not behind:
-            return next((tier for tier in tiers if urgent or queues.takes(tier)), None)
-        if urgent:
-            return behind[0]
-        for tier in sorted(behind, key=lambda tier: tier.write_rate):
-            if queues.takes(tier) and (tier is not self._machine.tiers[0] or tier is behind[0] or not STRICT):
-                return tier
-        return None
+        sharing = [tier for tier in tiers if shares[tier.name] > 0] or tiers
+        if is_urgent:
+            return max(sharing, key=lambda tier: self._debts[tier.name] + shares[tier.name] * size, default=None)
+        slowest = sorted(sharing, key=lambda tier: tier.write_rate)
+        return next((tier for tier in slowest if queues.takes(tier)), None)
 
     def _fetches(self, kernel: int, shortage: Integers) -> Iterator[Move]:
         """Fetch in the order of need what fits until it is needed, and what is needed now."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Mapping
 
 from g10sim.policies.planning.machine import PlannedMachine, PlannedTier
@@ -30,15 +29,11 @@ class Queues:
         return self._free[tier.name] >= size_bytes
 
     def takes(self, tier: PlannedTier) -> bool:
-        """Tell whether a tier's path, and the GPU's link, would be idle before the time is over."""
-        carried = {other.name: other.write_rate * self._cycles for other in self._machine.tiers}
-        crossing = sum(min(self._queued[name], most) for name, most in carried.items())
-        if os.environ.get("TAKES"):
-            others = sum(min(self._queued[o.name], carried[o.name]) for o in self._machine.tiers if o.write_rate < tier.write_rate)
-            return self._queued[tier.name] < min(carried[tier.name], self._machine.link_rate * self._cycles - others)
-        if crossing >= self._machine.link_rate * self._cycles:
-            return False
-        return self._queued[tier.name] < carried[tier.name]
+        """Tell whether a tier would be idle before the time is over, with what slower ones leave of the link."""
+        slower = [other for other in self._machine.tiers if other.write_rate < tier.write_rate]
+        left = self._machine.link_rate * self._cycles
+        left -= sum(min(self._queued[other.name], other.write_rate * self._cycles) for other in slower)
+        return self._queued[tier.name] < min(tier.write_rate * self._cycles, left)
 
     def shares(self, size_bytes: int) -> dict[str, float]:
         """Divide bytes that have yet to leave: the share of each tier by name.
@@ -50,8 +45,8 @@ class Queues:
         cycles = max(size_bytes / self._machine.link_rate, self._least_cycles(size_bytes, tiers))
         found = {}
         for tier in tiers:
-            taken = max(0.0, min(left, self._free[tier.name], tier.write_rate * cycles))
-            found[tier.name] = taken / size_bytes
+            taken = min(left, self._free[tier.name], tier.write_rate * cycles)
+            found[tier.name] = taken / size_bytes if taken >= 1 else 0.0
             left -= taken
         return found
 
