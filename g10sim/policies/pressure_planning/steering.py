@@ -99,6 +99,7 @@ class Steering:
             for tensor in range(len(self._next)):
                 self._next[tensor] = forecast.next_use(tensor, 0)
             self._knows = False
+            self._debts = dict.fromkeys(self._debts, 0.0)
         else:
             self._changed = self._alive.intersection(self._used_by(view, kernel - 1))
             for tensor in self._changed:
@@ -214,15 +215,18 @@ class Steering:
     def _choose(
         self, queues: Queues, shares: dict[str, float], size: int, *, is_urgent: bool
     ) -> PlannedTier | None:
-        """Return where bytes go: what is urgent to the tier that is behind its share most, the rest to the
-        slowest of those with a share that would idle. None: nowhere.
+        """Return the tier where bytes go; None: nowhere.
+
+        What is urgent goes to the tier that is behind its share most, all else to the slowest one that has a
+        share and would idle.
         """
         tiers = [tier for tier in self._machine.tiers if queues.has_room(tier, size)]
         sharing = [tier for tier in tiers if shares[tier.name] > 0] or tiers
         if is_urgent:
-            return max(sharing, key=lambda tier: self._debts[tier.name] + shares[tier.name] * size, default=None)
-        slowest = sorted(sharing, key=lambda tier: tier.write_rate)
-        return next((tier for tier in slowest if queues.takes(tier)), None)
+            sharing.sort(key=lambda tier: -(self._debts[tier.name] + shares[tier.name] * size))
+            return sharing[0] if sharing else None
+        sharing.sort(key=lambda tier: tier.write_rate)
+        return next((tier for tier in sharing if queues.takes(tier)), None)
 
     def _fetches(self, kernel: int, shortage: Integers) -> Iterator[Move]:
         """Fetch in the order of need what fits until it is needed, and what is needed now."""

@@ -29,7 +29,7 @@ class Queues:
         return self._free[tier.name] >= size_bytes
 
     def takes(self, tier: PlannedTier) -> bool:
-        """Tell whether a tier would be idle before the time is over, with what slower ones leave of the link."""
+        """Tell whether a tier would be idle before the time is over, with what slower ones leave it."""
         slower = [other for other in self._machine.tiers if other.write_rate < tier.write_rate]
         left = self._machine.link_rate * self._cycles
         left -= sum(min(self._queued[other.name], other.write_rate * self._cycles) for other in slower)
@@ -45,7 +45,7 @@ class Queues:
         cycles = max(size_bytes / self._machine.link_rate, self._least_cycles(size_bytes, tiers))
         found = {}
         for tier in tiers:
-            taken = min(left, self._free[tier.name], tier.write_rate * cycles)
+            taken = max(0.0, min(left, self._free[tier.name], tier.write_rate * cycles))
             found[tier.name] = taken / size_bytes if taken >= 1 else 0.0
             left -= taken
         return found
