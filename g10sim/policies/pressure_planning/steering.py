@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import accumulate
 
 import numpy as np
 
@@ -81,9 +80,20 @@ class Steering:
             yield from map(Fetch, born)
             yield Await(frozenset(born), evictions=False, prefetches=True)
             return
-        gone = accumulate(leaving.values(), initial=0)
-        first = [tensor for tensor, before in zip(leaving, gone, strict=False) if before < lack]
-        yield Await(frozenset(first))
+        yield Await(frozenset(self._first_gone(leaving, lack)))
+
+    def _first_gone(self, leaving: dict[int, int], lack: int) -> Iterator[int]:
+        """Yield the tensors that will be gone first, of so many bytes together."""
+        ahead, when = dict.fromkeys(self._debts, 0), {}
+        for tensor, size in leaving.items():
+            tier = self._leaving[tensor]
+            ahead[tier.name] += size
+            when[tensor] = ahead[tier.name] / tier.write_rate
+        for tensor in sorted(when, key=lambda tensor: when[tensor]):
+            if lack <= 0:
+                return
+            yield tensor
+            lack -= leaving[tensor]
 
     def victims(self, view: PolicyView) -> list[int]:
         """Return tensors for a full GPU to evict: those first that are needed last."""
@@ -189,7 +199,7 @@ class Steering:
                 return
             size = int(self._here[tensor])
             shares = queues.shares(int(worst[away - 1]))
-            tier = self._choose(queues, shares, size, is_urgent=bool(worst[1] > 0))
+            tier = self._choose(queues, shares, size, int(worst[1]))
             if tier is None:
                 return
             queues.add(tier, size)
@@ -212,19 +222,17 @@ class Steering:
             queues.add(tier, view.in_transfer_bytes(tensor))
         return queues
 
-    def _choose(
-        self, queues: Queues, shares: dict[str, float], size: int, *, is_urgent: bool
-    ) -> PlannedTier | None:
+    def _choose(self, queues: Queues, shares: dict[str, float], size: int, lack: int) -> PlannedTier | None:
         """Return the tier where bytes go; None: nowhere.
 
-        What is urgent goes to the tier that is behind its share most, all else to the slowest one that has a
-        share and would idle.
+        If the next kernel lacks room before the queues of other tiers are empty, that is the tier that is
+        behind its share most; if not, the slowest one that has a share and would idle.
         """
         tiers = [tier for tier in self._machine.tiers if queues.has_room(tier, size)]
         sharing = [tier for tier in tiers if shares[tier.name] > 0] or tiers
-        if is_urgent:
-            sharing.sort(key=lambda tier: -(self._debts[tier.name] + shares[tier.name] * size))
-            return sharing[0] if sharing else None
+        sharing.sort(key=lambda tier: -(self._debts[tier.name] + shares[tier.name] * size))
+        if sharing and lack + queues.queued_but_for(sharing[0]) > 0:
+            return sharing[0]
         sharing.sort(key=lambda tier: tier.write_rate)
         return next((tier for tier in sharing if queues.takes(tier)), None)
 

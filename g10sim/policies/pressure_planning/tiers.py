@@ -28,6 +28,10 @@ class Queues:
         """Tell whether a tier has room for more bytes."""
         return self._free[tier.name] >= size_bytes
 
+    def queued_but_for(self, tier: PlannedTier) -> int:
+        """Return the bytes queued for other tiers."""
+        return sum(self._queued.values()) - self._queued[tier.name]
+
     def takes(self, tier: PlannedTier) -> bool:
         """Tell whether a tier would be idle before the time is over, with what slower ones leave it."""
         slower = [other for other in self._machine.tiers if other.write_rate < tier.write_rate]
