@@ -29,7 +29,7 @@ from g10sim.policies.base import Policy
 from g10sim.records import RunRecords
 from g10sim.stats.columns import BOUND_COLUMNS, metric_columns
 from g10sim.stats.reading import read_results, read_table
-from g10sim.stats.summary import FLASH_COLUMNS, Row
+from g10sim.stats.summary import FLASH_COLUMNS, IN_PLACE_COLUMNS, Row
 from g10sim.stats.tables import TABLES, records_table
 from g10sim.stats.timeline import chrome_trace
 from g10sim.trace.check import other_gpu, told_of_other_gpu
@@ -77,7 +77,7 @@ class Result:
         after one iteration.
         """
         row = self.rows[0]
-        more = [column for column in (*BOUND_COLUMNS, *FLASH_COLUMNS) if column in row]
+        more = [column for column in (*BOUND_COLUMNS, *IN_PLACE_COLUMNS, *FLASH_COLUMNS) if column in row]
         columns = (*metric_columns(self.records.tiers), *more)
         return {column: row.get(column) if column == "steady" else row[column] for column in columns}
 

@@ -7,7 +7,21 @@ from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from typing import Any, ClassVar
 
-from g10sim.looks import BLACK, BLUE, DARK_GREY, GREY, ORANGE, PALE, PINK, RED, SKY, WHITE, YELLOW, Look
+from g10sim.looks import (
+    BLACK,
+    BLUE,
+    DARK_GREY,
+    GREEN,
+    GREY,
+    ORANGE,
+    PALE,
+    PINK,
+    RED,
+    SKY,
+    WHITE,
+    YELLOW,
+    Look,
+)
 from g10sim.places import place, tier_word
 
 
@@ -63,6 +77,8 @@ class StallReason(str):
     BARRIER: ClassVar[StallReason]
     COMPUTE_SHARING: ClassVar[StallReason]
     RECOMPUTATION: ClassVar[StallReason]
+    IN_PLACE_ACCESS: ClassVar[StallReason]
+    COPY_CONTENTION: ClassVar[StallReason]
     words: str
     look: Look
 
@@ -132,6 +148,8 @@ _FIXED = (
     StallReason("barrier", "other replicas", Look(WHITE, "||||")),
     StallReason("compute_sharing", "other jobs computed on the GPU", Look(PALE, "++++")),
     StallReason("recomputation", "dropped tensors computed once more", Look(DARK_GREY, "oooo")),
+    StallReason("in_place_access", "tensors were used where they lie, over a link", Look(GREEN, "**")),
+    StallReason("copy_contention", "copies used the GPU's memory, too", Look("#117733", "oo")),
 )
 for _reason in _FIXED:
     setattr(StallReason, _reason.name, _reason)
@@ -269,6 +287,20 @@ class TrafficRecord:
     size_bytes: int
 
 
+@dataclass(frozen=True, slots=True)
+class AccessRecord:
+    """Bytes that one kernel read and wrote where they lie, in a memory tier, during [start, end] (cycles)."""
+
+    gpu: int
+    job: int
+    kernel: int
+    tier: Location
+    start: int
+    end: int
+    read_bytes: int
+    written_bytes: int
+
+
 @dataclass(frozen=True, slots=True, repr=False)
 class MemoryRecord(TierRecord):
     """Bytes in use at a time (cycles); ``tier_bytes`` has a column for each tier."""
@@ -333,8 +365,9 @@ class IterationRecord(TierRecord):
     ``peak_gpu_bytes`` is what this job used of its GPU, ``peak_gpu_bytes_of_all`` what all jobs on it used.
     ``traffic`` has a column for each tier and direction, ``peaks`` one for each tier of kind memory.
     ``contiguous`` is there for designs that copy whole tensors, ``flash`` where the SSD's is modelled.
-    ``steady`` tells whether it went as the one before it did, and the policy has nothing left to learn; the
-    first one cannot tell.
+    ``in_place_read_bytes`` and ``in_place_written_bytes`` are what kernels used in memory tiers, each byte as
+    often as they did. ``steady`` tells whether it went as the one before it did, and the policy has nothing
+    left to learn; the first one cannot tell.
     """
 
     job: int
@@ -355,6 +388,13 @@ class IterationRecord(TierRecord):
     peak_gpu_bytes_of_all: int = 0
     flash: FlashRecord | None = None
     steady: bool | None = None
+    in_place_read_bytes: int = 0
+    in_place_written_bytes: int = 0
+
+    @property
+    def uses_in_place(self) -> bool:
+        """Tell whether kernels used tensors where they lie."""
+        return bool(self.in_place_read_bytes or self.in_place_written_bytes)
 
 
 @dataclass(frozen=True)
@@ -371,5 +411,6 @@ class RunRecords:
     events: int = 0
     jobs: tuple[JobRecord, ...] = ()
     traffic: tuple[TrafficRecord, ...] = ()
+    accesses: tuple[AccessRecord, ...] = ()
     note: str = ""
     tiers: Tiers = field(default_factory=lambda: USUAL_TIERS)

@@ -41,8 +41,10 @@ def machine(
     group_pages=1,
     shared=(),
     page=PAGE,
+    kernel_access=None,
+    duplex=None,
 ):
-    """A machine; ``shared`` holds (name, GPUs, bandwidth)."""
+    """A machine; ``shared`` holds (name, GPUs, bandwidth). With ``kernel_access`` it has no SSD."""
     return SystemSpec(
         name="tiny",
         gpu={
@@ -52,8 +54,11 @@ def machine(
             "page_size": f"{page} B",
             "allocation_rate": mapping,
         },
-        host={"memory": f"{host_pages * page} B"},
-        ssd={
+        host={"memory": f"{host_pages * page} B", "kernel_access": kernel_access},
+        tiers=None if kernel_access is None else ["host"],
+        ssd=None
+        if kernel_access is not None
+        else {
             "capacity": f"{flash_pages * page} B",
             "read_bandwidth": read,
             "write_bandwidth": write,
@@ -61,6 +66,7 @@ def machine(
         },
         pcie={
             "bandwidth": pcie,
+            "duplex": duplex,
             "shared": [{"name": name, "gpus": list(who), "bandwidth": rate} for name, who, rate in shared],
         },
         page_fault={"latency": fault, "group": f"{group_pages * page} B"},
@@ -68,16 +74,19 @@ def machine(
 
 
 def trace_of(tensors, kernels, name="tiny", page=PAGE):
-    """A trace from {name: pages} ("*" behind a name: persistent) and (duration, inputs, outputs)."""
+    """A trace from {name: pages} ("*" behind a name: persistent) and (duration, inputs, outputs).
+
+    Behind outputs there may be how often each input is read.
+    """
     builder = TraceBuilder(name)
     ids = {}
     for key, pages in tensors.items():
         persistent = key.endswith("*")
         kind = TensorKind.WEIGHT if persistent else TensorKind.ACTIVATION
         ids[key.rstrip("*")] = builder.tensor(key.rstrip("*"), pages * page, kind, persistent=persistent)
-    for number, (duration, inputs, outputs) in enumerate(kernels):
-        reads, writes = ([ids[key] for key in keys.split()] for keys in (inputs, outputs))
-        builder.kernel(f"Kernel{number}", duration, reads, writes)
+    for number, (duration, inputs, outputs, *times) in enumerate(kernels):
+        read, written = ([ids[key] for key in keys.split()] for keys in (inputs, outputs))
+        builder.kernel(f"Kernel{number}", duration, read, written, reads=times)
     return builder.build()
 
 

@@ -10,6 +10,7 @@ from g10sim.config.presets import load_system
 from g10sim.errors import PolicyError
 from g10sim.policies.base import Policy, Requirements
 from g10sim.policies.moves import (
+    Access,
     Await,
     Drop,
     Evict,
@@ -28,7 +29,7 @@ from g10sim.trace.synthetic import TraceBuilder
 from g10sim.trace.workload import Job, Workload
 
 _BEGIN, _END = "<!-- moves -->\n", "<!-- end of moves -->\n"
-_KERNEL, _TENSOR, _DEAD = 2, 0, 1
+_KERNEL, _READER, _TENSOR, _DEAD = 2, 3, 0, 1
 _EXAMPLES = {
     "Fetch(tensor)": Fetch(_TENSOR),
     "Evict(tensor, target)": Evict(_TENSOR, "ssd"),
@@ -37,6 +38,7 @@ _EXAMPLES = {
     "Evict(tensor, is_clean=True)": Evict(_TENSOR, is_clean=True),
     "Free(tensor)": Free(_DEAD),
     "Drop(tensor)": Drop(_TENSOR),
+    "Access(tensor, tier)": Access(_TENSOR),
     "Protect(tensors)": Protect(frozenset({_TENSOR})),
     "Await(tensors)": Await(),
     "KeepUncompressed()": KeepUncompressed(),
@@ -56,7 +58,8 @@ class _Does(Policy):
 
     def plan_job(self, job: Job, *_: object) -> MigrationPlan:
         """Return a plan of the move."""
-        return MigrationPlan((Planned(_KERNEL, self._move),))
+        kernel = _READER if isinstance(self._move, Access) else _KERNEL
+        return MigrationPlan((Planned(kernel, self._move),))
 
 
 def page(text: str) -> str:
@@ -80,8 +83,9 @@ def _runs(move: Move, memory: MemoryKind) -> bool:
     for number, (reads, writes) in enumerate(([[], [kept, dead]], [[dead], []], [[], []], [[kept], []])):
         builder.kernel(f"Kernel{number}", 1000, reads, writes)
     workload = Workload((Job(builder.build()),))
+    system = load_system({"preset": "a100-40g-pcie3-znand", "host": {"kernel_access": {}}})
     try:
-        run(workload, load_system("a100-40g-pcie3-znand"), _Does(move, memory))
+        run(workload, system, _Does(move, memory))
     except PolicyError:
         return False
     return True

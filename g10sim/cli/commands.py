@@ -1,30 +1,98 @@
-"""The commands, put together."""
+"""The commands by name: a command's module is imported when the command is used."""
 
 from __future__ import annotations
 
-import typer
+import ast
+from collections.abc import Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any
 
-from g10sim.cli import plan, policy, trace
-from g10sim.cli.bound import bound
-from g10sim.cli.capture import capture, recapture
-from g10sim.cli.explain import explain
-from g10sim.cli.reproduce import plot, report, reproduce
-from g10sim.cli.run import run
-from g10sim.cli.size import size
-from g10sim.cli.system import policies, system
-from g10sim.cli.validate import validate
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+_FUNCTIONS = {
+    "run": "run",
+    "validate": "validate",
+    "reproduce": "reproduce",
+    "plot": "reproduce",
+    "explain": "explain",
+    "report": "reproduce",
+    "bound": "bound",
+    "size": "size",
+    "policies": "system",
+    "system": "system",
+}
+"""Modules of commands, which are functions of their names."""
+_GROUPS = ("trace", "plan", "policy")
+"""Modules of groups of commands, each the ``app`` of its module."""
+
+
+class _LazyGroup(TyperGroup):
+    """Commands that are imported when they are used; to list them, their texts are read from the source."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        names: Any = dict.fromkeys((*_FUNCTIONS, *_GROUPS))
+        self.commands = names
+        self._lists = False
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Return the names of all commands in order."""
+        return list(self.commands)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """Return a command by its name; None if there is none."""
+        if cmd_name not in self.commands:
+            return None
+        return _listed(cmd_name) if self._lists else _imported(cmd_name)
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Write the help of the group itself."""
+        self._lists = True
+        super().format_help(ctx, formatter)
+
+
+def import_for(words: Sequence[str]) -> None:
+    """Import what the command needs that a command line names."""
+    name = next((word for word in words if not word.startswith("-")), "")
+    if name in _FUNCTIONS or name in _GROUPS:
+        _imported(name)
+
+
+def _imported(name: str) -> Any:
+    module = import_module(f"g10sim.cli.{_FUNCTIONS.get(name, name)}")
+    if name in _GROUPS:
+        group = typer.main.get_command(module.app)
+        group.name = name
+        return group
+    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+    app.command(name)(getattr(module, name))
+    return typer.main.get_command(app)
+
+
+def _listed(name: str) -> TyperCommand:
+    """Return a command that can do nothing but be listed with its help."""
+    source = Path(__file__).with_name(f"{_FUNCTIONS.get(name, name)}.py").read_text(encoding="utf-8")
+    for node in ast.parse(source).body:
+        if isinstance(node, ast.FunctionDef) and node.name == name and name in _FUNCTIONS:
+            return TyperCommand(name, help=ast.get_docstring(node))
+        if name in _GROUPS and isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "app":
+            texts = {word.arg: word.value for word in getattr(node.value, "keywords", ())}
+            return TyperCommand(name, help=ast.literal_eval(texts["help"]))
+    raise LookupError(name)
+
 
 app = typer.Typer(
+    cls=_LazyGroup,
     name="g10sim",
     help="Simulate training with tensors in GPU memory, host memory and flash.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     add_completion=False,
 )
-for command in (run, validate, reproduce, plot, explain, report, bound, size, policies, system):
-    app.command()(command)
-trace.app.command()(capture)
-trace.app.command()(recapture)
-app.add_typer(trace.app, name="trace")
-app.add_typer(plan.app, name="plan")
-app.add_typer(policy.app, name="policy")
+
+
+@app.callback()
+def _g10sim() -> None:
+    """Take no options of its own."""

@@ -17,8 +17,10 @@ def main() -> None:
         signal.signal(signal.SIGINT, _leave)  # an exception could come out of any library that is imported
     _open_streams()
     _put_working_directory_last()
-    from g10sim.cli.commands import app
+    from g10sim.cli.commands import app, import_for
     from g10sim.cli.output import exit_code
+
+    import_for(sys.argv[1:])
 
     if listens:
         signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -21,7 +21,9 @@ from g10sim.trace.format import load_trace
 from g10sim.trace.model import Trace
 from g10sim.units import cycles_to_ms
 
-app = typer.Typer(help="Look at migration plans and compare them.", no_args_is_help=True)
+app = typer.Typer(
+    help="Look at migration plans and compare them.", no_args_is_help=True, add_completion=False
+)
 
 _DEFAULT_SYSTEM = "a100-40g-pcie3-znand"
 _USUAL = ("fetch", "evict to host", "evict to ssd", "free")

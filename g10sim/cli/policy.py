@@ -16,7 +16,7 @@ from g10sim.cli.output import say
 from g10sim.errors import ConfigError
 from g10sim.policies.registry import available
 
-app = typer.Typer(help="Policies of your own.", no_args_is_help=True)
+app = typer.Typer(help="Policies of your own.", no_args_is_help=True, add_completion=False)
 
 _NAME = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*")
 

@@ -18,6 +18,7 @@ from g10sim.analysis.footprint import footprint_bytes, live_bytes, peak_live_byt
 from g10sim.analysis.timeline import Integers, kernel_starts
 from g10sim.analysis.vitality import inactive_periods, live_ranges
 from g10sim.capture.gpu import KernelCost, OperatorClass, load_gpu
+from g10sim.cli.capture import capture, recapture
 from g10sim.cli.options import TraceFile, TraceOutput, names_in, sizes
 from g10sim.cli.output import rounded_bytes, rounded_seconds, say, show_table, warn, write_table
 from g10sim.cli.terminal import SafeConsole
@@ -35,9 +36,11 @@ from g10sim.trace.format import load_trace, save_trace, trace_hash
 from g10sim.trace.model import Trace
 from g10sim.units import format_bytes
 
-app = typer.Typer(help="Make, look at and check trace files.", no_args_is_help=True)
+app = typer.Typer(help="Make, look at and check trace files.", no_args_is_help=True, add_completion=False)
 import_app = typer.Typer(help="Make a trace file from files of other tools.", no_args_is_help=True)
 app.add_typer(import_app, name="import")
+app.command()(capture)
+app.command()(recapture)
 
 _GPU_SUFFIX = ".yaml"
 _GPU_WIDTH = 110

@@ -20,7 +20,7 @@ from g10sim.config.run import JobSpec, RunConfig, WorkloadSpec, most_iterations
 from g10sim.config.sharing import ExchangeSpec, SharingSpec, VariationSpec
 from g10sim.config.ssd import FlashSsdSpec, SsdSpec
 from g10sim.config.system import GpuSpec, PageFaultSpec, PcieSpec, SystemSpec
-from g10sim.config.tiers import SsdTierSpec
+from g10sim.config.tiers import MemoryTierSpec, SsdTierSpec
 
 
 @dataclass(frozen=True)
@@ -68,6 +68,12 @@ class Setting:
     def is_batched(self) -> bool:
         """Tell whether pages move in batches, which know one link and nothing of how it is shared."""
         return self.config.compat.transfers == "batched"
+
+    @property
+    def accesses_tiers(self) -> bool:
+        """Tell whether kernels can use tensors where they lie in some tier."""
+        system = self.config.system
+        return not self.is_batched and self.is_paged and any(tier.kernel_access for tier in system.all_tiers)
 
     @property
     def has_links(self) -> bool:
@@ -228,6 +234,11 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         (GpuSpec,),
+        ("copy_contention",),
+        _LINKS,
+    ),
+    Rule(
+        (GpuSpec,),
         ("count",),
         Effect(
             lambda run, gpu: run.last_gpu > 0, "with replicas, or jobs on several GPUs", "one GPU has jobs"
@@ -264,6 +275,15 @@ RULES: tuple[Rule, ...] = (
         ),
     ),
     Rule((HostSpec,), ("pinned", "compression"), _COPIES),
+    Rule(
+        (HostSpec, MemoryTierSpec),
+        ("kernel_access",),
+        Effect(
+            lambda run, part: run.is_paged and not run.is_batched,
+            "with a policy that moves pages, but for batched transfers",
+            "no kernel uses tensors where they lie",
+        ),
+    ),
     Rule(
         (PinnedSpec,),
         ("beyond_limit", "pageable_bandwidth"),

@@ -54,6 +54,16 @@ class SocketSpec(Spec):
     )
 
 
+class KernelAccessSpec(Spec):
+    """Memory that kernels can read and write where it lies, over the path that copies take.
+
+    The rates are those of a kernel by itself on an idle path, where they are below those of copies.
+    """
+
+    read: PositiveRate | None = Field(default=None, description="of a kernel; none: as fast as its path")
+    write: PositiveRate | None = Field(default=None, description="of a kernel; none: as fast as its path")
+
+
 class HostSpec(Spec):
     """Host memory set aside for the GPUs; 0 where there is none.
 
@@ -73,3 +83,6 @@ class HostSpec(Spec):
         default=None, description="page-locked memory; none: pinning costs nothing and has no limit"
     )
     compression: CompressionSpec | None = Field(default=None, description="of tensors in host memory")
+    kernel_access: KernelAccessSpec | None = Field(
+        default=None, description="kernels can use tensors where they lie; none: they cannot"
+    )

@@ -23,6 +23,18 @@ from g10sim.registry import choices_text, nearest
 from g10sim.units import format_rate, parse_bytes
 
 
+class CopyContentionSpec(Spec):
+    """Copies that take bandwidth of GPU memory from kernels.
+
+    The default is the middle of the 5 to 7 % by which kernels on an RTX 3090 and an RTX 5090 got slower while
+    copies ran (measured; dataflowml, docs/throughput.md, 2025).
+    """
+
+    share: float = Field(
+        default=0.06, gt=0, lt=1, description="of a kernel's speed, while copies fill the link both ways"
+    )
+
+
 class GpuSpec(Spec):
     """The GPUs of a machine, all alike.
 
@@ -45,6 +57,9 @@ class GpuSpec(Spec):
         description="page of the unified memory",
     )
     allocation_rate: PositiveRate = Field(description="speed of mapping new pages")
+    copy_contention: CopyContentionSpec | None = Field(
+        default=None, description="copies slow kernels down; none: they do not"
+    )
 
 
 class LinkSpec(Spec):
@@ -289,7 +304,8 @@ class SystemSpec(Spec):
 
     def _tier(self, index: int, entry: TierEntry) -> Tier:
         if entry == "host":
-            return Tier(located(index, "host"), "host", "memory", self.host.memory)
+            place, host = located(index, "host"), self.host
+            return Tier(place, "host", "memory", host.memory, kernel_access=host.kernel_access)
         if isinstance(entry, MemoryTierSpec):
             return Tier(
                 located(index, entry.name),
@@ -301,6 +317,7 @@ class SystemSpec(Spec):
                 entry.latency,
                 entry.latency,
                 entry.at,
+                kernel_access=entry.kernel_access,
             )
         if not isinstance(entry, str):
             return ssd_tier(located(index, entry.name), entry.name, entry.drive, entry.at)

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import AfterValidator, Discriminator, Field, Tag, model_validator
 
+from g10sim.config.host import KernelAccessSpec
 from g10sim.config.quantities import Bytes, Duration, PositiveRate, Spec
 from g10sim.config.ssd import AnySsdSpec, BounceSpec, FlashSsdSpec, SsdSpec
 from g10sim.places import place, tier_word
@@ -46,6 +47,9 @@ class MemoryTierSpec(Spec):
     write: PositiveRate | None = Field(default=None, description="to it; none: as fast as its path")
     latency: Duration = Field(default=0, validate_default=False, description="of one access")
     at: str | None = Field(default=None, description="socket, shared link or GPU; none: the root complex")
+    kernel_access: KernelAccessSpec | None = Field(
+        default=None, description="kernels can use tensors where they lie; none: they cannot"
+    )
 
 
 class SsdTierSpec(Spec):
@@ -138,7 +142,7 @@ class Tier:
 
     ``latency`` and ``write_latency`` (picoseconds) are those of one read and one write, a stop-over in host
     memory included; a rate of None means no limit beyond the path. ``drive`` describes the SSD of a tier of
-    kind ``ssd``.
+    kind ``ssd``. Kernels can use tensors where they lie if there is ``kernel_access``.
     """
 
     place: Location
@@ -151,6 +155,7 @@ class Tier:
     write_latency: int = 0
     at: str | None = None
     drive: SsdSpec | FlashSsdSpec | None = None
+    kernel_access: KernelAccessSpec | None = None
 
     @property
     def key(self) -> str:

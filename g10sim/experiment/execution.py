@@ -83,6 +83,7 @@ def simulate(
         behaviour,
         keeps_kernels=type(policy).choose_kernels is Policy.choose_kernels,
         drops=any(job.drops for job in records.jobs),
+        uses_in_place=any(record.uses_in_place for record in records.iterations),
     )
     bounds = (bound_row(workload, system, conditions, row) if row else {} for row in rows)
     return records, [row | bound | more for row, bound, more in zip(rows, bounds, described, strict=True)]

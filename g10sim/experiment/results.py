@@ -19,7 +19,7 @@ from g10sim.experiment.execution import CellResult
 from g10sim.experiment.expand import Experiment
 from g10sim.files import write_text, writing
 from g10sim.stats.columns import BOUND_COLUMNS, metric_columns
-from g10sim.stats.summary import CONTIGUOUS_COLUMNS, FLASH_COLUMNS, JOB_METRIC_COLUMNS
+from g10sim.stats.summary import CONTIGUOUS_COLUMNS, FLASH_COLUMNS, IN_PLACE_COLUMNS, JOB_METRIC_COLUMNS
 from g10sim.text import inert
 
 _BEFORE_SWEPT = ("cell", "name", "trace", "model", "batch_size", "policy")
@@ -31,15 +31,18 @@ JOB_COLUMNS = ("job", "gpu", "priority", *JOB_METRIC_COLUMNS)
 def result_columns(experiment: Experiment) -> tuple[str, ...]:
     """Columns of results.csv; a swept key that is a column anyway is not repeated.
 
-    Metrics of contiguous memory, of flash and of jobs are there if any cell has them; bounds always.
+    Metrics of use in place, of contiguous memory, of flash and of jobs are there if any cell has them;
+    bounds always.
     """
     cells = experiment.cells
-    drives = (tier.drive for cell in cells for tier in cell.system.all_tiers)
+    tiers = [tier for cell in cells for tier in cell.system.all_tiers]
     kinds = dict(item for cell in cells for item in cell.system.kinds.items())
     metrics = [*metric_columns(kinds), *BOUND_COLUMNS]
+    if any(tier.kernel_access for tier in tiers):
+        metrics += IN_PLACE_COLUMNS
     if any(cell.copies_tensors for cell in cells):
         metrics += CONTIGUOUS_COLUMNS
-    if any(isinstance(drive, FlashSsdSpec) for drive in drives):
+    if any(isinstance(tier.drive, FlashSsdSpec) for tier in tiers):
         metrics += FLASH_COLUMNS
     fixed = (*_BEFORE_SWEPT, *_AFTER_SWEPT, *metrics)
     swept = [key for key in experiment.config.sweep if key not in fixed]

@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import ceil
+from typing import Protocol
 
 from g10sim.config.host import CompressionSpec
 
@@ -21,13 +22,23 @@ def packed_bytes(size_bytes: int, density: float, spec: CompressionSpec) -> int:
     return mask + ceil(size_bytes * begun / spec.pieces)
 
 
+class Carried(Protocol):
+    """Bytes on their way through host memory."""
+
+    @property
+    def is_done(self) -> bool:
+        """Tell whether all of them have passed."""
+
+
 @dataclass(slots=True, eq=False)
 class Work:
-    """One tensor for the workers.
+    """One tensor for the workers, which read and write ``moved_bytes`` of the host memory at ``gpu`` for it.
 
     ``begin`` may refuse (None) or delay the start; ``finish`` is called with the cycle of the end.
     """
 
+    gpu: int
+    moved_bytes: int
     cycles: int
     begin: Callable[[int], int | None]
     finish: Callable[[int], None]
@@ -36,17 +47,28 @@ class Work:
 
 
 class Workers:
-    """All workers together serve one tensor at a time, first come first served."""
+    """All workers together serve one tensor at a time, first come first served.
+
+    ``carry``, if there is one, lets the bytes of a tensor share the bandwidth of host memory; the tensor is
+    done when they have passed.
+    """
 
     def __init__(self) -> None:
         self._waiting: deque[Work] = deque()
         self._current: Work | None = None
-        self._end = 0
+        self._due = 0
+        self._carried: Carried | None = None
+        self.carry: Callable[[Work], Carried] | None = None
+
+    @property
+    def is_busy(self) -> bool:
+        """Tell whether a tensor is in work."""
+        return self._current is not None
 
     @property
     def next_event(self) -> int | None:
-        """Cycle at which the tensor in work is done, or None."""
-        return None if self._current is None else self._end
+        """Cycle at which the tensor in work is done, or its bytes begin to move; None: links say when."""
+        return None if self._current is None or self._carried is not None else self._due
 
     def submit(self, work: Work, now: int) -> None:
         """Give the workers one more tensor."""
@@ -64,15 +86,25 @@ class Workers:
 
     def advance(self, now: int) -> None:
         """Carry out what is done by the cycle ``now``, in order of time."""
-        while self._current is not None and self._end <= now:
-            work, end = self._current, self._end
-            self._current, work.is_running = None, False
+        while self._current is not None and self._is_done(self._current, now):
+            work, end = self._current, now if self._carried is not None else self._due
+            self._current, self._carried, work.is_running = None, None, False
             work.finish(end)
             self._start(end)
+
+    def _is_done(self, work: Work, now: int) -> bool:
+        if self._carried is None and self._due > now:
+            return False
+        if self.carry is None:
+            return True
+        if self._carried is None:
+            self._carried = self.carry(work)
+        return self._carried.is_done
 
     def _start(self, now: int) -> None:
         while self._current is None and self._waiting:
             work = self._waiting.popleft()
             begin = work.begin(now)
             if begin is not None:
-                self._current, self._end, work.is_running = work, begin + work.cycles, True
+                self._current, work.is_running = work, True
+                self._due = begin if self.carry is not None else begin + work.cycles

@@ -16,6 +16,7 @@ from itertools import count as counter
 
 from g10sim.config.system import SystemSpec
 from g10sim.errors import InvariantError
+from g10sim.hardware.compression import Work
 from g10sim.hardware.door import Door
 from g10sim.hardware.faults import demand_rate, fault_batches, one_after_another
 from g10sim.hardware.flash.pool import FlashPool, SsdPort
@@ -88,13 +89,18 @@ class _Site:
 
 
 class Message(Share):
-    """Bytes on their way between GPUs, or between a GPU and its host, that are not pages of any tensor."""
+    """Bytes on their way between GPUs, or between a processor and memory, with which no pages move.
 
-    __slots__ = ("order", "work")
+    An access is that of a running kernel to tensors where they lie, or of the host's workers to its memory.
+    """
 
-    def __init__(self, links: list[Link], work: int, order: int) -> None:
-        super().__init__(links, 0)
-        self.work, self.order = work, order
+    __slots__ = ("is_access", "order", "work")
+
+    def __init__(
+        self, links: list[Link], work: int, order: int, limit: int = 0, *, is_access: bool = False
+    ) -> None:
+        super().__init__(links, limit)
+        self.work, self.order, self.is_access = work, order, is_access
 
     @property
     def is_done(self) -> bool:
@@ -119,6 +125,8 @@ class FluidTransfers:
         self.topology = staging.topology if staging is not None else Topology(system)
         self._page_bytes = system.gpu.page_size
         self._page_work = system.gpu.page_size * system.gpu.clock
+        if staging is not None and system.host.memory_bandwidth is not None:
+            staging.share_memory(self._carry)
         self._fault = system.page_fault
         self._latencies = {tier.place: tier.latency for tier in system.all_tiers}
         self._pools = {pool.tier.place: pool for pool in pools}
@@ -143,7 +151,25 @@ class FluidTransfers:
     def send(self, links: list[Link], size_bytes: int) -> Message:
         """Send bytes over links from now on, beside planned evictions and like them after demanded pages."""
         order = self._now * self._gpus if self._service == "deadline" else next(self._orders)
-        message = Message(links, size_bytes * self._clock, order)
+        return self._post(Message(links, size_bytes * self._clock, order))
+
+    def access(self, job: int, tier: Location, size_bytes: int, *, inward: bool) -> Message:
+        """Let a job's running kernel read (``inward``) or write bytes in a memory tier from now on."""
+        gpu, pool = self._sites[job].gpu, self._pools[tier]
+        rates = pool.tier.kernel_access
+        if rates is None:
+            raise InvariantError(f"a kernel uses tensors in {pool.name} where they lie")
+        limit = rates.read if inward else rates.write
+        links = self.topology.inward(gpu, tier) if inward else self.topology.outward(gpu, tier)
+        return self._post(Message(links, size_bytes * self._clock, 0, limit or 0, is_access=True))
+
+    def _carry(self, work: Work) -> Message:
+        """Let what the host's workers read and write pass through its memory, as fast as they are at most."""
+        rate = max(1, work.moved_bytes * self._clock // max(1, work.cycles))
+        links = self.topology.memory(work.gpu)
+        return self._post(Message(links, work.moved_bytes * self._clock, 0, rate, is_access=True))
+
+    def _post(self, message: Message) -> Message:
         self._messages.append(message)
         self.changed()
         return message
@@ -182,6 +208,13 @@ class FluidTransfers:
             return demand_rate(size, bandwidth, latency, batches)
 
         site.memory.demand(tensor, rate)
+
+    def link_use(self, gpu: int) -> float:
+        """Return how much of both directions of a GPU's link copies fill now, from 0 to 1."""
+        own = self.topology.own(gpu)
+        copies: list[Share] = [*self._current(), *(one for one in self._messages if not one.is_access)]
+        used = sum(copy.rate for copy in copies for link in own if link in copy.links)
+        return used / sum(link.capacity for link in own)
 
     def busy_cycles(self, job: int) -> int:
         """Cycles so far during which pages of a job crossed its GPU's link."""
@@ -283,11 +316,27 @@ class FluidTransfers:
         self._free_links()
         if self.topology.has_duplex and self._service == "fair":
             self._split_directions(flows)
+        accesses = [message for message in self._messages if message.is_access]
+        if accesses:
+            self._serve_kernels(accesses, flows)
         self._share([flow for flow in flows if flow.rank == _DEMAND])
-        self._share([flow for flow in flows if flow.rank == _EVICT], self._messages)
+        messages = [message for message in self._messages if not message.is_access]
+        self._share([flow for flow in flows if flow.rank == _EVICT], messages)
         prefetches = [flow for flow in flows if flow.rank == _PREFETCH]
         self._limit_followers(flows, [flow for flow in prefetches if flow.follows])
         self._share(prefetches)
+        for access in accesses:
+            access.take_more()
+
+    def _serve_kernels(self, accesses: Sequence[Message], flows: list[_Flow]) -> None:
+        """Give kernels that use memory where it lies their fair part beside copies of all ranks."""
+        shares = [*flows, *self._messages]
+        before = {link: link.left for share in shares for link in share.links}
+        share_max_min(shares)
+        for link, left in before.items():
+            link.left = left
+        for access in accesses:
+            access.use_links()
 
     def _free_links(self) -> None:
         self.topology.reset()
@@ -413,8 +462,19 @@ class FluidTransfers:
             return
         outward = self.topology.outward(lane.gpu, target)
         flows.append(_Flow(lane, source, victim, target, [*links, *outward], rank, owner))
-        if target and flows[-1].limit and self._fault.eviction == "serial":
-            flows[-1].limit = one_after_another(flows[-1].limit, min(link.capacity for link in outward))
+        if target:
+            flows[-1].limit = self._limit_with_victim(flows[-1].limit, victim, lane.gpu, target, outward)
+
+    def _limit_with_victim(
+        self, limit: int, victim: Run, gpu: int, target: Location, outward: list[Link]
+    ) -> int:
+        """Return the limit of pages that come in while a victim leaves, before them or at the same time."""
+        rate, wait = min(link.capacity for link in outward), self.topology.per_copy(gpu, target, inward=False)
+        if wait and not victim.rate:
+            victim.rate = demand_rate(victim.count * self._page_bytes, rate, wait, 1)
+        if limit and self._fault.eviction == "serial":
+            return one_after_another(limit, victim.rate or rate)
+        return min(limit or victim.rate, victim.rate) if wait else limit
 
     def _victim(self, site: _Site, *, demanded: bool) -> tuple[Run | None, _Site]:
         """Return who makes room on a full GPU, and whose it is: the oldest of all jobs' own choices."""
@@ -447,6 +507,8 @@ class FluidTransfers:
         changes += [-(-message.work // message.rate) for message in self._messages if message.rate]
         if self._staging is not None:
             changes += [self._staging.cycles_until(run, self._now) for run in self._staged_heads()]
+            if self._staging.next_event is not None:
+                changes.append(max(1, self._staging.next_event - self._now))
         return min((change for change in changes if change is not None), default=None)
 
     def _staged_heads(self) -> Iterable[Run]:

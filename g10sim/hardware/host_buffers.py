@@ -82,8 +82,8 @@ class HostBuffers:
     buffer is given up. To be fetched it is expanded into a new one first.
     """
 
-    def __init__(self, host: HostMemory, page_bytes: int, *, keeps: bool, job: int = 0) -> None:
-        self._host, self._page_bytes, self._keeps, self._job = host, page_bytes, keeps, job
+    def __init__(self, host: HostMemory, page_bytes: int, *, keeps: bool, job: int = 0, gpu: int = 0) -> None:
+        self._host, self._page_bytes, self._keeps, self._job, self._gpu = host, page_bytes, keeps, job, gpu
         self._buffers: dict[int, _Buffer] = {}
         self.watch()
 
@@ -142,7 +142,8 @@ class HostBuffers:
                 self._expand(buffer, buffer.waiter, now)
 
         cycles = host.cycles_of_work(buffer.size_bytes, host.compression.compression_rate)
-        buffer.work = Work(cycles, begin, finish, may_be_dropped=True)
+        moved = buffer.size_bytes + packed
+        buffer.work = Work(self._gpu, moved, cycles, begin, finish, may_be_dropped=True)
         host.workers.submit(buffer.work, host.now)
 
     def fetch(self, tensor: int, count: int, rate: int) -> StagedRun:
@@ -211,7 +212,8 @@ class HostBuffers:
             buffer.packed_bytes = 0
 
         cycles = host.cycles_of_work(buffer.size_bytes, compression.decompression_rate)
-        host.workers.submit(Work(cycles, begin, finish, may_be_dropped=False), now)
+        moved = buffer.size_bytes + buffer.packed_bytes
+        host.workers.submit(Work(self._gpu, moved, cycles, begin, finish, may_be_dropped=False), now)
 
     def _pin_raw(self, buffer: _Buffer, now: int) -> Admission:
         """Pin a buffer's raw size if it may be; otherwise it is pageable."""

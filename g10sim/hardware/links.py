@@ -39,6 +39,20 @@ class Share:
             return bool(self.limit) and self.limit <= level
         return bottleneck in self.links
 
+    def use_links(self) -> None:
+        """Take the flow's rate from its links."""
+        for link in self.links:
+            link.left -= self.rate
+
+    def take_more(self) -> None:
+        """Let the flow have what its links have left, up to its limit."""
+        more = min((max(0, link.left) // self.links.count(link) for link in self.links), default=0)
+        if self.limit:
+            more = min(more, self.limit - self.rate)
+        self.rate += more
+        for link in self.links:
+            link.left -= more
+
 
 class _Edge:
     """A link of the tree: what crosses it in each direction, and what starting a copy takes (picoseconds).
@@ -147,7 +161,7 @@ class Topology:
         """
         own = self._inward[gpu] if inward else self._outward[gpu]
         if tier.name == "host":
-            return [*own, *self._memory(gpu)]
+            return [*own, *self.memory(gpu)]
         if tier.at in self._sockets:
             home = self._sockets[tier.at]
             near = gpu in home or not self._between
@@ -160,13 +174,14 @@ class Topology:
             self._shared[name] for name, gpus in self._below.items() if below is not None and below <= gpus
         ]
         if buffer:
-            return [*own, *self._memory(gpu) * 2, *buffer, *_ways(above, inward=not inward)]
+            return [*own, *self.memory(gpu) * 2, *buffer, *_ways(above, inward=not inward)]
         edges = self._edges[gpu]
         near_edges = [edge for edge in edges if edge not in above]
         far_edges = [edge for edge in above if edge not in edges]
         return [*_ways(near_edges, inward=inward), *_ways(far_edges, inward=not inward)]
 
-    def _memory(self, gpu: int) -> list[Link]:
+    def memory(self, gpu: int) -> list[Link]:
+        """Return the memory of a GPU's socket, where it has a limit."""
         return [self._memories[self._socket[gpu]]] if self._memories else []
 
     def between(self, source: int, target: int) -> list[Link]:
@@ -181,10 +196,14 @@ class Topology:
         apart = self._socket[source] != self._socket[target]
         return [*up, *([self._between[self._socket[source]]] if apart and self._between else []), *down]
 
+    def own(self, gpu: int) -> tuple[Link, Link]:
+        """Both directions of a GPU's own link."""
+        return self._edges[gpu][0].directions
+
     def to_root(self, gpu: int, *, inward: bool) -> list[Link]:
         """Links between a GPU and the memory of its socket."""
         own = self._inward[gpu] if inward else self._outward[gpu]
-        return [*own, *self._memory(gpu)]
+        return [*own, *self.memory(gpu)]
 
     def inward(self, gpu: int, source: Location) -> list[Link]:
         """Links that pages cross on their way in; new pages only need mapping."""

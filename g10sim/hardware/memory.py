@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Container, Sequence
+from dataclasses import dataclass, replace
 from itertools import count as counter
 
 from g10sim.config.tiers import Tier
@@ -76,17 +77,22 @@ class Pool(Watched):
         return None
 
 
+@dataclass(slots=True)
 class Traffic:
-    """Pages that crossed a GPU's link, by the place at the other end, and demanded pages."""
+    """Pages that crossed a GPU's link, by the place at the other end, and demanded pages.
 
-    __slots__ = ("faults", "moved_in", "moved_out")
+    In bytes, what kernels read and wrote where it lies.
+    """
 
-    def __init__(self, places: int) -> None:
-        self.moved_in, self.moved_out, self.faults = [0] * places, [0] * places, 0
+    moved_in: list[int]
+    moved_out: list[int]
+    faults: int = 0
+    read_in_place: int = 0
+    written_in_place: int = 0
 
-    def snapshot(self) -> tuple[list[int], list[int], int]:
-        """Return what moved in and out so far, by place, and faults."""
-        return self.moved_in.copy(), self.moved_out.copy(), self.faults
+    def snapshot(self) -> Traffic:
+        """Return the counts so far."""
+        return replace(self, moved_in=self.moved_in.copy(), moved_out=self.moved_out.copy())
 
 
 class Queues:
@@ -135,7 +141,8 @@ class Residency:
     jobs share; ``moving`` are in a queue, wherever they lie. Together they are the tensor's size. ``frames``
     are the GPU's pages, of which this job has ``filled`` some; ``space`` says what it takes to get some.
     ``needed`` is the running (or waiting) kernel's working set; it also waits for the evictions of tensors
-    that are ``awaited``, and for the arrival of ``awaited_arrivals``. All of it changes only while the
+    that are ``awaited``, and for the arrival of ``awaited_arrivals``. What of it lies in the tiers that
+    ``in_place`` names for tensors is used there and does not come in. All of it changes only while the
     ``door`` is open.
     """
 
@@ -161,11 +168,12 @@ class Residency:
         self.moving = [0] * len(sizes)
         self.recency = Recency(len(sizes), frames.clock)
         self.queues = Queues(len(self.pages))
-        self.traffic = Traffic(len(self.pages))
+        self.traffic = Traffic([0] * len(self.pages), [0] * len(self.pages))
         self.needed: frozenset[int] = frozenset()
         self.protected: Container[int] = frozenset()
         self.awaited: frozenset[int] = frozenset()
         self.awaited_arrivals: frozenset[int] = frozenset()
+        self.in_place: dict[int, Location] = {}
         self.door = door or Door()
         self.space: Space = space or Paged()
         self.space.serve(self)
@@ -217,6 +225,22 @@ class Residency:
         """Keep a kernel's working set on the GPU from now on, and no other."""
         self.door.enter()
         self.needed = tensors
+
+    def use_in_place(self, tensor: int, tier: Location) -> None:
+        """Let the running kernel use what a tier has of a tensor where it lies."""
+        self.door.enter()
+        self.in_place[tensor] = tier
+
+    def bring_in(self) -> None:
+        """Let the next kernel use nothing where it lies."""
+        if self.in_place:
+            self.door.enter()
+            self.in_place = {}
+
+    def used_in_place(self, tensor: int) -> int:
+        """Return the pages of a tensor that the running kernel uses where they lie."""
+        tier = self.in_place.get(tensor)
+        return 0 if tier is None else self.pages[tier][tensor]
 
     def settle(self) -> None:
         """Use room that transfers, or other jobs, have made."""
@@ -374,9 +398,10 @@ class Residency:
     ) -> None:
         """Queue a tensor's pages that are not here, by where they are."""
         self.door.enter()
+        stays = self.in_place.get(tensor)
         for place in self.origins:
             count = self.pages[place][tensor]
-            if count:
+            if count and place != stays:
                 self.pages[place][tensor] = 0
                 self.moving[tensor] += count
                 queues[place].append(Run(tensor, count, rate(count, place) if rate else 0))

@@ -57,8 +57,9 @@ class Paged:
         return location
 
     def is_usable(self, tensor: int) -> bool:
-        """Tell whether all of a tensor is here."""
-        return self._memory.idle[tensor] == self._memory.sizes[tensor]
+        """Tell whether a kernel can use all of a tensor."""
+        memory = self._memory
+        return memory.idle[tensor] + memory.used_in_place(tensor) == memory.sizes[tensor]
 
     def fetch(self, tensor: int) -> None:
         """Queue what is elsewhere to come in, and what has no contents to be allocated."""

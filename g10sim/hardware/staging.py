@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from g10sim.config.behaviour import BehaviourSpec
 from g10sim.config.system import SystemSpec, published_drive
 from g10sim.errors import InvariantError
+from g10sim.hardware.compression import Carried, Work
 from g10sim.hardware.faults import demand_rate
 from g10sim.hardware.host_buffers import HostBuffers, HostMemory, StagedRun, slower
 from g10sim.hardware.links import Link, Topology
@@ -43,10 +46,20 @@ class Staging:
         """
         return slower(rate, self._host_memory.spec.pageable_bandwidth or 0) if place == self.place else rate
 
-    def host_buffers(self, job: int, *, keeps: bool) -> HostBuffers:
-        """Return the buffers in host memory of a job; ``keeps``: for the whole run."""
-        self._buffers[job] = HostBuffers(self._host_memory, self._page_bytes, keeps=keeps, job=job)
+    def host_buffers(self, job: int, gpu: int, *, keeps: bool) -> HostBuffers:
+        """Return the buffers in host memory of a job on a GPU; ``keeps``: for the whole run."""
+        self._buffers[job] = HostBuffers(self._host_memory, self._page_bytes, keeps=keeps, job=job, gpu=gpu)
         return self._buffers[job]
+
+    def share_memory(self, carry: Callable[[Work], Carried]) -> None:
+        """Let the host's workers share the bandwidth of host memory with copies."""
+        self._host_memory.workers.carry = carry
+
+    @property
+    def next_event(self) -> int | None:
+        """Cycle at which the host's workers are a step further by themselves, if that changes what moves."""
+        workers = self._host_memory.workers
+        return None if workers.carry is None else workers.next_event
 
     def close(self, job: int) -> None:
         """Give up the buffers of a job that has ended."""
@@ -61,11 +74,17 @@ class Staging:
         """Tell whether a copy may move."""
         return not isinstance(run, StagedRun) or run.is_ready(self._host_memory.now)
 
-    def cycles_until(self, run: Run, now: int) -> int:
-        """Cycles until a waiting copy may begin, or until the host's workers are a step further."""
+    def cycles_until(self, run: Run, now: int) -> int | None:
+        """Cycles until a waiting copy may begin, or until the host's workers are a step further.
+
+        None where that depends on what moves.
+        """
         if isinstance(run, StagedRun) and run.ready_at is not None:
             return run.ready_at - now
-        step = self._host_memory.workers.next_event
+        workers = self._host_memory.workers
+        step = workers.next_event
+        if workers.is_busy and step is None:
+            return None
         if step is None:
             raise InvariantError(f"a copy of tensor {run.tensor} waits for the host, which does nothing")
         return step - now

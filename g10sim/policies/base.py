@@ -99,6 +99,10 @@ class PolicyView(Protocol):
     def tiers(self) -> Sequence[str]:
         """Names of the memory tiers, fastest first."""
 
+    @property
+    def in_place_tiers(self) -> Sequence[str]:
+        """Names of the memory tiers in which kernels can use tensors where they lie, fastest first."""
+
     def free_bytes_of(self, tier: str) -> int:
         """Empty memory of a tier; 0 for one that the system does not have."""
 

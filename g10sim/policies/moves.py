@@ -64,17 +64,22 @@ class MoveState(Protocol):
     def keep_uncompressed(self) -> None:
         """Leave tensors in host memory uncompressed unless compression has begun."""
 
+    def use_in_place(self, tensor: int, tier: str) -> None:
+        """Let the kernel that is about to start use what a tier has of a tensor where it lies."""
+
 
 @dataclass(frozen=True, slots=True)
 class Move:
     """Base class of moves: frozen dataclasses, saved in plan files field by field.
 
-    ``name`` is the key in plan files, ``memories`` are the kinds of GPU memory that can do the move.
+    ``name`` is the key in plan files, ``memories`` are the kinds of GPU memory that can do the move;
+    ``may_be_delayed`` tells whether it makes sense once its kernel has started.
     """
 
     __pydantic_config__: ClassVar = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
     name: ClassVar[str] = ""
     memories: ClassVar[tuple[MemoryKind, ...]] = ("paged", "contiguous")
+    may_be_delayed: ClassVar[bool] = True
 
     def subjects(self) -> Collection[int]:
         """Return the tensors that the move names."""
@@ -295,6 +300,41 @@ class Drop(TensorMove):
         """Forget the contents, once."""
         if not state.view.is_dropped(self.tensor):
             state.drop(self.tensor)
+
+
+@register_move
+@dataclass(frozen=True, slots=True)
+class Access(TensorMove):
+    """Let the kernel that is about to start use what a memory tier has of a tensor where it lies.
+
+    The kernel reads those pages over the links to the tier, as often as its trace says, or writes them, and
+    takes at least as long as that. They do not come to the GPU; what of the tensor lies elsewhere does.
+    """
+
+    name = "access"
+    memories = ("paged",)
+    may_be_delayed = False
+    tier: str = "host"
+
+    def tiers(self) -> Collection[str]:
+        """Return the tier."""
+        return (self.tier,)
+
+    def check(self, state: MoveState) -> str | None:
+        """Refuse tiers that kernels cannot use, and tensors that the kernel does not."""
+        usable = state.view.in_place_tiers
+        if self.tier not in usable:
+            allowed = choices_text(usable) or "no tier here (key kernel_access of a tier)"
+            return self.refusal(state, "uses", f"lies in '{self.tier}'; allowed in place: {allowed}")
+        if not state.view.is_needed(self.tensor):
+            return self.refusal(
+                state, "uses", "the kernel does not touch; allowed: its tensors, when it is about to start"
+            )
+        return None
+
+    def apply(self, state: MoveState) -> None:
+        """Leave the pages where they are."""
+        state.use_in_place(self.tensor, self.tier)
 
 
 @register_move

@@ -43,6 +43,14 @@ def parameter(
     return field
 
 
+WITH_KERNEL_ACCESS = Effect(
+    lambda run, policy: run.accesses_tiers,
+    "with kernel_access of a tier, but for batched transfers",
+    "kernels can use no tensor where it lies",
+)
+"""Effect of parameters about tensors that kernels use in place."""
+
+
 @dataclass_transform(kw_only_default=True, eq_default=False, field_specifiers=(parameter,))
 class Declared:
     """Base of classes that declare their parameters as ``NAME: TYPE = parameter(default=..., ...)``.

@@ -30,6 +30,8 @@ class Planned:
             return f"found kernel {self.kernel}; allowed: 0{end}"
         if self.delay_cycles < 0:
             return f"found delay_cycles {self.delay_cycles}; allowed: 0 or more"
+        if self.delay_cycles and not self.move.may_be_delayed:
+            return f"found delay_cycles {self.delay_cycles} of move '{self.move.name}'; allowed: 0"
         return self.move.flaw(trace, tiers)
 
 

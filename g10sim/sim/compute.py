@@ -172,12 +172,14 @@ class Alone:
         self._job: int | None = None
         self._left: int | Fraction = 0
         self._pace: int | Fraction = 1
+        self._paces: dict[int, Fraction] = {}
         self._since = 0
         self._changed: Event | None = None
 
     def run(self, job: int, cycles: int, priority: int = 1) -> Generator[Event, Any, None]:
         """SimPy process: compute for so many cycles."""
-        self._job, self._left, self._pace, self._since = job, cycles, 1, self._clock.cycle
+        self._job, self._left, self._since = job, cycles, self._clock.cycle
+        self._pace = self._paces.get(job, 1)
         yield self._clock.timeout(cycles)
         self._count()
         while self._left:
@@ -187,7 +189,8 @@ class Alone:
         self._changed = None
 
     def set_pace(self, job: int, pace: Fraction) -> None:
-        """Let a job's running kernel do ``pace`` (at most 1) cycles of its work in a cycle from now on."""
+        """Let a job's kernels do ``pace`` (at most 1) cycles of their work in a cycle from now on."""
+        self._paces[job] = pace
         if job != self._job:
             return
         self._count()
@@ -218,17 +221,19 @@ class Shared:
         if cycles:
             self._waiting[job] = event
             self._discipline.add(job, cycles, priority)
+            if job in self._paces:
+                self._discipline.rescale(job, 1 / self._paces[job])
             self._arm()
         else:
             event.succeed()
         yield event
 
     def set_pace(self, job: int, pace: Fraction) -> None:
-        """Let a job's running kernel do ``pace`` (at most 1) cycles of its work in a cycle from now on."""
+        """Let a job's kernels do ``pace`` (at most 1) cycles of their work in a cycle from now on."""
         self._advance()
+        before, self._paces[job] = self._paces.get(job, Fraction(1)), pace
         if job in self._waiting:
-            self._discipline.rescale(job, self._paces.get(job, Fraction(1)) / pace)
-            self._paces[job] = pace
+            self._discipline.rescale(job, before / pace)
             self._arm()
 
     def _advance(self) -> None:
@@ -239,7 +244,6 @@ class Shared:
         done = self._discipline.advance(elapsed)
         for job in done:
             self._waiting.pop(job).succeed()
-            self._paces.pop(job, None)
         if done:
             # A kernel that follows another of its job in the same cycle keeps the job's turn.
             Timer(self._clock, Phase.TURNS, 0, self._rest)

@@ -89,7 +89,7 @@ def contiguous_memory(
         copy_rate=lambda count, place, leaves: staging.copy_rate(job.gpu, count, place, leaves=leaves),
         recalls=behaviour.running_tensors == "pinned",
         weights=frozenset(tensor.id for tensor in trace.tensors if tensor.persistent),
-        buffers=staging.host_buffers(number, keeps=policy.requirements.keeps_host_buffers),
+        buffers=staging.host_buffers(number, job.gpu, keeps=policy.requirements.keeps_host_buffers),
         staged=staging.place,
         returns_between_kernels=policy.requirements.returns_space == "between_kernels",
         shared=frames,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from g10sim.config.allocator import CachingPoolSpec
@@ -25,6 +25,7 @@ from g10sim.policies.plan import MigrationPlan
 from g10sim.records import Location, RunRecords
 from g10sim.sim.addresses import OwnAddresses, PooledAddresses
 from g10sim.sim.checks import Checker
+from g10sim.sim.contention import CopyContention
 from g10sim.sim.contiguous import ContiguousRun, contiguous_memory, simulated_job
 from g10sim.sim.exchange import GradientExchange
 from g10sim.sim.executor import JobRun
@@ -222,8 +223,10 @@ class _Simulation:
         return FluidTransfers(system, self._pools, observer, self._staging, self._door)
 
     def _pool(self, tier: Tier, workload: Workload) -> Pool:
-        page, last = self._system.gpu.page_size, self._system.all_tiers[-1]
-        unlimited = self._policy.requirements.unlimited_memory and tier == last
+        page, last = self._system.gpu.page_size, self._system.all_tiers[-1].place
+        if self._behaviour.transfers == "batched" or self._policy.requirements.placement == "contiguous":
+            tier = replace(tier, kernel_access=None)
+        unlimited = self._policy.requirements.unlimited_memory and tier.place == last
         if unlimited or (tier.kind == "ssd" and self._behaviour.flash_capacity == "unlimited"):
             return Pool(tier, page, sum(sum(_pages(job.trace, page)) for job in workload.jobs))
         if isinstance(tier.drive, FlashSsdSpec):
@@ -266,10 +269,22 @@ class _Simulation:
             pages = self._frames[number].capacity_pages
         return Gpu(self._machine.fabric.clock, sharing, spec.clock, pages)
 
+    def _slow_by_copies(self, gpus: Sequence[Gpu]) -> None:
+        """Let copies slow down the kernels of GPUs that have jobs, where the system says so."""
+        fabric, spec = self._machine.fabric, self._system.gpu.copy_contention
+        if spec is None or not isinstance(fabric.transfers, FluidTransfers):
+            return
+        jobs: dict[int, list[int]] = {}
+        for number, job in enumerate(self._jobs):
+            jobs.setdefault(job.job.gpu, []).append(number)
+        used = {number: gpus[number] for number in jobs}
+        fabric.watch(CopyContention(fabric.transfers, used, jobs, spec.share).update)
+
     def run(self) -> RunRecords:
         machine = self._machine
         fabric, clock = machine.fabric, machine.fabric.clock
         gpus = [self._gpu(number) for number in range(self._system.gpu.count)]
+        self._slow_by_copies(gpus)
         if self._exchange is not None:
             clock.process(self._exchange.run())
         done = clock.all_of([clock.process(job.run(gpus[job.job.gpu])) for job in self._jobs])

@@ -11,6 +11,7 @@ from simpy import Event
 
 from g10sim.config.run import most_iterations
 from g10sim.errors import G10SimError
+from g10sim.hardware.fluid import Message
 from g10sim.hardware.memory import Residency
 from g10sim.policies.base import Policy
 from g10sim.policies.moves import Move
@@ -22,6 +23,7 @@ from g10sim.sim.exchange import GradientExchange
 from g10sim.sim.fabric import Fabric
 from g10sim.sim.gpu import Gpu, admission_bytes
 from g10sim.sim.hooks import Answer, asked
+from g10sim.sim.in_place import InPlace
 from g10sim.sim.iterations import Iterations
 from g10sim.sim.ledger import Execution, Ledger
 from g10sim.sim.machine import Machine
@@ -82,6 +84,9 @@ class JobRun:
         )
         self._delayed = DelayedMoves(trace, self._migrator, machine.fabric)
         self._ledger = Ledger(number, job.gpu, memory, machine)
+        slowed = machine.system.gpu.copy_contention and machine.sharing.compute == "exclusive"
+        self._slower = StallReason.COPY_CONTENTION if slowed else StallReason.COMPUTE_SHARING
+        self._in_place = InPlace(number, job.gpu, memory, addresses, machine)
         self._moves = moves_by_kernel(plan, trace, machine.tiers)
         clock = machine.system.gpu.clock
         self._durations = [executed.duration_cycles(kernel, clock) for kernel in executed.kernels]
@@ -265,9 +270,10 @@ class JobRun:
         self._start(execution)
         since = self._now
         self._recomputation.dropped.difference_update(producer.outputs)
-        yield from self._compute(duration)
+        computed, done = yield from self._compute(producer, duration)
         waits.add(StallReason.RECOMPUTATION, duration)
-        waits.add(StallReason.COMPUTE_SHARING, self._now - since - duration)
+        waits.add(self._slower, computed - since - duration)
+        waits.add(StallReason.IN_PLACE_ACCESS, done - computed)
 
     def _hold(self, kernel: Kernel) -> None:
         """Keep a kernel's working set on the GPU from now on."""
@@ -285,6 +291,7 @@ class JobRun:
         """Let plan and policy act before a kernel starts."""
         memory = self.memory
         memory.protect(frozenset())
+        memory.bring_in()
         for place in self.addresses.enter(kernel.id):
             memory.touch(place)
         self._view.enter(iteration, kernel.id)
@@ -311,10 +318,11 @@ class JobRun:
             end = self._end(execution, extra)
         self._start(execution)
         self._computes_since = computing_since = self._now
-        yield from self._compute(end - self._now)
+        computed, done = yield from self._compute(kernel, end - self._now)
         with self._alter():
-            waits.add(StallReason.COMPUTE_SHARING, self._now - end)
-            self._measured[kernel.id] = self._now - computing_since
+            waits.add(self._slower, computed - end)
+            waits.add(StallReason.IN_PLACE_ACCESS, done - computed)
+            self._measured[kernel.id] = computed - computing_since
             stall = self._now - start - duration
             if stall:
                 rest = dominant_reason(self.memory, execution.inputs, execution.outputs)
@@ -343,12 +351,29 @@ class JobRun:
         stall = sum(cycles for _, cycles in execution.stalls) + self._now - since
         execution.stalls = waits.charge(stall, StallReason.SYNCHRONIZATION)
 
-    def _compute(self, cycles: int) -> Generator[Event, Any, None]:
-        """Let the GPU compute for so many cycles of this job's."""
-        return self._gpu.compute.run(self._number, cycles, self.job.priority)
+    def _compute(self, kernel: Kernel, cycles: int) -> Generator[Event, Any, tuple[int, int]]:
+        """Let the GPU compute for so many cycles of this job's, beside what the kernel uses where it lies.
+
+        Returns when it has computed, and when all is done.
+        """
+        used = self._begin_access(kernel)
+        yield from self._gpu.compute.run(self._number, cycles, self.job.priority)
+        computed = self._now
+        if used:
+            yield self._fabric.until(lambda: all(message.is_done for message in used), self._describe_wait)
+            self._in_place.end(kernel)
+        return computed, self._now
+
+    def _begin_access(self, kernel: Kernel) -> list[Message]:
+        """Start what a kernel uses where it lies."""
+        if not self.memory.in_place:
+            return []
+        with self._alter():
+            return self._in_place.begin(self.job.trace.kernels[kernel.id])
 
     def _finish(self, kernel: Kernel) -> None:
         """Release what died with a kernel, then let the policy act."""
+        self.memory.bring_in()
         self._migrator.release(self._dying[kernel.id])
         self.addresses.leave(kernel.id)
         self._react_at_end()
@@ -379,6 +404,8 @@ class JobRun:
         memory = self.memory
         if memory.queues.faulting or memory.awaits:
             return False
+        if memory.in_place:
+            return all(memory.space.is_usable(tensor) for tensor in memory.needed)
         return all(memory.idle[tensor] == memory.sizes[tensor] for tensor in memory.needed)
 
     def _has_arrived(self) -> bool:

@@ -70,6 +70,11 @@ class Fabric:
             Event, tuple[int | None, Callable[[], bool], Callable[[], str | G10SimError]]
         ] = {}
         self._timer: Timer | None = None
+        self._watch: Callable[[], None] | None = None
+
+    def watch(self, update: Callable[[], None]) -> None:
+        """Call after every change of what moves, and as soon as it happens."""
+        self._watch = update
 
     @property
     def now(self) -> int:
@@ -104,7 +109,7 @@ class Fabric:
             now = self.clock.cycle
             self._share_anew(now)
             self._timer = None
-            if self._waiting:
+            if self._waiting or self._watch is not None:
                 self._look(now)
         self._depth -= 1
         self._door.is_open = self._depth > 0
@@ -172,7 +177,11 @@ class Fabric:
                     self._is_stale = True
         if self._is_stale:
             self._share_anew(now)
-        change = self.transfers.next_change(now) if self._waiting else None
+        is_awaited = bool(self._waiting)
+        if self._watch is not None:
+            self._watch()
+            is_awaited = True
+        change = self.transfers.next_change(now) if is_awaited else None
         self._timer = None
         if change is not None:
             self._timer = Timer(self.clock, Phase.TRANSFERS, change - now, self._ring)

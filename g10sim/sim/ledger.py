@@ -115,12 +115,12 @@ class Ledger:
 
     def _traffic(self) -> dict[str, int]:
         """Return the bytes of the iteration by column."""
-        memory, (in_before, out_before, _) = self._memory, self._before
+        memory, before = self._memory, self._before
         traffic, page = memory.traffic, memory.page_bytes
         sizes = [
-            (now[place] - before[place]) * page
+            (now[place] - then[place]) * page
             for place in reversed(memory.tiers)
-            for now, before in ((traffic.moved_in, in_before), (traffic.moved_out, out_before))
+            for now, then in ((traffic.moved_in, before.moved_in), (traffic.moved_out, before.moved_out))
         ]
         return _labelled(traffic_columns(memory.kinds), sizes)
 
@@ -139,7 +139,7 @@ class Ledger:
             pool.figures_since(self._drives_before[place]) for place, pool in reversed(memory.pools.items())
         ]
         memory.space.note_peak()
-        faults = memory.traffic.faults - self._before[2]
+        traffic, before = memory.traffic, self._before
         record = IterationRecord(
             job=self._job,
             gpu=self._gpu,
@@ -152,7 +152,7 @@ class Ledger:
             in_flight_cycles=self._in_flight,
             stalls=tuple(sorted(self._stalls.items())),
             traffic=self._traffic(),
-            page_faults=faults,
+            page_faults=traffic.faults - before.faults,
             peak_gpu_bytes=memory.space.peak_used * page,
             peaks=_labelled(
                 memory_columns(memory.kinds, "peak_{}_bytes"),
@@ -161,6 +161,8 @@ class Ledger:
             contiguous=memory.space.figures(),
             peak_gpu_bytes_of_all=memory.space.peak_used_by_all * page,
             flash=next(filter(None, drives), None),
+            in_place_read_bytes=traffic.read_in_place - before.read_in_place,
+            in_place_written_bytes=traffic.written_in_place - before.written_in_place,
         )
         if self._last is not None:
             settled = policy_is_steady and self._policy_is_steady

@@ -80,6 +80,11 @@ class Migrator:
         found = f"found move '{move.name}' with {self.memory_kind} memory"
         return f"{found}; allowed: with {' or '.join(move.memories)} memory"
 
+    def use_in_place(self, tensor: int, tier: str) -> None:
+        """Let the kernel that is about to start use what a tier has of a tensor where it lies."""
+        for place in self._addresses.held(tensor):
+            self._memory.use_in_place(place, self._tiers[tier])
+
     def release(self, tensors: Iterable[int]) -> None:
         """Free dead tensors for good: nothing of them stays queued."""
         for tensor in tensors:

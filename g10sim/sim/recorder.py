@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from g10sim.hardware.memory import Residency
 from g10sim.records import (
+    AccessRecord,
     IterationRecord,
     JobRecord,
     KernelRecord,
@@ -25,8 +26,8 @@ _Key = tuple[int, int, int, Location, Location, MigrationCause]
 class Recorder:
     """Lists of records. Iterations and jobs are always kept; ``wanted`` names kernels, migrations, memory.
 
-    ``timeline`` stands for all three, and for the traffic between locations. ``tensor_at`` tells for each
-    job whose contents lie at a range of addresses.
+    ``timeline`` stands for all three, for the traffic between locations, and for what is used in place.
+    ``tensor_at`` tells for each job whose contents lie at a range of addresses.
     """
 
     def __init__(self, wanted: Collection[str], page_bytes: int) -> None:
@@ -43,6 +44,7 @@ class Recorder:
         self.kernels: list[KernelRecord] = []
         self._migrations: list[MigrationRecord] = []
         self._memory: list[MemoryRecord] = []
+        self._accesses: list[AccessRecord] = []
         self._open: dict[_Key, MigrationRecord] = {}
         self._traffic: dict[tuple[int, Location, Location, int, int], int] = {}
 
@@ -62,6 +64,11 @@ class Recorder:
                 },
             )
         )
+
+    def accessed(self, access: AccessRecord) -> None:
+        """Keep what a kernel used where it lies."""
+        if self._wants_traffic:
+            self._accesses.append(access)
 
     def moved(
         self,
@@ -102,4 +109,5 @@ class Recorder:
             self.kernel_count + transfer_events,
             tuple(sorted(self.jobs, key=lambda record: record.job)),
             tuple(TrafficRecord(*stretch, size_bytes) for stretch, size_bytes in self._traffic.items()),
+            tuple(self._accesses),
         )

@@ -109,6 +109,12 @@ class View:
         """Names of the memory tiers, fastest first."""
         return tuple(self._places)
 
+    @property
+    def in_place_tiers(self) -> tuple[str, ...]:
+        """Names of the memory tiers that kernels can use where tensors lie, fastest first."""
+        pools = self._memory.pools
+        return tuple(name for name, place in self._places.items() if pools[place].tier.kernel_access)
+
     def free_bytes_of(self, tier: str) -> int:
         """Empty memory of a tier; 0 for one that the system does not have."""
         place = self._places.get(tier)

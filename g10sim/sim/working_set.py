@@ -41,6 +41,8 @@ def count_faults(kernel: Kernel, memory: Residency) -> tuple[FaultCount, FaultCo
                 seen.add(tensor)
                 for place in memory.origins:
                     count.at[place] += memory.pages[place][tensor]
+                if tensor in memory.in_place:
+                    count.at[memory.in_place[tensor]] -= memory.used_in_place(tensor)
     return inputs, outputs
 
 

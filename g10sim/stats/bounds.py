@@ -25,18 +25,21 @@ class Conditions:
     """Facts about a run on which it depends whether its bound holds.
 
     ``keeps_kernels``: kernels and their scratch space are those of the trace. ``drops``: contents were
-    dropped that would be read again.
+    dropped that would be read again. ``uses_in_place``: kernels used tensors where they lie.
     """
 
     needs: MemoryNeeds
     behaviour: BehaviourSpec
     keeps_kernels: bool = True
     drops: bool = False
+    uses_in_place: bool = False
 
     def obstacle(self, workload: Workload) -> str:
         """Say why the closed form does not hold; empty if it does."""
         if self.drops:
             return "tensors were dropped; their bound is that of g10sim bound --recompute"
+        if self.uses_in_place:
+            return "kernels used tensors in place; bounds hold where all come to the GPU"
         if not self.keeps_kernels:
             return "the policy chose other kernels"
         return obstacle(self.needs, self.behaviour, workload)

@@ -75,6 +75,9 @@ def _years(budget_bytes: float, yearly_bytes: float) -> float:
     return budget_bytes / yearly_bytes if yearly_bytes else math.inf
 
 
+IN_PLACE_COLUMNS = ("in_place_read_bytes", "in_place_written_bytes")
+"""Further columns where kernels can use tensors in a memory tier."""
+
 CONTIGUOUS_COLUMNS = ("reserved_gpu_bytes", "fragmentation", "largest_hole_bytes", "peak_pinned_bytes")
 """Further columns of designs that copy whole tensors."""
 
@@ -105,7 +108,7 @@ def summarize(
     """Return one row with the columns METRIC_COLUMNS for each job; an empty one where it never ran.
 
     Designs that copy whole tensors have the CONTIGUOUS_COLUMNS, too, and systems whose SSD is modelled as
-    flash the FLASH_COLUMNS.
+    flash the FLASH_COLUMNS, and those with a tier that kernels use in place the IN_PLACE_COLUMNS.
 
     ``moves_ahead`` says whether the policy asks for migrations before they are demanded, ``copies_tensors``
     whether it copies whole tensors instead of using unified memory.
@@ -135,6 +138,7 @@ def summarize(
                 "iterations": len(by_job[number]),
             }
             | _steady(by_job[number])
+            | ({} if copies_tensors else _in_place(record, system))
             | _contiguous(record)
             | flash_metrics(record, system)
         )
@@ -201,6 +205,12 @@ def _steady(records: Sequence[IterationRecord]) -> Row:
     """Return whether the last iteration went like the one before it; nothing where there is only one."""
     steady = records[-1].steady
     return {} if steady is None else {"steady": steady}
+
+
+def _in_place(record: IterationRecord, system: SystemSpec) -> Row:
+    if not any(tier.kernel_access for tier in system.all_tiers):
+        return {}
+    return {column: getattr(record, column) for column in IN_PLACE_COLUMNS}
 
 
 def _contiguous(record: IterationRecord) -> Row:

@@ -14,6 +14,7 @@ import g10sim
 from g10sim.config.system import SystemSpec
 from g10sim.places import direction, place
 from g10sim.records import (
+    AccessRecord,
     IterationRecord,
     KernelRecord,
     MemoryRecord,
@@ -64,6 +65,7 @@ class _Timeline:
         self._iterations(records.iterations)
         self._kernels(records.kernels)
         self._migrations(records.migrations)
+        self._accesses(records.accesses)
         self._memory(records.memory)
         self._links(records.traffic)
         return self._events.document(
@@ -153,6 +155,21 @@ class _Timeline:
                 job=move.job,
                 cause=move.cause.words,
                 size_bytes=move.size_bytes,
+            )
+
+    def _accesses(self, accesses: Iterable[AccessRecord]) -> None:
+        """Add what kernels used where it lies."""
+        for access in accesses:
+            tier = place(access.tier.name.lower()).label
+            self._events.slice(
+                _gpu(access.gpu),
+                self._row(f"in place, {tier}", access.job, access.gpu),
+                self._workload.jobs[access.job].trace.kernels[access.kernel].name,
+                access.start,
+                access.end,
+                kernel=access.kernel,
+                read_bytes=access.read_bytes,
+                written_bytes=access.written_bytes,
             )
 
     def _memory(self, levels: Iterable[MemoryRecord]) -> None:

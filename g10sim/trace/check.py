@@ -16,6 +16,7 @@ from g10sim.units import LONGEST_SECONDS, format_frequency
 _LARGEST = 2**63 - 1
 _MOST_TICKS_PER_SECOND = 10**12
 _MOST_CUT = 0.001
+_MOST_READS = 10**6
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +36,8 @@ def problems(trace: Trace) -> Iterator[Problem]:
 
     The rules: ids count up from 0; tensors have at least one byte; kernels name known tensors, each at
     most once among the inputs and once among the outputs; durations are not negative and not all zero;
-    duration <= outputs_faulting <= all_faulting; numbers are no larger than 64-bit arithmetic bears; and
+    duration <= outputs_faulting <= all_faulting; ``reads``, if any, has a positive number for each input;
+    numbers are no larger than 64-bit arithmetic bears; and
     a tensor is written before it is read unless its contents come from before the iteration (persistent)
     or from outside (kind input).
     """
@@ -120,6 +122,7 @@ def _kernel_problem(index: int, kernel: Kernel, exists: list[bool], tensors: tup
     message = _number_problem(kernel)
     message = message or _reference_problem("inputs", kernel.inputs, len(tensors))
     message = message or _reference_problem("outputs", kernel.outputs, len(tensors))
+    message = message or _reads_problem(kernel)
     if not message:
         for tensor in kernel.inputs:
             if not exists[tensor]:
@@ -144,6 +147,14 @@ def _number_problem(kernel: Kernel) -> str:
             f"found fault_profile ({profile.outputs_faulting}, {profile.all_faulting}) with duration "
             f"{kernel.duration}; allowed: duration <= outputs_faulting <= all_faulting"
         )
+    return ""
+
+
+def _reads_problem(kernel: Kernel) -> str:
+    if kernel.reads and len(kernel.reads) != len(kernel.inputs):
+        return f"found {len(kernel.reads)} reads; allowed: one for each of its {len(kernel.inputs)} inputs"
+    if any(not 1 <= reads <= _MOST_READS for reads in kernel.reads):
+        return f"found reads {list(kernel.reads)}; allowed: 1 to {_MOST_READS} each"
     return ""
 
 

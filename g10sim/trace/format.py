@@ -47,6 +47,7 @@ _KERNEL = Fields(
         "time_source": (str, TimeSource.MEASURED.value),
         "fault_profile": (list, None),
         "operator_class": (str, ""),
+        "reads": (list, ()),
     },
 )
 # The keys of a line stand in the order of the fields of the class.
@@ -174,6 +175,8 @@ class _Reader(RecordReader):
         found["outputs"] = self.integers("outputs", found["outputs"])
         found["phase"] = self.choice("phase", found["phase"], _PHASES)
         found["time_source"] = self.choice("time_source", found["time_source"], _TIME_SOURCES)
+        if found["reads"]:
+            found["reads"] = self.integers("reads", found["reads"])
         if found["fault_profile"] is not None:
             found["fault_profile"] = self._profile(found["fault_profile"])
         return Kernel(*_KERNEL_FIELDS(found))

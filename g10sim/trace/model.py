@@ -77,7 +77,8 @@ class Kernel:
     trace's time base. ``inputs`` are read, ``outputs`` written (a tensor updated in place is in both);
     scratch space is an output of kind workspace. ``layer`` is the module path, ``layer_type`` its kind
     ("Conv2d"). ``flops`` and ``moved_bytes`` are 0 where unknown. ``operator_class`` is the class of
-    operators whose efficiencies a roofline duration used.
+    operators whose efficiencies a roofline duration used. ``reads`` says how many times the kernel reads the
+    bytes of each input from memory, in the order of ``inputs``; empty: once each.
     """
 
     id: int
@@ -93,11 +94,18 @@ class Kernel:
     time_source: TimeSource = TimeSource.MEASURED
     fault_profile: FaultProfile | None = None
     operator_class: str = ""
+    reads: tuple[int, ...] = ()
 
     @property
     def tensors(self) -> tuple[int, ...]:
         """Ids of all tensors it needs resident, inputs first, each once."""
         return tuple(dict.fromkeys(self.inputs + self.outputs))
+
+    def reads_of(self, tensor: int) -> int:
+        """Return how many times the kernel reads a tensor's bytes; 0 for one that it does not read."""
+        if tensor not in self.inputs:
+            return 0
+        return self.reads[self.inputs.index(tensor)] if self.reads else 1
 
 
 @dataclass(frozen=True)

@@ -36,6 +36,7 @@ class TraceBuilder:
         phase: Phase = Phase.OTHER,
         layer: str = "",
         layer_type: str = "",
+        reads: Sequence[int] = (),
     ) -> int:
         """Add a kernel (duration in ticks) after the ones already there; returns its id."""
         kernel = Kernel(
@@ -48,6 +49,7 @@ class TraceBuilder:
             layer=layer,
             layer_type=layer_type,
             time_source=TimeSource.SYNTHETIC,
+            reads=tuple(reads),
         )
         self._kernels.append(kernel)
         return kernel.id

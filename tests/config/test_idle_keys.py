@@ -17,6 +17,7 @@ from g10sim.stats.columns import BOUND_COLUMNS
 
 MB = 10**6
 PAGED = {"policies": ["base_uvm"]}
+ACCESSING = {"policies": ["in_place"]}
 COPYING = {"policies": [{"name": "vdnn", "mode": "all"}]}
 HOST_PLAN = {"policies": ["g10_host"]}
 BATCHED = {"compat.transfers": "batched"}
@@ -136,6 +137,14 @@ CASES = [
         ("1 GB/s", None),
         {**RING, "system.host.sockets": SOCKETS, "workload.gradient_exchange": "host"},
         {**RING, "system.host.sockets": SOCKETS},
+    ),
+    Case("system.gpu.copy_contention", ({}, None), BATCHED, {"policies": ["deepum"]}),
+    Case("system.host.kernel_access", ({}, None), COPYING, ACCESSING),
+    Case(
+        "system.tiers.1.kernel_access",
+        ({}, {"read": "1 GB/s"}),
+        {**COPYING, "system.tiers": ["host", CXL, "ssd"]},
+        {**ACCESSING, "system.host.memory": "0 B", "system.tiers": ["host", CXL, "ssd"]},
     ),
     Case("system.host.pinned", ({**PINNED, "pin_latency": "9 us"}, None), PAGED, COPYING),
     Case(
@@ -261,7 +270,9 @@ NO_LADDER = {**NOTHING, "ladder": "K0"}
 SLOW_PINNING = {"system.host.pinned": {"pin_latency": "30 us", "pin_rate": "3 GB/s"}}
 WORKERS = {"system.host.compression": COMPRESSION}
 ORDERS = "gradient_first", "prefetch_first"
+ACCESS = {"system.host.kernel_access": {}, "system.pcie.bandwidth": "4 GB/s"}
 PARAMETERS = [
+    Parameter("base_uvm", "access_counter", (9, None), {}, ACCESS),
     Parameter(
         "g10_paced",
         "pacing_rounds",

@@ -5,7 +5,8 @@ from fractions import Fraction
 
 import pytest
 
-from g10sim.experiment.sizing.resources import RESOURCES
+from g10sim.config.presets import load_system
+from g10sim.experiment.sizing.resources import RESOURCES, find
 from g10sim.experiment.sizing.search import Span, least_amount
 
 TENTH = Fraction(1, 10)
@@ -98,3 +99,19 @@ def test_the_search_goes_on_below_where_a_tenth_less_reaches_it_too():
 def test_amounts_are_short_to_write(resource, amount, coarsest, text):
     found = RESOURCES[resource]
     assert found.text(found.rounded(amount, coarsest, 4096 if resource != "link" else 1000)) == text
+
+
+def test_a_link_with_a_rate_for_each_direction_keeps_their_proportion():
+    link = {"bandwidth": None, "to_device": "50 GB/s", "from_device": "40 GB/s", "duplex": "80 GB/s"}
+    system = load_system({"preset": "a100-40g-pcie3-znand", "pcie": link})
+    resource = find("link")
+    assert resource.amount(system) == 50 * 10**9
+    half = resource.changed(system, 25 * 10**9).pcie
+    assert (half.inward, half.outward, half.duplex) == (25 * 10**9, 20 * 10**9, 40 * 10**9)
+    (values,) = resource.sweep(system, [10**11]).values()
+    assert {key: values[0][key] for key in link} == {
+        "bandwidth": None,
+        "to_device": "100 GB/s",
+        "from_device": "80 GB/s",
+        "duplex": "160 GB/s",
+    }

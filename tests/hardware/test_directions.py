@@ -1,7 +1,7 @@
 """Links with a rate for each direction, a limit for both together, and a cost of starting copies."""
 
 import pytest
-from machines import PAGE, machine
+from machines import OWN, PAGE, kernel_times, machine, simulate, trace_of
 from memories import FLASH, GPU, HOST, NONE, memory_of
 
 import g10sim
@@ -15,6 +15,7 @@ from g10sim.hardware.door import Door
 from g10sim.hardware.fluid import FluidTransfers
 from g10sim.hardware.links import Topology
 from g10sim.hardware.memory import Pool
+from g10sim.policies.base_uvm import BaseUvm
 from g10sim.policies.planning.machine import link_bandwidth, planned_machine
 
 # Measured on an H100 in a slot of PCIe 5.0 (vLLM blog on its KV offloading connector, January 2026).
@@ -174,3 +175,21 @@ def test_no_design_beats_the_bound_of_such_links(policy):
     trace = g10sim.load_trace("traces/bert-base-b256-s128.g10t")
     result = g10sim.simulate(trace, system, policy, iterations=2, check=True).summary
     assert result["exec_cycles"] >= iteration_bound(trace, bound_machine(system)).cycles
+
+
+def test_what_makes_room_for_demanded_pages_is_copied_too():
+    """Ten tensors of a page leave for one of ten: a microsecond each beside one of crossing, 20,000 cycles.
+
+    With one tensor of ten pages instead, the page fault of what comes in is longer: 1,000 of the fault, 1,000
+    of the copy and 10,000 of crossing.
+    """
+    plain = machine(10, group_pages=100).model_dump(mode="json")
+    plain["pcie"]["per_copy"] = "1 us"
+    plain |= {"tiers": ["host"], "ssd": None}
+    system, names = SystemSpec(**plain), "abcdefghij"
+    pages = {f"{name}*": 1 for name in names} | {"w*": 10}
+    many = trace_of(pages, [(1000, " ".join(names), ""), (1000, "w", "")])
+    few = trace_of({"a*": 10, "w*": 10}, [(1000, "a", ""), (1000, "w", "")])
+    for trace, waits in ((many, 20_000), (few, 12_000)):
+        records = simulate(trace, system, BaseUvm(), OWN, iterations=1)
+        assert kernel_times(records)[1] == pytest.approx(waits + 1000, abs=1)

@@ -120,6 +120,8 @@ COMMON = {
     "discard in a tier": (nothing, lambda memory: memory.discard(1)),
     "cancel": (fetch_and_evict, lambda memory: memory.cancel(2)),
     "cancel_eviction": (fetch_and_evict, lambda memory: memory.cancel_eviction(0)),
+    "use_in_place": (nothing, lambda memory: memory.use_in_place(1, HOST)),
+    "bring_in": (lambda memory: memory.use_in_place(1, HOST), lambda memory: memory.bring_in()),
     "hold": (nothing, lambda memory: memory.hold(frozenset({0}))),
     "protect": (nothing, lambda memory: memory.protect(frozenset({0}))),
     "await_transfers": (fetch_and_evict, wait_for_all),
@@ -176,7 +178,7 @@ CASES = [
         ("settle begins a fetch", narrow, wants(1, frees=[0]), lambda memory: memory.settle()),
     )
 ]
-READERS = {"arriving", "evicting"}
+READERS = {"arriving", "evicting", "used_in_place"}
 """Public methods of a residency that look at it."""
 SPACE_READERS = {"check", "figures", "is_usable", "needs_space", "note_peak", "restart_peaks", "serve"}
 """Public methods of a space that look at it, keep count of what was seen, or put it in its place."""

@@ -10,6 +10,7 @@ from machines import kernel_times, machine, simulate, trace_of
 from g10sim.errors import PlanError, PolicyError
 from g10sim.policies.base import Policy, Requirements
 from g10sim.policies.moves import (
+    Access,
     Await,
     Drop,
     Evict,
@@ -147,7 +148,7 @@ def written(path, text):
 
 BAD_LINES = {
     '{"kernel": 0, "move": "exchang", "out": 1}': (
-        r"move: found 'exchang' \(did you mean 'exchange'\?\); allowed: await, drop, evict, exchange, fetch, "
+        r"move: found 'exchang' \(did you mean 'exchange'\?\); allowed: access, await, drop, evict, "
     ),
     '{"kernel": 0, "move": "exchange", "out": 1}': "found no back; allowed: exchange with back",
     '{"kernel": 0, "move": "exchange", "out": 1, "back": true}': "back: found True; allowed: a valid integer",
@@ -178,7 +179,7 @@ def test_a_move_that_is_not_registered_works_but_in_files(tmp_path):
 
     plan = MigrationPlan((Planned(1, Quiet(0)),))
     assert run(Does(*plan.moves)) == run(Does(Planned(1, Fetch(0))))
-    with pytest.raises(PlanError, match="move 0: found unregistered move 'quiet'; allowed: await, "):
+    with pytest.raises(PlanError, match="move 0: found unregistered move 'quiet'; allowed: access, await, "):
         save_plan(plan, tmp_path / "plan.g10p")
 
 
@@ -216,6 +217,7 @@ EXAMPLES = [
     Await(frozenset({1}), evictions=False, prefetches=True),
     KeepUncompressed(),
     Exchange(1, 2),
+    Access(1),
 ]
 COPIED = "evicts tensor 'a', which is read, compressed or clean; allowed: with contiguous memory"
 REFUSED = {
@@ -236,6 +238,8 @@ REFUSED = {
         Exchange(1, 2),
         "contiguous",
     ): "found move 'exchange' with contiguous memory; allowed: with paged",
+    (Access(1), "contiguous"): "found move 'access' with contiguous memory; allowed: with paged",
+    (Access(1), "paged"): "uses tensor 'a', which lies in 'host'; allowed in place: no tier here",
 }
 
 
@@ -244,6 +248,10 @@ REFUSED = {
 @pytest.mark.parametrize("delay", [0, 1000])
 def test_every_memory_does_every_move_or_refuses_it(move, memory, delay):
     policy = Does(Planned(3, move, delay), memory=memory)
+    if delay and not move.may_be_delayed:
+        with pytest.raises(PlanError, match=f"delay_cycles 1000 of move '{move.name}'; allowed: 0"):
+            run(policy)
+        return
     message = REFUSED.get((move, memory))
     if message is None:
         records = run(policy)

@@ -164,6 +164,20 @@ def test_compressed_tensors_go_through_the_workers_one_at_a_time():
     assert records.iterations[0].stalls == ()
 
 
+@pytest.mark.parametrize(("bandwidth", "compressed"), [(None, 7000), ("100 GB/s", 7000), ("2 GB/s", 9562)])
+def test_workers_share_the_bandwidth_of_host_memory_with_copies(bandwidth, compressed):
+    """a is compressed from 5000 on, 5125 bytes read and written, while b goes out until 9000.
+
+    Two bytes a cycle are one for b and one for the workers, then two for them. The fetch of a is issued at
+    9000: it is expanded as soon as it is compressed, in 4000 cycles, and copied.
+    """
+    policy = Copies({1: [Evict(0, density=0.2), Evict(1)], 2: [Fetch(0)]})
+    system = host_machine(compression=WORKERS, memory_bandwidth=bandwidth)
+    _, moved = transfers(system, policy, idle_for(8000))
+    returns = next(move for move in moved if move[1] == GPU)
+    assert returns[:3] == near((0, GPU, max(compressed, 9000) + 4000))
+
+
 def test_a_tensor_wanted_before_it_is_compressed_comes_as_it_is():
     slow = {**WORKERS, "compression_rate": "0.1 GB/s"}
     records, moved = transfers(host_machine(compression=slow), out_and_in(0, 1, density=0.5))

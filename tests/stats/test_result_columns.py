@@ -40,7 +40,9 @@ WAITS = {
     StallReason.SYNCHRONIZATION: 80_000_000,
     StallReason.BARRIER: 200_000_000,
     StallReason.COMPUTE_SHARING: 1_000_000_000,
-    StallReason.RECOMPUTATION: 3_000_000_000,
+    StallReason.RECOMPUTATION: 2_000_000_000,
+    StallReason.IN_PLACE_ACCESS: 400_000_000,
+    StallReason.COPY_CONTENTION: 600_000_000,
 }
 """Cycles that the iteration below waits: 4,287,654,321 in all."""
 
@@ -100,7 +102,9 @@ BY_HAND = {
     "stall_synchronization_cycles": 80_000_000,
     "stall_barrier_cycles": 200_000_000,
     "stall_compute_sharing_cycles": 1_000_000_000,
-    "stall_recomputation_cycles": 3_000_000_000,
+    "stall_recomputation_cycles": 2_000_000_000,
+    "stall_in_place_access_cycles": 400_000_000,
+    "stall_copy_contention_cycles": 600_000_000,
     "ssd_to_gpu_bytes": 1,
     "gpu_to_ssd_bytes": 2,
     "host_to_gpu_bytes": 3,
@@ -215,6 +219,17 @@ def test_flash():
     idle = row_of(record(flash=FlashRecord(9, 0, 0, 0, 0, 0, 0)), system)
     assert idle["ssd_write_amplification"] == idle["ssd_run_write_amplification"] == 1
     assert idle["ssd_years_to_rated_cycles"] == idle["ssd_years_to_rated_writes"] == math.inf
+
+
+IN_PLACE_BY_HAND = {"in_place_read_bytes": 70, "in_place_written_bytes": 8}
+
+
+def test_use_in_place():
+    """Bytes of tensors in memory that kernels can access; without such memory there are no columns."""
+    used = record(**IN_PLACE_BY_HAND)
+    row = row_of(used, machine(8, kernel_access={}))
+    assert {column: row[column] for column in IN_PLACE_BY_HAND} == IN_PLACE_BY_HAND
+    assert row_of(used).keys().isdisjoint(IN_PLACE_BY_HAND)
 
 
 JOBS_BY_HAND = {
@@ -361,7 +376,8 @@ def test_the_page_defines_these_columns_and_no_others():
     section = text[text.index("## results.csv") : text.index("## timing.csv")]
     cells = re.findall(r"^\| ([^|]*`[^|]*|swept keys) \|", section, re.MULTILINE)
     found = [name for cell in cells for name in re.findall(r"`(\w+)`|(swept keys)", cell)]
-    groups = (BY_HAND, BOUND_COLUMNS, CONTIGUOUS_BY_HAND, FLASH_BY_HAND, JOBS_BY_HAND, CELLS_BY_HAND)
+    more = CONTIGUOUS_BY_HAND, FLASH_BY_HAND, IN_PLACE_BY_HAND
+    groups = (BY_HAND, BOUND_COLUMNS, *more, JOBS_BY_HAND, CELLS_BY_HAND)
     known = {name for group in groups for name in group} | {"trace", "message"}
     assert {name or "system.host.memory" for name, _ in found} == known
 

@@ -17,7 +17,8 @@ from g10sim.units import RATE, SIZE, Quantity, format_bytes, format_rate
 class Resource:
     """One resource of a system; amounts are bytes, or bytes/second.
 
-    ``keys`` are dotted keys of a system: the first one is the amount, others are scaled with it. ``tier`` is
+    ``keys`` are dotted keys of a system: the first one is the amount, others are scaled with it. Where it is
+    missing, ``instead`` are the keys; those in ``along`` are scaled, too, where they are there. ``tier`` is
     the memory tier that they describe, and ``needs`` what a system must have, in words. Amounts from
     ``least`` to ``most`` are searched; ``unit`` is that of figures.
     """
@@ -31,13 +32,16 @@ class Resource:
     most: int
     needs: str
     tier: str = ""
+    instead: tuple[str, ...] = ()
+    along: tuple[str, ...] = ()
 
     def amount(self, system: SystemSpec) -> int | None:
         """Return how much of it a system has; None for one that lacks what it ``needs``."""
         if self.tier and self.tier not in system.kinds:
             return None
-        found = [_at(system.model_dump(mode="json"), key) for key in self.keys]
-        return None if None in found else self.quantity.parse(found[0])
+        data = system.model_dump(mode="json")
+        found = [_at(data, key) for key in self._keys(data)]
+        return None if not found or None in found else self.quantity.parse(found[0])
 
     def changed(self, system: SystemSpec, amount: int) -> SystemSpec:
         """Return a system with so much of it."""
@@ -51,9 +55,10 @@ class Resource:
         """Return the key of a run configuration, and its values, that give a system each amount."""
         data = system.model_dump(mode="json")
         found = [self._texts(data, amount) for amount in amounts]
-        if len(self.keys) == 1:
-            return {f"system.{self.keys[0]}": [texts[self.keys[0]] for texts in found]}
-        section = self.keys[0].rpartition(".")[0]
+        keys = self._keys(data)
+        if len(keys) == 1:
+            return {f"system.{keys[0]}": [texts[keys[0]] for texts in found]}
+        section = keys[0].rpartition(".")[0]
         values = [
             {**_at(data, section), **{key.rpartition(".")[2]: text for key, text in texts.items()}}
             for texts in found
@@ -79,10 +84,15 @@ class Resource:
             step *= base
         return (amount + step // 2) // step * step
 
+    def _keys(self, data: Mapping[str, Any]) -> tuple[str, ...]:
+        """Return the keys that hold the amount and what goes with it."""
+        own = self.keys if _at(data, self.keys[0]) is not None else self.instead
+        return (*own, *(key for key in self.along if _at(data, key) is not None))
+
     def _texts(self, data: Mapping[str, Any], amount: int) -> dict[str, str]:
         """Return the value of every key."""
-        given = {key: self.quantity.parse(_at(data, key)) for key in self.keys}
-        first, *others = self.keys
+        given = {key: self.quantity.parse(_at(data, key)) for key in self._keys(data)}
+        first, *others = given
         scaled = {key: given[key] * amount // given[first] for key in others}
         least = self.quantity.least
         return {
@@ -107,7 +117,18 @@ RESOURCES: Mapping[str, Resource] = {
         Resource(
             "host-memory", "host memory", ("host.memory",), SIZE, "GiB", 0, 16 * _TIB, "tier `host`", "host"
         ),
-        Resource("link", "PCIe bandwidth", ("pcie.bandwidth",), RATE, "GB/s", 10**7, _TB, "pcie.bandwidth"),
+        Resource(
+            "link",
+            "PCIe bandwidth",
+            ("pcie.bandwidth",),
+            RATE,
+            "GB/s",
+            10**7,
+            _TB,
+            "pcie.bandwidth, or to_device and from_device",
+            instead=("pcie.to_device", "pcie.from_device"),
+            along=("pcie.duplex",),
+        ),
         Resource(
             "ssd",
             "SSD bandwidth",

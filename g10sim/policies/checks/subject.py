@@ -82,9 +82,9 @@ class Subject:
             raise PolicyCheckError(f"{scenario.name}: {error}") from error
 
 
-def _system(gpu_bytes: int, host_bytes: int, gpus: int = 1) -> SystemSpec:
+def _system(gpu_bytes: int, host_bytes: int, gpus: int = 1, **host: Any) -> SystemSpec:
     gpu = {"memory": f"{gpu_bytes} B", "count": gpus}
-    return load_system({"preset": _PRESET, "gpu": gpu, "host": {"memory": f"{host_bytes} B"}})
+    return load_system({"preset": _PRESET, "gpu": gpu, "host": {"memory": f"{host_bytes} B", **host}})
 
 
 def _tight(trace: Trace, page_bytes: int = 4096) -> int:
@@ -102,7 +102,10 @@ def traces() -> tuple[Trace, ...]:
 
 @cache
 def scenarios() -> tuple[Scenario, ...]:
-    """Every trace with too little GPU memory and much, little or no host memory, and two jobs at once."""
+    """Every trace with too little GPU memory and much, little or no host memory, and two jobs at once.
+
+    One of them also on a machine whose kernels can use host memory in place.
+    """
     found = []
     for trace in traces():
         footprint, tight = footprint_bytes(trace), _tight(trace)
@@ -110,6 +113,9 @@ def scenarios() -> tuple[Scenario, ...]:
             name = f"'{trace.model}' with {words} host memory"
             found.append(Scenario(name, Workload((Job(trace),)), _system(tight, host)))
     first, second = traces()[:2]
+    coherent = _system(_tight(first), 2 * footprint_bytes(first), kernel_access={})
+    name = f"'{first.model}' with host memory that kernels can access"
+    found.append(Scenario(name, Workload((Job(first),)), coherent))
     tight = max(_tight(first), _tight(second))
     both = Workload((Job(first), Job(second, gpu=1, arrival_cycles=100_000)))
     system = _system(tight, footprint_bytes(first), gpus=2)

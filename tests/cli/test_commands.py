@@ -1,0 +1,44 @@
+"""The list of commands: complete, true, and quick, as nothing is imported for it but what writes it."""
+
+import subprocess
+import sys
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from g10sim.cli.commands import _imported, _listed, app
+
+GROUP = typer.main.get_command(app)
+NAMES = GROUP.list_commands(None)
+SLOW = "numpy", "pandas", "pydantic", "simpy", "yaml", "matplotlib", "jinja2", "g10sim.config"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_list_says_of_a_command_what_it_says_itself(name):
+    assert _listed(name).help == _imported(name).help
+    assert _imported(name).name == name
+
+
+def test_help_lists_every_command():
+    shown = CliRunner().invoke(app, ["--help"]).output
+    assert [name for name in NAMES if f" {name} " not in shown] == []
+
+
+def test_help_imports_nothing_that_is_slow():
+    code = f"""
+import sys
+from g10sim.cli.commands import app
+try:
+    app(["--help"], standalone_mode=False)
+finally:
+    print([name for name in {SLOW} if name in sys.modules])
+"""
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert shown.splitlines()[-1] == "[]"
+
+
+def test_a_misspelt_command_is_told_the_nearest():
+    result = CliRunner().invoke(app, ["rnu"])
+    assert result.exit_code == 2
+    assert "Did you mean 'run'?" in result.output
