@@ -83,14 +83,14 @@ class Steering:
         yield Await(frozenset(self._first_gone(leaving, lack)))
 
     def _first_gone(self, leaving: dict[int, int], lack: int) -> Iterator[int]:
-        """Yield the tensors that will be gone first, of so many bytes together."""
+        """Yield the tensors that will be gone first, of about so many bytes together."""
         ahead, when = dict.fromkeys(self._debts, 0), {}
         for tensor, size in leaving.items():
             tier = self._leaving[tensor]
             ahead[tier.name] += size
             when[tensor] = ahead[tier.name] / tier.write_rate
         for tensor in sorted(when, key=lambda tensor: when[tensor]):
-            if lack <= 0:
+            if 2 * lack <= leaving[tensor]:
                 return
             yield tensor
             lack -= leaving[tensor]
