@@ -74,8 +74,8 @@ class Steering:
             return
         forecast, following = self._forecast, (view.kernel + 1) % self._forecast.kernels
         born = forecast.born[following]
-        unused = view.free_bytes - view.largest_hole_bytes
-        unused += sum(view.resident_bytes(tensor) for tensor in forecast.dead[following])
+        gone = (*forecast.dead[following], *forecast.dropped[following])
+        unused = view.free_bytes - view.largest_hole_bytes + sum(map(view.resident_bytes, gone))
         if born and following and unused < lack:
             yield from map(Fetch, born)
             yield Await(frozenset(born), evictions=False, prefetches=True)
