@@ -75,6 +75,10 @@ class Pressure(Declared, Policy):
         """Let the job's account decide."""
         return self._jobs[view.job].moves(view)
 
+    def on_kernel_end(self, view: PolicyView) -> Iterable[Move]:
+        """Wait for the room that the next kernel needs."""
+        return self._jobs[view.job].waits(view)
+
     def choose_victims(self, view: PolicyView) -> Iterable[int]:
         """Name those that are needed last."""
         return self._jobs[view.job].victims(view)

@@ -75,6 +75,50 @@ def test_what_is_needed_last_leaves_first():
     assert left == {1}
 
 
+# e needs 40 pages that a, b, c and d fill, and host memory has room for 20. Mapping a page takes 10 cycles.
+CROWD = trace_of(
+    {"a": 20, "b": 20, "c": 20, "d": 20, "e": 60},
+    [
+        *((1000, "", name) for name in "abcd"),
+        (10_000, "", "e"),
+        (10_000, "e", ""),
+        *((50_000, name, "") for name in "dcba"),
+    ],
+)
+
+
+def test_new_tensors_wait_for_both_tiers_instead_of_pushing_others_to_the_fastest():
+    records = run(CROWD, machine(100, 20, mapping="100 GB/s"))
+    # a is there at 200 + 1000 and leaves to the SSD at 4000 cycles a page; b leaves to host memory meanwhile.
+    assert 81_200 < records.kernels[4].start <= 81_200 + 10
+    left = [move for move in records.migrations if move.source.name == "GPU"]
+    assert {move.cause.value for move in left} == {"planned_eviction"}
+    assert {(move.tensor, move.target.name) for move in left} == {(0, "FLASH"), (1, "HOST")}
+    assert [reason for reason, _ in records.kernels[3].stalls] == [StallReason.SYNCHRONIZATION]
+
+
+def test_new_tensors_wait_for_no_more_room_than_they_need():
+    kernels = [(1000, "", "a"), (1000, "", "b"), (9000, "", "e"), (9000, "e", ""), (50_000, "b", "")]
+    trace = trace_of({"a": 30, "b": 30, "e": 50}, [*kernels, (9000, "a", "")])
+    records = run(trace, machine(100, mapping="100 GB/s"))
+    # a is there at 300 + 1000; ten of its pages have left 10,000 cycles later, and the others before 31,300.
+    assert 11_300 < records.kernels[2].start < 11_300 + 1000
+
+
+def test_the_fastest_tier_fills_what_slower_ones_leave_of_the_link():
+    planned = planned_machine(machine(100, 100), OWN)
+    host, ssd = planned.tiers
+    queues = Queues(planned, {"host": 10**9, "ssd": 10**9}, 10_000)
+    # In 10,000 cycles the link carries 10,000 bytes, of which the SSD can write 2500.
+    queues.add(host, 8000)
+    assert queues.takes(ssd)
+    assert queues.takes(host)
+    queues.add(ssd, 2500)
+    assert not queues.takes(ssd)
+    assert not queues.takes(host)
+    assert queues.queued_but_for(ssd) == 8000
+
+
 def test_tiers_share_what_they_have_room_and_time_for():
     system = machine(100, 30)
     planned = planned_machine(system, OWN)

@@ -17,10 +17,10 @@ class Forecast:
     """An iteration of a job, after which the next one comes.
 
     ``sizes`` are bytes in whole pages, ``cycles`` the durations of kernels. ``shortage`` is what is alive at
-    a kernel beyond GPU memory (negative: room), ``starts`` when it starts if nothing waits; both go on for
-    three iterations. For each kernel, ``born`` are the tensors that need pages from then on, ``dead`` those
-    that do not any more, ``dropped`` those to be dropped when it is about to start. ``sources`` are read by
-    kernels that run again before it, which write ``scratch`` besides: results that nobody needs any more.
+    a kernel beyond GPU memory (negative: room), for three iterations. For each kernel, ``born`` are the
+    tensors that need pages from then on, ``dead`` those that do not any more, ``dropped`` those to be dropped
+    when it is about to start. ``sources`` are read by kernels that run again before it, which write
+    ``scratch`` besides: results that nobody needs any more.
     """
 
     def __init__(
@@ -34,7 +34,6 @@ class Forecast:
         for drop in drops:
             live[drop.start : drop.end] -= self.sizes[drop.tensor]
         self.shortage = np.tile(live - room, 3)
-        self.starts = np.concatenate([[0], np.cumsum(np.tile(demand.cycles, 3))])
         self.lasting = np.array(
             [tensor.persistent and bool(trace.uses[tensor.id]) for tensor in trace.tensors]
         )

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
 from g10sim.analysis.timeline import Integers
 from g10sim.policies.base import PolicyView
-from g10sim.policies.moves import Drop, Evict, Fetch, Free, Move, Protect
+from g10sim.policies.moves import Await, Drop, Evict, Fetch, Free, Move, Protect
 from g10sim.policies.planning.machine import PlannedMachine, PlannedTier
 from g10sim.policies.pressure_planning.forecast import Forecast
 from g10sim.policies.pressure_planning.tiers import Queues
@@ -47,6 +47,7 @@ class Steering:
         self._changed: set[int] = set()
         self._debts = {tier.name: 0.0 for tier in machine.tiers}
         self._knows = False
+        self._spare = 0
 
     def moves(self, view: PolicyView) -> Iterator[Move]:
         """Return the moves of a kernel that is about to start."""
@@ -60,6 +61,47 @@ class Steering:
         if shortage.max() > 0:
             yield from self._evictions(view, shortage)
         yield from self._fetches(view.kernel, shortage)
+
+    def waits(self, view: PolicyView) -> Iterator[Move]:
+        """Let a kernel end only when planned evictions have made room for the next one.
+
+        Kernels that demand room push out what is at hand, to the fastest tier, beside what is to leave. New
+        tensors come in as soon as they have room unless dead ones give room that no transfer uses meanwhile.
+        """
+        leaving = {tensor: view.in_transfer_bytes(tensor) for tensor in self._leaving}
+        lack = sum(leaving.values()) - self._spare
+        if lack <= 0:
+            return
+        forecast, following = self._forecast, (view.kernel + 1) % self._forecast.kernels
+        born = forecast.born[following]
+        gone = (*forecast.dead[following], *forecast.dropped[following])
+        unused = view.free_bytes - view.largest_hole_bytes + sum(map(view.resident_bytes, gone))
+        if born and following and unused < lack and self._has_victims(view, following, leaving):
+            yield from map(Fetch, born)
+            yield Await(frozenset(born), evictions=False, prefetches=True)
+            return
+        yield Await(frozenset(self._first_gone(leaving, lack)))
+
+    def _has_victims(self, view: PolicyView, following: int, leaving: Mapping[int, int]) -> bool:
+        """Tell whether new tensors of the next kernel push out nothing else that it needs."""
+        forecast, kept = self._forecast, list(set(self._used_by(view, following)))
+        gone = (*forecast.dead[following], *forecast.dropped[following])
+        room = view.free_bytes + sum(map(view.resident_bytes, gone)) + sum(leaving.values())
+        victims = int(self._here.sum() - self._here[kept].sum())
+        return int(forecast.sizes[list(forecast.born[following])].sum()) <= room + victims
+
+    def _first_gone(self, leaving: dict[int, int], lack: int) -> Iterator[int]:
+        """Yield the tensors that will be gone first, of about so many bytes together."""
+        ahead, when = dict.fromkeys(self._debts, 0), {}
+        for tensor, size in leaving.items():
+            tier = self._leaving[tensor]
+            ahead[tier.name] += size
+            when[tensor] = ahead[tier.name] / tier.write_rate
+        for tensor in sorted(when, key=lambda tensor: when[tensor]):
+            if 2 * lack <= leaving[tensor]:
+                return
+            yield tensor
+            lack -= leaving[tensor]
 
     def victims(self, view: PolicyView) -> list[int]:
         """Return tensors for a full GPU to evict: those first that are needed last."""
@@ -75,6 +117,7 @@ class Steering:
             for tensor in range(len(self._next)):
                 self._next[tensor] = forecast.next_use(tensor, 0)
             self._knows = False
+            self._debts = dict.fromkeys(self._debts, 0.0)
         else:
             self._changed = self._alive.intersection(self._used_by(view, kernel - 1))
             for tensor in self._changed:
@@ -132,25 +175,27 @@ class Steering:
     def _allocations(self, view: PolicyView, shortage: Integers) -> Iterator[Move]:
         """Map what is about to be written: at once for this kernel, ahead where there is room until then."""
         kernel, forecast = view.kernel, self._forecast
-        for ahead in range(min(self._settings.births, forecast.kernels - 1 - kernel) + 1):
-            for tensor in forecast.born[kernel + ahead]:
-                size = int(forecast.sizes[tensor])
-                if not ahead:  # other tensors may have had its addresses until now
-                    yield Fetch(tensor)
-                elif tensor not in self._asked:
-                    if shortage[:ahead].max() + size > 0:
-                        continue
-                    self._asked.add(tensor)
-                    yield Fetch(tensor)
-                shortage[:ahead] += size
+        yield from map(Fetch, forecast.born[kernel])  # other tensors may have had their addresses until now
+        last = min(self._settings.births, forecast.kernels - 1 - kernel)
+        soon = [(ahead, i) for ahead in range(1, last + 1) for i in forecast.born[kernel + ahead]]
+        for ahead, tensor in soon:
+            if tensor in self._asked:
+                shortage[:ahead] += forecast.sizes[tensor]
+        for ahead, tensor in soon:
+            if tensor not in self._asked and shortage[:ahead].max() + forecast.sizes[tensor] <= 0:
+                self._asked.add(tensor)
+                shortage[:ahead] += forecast.sizes[tensor]
+                yield Fetch(tensor)
         self._asked.difference_update(forecast.born[kernel])
         yield from map(Fetch, forecast.scratch[kernel])
 
     def _evictions(self, view: PolicyView, shortage: Integers) -> Iterator[Move]:
-        """Evict what is needed last, as far as the worst kernel lacks room and links would idle."""
-        kernel, forecast, horizon = view.kernel, self._forecast, self._settings.horizon
+        """Evict what is needed last, as far as the worst kernel lacks room and links would idle.
+
+        What the next kernel lacks leaves in any case.
+        """
+        kernel, horizon = view.kernel, self._settings.horizon
         queues = self._queues(view)
-        shares = queues.shares(int(shortage.max()))
         candidates = np.flatnonzero(self._here)
         candidates = candidates[np.argsort(-self._next[candidates], kind="stable")]
         worst = np.maximum.accumulate(shortage)
@@ -161,12 +206,10 @@ class Steering:
             if away < 2 or worst[away - 1] <= 0:
                 return
             size = int(self._here[tensor])
-            tier = self._choose(queues, shares, size)
+            shares = queues.shares(int(worst[away - 1]))
+            tier = self._choose(queues, shares, size, int(worst[1]))
             if tier is None:
                 return
-            window = int(forecast.starts[kernel + away] - forecast.starts[kernel])
-            if window < tier.out_cycles(size) + tier.in_cycles(size):
-                continue
             queues.add(tier, size)
             for name, share in shares.items():
                 self._debts[name] += share * size - (size if name == tier.name else 0)
@@ -187,14 +230,19 @@ class Steering:
             queues.add(tier, view.in_transfer_bytes(tensor))
         return queues
 
-    def _choose(self, queues: Queues, shares: dict[str, float], size: int) -> PlannedTier | None:
-        """Return the tier that is behind its share most, of those that can take more now; None: none can."""
+    def _choose(self, queues: Queues, shares: dict[str, float], size: int, lack: int) -> PlannedTier | None:
+        """Return the tier where bytes go; None: nowhere.
+
+        If the next kernel lacks room before the queues of other tiers are empty, that is the tier that is
+        behind its share most; if not, the slowest one that has a share and would idle.
+        """
         tiers = [tier for tier in self._machine.tiers if queues.has_room(tier, size)]
-        behind = sorted(
-            (tier for tier in tiers if shares[tier.name] > 0),
-            key=lambda tier: -(self._debts[tier.name] + shares[tier.name] * size),
-        )
-        return next((tier for tier in behind or tiers if queues.takes(tier)), None)
+        sharing = [tier for tier in tiers if shares[tier.name] > 0] or tiers
+        sharing.sort(key=lambda tier: -(self._debts[tier.name] + shares[tier.name] * size))
+        if sharing and lack + queues.queued_but_for(sharing[0]) > 0:
+            return sharing[0]
+        sharing.sort(key=lambda tier: tier.write_rate)
+        return next((tier for tier in sharing if queues.takes(tier)), None)
 
     def _fetches(self, kernel: int, shortage: Integers) -> Iterator[Move]:
         """Fetch in the order of need what fits until it is needed, and what is needed now."""
@@ -209,9 +257,11 @@ class Steering:
             if distance > 1 and worst[distance - 1] + added + size > 0:
                 misfits += 1
                 if misfits > _MISFITS:
-                    return
+                    break
                 continue
             self._coming.add(tensor)
             self._away[tensor] = 0
-            added += size
+            if distance > 1:
+                added += size
             yield Fetch(tensor)
+        self._spare = -(int(shortage[1]) + added)

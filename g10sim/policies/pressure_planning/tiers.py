@@ -28,13 +28,16 @@ class Queues:
         """Tell whether a tier has room for more bytes."""
         return self._free[tier.name] >= size_bytes
 
+    def queued_but_for(self, tier: PlannedTier) -> int:
+        """Return the bytes queued for other tiers."""
+        return sum(self._queued.values()) - self._queued[tier.name]
+
     def takes(self, tier: PlannedTier) -> bool:
-        """Tell whether a tier's path, and the GPU's link, would be idle before the time is over."""
-        carried = {other.name: other.write_rate * self._cycles for other in self._machine.tiers}
-        crossing = sum(min(self._queued[name], most) for name, most in carried.items())
-        if crossing >= self._machine.link_rate * self._cycles:
-            return False
-        return self._queued[tier.name] < carried[tier.name]
+        """Tell whether a tier would be idle before the time is over, with what slower ones leave it."""
+        slower = [other for other in self._machine.tiers if other.write_rate < tier.write_rate]
+        left = self._machine.link_rate * self._cycles
+        left -= sum(min(self._queued[other.name], other.write_rate * self._cycles) for other in slower)
+        return self._queued[tier.name] < min(tier.write_rate * self._cycles, left)
 
     def shares(self, size_bytes: int) -> dict[str, float]:
         """Divide bytes that have yet to leave: the share of each tier by name.
@@ -47,7 +50,7 @@ class Queues:
         found = {}
         for tier in tiers:
             taken = max(0.0, min(left, self._free[tier.name], tier.write_rate * cycles))
-            found[tier.name] = taken / size_bytes
+            found[tier.name] = taken / size_bytes if taken >= 1 else 0.0
             left -= taken
         return found
 
