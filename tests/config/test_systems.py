@@ -84,7 +84,7 @@ def test_machines_with_cxl_have_four_tiers_of_memory(name, read, write, latency)
 
 def test_a_preset_may_start_from_another():
     base, found = load_system("gh200-96g-nvlink-c2c-spec"), load_system("gh200-96g-measured-ce")
-    own = dict.fromkeys(("name", "description", "pcie", "sources"))
+    own = dict.fromkeys(("name", "description", "host", "pcie", "sources"))
     assert found.model_copy(update=own) == base.model_copy(update=own)
     assert found.sources["host.memory"] == base.sources["host.memory"]
     assert found.sources["pcie.to_device"].startswith("measured, nvbandwidth 0.9")

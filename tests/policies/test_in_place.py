@@ -48,6 +48,23 @@ def test_a_weight_read_once_is_used_in_place_and_one_read_ten_times_is_migrated(
     assert {names[tensor] for tensor in moved["tensor"]} <= {"w8", "w9"}
 
 
+@pytest.mark.parametrize(
+    "preset", ["gh200-96g-nvlink-c2c-spec", "gh200-96g-measured-sm", "gh200-96g-measured-ce"]
+)
+def test_so_they_are_on_grace_hopper(preset):
+    result = g10sim.simulate(
+        streamed(),
+        load_system({"preset": preset, "gpu": {"memory": "1 GiB"}}),
+        "in_place",
+        record=["timeline"],
+        check=True,
+    )
+    last = result.records.iterations[-1]
+    assert {one.kernel for one in result.records.accesses if one.start >= last.start} == set(range(8))
+    assert last.in_place_read_bytes == 8 * 512 * MIB
+    assert result.summary["stall_in_place_access_cycles"] > 0
+
+
 @pytest.mark.parametrize(("times", "in_place"), [(1, True), (2, True), (3, False), (10, False)])
 def test_the_break_even_is_where_the_link_is_busy_equally_long(times, in_place):
     """No weight fits beside the others: each is used in place if read up to 2.7 times an iteration."""
