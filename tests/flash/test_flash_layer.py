@@ -204,7 +204,7 @@ def test_the_long_run_is_the_last_two_fifths_of_the_writes():
     assert (result.write_amplification, result.write_rate) == (1.0, pytest.approx(500e6))
 
 
-@pytest.mark.parametrize("request_bytes", [1, 1000])
+@pytest.mark.parametrize("request_bytes", [1, 1000, 8000])
 def test_where_nothing_is_copied_requests_of_any_size_are_equally_fast(request_bytes):
     result = rewrite(drive(), Rewriting([4000], "periodic", request_bytes, 1.0))
     assert result.write_rate == pytest.approx(500e6)

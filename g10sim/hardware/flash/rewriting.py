@@ -38,7 +38,7 @@ class Rewriting:
 
 @dataclass(frozen=True)
 class LongRun:
-    """Results over the last 40 % of the writes; ``write_rate`` in bytes/second."""
+    """Results over the last 40 % of the writes, if any (or else all); ``write_rate`` in bytes/second."""
 
     write_amplification: float
     write_rate: float
@@ -67,7 +67,7 @@ def rewrite(spec: FlashSsdSpec, work: Rewriting) -> LongRun:
         layer.write(extent, size)
         written += size
         cycles += _pass_time(device, size, reads=work.reads)
-    start, since, copied = before or (0, 0, 0)
+    start, since, copied = before if before is not None and before[0] < written else (0, 0, 0)
     bytes_written, spent = written - start, cycles - since
     amplification = 1 + (layer.copied_bytes - copied) / bytes_written
     return LongRun(amplification, bytes_written * _CLOCK_HZ / spent)
