@@ -6,12 +6,14 @@ DataFrames: ``g10sim.plots.fig11.draw(g10sim.read_results("results/fig11"))``.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from g10sim.checksums import stamp
 from g10sim.errors import ConfigError
 from g10sim.files import replacing, writing
+from g10sim.plots.choosing import check_sweeps, rows_where
 from g10sim.plots.registry import ENTRIES, Entry, find, paper_figures
 from g10sim.stats.reading import KEYS, read_results, read_table
 from g10sim.stats.sizing import read_sizing
@@ -34,11 +36,14 @@ def __getattr__(name: str) -> Entry:
     return ENTRIES[name]
 
 
-def draw(name: str, directory: str | Path, *, cell: int | None = None) -> Figure:
+def draw(
+    name: str, directory: str | Path, *, cell: int | None = None, where: Mapping[str, str] | None = None
+) -> Figure:
     """Draw a figure from a directory of results.
 
-    ``cell`` is the number of the cell to look at, for figures of one cell; without it the only one.
-    Raises ConfigError for an unknown figure, and when the directory lacks what the figure needs.
+    ``cell`` is the number of the cell to look at, for figures of one cell; without it the only one. ``where``
+    chooses the cells that have these values in these columns. Raises ConfigError for an unknown figure, when
+    the directory lacks what the figure needs, and where the figure would show one of several swept values.
     """
     entry = find(name)
     named: dict[str, Any] = {"cell": cell} if entry.of_one_cell else {}
@@ -47,9 +52,13 @@ def draw(name: str, directory: str | Path, *, cell: int | None = None) -> Figure
     if entry.of_sizing:
         return entry.draw(*read_sizing(directory))
     results = read_results(directory)
-    figure = entry.draw(results, *(read_table(directory, table) for table in entry.tables), **named)
     keys = results.attrs[KEYS]
-    figure.set_gid(stamp([keys[cell]] if cell in keys else keys.values()))
+    results = rows_where(results, where or {})
+    if not entry.of_one_cell:
+        check_sweeps(results, name, entry.sweeps)
+    shown = {cell} if cell in keys else set(results["cell"])
+    figure = entry.draw(results, *(read_table(directory, table) for table in entry.tables), **named)
+    figure.set_gid(stamp(key for number, key in keys.items() if number in shown))
     return figure
 
 

@@ -25,7 +25,8 @@ class Entry:
     The function takes the rows of results.csv, then the Parquet tables that ``tables`` names, in order. With
     ``of_one_cell`` it shows one cell of a run and takes its number as ``cell``; otherwise the figure has an
     experiment of the same name, and is one of the G10 paper unless it is ``beyond_paper``. With ``of_sizing``
-    it takes the two tables of ``g10sim size`` instead.
+    it takes the two tables of ``g10sim size`` instead. ``sweeps`` are regular expressions of the swept keys
+    that it shows all values of.
     """
 
     name: str
@@ -35,6 +36,7 @@ class Entry:
     of_one_cell: bool = False
     beyond_paper: bool = False
     of_sizing: bool = False
+    sweeps: tuple[str, ...] = ()
 
     @property
     def draw(self) -> Callable[..., Figure]:
@@ -82,8 +84,24 @@ _ONE_CELL = (
     Entry("stalls", "what the kernels of one cell waited for", ("kernels",), "cell"),
 )
 _SIZING = (Entry("knee", "performance over one resource, and the least that reaches a target"),)
+_SWEEPS: Mapping[str, tuple[str, ...]] = {
+    "fig16": ("system.host.memory",),
+    "fig17": ("system.host.memory",),
+    "fig18": ("system.ssd",),
+    "fig19": ("workload.variation.magnitude",),
+    "swaps": ("system.gpu.memory",),
+    "savings": ("workload.jobs",),
+    "savings_jobs": ("workload.jobs",),
+    "flash_amplification": ("system.ssd.trim", "system.ssd.streams"),
+    "flash_endurance": ("system.ssd",),
+    "flash_bandwidth": ("system.ssd.drives",),
+    "vdnn_modes": ("system.gpu.memory",),
+    "vdnn_bandwidth": ("system.pcie.bandwidth",),
+    "fragmentation": ("system.gpu.memory", r"policies\.\d+\.(mode|order|allocator)"),
+    "gpus_per_uplink": ("workload.replicas",),
+}
 ENTRIES: Mapping[str, Entry] = {
-    entry.name: entry
+    entry.name: replace(entry, sweeps=_SWEEPS.get(entry.name, ()))
     for entry in (
         *_PAPER,
         *(replace(entry, beyond_paper=True) for entry in _BEYOND),

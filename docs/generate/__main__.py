@@ -8,6 +8,7 @@ from typing import Annotated
 import benchmarks_page
 import bound_page
 import configuration_page
+import distance_page
 import figures_page
 import flash_page
 import kernel_times_page
@@ -74,6 +75,13 @@ def flash(
 def bounds(output: Page = Path("docs/bound.md")) -> None:
     """Bring the table of bounds of the bundled traces up to date."""
     _write(output, bound_page.page(output.read_text(encoding="utf-8"), Path("traces")))
+
+
+@app.command()
+def distances(results: Results = Path("results/bound"), output: Page = Path("docs/bound.md")) -> None:
+    """Bring tables and picture of how close policies come to their bounds up to date."""
+    pictures.save(distance_page.picture(results), output.parent / "images" / "bound.png")
+    _write(output, distance_page.page(output.read_text(encoding="utf-8"), results))
 
 
 @app.command()

@@ -8,6 +8,7 @@ from pathlib import Path
 from tables import table
 
 from g10sim.analysis.bound.bound import iteration_bound
+from g10sim.analysis.bound.machine import Machine
 from g10sim.config.presets import load_system
 from g10sim.hardware.bounds import bound_machine
 from g10sim.trace.format import load_trace
@@ -15,7 +16,7 @@ from g10sim.trace.format import load_trace
 _MARKED = re.compile(r"(<!-- bounds -->\n).*?(<!-- end of bounds -->)", re.DOTALL)
 HOSTS = ("128 GiB", "32 GiB", "0 GiB")
 _KINDS: tuple[dict[str, bool], ...] = ({}, {"steady": True}, {"recompute": True})
-_CHECKPOINTS = 40
+CHECKPOINTS = 40
 
 
 def page(text: str, traces: Path) -> str:
@@ -25,9 +26,13 @@ def page(text: str, traces: Path) -> str:
     return _MARKED.sub(lambda match: f"{match[1]}{made}{match[2]}", text)
 
 
+def machine_of(host: str) -> Machine:
+    """Return the machine of the page, with so much host memory."""
+    return bound_machine(load_system({"preset": "a100-40g-pcie3-znand", "host": {"memory": host}}))
+
+
 def row(path: Path, host: str) -> tuple[str, ...]:
     """Return the row of a trace and a size of host memory."""
-    trace = load_trace(path)
-    machine = bound_machine(load_system({"preset": "a100-40g-pcie3-znand", "host": {"memory": host}}))
-    bounds = [iteration_bound(trace, machine, checkpoints=_CHECKPOINTS, **kind) for kind in _KINDS]
+    trace, machine = load_trace(path), machine_of(host)
+    bounds = [iteration_bound(trace, machine, checkpoints=CHECKPOINTS, **kind) for kind in _KINDS]
     return (path.stem, host, *(f"{bound.ideal_cycles / bound.cycles:.3f}" for bound in bounds))

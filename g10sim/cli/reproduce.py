@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated
 
@@ -14,7 +15,7 @@ from g10sim.cli.output import complain_of_failures, say, show_table, warn
 from g10sim.cli.run import CellProgress
 from g10sim.config.load import load_run
 from g10sim.config.problems import check_choice
-from g10sim.errors import G10SimError
+from g10sim.errors import ConfigError, G10SimError
 from g10sim.experiment.execution import OK
 from g10sim.experiment.run import Outcome, run_experiments
 from g10sim.plots.registry import ENTRIES, PICTURES, paper_figures
@@ -115,13 +116,30 @@ def plot(
         typer.Option("-o", "--output", help="Directory of the pictures.", show_default="RESULTS/figures"),
     ] = None,
     cell: Annotated[int | None, typer.Option(min=0, help="Cell to look at, for figures of one cell.")] = None,
+    where: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--where", metavar="COLUMN=VALUE", help="Only cells that have a value.", show_default=False
+        ),
+    ] = None,
 ) -> None:
     """Draw a figure from results, as PDF and PNG; 'all' draws those that have results."""
     names = plots.drawable(results) if figure == ALL else (plots.find(figure).name,)
     for name in names:
-        drawn = plots.draw(name, plots.results_of(name, results), cell=cell)
+        drawn = plots.draw(name, plots.results_of(name, results), cell=cell, where=_values(where or ()))
         for path in plots.save(drawn, output or results / PICTURES, name):
             say(str(path))
+
+
+def _values(texts: Iterable[str]) -> dict[str, str]:
+    """Return the values of --where by column. Raises ConfigError for a text without an equals sign."""
+    found = {}
+    for text in texts:
+        column, sign, value = text.partition("=")
+        if not sign:
+            raise ConfigError(f"--where: found '{text}'; allowed: COLUMN=VALUE")
+        found[column.strip()] = value.strip()
+    return found
 
 
 def report(

@@ -210,6 +210,52 @@ def test_traces_with_equal_model_and_batch_size_are_told_apart():
     assert len(set(labels)) == 2
 
 
+@pytest.fixture
+def swept(tmp_path):
+    """Results of figure 11 with two sizes of host memory, one of which halves all performance."""
+    rows = made_up.results("fig11", made_up.FEW)
+    more = rows.assign(cell=rows["cell"] + len(rows), performance=rows["performance"] / 2)
+    both = pd.concat([rows.assign(host="32 GiB"), more.assign(host="0 GiB")])
+    both.insert(int(both.columns.get_loc("policy")) + 1, "system.host.memory", both.pop("host"))
+    both.to_csv(tmp_path / "results.csv", index=False)
+    return tmp_path
+
+
+def test_a_figure_refuses_several_values_of_what_it_shows_one_of(swept):
+    with pytest.raises(
+        ConfigError,
+        match=r"^results: found 2 values of system\.host\.memory \('32 GiB', '0 GiB'\); allowed for fig11: "
+        r"one of them, as with --where system\.host\.memory=VALUE$",
+    ):
+        plots.draw("fig11", swept)
+
+
+def test_a_figure_shows_the_cells_with_a_value(swept):
+    tallest = []
+    for memory in ("32 GiB", "0 GiB"):
+        axes = plots.draw("fig11", swept, where={"system.host.memory": memory}).axes[0]
+        tallest.append(max(patch.get_height() for patch in axes.patches))
+    assert tallest[0] == pytest.approx(2 * tallest[1])
+
+
+@pytest.mark.parametrize(
+    ("where", "message"),
+    [
+        (
+            {"system.host": "0 GiB"},
+            r"--where: found 'system\.host' \(did you mean 'system\.host\.memory'\?\)",
+        ),
+        (
+            {"system.host.memory": "1 GiB"},
+            r"--where system\.host\.memory: found '1 GiB'.*allowed: 0 GiB, 32 GiB",
+        ),
+    ],
+)
+def test_columns_and_values_that_are_not_there(swept, where, message):
+    with pytest.raises(ConfigError, match=message):
+        plots.draw("fig11", swept, where=where)
+
+
 def test_results_that_are_not_there(tmp_path):
     with pytest.raises(ConfigError, match=r"results\.csv: cannot be read"):
         plots.draw("fig11", tmp_path)
