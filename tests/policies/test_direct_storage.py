@@ -11,7 +11,7 @@ from machines import PAGE, FollowPlan, iteration_times, kernel_times, machine, p
 from memories import FLASH, GPU, HOST, flash_pool, host_pool, memory_of
 
 from g10sim.config.behaviour import GPG, BehaviourSpec
-from g10sim.errors import ConfigError, InvariantError, PolicyError, UnsupportedError
+from g10sim.errors import CapacityError, ConfigError, InvariantError, PolicyError, UnsupportedError
 from g10sim.hardware.allocators.space import ContiguousSpace
 from g10sim.hardware.contiguous import Contiguous
 from g10sim.hardware.host_buffers import HostBuffers, HostMemory
@@ -186,6 +186,16 @@ def test_the_published_way_then_takes_it_for_stored_on_flash():
     published = GPG.model_copy(update={"copy_gigabyte": "decimal"})
     records = simulate(trace, machine(50), Copies(moves=[(1, 0, HOST), (2, 0, GPU)]), published)
     assert stalls(records)[3] == near({StallReason.FAULT_FLASH: 40_000})
+
+
+def test_published_copies_have_a_multiple_of_the_memory():
+    class Quadruple(Copies):
+        requirements = dataclasses.replace(Copies.requirements, published_memory_factor=4)
+
+    trace = trace_of({"w*": 30}, [(10_000, "w", "")])
+    assert simulate(trace, machine(10), Quadruple(), GPG).iterations[0].peak_gpu_bytes == 30 * PAGE
+    with pytest.raises(CapacityError, match="working set of 30 kB; allowed: at most the GPU memory, 10 kB"):
+        simulate(trace, machine(10), Quadruple(), GPG.model_copy(update={"copy_memory": "system"}))
 
 
 def test_published_rates_have_no_latency_and_split_the_link():
