@@ -11,7 +11,7 @@ from machines import trace_of as pages_trace
 from g10sim.analysis.recomputation import Recomputability
 from g10sim.policies.capuchin_planning.guidance import Guidance
 from g10sim.policies.capuchin_planning.planner import Parameters, collective, plan_job, reads_what_is_away
-from g10sim.policies.capuchin_planning.swaps import pairs_over
+from g10sim.policies.capuchin_planning.swaps import pairs_over, trigger_at
 from g10sim.policies.moves import Fetch
 from g10sim.policies.plan import Planned
 from g10sim.policies.swap_planning.access import AccessSequence
@@ -46,6 +46,13 @@ def copies(found):
 PEAK_IN_THIRD = trace_of(
     {"T": 60, "s": 1, "x": 30}, [(10, "", "T"), (10, "", "s"), (10, "s", "x"), (10, "", ""), (10, "T", "")]
 )
+
+
+def test_a_trigger_before_the_iteration_is_its_first_kernel_behind_the_swap():
+    trace = trace_of({"T": 60}, [(1, "", "T"), (0, "", ""), (0, "", ""), (10, "", ""), (10, "T", "")])
+    accesses = accesses_of(trace)
+    (pair,) = pairs_over(accesses, (0,), 1, RATE)
+    assert [trigger_at(accesses, pair, 1, time) for time in (-5, 0, 1, 11)] == [2, 2, 3, 4]
 
 
 def test_free_time_is_what_both_copies_leave_between_two_accesses():

@@ -119,6 +119,15 @@ def test_the_fastest_tier_fills_what_slower_ones_leave_of_the_link():
     assert queues.queued_but_for(ssd) == 8000
 
 
+def test_what_is_queued_takes_the_room_of_its_tier():
+    planned = planned_machine(machine(100, 100), OWN)
+    host, _ = planned.tiers
+    queues = Queues(planned, {"host": 10_000, "ssd": 10**9}, 10_000)
+    queues.add(host, 8000)
+    assert queues.has_room(host, 2000)
+    assert not queues.has_room(host, 2001)
+
+
 def test_tiers_share_what_they_have_room_and_time_for():
     system = machine(100, 30)
     planned = planned_machine(system, OWN)
