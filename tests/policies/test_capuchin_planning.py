@@ -106,6 +106,21 @@ def test_copies_in_one_direction_wait_for_each_other():
     assert copies(found) == {0: ((10, 18), (52, 60), 4, 0), 1: ((18, 26), (44, 52), 4, 0)}
 
 
+def test_a_swap_that_hides_is_planned_before_any_that_costs_time():
+    # a (4 ms to copy) leaves behind kernel 0, at 2 ms, and is back at 21 ms for kernel 6; kernel 2 makes b.
+    kernels = [
+        (2, "", "a"),
+        (5, "", ""),
+        (2, "", "b"),
+        (10, "", ""),
+        (1, "", ""),
+        (1, "", ""),
+        (1, "a b", ""),
+    ]
+    found = planned(trace_of({"a": 48, "b": 48}, kernels), 76)
+    assert copies(found) == {0: ((2, 6), (17, 21), 3, 0)}
+
+
 def test_copies_out_are_issued_when_the_link_is_free_for_them():
     kernels = [
         (10, "", "p q"),
