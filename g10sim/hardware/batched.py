@@ -366,11 +366,8 @@ class BatchedTransfers:
                 back = memory.queues.fault[target]
                 if back and back[-1].tensor == leaver:
                     used[back[-1]] = used.get(back[-1], 0) - count
-        repeats = (
-            min((run.count - 1) // use for run, use in used.items() if use > 0)
-            if any(use > 0 for use in used.values())
-            else MERGE_PAGES
-        )
+        # What a move takes back into a fault queue is less than it uses: of some run pages are used up.
+        repeats = min((run.count - 1) // use for run, use in used.items() if use > 0)
         if len(arrivals) > 1:
             repeats = min(repeats, MERGE_PAGES // max(arrivals.values()))
         return repeats

@@ -40,6 +40,20 @@ def test_reads_take_their_share_of_the_array_from_writes(read):
     assert limit / 500e6 + read / 2e9 == pytest.approx(1, abs=1e-6)
 
 
+def test_a_drive_read_as_much_as_it_is_written_divides_the_time_of_its_array():
+    # A byte is read in 0.5 ns and written in 2 ns.
+    assert device().equal_rates() == pytest.approx(400e6)
+
+
+def test_the_first_stream_that_may_open_a_superblock_counts():
+    found = device(blocks=20, overprovisioning=0.5, streams=2)
+    found.layer.write("a", 15 * 64_000)
+    found.layer.write("b", 60_000, stream=1)
+    # Collection starts at two erased superblocks, and there are four: one more of 64 kB may be filled.
+    assert found.layer.free_superblocks == 4
+    assert found.cycles_to_change(0, 500e6) == 128_000
+
+
 def test_reads_leave_writes_their_floor():
     slow = device(read="8 us", write_floor=0.25)
     alone, beside = slow.read_limit(writes=False), slow.read_limit(writes=True)

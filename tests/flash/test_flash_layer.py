@@ -197,6 +197,11 @@ def test_rewriting_in_the_same_order_copies_nothing(together):
     assert result.write_rate == pytest.approx(64_000 / 144e-6, rel=0.02)
 
 
+def test_rewriting_each_once_per_round_in_a_new_order_copies_less_than_at_random():
+    found = [long_run(order=order, number=1120).write_amplification for order in ("random", "permuted")]
+    assert found[0] > found[1] > 1
+
+
 def test_the_long_run_is_the_last_two_fifths_of_the_writes():
     # 50 of 3200 kB: the first 1000 kB go to single-level cells, at twice the rate; nothing is collected.
     spec = drive(blocks=200, slc={"capacity": "1 MB", "program": "3 us"})
@@ -219,6 +224,12 @@ def test_superblocks_chosen_ahead_are_copied_in_vain_in_part():
     assert found[2].write_amplification > found[0].write_amplification + 0.02
     assert found[2].write_rate < found[0].write_rate
     assert [one.write_amplification for one in (found[1], found[3])] == [1.0, 1.0]
+
+
+def test_what_is_in_line_to_be_copied_holds_up_extents_of_a_stripe_and_no_smaller_ones():
+    ahead = {"start": 0.1, "urgent": 0.05, "at_once": 10}
+    stripes, smaller = (long_run(size, 1120, collection=ahead) for size in (4, 2))
+    assert stripes.write_rate < smaller.write_rate
 
 
 def test_extents_below_a_stripe_are_as_stripes_to_a_plane():

@@ -1,16 +1,17 @@
 """Migrations to and from a drive of flash: against the link model, when it is full, and in how many steps."""
 
 import pytest
-from drives import drive, with_drive
+from drives import PAGE, drive, with_drive
 from machines import FollowPlan, machine, simulate, trace_of
 from memories import FLASH, GPU, memory_of, moved
 
 import g10sim
 from g10sim.config.presets import load_system
-from g10sim.errors import CapacityError, ConfigError
+from g10sim.errors import CapacityError, ConfigError, InvariantError
 from g10sim.hardware.door import Door
-from g10sim.hardware.flash.pool import FlashPool
+from g10sim.hardware.flash.pool import FlashPool, SsdPort
 from g10sim.hardware.fluid import FluidTransfers
+from g10sim.hardware.links import Link
 from g10sim.hardware.memory import Pool
 from g10sim.importers.gpg import import_gpg
 from g10sim.sim.engine import run
@@ -71,6 +72,25 @@ def test_reads_and_writes_at_the_same_time_share_the_array():
     assert bench.finish() == pytest.approx(300_000, rel=1e-2)
     assert moved(bench.memory) == (200, 100, 0, 0)
     assert bench.memory.traffic.faults == 0
+
+
+def test_the_buffer_fills_beside_reads_and_empties_while_they_go_on_alone():
+    bench = Bench(drive(write_buffer="1 MB"), (500, GPU), (3000, FLASH), pcie="10 GB/s")
+    bench.memory.frames.free += 3000
+    bench.memory.request_eviction(0, FLASH)
+    bench.memory.request_prefetch(1)
+    bench.transfers.changed()
+    # Reads at 1 GB/s leave half of 500 MB/s: of what comes in 1 ms, half needs another one.
+    for change in (1_000_000, 2_000_000, 3_000_000):
+        assert bench.transfers.next_change() == change
+        bench.transfers.advance(change)
+
+
+def test_a_drive_needs_ports_for_both_directions():
+    pool, port = Pages().pool, Link("port", 10**9)
+    for ports in ((None, port), (port, None)):
+        with pytest.raises(InvariantError, match="a modelled SSD has no ports"):
+            SsdPort(pool, *ports)
 
 
 @pytest.mark.parametrize("condition", ["fresh", "sequential", "random"])
@@ -174,6 +194,43 @@ def test_a_drive_that_is_told_of_dead_tensors_copies_less():
         records = simulate(two_tensors(), system, FollowPlan(), iterations=12)
         copied.append(sum(record.flash.copied_bytes for record in records.iterations))
     assert copied[0] < copied[1]
+
+
+class Pages:
+    """Pages of tensors on the drive alone, which holds so many."""
+
+    def __init__(self, **changes):
+        self.spec = drive(blocks=20, overprovisioning=0.5, **changes)
+        self.pool = pools_of(with_drive(self.spec), self.spec)[1]
+
+    def write(self, tensor, count):
+        self.pool.store(self, tensor, count)
+        self.pool.flush()
+
+    def held(self, *tensors):
+        """Pages that the drive believes tensors to hold."""
+        return [self.pool.layer.extent_bytes((id(self), tensor)) // PAGE for tensor in tensors]
+
+
+def test_a_drive_that_is_not_told_keeps_the_dead_until_nothing_else_is_unused():
+    pages = Pages(trim=False)
+    assert pages.spec.capacity == 640 * PAGE
+    for tensor in (0, 1, 2):
+        pages.write(tensor, 200)
+    for tensor in (0, 1):
+        pages.pool.drop(pages, tensor, 200)
+    pages.write(3, 100)
+    # 40 pages were never used, and 60 are those of the tensor that died first.
+    assert pages.held(0, 1, 2, 3) == [140, 200, 200, 100]
+    pages.pool.check()
+
+
+def test_a_drive_whose_books_are_wrong_is_found_out():
+    pages = Pages()
+    pages.write(0, 3)
+    pages.pool.layer.valid[0] += PAGE
+    with pytest.raises(InvariantError, match="superblock 0 counts 4000 valid bytes"):
+        pages.pool.check()
 
 
 def test_a_medium_overwritten_in_place_copies_and_erases_nothing():

@@ -106,6 +106,8 @@ def test_planned_addresses_are_used_in_turn_and_otherwise_the_fallback():
     space.allocate(0, 10, rule)
     assert space.blocks[0].start == 90
     assert PlannedAddresses([20], None)(space.holes, 10) is None
+    three = PlannedAddresses([0, 50, 70], None)
+    assert [three(space.holes, 10) for _ in range(4)] == [0, 50, 70, 0]
 
 
 STEPS = st.lists(st.tuples(st.integers(0, 12), st.integers(1, 40), st.sampled_from(RULES)), max_size=60)
@@ -170,6 +172,15 @@ def test_small_requests_share_a_small_chunk_and_large_ones_a_large_one():
     caching.allocate(4, pages(15 * MIB + 1), best_fit)
     assert caching.reserved_pages == pages((22 + 16) * MIB)
     caching.check()
+
+
+def test_the_largest_request_is_one_for_which_a_chunk_is_left():
+    sizes = {"large_limit": "10 MiB", "large_chunk": "10 MiB", "chunk_rounding": "8 MiB"}
+    caching = pool("13 MiB", **sizes)
+    # From 10 MiB on requests get chunks of multiples of 8 MiB, and a second one has no room.
+    assert caching.largest_hole_pages == pages(10 * MIB) - 1
+    assert not caching.allocate(0, pages(10 * MIB), best_fit)
+    assert caching.allocate(0, caching.largest_hole_pages, best_fit)
 
 
 def test_a_rest_that_is_too_small_stays_with_the_block():

@@ -284,6 +284,14 @@ def test_equal_batches_are_jumped_where_host_memory_is_full():
     assert bench.transfers.events < 10
 
 
+def test_a_tensor_larger_than_the_gpu_pushes_itself_out_batch_by_batch():
+    bench = Bench([(200, HOST)], gpu=100)
+    bench.demand(0)
+    bench.transfers.advance(INTERVAL * 9)
+    # Two batches fill the GPU; in each of the other eight 50 pages take the place of 50.
+    assert moved(bench.memory) == (0, 0, 500, 400)
+
+
 def test_observer_hears_of_jumped_batches_too():
     bench = Bench([(1000, GPU), (2000, HOST), (100, GPU)], gpu=1100)
     bench.evict(2, FLASH)

@@ -77,6 +77,12 @@ def test_subtrees_that_are_half_there_come_along(batch, batches):
     assert fault_batches(1, 4096, fault) == 1
 
 
+def test_a_page_larger_than_a_leaf_is_a_leaf():
+    fault = PageFaultSpec(latency="45 us", batch=1)
+    # 16 pages of 128 KiB, one at a time: 1, 2, then 3 of 4 are there (4), 5 of 8 (8), 9 of 16.
+    assert fault_batches(2 << 20, 128 << 10, fault) == 5
+
+
 def test_resident_data_cost_nothing():
     assert cost(side(1000), side(500), duration=seconds(1), profile=FaultProfile(seconds(5), seconds(9))) == 0
 

@@ -1,5 +1,7 @@
 """Fluid transfers: times by formula, who goes first, and what a full memory does."""
 
+from types import SimpleNamespace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,6 +11,7 @@ from memories import FLASH, GPU, HOST, NONE, memory_of, moved
 from g10sim.hardware.door import Door
 from g10sim.hardware.fluid import FluidTransfers
 from g10sim.hardware.memory import Pool
+from g10sim.hardware.rotation import cycles_to_page
 from g10sim.records import MigrationCause, StallReason
 from g10sim.sim.checks import check_conservation
 
@@ -268,6 +271,18 @@ def test_part_of_a_page_is_not_lost_when_something_else_changes():
     assert bench.arrival(0) == 2000
 
 
+def test_before_anything_is_asked_for_nothing_changes():
+    system = machine()
+    pools = [Pool(tier, system.gpu.page_size) for tier in system.all_tiers]
+    assert FluidTransfers(system, pools, door=Door()).next_change() is None
+
+
+def test_the_next_page_of_a_flow_comes_when_its_rest_has_moved():
+    # 10 of work for a page: 4 steps of 3 from the start, 2 of them with 4 done, 4 again for the page after.
+    flows = [SimpleNamespace(progress=progress, rate=3) for progress in (0, 4, 10)]
+    assert [cycles_to_page(flow, 10) for flow in flows] == [4, 2, 4]
+
+
 def test_time_before_a_request_does_not_count():
     bench = Bench(machine(), [(2, HOST)])
     bench.transfers.advance(12_345)
@@ -315,6 +330,26 @@ def test_bottleneck_names_eviction_and_contention():
     all_of_it.memory.hold(frozenset({0}))
     all_of_it.prefetch(0)
     assert all_of_it.transfers.bottleneck(0) is None
+
+
+def test_a_neighbour_without_a_link_in_common_is_no_contention():
+    system = machine(gpus=2, fault="0 us", flash_latency="0 us", read="1 GB/s")
+    both = Bench(system, [(4, HOST), (4, FLASH)], [(4, HOST)])
+    both.demand(0, 1)
+    # Host and SSD share the link of the GPU, and nobody else does.
+    assert both.transfers.bottleneck(0) is None
+
+
+def test_in_order_of_deadlines_what_leaves_goes_before_messages_that_are_sent_later():
+    system = machine(gpus=4)
+    system = system.model_copy(update={"pcie": system.pcie.model_copy(update={"service": "deadline"})})
+    bench = Bench(system, [(4, GPU)])
+    bench.transfers.advance(600)
+    bench.evict(0, HOST)
+    bench.transfers.advance(1000)
+    message = bench.transfers.send(bench.transfers.topology.outward(0, HOST), 1000)
+    assert bench.departure(0) == 4600
+    assert bench.until(lambda: message.is_done) == 5600
 
 
 def test_observer_hears_of_every_page_and_why():
@@ -402,16 +437,20 @@ def rotating(place, worthless, *, asks_policy, stops=()):
     memory.protect({0})
     memory.request_prefetch(1)
     transfers.changed()
+    seen = []
     for stop in stops:
         transfers.advance(stop)
+        seen.append([places.copy() for places in memory.pages])
     while memory.queues.busy:
         now = transfers.next_change()
         transfers.advance(now)
     order = [(run.tensor, run.count) for run in memory.recency._runs if run.count]
-    return (now, memory.pages, memory.traffic, transfers.busy_cycles(0), order), transfers.events
+    return (now, memory.pages, memory.traffic, transfers.busy_cycles(0), order, seen), transfers.events
 
 
-@pytest.mark.parametrize(("place", "worthless", "cycles"), [(NONE, {1}, 105_000), (HOST, {1}, 105_000)])
+@pytest.mark.parametrize(
+    ("place", "worthless", "cycles"), [(NONE, {1}, 105_000), (HOST, {1}, 105_000), (HOST, set(), 105_000)]
+)
 def test_rounds_of_a_tensor_that_pushes_itself_out_are_jumped(place, worthless, cycles):
     """5 pages arrive in free memory; then 20 rounds of 5 pages at 1000 cycles a page."""
     jumped, events = rotating(place, worthless, asks_policy=False)

@@ -1,6 +1,7 @@
 """Eviction order: arrivals at the recent end, takers at the oldest, scans that only go forward."""
 
 from collections import Counter
+from itertools import count as counter
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -85,6 +86,18 @@ def test_removal_takes_every_page_of_one_tensor():
     assert recency.pages(0) == 0
     assert recency.oldest_of(0) is None
     assert drain(recency) == [(1, 4), (2, 1)]
+
+
+def test_retired_pages_are_the_oldest_of_all_jobs():
+    clock = counter()
+    one, other = Recency(2, clock), Recency(1, clock)
+    other.append(0, 3)
+    one.append(0, 4)
+    one.append(1, 5)
+    one.retire(1)
+    assert one.oldest().tensor == 1
+    assert one.oldest().stamp < other.oldest().stamp
+    assert drain(one) == [(1, 5), (0, 4)]
 
 
 def test_oldest_outside_skips_tensors_and_can_come_back_to_them():

@@ -113,3 +113,5 @@ def test_the_reported_iteration_is_the_one_with_the_time_of_the_results():
 def test_busy_shares_count_overlaps_once():
     shares = busy_share(pd.Series([0, 2, 12]), pd.Series([4, 6, 13]), [0.0, 5.0, 10.0, 20.0])
     assert shares == [1.0, pytest.approx(0.2), pytest.approx(0.1)]
+    nothing = pd.Series([], dtype=int)
+    assert busy_share(nothing, nothing, [0.0, 5.0, 10.0]) == [0.0, 0.0]

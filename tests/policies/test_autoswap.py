@@ -304,6 +304,26 @@ def test_what_makes_room_leaves_for_the_tier_that_stands_in_for_host_memory():
     assert list(policy.on_out_of_memory(view)) == [Evict(1, "cxl")]
 
 
+def test_plans_without_overhead_are_ranked_by_the_load_beyond_the_limit():
+    policy = AutoSwap(mode="no_overhead", pool="first_fit")
+
+    def plan(peak):
+        return SimpleNamespace(swaps=SimpleNamespace(schedule=SimpleNamespace(peak_bytes=peak)))
+
+    assert [policy._cost(plan(peak), 5) for peak in (3, 5, 7)] == [(False, 0), (False, 0), (False, 2)]
+
+
+def test_a_pool_as_large_as_the_gpu_fits():
+    policy = AutoSwap()
+    trace = trace_of({"w*": 6, "a": 4}, [(1000, "w", "a"), (1000, "a", "")])
+    plan = policy.plan_job(g10sim_job(trace), machine(10), g10sim_behaviour())
+    (planned,) = policy.planned
+    assert planned.pool.footprint_bytes == 10 * PAGE
+    assert planned.fits
+    # Nothing is in the way of its addresses.
+    assert {place.fallback for place in policy.places(g10sim_job(trace), plan, g10sim_behaviour())} == {None}
+
+
 def test_a_gpu_with_room_for_everything_swaps_nothing():
     trace = chain(4, activation_bytes=8 << 20)
     policy = AutoSwap()

@@ -11,7 +11,7 @@ from machines import trace_of as pages_trace
 from g10sim.analysis.recomputation import Recomputability
 from g10sim.policies.capuchin_planning.guidance import Guidance
 from g10sim.policies.capuchin_planning.planner import Parameters, collective, plan_job, reads_what_is_away
-from g10sim.policies.capuchin_planning.swaps import pairs_over
+from g10sim.policies.capuchin_planning.swaps import pairs_over, trigger_at
 from g10sim.policies.moves import Fetch
 from g10sim.policies.plan import Planned
 from g10sim.policies.swap_planning.access import AccessSequence
@@ -46,6 +46,13 @@ def copies(found):
 PEAK_IN_THIRD = trace_of(
     {"T": 60, "s": 1, "x": 30}, [(10, "", "T"), (10, "", "s"), (10, "s", "x"), (10, "", ""), (10, "T", "")]
 )
+
+
+def test_a_trigger_before_the_iteration_is_its_first_kernel_behind_the_swap():
+    trace = trace_of({"T": 60}, [(1, "", "T"), (0, "", ""), (0, "", ""), (10, "", ""), (10, "T", "")])
+    accesses = accesses_of(trace)
+    (pair,) = pairs_over(accesses, (0,), 1, RATE)
+    assert [trigger_at(accesses, pair, 1, time) for time in (-5, 0, 1, 11)] == [2, 2, 3, 4]
 
 
 def test_free_time_is_what_both_copies_leave_between_two_accesses():
@@ -97,6 +104,21 @@ def test_copies_in_one_direction_wait_for_each_other():
     found = planned(trace_of({"p": 96, "q": 96, "x": 150}, kernels), 192)
     # 8 ms each: out one after the other from 10 on, in one after the other until 60.
     assert copies(found) == {0: ((10, 18), (52, 60), 4, 0), 1: ((18, 26), (44, 52), 4, 0)}
+
+
+def test_a_swap_that_hides_is_planned_before_any_that_costs_time():
+    # a (4 ms to copy) leaves behind kernel 0, at 2 ms, and is back at 21 ms for kernel 6; kernel 2 makes b.
+    kernels = [
+        (2, "", "a"),
+        (5, "", ""),
+        (2, "", "b"),
+        (10, "", ""),
+        (1, "", ""),
+        (1, "", ""),
+        (1, "a b", ""),
+    ]
+    found = planned(trace_of({"a": 48, "b": 48}, kernels), 76)
+    assert copies(found) == {0: ((2, 6), (17, 21), 3, 0)}
 
 
 def test_copies_out_are_issued_when_the_link_is_free_for_them():

@@ -17,6 +17,7 @@ from g10sim.policies.checks import (
     parametrize_with_policy_checks,
 )
 from g10sim.policies.checks.battery import run_check
+from g10sim.policies.checks.subject import scenarios
 from g10sim.policies.moves import Evict, Fetch
 from g10sim.policies.plan import MigrationPlan, Planned
 from g10sim.policies.registry import available
@@ -175,6 +176,26 @@ def test_a_faster_iteration_than_its_kernels_is_noticed():
 
     with pytest.raises(PolicyCheckError, match=r"takes .* cycles, its kernels 1000000000000000"):
         run_check(check, Cheats(BaseUvm))
+
+
+def test_a_later_iteration_may_be_no_faster_either():
+    (check,) = [entry for entry in CHECKS if entry.name == "never_faster_than_ideal"]
+
+    class Cheats(Subject):
+        def fresh(self, scenario):
+            records = super().fresh(scenario)
+            last = records.iterations[-1]
+            slow = replace(last, ideal_cycles=last.end - last.start + 1)
+            return replace(records, iterations=(*records.iterations[:-1], slow))
+
+    with pytest.raises(PolicyCheckError, match=r"iteration 1 takes \d+ cycles, its kernels \d+"):
+        run_check(check, Cheats(BaseUvm))
+
+
+def test_some_workloads_have_no_host_memory_at_all():
+    memories = [one.system.host.memory for one in scenarios() if one.name.endswith("with no host memory")]
+    assert memories
+    assert set(memories) == {0}
 
 
 def test_plans_that_do_not_fit_are_noticed():

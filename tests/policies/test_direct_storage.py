@@ -11,18 +11,18 @@ from machines import PAGE, FollowPlan, iteration_times, kernel_times, machine, p
 from memories import FLASH, GPU, HOST, flash_pool, host_pool, memory_of
 
 from g10sim.config.behaviour import GPG, BehaviourSpec
-from g10sim.errors import ConfigError, InvariantError, PolicyError, UnsupportedError
+from g10sim.errors import CapacityError, ConfigError, InvariantError, PolicyError, UnsupportedError
 from g10sim.hardware.allocators.space import ContiguousSpace
 from g10sim.hardware.contiguous import Contiguous
 from g10sim.hardware.host_buffers import HostBuffers, HostMemory
 from g10sim.hardware.placement import first_fit_left
-from g10sim.policies.base import Policy, Requirements
+from g10sim.policies.base import Place, Policy, Requirements
 from g10sim.policies.direct_storage import G10Gds, G10Host
 from g10sim.policies.flashneuron import FlashNeuron
 from g10sim.policies.moves import Await, Evict, Fetch
 from g10sim.policies.plan import MigrationPlan
 from g10sim.policies.plan_format import save_plan
-from g10sim.policies.registry import create
+from g10sim.policies.registry import create, find
 from g10sim.records import MigrationCause, StallReason
 from g10sim.sim.checks import check_conservation
 from g10sim.trace.model import Phase, TensorKind
@@ -188,6 +188,16 @@ def test_the_published_way_then_takes_it_for_stored_on_flash():
     assert stalls(records)[3] == near({StallReason.FAULT_FLASH: 40_000})
 
 
+def test_published_copies_have_a_multiple_of_the_memory():
+    class Quadruple(Copies):
+        requirements = dataclasses.replace(Copies.requirements, published_memory_factor=4)
+
+    trace = trace_of({"w*": 30}, [(10_000, "w", "")])
+    assert simulate(trace, machine(10), Quadruple(), GPG).iterations[0].peak_gpu_bytes == 30 * PAGE
+    with pytest.raises(CapacityError, match="working set of 30 kB; allowed: at most the GPU memory, 10 kB"):
+        simulate(trace, machine(10), Quadruple(), GPG.model_copy(update={"copy_memory": "system"}))
+
+
 def test_published_rates_have_no_latency_and_split_the_link():
     published = GPG.model_copy(update={"copy_gigabyte": "decimal"})
     trace = trace_of({"a": 4, "b": 4}, [(10_000, "", "a b"), (100_000, "", ""), (10_000, "a b", "")])
@@ -335,6 +345,13 @@ def test_flashneuron_refuses_what_can_not_get_under_the_line():
     )
 
 
+def test_flashneuron_leaves_out_what_nobody_reads_in_the_published_way_only():
+    job = Job(trace_of({"w*": 1, "a": 1, "vain": 1}, [(1000, "w", "a vain"), (1000, "a", "")]))
+    kept, published = (FlashNeuron().places(job, None, behaviour) for behaviour in (BehaviourSpec(), GPG))
+    assert kept == [Place.LEFT] * 3
+    assert published == [Place.LEFT, Place.LEFT, Place.NOWHERE]
+
+
 def test_flashneuron_shares_one_buffer_among_workspaces():
     trace = network()
     scratch = dataclasses.replace(trace.tensors[0], id=5, name="s", size_bytes=3 * PAGE, persistent=False)
@@ -369,6 +386,13 @@ def test_g10_gds_uses_no_host_memory_and_g10_host_does():
     assert ssd_only.traffic["gpu_to_ssd_bytes"] > 0
     assert (ssd_only.traffic["gpu_to_host_bytes"], ssd_only.traffic["host_to_gpu_bytes"]) == (0, 0)
     assert with_host.traffic["gpu_to_host_bytes"] > 0
+
+
+@pytest.mark.parametrize("name", ["g10", "ideal", "g10_gds"])
+def test_a_plan_of_the_published_simulator_is_kept_by_name(name, tmp_path):
+    path = tmp_path / "guide.config"
+    path.write_text("")
+    assert find(name).with_reference_plan(path).parameters()["plan_file"] == str(path)
 
 
 @pytest.mark.parametrize("policy", [G10Gds, G10Host])

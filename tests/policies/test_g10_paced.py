@@ -1,6 +1,7 @@
 """G10 paced: the plan that trial iterations find fastest is carried out."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from machines import iteration_times, machine, trace_of
@@ -58,6 +59,11 @@ def test_the_published_plan_is_among_them_where_g10_follows_it():
     tight = system(64, 1000)
     found = [min(iteration_times(simulated("chain", tight, policy, GPG))) for policy in ("g10", "g10_paced")]
     assert found[1] <= found[0]
+
+
+def test_where_no_plan_can_be_carried_out_the_simplest_is_taken():
+    chosen = create("g10_paced").settle(SimpleNamespace(cycles=lambda design: None))
+    assert (chosen.method, chosen.recovery_look_ahead) == ("unpaced", 0)
 
 
 def test_without_a_choice_it_plans_as_told():

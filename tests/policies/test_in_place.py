@@ -75,6 +75,14 @@ def test_the_break_even_is_where_the_link_is_busy_equally_long(times, in_place):
     assert used == ((4 - kept) * times * 900 * MIB if in_place else 0)
 
 
+@pytest.mark.parametrize(("write", "in_place"), [("1 GB/s", True), ("0.5 GB/s", False)])
+def test_what_is_written_counts_as_well(write, in_place):
+    """A page takes 1000 cycles each way as a copy; in place 1000 to be read, 1000 or 2000 to be written."""
+    trace = trace_of({"w*": 8, "v*": 8, "u*": 8}, [(1000, "w", "w"), (1000, "v", "v"), (1000, "u", "u")])
+    records = simulate(trace, machine(10, kernel_access={"write": write}), create("in_place"))
+    assert (records.iterations[-1].in_place_read_bytes > 0) == in_place
+
+
 def test_what_is_used_most_is_kept_on_the_gpu():
     trace = trace_of({"a*": 10, "b*": 10, "x": 1}, [(1_000, "a", "x"), (1_000, "b", "x"), (1_000, "b", "x")])
     records = simulate(trace, machine(12, kernel_access={}), create("in_place"), iterations=3)

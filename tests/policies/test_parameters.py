@@ -118,6 +118,18 @@ def test_a_refusal_names_the_parameter(given, message):
     assert str(error.value) == message
 
 
+def test_a_declaration_takes_constraints_and_a_default():
+    class Late(Declared, Policy):
+        """Declared here."""
+
+        breadth: int = parameter(default=3, le=4)
+        """Breadth."""
+
+    assert Late().parameters() == {"breadth": 3}
+    with pytest.raises(ValueError, match="breadth: found 5"):
+        Late(breadth=5)
+
+
 def test_a_constructor_written_by_hand_keeps_its_own_parameters():
     assert ByHand.parameter_names() == ("far",)
     assert ByHand(far=True).look_ahead == 64

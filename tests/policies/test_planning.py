@@ -118,6 +118,8 @@ def test_pressure_lasts_while_the_limit_is_exceeded():
     assert [pressure.over_cycles(0, stop) for stop in (0, 1, 2, 3, 5)] == [0, 0, 20, 60, 80]
     pressure.add(1, 2, -3)
     assert pressure.over_cycles(0, 3) == 40
+    just = Pressure(np.array([2, 2]), np.array([10, 20]), 2)
+    assert just.over_cycles(0, 2) == 0
 
 
 @pytest.mark.parametrize(
@@ -135,7 +137,7 @@ def test_copies_of_one_direction_happen_in_order(copies, forwards, backwards):
 
 def test_a_channel_joins_what_is_taken_and_goes_on_over_the_end_of_the_iteration():
     channel = Channel()
-    for start, end in ((10, 20), (20, 30), (90, 110)):
+    for start, end in ((20, 30), (10, 20), (90, 110)):
         channel.take(Interval(start, end), 100)
     assert channel.taken == ((0, 30), (90, 100))
     assert channel.obstacle(30, 90, 100) is None

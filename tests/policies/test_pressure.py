@@ -97,6 +97,13 @@ def test_new_tensors_wait_for_both_tiers_instead_of_pushing_others_to_the_fastes
     assert [reason for reason, _ in records.kernels[3].stalls] == [StallReason.SYNCHRONIZATION]
 
 
+def test_what_the_running_kernel_uses_leaves_no_further_than_the_next_one_needs():
+    # a fills the GPU; b takes the place of 20 of its pages, and they of b, when a kernel needs either.
+    kernels = [(50_000, "a", ""), (50_000, "", "b"), (1000, "a", ""), (10_000, "b", "")]
+    records = run(trace_of({"a*": 60, "b": 20}, kernels), machine(60, 1000, mapping="100 GB/s"))
+    assert moved(records) == (60_000, 60_000)
+
+
 def test_new_tensors_wait_for_no_more_room_than_they_need():
     kernels = [(1000, "", "a"), (1000, "", "b"), (9000, "", "e"), (9000, "e", ""), (50_000, "b", "")]
     trace = trace_of({"a": 30, "b": 30, "e": 50}, [*kernels, (9000, "a", "")])
@@ -117,6 +124,15 @@ def test_the_fastest_tier_fills_what_slower_ones_leave_of_the_link():
     assert not queues.takes(ssd)
     assert not queues.takes(host)
     assert queues.queued_but_for(ssd) == 8000
+
+
+def test_what_is_queued_takes_the_room_of_its_tier():
+    planned = planned_machine(machine(100, 100), OWN)
+    host, _ = planned.tiers
+    queues = Queues(planned, {"host": 10_000, "ssd": 10**9}, 10_000)
+    queues.add(host, 8000)
+    assert queues.has_room(host, 2000)
+    assert not queues.has_room(host, 2001)
 
 
 def test_tiers_share_what_they_have_room_and_time_for():

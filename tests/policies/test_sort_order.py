@@ -34,6 +34,7 @@ def test_items_are_taken_in_the_order_given():
 @pytest.mark.parametrize(
     ("keys", "order"),
     [
+        ([0] * 40, [30, *range(21, 30), 20, *range(31, 40), 10, *range(1, 10), 0, *range(11, 20)]),
         ([0] * 20, [10, *range(19, 10, -1), 0, *range(9, 0, -1)]),
         (
             [number % 3 for number in range(24)],

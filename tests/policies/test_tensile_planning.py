@@ -10,11 +10,11 @@ from g10sim.policies.moves import Evict, Fetch
 from g10sim.policies.plan import Planned
 from g10sim.policies.planning.channel import Channel, Interval, earliest, latest
 from g10sim.policies.swap_planning.access import AccessSequence
-from g10sim.policies.swap_planning.changes import Changes
+from g10sim.policies.swap_planning.changes import Changes, differing
 from g10sim.policies.swap_planning.moves import allocations
 from g10sim.policies.swap_planning.peak import PeakAnalysis
 from g10sim.policies.swap_planning.recomputing import choose_recomputation
-from g10sim.policies.swap_planning.schedule import JobSchedule
+from g10sim.policies.swap_planning.schedule import JobSchedule, Recomputed
 from g10sim.policies.tensile_planning.planner import PlanningParameters, plan_jobs
 from g10sim.policies.tensile_planning.replanning import has_drifted, predicted, smoothed, to_plan
 from g10sim.policies.tensile_planning.swapping import swap_across, swap_within
@@ -81,6 +81,41 @@ def test_levels_are_counted_as_memory_is_taken_and_freed():
     after = dict(zip(*(column.tolist() for column in analysis.levels(schedule)), strict=True))
     assert after == {0: 60, 10: 61, 15: 1, 20: 31, 30: 0, 35: 60, 50: 0}
     assert analysis.kernel_levels(schedule).tolist() == [60, 61, 31, 60, 60]
+
+
+def test_what_happens_at_one_time_counts_together():
+    # Nobody reads a and b: where results count from the end of their kernel on, they come and go then.
+    kernels = [(10, "", "a b"), (10, "", "c d"), (10, "c d", "")]
+    schedule = schedule_of(trace_of({"a": 40, "b": 5, "c": 20, "d": 20}, kernels))
+    physical, published = (
+        PeakAnalysis(schedule.accesses, accounting).kernel_levels(schedule).tolist()
+        for accounting in ("physical", "published")
+    )
+    assert physical == [45, 40, 40]
+    assert published == [0, 0, 40]
+
+
+def test_what_is_computed_again_takes_its_scratch_memory_at_its_start():
+    trace = RECOMPUTABLE
+    schedule = schedule_of(trace)
+    schedule.recomputed.append(Recomputed(1, drop=2, use=4, extra_bytes=7))
+    analysis = PeakAnalysis(schedule.accesses, "physical")
+    after = dict(zip(*(column.tolist() for column in analysis.levels(schedule)), strict=True))
+    assert after == {0: 250, 2: 450, 5: 210, 8: 10, 11: 257, 12: 250, 13: 0}
+
+
+def test_two_lists_share_objects_at_both_ends():
+    one, other, third = [0], [0], [0]
+    assert differing([one, other, third], [one, [0], third]) == (1, 1)
+    assert differing([one, third], [one, other, third]) == (1, 1)
+    assert differing([], [one]) == (0, 0)
+
+
+def test_the_largest_tensor_is_swapped_within_the_iteration_where_it_cannot_stay_away_across():
+    # The first kernel needs W, which is idle as long as a is.
+    kernels = [(10, "W", "a"), (10, "", "s"), (10, "s", "x"), (10, "", ""), (10, "W a", "")]
+    trace = trace_of({"W*": 60, "a": 48, "s": 1, "x": 30}, kernels)
+    assert [swap.tensor for swap in planned([trace], target_bytes=110).schedules[0].swaps] == [0]
 
 
 def test_kernels_without_tensors_need_no_memory():

@@ -18,6 +18,7 @@ from g10sim.errors import ConfigError, PolicyError, UnsupportedError
 from g10sim.policies.base import Place
 from g10sim.policies.registry import create
 from g10sim.policies.vdnn import Vdnn
+from g10sim.policies.vdnn_planning.algorithms import Algorithm, with_algorithms
 from g10sim.policies.vdnn_planning.layers import LayerKind, layers_of, live_bytes, make_schedule
 from g10sim.policies.vdnnpp import VdnnPlusPlus
 from g10sim.records import StallReason
@@ -355,6 +356,18 @@ def vgg_with_workspaces():
     """As much scratch space in the forward pass as figure 5 has at batch 256."""
     at_256 = [0, 0, 0, 882, 1224, 1907, 1907, 1907, 1636, 3273, 3273, 3273, 873, 873, 873, 873]
     return vgg(64, workspace_bytes=[mib * MIB for mib in at_256])
+
+
+def test_an_algorithm_brings_its_own_scratch_space():
+    trace = vgg_with_workspaces()
+    number = next(kernel.id for kernel in trace.kernels if trace.workspace_bytes(kernel))
+    own = Algorithm("trace", trace.kernels[number].duration, trace.workspace_bytes(trace.kernels[number]))
+    table = {number: (own, Algorithm("fft", own.duration + 5, 3 * MIB))}
+    found = with_algorithms(trace, table, lambda kernel, algorithms: algorithms[1])
+    scratch = found.tensors[-1]
+    assert (scratch.name, scratch.size_bytes) == (f"{trace.kernels[number].layer}.fft.workspace", 3 * MIB)
+    assert found.workspace_bytes(found.kernels[number]) == 3 * MIB
+    assert found.kernels[number].duration == own.duration + 5
 
 
 def test_memory_optimal_algorithms_take_no_scratch_space_and_longer(tmp_path):

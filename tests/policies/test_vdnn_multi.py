@@ -13,12 +13,16 @@ from memories import HOST
 from vdnn_networks import alexnet, chains, titan_x, vgg
 
 import g10sim
+from g10sim.config.behaviour import BehaviourSpec
 from g10sim.config.sharing import ExchangeSpec, VariationSpec
 from g10sim.config.system import SystemSpec
 from g10sim.errors import CapacityError, ConfigError, UnsupportedError
+from g10sim.policies.moves import Evict
+from g10sim.policies.planning.occupancy import Occupancy
 from g10sim.policies.registry import create
 from g10sim.policies.vdnn_multi import VdnnMulti, fair_share
 from g10sim.policies.vdnn_multi_planning.offload_set import (
+    Candidate,
     OffloadSet,
     OffloadTimeline,
     by_window,
@@ -175,6 +179,31 @@ def test_a_budget_that_cannot_be_met_takes_all_that_helps():
     assert used_bytes(trace, chosen_layers(trace, 10**6)) <= used_bytes(
         trace, chosen_layers(trace, 4 * 10**9)
     )
+
+
+def test_of_what_does_not_matter_any_more_the_most_bytes_stay():
+    trace = pair()
+    timeline = timeline_of(trace)
+    layers = [timeline.offloaded(layer) for layer in layers_of(trace, fuse_activations=True)[:2]]
+    small, large = (
+        Candidate(replace(layer, size_bytes=size), 0, 2, 0)
+        for layer, size in zip(layers, (10, 20), strict=True)
+    )
+    used = Occupancy(np.zeros(len(trace.kernels), dtype=np.int64))
+    chooser = OffloadSet(timeline, 20, LayerKind.CONVOLUTION)
+    # There is room for either of them, but not for both.
+    assert chooser._pruned([small, large], used) == [small]
+
+
+def test_out_of_memory_sends_out_what_is_used_last_or_nothing():
+    trace = pair()
+    policy = VdnnMulti(ladder="K4")
+    policy.plan(Workload((Job(trace),)), node(1), BehaviourSpec())
+    view = Kernels(trace)
+    view.job, view.kernel, view.needed = 0, 2, trace.kernels[2].tensors
+    assert list(policy.on_out_of_memory(view)) == []
+    view.whole = {tensor.id for tensor in trace.tensors}
+    assert list(policy.on_out_of_memory(view)) == [Evict(1)]
 
 
 def test_fewer_bytes_are_offloaded_than_by_every_convolution():

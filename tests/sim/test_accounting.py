@@ -1,11 +1,14 @@
 """Owners of cycles, page faults, peaks and turns, worked out by hand on the machines of ``machines``."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 from machines import GPG10, OWN, FollowPlan, kernel_times, machine, simulate, trace_of
 from memories import FLASH, GPU, HOST, flash_pool, host_pool, memory_of
 
+from g10sim.config.behaviour import GPG
+from g10sim.config.presets import load_system
 from g10sim.errors import InvariantError
 from g10sim.hardware.faults import FaultCount
 from g10sim.policies.base import Policy
@@ -16,7 +19,8 @@ from g10sim.policies.plan import MigrationPlan, Planned
 from g10sim.records import StallReason
 from g10sim.sim import checks
 from g10sim.sim.engine import run
-from g10sim.sim.working_set import dominant_reason
+from g10sim.sim.working_set import FaultCharge, dominant_reason
+from g10sim.trace.model import FaultProfile
 from g10sim.trace.workload import Job, Workload
 
 
@@ -33,6 +37,23 @@ def test_transfers_overlap_with_a_kernel_only_once_it_computes():
     assert (first.compute_cycles, first.overlap_cycles, first.in_flight_cycles) == (10_000, 4000, 14_000)
     assert stalls(records, 0) == {StallReason.FAULT_FLASH: 10_000}
     assert records.iterations[0].overlap_cycles == 4000
+
+
+def test_events_are_kernels_and_changes_of_transfers():
+    trace = trace_of({"w*": 2}, [(10_000, "w", ""), (10_000, "w", ""), (10_000, "w", "")])
+    # The first kernel waits for w to come in; from then on nothing moves.
+    assert [simulate(trace, machine(), BaseUvm(), iterations=count).events for count in (1, 3)] == [4, 10]
+
+
+def test_durations_measured_with_faults_are_ticks_of_the_trace():
+    trace = replace(trace_of({"a": 1}, [(1_000, "", "a")]), ticks_per_second=1000)
+    kernel = replace(trace.kernels[0], fault_profile=FaultProfile(4000, 4000))
+    published = load_system("a100-40g-g10-paper")
+    charge = FaultCharge(trace, published, GPG)
+    nothing, outputs = FaultCount([0] * 4), FaultCount([50, 0, 0, 0], 100)
+    # 3 s longer than the second that it computes for, if all of its outputs fault.
+    clock = published.gpu.clock
+    assert charge.cycles(kernel, clock, nothing, outputs) == pytest.approx(1.5 * clock, abs=1)
 
 
 @pytest.mark.parametrize(("breakdown", "overlap"), [("computing", 4000), ("in_flight", 0)])

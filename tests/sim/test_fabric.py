@@ -85,6 +85,16 @@ def test_a_policy_that_reaches_for_memory_between_iterations_is_stopped():
         simulate(trace_of({"w*": 2}, [(1000, "w", "")]), machine(), Reaches())
 
 
+def test_a_job_is_served_until_its_block_ends():
+    bench = Bench()
+    with bench.fabric.alter(0):
+        bench.memory.request_prefetch(0)
+    assert bench.transfers.next_change() == 4000
+    with pytest.raises(StopIteration):
+        next(bench.serving.gen)
+    assert bench.transfers.next_change() is None
+
+
 def test_a_block_that_fails_closes_the_door_behind_it():
     bench = Bench()
     with pytest.raises(UnsupportedError), bench.fabric.alter():

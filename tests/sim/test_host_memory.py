@@ -166,6 +166,18 @@ def test_compression_makes_a_tensor_small_and_expanding_it_delays_the_fetch():
     assert records.iterations[0].contiguous.peak_pinned_bytes == 5125
 
 
+def test_a_kept_buffer_is_compressed_once_that_is_asked_for():
+    class Later(Copies):
+        """Compresses from the second iteration on."""
+
+        def on_kernel_start(self, view):
+            density = 0.2 if view.iteration else None
+            return {1: [Evict(0, density=density)], 2: [Fetch(0)]}.get(view.kernel, ())
+
+    records, _ = transfers(host_machine(compression=WORKERS), Later({}, keeps=True), iterations=2)
+    assert [one.contiguous.peak_pinned_bytes for one in records.iterations] == [4000, 5125]
+
+
 def test_compressed_tensors_go_through_the_workers_one_at_a_time():
     policy = out_and_in(0, 1, density=0.5)
     slow = {**WORKERS, "compression_rate": "0.25 GB/s"}

@@ -178,11 +178,21 @@ def test_space_may_be_taken_back_between_kernels_only():
             assert stalls(simulate(layers(), machine(12), policy(start=start)))[2] == near({SPACE: free})
 
 
+def test_where_nothing_is_used_all_memory_is_one_hole():
+    records = simulate(trace_of({"a": 1}, [(1000, "", "")]), machine(18), Copies())
+    found = records.iterations[0].contiguous
+    assert (found.reserved_gpu_bytes, found.largest_hole_bytes) == (0, 18 * PAGE)
+
+
 def test_planned_places():
     places = [PlannedPlace((10 * PAGE,)), PlannedPlace((0,)), *[Place.LEFT] * 3]
     records = simulate(layers(), machine(18), Copies(places=places), record=("kernels",))
     assert iteration_times(records) == [21_000, 21_000]
     assert records.iterations[0].contiguous.reserved_gpu_bytes == 16 * PAGE
+    # z does not fit at page 17 and goes to the right end of the room that x and y leave.
+    beyond = [*places[:2], PlannedPlace((17 * PAGE,)), *[Place.LEFT] * 2]
+    records = simulate(layers(), machine(18), Copies(places=beyond))
+    assert iteration_times(records) == [21_000, 21_000]
     with pytest.raises(PolicyError, match="puts tensor 'x' at address 7; allowed: one or more multiples"):
         simulate(layers(), machine(18), Copies(places=[PlannedPlace((7,)), *[Place.LEFT] * 4]))
     # x alone is placed where it does not fit; without a fallback it waits for ever.

@@ -150,6 +150,26 @@ def test_working_sets_that_do_not_fit_together_wait_for_each_other():
     assert len(share(small, machine(12, 100), BaseUvm()).iterations) == 6
 
 
+def test_jobs_of_one_gpu_contend_for_its_link():
+    trace = trace_of({"w*": 8}, [(1000, "w", "")])
+    system = machine(pcie="0.4 GB/s", fault="0 us", flash_latency="0 us")
+    jobs = [Job(trace, iterations=1), Job(trace, iterations=1)]
+    records = share(jobs, system, BaseUvm(), compute="concurrent", slowdown=0.0)
+    # 16 pages of 2500 cycles each, half of them at a time for either.
+    assert [dict(i.stalls) for i in records.iterations] == [{StallReason.LINK_CONTENTION: 40_000}] * 2
+
+
+def test_kernels_whose_pages_do_not_fit_together_wait_for_their_turn():
+    # Two halves of a page in one page when jobs are let on, but in two when a kernel uses them.
+    halves = trace_of({"a": 1, "b": 1}, [(10_000, "", "a b")], page=500)
+    jobs = [Job(halves, iterations=1), Job(halves, iterations=1)]
+    records = share(jobs, machine(2, fault="0 us"), BaseUvm(), compute="concurrent", record=("kernels",))
+    assert [record.start for record in records.jobs] == [0, 0]
+    first = {StallReason.FIRST_TOUCH: 2000}
+    waits = {StallReason.ALLOCATION: 12_000}
+    assert [dict(kernel.stalls) for kernel in records.kernels] == [first, first | waits]
+
+
 def test_admission_counts_what_it_is_told_to():
     trace = trace_of({"a": 3, "b": 3}, [(1000, "", "a"), (1000, "a", ""), (1000, "", "b"), (1000, "b", "")])
     jobs = [Job(trace, iterations=1), Job(trace, iterations=1)]

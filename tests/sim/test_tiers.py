@@ -323,6 +323,13 @@ def test_the_other_socket_is_reached_through_the_link_between_them(tmp_path, rea
         assert out == [min(10, 4, write)] * 2 + [min(10, write)] * 2
 
 
+def test_what_hangs_on_a_gpu_is_reached_from_others_through_both(tmp_path):
+    topology = Topology(load(GPUS, tmp_path, at="gpu1", read="3 GB/s", write="2 GB/s"))
+    assert [link.name for link in topology.inward(0, CXL)] == ["GPU 1 out", "GPU 0 in", "cxl read"]
+    assert [link.name for link in topology.outward(0, CXL)] == ["GPU 0 out", "GPU 1 in", "cxl write"]
+    assert [link.name for link in topology.inward(1, CXL)] == ["cxl read"]
+
+
 @pytest.mark.parametrize(("read", "write"), [(3, 2), (20, 8), (20, 20)])
 def test_below_a_switch_only_the_other_gpus_cross_its_link(tmp_path, read, write):
     rates = {"read": f"{read} GB/s", "write": f"{write} GB/s"}

@@ -43,6 +43,12 @@ def test_of_equal_throughputs_the_smaller_batch_is_best():
     assert found(rows, "swap")[:3] == [32, 110, 64]
 
 
+def test_cases_keep_the_order_in_which_they_were_run():
+    rows = results()
+    both = pd.concat([rows.assign(model="vgg"), rows.assign(model="alexnet", cell=rows.cell + 8)])
+    assert batch_search(both, reference="none").model.tolist() == ["vgg", "vgg", "alexnet", "alexnet"]
+
+
 def test_a_policy_that_is_always_slower_has_no_batch_without_loss():
     rows = results()
     rows.loc[rows.policy == "swap", "samples_per_s"] /= 2

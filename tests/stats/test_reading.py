@@ -9,8 +9,15 @@ import pytest
 from g10sim.checksums import bytes_hash, sealed
 from g10sim.errors import ConfigError
 from g10sim.stats.keyed import keys_of, write_keyed
-from g10sim.stats.legends import legend
-from g10sim.stats.reading import read_results, read_table, reported_kernels, row_of_cell
+from g10sim.stats.legends import legend, policy_labels
+from g10sim.stats.reading import (
+    of_cell,
+    read_results,
+    read_table,
+    reported_kernels,
+    row_of_cell,
+    seconds_per_cycle,
+)
 from g10sim.stats.sizing import read_sizing
 
 
@@ -72,6 +79,26 @@ def test_a_sizing_is_read_as_it_was_written(tmp_path):
 
 def test_series_are_named_as_papers_name_policies():
     assert legend("vdnn_multi").label == "vDNN multi-GPU"
+    results = pd.DataFrame({"policy": ["vdnn_multi", "vdnn(mode=conv)", "mine:my_own(of=my_own)"]})
+    assert policy_labels(results) == {
+        "vdnn_multi": "vDNN multi-GPU",
+        "vdnn(mode=conv)": "vDNN(mode=conv)",
+        "mine:my_own(of=my_own)": "my own(of=my_own)",
+    }
+
+
+def test_a_table_of_all_cells_is_cut_to_a_cell_and_a_job():
+    rows = pd.DataFrame({"cell": [0, 1, 1, 1], "job": [0, 0, 1, 1], "kernel": [5, 6, 7, 8]})
+    found = of_cell(rows, {"cell": 1, "job": 1, "kernel": 7})
+    assert found.to_dict("list") == {"job": [1, 1], "kernel": [7, 8]}
+    assert of_cell(rows, {"cell": 1})["kernel"].tolist() == [6, 7, 8]
+    single = rows.drop(columns="cell")
+    assert of_cell(single, {"cell": 1, "job": 0})["kernel"].tolist() == [5, 6]
+
+
+def test_a_cycle_is_as_long_as_the_milliseconds_say():
+    assert seconds_per_cycle({"exec_ms": 3.0, "exec_cycles": 4_000_000}) == 0.75e-9
+    assert seconds_per_cycle({"exec_ms": 0.0, "exec_cycles": 0}) == 0
 
 
 def test_kernels_are_those_of_the_iteration_that_is_reported():

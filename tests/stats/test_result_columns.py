@@ -195,6 +195,8 @@ def test_contiguous_memory():
     assert {column: row[column] for column in CONTIGUOUS_BY_HAND} == CONTIGUOUS_BY_HAND
     made_up = row_of(record(contiguous=ContiguousRecord(12_000, 3, 4)))
     assert [made_up[column] for column in CONTIGUOUS_BY_HAND] == [12_000, 2.0, 3, 4]
+    least = row_of(record(peak_gpu_bytes=1, contiguous=ContiguousRecord(3, 0, 0)))
+    assert least["fragmentation"] == 3
 
 
 # The iteration above lasts 2.5 s. It writes 1000 bytes to two drives, of which 600 and 400 bytes are copied.

@@ -8,6 +8,7 @@ from itertools import pairwise
 
 import pytest
 from jsonschema import Draft202012Validator
+from machines import machine
 from memories import FLASH, HOST
 
 import g10sim
@@ -168,6 +169,8 @@ def test_stalls_faults_and_transfers_are_those_of_the_records():
     faults = viewer.instants["GPU 0", "page faults"]
     assert sum(event["args"]["host_pages"] for event in faults) == kernels["host_fault_pages"].sum() > 0
     assert sum(event["args"]["SSD_pages"] for event in faults) == kernels["flash_fault_pages"].sum() > 0
+    new = sum(event["args"]["first_touch_pages"] for event in faults)
+    assert new == kernels["first_touch_pages"].sum() > 0
     directions = {
         "SSD to GPU": ("FLASH", "GPU"),
         "host to GPU": ("HOST", "GPU"),
@@ -261,13 +264,25 @@ def test_utilization_worked_out_by_hand():
         "SSD read": [(7000, 8000, 2000)],
         "GPU 0 in": [(7000, 7500, 1000), (7500, 8000, 1500), (8000, 8500, 500)],
     }
-    (merged,) = [
-        stretches for link, stretches in link_traffic(system, traffic, 600) if link.name == "GPU 0 in"
-    ]
-    assert [(one.start, one.end, one.size_bytes) for one in merged] == [
-        (7000, 8000, 2500),
-        (8000, 8500, 500),
-    ]
+    merged = {
+        shortest: [(one.start, one.end, one.size_bytes) for one in stretches]
+        for shortest in (500, 600)
+        for link, stretches in link_traffic(system, traffic, shortest)
+        if link.name == "GPU 0 in"
+    }
+    assert merged == {500: found["GPU 0 in"], 600: [(7000, 8000, 2500), (8000, 8500, 500)]}
+
+
+def test_the_utilization_of_a_link_is_its_share_of_what_it_can_carry():
+    system = machine(pcie="1 GB/s", read="0.5 GB/s")
+    traffic = (
+        TrafficRecord(0, FLASH, Location.GPU, 0, 100_000, 25_000),
+        TrafficRecord(0, FLASH, Location.GPU, 100_000, 300_000, 100_000),
+    )
+    document = chrome_trace(Workload((Job(chain(2)),)), system, RunRecords((), traffic=traffic))
+    counters = Viewer(json.dumps(document)).counters
+    assert counters["memory system", "utilization of GPU 0 in"] == [(0, 25), (100, 50), (300, 0)]
+    assert counters["memory system", "utilization of SSD read"] == [(0, 50), (100, 100), (300, 0)]
 
 
 def test_slices_that_meet_in_cycles_meet_in_the_file():
