@@ -366,8 +366,8 @@ class BatchedTransfers:
                 back = memory.queues.fault[target]
                 if back and back[-1].tensor == leaver:
                     used[back[-1]] = used.get(back[-1], 0) - count
-        # What a move takes back into a fault queue is less than it uses: of some run pages are used up.
-        repeats = min((run.count - 1) // use for run, use in used.items() if use > 0)
+        counts = ((run.count - 1) // use for run, use in used.items() if use > 0)
+        repeats = min(counts, default=MERGE_PAGES)
         if len(arrivals) > 1:
             repeats = min(repeats, MERGE_PAGES // max(arrivals.values()))
         return repeats

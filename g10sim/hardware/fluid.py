@@ -576,10 +576,29 @@ class FluidTransfers:
             pool = self._filled_by(flow)
             if pool is not None:
                 rooms.setdefault((pool.name, 0), (pool.free, []))[1].append(flow)
-        for room, users in rooms.values():
+        for (kind, _), (room, users) in rooms.items():
+            if kind == "gpu" and len(users) == 1 and self._is_refilled(users[0], flows):
+                continue
             cycles = self._cycles_for_all(users, room)
             soonest = cycles if soonest is None else min(soonest, cycles)
         return soonest
+
+    def _is_refilled(self, flow: _Flow, flows: list[_Flow]) -> bool:
+        """Tell whether planned evictions always have made room when a page of the only arrival needs some.
+
+        In t cycles each eviction empties more than (progress + rate t) / work of a page, less one page, and
+        the arrival fills at most as much of its own: what there is more of never falls if pages leave at
+        least as fast. False where it counts that pages come one by one: for the eviction order, or for where
+        others go, as a full tier gets room.
+        """
+        site, tier = flow.lane.site, self._pools.get(flow.source)
+        if self._observer is not None or len(self._on_gpu[site.gpu]) > 1 or (tier and not tier.free):
+            return False
+        leaving = [other for other in flows if other.source == _GPU and other.lane.site is site]
+        if not site.memory.recency.grows(flow.run.tensor) or sum(other.rate for other in leaving) < flow.rate:
+            return False
+        ahead = (sum(other.progress for other in leaving) - flow.progress) // self._page_work
+        return site.memory.frames.free + ahead >= max(1, len(leaving))
 
     def _cycles_alone(self, flow: _Flow) -> int | None:
         """Cycles until something is used up where there is one flow, which has all room to itself."""

@@ -87,6 +87,11 @@ class Recency:
             own[:] = [old for old in own if old.count]
         own.append(run)
 
+    def grows(self, tensor: int) -> bool:
+        """Tell whether what arrives of a tensor joins the latest run, be it many pages or few."""
+        run = self._runs[-1] if len(self._runs) > self._head else None
+        return run is not None and run.tensor == tensor and run.count > 0 and run is not self._scanned
+
     def retire(self, tensor: int) -> None:
         """Put every page of a tensor at the oldest end."""
         count = self.pages(tensor)

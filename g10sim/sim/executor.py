@@ -343,6 +343,7 @@ class JobRun:
         """Let plan and policy act before a kernel starts."""
         memory = self.memory
         memory.protect(frozenset())
+        memory.bring_in()
         for place in self.addresses.enter(kernel.id):
             memory.touch(place)
         self._view.enter(iteration, kernel.id)

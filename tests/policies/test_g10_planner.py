@@ -89,9 +89,11 @@ def test_occupancy_stays_within_the_target_where_the_planner_says_so(seed, gpu, 
 def test_every_evicted_tensor_is_prefetched_before_its_next_use(seed, gpu, host, way):
     trace, system = random_trace(seed), system_of(gpu, host)
     kernels = len(trace.kernels)
+    # The published planner lets a prefetch start in the kernel in which the eviction ends.
+    apart = 0 if way == "published" else 1
     for eviction in draft_of(trace, system, WAYS[way]).evictions:
         uses = set(trace.uses[eviction.tensor])
-        assert eviction.start <= eviction.out_by < eviction.prefetch < eviction.end
+        assert eviction.start <= eviction.out_by <= eviction.prefetch - apart < eviction.end - apart
         assert (eviction.start - 1) % kernels in uses
         assert eviction.end % kernels in uses
         assert not any(kernel % kernels in uses for kernel in range(eviction.start, eviction.end))

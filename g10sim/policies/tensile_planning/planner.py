@@ -79,7 +79,7 @@ class _JobPlanner:
     def try_across(self, tensor: int) -> bool:
         """Try to keep a persistent tensor away across the border of the iteration."""
         schedule = self.schedule
-        if not self._parameters.across_iterations:
+        if not self._parameters.across_iterations or tensor in schedule.kept_away:
             return False
         if not schedule.accesses.trace.tensors[tensor].persistent:
             return False
@@ -90,6 +90,7 @@ class _JobPlanner:
             self._stays[tensor] = self.peak.time
             return False
         schedule.swaps.extend(swaps)
+        schedule.kept_away.add(tensor)
         return True
 
     def try_within(self, tensor: int) -> bool:
