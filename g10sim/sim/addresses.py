@@ -172,11 +172,15 @@ class PooledAddresses(OwnAddresses):
 
     def held(self, tensor: int) -> tuple[int, ...]:
         """Return the ranges at which a tensor's contents lie."""
+        if tensor in self._alive:
+            return self._now[tensor]
         return tuple([place for place in self._now[tensor] if self._owner[place] == tensor])
 
     def open_to(self, tensor: int) -> tuple[int, ...]:
         """Return the ranges at which a tensor's contents lie or may come to lie: its own and dead ones."""
         owner, alive = self._owner, self._alive
+        if tensor in alive:
+            return self._now[tensor]
         return tuple(
             [place for place in self._now[tensor] if owner[place] == tensor or owner[place] not in alive]
         )

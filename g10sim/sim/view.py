@@ -204,7 +204,9 @@ class PooledView(View):
 
     def away_bytes(self, tensor: int) -> int:
         """Bytes of a tensor in all memory tiers together and not in transfer."""
-        return sum(self._bytes(tensor, self._memory.pages[place]) for place in self._memory.tiers)
+        places, pages = self._addresses.open_to(tensor), self._memory.pages
+        found = sum([pages[tier][place] for tier in self._memory.tiers for place in places])
+        return found * self._memory.page_bytes
 
     def size_bytes(self, tensor: int) -> int:
         """Size of a tensor in whole pages."""
