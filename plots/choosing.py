@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from textwrap import shorten
 from typing import TYPE_CHECKING
 
-from g10sim.config.problems import check_choice
 from g10sim.errors import ConfigError
-from g10sim.text import shown
+from g10sim.registry import not_found
 
 if TYPE_CHECKING:
     import pandas as pd
 
+_SHOWN = 60
 _BEFORE, _AFTER = "policy", "seed"
 """Columns between which those of swept keys stand."""
 
@@ -20,9 +21,11 @@ _BEFORE, _AFTER = "policy", "seed"
 def rows_where(results: pd.DataFrame, where: Mapping[str, str]) -> pd.DataFrame:
     """Return the rows that have these values in these columns. Raises ConfigError for what is not there."""
     for column, value in where.items():
-        check_choice(column, results.columns, "--where: found")
+        if column not in results:
+            raise ConfigError(f"--where: found '{column}'{not_found(column, results.columns)}")
         texts = results[column].astype(str)
-        check_choice(value, texts.unique(), f"--where {column}: found")
+        if value not in texts.unique():
+            raise ConfigError(f"--where {column}: found '{value}'{not_found(value, texts.unique())}")
         results = results[texts == value]
     return results
 
@@ -39,6 +42,6 @@ def check_sweeps(results: pd.DataFrame, figure: str, known: Iterable[str]) -> No
         values = list(map(str, results[key].unique()))
         if len(values) > 1 and not any(re.fullmatch(pattern, key) for pattern in known):
             raise ConfigError(
-                f"results: found {len(values)} values of {key} ({', '.join(map(shown, values))}); "
+                f"results: found {len(values)} values of {key} ({shorten(', '.join(values), _SHOWN)}); "
                 f"allowed for {figure}: one of them, as with --where {key}=VALUE"
             )

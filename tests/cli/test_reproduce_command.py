@@ -46,6 +46,10 @@ def test_some_figures(g10sim, traces):
     ended = g10sim("reproduce", "--figures", "fig11,fig1", "-o", "out")
     assert ended.code == 2
     assert "--figures: found 'fig1' (did you mean 'fig" in ended.err
+    plot = "plot", "fig11", "--results", "out/fig11", "-o", "chosen"
+    assert g10sim(*plot, "--where", "policy=g10").code == 0
+    ended = g10sim(*plot, "--where", "policy")
+    assert (ended.code, ended.err) == (2, "error: --where: found 'policy'; allowed: COLUMN=VALUE\n")
 
 
 def test_failed_cells_are_listed_with_their_reasons(g10sim, here, traces):

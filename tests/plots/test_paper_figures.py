@@ -224,7 +224,7 @@ def swept(tmp_path):
 def test_a_figure_refuses_several_values_of_what_it_shows_one_of(swept):
     with pytest.raises(
         ConfigError,
-        match=r"^results: found 2 values of system\.host\.memory \('32 GiB', '0 GiB'\); allowed for fig11: "
+        match=r"^results: found 2 values of system\.host\.memory \(32 GiB, 0 GiB\); allowed for fig11: "
         r"one of them, as with --where system\.host\.memory=VALUE$",
     ):
         plots.draw("fig11", swept)
