@@ -129,6 +129,8 @@ def test_figures_show_every_cell(experiment, name):
 def test_figures_say_what_they_need(experiment, name):
     place, _ = experiment
     with pytest.raises(ConfigError, match=r"results: found no column 'system.ssd.*allowed: results of a run"):
+        plots.draw(name, place / "link", where={"system.ssd.write_bandwidth": "1 GB/s"})
+    with pytest.raises(ConfigError, match=r"2 values of system\.ssd\.write_bandwidth \(1 GB/s, 2 GB/s\)"):
         plots.draw(name, place / "link")
 
 
