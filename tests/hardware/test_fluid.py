@@ -424,6 +424,20 @@ class Scanning(OldestFirst):
         return memory.recency.scan_outside(memory.protected)
 
 
+def ended(transfers, memory, stops):
+    """Let all transfers end, looking at some cycles; return what was where when, and events."""
+    transfers.changed()
+    now, seen = 0, []
+    for stop in stops:
+        transfers.advance(stop)
+        seen.append([places.copy() for places in memory.pages])
+    while memory.queues.busy and (change := transfers.next_change()) is not None:
+        now = change
+        transfers.advance(now)
+    order = [(run.tensor, run.count) for run in memory.recency._runs if run.count]
+    return (now, memory.pages, memory.traffic, transfers.busy_cycles(0), order, seen), transfers.events
+
+
 def rotating(place, worthless, *, asks_policy, stops=()):
     """Let tensor 1 come into 5 pages beside the protected tensor 0; return what is where when, and events."""
     system, door = machine(25), Door()
@@ -436,16 +450,7 @@ def rotating(place, worthless, *, asks_policy, stops=()):
     transfers.attach(0, 0, memory, Scanning(worthless, asks_policy=asks_policy))
     memory.protect({0})
     memory.request_prefetch(1)
-    transfers.changed()
-    seen = []
-    for stop in stops:
-        transfers.advance(stop)
-        seen.append([places.copy() for places in memory.pages])
-    while memory.queues.busy:
-        now = transfers.next_change()
-        transfers.advance(now)
-    order = [(run.tensor, run.count) for run in memory.recency._runs if run.count]
-    return (now, memory.pages, memory.traffic, transfers.busy_cycles(0), order, seen), transfers.events
+    return ended(transfers, memory, stops)
 
 
 @pytest.mark.parametrize(
@@ -482,17 +487,7 @@ def exchanged(system, pages, target, source, room, stops, observer):
     memory.request_eviction(0, target)
     memory.request_eviction(2, FLASH)
     memory.request_prefetch(1)
-    transfers.changed()
-    seen = []
-    for stop in stops:
-        transfers.advance(stop)
-        seen.append([places.copy() for places in memory.pages])
-    now = 0
-    while memory.queues.busy and (change := transfers.next_change()) is not None:
-        now = change
-        transfers.advance(now)
-    order = [(run.tensor, run.count) for run in memory.recency._runs if run.count]
-    return (now, memory.pages, memory.traffic, transfers.busy_cycles(0), order, seen), transfers.events
+    return ended(transfers, memory, stops)
 
 
 def test_pages_that_leave_as_fast_as_others_come_are_jumped_together():
