@@ -38,9 +38,13 @@ def page(text: str, results: Path) -> str:
 
 def picture(results: Path) -> Figure:
     """Return the figure of the policies that a bound holds for, with one size of host memory."""
-    frame = read_results(results)
-    bounded = frame.groupby("policy")["of_bound"].transform(lambda shares: shares.notna().all())
-    return bound.draw(frame[bounded & (frame[_HOST] == _SHOWN)])
+    frame = with_all(read_results(results), "of_bound")
+    return bound.draw(frame[frame[_HOST] == _SHOWN])
+
+
+def with_all(frame: pd.DataFrame, column: str) -> pd.DataFrame:
+    """Return the rows of the policies that have a value in all of theirs."""
+    return frame[frame.groupby("policy")[column].transform(lambda values: values.notna().all())]
 
 
 def steady_cycles(trace: str, host: str) -> int:
@@ -51,9 +55,8 @@ def steady_cycles(trace: str, host: str) -> int:
 
 def by_policy(frame: pd.DataFrame, column: str) -> str:
     """Return the table of a column: by policy and host memory its geometric mean, and its lowest value."""
-    hosts, frame = frame[_HOST].unique(), frame[frame[column].notna()]
-    rows = []
-    for policy, found in frame.groupby("policy", sort=False):
+    hosts, rows = frame[_HOST].unique(), []
+    for policy, found in with_all(frame, column).groupby("policy", sort=False):
         row = [f"`{policy}`"]
         for host in hosts:
             here = found[found[_HOST] == host]

@@ -156,3 +156,27 @@ def test_every_check_of_policies_and_everything_they_may_do_is_described():
     assert [field.name for field in fields(Requirements) if f"`{field.name}`" not in text] == []
     questions = [name for name in vars(PolicyView) if not name.startswith("_")]
     assert [name for name in questions if f"`{name}`" not in text] == []
+
+
+def test_the_tables_of_distances_to_the_bound_are_those_of_results(tmp_path):
+    chosen = {
+        "workload.trace": "traces/bert-base-b256-s128.g10t",
+        "workload.iterations": "2",
+        "system.gpu.memory": "20 GiB",
+        "policies": "[g10, pressure]",
+        "sweep.system.host.memory": "[32 GiB]",
+    }
+    settings = [part for key, value in chosen.items() for part in ("--set", f"{key}={value}")]
+    run = ["g10sim", "run", "experiments/bound.yaml", "-o", tmp_path / "bound", *settings]
+    subprocess.run(run, check=True, capture_output=True, cwd=ROOT)
+    (tmp_path / "page.md").write_text(
+        "<!-- distances -->\nold\n<!-- end of distances -->\n", encoding="utf-8"
+    )
+    generate("distances", tmp_path / "bound", "-o", tmp_path / "page.md")
+    lines = (tmp_path / "page.md").read_text(encoding="utf-8").splitlines()
+    table = pd.read_csv(tmp_path / "bound" / "results.csv").set_index("policy")
+    ratio = table.performance["pressure"] / table.performance["g10"]
+    assert "| `g10` | 1.000 | 1.000 (bert-base-b256-s128) |" in lines
+    assert f"| `pressure` | {ratio:.3f} | {ratio:.3f} (bert-base-b256-s128) |" in lines
+    assert "old" not in lines
+    assert (tmp_path / "images" / "bound.png").is_file()
