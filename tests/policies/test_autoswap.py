@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from machines import PAGE, iteration_times, machine, simulate, trace_of
 
@@ -219,6 +219,7 @@ def small_system(memory_pages, **parameters):
 
 
 @given(st.integers(0, 10_000), st.floats(0.2, 1.0), st.sampled_from(SCORES[1:]))
+@example(676, 1.0, "doa")
 @settings(max_examples=25, deadline=None)
 def test_without_overhead_an_iteration_takes_as_long_as_on_an_unlimited_gpu(seed, share, score):
     """In memory of exactly the planned pool, whatever the limit."""
@@ -235,9 +236,10 @@ def test_without_overhead_an_iteration_takes_as_long_as_on_an_unlimited_gpu(seed
 
 
 def g10sim_job(trace):
-    from g10sim.trace.workload import Job
+    """The job as it is simulated: tensors of equal size are placed in the order of their numbers."""
+    from g10sim.trace.workload import Job, Workload
 
-    return Job(trace, iterations=3)
+    return Workload((Job(trace, iterations=3),)).in_order_of_use().jobs[0]
 
 
 def g10sim_behaviour():
