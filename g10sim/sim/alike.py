@@ -38,7 +38,7 @@ def _jobs_are_alike(workload: Workload) -> bool:
 
 def _shares_only_links(workload: Workload, system: SystemSpec) -> bool:
     host, exchange = system.host, workload.exchange
-    exchanges = exchange is not None and exchange.method != "none" and len(workload.jobs) > 1
+    exchanges = exchange is not None and exchange.method != "none"
     ring = exchange is not None and exchange.method == "ring" and system.nvlink is not None
     return host.pinned is None and host.compression is None and (ring or not exchanges)
 

@@ -11,6 +11,7 @@ from g10sim.config.behaviour import GPG
 from g10sim.config.presets import load_system
 from g10sim.errors import InvariantError
 from g10sim.hardware.faults import FaultCount
+from g10sim.hardware.memory import Pool
 from g10sim.policies.base import Policy
 from g10sim.policies.base_uvm import BaseUvm
 from g10sim.policies.deepum import DeepUm
@@ -182,14 +183,18 @@ def test_a_prefetch_is_due_in_simulated_time():
     assert Shared(late, early).arrivals == [(0, 0, 120_000), (1, 0, 130_000)]
 
 
-def test_gpus_take_turns_with_what_they_need_at_the_same_time():
-    # Both GPUs read w from cycle 20,000 and v from 21,000 on; 5000 cycles each.
+@pytest.mark.parametrize("earlier", [0, 7000])
+def test_gpus_take_turns_with_what_they_need_at_the_same_time(earlier):
+    """Whatever one of them has computed before it asks."""
+    # Both GPUs read w 20,000 cycles later, and v 21,000; 5000 cycles each.
+    tensors, kernels = {"w*": 5, "v*": 5}, [(20_000, "", ""), (1000, "w", ""), (1000, "v", "")]
     jobs = [
-        prefetching(0, {"w*": 5, "v*": 5}, [(20_000, "", ""), (1000, "w", ""), (1000, "v", "")], gpu=gpu)
-        for gpu in (0, 1)
+        prefetching(1, tensors, [(earlier, "", ""), *kernels]) if earlier else prefetching(0, tensors, kernels),
+        prefetching(0, tensors, kernels, gpu=1, arrival_cycles=earlier),
     ]
+    arrivals = [(gpu, tensor, cycle - earlier) for gpu, tensor, cycle in Shared(*jobs).arrivals]
     # GPU 0 comes first with its first tensor, GPU 1 with its second.
-    assert Shared(*jobs).arrivals == [(0, 0, 5000), (1, 0, 10_000), (1, 1, 15_000), (0, 1, 20_000)]
+    assert arrivals == [(0, 0, 5000), (1, 0, 10_000), (1, 1, 15_000), (0, 1, 20_000)]
 
 
 @pytest.mark.parametrize("gpus", [1, 2, 3])
@@ -216,4 +221,65 @@ def test_a_check_names_the_kernel_during_which_transfers_take_too_many_steps(mon
     simulate(trace, machine(), BaseUvm())
     monkeypatch.setattr(checks, "MOST_STEPS", 1)
     with pytest.raises(InvariantError, match=r"iteration 0, kernel 0: transfers took 2 steps .* allowed: 1"):
+        simulate(trace, machine(), BaseUvm())
+
+
+def checked(change_kernel, change_iteration):
+    """Give a checker the records of two kernels of 5000 cycles, changed."""
+    trace = trace_of({"a": 1}, [(5000, "", ""), (5000, "", "")])
+    records = simulate(trace, machine(), BaseUvm(), iterations=1)
+    checker = checks.Checker(streams_working_set=False, steps=lambda: 0)
+    first, second = records.kernels
+    checker.kernel_ended(first)
+    checker.kernel_ended(replace(second, **change_kernel))
+    memory = memory_of([1], 1, [host_pool(1)])
+    checker.iteration_ended(replace(records.iterations[0], **change_iteration), memory)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "iteration", "found"),
+    [
+        ({"kernel": 0}, {}, "kernel 0: does not follow the kernel before it"),
+        ({"kernel": 2}, {}, "kernel 2: does not follow the kernel before it"),
+        ({"iteration": 1}, {}, "iteration 1, kernel 1: does not follow the kernel before it"),
+        ({"start": 5001, "end": 10_001}, {}, "kernel 1: does not follow the kernel before it"),
+        ({"end": 10_001}, {}, r"kernel 1: 5000 \+ 0 cycles are not 5001"),
+        ({}, {"end": 10_001}, "iteration 0: cycles without an owner"),
+        ({}, {"end": 9000, "compute_cycles": 9000}, "iteration 0: kernels do not fill the iteration"),
+        ({}, {"ideal_cycles": 10_001}, "iteration 0: faster than its kernels"),
+    ],
+)
+def test_a_check_finds_kernels_out_of_order_and_cycles_without_an_owner(kernel, iteration, found):
+    checked({}, {})
+    with pytest.raises(InvariantError, match=f"{found}$"):
+        checked(kernel, iteration)
+
+
+@pytest.mark.parametrize(
+    ("change", "found"),
+    [
+        (lambda memory: setattr(memory.frames, "free", -1), "GPU memory holds 1 pages"),
+        (lambda memory: setattr(memory.pools[HOST], "free", -1), "host memory is over its capacity"),
+        (lambda memory: memory.discard(0), r"computes without tensors \[0\]"),
+    ],
+)
+def test_a_check_finds_a_kernel_without_its_data_and_memory_that_is_too_full(change, found):
+    memory, checker = memory_of([1], 1, [host_pool(1)]), checks.Checker(streams_working_set=False, steps=int)
+    kernel = trace_of({"a": 1}, [(1000, "", "a")]).kernels[0]
+    memory.place(0, GPU)
+    memory.hold(frozenset({0}))
+    checker.kernel_starts(memory, kernel)
+    change(memory)
+    with pytest.raises(InvariantError, match=rf"^kernel 0 \(Kernel0\): {found}$"):
+        checker.kernel_starts(memory, kernel)
+
+
+def test_iterations_end_with_a_check_of_every_device_where_that_is_asked_for(monkeypatch):
+    def fail(pool):
+        raise InvariantError(f"{pool.name} has wrong books")
+
+    monkeypatch.setattr(Pool, "check", fail)
+    trace = trace_of({"a": 1}, [(5000, "", "a")])
+    simulate(trace, machine(), BaseUvm(), check=False)
+    with pytest.raises(InvariantError, match="has wrong books"):
         simulate(trace, machine(), BaseUvm())

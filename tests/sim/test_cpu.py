@@ -8,7 +8,7 @@ from machines import GPG10, PAGE, iteration_times, kernel_times, machine, simula
 
 from g10sim.config.behaviour import BehaviourSpec
 from g10sim.config.sharing import ExchangeSpec, SharingSpec
-from g10sim.config.system import SystemSpec
+from g10sim.config.system import NvlinkSpec, SystemSpec
 from g10sim.errors import CapacityError, ConfigError, UnsupportedError
 from g10sim.policies.base import Policy, Requirements
 from g10sim.policies.base_uvm import BaseUvm
@@ -245,7 +245,8 @@ def test_a_wait_for_host_memory_without_end_is_explained():
     assert message.startswith("kernel 1 (Kernel1) on the CPU waits for ever for 2 kB in host memory")
 
 
-def test_a_step_of_replicas_waits_for_the_exchange_of_its_gradient():
+def replicas(policy, system):
+    """Two GPUs make 4 pages of gradients in 10,000 cycles and exchange them; the CPU steps in 500."""
     builder = TraceBuilder("replicas")
     weight = builder.tensor("w", PAGE, TensorKind.WEIGHT, persistent=True)
     gradient = builder.tensor("g", 4 * PAGE, TensorKind.GRADIENT)
@@ -254,10 +255,22 @@ def test_a_step_of_replicas_waits_for_the_exchange_of_its_gradient():
     trace = builder.build()
     jobs = tuple(Job(trace, gpu=gpu, iterations=1) for gpu in (0, 1))
     workload = Workload(jobs, exchange=ExchangeSpec(method="ring", bucket="1 B"))
-    records = run(workload, system(gpus=2), Ideal(), record=("kernels",), check=True)
+    return run(workload, system, policy, record=("kernels",), check=True)
+
+
+def test_a_step_of_replicas_waits_for_the_exchange_of_its_gradient():
+    records = replicas(Ideal(), system(gpus=2))
     # The GPUs go on; the CPU steps when 4000 bytes have gone around, for one replica after the other.
     assert [one.end - one.start for one in records.iterations] == [10_000] * 2
     assert cpu_spans(records) == [(14_000, 14_500), (14_500, 15_000)]
+
+
+def test_what_a_step_needs_comes_to_host_memory_during_the_exchange():
+    linked = system(gpus=2).model_copy(update={"nvlink": NvlinkSpec(bandwidth="1 GB/s")})
+    records = replicas(BaseUvm(), linked)
+    launch = records.cpu_kernels[0].launch
+    # The exchange takes 4000 cycles over NVLink, weight and gradient 5000 over PCIe.
+    assert [start - launch for start, _ in cpu_spans(records)] == [5000, 5500]
 
 
 @pytest.mark.parametrize("compute", ["time_sliced", "concurrent"])

@@ -7,17 +7,19 @@ import pytest
 from drawn import traces
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from machines import machine, simulate, trace_of
+from machines import PAGE, machine, simulate, trace_of
 
 from g10sim.config.sharing import SharingSpec
 from g10sim.errors import UnsupportedError
-from g10sim.policies.base import Policy, Requirements
+from g10sim.policies.base import Place, Policy, Requirements
 from g10sim.policies.direct_storage import G10Host
 from g10sim.policies.moves import Await, Evict
 from g10sim.policies.vdnn_multi import VdnnMulti
 from g10sim.policies.vdnnpp import VdnnPlusPlus
 from g10sim.records import StallReason
 from g10sim.sim.engine import run
+from g10sim.trace.model import TensorKind
+from g10sim.trace.synthetic import TraceBuilder
 from g10sim.trace.workload import Job, Workload
 
 
@@ -60,6 +62,16 @@ class Keep(Policy):
 
     name = "keep"
     requirements = Requirements(placement="contiguous")
+
+
+class Scratch(Keep):
+    """Has one buffer for all workspaces."""
+
+    name = "scratch"
+
+    def places(self, job, plan, behaviour):
+        kinds = [tensor.kind for tensor in job.trace.tensors]
+        return [Place.BUFFER if kind is TensorKind.WORKSPACE else Place.LEFT for kind in kinds]
 
 
 OFFLOADED = trace_of({"x*": 8, "y": 2}, [(2000, "x", "y"), (2000, "y", ""), (2000, "x", "")])
@@ -118,6 +130,16 @@ def test_space_that_a_copy_out_gives_back_goes_to_the_other_job(first):
     # Of 16 pages, 13 are taken until x has been copied.
     assert ends(records, 1 - first)[0] == 9000
     assert stalls(records, 1 - first) == {(0, StallReason.ALLOCATION): 7999}
+
+
+def test_scratch_space_is_free_for_others_when_its_job_has_ended():
+    builder = TraceBuilder("with scratch space")
+    scratch = builder.tensor("scratch", 5 * PAGE, TensorKind.WORKSPACE)
+    builder.kernel("Kernel0", 3000, [], [scratch])
+    jobs = [Job(builder.build(), iterations=2), Job(WANTS, iterations=1, arrival_cycles=1)]
+    # Of 10 pages, 5 are scratch space until the first job's second iteration has ended.
+    assert ends(share(jobs, machine(10), Scratch()), 1) == [7000, 8000]
+    assert ends(share(jobs, machine(11), Scratch()), 1) == [1001, 2001]
 
 
 def test_jobs_that_hold_what_the_other_wants_are_unsupported():
