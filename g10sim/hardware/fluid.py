@@ -200,7 +200,6 @@ class FluidTransfers:
         self._on_gpu[site.gpu].remove(site)
         if self._staging is not None:
             self._staging.close(job)
-        self.changed()
 
     def demand(self, job: int, tensor: int) -> None:
         """Put every page of a job's tensor that is not on the GPU nor in transfer on the fault queues."""

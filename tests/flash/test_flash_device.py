@@ -20,7 +20,7 @@ def device(**changes):
 def collecting(valid, *, erased=1, **changes):
     """A drive of 20 superblocks, one erased: its urgent level; all closed ones with so many valid bytes."""
     spec = drive(blocks=20, overprovisioning=0.5, **changes)
-    layer = TranslationLayer(20, spec.array.superblock_bytes)
+    layer = TranslationLayer(20, spec.array.superblock_bytes * spec.drives)
     if valid:
         layer.scatter("others", valid * (20 - erased), valid / layer.superblock_bytes)
     layer.wear_in(erased)
@@ -79,6 +79,16 @@ def test_drives_of_an_array_work_side_by_side():
     assert four.read_capacity == 4 * one.read_capacity
 
 
+@pytest.mark.parametrize("erased", [1, 3])
+def test_drives_of_an_array_collect_side_by_side(erased):
+    """At the urgent level, where writes wait for it, and before."""
+    levels = {"collection": {"start": 0.2, "urgent": 0.05}}
+    one = collecting(32_000, erased=erased, **levels)
+    four = collecting(4 * 32_000, erased=erased, drives=4, **levels)
+    assert four.write_limit(0) == pytest.approx(4 * one.write_limit(0), abs=4)
+    assert four.cycles_to_change(0, 0) == one.cycles_to_change(0, 0)
+
+
 def test_the_buffer_takes_writes_at_the_speed_of_the_link_until_it_is_full():
     found = device(write_buffer="1 MB")
     assert found.write_limit(0) == 10**9
@@ -134,6 +144,12 @@ def test_beside_copies_the_planes_of_a_die_seldom_program_together():
     assert collecting(64_000, erased=3, **two).write_limit(0) == pytest.approx(640_000_000, abs=1)
 
 
+def test_a_drive_full_of_valid_data_finds_nothing_to_collect():
+    found = collecting(64_000)
+    assert not found.collects
+    assert found.write_limit(0) == 500_000_000
+
+
 def test_dead_superblocks_cost_their_erasing_only():
     found = collecting(0)
     found.rest(100_000_000)
@@ -152,7 +168,8 @@ def test_waiting_for_a_superblock_takes_the_time_of_those_before_it():
     first = found.cycles_to_change(0, 0)
     assert found.layer.awaited("others", 32_000) is None  # in the superblock that is being copied
     assert found.layer.awaited("others", 32_001) == 1
-    assert found.wait_for(1) == pytest.approx(2 * first, abs=2)
+    assert found.wait_for(1) == 2 * first
+    assert found.wait_for(1) == 0
     assert found.layer.copied_bytes == 64_000
 
 

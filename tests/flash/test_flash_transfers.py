@@ -225,6 +225,25 @@ def test_a_drive_that_is_not_told_keeps_the_dead_until_nothing_else_is_unused():
     pages.pool.check()
 
 
+@pytest.mark.parametrize(("condition", "erased"), [("fresh", 11), ("sequential", 2), ("random", 2)])
+def test_a_drive_is_aged_once(condition, erased):
+    # Of 20 superblocks 9 hold data of others, and collection starts at 2; at random 18 hold half of that each.
+    pages = Pages(occupied=0.9, condition=condition)
+    for _ in range(2):
+        pages.pool.age()
+        assert pages.pool.layer.free_superblocks == erased
+        assert pages.pool.layer.valid_bytes == 9 * 64_000
+    pages.pool.check()
+
+
+def test_what_dies_as_it_is_written_is_dead():
+    pages = Pages()
+    pages.pool.store(pages, 0, 3)
+    pages.pool.drop(pages, 0, 2)
+    assert pages.held(0) == [1]
+    pages.pool.check()
+
+
 def test_a_drive_whose_books_are_wrong_is_found_out():
     pages = Pages()
     pages.write(0, 3)
@@ -234,7 +253,7 @@ def test_a_drive_whose_books_are_wrong_is_found_out():
 
 
 def test_a_medium_overwritten_in_place_copies_and_erases_nothing():
-    spec = drive(blocks=40, in_place=True, trim=False)
+    spec = drive(blocks=40, in_place=True, trim=False, occupied=0.1, condition="random")
     records = simulate(two_tensors(), with_drive(spec, gpu_pages=200, host_pages=0), FollowPlan())
     flash = records.iterations[-1].flash
     assert (flash.copied_bytes, flash.erased_bytes) == (0, 0)

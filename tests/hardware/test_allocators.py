@@ -181,6 +181,11 @@ def test_the_largest_request_is_one_for_which_a_chunk_is_left():
     assert caching.largest_hole_pages == pages(10 * MIB) - 1
     assert not caching.allocate(0, pages(10 * MIB), best_fit)
     assert caching.allocate(0, caching.largest_hole_pages, best_fit)
+    # Of 1 MiB or less requests share chunks of 2 MiB.
+    holes = {"1 MiB": 0, "2 MiB": 1, "9 MiB": 1, "10 MiB": 10, "16 MiB": 16}
+    for capacity, largest in holes.items():
+        pages_short = 1 if largest == 10 else 0
+        assert pool(capacity, **sizes).largest_hole_pages == pages(largest * MIB) - pages_short
 
 
 def test_a_rest_that_is_too_small_stays_with_the_block():

@@ -292,6 +292,15 @@ def test_a_tensor_larger_than_the_gpu_pushes_itself_out_batch_by_batch():
     assert moved(bench.memory) == (0, 0, 500, 400)
 
 
+def test_batches_of_a_tensor_that_pushes_itself_out_are_jumped():
+    bench = Bench([(5200, HOST)], gpu=5000)
+    bench.demand(0)
+    bench.transfers.advance(INTERVAL * 999)
+    # As many of the 200 waiting pages come back to the queue as leave it, so that it is never used up.
+    assert moved(bench.memory) == (0, 0, 50_000, 45_000)
+    assert bench.transfers.events < 30
+
+
 def test_observer_hears_of_jumped_batches_too():
     bench = Bench([(1000, GPU), (2000, HOST), (100, GPU)], gpu=1100)
     bench.evict(2, FLASH)

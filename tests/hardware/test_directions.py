@@ -69,6 +69,7 @@ def test_every_copy_waits_before_it_moves():
     link = {**H100, "per_copy": "3.25 us"}
     assert seconds(link, out=[32 * 1024] * 32) == pytest.approx(125e-6, rel=0.01)
     assert seconds(link, out=[2**20]) == pytest.approx(24.1e-6, rel=0.01)
+    assert seconds(link, into=[32 * 1024] * 32) == pytest.approx(123.7e-6, rel=0.01)
     assert seconds(H100, out=[32 * 1024] * 32) == pytest.approx(2**20 / 50.2e9, rel=0.01)
 
 

@@ -8,7 +8,13 @@ from hypothesis import strategies as st
 
 from g10sim.config.presets import load_system
 from g10sim.config.system import PageFaultSpec
-from g10sim.hardware.faults import FaultCount, ProfiledFaultCost, demand_rate, fault_batches
+from g10sim.hardware.faults import (
+    FaultCount,
+    ProfiledFaultCost,
+    demand_rate,
+    fault_batches,
+    one_after_another,
+)
 from g10sim.trace.model import FaultProfile
 
 PAGE = 4096
@@ -57,6 +63,13 @@ def test_one_group_waits_once():
     size = 2 << 20
     assert demand_rate(size, size * 10**6 // 55, 45 * 10**6, 1) == pytest.approx(size * 10**4, rel=1e-6)
     assert demand_rate(size + 1, 10**15, 45 * 10**6, 2) == pytest.approx((size + 1) / 90e-6, rel=1e-3)
+
+
+def test_bytes_that_move_twice_take_both_times():
+    # 600 bytes take a second and then two.
+    assert one_after_another(600, 300) == 200
+    # Not even the slowest rates add up to none.
+    assert one_after_another(1, 1) == demand_rate(1, 1, 10**12, 1) == 1
 
 
 @pytest.mark.parametrize(

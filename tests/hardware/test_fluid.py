@@ -11,7 +11,8 @@ from memories import FLASH, GPU, HOST, NONE, memory_of, moved
 from g10sim.hardware.door import Door
 from g10sim.hardware.fluid import FluidTransfers
 from g10sim.hardware.memory import Pool
-from g10sim.hardware.rotation import cycles_to_page
+from g10sim.hardware.recency import Run
+from g10sim.hardware.rotation import cycles_to_page, rounds_of
 from g10sim.records import MigrationCause, StallReason
 from g10sim.sim.checks import check_conservation
 
@@ -435,7 +436,8 @@ def ended(transfers, memory, stops):
         now = change
         transfers.advance(now)
     order = [(run.tensor, run.count) for run in memory.recency._runs if run.count]
-    return (now, memory.pages, memory.traffic, transfers.busy_cycles(0), order, seen), transfers.events
+    rooms = [memory.frames.free, *(pool.free for pool in memory.pools.values())]
+    return (now, memory.pages, rooms, memory.traffic, transfers.busy_cycles(0), order, seen), transfers.events
 
 
 def rotating(place, worthless, *, asks_policy, stops=()):
@@ -463,6 +465,14 @@ def test_rounds_of_a_tensor_that_pushes_itself_out_are_jumped(place, worthless, 
     assert jumped == one_by_one
     assert jumped[0] == cycles
     assert events < 6 < 20 <= many
+
+
+@pytest.mark.parametrize(("rate", "rounds"), [(None, 19), (50, 3), (100, 1), (125, 1), (200, 0)])
+def test_rounds_are_jumped_until_another_page_moves(rate, rounds):
+    """5 of 100 pages at a time, one in a cycle, while another flow moves one in 1000 / rate."""
+    flow = SimpleNamespace(run=Run(1, 100), victim=Run(1, 5), source=HOST, rate=1000, progress=0)
+    others = [SimpleNamespace(rate=rate, progress=0)] if rate else []
+    assert rounds_of(flow, others, 1000, None) == rounds
 
 
 @pytest.mark.parametrize("place", [NONE, HOST, FLASH])

@@ -1,5 +1,6 @@
 """Max-min fair sharing by hand, and its defining property on random flows."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from machines import machine
@@ -7,6 +8,7 @@ from memories import FLASH, HOST, NONE
 
 from g10sim.config.behaviour import BehaviourSpec
 from g10sim.config.host import HostSpec
+from g10sim.config.system import SystemSpec
 from g10sim.hardware.bounds import bound_machine
 from g10sim.hardware.links import Link, Share, Topology, share_max_min
 from g10sim.hardware.staging import Staging
@@ -64,6 +66,37 @@ def test_later_ranks_get_what_is_left():
     assert rates(([link], 70)) == [70]
     assert rates(([link], 0), ([link], 0)) == [15, 15]
     assert rates(([link], 0)) == [0]
+
+
+@pytest.mark.parametrize(
+    ("left", "limit", "rate"),
+    [((40, 90), 0, 60), ((40, 90), 50, 50), ((90, 40), 0, 60), ((90, -1), 0, 20), ((0, 90), 0, 20)],
+)
+def test_a_flow_may_take_what_its_links_have_left_over(left, limit, rate):
+    links = [Link("link", 100), Link("other link", 100)]
+    flow = Share(links, limit)
+    flow.rate = 20
+    for link, rest in zip(links, left, strict=True):
+        link.left = rest
+    flow.take_more()
+    assert flow.rate == rate
+    assert [link.left for link in links] == [rest - (rate - 20) for rest in left]
+
+
+def test_a_flow_that_crosses_a_link_twice_takes_half_of_it():
+    link = Link("link", 100)
+    flow = Share([link, link], 0)
+    flow.take_more()
+    assert (flow.rate, link.left) == (50, 0)
+
+
+def test_gpus_of_different_sockets_reach_each_other_over_the_link_between_them():
+    plain = machine(gpus=3).model_dump(mode="json")
+    plain["host"]["sockets"] = [{"name": "near", "gpus": [0, 1]}, {"name": "far", "gpus": [2]}]
+    for bandwidth, crossed in ((None, 0), ("10 GB/s", 1)):
+        plain["host"]["inter_socket_bandwidth"] = bandwidth
+        topology = Topology(SystemSpec(**plain))
+        assert [len(topology.between(0, gpu)) for gpu in (1, 2)] == [2, 2 + crossed]
 
 
 def test_shared_uplink_is_on_the_paths_of_its_gpus_only():

@@ -3,6 +3,7 @@
 from collections import Counter
 from itertools import count as counter
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -158,10 +159,28 @@ def test_scan_keeps_its_place_when_old_runs_are_forgotten():
     recency.append(3, 1)
     recency.restart_scan()
     assert recency.scan_outside({0, 1, 2}).tensor == 3
-    for _ in range(15_000):
+    use_up_oldest(recency, 15_000)
+    assert recency.scan_outside({0, 1, 2}).tensor == 3
+
+
+@pytest.mark.parametrize("used_up", [12_000, 15_000])
+def test_scan_goes_on_behind_its_place_or_at_the_oldest_when_old_runs_are_forgotten(used_up):
+    pages = MERGE_PAGES + 1
+    recency = filled(*[(3 if i == 14_000 else i % 3, pages) for i in range(20_000)])
+    recency.restart_scan()
+    if used_up < 14_000:
+        recency.scan_outside({0, 1, 2}).count = 0
+    use_up_oldest(recency, used_up)
+    # 14,000 is 2 modulo 3: the next run is of tensor 0; 15,000 is 0 modulo 3.
+    found = recency.scan_outside(set())
+    assert found.tensor == 0
+    assert (found is recency.oldest()) == (used_up > 14_000)
+
+
+def use_up_oldest(recency, runs):
+    for _ in range(runs):
         recency.oldest().count = 0
     assert recency.oldest() is not None
-    assert recency.scan_outside({0, 1, 2}).tensor == 3
 
 
 @given(

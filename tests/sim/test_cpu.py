@@ -303,8 +303,10 @@ def test_data_in_other_memory_come_to_host_memory_too(rates, cycles):
 
 @pytest.mark.parametrize(("at", "cycles"), [(None, 2000), ("left", 4000), ("near", 2000), ("far", 8000)])
 def test_a_drive_is_read_over_the_links_above_it(at, cycles):
-    # Two bytes per cycle from the drive, one over the link that it hangs on, half a byte between sockets.
-    plain = system(gpus=2, shared=[("left", [0], "1 GB/s")]).model_dump(mode="json")
+    # Two bytes per cycle from the drive, one up the link that it hangs on, half a byte between sockets.
+    plain = system(gpus=2).model_dump(mode="json")
+    up = {"from_device": "1 GB/s", "to_device": "0.1 GB/s"}
+    plain["pcie"]["shared"] = [{"name": "left", "gpus": [0], **up}]
     sockets = [{"name": "near", "gpus": [0]}, {"name": "far", "gpus": [1]}]
     plain["host"] |= {"sockets": sockets, "inter_socket_bandwidth": "0.5 GB/s"}
     disk = {"name": "disk", "kind": "ssd", "capacity": "1 GB", "read": "2 GB/s", "write": "1 GB/s"}
