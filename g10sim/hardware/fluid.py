@@ -32,6 +32,7 @@ from g10sim.records import Location, StallReason
 _NONE, _GPU = Location.NONE, Location.GPU
 _DEMAND, _EVICT, _PREFETCH = range(3)
 _Place: TypeAlias = tuple[str, int | str]
+_Rooms: TypeAlias = "dict[_Place, tuple[int, list[_Flow]]]"
 
 # In bytes and relative to GPU memory, merging is as fine with large pages and in small memories as elsewhere.
 _MERGE_BYTES = MERGE_PAGES * 4096
@@ -565,7 +566,7 @@ class FluidTransfers:
         if len(flows) == 1:
             return self._cycles_alone(flows[0])
         soonest: int | None = None
-        rooms: dict[_Place, tuple[int, list[_Flow]]] = {}
+        rooms: _Rooms = {}
         for flow in flows:
             if not flow.rate:
                 continue
@@ -586,7 +587,7 @@ class FluidTransfers:
                 soonest = cycles if soonest is None else min(soonest, cycles)
         return soonest
 
-    def _refilled_room(self, rooms: dict[_Place, tuple[int, list[_Flow]]], flows: list[_Flow]) -> _Place | None:
+    def _refilled_room(self, rooms: _Rooms, flows: list[_Flow]) -> _Place | None:
         """Return the smallest room that is always made before its only user needs it.
 
         It is one room alone: that those who make it go on is known only while they need no such room.
@@ -622,7 +623,7 @@ class FluidTransfers:
         return site.memory.frames.free + ahead >= max(1, len(leaving))
 
     def _is_drained(self, flow: _Flow, flows: list[_Flow]) -> bool:
-        """Tell whether arrivals always have left room in host memory when a planned eviction needs a page of it.
+        """Tell whether arrivals always have left room in a tier when a planned eviction needs a page of it.
 
         As in :meth:`_is_refilled`; a page stays free at any time, so that nothing turns to another tier.
         """

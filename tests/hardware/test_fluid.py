@@ -501,7 +501,7 @@ def test_pages_that_leave_as_fast_as_others_come_are_jumped_together():
 
 
 def test_pages_that_come_from_a_full_tier_make_room_for_others_without_a_stop():
-    """300 pages leave for the one free page of host memory while 300 of 400 there come, and 100 after them."""
+    """300 pages leave for the one free page of host memory while 300 of 400 come from there; then 100."""
     case = machine(2000, 401), (300, 400, 0), HOST, HOST, 500, ()
     jumped, events = exchanged(*case, None)
     one_by_one, many = exchanged(*case, lambda *move: None)
