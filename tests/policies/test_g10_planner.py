@@ -272,6 +272,9 @@ def test_a_round_counts_that_lowers_the_pressure_by_three_percent():
         for parameters in (PlanningParameters(pacing_rounds=rounds, memory_target=1.0) for rounds in (1, 2))
     ]
     assert found == [[], [(0, 3)]]
+    # 100 pages leave and come back at a byte a cycle, all of them for the kernel that lacks them.
+    longer = draft_of(trace, machine(200), PlanningParameters(pacing_rounds=2, memory_target=1.0)).timeline
+    assert np.diff(longer.times).tolist() == [1000] * 5 + [201_000] + [1000] * 5
 
 
 def test_demand_evictions_relieve_the_most_pressed_kernel_without_prefetch():
@@ -403,29 +406,75 @@ def test_wrong_parameters_are_refused(parameters, message):
     assert str(error.value) == message
 
 
-def lonely():
+def lonely(cycles=100_000):
     """Nine long kernels: s and w (4 pages) are read by the first and the last, b (5) lives at 3 and 4."""
-    kernels = [(100_000, "s w", ""), *[(100_000, "", "")] * 2, (100_000, "", "b"), (100_000, "b", "")]
-    return trace_of({"s*": 1, "w*": 4, "b": 5}, [*kernels, *[(100_000, "", "")] * 3, (100_000, "s w", "")])
+    kernels = [(cycles, "s w", ""), *[(cycles, "", "")] * 2, (cycles, "", "b"), (cycles, "b", "")]
+    return trace_of({"s*": 1, "w*": 4, "b": 5}, [*kernels, *[(cycles, "", "")] * 3, (cycles, "s w", "")])
 
 
 @pytest.mark.parametrize(
-    ("planner", "eager", "prefetch"),
-    [("live", False, 7), ("live", True, 5), ("published", False, 7), ("published", True, 2)],
+    ("pages", "planner", "eager", "prefetch"),
+    [(9, "live", False, 7), (9, "live", True, 5), (9, "published", False, 7), (9, "published", True, 2)]
+    + [(7, "published", True, 5)],
 )
-def test_eager_prefetches_begin_at_the_first_kernel_with_room(planner, eager, prefetch):
+def test_eager_prefetches_begin_at_the_first_kernel_with_room(pages, planner, eager, prefetch):
     # w leaves during kernel 1. Room for it is free again at 5; the published planner looks at memory without
-    # w itself, and so finds room as soon as w has left.
-    draft = draft_of(lonely(), machine(9), PlanningParameters(planner=planner, eager_prefetch=eager))
+    # w itself, and so finds room as soon as w has left, or where b fills memory without it, when b is dead.
+    draft = draft_of(lonely(), machine(pages), PlanningParameters(planner=planner, eager_prefetch=eager))
     moves = [(eviction.tensor, eviction.out_by, eviction.prefetch) for eviction in draft.evictions]
     assert moves == [(1, 1, prefetch)]
 
 
-def test_the_published_planner_sends_to_the_host_what_has_no_time_for_the_ssd():
-    # A way takes the SSD 1000 + 2000 + 4000 / 0.25 = 19,000 cycles, the host 5000; w is idle for 700,000.
-    parameters = PlanningParameters(planner="published", safety_margin=40.0, eager_prefetch=False)
-    (eviction,) = draft_of(lonely(), machine(9), parameters).evictions
-    assert (eviction.tensor, eviction.tier.name) == (1, "host")
+@pytest.mark.parametrize(
+    ("cycles", "margin", "tier"), [(100_000, 40.0, "host"), (20_000, 2.5, "host"), (18_000, 2.5, "ssd")]
+)
+def test_the_published_planner_sends_to_the_host_what_has_no_time_for_the_ssd(cycles, margin, tier):
+    # A way takes the SSD 1000 + 2000 + 4000 / 0.25 = 19,000 cycles, the host 5000; w is idle for 7 kernels.
+    # A copy to the SSD that ends with the kernel that it begins with counts as finding no time, too.
+    parameters = PlanningParameters(planner="published", safety_margin=margin, eager_prefetch=False)
+    (eviction,) = draft_of(lonely(cycles), machine(9), parameters).evictions
+    assert (eviction.tensor, eviction.tier.name) == (1, tier)
+
+
+@pytest.mark.parametrize(("cycles", "moves"), [(3000, []), (4000, [(1, 3)])])
+def test_the_published_planner_keeps_what_would_come_back_in_the_kernel_that_it_leaves_in(cycles, moves):
+    # w (4 pages of 1000 bytes) may cross the link, at a byte a cycle, during three kernels.
+    kernels = [(cycles, "w", ""), (cycles, "", "b"), *[(cycles, "b", "")] * 2, (cycles, "w", "")]
+    parameters = PlanningParameters(planner="published", safety_margin=1.0, eager_prefetch=False)
+    draft = draft_of(trace_of({"w*": 4, "b": 5}, kernels), machine(8), parameters)
+    assert [(eviction.out_by, eviction.prefetch) for eviction in draft.evictions] == moves
+
+
+def test_what_comes_back_for_one_kernel_takes_the_link_in_turn():
+    # x and y (40 pages each) are idle from kernel 1 to 8, b (80) lives at 3 and 4. One fits kernel 8; of the
+    # other, 30,000 bytes have to come during kernel 7.
+    reads = {0: "x y", 4: "b", 9: "x y"}
+    kernels = [(50_000, reads.get(kernel, ""), "b" if kernel == 3 else "") for kernel in range(10)]
+    trace = trace_of({"x*": 40, "y*": 40, "b": 80}, kernels)
+    draft = draft_of(trace, machine(81), PlanningParameters(eager_prefetch=False))
+    moves = sorted((eviction.out_by, eviction.prefetch) for eviction in draft.evictions)
+    assert moves == [(1, 8), (2, 7)]
+
+
+@pytest.mark.parametrize(("host_pages", "tier"), [(1000, "host"), (4, "ssd")])
+def test_host_memory_is_spared_where_it_does_not_hold_all_that_is_too_much(host_pages, tier):
+    # x and y are idle from kernel 1 to 8; beside b (8 pages), which lives at 3 and 4, 7 pages are too many.
+    reads = {0: "x y", 4: "b", 9: "x y"}
+    kernels = [(100_000, reads.get(kernel, ""), "b" if kernel == 3 else "") for kernel in range(10)]
+    trace = trace_of({"x*": 4, "y*": 4, "b": 8}, kernels)
+    draft = draft_of(trace, machine(9, host_pages), PlanningParameters(memory_target=1.0))
+    assert [eviction.tier.name for eviction in draft.evictions] == [tier] * 2
+
+
+def test_of_what_is_evicted_for_demand_the_most_bytes_and_time_go_first():
+    # Kernels are too short for copies in time. Beside b a page is too much; y has more bytes than x.
+    reads = {0: "x y", 4: "b", 6: "x y"}
+    kernels = [(1000, reads.get(kernel, ""), "b" if kernel == 3 else "") for kernel in range(7)]
+    trace = trace_of({"x*": 20, "y*": 30, "b": 40}, kernels)
+    for evicts, tensors in ((False, []), (True, [1])):
+        parameters = PlanningParameters(demand_evictions=evicts, memory_target=1.0)
+        found = [eviction.tensor for eviction in draft_of(trace, machine(89), parameters).evictions]
+        assert found == tensors
 
 
 def test_the_published_planner_goes_by_time_alone_across_the_border():
@@ -467,6 +516,12 @@ def test_stalls_are_expected_where_pressure_exceeds_all_before_and_all_behind():
     stalls = _expected_stalls(pressure, SimpleNamespace(machine=planned, used=nothing))
     # To host memory and back at a byte a cycle: all ten leave for kernel 1, and six return behind it.
     assert stalls.tolist() == [0, 16_000, 0, 4000]
+    # With 3 pages of host memory and twice the link, a quarter of the rest is expected to cross the SSD.
+    planned = planned_machine(machine(10, 3, pcie="2 GB/s"), BehaviourSpec())
+    stalls = _expected_stalls(pressure, SimpleNamespace(machine=planned, used=nothing))
+    out, back = (1500 + 7 * (375 + 250 / rate) for rate in (0.25, 0.5))
+    last = 1500 + 1 * (375 + 250 / 0.5)
+    assert stalls.tolist() == [0, out + back - last, 0, last]
 
 
 def test_the_published_planner_moves_a_byte_beside_kernels_that_take_no_time():

@@ -163,6 +163,9 @@ def test_a_budget_says_when_transfers_end_and_may_begin():
     assert [budget.finish(2, size, "host") for size in (5, 6, 15, 20, 21)] == [2, 4, 5, 6, 12]
     assert [budget.latest_start(3, size, "host") for size in (5, 6, 15, 16)] == [2, 1, 0, -1]
     assert [budget.latest_start(5, size, "host") for size in (5, 6, 15)] == [4, 2, 1]
+    # Here the first kernel takes no time: what uses up all that is free behind the border begins behind it.
+    budget = Budget(np.array([0, 10, 10, 10]), 1.0, {"host": 0.5})
+    assert [budget.latest_start(6, size, "host") for size in (5, 6, 10, 20)] == [5, 3, 3, 1]
 
 
 def test_what_a_transfer_uses_is_taken_from_the_kernels_that_it_overlaps():

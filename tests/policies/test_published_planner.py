@@ -53,6 +53,17 @@ def test_what_the_link_leaves_the_ssd_is_charged_again_with_every_transfer():
     assert [finish(way.link, 0, size) for size in (2, 3)] == [0, 1]
 
 
+@pytest.mark.parametrize(("to_ssd", "to_host", "is_full"), [(2, 6, True), (2, 5, False), (3, 5, True)])
+def test_the_ssd_is_full_when_its_own_traffic_and_what_exceeds_the_rest_of_the_link_fill_it(
+    to_ssd, to_host, is_full
+):
+    # Of 10 bytes of the link the SSD leaves 6; what both move beyond these is the SSD's.
+    way = direction(1, 1)
+    way.take_for_ssd(0, to_ssd)
+    way.take_for_host(0, to_host)
+    assert way.ssd.is_full.tolist() == [is_full, False]
+
+
 def test_a_full_link_leaves_the_ssd_nothing():
     way = direction(1, 1)
     way.take_for_host(0, 11)

@@ -9,7 +9,7 @@ import pytest
 from g10sim.checksums import bytes_hash, sealed
 from g10sim.errors import ConfigError
 from g10sim.stats.keyed import keys_of, write_keyed
-from g10sim.stats.legends import legend, policy_labels
+from g10sim.stats.legends import designs, legend, policy_labels
 from g10sim.stats.reading import (
     of_cell,
     read_results,
@@ -113,3 +113,12 @@ def test_kernels_are_those_of_the_iteration_that_is_reported():
     )
     assert reported_kernels(kernels, {"exec_cycles": 30})["stall_cycles"].tolist() == [0, 10]
     assert reported_kernels(kernels, {"exec_cycles": 31})["stall_cycles"].tolist() == [1, 5]
+
+
+def test_names_of_designs_come_from_their_parameters():
+    found = designs(pd.DataFrame({"policy": ["vdnn(mode=conv,algorithms=memory)", "my:Own_design", "ideal"]}))
+    assert [(one.key, one.label, one.title, one.variant) for one in found.values()] == [
+        ("vdnn", "vDNN", "vDNN(mode=conv,algorithms=memory)", "conv memory"),
+        ("my:Own_design", "Own design", "Own design", ""),
+        ("ideal", "Ideal", "Ideal", ""),
+    ]

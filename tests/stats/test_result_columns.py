@@ -13,6 +13,7 @@ import g10sim
 from g10sim.config.behaviour import BehaviourSpec
 from g10sim.config.host import CpuSpec
 from g10sim.config.sharing import SharingSpec
+from g10sim.config.system import SystemSpec
 from g10sim.experiment.execution import simulate
 from g10sim.policies.base import Requirements
 from g10sim.policies.base_uvm import BaseUvm
@@ -230,8 +231,11 @@ IN_PLACE_BY_HAND = {"in_place_read_bytes": 70, "in_place_written_bytes": 8}
 def test_use_in_place():
     """Bytes of tensors in memory that kernels can access; without such memory there are no columns."""
     used = record(**IN_PLACE_BY_HAND)
-    row = row_of(used, machine(8, kernel_access={}))
-    assert {column: row[column] for column in IN_PLACE_BY_HAND} == IN_PLACE_BY_HAND
+    plain = machine(8, kernel_access={}).model_dump(mode="json")
+    beside = {"name": "cxl", "kind": "memory", "capacity": "1 MB", "at": "socket0", "read": "1 GB/s"}
+    for tiers in (["host"], ["host", beside | {"write": "1 GB/s"}]):
+        row = row_of(used, SystemSpec(**plain | {"tiers": tiers}))
+        assert {column: row[column] for column in IN_PLACE_BY_HAND} == IN_PLACE_BY_HAND
     assert row_of(used).keys().isdisjoint(IN_PLACE_BY_HAND)
 
 
@@ -296,21 +300,21 @@ def test_jobs(tmp_path):
 def test_a_refused_job_counts_for_no_work():
     # Job 1 finds 4 of 10 pages free and needs 6.
     jobs = (
-        Job(computing(10_000, 6), iterations=1, arrival_cycles=500),
+        Job(computing(10_000, 6), iterations=2, arrival_cycles=500),
         Job(computing(7000, 6), iterations=1, arrival_cycles=600),
     )
     sharing = SharingSpec(compute="concurrent", admission="refuse")
     _, rows = simulate(Workload(jobs, sharing=sharing), machine(10), BaseUvm(), OWN)
-    # Six pages from the SSD take 30,000 cycles.
+    # Six pages from the SSD take 30,000 cycles, once.
     assert [(row["refused"], row["start_cycles"], row["end_cycles"]) for row in rows] == [
-        (0, 500, 40_500),
+        (0, 500, 50_500),
         (1, 600, 600),
     ]
-    assert rows[0]["slowdown"] == 4
+    assert rows[0]["slowdown"] == 2.5
     assert "slowdown" not in rows[1]
-    assert [row["makespan_cycles"] for row in rows] == [40_000] * 2
-    assert [row["gpu_utilization"] for row in rows] == [0.25] * 2
-    assert [row["total_samples_per_s"] for row in rows] == [25_000] * 2
+    assert [row["makespan_cycles"] for row in rows] == [50_000] * 2
+    assert [row["gpu_utilization"] for row in rows] == [0.4] * 2
+    assert [row["total_samples_per_s"] for row in rows] == [40_000] * 2
 
 
 CELLS_BY_HAND = {

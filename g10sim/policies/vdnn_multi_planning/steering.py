@@ -118,8 +118,7 @@ class Steering:
         self._triggers: tuple[Trigger, ...] = ()
         self._due: deque[Trigger] = deque()
         self._under_way: dict[int, Trigger] = {}
-        self._waiting_for_use: dict[int, Trigger] = {}
-        self._early: set[int] = set()
+        self._early: dict[int, Trigger] = {}
 
     def start_iteration(self, view: PolicyView) -> None:
         """Plan an iteration."""
@@ -127,8 +126,6 @@ class Steering:
             self._triggers = self._planned(view)
         self._due = deque(self._triggers)
         self._under_way.clear()
-        self._waiting_for_use.clear()
-        self._early.clear()
 
     def is_settled(self, view: PolicyView) -> bool:
         """Return True if the iteration that has ended gives no reason to plan the next one otherwise."""
@@ -172,10 +169,10 @@ class Steering:
         kernel = view.kernel
         for tensor, trigger in list(self._under_way.items()):
             if view.is_whole(tensor):
-                self._waiting_for_use[tensor] = self._under_way.pop(tensor)
+                del self._under_way[tensor]
                 layers = bisect_right(self._layer_starts, trigger.needed)
                 if layers - bisect_right(self._layer_starts, kernel) > 1:
-                    self._early.add(tensor)
+                    self._early[tensor] = trigger
             elif trigger.needed <= kernel:
                 del self._under_way[tensor]
                 self._move(tensor, 1)
@@ -183,11 +180,11 @@ class Steering:
             trigger = self._due.popleft()
             if not view.is_whole(trigger.tensor):
                 self._move(trigger.tensor, 1)
-        for tensor, trigger in list(self._waiting_for_use.items()):
+        for tensor, trigger in list(self._early.items()):
             if trigger.needed <= kernel:
-                del self._waiting_for_use[tensor]
-            elif tensor in self._early and view.free_bytes < view.size_bytes(tensor):
-                self._early.remove(tensor)
+                del self._early[tensor]
+            elif view.free_bytes < view.size_bytes(tensor):
+                del self._early[tensor]
                 self._move(tensor, -1)
 
     def _move(self, tensor: int, boundaries: int) -> None:
@@ -208,8 +205,6 @@ class Rescue:
     def victim(self, view: PolicyView) -> int | None:
         """Return the tensor that goes to host memory; None where all that is there is in use."""
         for tensor in self._order:
-            if self._needed[tensor] <= view.kernel:
-                break
             idle = view.is_whole(tensor) and not view.is_needed(tensor)
             if idle and view.kernel + view.next_use(tensor) == self._needed[tensor]:
                 return tensor
