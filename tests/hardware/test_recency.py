@@ -163,18 +163,17 @@ def test_scan_keeps_its_place_when_old_runs_are_forgotten():
     assert recency.scan_outside({0, 1, 2}).tensor == 3
 
 
-@pytest.mark.parametrize("used_up", [12_000, 15_000])
-def test_scan_goes_on_behind_its_place_or_at_the_oldest_when_old_runs_are_forgotten(used_up):
+@pytest.mark.parametrize("reached", [14_000, 0])
+def test_scan_goes_on_behind_its_place_or_at_the_oldest_when_old_runs_are_forgotten(reached):
     pages = MERGE_PAGES + 1
-    recency = filled(*[(3 if i == 14_000 else i % 3, pages) for i in range(20_000)])
+    recency = filled(*[(3 if i == reached else i % 3, pages) for i in range(20_000)])
     recency.restart_scan()
-    if used_up < 14_000:
-        recency.scan_outside({0, 1, 2}).count = 0
-    use_up_oldest(recency, used_up)
-    # 14,000 is 2 modulo 3: the next run is of tensor 0; 15,000 is 0 modulo 3.
+    recency.scan_outside({0, 1, 2}).count = 0
+    use_up_oldest(recency, 10_001 if reached else 10_000)
+    # Run 14,001 is of tensor 0; the oldest is run 10,001, of tensor 2.
     found = recency.scan_outside(set())
-    assert found.tensor == 0
-    assert (found is recency.oldest()) == (used_up > 14_000)
+    assert found.tensor == (0 if reached else 2)
+    assert (found is recency.oldest()) == (not reached)
 
 
 def use_up_oldest(recency, runs):

@@ -15,7 +15,7 @@ from g10sim.analysis.footprint import peak_live_bytes
 from g10sim.config.system import SystemSpec
 from g10sim.errors import ConfigError, PolicyError, UnsupportedError
 from g10sim.policies.autoswap import AutoSwap
-from g10sim.policies.autoswap_planning.combination import best_combination
+from g10sim.policies.autoswap_planning.combination import best_combination, weighted_sum
 from g10sim.policies.autoswap_planning.planner import MODES, SCORES, plan_swaps
 from g10sim.policies.autoswap_planning.pool import plan_swapped_pool
 from g10sim.policies.autoswap_planning.schedule import stick_to_limit, without_overhead
@@ -166,9 +166,28 @@ def test_combined_score_does_better_in_the_simulation_than_every_single_one():
     system = g10sim.system("a100-40g-g10-paper", gpu={"memory": "56 MiB"})
     times = {}
     for score in ("combined", "doa", "aoa", "wdoa", "swdoa"):
-        records = simulate(trace, system, AutoSwap(score=score), iterations=3)
+        policy = AutoSwap(score=score)
+        records = simulate(trace, system, policy, iterations=3)
         times[score] = iteration_times(records)[-1]
+        if score != "combined":
+            assert policy.planned[0].swaps.weights == {score: 1.0}
     assert times["combined"] == min(times.values()) > records.iterations[-1].ideal_cycles
+
+
+def test_scores_are_added_up_by_weight_in_standard_deviations_from_their_means():
+    scores = {"a": np.array([0.0, 2.0]), "b": np.array([4.0, 0.0]), "constant": np.array([3.0, 3.0])}
+    assert weighted_sum(scores, {"a": 1.0, "b": 0.5, "constant": 9.0}).tolist() == [-0.5, 0.5]
+
+
+@pytest.mark.parametrize("score", SCORES)
+def test_nothing_is_searched_for_where_nothing_has_to_leave_or_can(score, monkeypatch):
+    monkeypatch.setitem(sys.modules, "bayes_opt", None)
+    # b is made while a, which is read before and behind, waits.
+    trace = trace_of({"a": 4, "b": 3}, [(MS, "", "a"), (MS, "", "b"), (MS, "b", ""), (MS, "a", "")])
+    plan = plan_of(trace, 7 * PAGE, score=score)
+    assert (plan.weights, plan.schedule.swaps, plan.schedule.peak_bytes) == ({}, (), 7 * PAGE)
+    least = plan_swaps(trace, 10**9, copies_at(10.0), 5 * PAGE, least_bytes=5 * PAGE, score=score)
+    assert (least.weights, least.schedule.swaps, least.schedule.peak_bytes) == ({}, (), 7 * PAGE)
 
 
 def test_combination_searches_beyond_the_single_scores_and_repeats():
@@ -316,13 +335,14 @@ def test_plans_without_overhead_are_ranked_by_the_load_beyond_the_limit():
 
 
 def test_a_pool_as_large_as_the_gpu_fits():
-    policy = AutoSwap()
-    trace = trace_of({"w*": 6, "a": 4}, [(1000, "w", "a"), (1000, "a", "")])
+    policy = AutoSwap(least_tensor="1 B")
+    trace = trace_of({"a": 4, "b": 6}, [(MS, "", "a"), (MS, "", "b"), (MS, "b", ""), (MS, "a", "")])
     plan = policy.plan_job(g10sim_job(trace), machine(10), g10sim_behaviour())
     (planned,) = policy.planned
     assert planned.pool.footprint_bytes == 10 * PAGE
     assert planned.fits
-    # Nothing is in the way of its addresses.
+    # Nothing is swapped for less, and nothing is in the way of its addresses.
+    assert plan.moves == ()
     assert {place.fallback for place in policy.places(g10sim_job(trace), plan, g10sim_behaviour())} == {None}
 
 

@@ -273,6 +273,24 @@ def test_a_late_copy_in_is_not_triggered_where_memory_is_short():
     assert not guidance.adjust()  # x is read up to kernel 44
 
 
+def test_a_copy_in_may_be_triggered_by_the_second_kernel_behind_the_peak_and_no_earlier():
+    kernels = [(10, "", "T"), *[(10, "", "")] * 3, (10, "", "x"), *[(10, "", "")] * 3, (5, "T", "")]
+    guidance = Guidance(planned(trace_of({"T": 240, "x": 100}, kernels), 240), 1e9, 0.05)
+    assert guidance.swap(0).trigger == 6  # from 60 to 80 ms, for the kernel that begins then
+    guidance.note_late(0)
+    assert not guidance.is_final
+    assert guidance.adjust()
+    assert guidance.swap(0).trigger == 5
+    guidance.note_late(0)
+    assert guidance.is_final
+    assert not guidance.adjust()
+
+
+def test_what_is_written_after_its_last_reader_counts_while_its_kernel_runs():
+    kernels = [(10, "", "a"), (10, "a", ""), (10, "", "x"), (10, "x", "a")]
+    assert planned(trace_of({"a": 100, "x": 50}, kernels), 1000).unplanned_peak_bytes == 150
+
+
 def test_a_step_too_small_for_a_kernel_adds_up():
     guidance = Guidance(planned(LONG, 240), 1e9, 0.01)
     changes = []

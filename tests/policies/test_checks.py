@@ -21,6 +21,7 @@ from g10sim.policies.checks.subject import scenarios
 from g10sim.policies.moves import Evict, Fetch
 from g10sim.policies.plan import MigrationPlan, Planned
 from g10sim.policies.registry import available
+from g10sim.sim import checks
 
 NEEDS_A_FILE = {"replay"}
 
@@ -216,6 +217,12 @@ def test_an_exemption_needs_a_check_and_a_reason(monkeypatch):
         monkeypatch.setattr(Exempt, "check_exemptions", wrong)
         with pytest.raises(PolicyCheckError, match=r"check_exemptions has .*; allowed: a reason for one of"):
             check_policy(Exempt)
+
+
+def test_workloads_are_simulated_with_every_invariant_tested(monkeypatch):
+    monkeypatch.setattr(checks, "MOST_STEPS", 0)
+    with pytest.raises(PolicyCheckError, match="transfers took [1-9][0-9]* steps"):
+        Subject(Good).run(scenarios()[0])
 
 
 def test_a_policy_that_is_not_there_cannot_be_checked():

@@ -336,6 +336,15 @@ def test_flashneuron_fetches_ahead_into_the_largest_hole():
     assert fetched[0] == near((1, FLASH, GPU, 80_000, 90_000))
 
 
+def test_flashneuron_fetches_what_the_very_next_kernel_needs():
+    # x0 is idle while x2 is made, and read by the second backward kernel.
+    tensors = {"w*": 1, "x0": 4, "x1": 4, "x2": 4, "g": 1}
+    kernels = [("w", "x0"), ("w x0", "x1"), ("w x1", "x2"), ("w x2 x1", "g"), ("w x0", "g")]
+    trace = trace_of(tensors, [(20_000, *names) for names in kernels], "net")
+    records = simulate(with_backward_from(trace, 3), machine(21), FlashNeuron())
+    assert stalls(records) == [{}, {}, {}, {}, near({StallReason.LATE_PREFETCH: 10_000})]
+
+
 def test_flashneuron_refuses_what_can_not_get_under_the_line():
     with pytest.raises(UnsupportedError) as error:
         simulate(network(), machine(12), FlashNeuron())
