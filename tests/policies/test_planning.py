@@ -57,6 +57,7 @@ def test_another_tier_stands_in_for_host_memory_or_an_ssd_that_is_missing():
         ("g10_host", ("host", CXL), "found a system without an SSD"),
         ("flashneuron", ("host", CXL), "found a system without an SSD"),
         ("vdnn_multi", (CXL, "ssd"), "found tiers cxl, ssd; allowed: host among them"),
+        ("vdnn", (CXL, "ssd"), "found tiers cxl, ssd; allowed: host among them"),
         (
             {"name": "g10_paced", "method": "published"},
             ("host", CXL, "ssd"),

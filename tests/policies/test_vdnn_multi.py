@@ -235,6 +235,22 @@ def test_of_equal_maps_the_one_that_is_longest_away_goes_first():
     assert chosen_layers(trace, used_bytes(trace, ()) - 500_000, rate=10) == (first,)
 
 
+def test_a_small_map_goes_before_a_large_one_that_would_wait_for_the_link():
+    """At a byte a nanosecond: memory is short at 6 ms, and layers begin at 0, 1, 2 ... ms."""
+    sizes = [3_500_000, 1_000_000, 1000, 1000, 8_000_000]
+    layers = [
+        LayerSpec(f"conv{place}", "Conv2d", size, 10**6, 10**7) for place, size in enumerate(sizes, start=1)
+    ]
+    layers.append(LayerSpec("classifier", "Linear", 1_024, 10**6, 10**7, weight_bytes=1_024))
+    trace = layerwise_trace("copies", 1, 3_500_000, layers)
+    first, second, third, *_ = layers_of(trace, fuse_activations=True)
+    most = used_bytes(trace, ())
+    assert chosen_layers(trace, most - 3_000_000, rate=1.0) == (first,)
+    # The link is busy until 3.5 ms. Of the second map, 3.5 MB more, 1 MB would be late; the third is not.
+    assert chosen_layers(trace, most - 4_000_000, rate=1.0) == (first, third)
+    assert chosen_layers(trace, most - 5_000_000, rate=1.0) == (first, second)
+
+
 # --- when it is prefetched ---
 
 

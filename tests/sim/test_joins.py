@@ -200,6 +200,13 @@ def test_planned_places():
         simulate(layers(), machine(18), Copies(places=[PlannedPlace((11 * PAGE,), None), *[Place.LEFT] * 4]))
 
 
+def test_every_iteration_begins_with_the_first_of_planned_addresses():
+    trace = trace_of({"a": 2}, [(1000, "", "a"), (1000, "a", "")])
+    copies = Copies(places=[PlannedPlace((0, 10 * PAGE))])
+    records = simulate(trace, machine(18), copies, iterations=3)
+    assert [one.contiguous.reserved_gpu_bytes for one in records.iterations] == [2 * PAGE] * 3
+
+
 POOL = CachingPoolSpec(
     rounding="1 kB",
     small_limit="0 B",

@@ -13,7 +13,7 @@ from g10sim.config.sharing import SharingSpec
 from g10sim.errors import UnsupportedError
 from g10sim.policies.base import Place, Policy, Requirements
 from g10sim.policies.direct_storage import G10Host
-from g10sim.policies.moves import Await, Evict
+from g10sim.policies.moves import Await, Evict, Fetch
 from g10sim.policies.vdnn_multi import VdnnMulti
 from g10sim.policies.vdnnpp import VdnnPlusPlus
 from g10sim.records import StallReason
@@ -130,6 +130,27 @@ def test_space_that_a_copy_out_gives_back_goes_to_the_other_job(first):
     # Of 16 pages, 13 are taken until x has been copied.
     assert ends(records, 1 - first)[0] == 9000
     assert stalls(records, 1 - first) == {(0, StallReason.ALLOCATION): 7999}
+
+
+class Moves(Keep):
+    """Makes moves of tensor 0 given by job and kernel."""
+
+    name = "moves"
+
+    def __init__(self, moves):
+        self.moves = moves
+
+    def on_kernel_start(self, view):
+        return [self.moves[view.job, view.kernel]] if (view.job, view.kernel) in self.moves else []
+
+
+def test_a_prefetch_starts_as_soon_as_another_job_has_given_space_back():
+    first = trace_of({"x*": 6}, [(1000, "x", ""), (20_000, "", ""), (22_000, "", ""), (1000, "x", "")])
+    other = trace_of({"y": 8}, [(1000, "", "y"), (20_000, "", ""), (50_000, "", ""), (1000, "y", "")])
+    jobs = [Job(first, iterations=1), Job(other, iterations=1, arrival_cycles=8000)]
+    records = share(jobs, machine(10), Moves({(0, 1): Evict(0), (0, 2): Fetch(0), (1, 2): Evict(0)}))
+    # x leaves from 1000 to 7000, y from 29,000 to 37,000. x is back at 43,000, when it is needed.
+    assert ends(records, 0) == [1000, 21_000, 43_000, 44_000]
 
 
 def test_scratch_space_is_free_for_others_when_its_job_has_ended():
