@@ -8,7 +8,7 @@ in one step.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
@@ -352,20 +352,19 @@ class BatchedTransfers:
     def _run_repeats(self) -> int:
         """Batches until a run is used up, and until interleaved arrivals would blur the order too much."""
         memory = self._memory
-        used: dict[Run, int] = {}
-        arrivals: dict[int, int] = {}
+        used, arrivals = Counter[Run](), Counter[int]()
         for _, source, run, victim, count, target, _ in self._moves:
-            used[run] = used.get(run, 0) + count
+            used[run] += count
             if source != _GPU:
-                arrivals[run.tensor] = arrivals.get(run.tensor, 0) + count
+                arrivals[run.tensor] += count
             leaver = run.tensor if source == _GPU else None
             if victim is not None:
-                used[victim] = used.get(victim, 0) + count
+                used[victim] += count
                 leaver = victim.tensor
             if leaver in memory.needed and target != _NONE:
                 back = memory.queues.fault[target]
                 if back and back[-1].tensor == leaver:
-                    used[back[-1]] = used.get(back[-1], 0) - count
+                    used[back[-1]] -= count
         counts = ((run.count - 1) // use for run, use in used.items() if use > 0)
         repeats = min(counts, default=MERGE_PAGES)
         if len(arrivals) > 1:
