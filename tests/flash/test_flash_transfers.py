@@ -227,7 +227,7 @@ def test_a_drive_that_is_not_told_keeps_the_dead_until_nothing_else_is_unused():
 
 @pytest.mark.parametrize(("condition", "erased"), [("fresh", 11), ("sequential", 2), ("random", 2)])
 def test_a_drive_is_aged_once(condition, erased):
-    # Of 20 superblocks 9 hold data of others, and collection starts at 2; at random 18 hold half of that each.
+    # Of 20 superblocks 9 hold data of others, and collection starts at 2; at random 18 hold half each.
     pages = Pages(occupied=0.9, condition=condition)
     for _ in range(2):
         pages.pool.age()

@@ -221,7 +221,7 @@ def test_an_exemption_needs_a_check_and_a_reason(monkeypatch):
 
 def test_workloads_are_simulated_with_every_invariant_tested(monkeypatch):
     monkeypatch.setattr(checks, "MOST_STEPS", 0)
-    with pytest.raises(PolicyCheckError, match="transfers took [1-9][0-9]* steps"):
+    with pytest.raises(PolicyCheckError, match=r"transfers took [1-9][0-9]* steps"):
         Subject(Good).run(scenarios()[0])
 
 

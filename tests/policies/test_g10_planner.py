@@ -414,8 +414,13 @@ def lonely(cycles=100_000):
 
 @pytest.mark.parametrize(
     ("pages", "planner", "eager", "prefetch"),
-    [(9, "live", False, 7), (9, "live", True, 5), (9, "published", False, 7), (9, "published", True, 2)]
-    + [(7, "published", True, 5)],
+    [
+        (9, "live", False, 7),
+        (9, "live", True, 5),
+        (9, "published", False, 7),
+        (9, "published", True, 2),
+        (7, "published", True, 5),
+    ],
 )
 def test_eager_prefetches_begin_at_the_first_kernel_with_room(pages, planner, eager, prefetch):
     # w leaves during kernel 1. Room for it is free again at 5; the published planner looks at memory without

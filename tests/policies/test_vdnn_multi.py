@@ -381,7 +381,7 @@ def test_what_came_more_than_a_layer_early_comes_later_if_its_memory_was_wanted(
             view.free_bytes = 0 if is_full else 10**12
             found += [view.kernel for _ in steering.prefetches(view)]
         assert steering.is_settled(view) == (view.iteration > 0 or issued == 6)
-    # Kernels take a millisecond, 7 none; kernel 11 needs x1 at 9 ms, and 3.5 ms before that is after kernel 6.
+    # Kernels take a millisecond, 7 none; kernel 11 needs x1 at 9 ms, 3.5 ms after 5.5 ms.
     assert found == [6, issued, issued]
 
 

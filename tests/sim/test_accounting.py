@@ -188,8 +188,9 @@ def test_gpus_take_turns_with_what_they_need_at_the_same_time(earlier):
     """Whatever one of them has computed before it asks."""
     # Both GPUs read w 20,000 cycles later, and v 21,000; 5000 cycles each.
     tensors, kernels = {"w*": 5, "v*": 5}, [(20_000, "", ""), (1000, "w", ""), (1000, "v", "")]
+    before = [(earlier, "", "")] if earlier else []
     jobs = [
-        prefetching(1, tensors, [(earlier, "", ""), *kernels]) if earlier else prefetching(0, tensors, kernels),
+        prefetching(len(before), tensors, [*before, *kernels]),
         prefetching(0, tensors, kernels, gpu=1, arrival_cycles=earlier),
     ]
     arrivals = [(gpu, tensor, cycle - earlier) for gpu, tensor, cycle in Shared(*jobs).arrivals]
