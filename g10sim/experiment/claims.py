@@ -68,7 +68,7 @@ class TestedSpec(Spec):
 
 
 class ClaimSpec(Spec):
-    """One published number: where it stands, what it means, how it is measured, and what counts as the same."""
+    """One published number: where it stands, what it means, how it is measured, what counts as the same."""
 
     name: str = Field(pattern=r"^[a-z0-9][a-z0-9-]*$")
     system: str = Field(min_length=1, description="design that the claim is about")

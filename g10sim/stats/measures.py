@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 import numpy as np
 from pydantic import Discriminator, Field, Tag
@@ -71,8 +71,8 @@ class Comparison(Spec):
     against: str = Field(description="policy to compare with")
     against_column: str | None = Field(default=None, description="its column, if it is another one")
     value: As = Field(
-        description="speedup: other/own; improvement: other/own - 1; reduction: 1 - own/other; ratio: own/other; "
-        "increase: own/other - 1"
+        description="speedup: other/own; improvement: other/own - 1; reduction: 1 - own/other; "
+        "ratio: own/other; increase: own/other - 1"
     )
     average: Average = Field(default="mean", description="over cells")
     where: Where = Field(default_factory=dict, description="values of columns of the policy's cells")
@@ -106,7 +106,7 @@ class StaticSaving(Spec):
     trace: str | None = Field(default=None, description="only this trace, by its file's name")
     leaves_out: Literal["nothing", "weights", "weights and their gradients"] = Field(
         default="nothing",
-        description="memory of the policy that does not count; the allocation has all of it",
+        description="memory of the policy that does not count; that of the allocation all does",
     )
     average: Average = Field(default="mean", description="over cells")
 
@@ -231,11 +231,10 @@ class PoolSaving(Spec):
             if name not in known:
                 raise ConfigError(f"pool: found '{name}'; allowed: {choices_text(known)}")
         sizes = pools.pivot_table(index="cell", columns="pool", values="footprint_bytes")
-        traces = results.drop_duplicates("cell").set_index("cell")["trace"]
-        cases = {
-            Path(traces[cell]).stem: float(1 - row[self.pool] / row[self.against])
-            for cell, row in sizes.iterrows()
-        }
+        shares = 1 - sizes[self.pool] / sizes[self.against]
+        traces = results.drop_duplicates("cell")
+        names = [Path(str(trace)).stem for trace in traces["trace"]]
+        cases = dict(zip(names, map(float, traces["cell"].map(shares)), strict=True))
         return Measured(_average(self.average, cases), cases, results)
 
 
@@ -263,10 +262,17 @@ def _cells(results: pd.DataFrame, policy: str, column: str, where: Where) -> pd.
             raise ConfigError(f"found no column '{name}' in the results")
     rows = results[(results["policy"] == policy) & (results["status"] == _OK)]
     for name, value in where.items():
-        rows = rows[rows[name].astype(str) == str(value)]
+        rows = rows[[_same(found, value) for found in rows[name]]]
     first = rows.drop_duplicates("cell")
     values = rows.groupby("cell", sort=False)[column].mean()
     return first.assign(value=first["cell"].map(values))[["cell", *_case_keys(results, set()), "value"]]
+
+
+def _same(found: object, value: str | int | float) -> bool:
+    """Tell whether a value of a column is the one that is named: as a number, or as a text."""
+    if isinstance(found, str) or isinstance(value, str):
+        return str(found) == str(value)
+    return float(str(found)) == value
 
 
 def _check_some(rows: pd.DataFrame, results: pd.DataFrame, policy: str) -> None:
@@ -283,7 +289,7 @@ def _case_keys(results: pd.DataFrame, without: set[str]) -> list[str]:
     return [name for name in said if name not in known and not name.startswith("policies.")]
 
 
-def _name(row: Mapping[str, object], keys: list[str]) -> str:
+def _name(row: Mapping[Any, Any], keys: list[str]) -> str:
     """Name a case: its trace (or model), and swept values."""
     texts = [
         str(row[key]) for key in keys if key not in ("trace", "model", "seed") and str(row[key]) != "nan"
@@ -306,7 +312,7 @@ def _cases_of(found: pd.DataFrame) -> list[pd.Series]:
     return [found["trace"], found["jobs"], found["alike"]]
 
 
-def _case(row: Mapping[str, object]) -> str:
+def _case(row: Mapping[Any, Any]) -> str:
     """Name a case of several jobs: the trace, and how many jobs run it; or how many networks there are."""
     stem, jobs = Path(str(row["trace"])).stem, int(str(row["jobs"]))
     if not row["alike"]:
