@@ -1,5 +1,6 @@
 """AutoSwap: an example worked out by hand, and what the simulation makes of its plans."""
 
+import re
 import sys
 from pathlib import Path
 from types import SimpleNamespace
