@@ -72,7 +72,7 @@ def _sentence(row: dict[str, Any]) -> str:
     value = _text(row, "value") or "nothing"
     return (
         f"Published {_text(row, 'published')}, here **{value}** with {row['data']} traces: "
-        f"**{row['verdict']}** (from {span} is)."
+        f"**{row['verdict']}** ({span} count as reproduced)."
     )
 
 
