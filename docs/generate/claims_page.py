@@ -57,7 +57,7 @@ def _sections(claims: pd.DataFrame, cases: pd.DataFrame) -> list[dict[str, Any]]
                 "title": f"{first['system']}: {first['says']}",
                 "source": first["source"],
                 "means": str(first["means"])[:1].upper() + str(first["means"])[1:],
-                "values": " ".join(map(_sentence, rows.to_dict("records"))),
+                "verdicts": " ".join(map(_sentence, rows.to_dict("records"))),
                 "lacks": lacking[0] if lacking else "",
                 "cases": _cases(mine[mine["tested"] == ""]),
                 "breakdown": str(first["breakdown"]).replace("|", ";"),
