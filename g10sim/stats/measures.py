@@ -139,7 +139,7 @@ class Saving(Spec):
     of: Literal["saving"]
     ratio: Literal["msr", "eor"] = Field(description="memory saving ratio or extra overhead ratio")
     policy: str = Field(description="policy as results name it")
-    vanilla: str = Field(default="ideal", description="policy that keeps everything")
+    vanilla: str = Field(description="policy that keeps everything")
     context: Bytes = default("0 B", parse_bytes, "memory of each job beyond its tensors")
     average: Average = Field(default="mean", description="over cells")
     published: Mapping[str, float] | None = Field(
@@ -166,7 +166,7 @@ class Wins(Spec):
     of: Literal["wins"]
     policy: str = Field(description="policy as results name it")
     over: tuple[str, ...] = Field(min_length=1, description="policies that it is compared with")
-    vanilla: str = Field(default="ideal", description="policy that keeps everything")
+    vanilla: str = Field(description="policy that keeps everything")
     context: Bytes = default("0 B", parse_bytes, "memory of each job beyond its tensors")
     tolerance: float = Field(default=0.0, ge=0, description="difference of ratios that counts as none")
 
