@@ -334,12 +334,14 @@ class ContiguousRecord:
     """Contiguous memory during an iteration, in bytes.
 
     ``reserved_gpu_bytes`` is what the allocator needed at some time, ``largest_hole_bytes`` the largest hole
-    when most was in use, ``peak_pinned_bytes`` the most pinned host memory, of all jobs.
+    when most was in use, ``peak_pinned_bytes`` the most pinned host memory, of all jobs. ``mean_gpu_bytes``
+    is the GPU memory in use, averaged over time.
     """
 
     reserved_gpu_bytes: int
     largest_hole_bytes: int
     peak_pinned_bytes: int
+    mean_gpu_bytes: float
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import benchmarks_page
 import bound_page
+import claims_page
 import configuration_page
 import distance_page
 import figures_page
@@ -60,6 +61,12 @@ def validation(
 ) -> None:
     """Write the page of the validation, from the validation.csv of ``g10sim validate``."""
     _write(output, validation_page.page(results))
+
+
+@app.command()
+def claims(results: Results = Path("results/claims"), output: Page = Path("docs/claims.md")) -> None:
+    """Write the page of published claims, from the files of ``g10sim claims``."""
+    _write(output, claims_page.page(results))
 
 
 @app.command()

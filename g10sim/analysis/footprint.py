@@ -6,6 +6,7 @@ from fractions import Fraction
 
 import numpy as np
 
+from g10sim.analysis.gradients import gradient_buckets
 from g10sim.analysis.pools.operations import stays_of
 from g10sim.analysis.timeline import Integers
 from g10sim.trace.model import TensorKind, Trace
@@ -46,6 +47,29 @@ def peak_live_bytes(trace: Trace) -> int:
 def footprint_bytes(trace: Trace) -> int:
     """Bytes of all tensors of an iteration, alive at the same time or not (as in the G10 paper)."""
     return sum(tensor.size_bytes for tensor in trace.tensors)
+
+
+def static_bytes(trace: Trace) -> int:
+    """Bytes of a network-wide static allocation, the baseline of vDNN (MICRO 2016, section IV-A, figure 2).
+
+    All feature maps, twice the largest of them for gradients, the largest scratch space, and everything that
+    stays: weights, their gradients' buffers not counted.
+    """
+    kinds = (TensorKind.ACTIVATION, TensorKind.INPUT)
+    kept = sum(tensor.size_bytes for tensor in trace.tensors if tensor.persistent)
+    maps = [tensor.size_bytes for tensor in trace.tensors if tensor.kind in kinds and not tensor.persistent]
+    scratch = max((trace.workspace_bytes(kernel) for kernel in trace.kernels), default=0)
+    return sum(maps) + 2 * max(maps, default=0) + scratch + kept
+
+
+def mean_gradient_bytes(trace: Trace) -> float:
+    """Bytes of the gradients of weights, averaged over the time of an iteration in which no kernel waits."""
+    durations = np.array([kernel.duration for kernel in trace.kernels], dtype=np.float64)
+    ends = np.concatenate([np.zeros(1), np.cumsum(durations)])
+    found = 0.0
+    for bucket in gradient_buckets(trace, bucket_bytes=1):
+        found += bucket.size_bytes * (ends[max(bucket.users) + 1] - ends[bucket.ready])
+    return float(found / ends[-1]) if ends[-1] else 0.0
 
 
 def oversubscription(trace: Trace, gpu_memory_bytes: int) -> float:

@@ -14,6 +14,7 @@ from typer.core import TyperCommand, TyperGroup
 _FUNCTIONS = {
     "run": "run",
     "validate": "validate",
+    "claims": "claims",
     "reproduce": "reproduce",
     "plot": "reproduce",
     "explain": "explain",

@@ -55,6 +55,7 @@ class Contiguous:
         self.held: dict[int, int] = {}
         self.waiting: deque[int] = deque()
         self.peak_used = 0
+        self._page_cycles = self._counted_at = self._counted_from = 0
         self.scratch_pages = 0
         self.largest_hole_at_peak = blocks.largest_hole_pages
         self._rules, self._copy_rate, self._recalls = tuple(rules), copy_rate, recalls
@@ -105,6 +106,8 @@ class Contiguous:
 
     def restart_peaks(self) -> None:
         """Begin to look for peaks anew, and with the first of every tensor's planned addresses."""
+        self._counted_at = self._counted_from = self.buffers.now
+        self._page_cycles = 0
         if self._shared is not None:
             self._shared.watch(id(self))
         self.peak_used = 0
@@ -118,20 +121,31 @@ class Contiguous:
     def figures(self) -> ContiguousRecord:
         """Return what the allocator needed and how far it was in pieces since peaks were restarted."""
         page = self._memory.page_bytes
+        self._count()
+        cycles = self._counted_at - self._counted_from
         return ContiguousRecord(
             reserved_gpu_bytes=self.blocks.reserved_pages * page,
             largest_hole_bytes=self.largest_hole_at_peak * page,
             peak_pinned_bytes=self.buffers.peak_bytes,
+            mean_gpu_bytes=(self._page_cycles / cycles if cycles else self.peak_used) * page,
         )
+
+    def _count(self) -> None:
+        """Add up the pages in use so far, each cycle for itself: called before their number changes."""
+        now = self.buffers.now
+        self._page_cycles += self.blocks.used_pages * (now - self._counted_at)
+        self._counted_at = now
 
     def reserve(self, pages: int, rule: FitRule) -> bool:
         """Set a block aside for scratch space; False where there is no room."""
         self._memory.door.enter()
+        self._count()
         return self.blocks.allocate(_BUFFER, pages, rule)
 
     def give_up_reserved(self) -> None:
         """Give back what was set aside."""
         self._memory.door.enter()
+        self._count()
         self.blocks.release(_BUFFER)
 
     def needs_space(self, tensor: int) -> bool:
@@ -274,6 +288,7 @@ class Contiguous:
         for tensor in gone:
             self._memory.door.enter()
             self._stay(tensor)
+            self._count()
             self.blocks.release(tensor)
             if tensor in self._read_again:
                 self._read_again.remove(tensor)
@@ -289,6 +304,7 @@ class Contiguous:
 
     def _allocate(self, tensor: int) -> bool:
         rule = self._rules[tensor]
+        self._count()
         return rule is not None and self.blocks.allocate(tensor, self._memory.sizes[tensor], rule)
 
     def _fill(self, tensor: int) -> None:
@@ -316,6 +332,7 @@ class Contiguous:
             return
         self._memory.forget(tensor)
         self.buffers.release(tensor)
+        self._count()
         self.blocks.release(tensor)
 
     def cancel(self, tensor: int) -> None:

@@ -92,6 +92,11 @@ class HostBuffers:
         self._host.pinned.watch(self._job)
 
     @property
+    def now(self) -> int:
+        """Cycle that copies and the host's workers have come to."""
+        return self._host.now
+
+    @property
     def peak_bytes(self) -> int:
         """Most host memory pinned, by all jobs, since this job began to watch."""
         return self._host.pinned.peak(self._job)

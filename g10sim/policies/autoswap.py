@@ -72,7 +72,7 @@ class AutoSwap(Declared, JointPolicy):
     ``combined`` (weights of the first four by Bayesian optimisation; extra ``bayesian``)."""
     mode: Mode = parameter(default="stick_to_limit")
     """``stick_to_limit``: the limit is kept and kernels wait. ``no_overhead``: no kernel waits, and what
-    memory that takes comes out."""
+    memory that takes comes out; GPU memory too small for its pool is refused."""
     memory_limit: Size | None = parameter(default=None)
     """Limit of the load; none: GPU memory."""
     pool: Pool = parameter(default="planned", published="planned, paper (SmartPool)")
@@ -148,7 +148,7 @@ class AutoSwap(Declared, JointPolicy):
         if self.score == "combined" and self._cost(best, wanted) > (False, 0):
             others = [self._plan_with_pool(trace, machine, wanted, name) for name in SINGLE_SCORES]
             best = min([best, *others], key=lambda found: self._cost(found, wanted))
-        self._check_fit(trace, machine, best.swaps)
+        self._check_fit(trace, machine, best)
         return best
 
     def _cost(self, planned: PlannedSwaps, limit_bytes: int) -> tuple[bool, int]:
@@ -201,14 +201,18 @@ class AutoSwap(Declared, JointPolicy):
         fits = pool.footprint_bytes <= machine.gpu_bytes
         return PlannedSwaps(swaps, pool, MigrationPlan(moves, self.name), fits, machine.clock_hz)
 
-    def _check_fit(self, trace: Trace, machine: PlannedMachine, swaps: SwapPlan) -> None:
-        if swaps.schedule.peak_bytes <= machine.gpu_bytes:
-            return
-        how = "without overhead" if self.mode == "no_overhead" else "with every candidate away"
-        raise UnsupportedError(
-            f"policy '{self.name}': '{trace.model}' needs {format_bytes(swaps.schedule.peak_bytes)} {how}; "
-            f"the GPU has {format_bytes(machine.gpu_bytes)}"
-        )
+    def _check_fit(self, trace: Trace, machine: PlannedMachine, planned: PlannedSwaps) -> None:
+        """Refuse what cannot be kept: the load, or without overhead the pool, which would have to wait."""
+        needed, how = planned.swaps.schedule.peak_bytes, "with every candidate away"
+        if self.mode == "no_overhead":
+            how = "without overhead"
+            if self.pool == "planned" and not planned.fits:
+                needed, how = planned.pool.footprint_bytes, "for its pool without overhead"
+        if needed > machine.gpu_bytes:
+            raise UnsupportedError(
+                f"policy '{self.name}': '{trace.model}' needs {format_bytes(needed)} {how}; "
+                f"the GPU has {format_bytes(machine.gpu_bytes)}"
+            )
 
 
 def _expectation(planned: PlannedSwaps) -> str:

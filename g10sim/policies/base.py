@@ -96,6 +96,13 @@ class PolicyView(Protocol):
         """
 
     @property
+    def own_cycles(self) -> tuple[int, ...]:
+        """Cycles that each kernel computed when it last ran, without what other jobs took of the GPU's time.
+
+        The trace's own before that.
+        """
+
+    @property
     def tiers(self) -> Sequence[str]:
         """Names of the memory tiers, fastest first."""
 

@@ -17,7 +17,7 @@ from g10sim.policies.plan import MigrationPlan
 from g10sim.policies.planning.machine import planned_machine
 from g10sim.policies.registry import register_policy
 from g10sim.policies.tensile_planning.planner import PlannerOptions, PlanningParameters
-from g10sim.policies.tensile_planning.replanning import DRIFT, Group, PlannedJob, predicted
+from g10sim.policies.tensile_planning.replanning import DRIFT, Group, PlannedJob, predicted, spread
 from g10sim.trace.workload import Job, Workload
 from g10sim.units import format_bytes, parse_bytes
 
@@ -79,6 +79,7 @@ class Tensile(PlannerOptions, JointPolicy):
         target = None if self.memory_target is None else parse_bytes(self.memory_target)
         self._planning = PlanningParameters(**self.parameters_of(PlannerOptions), target_bytes=target)
         self._groups: dict[int, Group] = {}
+        self._shares = False
         self._last: dict[int, tuple[int, int]] = {}
         self._barriers: dict[int, Mapping[int, frozenset[int]]] = {}
 
@@ -94,6 +95,7 @@ class Tensile(PlannerOptions, JointPolicy):
         """Plan the jobs that arrive first on every GPU; the others are planned when they arrive."""
         gpus = frozenset(job.gpu for job in workload.jobs)
         self._groups, self._last, self._barriers = {}, {}, {}
+        self._shares = workload.sharing.compute != "exclusive"
         for number, job in enumerate(workload.jobs):
             if job.iterations != AUTO:  # jobs without a number have a GPU, and a plan, of their own
                 self._last[number] = job.iterations - 1, len(job.trace.kernels) - 1
@@ -114,14 +116,14 @@ class Tensile(PlannerOptions, JointPolicy):
         """Let a job join those that are planned for, learn from its times, and adopt a new plan."""
         group = self._groups[view.job]
         if view.iteration:
-            group.observe(view.job, view.measured_cycles)
+            group.observe(view.job, self._times(view))
         else:
             group.join([view.job])
         return self._adopted(view.job)
 
     def is_steady(self, view: PolicyView) -> bool:
         """Tell whether all jobs keep to the plans that they have."""
-        return self._groups[view.job].is_settled(view.job, view.measured_cycles)
+        return self._groups[view.job].is_settled(view.job, self._times(view))
 
     def on_kernel_start(self, view: PolicyView) -> Iterable[Move]:
         """Wait for the copies out of the kernel before this one, where a barrier is wanted."""
@@ -133,6 +135,10 @@ class Tensile(PlannerOptions, JointPolicy):
         if (view.iteration, view.kernel) == self._last.get(view.job):
             self._groups[view.job].leave(view.job)
         return ()
+
+    def _times(self, view: PolicyView) -> Sequence[int]:
+        """Kernel times to plan with."""
+        return spread(view.measured_cycles, view.own_cycles) if self._shares else view.measured_cycles
 
     def _adopted(self, job: int) -> MigrationPlan | None:
         plan = self._groups[job].adopt(job)

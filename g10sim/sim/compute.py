@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from math import ceil
 from typing import Any
@@ -19,88 +20,138 @@ _PARTS = 1 << 32
 _ROUNDING_BITS = 24
 
 
+@dataclass(slots=True, eq=False)
 class _Turn:
-    """A job's place in the rotation: cycles that it still computes and that its turn still lasts."""
+    """A job's place in the rotation, in cycles: what it still computes, and what its slice still lasts.
 
-    __slots__ = ("job", "left", "quantum", "work")
+    ``lag`` is how far it is behind its share.
+    """
 
-    def __init__(self, job: int, quantum: int, work: int) -> None:
-        self.job, self.quantum, self.work = job, quantum, work
-        self.left = quantum
+    job: int
+    quantum: int
+    work: int
+    left: int = 0
+    lag: Fraction = Fraction(0)
 
 
 class TimeSlices:
-    """Jobs compute in turn, each for its time slice or until it has nothing to compute.
+    """Jobs compute in slices of time; the next one is the job's that is furthest behind its share.
 
-    Whole rounds are skipped in one step, so that the cost does not depend on the length of a slice.
+    The share is what a job would have computed under exact processor sharing: while several have something to
+    compute, each has its priority over the sum of theirs. Jobs that always compute take turns. One that
+    waits, for memory say, keeps what is left of its slice, and goes on with it when it comes back. Rounds in
+    which every job has one slice are skipped in one step, so that the cost does not depend on its length.
     """
 
     def __init__(self, slice_cycles: int) -> None:
         self._slice = slice_cycles
-        self._turns: list[_Turn] = []
+        self._jobs: dict[int, _Turn] = {}
+        self._order: list[_Turn] = []
+        self._turn: _Turn | None = None
 
     def add(self, job: int, cycles: int, priority: int) -> None:
-        """Let a job compute for so many cycles; one that still has the turn keeps it."""
-        for turn in self._turns:
-            if turn.job == job:
-                turn.work = cycles
-                return
-        self._turns.append(_Turn(job, self._slice * priority, cycles))
+        """Let a job compute for so many cycles; one with a part of its slice left goes on at once."""
+        quantum = self._slice * priority
+        turn = self._jobs.setdefault(job, _Turn(job, quantum, 0))
+        turn.work = cycles
+        if turn not in self._order:
+            self._order.append(turn)
+            if turn.left:
+                self._turn = turn
 
     def rescale(self, job: int, factor: Fraction) -> None:
         """Multiply the work that a job has left, rounded up."""
-        for turn in self._turns:
-            if turn.job == job:
-                turn.work = ceil(turn.work * factor)
+        turn = self._jobs[job]
+        turn.work = ceil(turn.work * factor)
 
     def rest(self) -> None:
         """Take jobs without anything to compute out of the rotation."""
-        self._turns = [turn for turn in self._turns if turn.work]
+        self._order = [turn for turn in self._order if turn.work]
+        if self._turn is not None and not self._turn.work:
+            self._turn = None
 
     def next_end(self) -> int | None:
         """Cycles until a job is done, or None when none computes."""
-        states = [(turn.work, turn.left, turn.quantum) for turn in self._turns if turn.work]
-        if not states:
-            return None
-        passed, (work, left, quantum) = 0, states[0]
-        if work <= left:
-            return work
-        rotation = [*states[1:], (work - left, quantum, quantum)]
-        passed += left
-        rounds = min((work - 1) // quantum for work, _, quantum in rotation)
-        passed += rounds * sum(quantum for _, _, quantum in rotation)
-        for work, _, quantum in rotation:
-            rest = work - rounds * quantum
-            if rest <= quantum:
-                return passed + rest
-            passed += quantum
-        raise AssertionError("a job ends within a round after the last that nobody ends in")
+        trial, passed = self._copy(), 0
+        while trial._order:
+            cycles, done = trial._step(None)
+            passed += cycles
+            if done:
+                return passed
+        return None
 
     def advance(self, cycles: int) -> list[int]:
         """Let time pass, not beyond the next end; return the jobs that are done."""
         while cycles:
-            turn = self._turns[0]
-            if not turn.left:
-                turn.left = turn.quantum
-                self._turns.append(self._turns.pop(0))
-                continue
-            if turn.left == turn.quantum:
-                cycles -= self._skip_rounds(cycles)
-            step = min(cycles, turn.left, turn.work)
-            turn.work -= step
-            turn.left -= step
-            cycles -= step
-            if not turn.work:
-                return [turn.job]
+            passed, done = self._step(cycles)
+            cycles -= passed
+            if done:
+                return done
         return []
 
-    def _skip_rounds(self, cycles: int) -> int:
-        """Give everybody as many whole turns as fit and nobody ends in; return the cycles they took."""
-        lap = sum(turn.quantum for turn in self._turns)
-        rounds = min(cycles // lap, *((turn.work - 1) // turn.quantum for turn in self._turns))
-        for turn in self._turns:
+    def _copy(self) -> TimeSlices:
+        """Return a rotation of the jobs that compute, to look ahead with."""
+        found = TimeSlices(self._slice)
+        for turn in self._order:
+            if turn.work:
+                found._order.append(replace(turn))
+                if turn is self._turn:
+                    found._turn = found._order[-1]
+        return found
+
+    def _step(self, cycles: int | None) -> tuple[int, list[int]]:
+        """Let a slice pass, or rounds of slices, for at most so many cycles; return these and who is done."""
+        turn = self._turn
+        if turn is None:
+            turn = self._turn = max(self._order, key=lambda turn: turn.lag / turn.quantum)
+        if not turn.left:
+            turn.left = turn.quantum
+        if turn.left == turn.quantum and (skipped := self._skip_rounds(turn, cycles)):
+            return skipped, []
+        step = min(turn.left, turn.work) if cycles is None else min(cycles, turn.left, turn.work)
+        _pass(self._order, turn, step)
+        turn.work -= step
+        turn.left -= step
+        if not turn.left:
+            self._turn = None
+        return step, [] if turn.work else [turn.job]
+
+    def _skip_rounds(self, first: _Turn, cycles: int | None) -> int:
+        """Give everybody as many whole slices as fit and nobody ends in; return the cycles they took."""
+        lap = sum(turn.quantum for turn in self._order)
+        rounds = min((turn.work - 1) // turn.quantum for turn in self._order)
+        if cycles is not None:
+            rounds = min(rounds, cycles // lap)
+        if not rounds or not _take_turns(self._order, first):
+            return 0
+        for turn in self._order:
             turn.work -= rounds * turn.quantum
         return rounds * lap
+
+
+def _pass(turns: Sequence[_Turn], current: _Turn, cycles: int) -> None:
+    """Count so many cycles of one job against its share, and towards those of all."""
+    lap = sum(turn.quantum for turn in turns)
+    for turn in turns:
+        turn.lag += Fraction(cycles * turn.quantum, lap)
+    current.lag -= cycles
+
+
+def _take_turns(turns: Sequence[_Turn], first: _Turn) -> bool:
+    """Tell whether each job has one slice before the first of them has another."""
+    if any(turn.left not in (0, turn.quantum) for turn in turns):
+        return False
+    rest = [replace(turn) for turn in turns]
+    current = rest[turns.index(first)]
+    seen = {current.job}
+    _pass(rest, current, current.quantum)
+    while len(seen) < len(rest):
+        current = max(rest, key=lambda turn: turn.lag / turn.quantum)
+        if current.job in seen:
+            return False
+        seen.add(current.job)
+        _pass(rest, current, current.quantum)
+    return True
 
 
 class Concurrency:

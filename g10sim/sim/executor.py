@@ -78,7 +78,14 @@ class JobRun:
         self._charge = FaultCharge(executed, machine.system, behaviour)
         dropped = self._recomputation.dropped
         self._view = make_view(
-            number, job, memory, addresses, lambda: self._now, lambda: self._measured, dropped
+            number,
+            job,
+            memory,
+            addresses,
+            lambda: self._now,
+            lambda: self._measured,
+            lambda: self._own,
+            dropped,
         )
         claims = Claims()
         self._migrator = Migrator(
@@ -93,6 +100,7 @@ class JobRun:
         clock = machine.system.gpu.clock
         self._durations = [executed.duration_cycles(kernel, clock) for kernel in executed.kernels]
         self._measured = [trace.duration_cycles(kernel, clock) for kernel in trace.kernels]
+        self._own = list(self._measured)
         self._starts = [0, *accumulate(self._measured)]
         self.ideal_cycles = sum(self._durations)
         self._tensors = [kernel.tensors for kernel in seen.kernels]
@@ -375,6 +383,7 @@ class JobRun:
             waits.add(self._slower, computed - end)
             waits.add(StallReason.IN_PLACE_ACCESS, done - computed)
             self._measured[kernel.id] = computed - computing_since
+            self._own[kernel.id] = end - computing_since
             stall = self._now - start - duration
             if stall:
                 rest = dominant_reason(self.memory, execution.inputs, execution.outputs)

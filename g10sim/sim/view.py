@@ -30,12 +30,13 @@ def make_view(
     addresses: OwnAddresses,
     now: Callable[[], int],
     measured: Callable[[], Sequence[int]],
+    own: Callable[[], Sequence[int]],
     dropped: Container[int],
 ) -> View:
     """Return the view of one job."""
     if addresses.are_shared:
-        return PooledView(addresses, number, job, memory, now, measured, dropped)
-    return View(number, job, memory, now, measured, dropped)
+        return PooledView(addresses, number, job, memory, now, measured, own, dropped)
+    return View(number, job, memory, now, measured, own, dropped)
 
 
 class View:
@@ -48,10 +49,11 @@ class View:
         memory: Residency,
         now: Callable[[], int],
         measured: Callable[[], Sequence[int]],
+        own: Callable[[], Sequence[int]],
         dropped: Container[int],
     ) -> None:
         self._job, self._gpu, self._trace, self._memory, self._now = number, job.gpu, job.trace, memory, now
-        self._measured, self._dropped = measured, dropped
+        self._measured, self._own, self._dropped = measured, own, dropped
         self._places = {pool.tier.name: place for place, pool in memory.pools.items()}
         self._iteration = self._kernel = 0
 
@@ -135,6 +137,11 @@ class View:
     def measured_cycles(self) -> tuple[int, ...]:
         """Cycles that each kernel computed when it last ran."""
         return tuple(self._measured())
+
+    @property
+    def own_cycles(self) -> tuple[int, ...]:
+        """Cycles of computing that each kernel asked for when it last ran."""
+        return tuple(self._own())
 
     def size_bytes(self, tensor: int) -> int:
         """Size of a tensor in whole pages."""

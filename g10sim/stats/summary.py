@@ -78,7 +78,10 @@ def _years(budget_bytes: float, yearly_bytes: float) -> float:
 IN_PLACE_COLUMNS = ("in_place_read_bytes", "in_place_written_bytes")
 """Further columns where kernels can use tensors in a memory tier."""
 
-CONTIGUOUS_COLUMNS = ("reserved_gpu_bytes", "fragmentation", "largest_hole_bytes", "peak_pinned_bytes")
+CONTIGUOUS_COLUMNS = (
+    *("reserved_gpu_bytes", "fragmentation", "largest_hole_bytes", "peak_pinned_bytes"),
+    "mean_gpu_bytes",
+)
 """Further columns of designs that copy whole tensors."""
 
 JOB_METRIC_COLUMNS: tuple[str, ...] = (

@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 
 from g10sim.config.behaviour import BehaviourSpec
+from g10sim.experiment.claims import load_claims
 from g10sim.experiment.results import JOB_COLUMNS
 from g10sim.policies.base import Policy, PolicyView, Requirements
 from g10sim.policies.checks import CHECKS
@@ -40,6 +41,36 @@ def test_the_keys_of_the_configuration_are_documented_as_they_are(tmp_path):
     generate("configuration", "-o", tmp_path / "page.md")
     current = (tmp_path / "page.md").read_text(encoding="utf-8")
     assert current == page("configuration.md"), "outdated: python docs/generate configuration"
+
+
+def test_every_claim_of_the_list_is_on_its_page():
+    text = page("claims.md")
+    for claim in load_claims().claims:
+        assert f"## {claim.system}: {claim.says}" in text, (
+            "outdated: g10sim claims, python docs/generate claims"
+        )
+        assert claim.source in text
+
+
+def test_the_page_of_claims_says_what_was_measured(tmp_path):
+    claim = {"claim": "one", "system": "Made up", "data": "bundled", "published": 0.5, "unit": "percent"}
+    words = {"source": "A paper", "says": "half", "means": "of all", "experiment": "small", "lacks": "a link"}
+    measured = {"value": 0.25, "verdict": "not reproduced", "low": 0.4, "high": 0.6, "breakdown": "one: all"}
+    pd.DataFrame([claim | words | measured]).to_csv(tmp_path / "claims.csv", index=False)
+    cases = [{"case": f"c{number}", "tested": "", "value": number / 100} for number in range(20)]
+    cases.append({"case": "", "tested": "with a link", "value": 0.5})
+    pd.DataFrame([claim | case for case in cases]).to_csv(tmp_path / "cases.csv", index=False)
+    generate("claims", tmp_path, "-o", tmp_path / "page.md")
+    text = (tmp_path / "page.md").read_text(encoding="utf-8")
+    for line in (
+        "Of 1 measurements: 1 not reproduced.",
+        "| Made up | half | bundled | 50.0% | 25.0% | not reproduced |",
+        "here **25.0%** with bundled traces: **not reproduced** (40.0% to 60.0% count as reproduced).",
+        "Missing: a link.",
+        "lowest and highest): c0 0.0%, c1 1.0%, c2 2.0%, c17 17.0%, c18 18.0%, c19 19.0%.",
+        "| with a link | 50.0% |",
+    ):
+        assert line in text
 
 
 def test_the_table_of_moves_is_current(tmp_path):

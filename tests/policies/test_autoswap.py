@@ -1,5 +1,6 @@
 """AutoSwap: an example worked out by hand, and what the simulation makes of its plans."""
 
+import re
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -274,6 +275,17 @@ def test_without_overhead_bert_takes_a_third_less_memory_and_no_longer():
     result = g10sim.simulate(trace, system, policy=AutoSwap(mode="no_overhead")).summary
     assert result["exec_cycles"] == ideal["exec_cycles"]
     assert result["peak_gpu_bytes"] < 0.7 * ideal["peak_gpu_bytes"]
+
+
+def test_memory_that_the_pool_exceeds_is_refused_without_overhead_and_what_it_needs_suffices():
+    trace = g10sim.load_trace(TRACES / "tensile" / "resnet50-b16.g10t")
+    policy = AutoSwap(mode="no_overhead", memory_limit="1.2 GiB")
+    small = g10sim.system("v100-16g-pcie3-optane", gpu={"memory": "1.2 GiB"})
+    with pytest.raises(UnsupportedError, match=r"needs \d+ KiB for its pool without overhead") as refused:
+        g10sim.simulate(trace, small, policy=policy)
+    needed = re.search(r"\d+ KiB", str(refused.value))[0]
+    enough = g10sim.system("v100-16g-pcie3-optane", gpu={"memory": needed})
+    assert g10sim.simulate(trace, enough, policy=policy).performance == 1
 
 
 @pytest.mark.parametrize("memory", ["21 GiB", "18 GiB"])

@@ -16,7 +16,7 @@ from g10sim.policies.swap_planning.peak import PeakAnalysis
 from g10sim.policies.swap_planning.recomputing import choose_recomputation
 from g10sim.policies.swap_planning.schedule import JobSchedule, Recomputed
 from g10sim.policies.tensile_planning.planner import PlanningParameters, plan_jobs
-from g10sim.policies.tensile_planning.replanning import has_drifted, predicted, smoothed, to_plan
+from g10sim.policies.tensile_planning.replanning import has_drifted, predicted, smoothed, spread, to_plan
 from g10sim.policies.tensile_planning.swapping import swap_across, swap_within
 from g10sim.trace.model import TensorKind
 from g10sim.trace.synthetic import TraceBuilder
@@ -318,6 +318,13 @@ def test_the_quota_bounds_swaps_within_iterations():
     trace = trace_of(tensors, [*make, (10, "", "s"), (10, "s", "x"), *use])
     assert len({swap.tensor for swap in planned([trace]).schedules[0].swaps}) == 4
     assert len({swap.tensor for swap in planned([trace], swap_share=0.4).schedules[0].swaps}) == 2
+
+
+def test_slices_of_other_jobs_count_for_all_kernels_in_proportion():
+    # Kernels of 10, 30 and 60 cycles; slices of 100 cycles fell into the second.
+    assert spread([10, 130, 60], [10, 30, 60]) == (20, 60, 120)
+    assert spread([7, 9], [7, 9]) == (7, 9)
+    assert spread([0], [0]) == (0,)
 
 
 def test_times_have_drifted_when_their_sum_has():

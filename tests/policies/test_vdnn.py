@@ -12,6 +12,7 @@ from machines import iteration_times, simulate
 from vdnn_networks import MIB, alexnet, chains, titan_x, vgg
 
 import g10sim
+from g10sim.analysis.footprint import static_bytes
 from g10sim.config.behaviour import BehaviourSpec
 from g10sim.config.sharing import SharingSpec
 from g10sim.errors import ConfigError, PolicyError, UnsupportedError
@@ -27,22 +28,6 @@ from g10sim.trace.model import Phase, TensorKind
 from g10sim.trace.workload import Job, Workload
 
 MEGABYTE = 10**6
-
-
-def static_bytes(trace):
-    """Bytes of a network-wide static allocation, the baseline of vDNN (section IV-A, figure 2).
-
-    All feature maps, twice the largest of them for gradients, the largest scratch space, and everything that
-    stays: weights, their gradients' buffers not counted.
-    """
-    maps = [
-        tensor.size_bytes
-        for tensor in trace.tensors
-        if tensor.kind in (TensorKind.ACTIVATION, TensorKind.INPUT) and not tensor.persistent
-    ]
-    kept = sum(tensor.size_bytes for tensor in trace.tensors if tensor.persistent)
-    scratch = max((trace.workspace_bytes(kernel) for kernel in trace.kernels), default=0)
-    return sum(maps) + 2 * max(maps, default=0) + scratch + kept
 
 
 def peak_bytes(trace, schedule):

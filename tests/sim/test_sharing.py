@@ -1,6 +1,8 @@
 """Several jobs on one GPU at the same time: its computing time, its memory, and who is let on it."""
 
 from dataclasses import replace
+from fractions import Fraction
+from random import Random
 
 import pytest
 from drawn import traces
@@ -16,8 +18,9 @@ from g10sim.policies.g10 import G10
 from g10sim.policies.ideal import Ideal
 from g10sim.policies.vdnn import Vdnn
 from g10sim.records import StallReason
-from g10sim.sim.compute import Concurrency, TimeSlices
+from g10sim.sim.compute import Concurrency, Shared, TimeSlices
 from g10sim.sim.engine import run
+from g10sim.sim.fabric import Clock
 from g10sim.trace.workload import Job, Workload
 
 
@@ -224,6 +227,78 @@ def test_time_slices_conserve_work_and_starve_nobody(jobs, slice_cycles, step):
         assert cycles <= found[number] <= cycles + turns * others
     if sum(cycles for cycles, _ in jobs) / step < 5000:
         assert elapse(parts, step) == found  # however often one looks
+
+
+def processor_sharing(jobs):
+    """Ends of jobs, each a list of (computing, waiting), that compute at equal shares of the GPU's speed."""
+    now, ends = Fraction(0), {}
+    left = {number: [list(map(Fraction, part)) for part in parts] for number, parts in enumerate(jobs)}
+    while left:
+        busy = [number for number, parts in left.items() if parts[0][0]]
+        steps = [left[number][0][0] * len(busy) for number in busy]
+        steps += [parts[0][1] for number, parts in left.items() if number not in busy]
+        step = min(steps)
+        now += step
+        for number, parts in list(left.items()):
+            if number in busy:
+                parts[0][0] -= step / len(busy)
+            else:
+                parts[0][1] -= step
+            if not any(parts[0]):
+                parts.pop(0)
+            if not parts:
+                ends[number] = now
+                del left[number]
+    return ends
+
+
+def time_sliced(jobs, slice_cycles):
+    """The same in slices of time."""
+    clock, ends = Clock(), {}
+    compute = Shared(clock, TimeSlices(slice_cycles))
+
+    def process(number, parts):
+        for computing, waiting in parts:
+            yield from compute.run(number, computing)
+            if waiting:
+                yield clock.timeout(waiting)
+        ends[number] = clock.cycle
+
+    for number, parts in enumerate(jobs):
+        clock.process(process(number, parts))
+    clock.run()
+    return ends
+
+
+def mix(seed):
+    """Two to four jobs, each with kernels of its own length, that wait now and then: mostly not for long."""
+    random = Random(seed)
+    return [kernels(random) for _ in range(random.randint(2, 4))]
+
+
+def kernels(random):
+    longest, patience, found = random.choice([100, 500, 3000]), random.choice([50, 500, 5000]), []
+    while sum(computing for computing, _ in found) < 60_000:
+        waiting = random.choice([0, 0, random.randint(1, patience)])
+        found.append((random.randint(1, longest), waiting))
+    return found
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(0, 2**32))
+def test_a_job_in_time_slices_ends_when_it_would_with_its_share_of_the_speed(seed):
+    """By a twentieth later at most, and one slice of each job; the jobs wait between kernels."""
+    jobs = mix(seed)
+    exact, found = processor_sharing(jobs), time_sliced(jobs, 2000)
+    for number, end in found.items():
+        assert end <= 1.05 * exact[number] + 2000 * len(jobs)
+
+
+def test_a_job_that_waits_for_less_than_others_compute_goes_on_with_its_slice():
+    # The first job computes for 500, waits for 10, and computes for 500: within its slice of 2000 cycles. The
+    # second has a slice of its own for all that it computes.
+    ends = time_sliced([[(500, 10), (500, 0)], [(1500, 0)]], 2000)
+    assert ends == {0: 1010, 1: 2500}
 
 
 @given(work, st.floats(0, 1))

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from drives import drive, with_drive
 from machines import OWN, FollowPlan, machine, planned, trace_of
-from memories import HOST, NONE
+from memories import GPU, HOST, NONE
 
 import g10sim
 from g10sim.config.behaviour import BehaviourSpec
@@ -181,11 +181,13 @@ CONTIGUOUS_BY_HAND = {
     "fragmentation": 9 / 7,
     "largest_hole_bytes": 11_000,
     "peak_pinned_bytes": 0,
+    "mean_gpu_bytes": 6500.0,
 }
 
 
 def test_contiguous_memory():
-    # a (2 pages), b (2) and c (2) lie side by side; when b is gone, d (3) finds no room in its hole of 2.
+    # a (2 pages), b (2) and c (2) lie side by side; when b is gone, d (3) finds no room in its hole of 2. So
+    # 6 pages are in use for 2000 cycles, then 7 for 2000.
     trace = trace_of(
         {"a": 2, "b": 2, "c": 2, "d": 3},
         [(1000, "", "a b c"), (1000, "b", ""), (1000, "", "d"), (1000, "a c d", "")],
@@ -194,10 +196,20 @@ def test_contiguous_memory():
     _, (row,) = simulate(workload, machine(20), Copies(), BehaviourSpec())
     assert row["peak_gpu_bytes"] == 7000
     assert {column: row[column] for column in CONTIGUOUS_BY_HAND} == CONTIGUOUS_BY_HAND
-    made_up = row_of(record(contiguous=ContiguousRecord(12_000, 3, 4)))
-    assert [made_up[column] for column in CONTIGUOUS_BY_HAND] == [12_000, 2.0, 3, 4]
-    least = row_of(record(peak_gpu_bytes=1, contiguous=ContiguousRecord(3, 0, 0)))
+    made_up = row_of(record(contiguous=ContiguousRecord(12_000, 3, 4, 5.5)))
+    assert [made_up[column] for column in CONTIGUOUS_BY_HAND] == [12_000, 2.0, 3, 4, 5.5]
+    least = row_of(record(peak_gpu_bytes=1, contiguous=ContiguousRecord(3, 0, 0, 1.0)))
     assert least["fragmentation"] == 3
+
+
+def test_memory_that_a_copy_gives_back_counts_until_it_ends():
+    # a (2 pages, 1000 cycles each) leaves during the second kernel, and comes back during the third: 4 pages
+    # are in use for 1000 cycles, 6 for 2000, 4 for 1000, and 6 for 5000.
+    kernels = [(1000, "", "a b"), (3000, "b", "c"), (4000, "b c", ""), (1000, "a b c", "")]
+    workload = Workload((Job(trace_of({"a": 2, "b": 2, "c": 2}, kernels), iterations=2),))
+    _, (row,) = simulate(workload, machine(20), Copies(moves=[(1, 0, HOST), (2, 0, GPU)]), BehaviourSpec())
+    assert row["exec_cycles"] == 9000
+    assert row["mean_gpu_bytes"] == 50_000_000 / 9000
 
 
 # The iteration above lasts 2.5 s. It writes 1000 bytes to two drives, of which 600 and 400 bytes are copied.

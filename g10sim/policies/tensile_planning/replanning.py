@@ -49,6 +49,15 @@ def smoothed(planned: Sequence[int], measured: Sequence[int]) -> tuple[int, ...]
     return tuple(round(weight * new + (1 - weight) * old) for new, old in zip(measured, planned, strict=True))
 
 
+def spread(measured: Sequence[int], own: Sequence[int]) -> tuple[int, ...]:
+    """Return kernel times that are in proportion to the kernels' own and take as long as measured in all.
+
+    Which kernels the slices of other jobs fall into does not repeat; how long an iteration takes does.
+    """
+    total, alone = sum(measured), sum(own)
+    return tuple(cycles * total // alone for cycles in own) if alone else tuple(measured)
+
+
 @dataclass(frozen=True)
 class PlannedJob:
     """One job of a group: its trace and the kernel times, in cycles, that are planned with first."""

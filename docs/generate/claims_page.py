@@ -1,0 +1,106 @@
+"""The page of published claims beside what simulations show, from the files of ``g10sim claims``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from tables import fill, table
+
+from g10sim.experiment.claims import CASES, CLAIMS
+from g10sim.stats.measures import written
+
+_MOST_CASES = 12
+
+
+def page(results: Path) -> str:
+    """Return the page as Markdown."""
+    for name in (CLAIMS, CASES):
+        if not (results / name).is_file():
+            raise SystemExit(f"{results / name}: found no file; allowed: the output of 'g10sim claims'")
+    claims = pd.read_csv(results / CLAIMS, keep_default_na=False)
+    cases = pd.read_csv(results / CASES, keep_default_na=False)
+    return fill("claims", counts=_counts(claims), summary=_summary(claims), claims=_sections(claims, cases))
+
+
+def _counts(claims: pd.DataFrame) -> str:
+    counts = claims["verdict"].value_counts(sort=False)
+    return (
+        "Of " + f"{len(claims)} measurements: " + ", ".join(f"{n} {name}" for name, n in counts.items()) + "."
+    )
+
+
+def _summary(claims: pd.DataFrame) -> str:
+    rows = [
+        [
+            row["system"],
+            row["says"],
+            row["data"],
+            _text(row, "published"),
+            _text(row, "value"),
+            row["verdict"],
+        ]
+        for row in claims.to_dict("records")
+    ]
+    return table(("design", "claim", "traces"), ("published", "here", "verdict"), rows)
+
+
+def _sections(claims: pd.DataFrame, cases: pd.DataFrame) -> list[dict[str, Any]]:
+    found = []
+    for name, rows in claims.groupby("claim", sort=False):
+        first = rows.iloc[0]
+        mine = cases[cases["claim"] == name]
+        lacking = [text for text in rows["lacks"] if text]
+        found.append(
+            {
+                "title": f"{first['system']}: {first['says']}",
+                "source": first["source"],
+                "means": str(first["means"])[:1].upper() + str(first["means"])[1:],
+                "verdicts": " ".join(map(_sentence, rows.to_dict("records"))),
+                "lacks": lacking[0] if lacking else "",
+                "cases": _cases(mine[mine["tested"] == ""]),
+                "breakdown": str(first["breakdown"]).replace("|", ";"),
+                "tested": _tested(mine[mine["tested"] != ""]),
+            }
+        )
+    return found
+
+
+def _sentence(row: dict[str, Any]) -> str:
+    span = f"{written(row['low'], row['unit'])} to {written(row['high'], row['unit'])}"
+    value = _text(row, "value") or "nothing"
+    return (
+        f"Published {_text(row, 'published')}, here **{value}** with {row['data']} traces: "
+        f"**{row['verdict']}** ({span} count as reproduced)."
+    )
+
+
+def _cases(rows: pd.DataFrame) -> str:
+    """Write the values of cells; of many, the lowest and the highest."""
+    texts = []
+    for data, group in rows.groupby("data", sort=False):
+        ordered = group.assign(value=group["value"].astype(float))
+        if len(ordered) > _MOST_CASES:
+            ordered = ordered.sort_values("value").iloc[[0, 1, 2, -3, -2, -1]]
+        said = ", ".join(f"{row['case']} {_text(row, 'value')}" for row in ordered.to_dict("records"))
+        texts.append(f"Cells ({data}{', lowest and highest' * (len(group) > _MOST_CASES)}): {said}.")
+    return " ".join(texts)
+
+
+def _tested(rows: pd.DataFrame) -> str:
+    if rows.empty:
+        return ""
+    lines = [
+        [
+            row["tested"] + ("" if row["data"] == "bundled" else f" ({row['data']} traces)"),
+            _text(row, "value"),
+        ]
+        for row in rows.to_dict("records")
+    ]
+    return table(("beside it",), ("value",), lines)
+
+
+def _text(row: dict[Any, Any], column: str) -> str:
+    value = row[column]
+    return "" if value == "" else written(float(value), str(row["unit"]))

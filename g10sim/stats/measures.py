@@ -1,0 +1,345 @@
+"""Measures of a claim: one number from the results of an experiment, and the cells that it is made of."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
+
+import numpy as np
+from pydantic import Discriminator, Field, Tag
+
+from g10sim.analysis.footprint import mean_gradient_bytes, static_bytes
+from g10sim.config.data import find_file
+from g10sim.config.quantities import Bytes, Spec, default
+from g10sim.errors import ConfigError
+from g10sim.registry import choices_text
+from g10sim.stats.batch_search import batch_search
+from g10sim.stats.reading import read_results, read_table
+from g10sim.stats.savings import savings
+from g10sim.trace.format import load_trace
+from g10sim.trace.model import Trace
+from g10sim.units import parse_bytes
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_OK = "ok"
+_TIMES: Mapping[str, Callable[[float, float], float]] = {
+    "speedup": lambda own, other: other / own,
+    "improvement": lambda own, other: other / own - 1,
+    "reduction": lambda own, other: 1 - own / other,
+    "ratio": lambda own, other: own / other,
+    "increase": lambda own, other: own / other - 1,
+}
+_AVERAGES: Mapping[str, Callable[[list[float]], float]] = {
+    "mean": lambda values: math.fsum(values) / len(values),
+    "geometric_mean": lambda values: math.exp(math.fsum(map(math.log, values)) / len(values)),
+    "highest": max,
+    "lowest": min,
+}
+
+As: TypeAlias = Literal["speedup", "improvement", "reduction", "ratio", "increase"]
+Average: TypeAlias = Literal["mean", "geometric_mean", "highest", "lowest"]
+Where: TypeAlias = Mapping[str, str | int | float]
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A number and what it is made of: a value for each case by its name, and the cells that were looked at.
+
+    ``value`` is None where no cell gives one. ``cells`` are rows of results.
+    """
+
+    value: float | None
+    cases: Mapping[str, float]
+    cells: pd.DataFrame
+
+
+class Comparison(Spec):
+    """A column under one policy compared with that (or another column) under another.
+
+    Cells belong together that have the same trace, seed and swept values, but for those that ``where`` and
+    ``against_where`` name. Of the rows of a cell (jobs, replicas) the mean counts.
+    """
+
+    of: Literal["comparison"]
+    column: str = Field(description="column of results")
+    policy: str = Field(description="policy as results name it")
+    against: str = Field(description="policy to compare with")
+    against_column: str | None = Field(default=None, description="its column, if it is another one")
+    value: As = Field(
+        description="speedup: other/own; improvement: other/own - 1; reduction: 1 - own/other; "
+        "ratio: own/other; increase: own/other - 1"
+    )
+    average: Average = Field(default="mean", description="over cells")
+    where: Where = Field(default_factory=dict, description="values of columns of the policy's cells")
+    against_where: Where | None = Field(default=None, description="those of the other's; none: the same")
+
+    def measure(self, directory: Path) -> Measured:
+        """Compare cells of a directory of results. Raises ConfigError for unknown columns and policies."""
+        results = read_results(directory)
+        other_where = self.where if self.against_where is None else self.against_where
+        own = _cells(results, self.policy, self.column, self.where)
+        column = self.against_column or self.column
+        other = _cells(results, self.against, column, other_where)
+        keys = _case_keys(results, {*self.where, *other_where})
+        merged = own.merge(other, on=keys, suffixes=("", "_other"))
+        change = _TIMES[self.value]
+        cases = {
+            _name(row, keys): change(row["value"], row["value_other"])
+            for row in merged.to_dict("records")
+            if row["value"] > 0 and row["value_other"] > 0
+        }
+        looked = [*merged["cell"], *merged["cell_other"]]
+        return Measured(_average(self.average, cases), cases, results[results["cell"].isin(looked)])
+
+
+class StaticSaving(Spec):
+    """How much less memory a policy takes than a network-wide static allocation of the same trace (vDNN)."""
+
+    of: Literal["static"]
+    column: str = Field(description="column of results, in bytes")
+    policy: str = Field(description="policy as results name it")
+    trace: str | None = Field(default=None, description="only this trace, by its file's name")
+    leaves_out: Literal["nothing", "weights", "weights and their gradients"] = Field(
+        default="nothing",
+        description="memory of the policy that does not count; that of the allocation all does",
+    )
+    average: Average = Field(default="mean", description="over cells")
+
+    def measure(self, directory: Path) -> Measured:
+        """Return 1 - column / static allocation. Raises ConfigError and TraceError."""
+        results = read_results(directory)
+        rows = _cells(results, self.policy, self.column, {})
+        if self.trace is not None:
+            rows = rows[[Path(str(name)).stem == self.trace for name in rows["trace"]]]
+        cases: dict[str, float] = {}
+        for row in rows.to_dict("records"):
+            trace = load_trace(find_file(str(row["trace"])))
+            taken = row["value"] - self._left_out(trace)
+            cases[_name(row, _case_keys(results, set()))] = 1 - taken / static_bytes(trace)
+        return Measured(
+            _average(self.average, cases), cases, results[results["cell"].isin(rows["cell"].tolist())]
+        )
+
+    def _left_out(self, trace: Trace) -> float:
+        """Bytes that do not count, averaged over an iteration in which no kernel waits."""
+        kept = sum(tensor.size_bytes for tensor in trace.tensors if tensor.persistent)
+        if self.leaves_out == "nothing":
+            return 0
+        return kept + (mean_gradient_bytes(trace) if "gradients" in self.leaves_out else 0)
+
+
+class Saving(Spec):
+    """Memory saved and time added against a policy that keeps everything, as TENSILE's authors count it."""
+
+    of: Literal["saving"]
+    ratio: Literal["msr", "eor"] = Field(description="memory saving ratio or extra overhead ratio")
+    policy: str = Field(description="policy as results name it")
+    vanilla: str = Field(description="policy that keeps everything")
+    context: Bytes = default("0 B", parse_bytes, "memory of each job beyond its tensors")
+    average: Average = Field(default="mean", description="over cells")
+    published: Mapping[str, float] | None = Field(
+        default=None, description="ratio by trace; the value is then the mean distance to these"
+    )
+
+    def measure(self, directory: Path) -> Measured:
+        """Return the ratio, or how far it is from published ones. Raises ConfigError."""
+        results, found = _savings(directory, self.vanilla, self.context)
+        rows = found[found["policy"] == self.policy]
+        _check_some(rows, results, self.policy)
+        cases = {_case(row): float(row[self.ratio]) for row in rows.to_dict("records")}
+        if self.published is not None:
+            known = self.published
+            cases = {name: abs(value - known[name]) for name, value in cases.items() if name in known}
+        return Measured(
+            _average(self.average, cases), cases, results[results["cell"].isin(rows["cell"].tolist())]
+        )
+
+
+class Wins(Spec):
+    """Cases in which a policy saves at least as much memory as all others, at no more overhead."""
+
+    of: Literal["wins"]
+    policy: str = Field(description="policy as results name it")
+    over: tuple[str, ...] = Field(min_length=1, description="policies that it is compared with")
+    vanilla: str = Field(description="policy that keeps everything")
+    context: Bytes = default("0 B", parse_bytes, "memory of each job beyond its tensors")
+    tolerance: float = Field(default=0.0, ge=0, description="difference of ratios that counts as none")
+
+    def measure(self, directory: Path) -> Measured:
+        """Return the share of cases; each is 1 where the policy wins, otherwise 0. Raises ConfigError."""
+        results, found = _savings(directory, self.vanilla, self.context)
+        cases: dict[str, float] = {}
+        for _, group in found.groupby(_cases_of(found), sort=False):
+            own = group[group["policy"] == self.policy]
+            others = group[group["policy"].isin(list(self.over))]
+            if own.empty or others.empty:
+                continue
+            row = own.iloc[0]
+            saves = row["msr"] >= others["msr"].max() - self.tolerance
+            cases[_case(row.to_dict())] = float(saves and row["eor"] <= others["eor"].min() + self.tolerance)
+        _check_some(found[found["policy"] == self.policy], results, self.policy)
+        return Measured(_average("mean", cases), cases, results[results["policy"] == self.policy])
+
+
+class BatchGain(Spec):
+    """How much larger the batch may be, or how much higher throughput is, than under a reference policy."""
+
+    of: Literal["batch"]
+    column: Literal["batch_gain", "throughput_gain"] = Field(description="column of batch_search")
+    policy: str = Field(description="policy as results name it")
+    reference: str = Field(description="policy to compare with")
+    loss: float = Field(default=0.0, ge=0, lt=1, description="share of throughput that may be lost")
+    average: Average = Field(default="highest", description="over cases")
+
+    def measure(self, directory: Path) -> Measured:
+        """Return the gain, less 1. Raises ConfigError."""
+        results = read_results(directory)
+        found = batch_search(results, reference=self.reference, loss=self.loss)
+        rows = found[found["policy"] == self.policy]
+        _check_some(rows, results, self.policy)
+        keys = [name for name in rows.columns if "." in name]
+        cases = {
+            _name(row, ["model", *keys]): float(row[self.column]) - 1
+            for row in rows.to_dict("records")
+            if row[self.column] is not None and not math.isnan(row[self.column])
+        }
+        return Measured(
+            _average(self.average, cases),
+            cases,
+            results[results["policy"].isin([self.policy, self.reference])],
+        )
+
+
+class PoolSaving(Spec):
+    """How much less memory one pool takes than another for the same blocks."""
+
+    of: Literal["pool"]
+    pool: str = Field(default="SmartPool, best fit", description="pool as the table of pools names it")
+    against: str = Field(default="default pool", description="pool to compare with")
+    average: Average = Field(default="highest", description="over traces")
+
+    def measure(self, directory: Path) -> Measured:
+        """Return 1 - footprint / footprint. Raises ConfigError."""
+        results, pools = read_results(directory), read_table(directory, "pools")
+        known = sorted(set(pools["pool"]))
+        for name in (self.pool, self.against):
+            if name not in known:
+                raise ConfigError(f"pool: found '{name}'; allowed: {choices_text(known)}")
+        sizes = pools.pivot_table(index="cell", columns="pool", values="footprint_bytes")
+        shares = 1 - sizes[self.pool] / sizes[self.against]
+        traces = results.drop_duplicates("cell")
+        names = [Path(str(trace)).stem for trace in traces["trace"]]
+        cases = dict(zip(names, map(float, traces["cell"].map(shares)), strict=True))
+        return Measured(_average(self.average, cases), cases, results)
+
+
+Measure: TypeAlias = Annotated[
+    Annotated[Comparison, Tag("comparison")]
+    | Annotated[StaticSaving, Tag("static")]
+    | Annotated[Saving, Tag("saving")]
+    | Annotated[Wins, Tag("wins")]
+    | Annotated[BatchGain, Tag("batch")]
+    | Annotated[PoolSaving, Tag("pool")],
+    Discriminator("of"),
+]
+"""A measure of any kind, told apart by its key ``of``."""
+
+
+def _average(name: Average, cases: Mapping[str, float]) -> float | None:
+    return _AVERAGES[name](list(cases.values())) if cases else None
+
+
+def _cells(results: pd.DataFrame, policy: str, column: str, where: Where) -> pd.DataFrame:
+    """Return one row per cell that ran: what tells it apart, and its ``value``. Raises ConfigError."""
+    _check_some(results[results["policy"] == policy], results, policy)
+    for name in (column, *where):
+        if name not in results.columns:
+            raise ConfigError(f"found no column '{name}' in the results")
+    rows = results[(results["policy"] == policy) & (results["status"] == _OK)]
+    for name, value in where.items():
+        rows = rows[[_same(found, value) for found in rows[name]]]
+    first = rows.drop_duplicates("cell")
+    values = rows.groupby("cell", sort=False)[column].mean()
+    return first.assign(value=first["cell"].map(values))[["cell", *_case_keys(results, set()), "value"]]
+
+
+def _same(found: object, value: str | int | float) -> bool:
+    """Tell whether a value of a column is the one that is named: as a number, or as a text."""
+    if isinstance(found, str) or isinstance(value, str):
+        return str(found) == str(value)
+    return float(str(found)) == value
+
+
+def _check_some(rows: pd.DataFrame, results: pd.DataFrame, policy: str) -> None:
+    if rows.empty:
+        known = sorted(set(results["policy"]))
+        raise ConfigError(f"found no policy '{policy}' in the results; allowed: {choices_text(known)}")
+
+
+def _case_keys(results: pd.DataFrame, without: set[str]) -> list[str]:
+    """Return the columns that say what was run but for the policy and its parameters."""
+    names = list(results.columns)
+    said = names[: names.index("status")]
+    known = {"cell", "name", "model", "batch_size", "policy", *without}
+    return [name for name in said if name not in known and not name.startswith("policies.")]
+
+
+def _name(row: Mapping[Any, Any], keys: list[str]) -> str:
+    """Name a case: its trace (or model), and swept values."""
+    texts = [
+        str(row[key]) for key in keys if key not in ("trace", "model", "seed") and str(row[key]) != "nan"
+    ]
+    return ", ".join([Path(str(row.get("trace", row.get("model")))).stem, *texts])
+
+
+def _savings(directory: Path, vanilla: str, context_bytes: int) -> tuple[pd.DataFrame, pd.DataFrame]:
+    results = read_results(directory)
+    kernels = read_table(directory, "kernels") if (directory / "kernels.parquet").is_file() else None
+    found = savings(results, vanilla, kernels, context_bytes=context_bytes)
+    jobs = results.groupby("cell")["trace"].agg(list)
+    return results, found.assign(
+        jobs=[len(jobs[cell]) for cell in found["cell"]],
+        alike=[len(set(jobs[cell])) == 1 for cell in found["cell"]],
+    )
+
+
+def _cases_of(found: pd.DataFrame) -> list[pd.Series]:
+    return [found["trace"], found["jobs"], found["alike"]]
+
+
+def _case(row: Mapping[Any, Any]) -> str:
+    """Name a case of several jobs: the trace, and how many jobs run it; or how many networks there are."""
+    stem, jobs = Path(str(row["trace"])).stem, int(str(row["jobs"]))
+    if not row["alike"]:
+        return f"{jobs} networks"
+    return stem if jobs == 1 else f"{stem} x{jobs}"
+
+
+def breakdown(cells: pd.DataFrame, most: int = 4) -> str:
+    """Say for each policy of some cells where their time goes, in percent, the largest shares first."""
+    from g10sim.stats.columns import stall_reasons
+
+    ran = cells[cells["status"] == _OK]
+    columns = {"compute_cycles": "computing", "overlap_cycles": "computing beside copies"}
+    columns |= {column: reason.value.replace("_", " ") for column, reason in stall_reasons(cells).items()}
+    texts = []
+    for policy, rows in ran.groupby("policy", sort=False):
+        total = float(np.nansum(rows["exec_cycles"]))
+        shares = {name: float(np.nansum(rows[column])) / total for column, name in columns.items() if total}
+        largest = sorted(shares.items(), key=lambda item: -item[1])[:most]
+        said = ", ".join(f"{name} {share:.1%}" for name, share in largest if share >= 0.001)
+        peak = float(np.nanmax(rows["peak_gpu_bytes"])) / 2**30
+        texts.append(f"{policy}: {said}; at most {peak:.2f} GiB")
+    return " | ".join(texts)
+
+
+def written(value: float | None, unit: str) -> str:
+    """Write a value as a reader expects it: a percentage, a factor, or a number."""
+    if value is None:
+        return ""
+    return {"percent": f"{value:.1%}", "factor": f"{value:.2f}x", "number": f"{value:.3g}"}[unit]
