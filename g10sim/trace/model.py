@@ -287,8 +287,8 @@ class Trace(Displayed):
             for tensor in kernel.touched:
                 first.setdefault(tensor, kernel.id)
         found = [uses[0] if uses else first.get(tensor, 0) for tensor, uses in enumerate(self.uses)]
-        for tensor, kernel in first.items():
-            found[tensor] = min(found[tensor], kernel)
+        for tensor, on_cpu in first.items():
+            found[tensor] = min(found[tensor], on_cpu)
         return tuple(found)
 
     @cached_property
@@ -335,5 +335,5 @@ def _renumbered(kernels: Sequence[Kernel], new: Sequence[int]) -> Sequence[Kerne
     if isinstance(kernels, tuple):
         return tuple(kernel.renumbered(new) for kernel in kernels)
     if isinstance(kernels, _Renumbered):
-        kernels, new = kernels.kernels, [new[number] for number in kernels.new]
+        new, kernels = [new[number] for number in kernels.new], kernels.kernels
     return kernels if is_identity(new) else _Renumbered(kernels, new)

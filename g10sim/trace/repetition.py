@@ -1,4 +1,4 @@
-"""Sequences of which blocks occur many times in a row: each block is stored once, items are made on demand."""
+"""Sequences of which blocks occur many times in a row: blocks are stored once, items made on demand."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Repeatable(Protocol):
     """A tensor or a kernel."""
 
     def again(self, number: int, since: int, shift: int) -> Self:
-        """Return it with another id; ids of tensors from ``since`` on that it names are larger by ``shift``."""
+        """Return it with another id; ids of tensors from ``since`` on that it names grow by ``shift``."""
 
 
 Item = TypeVar("Item", bound=Repeatable)
@@ -28,7 +28,7 @@ _KEPT = 64
 class Block(Generic[Item]):
     """Items that occur ``times`` times in a row.
 
-    Each time, the ids of tensors from ``since`` on that they name are larger by ``shift`` than the time before.
+    Each time, the ids of tensors from ``since`` on that they name are larger by ``shift``.
     """
 
     items: tuple[Item, ...]
@@ -171,11 +171,11 @@ class _Chosen(MadeOnDemand[Item]):
 
 
 def chosen(items: Sequence[Item], order: Sequence[int]) -> Sequence[Item]:
-    """Return items in an order of their ids, numbered from 0: at once, or on demand where they are made so."""
+    """Return items in an order of their ids, numbered from 0; on demand where they are made so."""
     if isinstance(items, tuple):
         return tuple(items[old].again(number, 0, 0) for number, old in enumerate(order))
     if isinstance(items, _Chosen):
-        items, order = items.items, [items.order[number] for number in order]
+        order, items = [items.order[number] for number in order], items.items
     return items if is_identity(order) else _Chosen(items, order)
 
 
