@@ -28,7 +28,8 @@ def page(results: Path) -> str:
     files = [path for name in _FILES if (path := results / f"{name}.csv").is_file()]
     if not files:
         raise SystemExit(
-            f"{results}: found no cells.csv, long.csv or decode.csv; allowed: output of 'python -m benchmarks'"
+            f"{results}: found no {', '.join(f'{name}.csv' for name in _FILES)}; "
+            "allowed: output of 'python -m benchmarks'"
         )
     rows = pd.concat([pd.read_csv(path, keep_default_na=False) for path in files])
     computer = json.loads((results / "computer.json").read_text(encoding="utf-8"))
