@@ -1,4 +1,4 @@
-"""Commands of the benchmarks: ``cells`` measures ordinary cells, ``long`` very long traces.
+"""Commands of the benchmarks: ``cells`` measures ordinary cells, ``long`` and ``decode`` very long traces.
 
 ``reproduce`` measures all figures of the G10 paper in one go, ``mutants`` the tests themselves.
 """
@@ -19,7 +19,17 @@ from rich.progress import Progress
 
 from benchmarks import report
 from benchmarks import reproduce as whole
-from benchmarks.cells import BUNDLED, LONG, PUBLISHED, Cell, bundled_cells, long_cells, published_cells
+from benchmarks.cells import (
+    BUNDLED,
+    DECODE,
+    LONG,
+    PUBLISHED,
+    Cell,
+    bundled_cells,
+    decode_cells,
+    long_cells,
+    published_cells,
+)
 from benchmarks.measure import Measurement
 from g10sim.cli.output import exit_code, say
 
@@ -75,6 +85,22 @@ def long_traces(
     """Measure synthetic traces of very many kernels: cost must grow with their number only."""
     counts = kernels or [20_000, 200_000]
     _run(LONG, list(long_cells(counts, policies.split(","))), repeats, output)
+
+
+@app.command("decode")
+def decode_steps(
+    steps: Annotated[
+        list[int] | None, typer.Option(min=1, help="Steps of 1,000 kernels each; repeatable.")
+    ] = None,
+    policies: Annotated[
+        str, typer.Option(help="Policies, comma-separated.")
+    ] = "ideal,base_uvm,deepum,g10,pressure",
+    repeats: Repeats = 1,
+    output: Output = Path("results/benchmarks"),
+) -> None:
+    """Measure traces whose files hold a block once that occurs up to a thousand times."""
+    counts = steps or [1, 10, 100, 1000]
+    _run(DECODE, list(decode_cells(counts, policies.split(","))), repeats, output)
 
 
 @app.command()

@@ -1,4 +1,4 @@
-"""The measured cells: published ones, bundled traces, and long synthetic traces."""
+"""The measured cells: published ones, bundled traces, long synthetic traces, and repeated ones."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from g10sim.trace.format import load_trace
 FIGURE = "fig15"
 """Figure of the G10 paper with the most batch sizes: its cells are measured."""
 
-PUBLISHED, BUNDLED, LONG = "published", "bundled", "long"
+PUBLISHED, BUNDLED, LONG, DECODE = "published", "bundled", "long", "decode"
 OWN, REFERENCE = "own", "reference"
 _COSTS = "cost.csv"
 DEFAULT_SYSTEM = {"preset": "a100-40g-pcie3-znand"}
@@ -28,7 +28,7 @@ DEFAULT_SYSTEM = {"preset": "a100-40g-pcie3-znand"}
 class Cell:
     """One thing to measure; ``published_seconds`` is the CPU time of the published simulator for it.
 
-    ``trace`` has the keys ``directory``, ``model`` and ``batch``, or ``file``, or ``kernels``.
+    ``trace`` has the keys ``directory``, ``model`` and ``batch``, or ``file``, or ``kernels``, or ``steps``.
     """
 
     group: str
@@ -101,3 +101,15 @@ def long_cells(kernels: Collection[int], policies: Collection[str]) -> Iterator[
                 system = {**DEFAULT_SYSTEM, "gpu": {"memory": memory}}
                 name = f"{count:,} kernels, {memory}"
                 yield Cell(LONG, name, 1, policy, {"kernels": count}, system)
+
+
+def decode_cells(steps: Collection[int], policies: Collection[str]) -> Iterator[Cell]:
+    """Yield inference of so many steps of 1,000 kernels each, one iteration, with weights that do not fit.
+
+    Weights and caches have 33 GiB: with 24 GiB of GPU memory some of them come and go in every step.
+    """
+    for count in steps:
+        for policy in policies:
+            system = {**DEFAULT_SYSTEM, "gpu": {"memory": "24 GiB"}}
+            name = f"{1000 * count:,} kernels"
+            yield Cell(DECODE, name, 1, policy, {"steps": count}, system, iterations=1)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -23,9 +24,9 @@ from g10sim.experiment.execution import peak_memory_bytes, simulate
 from g10sim.importers.gpg import import_gpg
 from g10sim.policies import registry
 from g10sim.policies.base import Policy
-from g10sim.trace.format import load_trace
+from g10sim.trace.format import load_trace, save_trace
 from g10sim.trace.model import Trace
-from g10sim.trace.synthetic import long_chain
+from g10sim.trace.synthetic import decode, long_chain
 from g10sim.trace.workload import Job, Workload
 
 Made = TypeVar("Made")
@@ -91,6 +92,11 @@ def _trace(cell: dict[str, Any]) -> Trace:
         return long_chain(source["kernels"])
     if "directory" in source:
         return import_gpg(Path(source["directory"]), source["model"], source["batch"])
+    if "steps" in source:
+        with tempfile.TemporaryDirectory() as directory:
+            path = Path(directory) / "decode.g10t"
+            save_trace(decode(source["steps"]), path)
+            return load_trace(path)
     return load_trace(source["file"])
 
 

@@ -9,7 +9,8 @@ from typing import Any
 import pandas as pd
 from tables import fill, table
 
-_GROUPS = ("published", "bundled", "long")
+_GROUPS = ("published", "bundled", "long", "decode")
+_FILES = ("cells", "long", "decode")
 _COLUMNS = {
     "cpu_seconds": "CPU (s)",
     "load_seconds": "load (s)",
@@ -24,10 +25,11 @@ _COLUMNS = {
 
 def page(results: Path) -> str:
     """Return the page as Markdown. Raises OSError when no CSV file is there."""
-    files = [path for name in ("cells", "long") if (path := results / f"{name}.csv").is_file()]
+    files = [path for name in _FILES if (path := results / f"{name}.csv").is_file()]
     if not files:
         raise SystemExit(
-            f"{results}: found no cells.csv or long.csv; allowed: output of 'python -m benchmarks'"
+            f"{results}: found no {', '.join(f'{name}.csv' for name in _FILES)}; "
+            "allowed: output of 'python -m benchmarks'"
         )
     rows = pd.concat([pd.read_csv(path, keep_default_na=False) for path in files])
     computer = json.loads((results / "computer.json").read_text(encoding="utf-8"))

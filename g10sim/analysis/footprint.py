@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fractions import Fraction
+from operator import attrgetter
 
 import numpy as np
 
@@ -10,6 +11,10 @@ from g10sim.analysis.gradients import gradient_buckets
 from g10sim.analysis.pools.operations import stays_of
 from g10sim.analysis.timeline import Integers
 from g10sim.trace.model import TensorKind, Trace
+from g10sim.trace.repetition import each, named
+
+_SIZE, _NEEDED = attrgetter("size_bytes"), attrgetter("tensors")
+_FACTS = attrgetter("persistent", "kind", "size_bytes")
 
 
 def live_bytes(trace: Trace) -> Integers:
@@ -24,18 +29,17 @@ def live_bytes(trace: Trace) -> Integers:
 def live_bytes_by_kind(trace: Trace) -> dict[TensorKind, Integers]:
     """Bytes alive during each kernel (:func:`live_bytes`), for every kind of tensor that the trace has."""
     every = _zeros_by_kind(trace, len(trace.kernels) + 1)
-    for tensor in trace.tensors:
-        lasts = tensor.persistent and tensor.id not in trace.only_on_cpu
-        stays = [(0, len(trace.kernels))] if lasts else stays_of(trace, tensor.id)
-        for start, end in stays:
-            every[tensor.kind][start] += tensor.size_bytes
-            every[tensor.kind][end] -= tensor.size_bytes
+    for number, (lasts, kind, size) in enumerate(each(trace.tensors, _FACTS)):
+        lasts = lasts and number not in trace.only_on_cpu
+        for start, end in [(0, len(trace.kernels))] if lasts else stays_of(trace, number):
+            every[kind][start] += size
+            every[kind][end] -= size
     return {kind: np.cumsum(changes[:-1]) for kind, changes in every.items()}
 
 
 def _zeros_by_kind(trace: Trace, length: int) -> dict[TensorKind, Integers]:
     """Return an array of zeros for every kind of tensor that the trace has."""
-    kinds = dict.fromkeys(tensor.kind for tensor in trace.tensors)
+    kinds = dict.fromkeys(each(trace.tensors, attrgetter("kind")))
     return {kind: np.zeros(length, dtype=np.int64) for kind in kinds}
 
 
@@ -46,7 +50,7 @@ def peak_live_bytes(trace: Trace) -> int:
 
 def footprint_bytes(trace: Trace) -> int:
     """Bytes of all tensors of an iteration, alive at the same time or not (as in the G10 paper)."""
-    return sum(tensor.size_bytes for tensor in trace.tensors)
+    return sum(each(trace.tensors, _SIZE))
 
 
 def static_bytes(trace: Trace) -> int:
@@ -84,17 +88,18 @@ def excess_bytes(trace: Trace, gpu_memory_bytes: int) -> Integers:
 
 def working_set_bytes(trace: Trace) -> Integers:
     """Bytes of the tensors that each kernel touches, each tensor once."""
-    sizes = [tensor.size_bytes for tensor in trace.tensors]
-    return np.array([sum(sizes[i] for i in kernel.tensors) for kernel in trace.kernels], dtype=np.int64)
+    sizes = each(trace.tensors, _SIZE)
+    needed = (sum([sizes[tensor] for tensor in tensors]) for tensors in named(trace.kernels, _NEEDED))
+    return np.fromiter(needed, dtype=np.int64, count=len(trace.kernels))
 
 
 def working_set_bytes_by_kind(trace: Trace) -> dict[TensorKind, Integers]:
     """Bytes of the tensors that each kernel touches, for every kind of tensor that the trace has."""
     every = _zeros_by_kind(trace, len(trace.kernels))
-    for kernel in trace.kernels:
-        for number in kernel.tensors:
-            tensor = trace.tensors[number]
-            every[tensor.kind][kernel.id] += tensor.size_bytes
+    facts = each(trace.tensors, _FACTS)
+    for kernel, tensors in enumerate(named(trace.kernels, _NEEDED)):
+        for _, kind, size in map(facts.__getitem__, tensors):
+            every[kind][kernel] += size
     return every
 
 

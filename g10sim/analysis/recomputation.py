@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from bisect import bisect_left
+from operator import attrgetter
 
 from g10sim.trace.model import Kernel, Trace
+from g10sim.trace.repetition import named
 
 
 class Recomputability:
@@ -16,10 +18,10 @@ class Recomputability:
 
     def __init__(self, trace: Trace) -> None:
         self._trace = trace
-        self._writers: list[list[int]] = [[] for _ in trace.tensors]
-        for kernel in trace.kernels:
-            for tensor in dict.fromkeys(kernel.outputs):
-                self._writers[tensor].append(kernel.id)
+        self._writers: list[list[int]] = [[] for _ in range(len(trace.tensors))]
+        for kernel, outputs in enumerate(named(trace.kernels, attrgetter("outputs"))):
+            for tensor in dict.fromkeys(outputs):
+                self._writers[tensor].append(kernel)
         self._used_on_cpu = {tensor for kernel in trace.cpu_kernels for tensor in kernel.touched}
 
     def producer(self, tensor: int, kernel: int) -> Kernel | None:

@@ -14,8 +14,7 @@ Integers: TypeAlias = npt.NDArray[np.int64]
 
 def kernel_durations(trace: Trace, clock_hz: int) -> Integers:
     """Duration of every kernel in cycles."""
-    durations = [trace.duration_cycles(kernel, clock_hz) for kernel in trace.kernels]
-    return np.array(durations, dtype=np.int64)
+    return np.array(trace.durations_cycles(clock_hz), dtype=np.int64)
 
 
 def kernel_starts(trace: Trace, clock_hz: int) -> Integers:

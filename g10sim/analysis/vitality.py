@@ -5,9 +5,11 @@ from __future__ import annotations
 from bisect import bisect_left
 from dataclasses import dataclass
 from itertools import pairwise
+from operator import attrgetter
 
 from g10sim.analysis.timeline import Integers
 from g10sim.trace.model import Trace
+from g10sim.trace.repetition import each
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,13 +52,14 @@ def live_ranges(trace: Trace) -> tuple[LiveRange, ...]:
     """
     end = len(trace.kernels)
     ranges = []
-    for tensor, uses in zip(trace.tensors, trace.uses, strict=True):
-        if tensor.persistent:
-            ranges.append(LiveRange(tensor.id, 0, end))
+    lasting = each(trace.tensors, attrgetter("persistent"))
+    for tensor, (lasts, uses) in enumerate(zip(lasting, trace.uses, strict=True)):
+        if lasts:
+            ranges.append(LiveRange(tensor, 0, end))
         elif uses:
-            ranges.append(LiveRange(tensor.id, trace.births[tensor.id], trace.deaths[tensor.id]))
+            ranges.append(LiveRange(tensor, trace.births[tensor], trace.deaths[tensor]))
         else:
-            ranges.append(LiveRange(tensor.id, 0, 0))
+            ranges.append(LiveRange(tensor, 0, 0))
     return tuple(ranges)
 
 
@@ -68,14 +71,15 @@ def inactive_periods(trace: Trace) -> tuple[InactivePeriod, ...]:
     """
     num_kernels = len(trace.kernels)
     periods: list[InactivePeriod] = []
-    for tensor, all_uses, death in zip(trace.tensors, trace.uses, trace.deaths, strict=True):
+    lasting = each(trace.tensors, attrgetter("persistent"))
+    for tensor, (lasts, all_uses, death) in enumerate(zip(lasting, trace.uses, trace.deaths, strict=True)):
         uses = all_uses[: bisect_left(all_uses, death)]
         periods += [
-            InactivePeriod(tensor.id, use + 1, following)
+            InactivePeriod(tensor, use + 1, following)
             for use, following in pairwise(uses)
             if following > use + 1
         ]
-        if tensor.persistent and uses and (uses[0] > 0 or uses[-1] < num_kernels - 1):
+        if lasts and uses and (uses[0] > 0 or uses[-1] < num_kernels - 1):
             start = (uses[-1] + 1) % num_kernels
-            periods.append(InactivePeriod(tensor.id, start, uses[0], wraps=True))
+            periods.append(InactivePeriod(tensor, start, uses[0], wraps=True))
     return tuple(periods)

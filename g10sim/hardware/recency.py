@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Container, Iterator
 from itertools import count as counter
 
@@ -10,7 +11,7 @@ from itertools import count as counter
 # run takes nothing in: pages that push out pages of their own tensor would come next again, for ever.
 MERGE_PAGES = 4096
 _MERGE_DEPTH = 4
-_COMPACT_AT = 8192
+_COMPACT_AT = 64
 _PRUNE_AT = 64
 
 
@@ -55,6 +56,7 @@ class Recency:
         self.merge_pages = MERGE_PAGES
         self._runs: list[Run] = []
         self._head = 0
+        self._compact_at = _COMPACT_AT
         self._scan: int | None = 0
         self._scanned: Run | None = None
         self._of: list[list[Run]] = [[] for _ in range(num_tensors)]
@@ -81,6 +83,8 @@ class Recency:
             if later > self.merge_pages:
                 break
         run = Run(tensor, count, stamp=next(self._clock))
+        if len(runs) >= self._compact_at and self._head < len(runs):
+            self._compact()
         runs.append(run)
         own = self._of[tensor]
         if len(own) >= _PRUNE_AT and len(own) % _PRUNE_AT == 0:
@@ -121,10 +125,7 @@ class Recency:
         while head < end and not runs[head].count:
             head += 1
         self._head = head
-        if head >= _COMPACT_AT and head * 2 > end:
-            self._compact()
-            head = 0
-        return runs[head] if head < len(runs) else None
+        return runs[head] if head < end else None
 
     def oldest_outside(self, tensors: Container[int]) -> Run | None:
         """Return the oldest run whose tensor is not in ``tensors``, or None; walks from the oldest."""
@@ -176,10 +177,21 @@ class Recency:
         run.stamp = next(self._clock)
 
     def _compact(self) -> None:
-        del self._runs[: self._head]
-        if self._scan is not None:
-            self._scan = max(0, self._scan - self._head)
+        """Forget empty runs, but for the first, those that a scan is at, and those that arrivals look at."""
+        runs, head, scan = self._runs, self._head, self._scan
+        end = max(head + 1, len(runs) - _MERGE_DEPTH)
+        at_scan = range(0) if scan is None else range(scan, self._next_filled(scan))
+        kept = [place for place in range(head + 1, end) if runs[place].count or place in at_scan]
+        if scan is not None:
+            self._scan = scan - head if scan <= head else 1 + bisect_left(kept, scan) + max(0, scan - end)
+        runs[:end] = [runs[head], *map(runs.__getitem__, kept)]
         self._head = 0
+        self._compact_at = max(_COMPACT_AT, 2 * len(runs))
+
+    def _next_filled(self, place: int) -> int:
+        """Return the place of the first run that is not empty, from a place on."""
+        places = range(max(place, self._head), len(self._runs))
+        return next((found for found in places if self._runs[found].count), len(self._runs))
 
     def oldest_of(self, tensor: int) -> Run | None:
         """Return the oldest run of one tensor, or None."""

@@ -5,16 +5,21 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from operator import attrgetter
+from typing import TypeAlias
 
 from g10sim.config.allocator import CachingPoolSpec
 from g10sim.hardware.allocators.caching import CachingPool
 from g10sim.hardware.placement import Block, best_fit
 from g10sim.sim.working_set import released_after
-from g10sim.trace.model import Tensor, TensorKind, Trace
+from g10sim.trace.model import Kernel, Tensor, TensorKind, Trace
+from g10sim.trace.repetition import changed, each, named
 
 # Addresses repeat from the second or third iteration on, when the allocator has all the chunks it needs.
 _MOST_ITERATIONS = 8
 _UNLIMITED_PAGES = 2**53
+_Sides: TypeAlias = tuple[tuple[int, ...], tuple[int, ...]]
 
 
 class OwnAddresses:
@@ -31,8 +36,7 @@ class OwnAddresses:
 
     def __init__(self, trace: Trace) -> None:
         self.trace = trace
-        persistent = tuple(tensor.persistent for tensor in trace.tensors)
-        self._persistent, self._kernel = persistent, 0
+        self._persistent, self._kernel = each(trace.tensors, attrgetter("persistent")), 0
         self.discarded: set[int] = set()
 
     def enter(self, kernel: int) -> tuple[int, ...]:
@@ -101,7 +105,7 @@ class PooledAddresses(OwnAddresses):
         blocks = [Block(cuts[place], cuts[place + 1] - cuts[place]) for place in used]
         self._ranges = [tuple(number_of[place] for place in cover) for cover in covers]
         self._stays, self._tensors = stays, len(trace.tensors)
-        self._born: list[list[int]] = [[] for _ in trace.kernels]
+        self._born: list[list[int]] = [[] for _ in range(len(trace.kernels))]
         self._now: list[tuple[int, ...]] = [()] * self._tensors
         self._owner = [0] * len(blocks)
         self._alive: set[int] = set()
@@ -124,18 +128,23 @@ class PooledAddresses(OwnAddresses):
 
     def _mapped(self, trace: Trace, blocks: Sequence[Block], page_bytes: int) -> Trace:
         ranges = list(self._now)
-        kernels = []
-        for kernel in trace.kernels:
-            for number in self._born[kernel.id]:
+        known: dict[_Sides, _Sides] = {}
+        places: list[_Sides] = []
+
+        def at(tensors: tuple[int, ...]) -> tuple[int, ...]:
+            return tuple([place for tensor in tensors for place in ranges[tensor]])
+
+        inputs, outputs = (named(trace.kernels, attrgetter(side)) for side in ("inputs", "outputs"))
+        for born, read, written in zip(self._born, inputs, outputs, strict=True):
+            for number in born:
                 ranges[self._stays[number].tensor] = self._ranges[number]
-            inputs = tuple(place for tensor in kernel.inputs for place in ranges[tensor])
-            outputs = tuple(place for tensor in kernel.outputs for place in ranges[tensor])
-            kernels.append(replace(kernel, inputs=inputs, outputs=outputs))
+            sides = at(read), at(written)
+            places.append(known.setdefault(sides, sides))
         tensors = tuple(
             Tensor(number, f"{block.start * page_bytes:#x}", block.pages * page_bytes, TensorKind.OTHER, True)
             for number, block in enumerate(blocks)
         )
-        return replace(trace, tensors=tensors, kernels=tuple(kernels))
+        return replace(trace, tensors=tensors, kernels=changed(trace.kernels, partial(_touching, places)))
 
     def enter(self, kernel: int) -> tuple[int, ...]:
         """Give ranges to the tensors that are born when a kernel starts; returns those discarded before."""
@@ -186,24 +195,30 @@ class PooledAddresses(OwnAddresses):
         )
 
 
+def _touching(places: Sequence[_Sides], kernel: Kernel) -> Kernel:
+    """Return a kernel that touches ranges."""
+    return kernel.with_tensors(*places[kernel.id])
+
+
 def _steady_stays(trace: Trace, page_bytes: int, spec: CachingPoolSpec) -> tuple[list[_Stay], list[Block]]:
     """Return every block of an iteration whose addresses repeat, and the allocator's chunks."""
     pool = CachingPool(_UNLIMITED_PAGES, page_bytes, spec)
-    pages = [-(-tensor.size_bytes // page_bytes) for tensor in trace.tensors]
+    pages = trace.page_sizes(page_bytes)
 
     def block(tensor: int) -> Block:
         pool.allocate(tensor, pages[tensor], best_fit)
         return Block(pool.block(tensor).start, pages[tensor])
 
-    kept = [_Stay(one.id, -1, block(one.id)) for one in trace.tensors if one.persistent]
+    lasting = each(trace.tensors, attrgetter("persistent"))
+    kept = [_Stay(tensor, -1, block(tensor)) for tensor, lasts in enumerate(lasting) if lasts]
     dying = released_after(trace)
     stays: list[_Stay] = []
     for _ in range(_MOST_ITERATIONS):
         before, stays = stays, []
-        for kernel in trace.kernels:
-            new = [tensor for tensor in kernel.tensors if tensor not in pool]
-            stays += [_Stay(tensor, kernel.id, block(tensor)) for tensor in new]
-            for tensor in dying[kernel.id]:
+        for kernel, tensors in enumerate(named(trace.kernels, attrgetter("tensors"))):
+            new = [tensor for tensor in tensors if tensor not in pool]
+            stays += [_Stay(tensor, kernel, block(tensor)) for tensor in new]
+            for tensor in dying[kernel]:
                 pool.release(tensor)
         if stays == before:
             break

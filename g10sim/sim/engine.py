@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import replace
+from operator import attrgetter
 
 from g10sim.config.allocator import CachingPoolSpec
 from g10sim.config.behaviour import BehaviourSpec
@@ -40,6 +41,7 @@ from g10sim.sim.machine import Machine
 from g10sim.sim.preparation import settled, with_chosen_kernels
 from g10sim.sim.recorder import Recorder
 from g10sim.trace.model import Trace
+from g10sim.trace.repetition import each
 from g10sim.trace.workload import Job, Workload
 
 # Evictions go by chunks with these. Where the running kernel's pages may leave, only first in, first out lets
@@ -123,10 +125,6 @@ def _check_sharing(workload: Workload, policy: Policy, behaviour: BehaviourSpec)
         raise ConfigError(f"{found} with compat.transfers 'batched'; allowed: exclusive, or fluid transfers")
 
 
-def _pages(trace: Trace, page_bytes: int) -> list[int]:
-    return [-(-tensor.size_bytes // page_bytes) for tensor in trace.tensors]
-
-
 class _Simulation:
     """One run from time 0 until every job has ended."""
 
@@ -194,7 +192,7 @@ class _Simulation:
         clock = self._system.gpu.clock
         for number, job_run in enumerate(self._jobs):
             trace = workload.executed(number)
-            job_run.ideal_cycles = sum(trace.duration_cycles(kernel, clock) for kernel in trace.kernels)
+            job_run.ideal_cycles = sum(trace.durations_cycles(clock))
 
     def _job_run(self, number: int, job: Job, executed: Trace, plan: MigrationPlan | None) -> JobRun:
         policy, machine = self._policy, self._machine
@@ -234,14 +232,14 @@ class _Simulation:
             tier = replace(tier, kernel_access=None)
         unlimited = self._policy.requirements.unlimited_memory and tier.place == last
         if unlimited or (tier.kind == "ssd" and self._behaviour.flash_capacity == "unlimited"):
-            return Pool(tier, page, sum(sum(_pages(job.trace, page)) for job in workload.jobs))
+            return Pool(tier, page, sum(sum(job.trace.page_sizes(page)) for job in workload.jobs))
         if isinstance(tier.drive, FlashSsdSpec):
             return FlashPool(tier, tier.drive, self._system.gpu.clock, page)
         return Pool(tier, page)
 
     def _memory(self, job: Job, addresses: OwnAddresses) -> Residency:
         page = self._system.gpu.page_size
-        pages = _pages(addresses.trace, page)
+        pages = addresses.trace.page_sizes(page)
         unlimited = self._policy.requirements.unlimited_memory
         capacity = sum(pages) if unlimited else self._system.gpu.memory // page
         frames = self._frames[job.gpu] if self._frames else Frames(capacity)
@@ -250,9 +248,10 @@ class _Simulation:
         neighbours = addresses.neighbours if by_chunks else ()
         space = Mapped(neighbours) if addresses.are_shared else Paged()
         memory = Residency(pages, frames, page, self._pools, self._door, space)
-        for tensor in job.trace.tensors:
-            if unlimited or tensor.persistent:
-                for place in addresses.held(tensor.id):
+        lasting = each(job.trace.tensors, attrgetter("persistent"))
+        for tensor, lasts in enumerate(lasting):
+            if unlimited or lasts:
+                for place in addresses.held(tensor):
                     memory.place(place, Location.GPU if unlimited else memory.tiers[-1])
         return memory
 
@@ -265,7 +264,7 @@ class _Simulation:
         if self._policy.requirements.unlimited_memory:
             capacities = [0] * count
             for job in workload.jobs:
-                capacities[job.gpu] += sum(_pages(job.trace, page))
+                capacities[job.gpu] += sum(job.trace.page_sizes(page))
         return tuple(Frames(capacity) for capacity in capacities)
 
     def _gpu(self, number: int) -> Gpu:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Generator, Iterable
 from itertools import accumulate
+from operator import attrgetter
 from typing import Any
 
 from simpy import Event
@@ -41,6 +42,7 @@ from g10sim.sim.working_set import (
     released_after,
 )
 from g10sim.trace.model import Device, Kernel, Trace
+from g10sim.trace.repetition import named
 from g10sim.trace.workload import Job
 from g10sim.units import format_bytes
 
@@ -98,13 +100,12 @@ class JobRun:
         self._in_place = InPlace(number, job.gpu, memory, addresses, machine)
         self._moves = moves_by_kernel(plan, trace, machine.tiers)
         clock = machine.system.gpu.clock
-        self._durations = [executed.duration_cycles(kernel, clock) for kernel in executed.kernels]
-        self._measured = [trace.duration_cycles(kernel, clock) for kernel in trace.kernels]
+        self._durations = executed.durations_cycles(clock)
+        self._measured = trace.durations_cycles(clock)
         self._own = list(self._measured)
         self._starts = [0, *accumulate(self._measured)]
         self.ideal_cycles = sum(self._durations)
-        self._tensors = [kernel.tensors for kernel in seen.kernels]
-        self._needed = [frozenset(tensors) for tensors in self._tensors]
+        self._tensors = list(named(seen.kernels, attrgetter("tensors")))
         releases = (
             behaviour.dead_tensors == "released"
             and not policy.requirements.unlimited_memory
@@ -338,7 +339,7 @@ class JobRun:
     def _hold(self, kernel: Kernel) -> None:
         """Keep a kernel's working set on the GPU from now on."""
         memory = self.memory
-        memory.hold(self._needed[kernel.id])
+        memory.hold(frozenset(self._tensors[kernel.id]))
         if self._behaviour.running_tensors == "pinned":
             for tensor in self._tensors[kernel.id]:
                 if memory.moving[tensor]:

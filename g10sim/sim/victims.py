@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Sequence
+from operator import attrgetter
 
 from g10sim.config.behaviour import BehaviourSpec
 from g10sim.errors import PolicyError
@@ -10,6 +11,7 @@ from g10sim.hardware.memory import Residency
 from g10sim.hardware.recency import Run
 from g10sim.policies.base import Policy, PolicyView
 from g10sim.sim.addresses import OwnAddresses
+from g10sim.trace.repetition import each
 
 
 class RecencyVictims:
@@ -65,7 +67,7 @@ class NominatedVictims(RecencyVictims):
         super().__init__(addresses, policy, behaviour, dropped)
         self._view, self._nominate = view, nominate
         self._policy = policy.name
-        self._names = tuple(tensor.name for tensor in view.trace.tensors)
+        self._names = each(view.trace.tensors, attrgetter("name"))
         self._waiting: list[int] = []
         self._places: list[int] = []
         self._current: Run | None = None

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+from operator import attrgetter
+
 from g10sim.config.behaviour import BehaviourSpec
 from g10sim.config.system import SystemSpec
 from g10sim.errors import CapacityError
@@ -10,6 +13,7 @@ from g10sim.hardware.memory import Residency
 from g10sim.records import StallReason
 from g10sim.sim.accounts import fault_reason
 from g10sim.trace.model import Device, FaultProfile, Kernel, Trace
+from g10sim.trace.repetition import each, named
 from g10sim.units import format_bytes
 
 
@@ -17,9 +21,10 @@ def check_working_sets(trace: Trace, memory: Residency) -> None:
     """Check that every kernel's working set fits the GPU. Raises CapacityError."""
     pages, page_bytes = memory.sizes, memory.page_bytes
     capacity = memory.frames.capacity_pages
-    for kernel in trace.kernels:
-        needed = sum(pages[tensor] for tensor in kernel.tensors)
+    for number, tensors in enumerate(named(trace.kernels, attrgetter("tensors"))):
+        needed = sum([pages[tensor] for tensor in tensors])
         if needed > capacity:
+            kernel = trace.kernels[number]
             raise CapacityError(
                 f"kernel {kernel.id} ({kernel.name}) of '{trace.model}' has a working set of "
                 f"{format_bytes(needed * page_bytes)}; allowed: at most the GPU memory, "
@@ -58,15 +63,11 @@ def dominant_reason(memory: Residency, inputs: FaultCount, outputs: FaultCount) 
 
 def released_after(trace: Trace) -> list[tuple[int, ...]]:
     """For each kernel the tensors that are dead once it has run (read no more, or written in vain)."""
-    dying: list[tuple[int, ...]] = []
-    for kernel in trace.kernels:
-        dead = (
-            tensor
-            for tensor in kernel.touched
-            if not trace.tensors[tensor].persistent and trace.deaths[tensor] <= kernel.id + 1
-        )
-        dying.append(tuple(dead))
-    return dying
+    # A persistent tensor dies after the last kernel: no kernel is the last that needs its contents.
+    lasting = each(trace.tensors, attrgetter("persistent"))
+    deaths = [sys.maxsize if lasts else death for lasts, death in zip(lasting, trace.deaths, strict=True)]
+    touched = enumerate(named(trace.kernels, attrgetter("touched")), start=1)
+    return [tuple([tensor for tensor in tensors if deaths[tensor] <= end]) for end, tensors in touched]
 
 
 def free_room(memory: Residency) -> str:

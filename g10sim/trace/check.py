@@ -5,11 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Literal
 
 from g10sim.errors import TraceError
 from g10sim.text import shown
+from g10sim.trace.check_repeated import RepeatedReferences, before_it_exists
 from g10sim.trace.model import Device, Kernel, Tensor, TensorKind, Trace
+from g10sim.trace.repetition import Block, Item, blocks_of, each
 from g10sim.units import LONGEST_SECONDS, format_frequency
 
 # Numbers beyond these cannot be meant, and below them sums of bytes and cycles fit 64 bits at any clock.
@@ -40,19 +43,42 @@ def problems(trace: Trace) -> Iterator[Problem]:
     input; numbers are no larger than 64-bit arithmetic bears; a kernel on the CPU has a duration or
     parameters, not both, and no fault profile, and only there are parameters; and a tensor is written before
     it is read unless its contents come from before the iteration (persistent) or from outside (kind input).
+    All that holds for every time that a block occurs.
     """
     for message in _trace_problems(trace):
         yield Problem("trace", -1, message)
-    for index, tensor in enumerate(trace.tensors):
+    for index, tensor in _stored(trace.tensors):
         if message := _tensor_problem(index, tensor):
             yield Problem("tensor", index, message)
-    exists = [tensor.persistent or tensor.kind is TensorKind.INPUT for tensor in trace.tensors]
-    for index, kernel in enumerate(trace.kernels):
-        if message := _kernel_problem(index, kernel, exists, trace.tensors):
+    exists = bytearray(each(trace.tensors, lambda one: one.persistent or one.kind is TensorKind.INPUT))
+    start = 0
+    for block in blocks_of(trace.kernels):
+        yield from _block_problems(start, block, exists, trace.tensors)
+        start += block.count
+
+
+def _block_problems(
+    start: int, block: Block[Kernel], exists: bytearray, tensors: Sequence[Tensor]
+) -> Iterator[Problem]:
+    """Yield every broken rule of a block's kernels; note which tensors exist after them."""
+    for index, kernel in enumerate(block.items, start):
+        if message := _kernel_problem(index, kernel, exists, tensors):
             yield Problem("kernel", index, message)
         for output in kernel.outputs:
             if 0 <= output < len(exists):
                 exists[output] = True
+    if block.times > 1 and block.shift:
+        found = RepeatedReferences(block, exists).problem(tensors)
+        if found is not None:
+            yield Problem("kernel", start + found.number, found.message)
+
+
+def _stored(items: Sequence[Item]) -> Iterator[tuple[int, Item]]:
+    """Yield the items that a trace stores, with their ids: of what repeats, the first time only."""
+    start = 0
+    for block in blocks_of(items):
+        yield from enumerate(block.items, start)
+        start += block.count
 
 
 def check_trace(trace: Trace, place: str = "trace") -> None:
@@ -94,14 +120,14 @@ def _trace_problems(trace: Trace) -> Iterator[str]:
         yield f"found batch_size {trace.batch_size}; allowed: 1 to 2^63-1"
     if not 1 <= trace.ticks_per_second <= _MOST_TICKS_PER_SECOND:
         yield f"found ticks_per_second {trace.ticks_per_second}; allowed: 1 to 10^12 (picoseconds)"
-    elif sum(map(_longest, trace.kernels)) > LONGEST_SECONDS * trace.ticks_per_second:
+    elif sum(each(trace.kernels, _longest)) > LONGEST_SECONDS * trace.ticks_per_second:
         yield f"found durations of more than {LONGEST_SECONDS} seconds together; allowed: at most that"
     if not trace.kernels:
         yield "found no kernels; allowed: at least one"
-    elif not any(kernel.duration and kernel.device is Device.GPU for kernel in trace.kernels):
+    elif not any(kernel.duration and kernel.device is Device.GPU for _, kernel in _stored(trace.kernels)):
         where = " on the GPU" if trace.cpu_kernels else ""
         yield f"found only kernels of duration 0{where}; allowed: at least one that takes time"
-    if sum(tensor.size_bytes for tensor in trace.tensors) > _LARGEST:
+    if sum(each(trace.tensors, attrgetter("size_bytes"))) > _LARGEST:
         yield "found tensors of more than 2^63-1 bytes together; allowed: at most that"
 
 
@@ -117,7 +143,7 @@ def _tensor_problem(index: int, tensor: Tensor) -> str:
     return ""
 
 
-def _kernel_problem(index: int, kernel: Kernel, exists: list[bool], tensors: tuple[Tensor, ...]) -> str:
+def _kernel_problem(index: int, kernel: Kernel, exists: bytearray, tensors: Sequence[Tensor]) -> str:
     if kernel.id != index:
         return f"found id {kernel.id}; allowed: {index} (ids count up from 0)"
     message = _number_problem(kernel)
@@ -127,10 +153,7 @@ def _kernel_problem(index: int, kernel: Kernel, exists: list[bool], tensors: tup
     if not message:
         for tensor in kernel.inputs:
             if not exists[tensor]:
-                message = (
-                    f"reads tensor {tensor} ({shown(tensors[tensor].name)}) before it exists; "
-                    "allowed: a tensor that an earlier kernel wrote, a persistent one, or one of kind input"
-                )
+                message = before_it_exists(tensor, tensors)
                 break
     return f"{shown(kernel.name)}: {message}" if message else ""
 

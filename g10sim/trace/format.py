@@ -1,9 +1,9 @@
-"""The trace file format: version 1, suffix ``.g10t``, described in ``docs/trace-format.md``."""
+"""The trace file format: versions 1 and 2, suffix ``.g10t``, described in ``docs/trace-format.md``."""
 
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
 from itertools import chain
@@ -16,9 +16,15 @@ from g10sim.text import shown
 from g10sim.trace.check import Problem, problems
 from g10sim.trace.jsonlines import Fields, RecordReader, encode_line, hash_lines, write_lines
 from g10sim.trace.model import Device, FaultProfile, Kernel, Phase, Tensor, TensorKind, TimeSource, Trace
+from g10sim.trace.repetition import Block, Item, blocks_of, joined
 
 FORMAT = "g10sim-trace"
 VERSION = 1
+REPEATING = 2
+"""The version of files in which blocks repeat; all others are written as version 1."""
+
+# A few lines must not fill the memory of a computer.
+_MOST_REPEATED = 10**8
 
 _HEADER = Fields(
     {
@@ -52,6 +58,8 @@ _KERNEL = Fields(
         "parameters": (int, 0),
     },
 )
+_REPEATED_TENSORS = Fields({"repeat_tensors": int, "times": int}, {})
+_REPEATED_KERNELS = Fields({"repeat_kernels": int, "times": int, "since": int, "shift": int}, {})
 # The keys of a line stand in the order of the fields of the class.
 _TENSOR_FIELDS, _KERNEL_FIELDS = itemgetter(*_TENSOR.types), itemgetter(*_KERNEL.types)
 _TENSOR_VALUES, _KERNEL_VALUES = (
@@ -115,13 +123,27 @@ def without_cycle_collection() -> Iterator[None]:
 def _line_of(problem: Problem, trace: Trace) -> int:
     if problem.subject == "trace":
         return 1
-    return 2 + problem.index + (len(trace.tensors) if problem.subject == "kernel" else 0)
+    if problem.subject == "tensor":
+        return 2 + _line_in(trace.tensors, problem.index)
+    return 2 + _line_in(trace.tensors, len(trace.tensors)) + _line_in(trace.kernels, problem.index)
+
+
+def _line_in(items: Sequence[Item], number: int) -> int:
+    """Return the number of lines before the one of an item, of those that describe a sequence."""
+    lines = 0
+    for block in blocks_of(items):
+        if number < block.count:
+            return lines + number % len(block.items)
+        number -= block.count
+        lines += len(block.items) + (block.times > 1)
+    return lines
 
 
 def _identity(trace: Trace) -> dict[str, Any]:
+    repeats = any(block.times > 1 for items in (trace.tensors, trace.kernels) for block in blocks_of(items))
     return {
         "format": FORMAT,
-        "version": VERSION,
+        "version": REPEATING if repeats else VERSION,
         "model": trace.model,
         "batch_size": trace.batch_size,
         "ticks_per_second": trace.ticks_per_second,
@@ -131,10 +153,17 @@ def _identity(trace: Trace) -> dict[str, Any]:
 
 
 def _body_lines(trace: Trace) -> Iterator[str]:
-    for tensor in trace.tensors:
-        yield _line(_TENSOR, _TENSOR_VALUES(tensor))
-    for kernel in trace.kernels:
-        yield _line(_KERNEL, _KERNEL_VALUES(kernel))
+    for tensors in blocks_of(trace.tensors):
+        for tensor in tensors.items:
+            yield _line(_TENSOR, _TENSOR_VALUES(tensor))
+        if tensors.times > 1:
+            yield _line(_REPEATED_TENSORS, (len(tensors.items), tensors.times))
+    for kernels in blocks_of(trace.kernels):
+        for kernel in kernels.items:
+            yield _line(_KERNEL, _KERNEL_VALUES(kernel))
+        if kernels.times > 1:
+            values = len(kernels.items), kernels.times, kernels.since, kernels.shift
+            yield _line(_REPEATED_KERNELS, values)
 
 
 def _line(keys: Fields, values: Iterable[Any]) -> str:
@@ -148,8 +177,8 @@ class _Reader(RecordReader):
 
     def read(self) -> Trace:
         header = self._header()
-        tensors = tuple(self._tensor() for _ in range(header["tensors"]))
-        kernels = tuple(self._kernel() for _ in range(header["kernels"]))
+        tensors = self._items(header["tensors"], "tensor", _REPEATED_TENSORS, self._tensor)
+        kernels = self._items(header["kernels"], "kernel", _REPEATED_KERNELS, self._kernel)
         self.finish(f"{len(tensors)} tensors and {len(kernels)} kernels")
         return Trace(
             model=header["model"],
@@ -161,19 +190,55 @@ class _Reader(RecordReader):
         )
 
     def _header(self) -> dict[str, Any]:
-        header = self.header(FORMAT, (VERSION,), _HEADER, counts=("tensors", "kernels"))
+        header = self.header(FORMAT, (VERSION, REPEATING), _HEADER, counts=("tensors", "kernels"))
         for key, value in header["origin"].items():
             if type(value) is not str:
                 self.fail(f"origin.{key}: found {shown(value)}; allowed: a text")
+        self._repeats = header["version"] == REPEATING
         return header
 
-    def _tensor(self) -> Tensor:
-        found = self.record("tensor", _TENSOR)
+    def _items(
+        self, promised: int, subject: str, repetition: Fields, read: Callable[[dict[str, Any]], Item]
+    ) -> Sequence[Item]:
+        """Read the lines of all tensors or of all kernels."""
+        blocks: list[Block[Item]] = []
+        items: list[Item] = []
+        count, again = 0, f"repeat_{subject}s"
+        while count < promised:
+            record = self.entry(subject, *([again] if self._repeats and items else []))
+            if subject in record:
+                items.append(read(record))
+                count += 1
+                continue
+            block = self._block(self.fields(record, repetition), again, items, promised - count)
+            first = len(items) - len(block.items)
+            blocks += [Block(tuple(items[:first])), block] if first else [block]
+            count += block.count - len(block.items)
+            items = []
+        return joined(blocks, items)
+
+    def _block(self, found: dict[str, Any], again: str, items: Sequence[Item], promised: int) -> Block[Item]:
+        """Return the block that the last lines make, of at most so many items more."""
+        size, times, since, shift = found[again], found["times"], found.get("since", 0), found.get("shift", 0)
+        if not 1 <= size <= len(items):
+            self.fail(f"{again}: found {size}; allowed: 1 to {len(items)}, lines that no other line repeats")
+        most = 1 + min(promised, _MOST_REPEATED) // size
+        if most < 2:
+            self.fail(f"{again}: found {size}; allowed: at most {promised}, as the header promises no more")
+        if not 2 <= times <= most:
+            self.fail(f"times: found {times}; allowed: 2 to {most}, by what the header promises")
+        for key, value in (("since", since), ("shift", shift)):
+            if value < 0:
+                self.fail(f"{key}: found {value}; allowed: 0 or more")
+        return Block(tuple(items[len(items) - size :]), times, since, shift)
+
+    def _tensor(self, record: dict[str, Any]) -> Tensor:
+        found = self.fields(record, _TENSOR)
         found["kind"] = self.choice("kind", found["kind"], _KINDS)
         return Tensor(*_TENSOR_FIELDS(found))
 
-    def _kernel(self) -> Kernel:
-        found = self.record("kernel", _KERNEL)
+    def _kernel(self, record: dict[str, Any]) -> Kernel:
+        found = self.fields(record, _KERNEL)
         found["inputs"] = self.integers("inputs", found["inputs"])
         found["outputs"] = self.integers("outputs", found["outputs"])
         found["phase"] = self.choice("phase", found["phase"], _PHASES)

@@ -197,11 +197,12 @@ class RecordReader:
         """Read the next line, which must have a key ``subject``; left-out keys get their defaults."""
         return self.fields(self.entry(subject), allowed)
 
-    def entry(self, subject: str) -> dict[str, Any]:
-        """Read the next line as it stands; it must have a key ``subject``."""
-        record = self._record(f"a {subject} (the header promises more)")
-        if subject not in record:
-            self.fail(f"found {shown(record)}; allowed: a {subject} (the header promises more)")
+    def entry(self, subject: str, *others: str) -> dict[str, Any]:
+        """Read the next line as it stands; it must have a key ``subject``, or one of others."""
+        allowed = " or ".join([f"a {subject}", *others]) + " (the header promises more)"
+        record = self._record(allowed)
+        if record.keys().isdisjoint((subject, *others)):
+            self.fail(f"found {shown(record)}; allowed: {allowed}")
         return record
 
     def _record(self, wanted: str) -> dict[str, Any]:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property
+from itertools import chain, compress, count
+from operator import attrgetter
 from typing import NamedTuple
 
 from g10sim.display import Displayed, rounded_bytes, rounded_seconds
+from g10sim.trace.repetition import MadeOnDemand, Value, chosen, each, is_identity, named, shifted
 
 
 class TensorKind(StrEnum):
@@ -66,6 +69,10 @@ class Tensor:
     kind: TensorKind
     persistent: bool
 
+    def again(self, number: int, since: int, shift: int) -> Tensor:
+        """Return a tensor that is like this one but for its id."""
+        return Tensor(number, self.name, self.size_bytes, self.kind, self.persistent)
+
 
 class FaultProfile(NamedTuple):
     """Durations of a kernel measured while its data were faulting, in ticks of the trace's time base.
@@ -118,6 +125,39 @@ class Kernel:
         """Ids of all tensors it needs on the GPU, inputs first, each once; none if it runs on the CPU."""
         return self.touched if self.device is Device.GPU else ()
 
+    def again(self, number: int, since: int, shift: int) -> Kernel:
+        """Return the kernel with another id; ids of tensors from ``since`` on are larger by ``shift``."""
+        inputs, outputs = (shifted(ids, since, shift) for ids in (self.inputs, self.outputs))
+        return self.with_tensors(inputs, outputs, number)
+
+    def renumbered(self, new: Sequence[int]) -> Kernel:
+        """Return the kernel with other ids of its tensors."""
+        inputs, outputs = (tuple([new[old] for old in ids]) for ids in (self.inputs, self.outputs))
+        return self.with_tensors(inputs, outputs)
+
+    def with_tensors(
+        self, inputs: tuple[int, ...], outputs: tuple[int, ...], number: int | None = None
+    ) -> Kernel:
+        """Return the kernel with other tensors and, where given, another id."""
+        return Kernel(
+            self.id if number is None else number,
+            self.name,
+            self.duration,
+            inputs,
+            outputs,
+            self.phase,
+            self.layer,
+            self.layer_type,
+            self.flops,
+            self.moved_bytes,
+            self.time_source,
+            self.fault_profile,
+            self.operator_class,
+            self.reads,
+            self.device,
+            self.parameters,
+        )
+
     def reads_of(self, tensor: int) -> int:
         """Return how many times the kernel reads a tensor's bytes; 0 for one that it does not read."""
         if tensor not in self.inputs:
@@ -131,27 +171,28 @@ class Trace(Displayed):
 
     ``ticks_per_second`` is the time base of all durations. ``origin`` says how the trace was made
     (strings only: command, library versions, GPU name). ``given_ids`` are the ids that tensors have in the
-    file, where tensors are numbered otherwise.
+    file, where tensors are numbered otherwise. Tensors and kernels of repeated blocks are made on demand
+    (:class:`g10sim.trace.repetition.Repeated`).
     """
 
     model: str
     batch_size: int
     ticks_per_second: int
-    tensors: tuple[Tensor, ...]
-    kernels: tuple[Kernel, ...]
+    tensors: Sequence[Tensor]
+    kernels: Sequence[Kernel]
     origin: Mapping[str, str] = field(default_factory=dict)
     given_ids: tuple[int, ...] = ()
 
     def display(self) -> Mapping[str, str]:
         """Return what the trace is of, and how large it is."""
-        seconds = sum(kernel.duration for kernel in self.kernels) / self.ticks_per_second
+        seconds = sum(each(self.kernels, attrgetter("duration"))) / self.ticks_per_second
         return {
             "model": self.model,
             "batch size": str(self.batch_size),
             "kernels": f"{len(self.kernels):,}",
             "computing": rounded_seconds(seconds),
             "tensors": f"{len(self.tensors):,}",
-            "footprint": rounded_bytes(sum(tensor.size_bytes for tensor in self.tensors)),
+            "footprint": rounded_bytes(sum(each(self.tensors, attrgetter("size_bytes")))),
         }
 
     def duration_cycles(self, kernel: Kernel, clock_hz: int) -> int:
@@ -160,6 +201,10 @@ class Trace(Displayed):
         One that runs on the CPU takes the GPU no time.
         """
         return self._cycles(kernel, clock_hz) if kernel.device is Device.GPU else 0
+
+    def durations_cycles(self, clock_hz: int) -> list[int]:
+        """Return the duration of every kernel in cycles of a GPU clock."""
+        return each(self.kernels, lambda kernel: self.duration_cycles(kernel, clock_hz))
 
     def cpu_cycles(self, kernel: Kernel, clock_hz: int, parameters_per_second: int) -> int:
         """Return the cycles of a GPU clock for which a kernel computes on a CPU; steps are rounded up."""
@@ -170,10 +215,15 @@ class Trace(Displayed):
     def _cycles(self, kernel: Kernel, clock_hz: int) -> int:
         return kernel.duration * clock_hz // self.ticks_per_second
 
+    def page_sizes(self, page_bytes: int) -> list[int]:
+        """Return the size of every tensor in pages."""
+        return each(self.tensors, lambda tensor: -(-tensor.size_bytes // page_bytes))
+
     @cached_property
     def cpu_kernels(self) -> tuple[Kernel, ...]:
         """The kernels that run on the CPU."""
-        return tuple(kernel for kernel in self.kernels if kernel.device is Device.CPU)
+        on_cpu = each(self.kernels, lambda kernel: kernel.device is Device.CPU)
+        return tuple(map(self.kernels.__getitem__, compress(count(), on_cpu)))
 
     @cached_property
     def only_on_cpu(self) -> frozenset[int]:
@@ -193,7 +243,7 @@ class Trace(Displayed):
         Tensors that one kernel uses first come in the order of its inputs, then of its outputs. However a
         trace numbers its tensors, policies that see them in this order treat them alike.
         """
-        used = dict.fromkeys(tensor for kernel in self.kernels for tensor in kernel.touched)
+        used = dict.fromkeys(chain.from_iterable(named(self.kernels, attrgetter("touched"))))
         unused = (tensor for tensor in self.tensors if tensor.id not in used)
         rest = sorted(unused, key=lambda tensor: (tensor.size_bytes, tensor.name))
         order = (*used, *(tensor.id for tensor in rest))
@@ -214,28 +264,19 @@ class Trace(Displayed):
 
     def _numbered(self, order: Sequence[int]) -> Trace:
         """Return the trace with its tensors in an order of their ids."""
-        new = {old: number for number, old in enumerate(order)}
-        return replace(
-            self,
-            tensors=tuple(replace(self.tensors[old], id=number) for old, number in new.items()),
-            kernels=tuple(
-                replace(
-                    kernel,
-                    inputs=tuple(map(new.__getitem__, kernel.inputs)),
-                    outputs=tuple(map(new.__getitem__, kernel.outputs)),
-                )
-                for kernel in self.kernels
-            ),
-            given_ids=tuple(order),
-        )
+        new = [0] * len(order)
+        for number, old in enumerate(order):
+            new[old] = number
+        kernels, tensors = _renumbered(self.kernels, new), chosen(self.tensors, order)
+        return replace(self, tensors=tensors, kernels=kernels, given_ids=tuple(order))
 
     @cached_property
     def uses(self) -> tuple[tuple[int, ...], ...]:
         """For each tensor the ids of the kernels that need it on the GPU, ascending."""
-        found: list[list[int]] = [[] for _ in self.tensors]
-        for kernel in self.kernels:
-            for tensor in kernel.tensors:
-                found[tensor].append(kernel.id)
+        found: list[list[int]] = [[] for _ in range(len(self.tensors))]
+        for kernel, tensors in enumerate(named(self.kernels, attrgetter("tensors"))):
+            for tensor in tensors:
+                found[tensor].append(kernel)
         return tuple(tuple(kernels) for kernels in found)
 
     @cached_property
@@ -245,9 +286,10 @@ class Trace(Displayed):
         for kernel in self.cpu_kernels:
             for tensor in kernel.touched:
                 first.setdefault(tensor, kernel.id)
-        end = len(self.kernels)
-        found = (min((*uses[:1], first.get(tensor, end))) for tensor, uses in enumerate(self.uses))
-        return tuple(birth if birth < end else 0 for birth in found)
+        found = [uses[0] if uses else first.get(tensor, 0) for tensor, uses in enumerate(self.uses)]
+        for tensor, on_cpu in first.items():
+            found[tensor] = min(found[tensor], on_cpu)
+        return tuple(found)
 
     @cached_property
     def deaths(self) -> tuple[int, ...]:
@@ -258,10 +300,40 @@ class Trace(Displayed):
         its death is the number of kernels.
         """
         last_read = [-1] * len(self.tensors)
-        for kernel in self.kernels:
-            for tensor in kernel.inputs:
-                last_read[tensor] = kernel.id
+        for kernel, inputs in enumerate(named(self.kernels, attrgetter("inputs"))):
+            for tensor in inputs:
+                last_read[tensor] = kernel
+        lasting = each(self.tensors, attrgetter("persistent"))
         return tuple(
-            len(self.kernels) if tensor.persistent else max(read, birth) + 1
-            for tensor, read, birth in zip(self.tensors, last_read, self.births, strict=True)
+            len(self.kernels) if lasts else max(read, birth) + 1
+            for lasts, read, birth in zip(lasting, last_read, self.births, strict=True)
         )
+
+
+class _Renumbered(MadeOnDemand[Kernel]):
+    """Kernels with other ids of their tensors."""
+
+    def __init__(self, kernels: Sequence[Kernel], new: Sequence[int]) -> None:
+        super().__init__(len(kernels))
+        self.kernels, self.new = kernels, new
+
+    def _make(self, number: int) -> Kernel:
+        return self.kernels[number].renumbered(self.new)
+
+    def each(self, value: Callable[[Kernel], Value]) -> list[Value]:
+        """Return a value of every kernel: see :func:`g10sim.trace.repetition.each`."""
+        return each(self.kernels, value)
+
+    def named(self, names: Callable[[Kernel], tuple[int, ...]]) -> Iterator[tuple[int, ...]]:
+        """Yield ids of tensors of every kernel: see :func:`g10sim.trace.repetition.named`."""
+        new = self.new
+        return (tuple([new[old] for old in ids]) for ids in named(self.kernels, names))
+
+
+def _renumbered(kernels: Sequence[Kernel], new: Sequence[int]) -> Sequence[Kernel]:
+    """Return kernels that name tensors by new ids: at once, or on demand where they are made so."""
+    if isinstance(kernels, tuple):
+        return tuple(kernel.renumbered(new) for kernel in kernels)
+    if isinstance(kernels, _Renumbered):
+        new, kernels = [new[number] for number in kernels.new], kernels.kernels
+    return kernels if is_identity(new) else _Renumbered(kernels, new)

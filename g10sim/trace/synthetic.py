@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from typing import Any
 
 from g10sim.trace.model import Device, Kernel, Phase, Tensor, TensorKind, TimeSource, Trace
+from g10sim.trace.repetition import Block, Item, joined
 
 TICKS_PER_SECOND = 10**9
 """Time base of every synthetic trace: durations are nanoseconds."""
@@ -20,10 +22,12 @@ class TraceBuilder:
         self._ticks_per_second = ticks_per_second
         self._tensors: list[Tensor] = []
         self._kernels: list[Kernel] = []
+        self._tensor_blocks: list[Block[Tensor]] = []
+        self._kernel_blocks: list[Block[Kernel]] = []
 
     def tensor(self, name: str, size_bytes: int, kind: TensorKind, *, persistent: bool = False) -> int:
         """Add a tensor; returns its id."""
-        tensor = Tensor(len(self._tensors), name, size_bytes, kind, persistent)
+        tensor = Tensor(_next_id(self._tensor_blocks, self._tensors), name, size_bytes, kind, persistent)
         self._tensors.append(tensor)
         return tensor.id
 
@@ -42,7 +46,7 @@ class TraceBuilder:
     ) -> int:
         """Add a kernel (duration in ticks) after the ones already there; returns its id."""
         kernel = Kernel(
-            id=len(self._kernels),
+            id=_next_id(self._kernel_blocks, self._kernels),
             name=name,
             duration=duration,
             inputs=tuple(inputs),
@@ -58,11 +62,37 @@ class TraceBuilder:
         self._kernels.append(kernel)
         return kernel.id
 
+    def repeat(self, kernels: int, times: int, *, tensors: int = 0, since: int) -> None:
+        """Let the last kernels and the last tensors occur ``times`` times in all.
+
+        Each time, kernels name tensors ``since`` and later by ids that are larger by ``tensors``: tensors of
+        their own, or of the time before.
+        """
+        if times > 1:
+            _close(self._tensor_blocks, self._tensors, tensors, times)
+            _close(self._kernel_blocks, self._kernels, kernels, times, since, tensors)
+
     def build(self) -> Trace:
         """Return the trace; it is not checked."""
-        tensors, kernels = tuple(self._tensors), tuple(self._kernels)
+        tensors = joined(self._tensor_blocks, self._tensors)
+        kernels = joined(self._kernel_blocks, self._kernels)
         origin = {"source": "synthetic"}
         return Trace(self._model, self._batch_size, self._ticks_per_second, tensors, kernels, origin)
+
+
+def _next_id(blocks: Sequence[Block[Any]], items: Sequence[object]) -> int:
+    return sum(block.count for block in blocks) + len(items)
+
+
+def _close(
+    blocks: list[Block[Item]], items: list[Item], count: int, times: int, since: int = 0, shift: int = 0
+) -> None:
+    """Move items to blocks, of which the last ``count`` repeat."""
+    if count < len(items):
+        blocks.append(Block(tuple(items[: len(items) - count])))
+    if count:
+        blocks.append(Block(tuple(items[len(items) - count :]), times, since, shift))
+    items.clear()
 
 
 def chain(
@@ -126,6 +156,49 @@ def long_chain(kernels: int, *, tensor_bytes: int = 1 << 20, live_tensors: int =
         output = builder.tensor(f"activation{k}", tensor_bytes, TensorKind.ACTIVATION)
         inputs = [k] if k < live_tensors else [k, k - live_tensors]
         builder.kernel("Step", 10_000, inputs, [output], Phase.FORWARD)
+    return builder.build()
+
+
+def decode(
+    steps: int,
+    *,
+    layers: int = 100,
+    weight_bytes: int = 64 << 20,
+    cache_bytes: int = 16 << 20,
+    activation_bytes: int = 1 << 20,
+    kernel_ticks: int = 100_000,
+) -> Trace:
+    """Return inference that decodes ``steps`` tokens one after another: the kernels of a step, repeated.
+
+    Every layer has ten kernels: kernels 1, 3, 5, 7 and 9 of them read a weight of their own, kernel 4 updates
+    the layer's cache, and each reads what the kernel before it wrote. A step begins with what the step before
+    it wrote last, the first step with a prompt. Weights and caches persist, everything else lives for two
+    kernels. Known answers: 10 * ``layers`` kernels a step, all of ``kernel_ticks`` ns.
+    """
+    builder = TraceBuilder(f"decode{steps}")
+    weights = [
+        [
+            builder.tensor(f"layer{i}.weight{k}", weight_bytes, TensorKind.WEIGHT, persistent=True)
+            for k in range(5)
+        ]
+        for i in range(layers)
+    ]
+    caches = [
+        builder.tensor(f"layer{i}.cache", cache_bytes, TensorKind.BUFFER, persistent=True)
+        for i in range(layers)
+    ]
+    hidden = prompt = builder.tensor("prompt", activation_bytes, TensorKind.INPUT)
+    for i in range(layers):
+        for k in range(10):
+            inputs, written = [hidden], list[int]()
+            if k % 2:
+                inputs.append(weights[i][k // 2])
+            if k == 4:
+                inputs.append(caches[i])
+                written.append(caches[i])
+            hidden = builder.tensor(f"layer{i}.hidden{k}", activation_bytes, TensorKind.ACTIVATION)
+            builder.kernel(f"Decode{k}", kernel_ticks, inputs, [hidden, *written], Phase.FORWARD, f"layer{i}")
+    builder.repeat(10 * layers, steps, since=prompt, tensors=10 * layers)
     return builder.build()
 
 

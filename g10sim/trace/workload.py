@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Literal
 
 import numpy as np
@@ -10,6 +11,7 @@ import numpy.typing as npt
 
 from g10sim.config.sharing import ExchangeSpec, SharingSpec, VariationSpec
 from g10sim.trace.model import FaultProfile, Kernel, Trace
+from g10sim.trace.repetition import changed
 
 
 @dataclass(frozen=True)
@@ -74,8 +76,7 @@ def perturb(trace: Trace, variation: VariationSpec, seed: int, job: int = 0) -> 
     Times are rounded to the trace's time base; one that is positive stays so.
     """
     factors = draw_factors(variation, len(trace.kernels), seed, job)
-    kernels = tuple(map(_perturbed, trace.kernels, factors.tolist()))
-    return replace(trace, kernels=kernels)
+    return replace(trace, kernels=changed(trace.kernels, partial(_perturbed, factors)))
 
 
 def draw_factors(variation: VariationSpec, count: int, seed: int, job: int = 0) -> npt.NDArray[np.float64]:
@@ -90,8 +91,8 @@ def draw_factors(variation: VariationSpec, count: int, seed: int, job: int = 0) 
     return 1.0 + departures
 
 
-def _perturbed(kernel: Kernel, factor: float) -> Kernel:
-    profile = kernel.fault_profile
+def _perturbed(factors: npt.NDArray[np.float64], kernel: Kernel) -> Kernel:
+    profile, factor = kernel.fault_profile, float(factors[kernel.id])
     if profile is not None:
         profile = FaultProfile(
             _scaled(profile.outputs_faulting, factor), _scaled(profile.all_faulting, factor)

@@ -278,8 +278,8 @@ def test_enormous_number(file):
 
 HEADER_CASES = [
     ({"format": "g10sim-plan"}, "found format 'g10sim-plan'; allowed: 'g10sim-trace'"),
-    ({"version": 2}, "found version 2; allowed: 1"),
-    ({"version": True}, "found version True; allowed: 1"),
+    ({"version": 3}, "found version 3; allowed: 1 or 2"),
+    ({"version": True}, "found version True; allowed: 1 or 2"),
     ({"model": 3}, "model: found 3; allowed: a text"),
     ({"model": None}, "found no model; allowed: model with a text"),
     ({"batch_size": 0}, "found batch_size 0; allowed: 1 to 2^63-1"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 
 import numpy as np
 
@@ -12,6 +13,7 @@ from g10sim.analysis.recomputation import Recomputability
 from g10sim.analysis.timeline import Integers, kernel_durations
 from g10sim.analysis.vitality import InactivePeriod, inactive_periods
 from g10sim.trace.model import Trace
+from g10sim.trace.repetition import each, named
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,13 +61,14 @@ class Demand:
 
 def demand_of(trace: Trace, clock_hz: int, page_bytes: int, *, recompute: bool = False) -> Demand:
     """Return the demand of a trace; with ``recompute``, tensors may be dropped and computed again."""
-    sizes = [-(-tensor.size_bytes // page_bytes) * page_bytes for tensor in trace.tensors]
+    sizes = [pages * page_bytes for pages in trace.page_sizes(page_bytes)]
+    lasting = each(trace.tensors, attrgetter("persistent"))
     changes = np.zeros(len(trace.kernels) + 1, dtype=np.int64)
-    for tensor in trace.tensors:
-        stays = stays_of(trace, tensor.id)
-        for start, end in [(0, len(trace.kernels))] if tensor.persistent and stays else stays:
-            changes[start] += sizes[tensor.id]
-            changes[end] -= sizes[tensor.id]
+    for tensor, (lasts, size) in enumerate(zip(lasting, sizes, strict=True)):
+        stays = stays_of(trace, tensor)
+        for start, end in [(0, len(trace.kernels))] if lasts and stays else stays:
+            changes[start] += size
+            changes[end] -= size
     cycles = kernel_durations(trace, clock_hz)
     inactive = inactive_periods(trace)
     reruns = _Reruns(trace, cycles, sizes, inactive) if recompute else None
@@ -74,9 +77,10 @@ def demand_of(trace: Trace, clock_hz: int, page_bytes: int, *, recompute: bool =
         last = trace.uses[found.tensor][-1] if found.wraps else found.start - 1
         rerun = None if reruns is None else reruns.of(found)
         periods.append(Period(sizes[found.tensor], last, found.end, found.wraps, rerun))
-    lasting = sum(sizes[tensor.id] for tensor in trace.tensors if tensor.persistent and trace.uses[tensor.id])
-    needed = max((sum(sizes[i] for i in kernel.tensors) for kernel in trace.kernels), default=0)
-    return Demand(cycles, np.cumsum(changes[:-1]), lasting, needed, tuple(periods), recompute)
+    used = sum(size for size, lasts, uses in zip(sizes, lasting, trace.uses, strict=True) if lasts and uses)
+    kernels = named(trace.kernels, attrgetter("tensors"))
+    needed = max((sum([sizes[tensor] for tensor in tensors]) for tensors in kernels), default=0)
+    return Demand(cycles, np.cumsum(changes[:-1]), used, needed, tuple(periods), recompute)
 
 
 class _Reruns:

@@ -100,7 +100,7 @@ class PlannedMachine:
 
 def page_sizes(trace: Trace, page_bytes: int) -> tuple[int, ...]:
     """Return the size of every tensor of a trace, rounded up to whole pages."""
-    return tuple(-(-tensor.size_bytes // page_bytes) * page_bytes for tensor in trace.tensors)
+    return tuple([pages * page_bytes for pages in trace.page_sizes(page_bytes)])
 
 
 def link_bandwidth(

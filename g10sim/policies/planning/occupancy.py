@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import attrgetter
 
 import numpy as np
 
 from g10sim.analysis.timeline import Integers
 from g10sim.trace.model import Trace
+from g10sim.trace.repetition import each
 
 
 class Occupancy:
@@ -106,12 +108,13 @@ def unmoved_bytes(trace: Trace, sizes: Sequence[int], *, counts_late_uses: bool 
     ``counts_late_uses``, during kernels that write them after it. Tensors that no kernel uses do not count.
     """
     changes = np.zeros(len(trace.kernels) + 1, dtype=np.int64)
-    for tensor, size in zip(trace.tensors, sizes, strict=True):
-        if not trace.uses[tensor.id]:
+    lasting = each(trace.tensors, attrgetter("persistent"))
+    for tensor, (lasts, size) in enumerate(zip(lasting, sizes, strict=True)):
+        if not trace.uses[tensor]:
             continue
-        spans = [(0 if tensor.persistent else trace.births[tensor.id], trace.deaths[tensor.id])]
+        spans = [(0 if lasts else trace.births[tensor], trace.deaths[tensor])]
         if counts_late_uses:
-            spans += [(kernel, kernel + 1) for kernel in late_uses(trace, tensor.id)]
+            spans += [(kernel, kernel + 1) for kernel in late_uses(trace, tensor)]
         for first, stop in spans:
             changes[first] += size
             changes[stop] -= size

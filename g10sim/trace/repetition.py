@@ -1,0 +1,204 @@
+"""Sequences of which blocks occur many times in a row: blocks are stored once, items made on demand."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, chain, count
+from operator import eq
+from typing import Generic, Protocol, Self, TypeVar, overload
+
+
+class Repeatable(Protocol):
+    """A tensor or a kernel."""
+
+    def again(self, number: int, since: int, shift: int) -> Self:
+        """Return it with another id; ids of tensors from ``since`` on that it names grow by ``shift``."""
+
+
+Item = TypeVar("Item", bound=Repeatable)
+Value = TypeVar("Value")
+
+_KEPT = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Block(Generic[Item]):
+    """Items that occur ``times`` times in a row.
+
+    Each time, the ids of tensors from ``since`` on that they name are larger by ``shift``.
+    """
+
+    items: tuple[Item, ...]
+    times: int = 1
+    since: int = 0
+    shift: int = 0
+
+    @property
+    def count(self) -> int:
+        """Number of all items that it stands for."""
+        return len(self.items) * self.times
+
+    def named(self, names: Callable[[Item], tuple[int, ...]]) -> Iterator[tuple[int, ...]]:
+        """Yield the ids of tensors that ``names`` finds in each item, in order, without making the item."""
+        first = [names(item) for item in self.items]
+        yield from first
+        for time in range(1, self.times):
+            shift = time * self.shift
+            for ids in first:
+                yield shifted(ids, self.since, shift)
+
+
+def shifted(ids: Iterable[int], since: int, shift: int) -> tuple[int, ...]:
+    """Return ids of tensors, those from ``since`` on larger by ``shift``."""
+    return tuple([number + shift if number >= since else number for number in ids])
+
+
+class MadeOnDemand(Sequence[Item]):
+    """Items that are made when somebody asks for them; a few are kept, for those who ask again."""
+
+    def __init__(self, number: int) -> None:
+        self._count = number
+        self._kept: list[tuple[int, Item] | None] = [None] * _KEPT
+
+    @abstractmethod
+    def _make(self, number: int) -> Item:
+        """Return an item by its number from 0."""
+
+    def __len__(self) -> int:
+        """Return the number of items."""
+        return self._count
+
+    @overload
+    def __getitem__(self, index: int) -> Item: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[Item, ...]: ...
+    def __getitem__(self, index: int | slice) -> Item | tuple[Item, ...]:
+        """Return an item, or several as a tuple. Raises IndexError."""
+        if isinstance(index, slice):
+            return tuple(map(self._make, range(*index.indices(self._count))))
+        kept = self._kept[index % _KEPT]
+        if kept is not None and kept[0] == index:
+            return kept[1]
+        number = index + self._count if index < 0 else index
+        if not 0 <= number < self._count:
+            raise IndexError(f"found index {index}; allowed: less than {self._count}")
+        item = self._make(number)
+        self._kept[number % _KEPT] = number, item
+        return item
+
+    def __iter__(self) -> Iterator[Item]:
+        """Yield every item."""
+        return map(self.__getitem__, range(self._count))
+
+    def each(self, value: Callable[[Item], Value]) -> list[Value]:
+        """Return a value of every item: see :func:`each`."""
+        return [value(item) for item in self]
+
+    def named(self, names: Callable[[Item], tuple[int, ...]]) -> Iterator[tuple[int, ...]]:
+        """Yield ids of tensors of every item: see :func:`named`."""
+        return map(names, self)
+
+    def __eq__(self, other: object) -> bool:
+        """Tell whether another sequence has equal items."""
+        return isinstance(other, Sequence) and len(self) == len(other) and all(map(eq, self, other))
+
+    def __repr__(self) -> str:
+        """Say how many items there are."""
+        return f"<{self._count} items, made on demand>"
+
+
+class Repeated(MadeOnDemand[Item]):
+    """The items of blocks one after another; ids count up from 0."""
+
+    def __init__(self, blocks: Iterable[Block[Item]]) -> None:
+        self.blocks = tuple(blocks)
+        *self._starts, total = accumulate((block.count for block in self.blocks), initial=0)
+        super().__init__(total)
+
+    def _make(self, number: int) -> Item:
+        place = bisect_right(self._starts, number) - 1
+        block = self.blocks[place]
+        time, index = divmod(number - self._starts[place], len(block.items))
+        item = block.items[index]
+        return item.again(number, block.since, time * block.shift) if time else item
+
+    def each(self, value: Callable[[Item], Value]) -> list[Value]:
+        """Return a value of every item: see :func:`each`."""
+        found: list[Value] = []
+        for block in self.blocks:
+            found += [value(item) for item in block.items] * block.times
+        return found
+
+    def named(self, names: Callable[[Item], tuple[int, ...]]) -> Iterator[tuple[int, ...]]:
+        """Yield ids of tensors of every item: see :func:`named`."""
+        return chain.from_iterable(block.named(names) for block in self.blocks)
+
+
+def joined(blocks: Sequence[Block[Item]], rest: Iterable[Item] = ()) -> Sequence[Item]:
+    """Return the items of blocks and those after them; a tuple where nothing repeats."""
+    rest = tuple(rest)
+    return Repeated([*blocks, Block(rest)] if rest else blocks) if blocks else rest
+
+
+class _Changed(MadeOnDemand[Item]):
+    """Items of another sequence, each changed when it is made."""
+
+    def __init__(self, items: Sequence[Item], change: Callable[[Item], Item]) -> None:
+        super().__init__(len(items))
+        self._items, self._change = items, change
+
+    def _make(self, number: int) -> Item:
+        return self._change(self._items[number])
+
+
+class _Chosen(MadeOnDemand[Item]):
+    """Items of another sequence in another order, with ids that count up from 0."""
+
+    def __init__(self, items: Sequence[Item], order: Sequence[int]) -> None:
+        super().__init__(len(order))
+        self.items, self.order = items, order
+
+    def _make(self, number: int) -> Item:
+        return self.items[self.order[number]].again(number, 0, 0)
+
+    def each(self, value: Callable[[Item], Value]) -> list[Value]:
+        """Return a value of every item: see :func:`each`."""
+        values = each(self.items, value)
+        return [values[number] for number in self.order]
+
+
+def chosen(items: Sequence[Item], order: Sequence[int]) -> Sequence[Item]:
+    """Return items in an order of their ids, numbered from 0; on demand where they are made so."""
+    if isinstance(items, tuple):
+        return tuple(items[old].again(number, 0, 0) for number, old in enumerate(order))
+    if isinstance(items, _Chosen):
+        order, items = [items.order[number] for number in order], items.items
+    return items if is_identity(order) else _Chosen(items, order)
+
+
+def is_identity(order: Sequence[int]) -> bool:
+    """Tell whether ids stay what they are."""
+    return all(map(eq, order, count()))
+
+
+def changed(items: Sequence[Item], change: Callable[[Item], Item]) -> Sequence[Item]:
+    """Return the items with each changed: at once, or on demand where they are made on demand."""
+    return tuple(map(change, items)) if isinstance(items, tuple) else _Changed(items, change)
+
+
+def blocks_of(items: Sequence[Item]) -> tuple[Block[Item], ...]:
+    """Return the blocks of a sequence: one that occurs once where none repeat."""
+    return items.blocks if isinstance(items, Repeated) else (Block(tuple(items)),)
+
+
+def each(items: Sequence[Item], value: Callable[[Item], Value]) -> list[Value]:
+    """Return a value of every item, one that depends neither on its id nor on the tensors that it names."""
+    return items.each(value) if isinstance(items, MadeOnDemand) else [value(item) for item in items]
+
+
+def named(items: Sequence[Item], names: Callable[[Item], tuple[int, ...]]) -> Iterator[tuple[int, ...]]:
+    """Yield the ids of tensors that ``names`` finds in each item; it may order and leave out, no more."""
+    return items.named(names) if isinstance(items, MadeOnDemand) else map(names, items)
