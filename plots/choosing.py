@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING
 
 from g10sim.errors import ConfigError
 from g10sim.registry import not_found
+from g10sim.stats.swept import swept_keys
 
 if TYPE_CHECKING:
     import pandas as pd
 
 _SHOWN = 60
-_BEFORE, _AFTER = "policy", "seed"
-"""Columns between which those of swept keys stand."""
 
 
 def rows_where(results: pd.DataFrame, where: Mapping[str, str]) -> pd.DataFrame:
@@ -35,13 +34,17 @@ def check_sweeps(results: pd.DataFrame, figure: str, known: Iterable[str]) -> No
 
     ``known`` are regular expressions of the keys that it shows all values of.
     """
-    columns = list(map(str, results.columns))
-    if _AFTER not in columns:
-        return
-    for key in columns[columns.index(_BEFORE) + 1 : columns.index(_AFTER)]:
-        values = list(map(str, results[key].unique()))
-        if len(values) > 1 and not any(re.fullmatch(pattern, key) for pattern in known):
+    for key in swept_keys(list(map(str, results.columns))):
+        if results[key].nunique(dropna=False) > 1 and not any(
+            re.fullmatch(known_key, key) for known_key in known
+        ):
             raise ConfigError(
-                f"results: found {len(values)} values of {key} ({shorten(', '.join(values), _SHOWN)}); "
+                f"results: found {several_values(results, key)}; "
                 f"allowed for {figure}: one of them, as with --where {key}=VALUE"
             )
+
+
+def several_values(results: pd.DataFrame, key: str) -> str:
+    """Say how many values of a key there are, and the first of them."""
+    values = list(map(str, results[key].unique()))
+    return f"{len(values)} values of {key} ({shorten(', '.join(values), _SHOWN)})"

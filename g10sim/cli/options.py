@@ -31,6 +31,10 @@ SettingsOption = Annotated[
     list[str] | None,
     typer.Option("--set", help="Set a dotted key, such as system.host.memory='64 GiB'.", metavar="KEY=VALUE"),
 ]
+WhereOption = Annotated[
+    list[str] | None,
+    typer.Option("--where", metavar="COLUMN=VALUE", help="Only cells that have a value.", show_default=False),
+]
 ForceOption = Annotated[bool, typer.Option("--force", help="Run cells again that are stored.")]
 
 _Choice = TypeVar("_Choice", bound=str)
@@ -50,6 +54,17 @@ def choose_executor(workers: int | None, scheduler: str | None, *, default_worke
             "-j: found beside --scheduler; allowed: one of them (a cluster has its own workers)"
         )
     return DaskCluster(scheduler)
+
+
+def where_values(texts: Iterable[str]) -> dict[str, str]:
+    """Return the values of --where by column. Raises ConfigError for a text without an equals sign."""
+    found = {}
+    for text in texts:
+        column, sign, value = text.partition("=")
+        if not sign:
+            raise ConfigError(f"--where: found '{text}'; allowed: COLUMN=VALUE")
+        found[column.strip()] = value.strip()
+    return found
 
 
 def chosen(option: str, name: str, choices: Sequence[_Choice]) -> _Choice:
