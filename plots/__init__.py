@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any
 from g10sim.checksums import stamp
 from g10sim.errors import ConfigError
 from g10sim.files import replacing, writing
-from g10sim.plots.choosing import check_sweeps, rows_where
+from g10sim.plots.choosing import check_sweeps
 from g10sim.plots.registry import CHARTS, ENTRIES, Entry, find, paper_figures
 from g10sim.registry import not_found
+from g10sim.stats.choosing import rows_where
 from g10sim.stats.keyed import write_csv
 from g10sim.stats.reading import KEYS, read_results, read_table
 from g10sim.stats.sizing import read_sizing

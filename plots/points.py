@@ -10,10 +10,10 @@ import pandas as pd
 
 from g10sim.errors import ConfigError
 from g10sim.looks import Look, distinct
-from g10sim.plots.choosing import several_values
 from g10sim.plots.style import looks, series
 from g10sim.plots.traces import OK, that_ran, trace_names, without_ideal
 from g10sim.registry import not_found
+from g10sim.stats.choosing import several_values
 from g10sim.stats.seeds import interval
 from g10sim.stats.swept import Values, swept_keys, values_of
 

@@ -10,6 +10,7 @@ import typer
 
 from g10sim.analysis.footprint import peak_live_bytes
 from g10sim.cli.explain_bound import bound_lines
+from g10sim.cli.options import PolicyName, TraceName, WhereOption, where_values
 from g10sim.cli.output import say, show_table
 from g10sim.display import rounded_bytes, rounded_seconds
 from g10sim.errors import ConfigError
@@ -39,6 +40,9 @@ def explain(
     cell: Annotated[
         int | None, typer.Option(min=0, help="Number of the cell.", show_default="the only one")
     ] = None,
+    policy: PolicyName = "",
+    trace: TraceName = "",
+    where: WhereOption = None,
     job: Annotated[int, typer.Option(min=0, help="Number of the job, where a cell has several.")] = 0,
     kernel: Annotated[
         int | None, typer.Option(min=0, help="Look at one kernel only, by its number.", show_default=False)
@@ -53,7 +57,7 @@ def explain(
     All of it comes from the records of the run; --what-if simulates again and says so. Kernels, tensors
     and links need a run with 'record: [kernels, migrations]'.
     """
-    opened = open_cell(directory, cell, job)
+    opened = open_cell(directory, cell, job, where_values(where or (), policy, trace))
     if kernel is not None:
         for line in _kernel_lines(opened, kernel):
             say(line)

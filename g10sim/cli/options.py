@@ -35,6 +35,12 @@ WhereOption = Annotated[
     list[str] | None,
     typer.Option("--where", metavar="COLUMN=VALUE", help="Only cells that have a value.", show_default=False),
 ]
+PolicyName = Annotated[
+    str, typer.Option("--policy", help="Only cells of this policy.", metavar="NAME", show_default=False)
+]
+TraceName = Annotated[
+    str, typer.Option("--trace", help="Only cells of this trace.", metavar="NAME", show_default=False)
+]
 ForceOption = Annotated[bool, typer.Option("--force", help="Run cells again that are stored.")]
 
 _Choice = TypeVar("_Choice", bound=str)
@@ -56,9 +62,12 @@ def choose_executor(workers: int | None, scheduler: str | None, *, default_worke
     return DaskCluster(scheduler)
 
 
-def where_values(texts: Iterable[str]) -> dict[str, str]:
-    """Return the values of --where by column. Raises ConfigError for a text without an equals sign."""
-    found = {}
+def where_values(texts: Iterable[str], policy: str = "", trace: str = "") -> dict[str, str]:
+    """Return the values of --where by column, and those of --policy and --trace.
+
+    Raises ConfigError for a text without an equals sign.
+    """
+    found = {column: name for column, name in (("policy", policy), ("trace", trace)) if name}
     for text in texts:
         column, sign, value = text.partition("=")
         if not sign:

@@ -11,8 +11,10 @@ import typer
 from g10sim import plots
 from g10sim.cli.options import (
     ForceOption,
+    PolicyName,
     SchedulerOption,
     SettingsOption,
+    TraceName,
     WhereOption,
     choose_executor,
     names_in,
@@ -127,6 +129,8 @@ def plot(
         typer.Option("-o", "--output", help="Directory of the pictures.", show_default="RESULTS/figures"),
     ] = None,
     cell: Annotated[int | None, typer.Option(min=0, help="Cell to look at, for figures of one cell.")] = None,
+    policy: PolicyName = "",
+    trace: TraceName = "",
     where: WhereOption = None,
     x: Annotated[str, typer.Option("--x", help="Column or swept key on the axis.", show_default=False)] = "",
     y: Annotated[str, typer.Option("--y", help="Column to show.", show_default="performance")] = "",
@@ -139,7 +143,7 @@ def plot(
 
     line, bar and heat draw any column against any other, and write the points as CSV, too.
     """
-    chosen = where_values(where or ())
+    chosen = where_values(where or (), policy, trace)
     if figure in CHARTS:
         _draw_chart(figure, results, output, chosen, {"x": x, "y": y, "hue": hue, "col": col})
         return

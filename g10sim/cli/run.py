@@ -158,7 +158,8 @@ def _show(outcome: Outcome) -> None:
         row["steady"] = _verdict(row.get("steady"))
     swept = [key for key in outcome.cells[0].swept if key in outcome.columns and key != hidden]
     titles = {cell.label: _title(cell) for cell in outcome.cells}
-    names = {"trace": [Path(row["trace"]).stem for row in rows]}
+    names = {} if hidden or len(rows) == 1 else {"cell": [str(row["cell"]) for row in rows]}
+    names |= {"trace": [Path(row["trace"]).stem for row in rows]}
     names |= {"policy": [titles[row["policy"]] for row in rows]}
     names |= {key: [str(row[key]) for row in rows] for key in (*swept, "status", "steady")}
     for key, usual in (("trace", {names["trace"][0]}), ("status", {OK}), ("steady", {"yes", ""})):

@@ -17,6 +17,7 @@ from g10sim.experiment.execution import simulate
 from g10sim.experiment.expand import expand
 from g10sim.policies.base import Policy
 from g10sim.policies.registry import available
+from g10sim.stats.choosing import rows_where
 from g10sim.stats.legends import policy_labels
 from g10sim.stats.reading import (
     CONFIGURATION,
@@ -61,14 +62,18 @@ class OpenedCell:
         return self.cell.system
 
 
-def open_cell(directory: str | Path, cell: int | None = None, job: int = 0) -> OpenedCell:
+def open_cell(
+    directory: str | Path, cell: int | None = None, job: int = 0, where: Mapping[str, str] | None = None
+) -> OpenedCell:
     """Open a cell of a directory of results, to look at a job; without a number the only cell that ran.
+
+    ``where`` chooses among those that have these values in these columns.
 
     Raises ConfigError or TraceError where results, configuration or trace are missing or have changed.
     """
     directory = Path(directory)
     results = read_results(directory)
-    row = row_of_cell(results, cell, job)
+    row = row_of_cell(rows_where(results, where or {}), cell, job)
     made = _cell(directory, int(row["cell"]))
     trace = replace(made, jobs=(made.jobs[job],)).workload().jobs[0].trace
     kernels, moves = (_table(directory, name, int(row["cell"])) for name in ("kernels", "migrations"))

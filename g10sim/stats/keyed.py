@@ -43,4 +43,4 @@ def keys_of(schema: pa.Schema) -> dict[str, str]:
 
 def timeline_name(cell: int) -> str:
     """Return the name of a cell's timeline in a directory of results."""
-    return f"{TIMELINE}/{cell}.json"
+    return f"{TIMELINE}/{cell}.json.gz"

@@ -84,7 +84,7 @@ def test_one_worker_or_two_give_the_same_bytes(config, tmp_path):
         "sweep": {"system.host.memory": ["0 B", "4 MiB"]},
         "record": ["kernels", "migrations", "memory", "timeline"],
     }
-    files = ("results.csv", "kernels.parquet", "migrations.parquet", "memory.parquet", "timeline/3.json")
+    files = ("results.csv", "kernels.parquet", "migrations.parquet", "memory.parquet", "timeline/3.json.gz")
     g10sim.run(swept, output=tmp_path / "one", workers=1)
     g10sim.run(swept, output=tmp_path / "two", workers=2)
     for name in files:
