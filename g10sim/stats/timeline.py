@@ -1,8 +1,8 @@
 """A run as a timeline for https://ui.perfetto.dev or chrome://tracing.
 
 The format is the JSON array of events of phases X, i, C, s, f and M ("Trace Event Format", Google, 2016), as
-far as timelines need it: slices, instants, counters and flows on named tracks. Viewers show a row per thread of
-a process; our processes and threads are only that, rows.
+far as timelines need it: slices, instants, counters and flows on named tracks. Viewers show one row per
+thread of a process; our processes and threads are only that, rows.
 """
 
 from __future__ import annotations

@@ -205,7 +205,9 @@ def test_stalls_faults_and_transfers_are_those_of_the_records():
 
 def slice_at(viewer, row, time):
     """The slice of a row that a flow at this time belongs to."""
-    (found,) = [one for one in viewer.slices[row] if one["ts"] <= time < one["ts"] + one["dur"]]
+    at = nanoseconds(time)
+    spans = [(nanoseconds(one["ts"]), nanoseconds(one["dur"]), one) for one in viewer.slices[row]]
+    (found,) = [one for start, duration, one in spans if start <= at < start + duration]
     return found
 
 
@@ -221,7 +223,8 @@ def test_flows_lead_from_a_stall_to_the_transfer_that_ended_it():
         assert arriving[1].split(" (")[0] in ("SSD to GPU", "host to GPU", "new pages")
         kernel = slice_at(viewer, ("GPU 0", "kernels"), since)
         assert transfer["args"]["tensor"] in kernels[kernel["args"]["kernel"]].tensors
-        assert transfer["ts"] + transfer["dur"] <= kernel["ts"] + kernel["dur"]
+        ends = [nanoseconds(one["ts"]) + nanoseconds(one["dur"]) for one in (transfer, kernel)]
+        assert ends[0] <= ends[1]
 
 
 def test_counters_show_memory_and_links():
