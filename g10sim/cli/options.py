@@ -51,10 +51,17 @@ def names_in(text: str) -> list[str]:
     return [name.strip() for name in text.split(",") if name.strip()]
 
 
-def choose_executor(workers: int | None, scheduler: str | None, *, default_workers: int) -> Executor:
-    """Return the executor of ``-j`` or ``--scheduler``. Raises ConfigError if both are given."""
+def choose_executor(
+    workers: int | None, scheduler: str | None, *, default_workers: int, seconds: float | None = None
+) -> Executor:
+    """Return the executor of ``-j`` and ``--seconds``, or of ``--scheduler``.
+
+    Raises ConfigError if both are given.
+    """
     if scheduler is None:
-        return LocalProcesses(workers or default_workers)
+        return LocalProcesses(workers or default_workers, seconds)
+    if seconds is not None:
+        raise ConfigError("--seconds: found beside --scheduler; allowed: on this machine only")
     if workers is not None:
         raise ConfigError(
             "-j: found beside --scheduler; allowed: one of them (a cluster has its own workers)"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from g10sim.plots.style import looks
+from g10sim.plots.style import IDEAL, looks
 from g10sim.plots.traces import trace_names
 from g10sim.stats.choosing import differing_keys
 from g10sim.stats.columns import stall_reasons, traffic
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _DIGITS = 6
-_IDEAL = "ideal"
 
 
 def chart_data(results: pd.DataFrame) -> dict[str, Any]:
@@ -55,7 +54,7 @@ def chart_data(results: pd.DataFrame) -> dict[str, Any]:
             policy: {"label": look.label, "colour": look.colour} for policy, look in looks(results).items()
         },
         "parts": [{"title": title, "colour": colour} for title, (_, colour) in parts.items()],
-        "ideal": _IDEAL,
+        "ideal": IDEAL,
     }
 
 
