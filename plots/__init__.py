@@ -6,19 +6,23 @@ DataFrames: ``g10sim.plots.fig11.draw(g10sim.read_results("results/fig11"))``.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from g10sim.checksums import stamp
 from g10sim.errors import ConfigError
 from g10sim.files import replacing, writing
-from g10sim.plots.choosing import check_sweeps, rows_where
-from g10sim.plots.registry import ENTRIES, Entry, find, paper_figures
+from g10sim.plots.choosing import check_sweeps
+from g10sim.plots.registry import CHARTS, ENTRIES, Entry, find, paper_figures
+from g10sim.registry import not_found
+from g10sim.stats.choosing import rows_where
+from g10sim.stats.keyed import write_csv
 from g10sim.stats.reading import KEYS, read_results, read_table
 from g10sim.stats.sizing import read_sizing
 
 if TYPE_CHECKING:
+    import pandas as pd
     from matplotlib.figure import Figure
 
 _METADATA: dict[str, dict[str, Any]] = {"pdf": {"CreationDate": None}, "png": {"Software": None}}
@@ -27,7 +31,7 @@ _METADATA: dict[str, dict[str, Any]] = {"pdf": {"CreationDate": None}, "png": {"
 _STAMP = {"pdf": "Keywords", "png": "Description"}
 """Metadata that names the cells that a figure shows."""
 
-__all__ = ["draw", "drawable", "find", "results_of", "save"]
+__all__ = ["chart", "draw", "drawable", "find", "results_of", "save", "save_chart"]
 
 
 def __getattr__(name: str) -> Entry:
@@ -60,6 +64,51 @@ def draw(
     figure = entry.draw(results, *(read_table(directory, table) for table in entry.tables), **named)
     figure.set_gid(stamp(key for number, key in keys.items() if number in shown))
     return figure
+
+
+def chart(
+    kind: str,
+    directory: str | Path,
+    *,
+    x: str,
+    y: str = "performance",
+    hue: str = "",
+    col: str = "",
+    where: Mapping[str, str] | None = None,
+) -> tuple[list[Figure], pd.DataFrame]:
+    """Draw columns of a directory of results against each other; return a figure per page, and the points.
+
+    ``kind`` is one of ``line``, ``bar`` and ``heat``; ``x`` and ``y`` are columns of the results, swept keys
+    too. A series is drawn for each value of ``hue`` (default: the policies), a panel for each of ``col``
+    (default: the traces). Raises ConfigError for columns that there are not, and where several cells would be
+    one point.
+    """
+    from g10sim.plots.charts import DRAWINGS
+    from g10sim.plots.points import Roles, points
+
+    if kind not in CHARTS:
+        raise ConfigError(f"found no chart '{kind}'{not_found(kind, CHARTS)}")
+    results = read_results(directory)
+    keys = results.attrs[KEYS]
+    shown = rows_where(results, where or {})
+    found = points(shown, Roles(x, y, hue, col))
+    figures = DRAWINGS[kind](found)
+    for figure in figures:
+        figure.set_gid(stamp(keys[cell] for cell in dict.fromkeys(shown["cell"]) if cell in keys))
+    return figures, found.data()
+
+
+def save_chart(figures: Sequence[Figure], data: pd.DataFrame, directory: str | Path, name: str) -> list[Path]:
+    """Write the pages of a chart as ``NAME``, ``NAME-2`` and so on, and its points as ``NAME.csv``.
+
+    Returns the paths. Raises ConfigError.
+    """
+    found = []
+    for page, figure in enumerate(figures, start=1):
+        found += save(figure, directory, name if page == 1 else f"{name}-{page}")
+    found.append(Path(directory) / f"{name}.csv")
+    write_csv(data, found[-1])
+    return found
 
 
 def save(figure: Figure, directory: str | Path, name: str) -> list[Path]:

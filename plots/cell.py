@@ -13,9 +13,16 @@ from g10sim.errors import ConfigError
 from g10sim.looks import BLACK, BLUE, GREEN, SKY, Look, distinct
 from g10sim.places import direction, level
 from g10sim.plots.panels import handles, panels
-from g10sim.plots.style import new_figure
+from g10sim.plots.style import PAGE_INCHES, model_name, new_figure
 from g10sim.stats.columns import memory_levels, stall_reasons
-from g10sim.stats.reading import busy_share, of_cell, reported_kernels, row_of_cell, seconds_per_cycle
+from g10sim.stats.reading import (
+    busy_share,
+    of_cell,
+    reported_kernels,
+    row_of_cell,
+    rows_of_cell,
+    seconds_per_cycle,
+)
 
 _GIB = 2**30
 _GPU_LINES = ("-", "--", "-.", ":")
@@ -58,25 +65,21 @@ def memory(results: pd.DataFrame, table: pd.DataFrame, *, cell: int | None = Non
 def timeline(
     results: pd.DataFrame, kernels: pd.DataFrame, migrations: pd.DataFrame, *, cell: int | None = None
 ) -> Figure:
-    """Draw a row for each activity; its height is the share of time, in slices of 1/300 of the iteration."""
-    row = row_of_cell(results, cell)
-    shown = reported_kernels(of_cell(kernels, row), row)
-    edges, times = _slices(shown, seconds_per_cycle(row), _BINS_OF_TIMELINE)
-    waited = shown["start"] + shown["stall_cycles"]
-    rows = [
-        (_COMPUTE, busy_share(waited, shown["end"], edges)),
-        (_STALL, busy_share(shown["start"], waited, edges)),
-    ]
-    moves = of_cell(migrations, row)
-    moves = moves[(moves["end"] > edges[0]) & (moves["start"] < edges[-1])]
-    ends = set(zip(moves["source"], moves["target"], strict=True))
-    arriving_first = sorted(ends, key=lambda pair: (pair[0] == "NONE", pair[1] != "GPU", pair))
-    looks = {pair: direction(*pair) for pair in arriving_first if pair[1] != "NONE"}
-    for (source, target), look in distinct(looks).items():
-        moved = moves[(moves["source"] == source) & (moves["target"] == target)]
-        label = f"{look.label}\n{moved['size_bytes'].sum() / 1e9:.1f} GB"
-        rows.append((replace(look, label=label), busy_share(moved["start"], moved["end"], edges)))
-    figure = new_figure(0.45 + _ROW_INCHES * len(rows))
+    """Draw a row for each activity; its height is the share of time, in slices of 1/300 of the time shown.
+
+    That is the reported iteration; of several jobs, from the first one that starts to the last that ends.
+    """
+    jobs = _reported(rows_of_cell(results, cell), kernels)
+    every = pd.concat([shown for _, shown in jobs])
+    edges, times = _slices(every, seconds_per_cycle(jobs[0][0]), _BINS_OF_TIMELINE)
+    rows = []
+    for row, shown in jobs:
+        waited = shown["start"] + shown["stall_cycles"]
+        for look, starts, ends in ((_COMPUTE, waited, shown["end"]), (_STALL, shown["start"], waited)):
+            rows.append((_of_job(look, row, len(jobs)), busy_share(starts, ends, edges)))
+    moves = migrations[migrations["cell"] == jobs[0][0]["cell"]] if "cell" in migrations else migrations
+    rows += _transfers(moves[(moves["end"] > edges[0]) & (moves["start"] < edges[-1])], edges)
+    figure = new_figure(min(PAGE_INCHES, 0.45 + _ROW_INCHES * len(rows)))
     grid = figure.subplots(len(rows), 1, sharex=True, squeeze=False)
     for axes, (look, shares) in zip(grid[:, 0], rows, strict=True):
         axes.stairs(shares, times, fill=True, facecolor=look.colour, hatch=look.hatch, linewidth=0)
@@ -87,26 +90,53 @@ def timeline(
     return figure
 
 
+def _transfers(moves: pd.DataFrame, edges: list[float]) -> list[tuple[Look, list[float]]]:
+    """Return a row for each direction in which something moves."""
+    ends = set(zip(moves["source"], moves["target"], strict=True))
+    arriving_first = sorted(ends, key=lambda pair: (pair[0] == "NONE", pair[1] != "GPU", pair))
+    looks = {pair: direction(*pair) for pair in arriving_first if pair[1] != "NONE"}
+    rows = []
+    for (source, target), look in distinct(looks).items():
+        moved = moves[(moves["source"] == source) & (moves["target"] == target)]
+        label = f"{look.label}\n{moved['size_bytes'].sum() / 1e9:.1f} GB"
+        rows.append((replace(look, label=label), busy_share(moved["start"], moved["end"], edges)))
+    return rows
+
+
 def stalls(results: pd.DataFrame, kernels: pd.DataFrame, *, cell: int | None = None) -> Figure:
-    """Draw stalls by reason: share of time over the iteration, and milliseconds of the longest ones.
+    """Draw stalls by reason: share of time over the iteration, for each job, and the longest stalls of all.
 
     The stalls of a kernel lie before its computing, one reason after the other. Raises ConfigError
     where no kernel stalled.
     """
-    row = row_of_cell(results, cell)
-    shown, second = reported_kernels(of_cell(kernels, row), row), seconds_per_cycle(row)
-    reasons = stall_reasons(shown)
-    looks = distinct({column: reason.look for column, reason in reasons.items() if shown[column].any()})
+    jobs = _reported(rows_of_cell(results, cell), kernels)
+    every = pd.concat([shown for _, shown in jobs], ignore_index=True)
+    second, reasons = seconds_per_cycle(jobs[0][0]), stall_reasons(every)
+    looks = distinct({column: reason.look for column, reason in reasons.items() if every[column].any()})
     if not looks:
-        raise ConfigError(f"cell {row['cell']}: found no stalls; allowed: a cell in which kernels stall")
-    figure = new_figure(2.6 + 0.13 * -(-len(looks) // 2))
-    over_time, longest = figure.subplots(2, 1, height_ratios=(1, 1.1))
-    _draw_over_time(over_time, shown, looks, second)
-    _draw_longest(longest, shown, looks, second)
-    shares = shown[list(looks)].sum() / row["exec_cycles"]
+        number = jobs[0][0]["cell"]
+        raise ConfigError(f"cell {number}: found no stalls; allowed: a cell in which kernels stall")
+    height = 1.35 + 1.25 * len(jobs) + 0.13 * -(-len(looks) // 2)
+    figure = new_figure(min(PAGE_INCHES, height))
+    grid = figure.subplots(len(jobs) + 1, 1, height_ratios=(*[1] * len(jobs), 1.1), squeeze=False)[:, 0]
+    for axes, (row, shown) in zip(grid, jobs, strict=False):
+        _draw_over_time(axes, shown, looks, second)
+        axes.set_title(f"job {int(row['job'])}: {model_name(row['model'])}" if len(jobs) > 1 else "")
+    _draw_longest(grid[-1], every, looks, second)
+    shares = every[list(looks)].sum() / sum(row["exec_cycles"] for row, _ in jobs)
     labelled = [replace(look, label=f"{look.label} {shares[column]:.1%}") for column, look in looks.items()]
     figure.legend(handles=handles(labelled), loc="outside upper center", ncols=2)
     return figure
+
+
+def _reported(rows: list[dict[str, Any]], kernels: pd.DataFrame) -> list[tuple[dict[str, Any], pd.DataFrame]]:
+    """Return each job of a cell with the kernels of its reported iteration."""
+    return [(row, reported_kernels(of_cell(kernels, row), row)) for row in rows]
+
+
+def _of_job(look: Look, row: dict[str, Any], jobs: int) -> Look:
+    """Return a look that names the job, where there are several."""
+    return look if jobs == 1 else replace(look, label=f"job {int(row['job'])}\n{look.label}")
 
 
 def _slices(kernels: pd.DataFrame, second: float, count: int) -> tuple[list[float], list[float]]:
@@ -138,6 +168,8 @@ def _draw_longest(axes: Axes, shown: pd.DataFrame, looks: dict[str, Look], secon
         milliseconds = longest[column] * second * 1000
         axes.bar(places, milliseconds, 0.8, bottom=floor, **look.bar())
         floor = floor + milliseconds
-    axes.set_xticks(places, [str(kernel) for kernel in longest["kernel"]])
+    names = longest["kernel"].astype(str)
+    several = "job" in shown and shown["job"].nunique() > 1
+    axes.set_xticks(places, longest["job"].astype(str) + "." + names if several else names)
     axes.tick_params(axis="x", length=0)
-    axes.set(xlabel="kernel (those that stall longest)", ylabel="stall (ms)")
+    axes.set(xlabel=f"{'job.' if several else ''}kernel (those that stall longest)", ylabel="stall (ms)")

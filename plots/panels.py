@@ -56,6 +56,7 @@ def panels(
     row_inches: float,
     legend: Sequence[Artist] = (),
     legend_columns: int = 3,
+    legend_title: str = "",
     xlabel: str = "",
     ylabel: str = "",
     shared: Literal["", "x", "y", "xy"] = "",
@@ -68,7 +69,7 @@ def panels(
     columns = min(columns, count)
     rows = -(-count // columns)
     legend_columns = _columns_that_fit(legend, legend_columns)
-    lines = -(-len(legend) // legend_columns)
+    lines = -(-len(legend) // legend_columns) + bool(legend_title)
     height = rows * row_inches + lines * _LEGEND_LINE_INCHES + (_LABEL_INCHES if xlabel else 0)
     figure = new_figure(min(height, PAGE_INCHES))
     grid = figure.subplots(rows, columns, squeeze=False, sharex="x" in shared, sharey="y" in shared)
@@ -87,8 +88,24 @@ def panels(
     elif ylabel:
         figure.supylabel(ylabel, fontsize="medium")
     if legend:
-        figure.legend(handles=list(legend), loc="outside upper center", ncols=legend_columns)
+        figure.legend(
+            handles=list(legend),
+            loc="outside upper center",
+            ncols=legend_columns,
+            title=legend_title or None,
+            title_fontsize="medium",
+        )
     return Panels(figure, every[:count])
+
+
+def pages(titles: Sequence[str], *, columns: int, row_inches: float, **options: Any) -> list[Panels]:
+    """Make figures of a panel per title, as :func:`panels` does: as many as are needed to be readable."""
+    legend_inches = _LEGEND_LINE_INCHES * (len(options.get("legend", ())) + 2)
+    rows = max(1, int((PAGE_INCHES - legend_inches) / row_inches))
+    return [
+        panels(page, columns=columns, row_inches=row_inches, **options)
+        for page in in_rows(titles, rows * columns)
+    ]
 
 
 def _columns_that_fit(legend: Sequence[Artist], most: int) -> int:
@@ -195,10 +212,12 @@ def bars_in_rows(
     return made
 
 
-def mark_missing(axes: Axes, place: float, status: str, colour: str = BLACK) -> None:
-    """Mark at the foot of the axes why nothing is drawn at a place."""
+def mark_missing(
+    axes: Axes, place: float, status: str, colour: str = BLACK, height: float = _MARK_HEIGHT
+) -> None:
+    """Mark at a height of the axes, usually at their foot, why nothing is drawn at a place."""
     mark = {**_mark(status), "color": colour}
-    axes.plot([place], [_MARK_HEIGHT], transform=axes.get_xaxis_transform(), clip_on=False, **mark)
+    axes.plot([place], [height], transform=axes.get_xaxis_transform(), clip_on=False, **mark)
 
 
 def handles(

@@ -111,10 +111,16 @@ ENTRIES: Mapping[str, Entry] = {
 }
 
 
+CHARTS = ("line", "bar", "heat")
+"""Figures of any columns of any results."""
+
+
 def find(name: str) -> Entry:
     """Return the figure of a name. Raises ConfigError."""
     if name not in ENTRIES:
-        raise ConfigError(f"found no figure '{name}'{not_found(name, ENTRIES)}, or all")
+        raise ConfigError(
+            f"found no figure '{name}'{not_found(name, ENTRIES)}, or all, or {', '.join(CHARTS)} with --x"
+        )
     return ENTRIES[name]
 
 

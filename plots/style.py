@@ -11,7 +11,7 @@ import itertools
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from typing import Any, ParamSpec
+from typing import Any, ParamSpec, TypeVar
 
 import matplotlib as mpl
 import pandas as pd
@@ -149,13 +149,14 @@ def settings() -> AbstractContextManager[None]:
 
 
 Parameters = ParamSpec("Parameters")
+Drawn = TypeVar("Drawn")
 
 
-def styled(draw: Callable[Parameters, Figure]) -> Callable[Parameters, Figure]:
+def styled(draw: Callable[Parameters, Drawn]) -> Callable[Parameters, Drawn]:
     """Decorate a function that makes a figure: it draws in this style wherever it is called from."""
 
     @functools.wraps(draw)
-    def wrapped(*arguments: Parameters.args, **named: Parameters.kwargs) -> Figure:
+    def wrapped(*arguments: Parameters.args, **named: Parameters.kwargs) -> Drawn:
         with settings():
             return draw(*arguments, **named)
 

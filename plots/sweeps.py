@@ -9,11 +9,11 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import pandas as pd
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from g10sim.looks import BLACK, Look
-from g10sim.plots.panels import BOUND_LOOK, Panels, draw_ideal, handles, mark_missing, panels
+from g10sim.plots.lines import draw_lines
+from g10sim.plots.panels import BOUND_LOOK, Panels, draw_ideal, handles, panels
 from g10sim.plots.style import looks, series
 from g10sim.plots.traces import OK, by_model, cells_by, swept_column, trace_names, without_ideal
 from g10sim.stats.seeds import over_seeds
@@ -159,6 +159,7 @@ def _draw_panels(
 ) -> Panels:
     """Draw a panel with a title for each entry of ``lines``, all with the same scales."""
     values = sorted({sweep.read(value) for value in shown[sweep.column]})
+    places = {value: float(place) for place, value in enumerate(values)}
     made = panels(
         titles,
         columns=2,
@@ -173,24 +174,5 @@ def _draw_panels(
         draw_ideal(axes)
         axes.set_xticks(range(len(values)), [f"{value:g}" for value in values])
         axes.set(xlim=(-0.4, len(values) - 0.6), ylim=(0, 1.08))
-        _draw_lines(axes, drawn, values)
+        draw_lines(axes, drawn, places, _METRIC, _STEP_ASIDE, f"{_METRIC}_interval")
     return made
-
-
-def _draw_lines(axes: Axes, lines: _Lines, values: list[float]) -> None:
-    for number, (look, points) in enumerate(lines):
-        drawn = [(place, points[value]) for place, value in enumerate(values) if value in points]
-        good = [(place, cell) for place, cell in drawn if cell["status"] == OK]
-        if good:
-            axes.errorbar(
-                [place for place, _ in good],
-                [cell[_METRIC] for _, cell in good],
-                yerr=[cell[f"{_METRIC}_interval"] for _, cell in good],
-                capsize=1.5,
-                elinewidth=0.6,
-                **look.curve(),
-            )
-        aside = (number - (len(lines) - 1) / 2) * _STEP_ASIDE
-        for place, cell in drawn:
-            if cell["status"] != OK:
-                mark_missing(axes, place + aside, cell["status"], look.colour)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
@@ -22,6 +21,8 @@ Cells: TypeAlias = dict[tuple[Any, ...], dict[str, Any]]
 """Rows of results by some of their columns."""
 
 
+_KNOWN_WORD = re.compile(r"s\d+|(bf|fp|float|int)\d+|tf32")
+"""Parts of the names of files that say the sequence length or the type of numbers."""
 _THIRD_OF_COLUMN, _HALF_COLUMN = 14, 26
 """As many characters as have room in a part of a column."""
 
@@ -108,18 +109,35 @@ def that_ran(results: pd.DataFrame) -> pd.DataFrame:
 def trace_names(results: pd.DataFrame) -> list[TraceName]:
     """List the traces of some results by model (in order of appearance) and batch size."""
     rows = records(results.drop_duplicates("trace"))
-    alike = Counter((row["model"], row["batch_size"]) for row in rows)
     order = {row["model"]: place for place, row in reversed(list(enumerate(rows)))}
     rows.sort(key=lambda row: (order[row["model"]], row["batch_size"], row["trace"]))
     return [
-        TraceName(
-            row["trace"],
-            model_name(row["model"]),
-            int(row["batch_size"]),
-            f"({Path(row['trace']).stem})" if alike[row["model"], row["batch_size"]] > 1 else "",
-        )
+        TraceName(row["trace"], model_name(row["model"]), int(row["batch_size"]), _detail(row, rows))
         for row in rows
     ]
+
+
+def _detail(row: dict[str, Any], rows: Sequence[dict[str, Any]]) -> str:
+    """Return what tells a trace from others of its model beside the batch size, by the names of their files.
+
+    That is the sequence length and the type of numbers, and anything else among traces of one batch size.
+    """
+    peers = [other for other in rows if other["model"] == row["model"]]
+    twins = [other for other in peers if other["batch_size"] == row["batch_size"]]
+    found = [
+        word
+        for word in _words(row)
+        if any(word not in _words(other) for other in (peers if _KNOWN_WORD.fullmatch(word) else twins))
+    ]
+    if len(twins) > 1 and not found:
+        return f"({Path(row['trace']).stem})"
+    return " ".join(re.sub(r"^s(\d+)$", r"seq \1", word) for word in found)
+
+
+def _words(row: Mapping[str, Any]) -> list[str]:
+    """Return the parts of the name of a trace's file, without its batch size."""
+    sizes = (str(row["batch_size"]), f"b{row['batch_size']}")
+    return [word for word in re.split(r"[-_ ]+", Path(row["trace"]).stem) if word not in sizes]
 
 
 def by_model(names: Sequence[TraceName]) -> dict[str, list[TraceName]]:

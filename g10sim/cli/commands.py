@@ -6,10 +6,13 @@ import ast
 from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import typer
 from typer.core import TyperCommand, TyperGroup
+
+import g10sim
+from g10sim.cli.output import say
 
 _FUNCTIONS = {
     "run": "run",
@@ -18,6 +21,7 @@ _FUNCTIONS = {
     "reproduce": "reproduce",
     "plot": "reproduce",
     "explain": "explain",
+    "timeline": "timeline",
     "report": "reproduce",
     "bound": "bound",
     "size": "size",
@@ -25,6 +29,8 @@ _FUNCTIONS = {
     "system": "system",
 }
 """Modules of commands, which are functions of their names."""
+MARKUP: Literal["markdown"] = "markdown"
+"""How help is written: text in brackets stays as it is."""
 _GROUPS = ("trace", "plan", "policy", "calibrate")
 """Modules of groups of commands, each the ``app`` of its module."""
 
@@ -64,10 +70,11 @@ def import_for(words: Sequence[str]) -> None:
 def _imported(name: str) -> Any:
     module = import_module(f"g10sim.cli.{_FUNCTIONS.get(name, name)}")
     if name in _GROUPS:
+        module.app.rich_markup_mode = MARKUP
         group = typer.main.get_command(module.app)
         group.name = name
         return group
-    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=MARKUP)
     app.command(name)(getattr(module, name))
     return typer.main.get_command(app)
 
@@ -90,10 +97,21 @@ app = typer.Typer(
     help="Simulate training with tensors in GPU memory, host memory and flash.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    add_completion=False,
+    rich_markup_mode=MARKUP,
 )
 
 
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        say(f"g10sim {g10sim.__version__}")
+        raise typer.Exit
+
+
 @app.callback()
-def _g10sim() -> None:
-    """Take no options of its own."""
+def _g10sim(
+    version: Annotated[
+        bool,
+        typer.Option("--version", help="Show the version.", callback=_show_version, is_eager=True),
+    ] = False,
+) -> None:
+    """Take no options of its own but that of the version."""

@@ -31,6 +31,16 @@ SettingsOption = Annotated[
     list[str] | None,
     typer.Option("--set", help="Set a dotted key, such as system.host.memory='64 GiB'.", metavar="KEY=VALUE"),
 ]
+WhereOption = Annotated[
+    list[str] | None,
+    typer.Option("--where", metavar="COLUMN=VALUE", help="Only cells that have a value.", show_default=False),
+]
+PolicyName = Annotated[
+    str, typer.Option("--policy", help="Only cells of this policy.", metavar="NAME", show_default=False)
+]
+TraceName = Annotated[
+    str, typer.Option("--trace", help="Only cells of this trace.", metavar="NAME", show_default=False)
+]
 ForceOption = Annotated[bool, typer.Option("--force", help="Run cells again that are stored.")]
 
 _Choice = TypeVar("_Choice", bound=str)
@@ -41,15 +51,36 @@ def names_in(text: str) -> list[str]:
     return [name.strip() for name in text.split(",") if name.strip()]
 
 
-def choose_executor(workers: int | None, scheduler: str | None, *, default_workers: int) -> Executor:
-    """Return the executor of ``-j`` or ``--scheduler``. Raises ConfigError if both are given."""
+def choose_executor(
+    workers: int | None, scheduler: str | None, *, default_workers: int, seconds: float | None = None
+) -> Executor:
+    """Return the executor of ``-j`` and ``--seconds``, or of ``--scheduler``.
+
+    Raises ConfigError if both are given.
+    """
     if scheduler is None:
-        return LocalProcesses(workers or default_workers)
+        return LocalProcesses(workers or default_workers, seconds)
+    if seconds is not None:
+        raise ConfigError("--seconds: found beside --scheduler; allowed: on this machine only")
     if workers is not None:
         raise ConfigError(
             "-j: found beside --scheduler; allowed: one of them (a cluster has its own workers)"
         )
     return DaskCluster(scheduler)
+
+
+def where_values(texts: Iterable[str], policy: str = "", trace: str = "") -> dict[str, str]:
+    """Return the values of --where by column, and those of --policy and --trace.
+
+    Raises ConfigError for a text without an equals sign.
+    """
+    found = {column: name for column, name in (("policy", policy), ("trace", trace)) if name}
+    for text in texts:
+        column, sign, value = text.partition("=")
+        if not sign:
+            raise ConfigError(f"--where: found '{text}'; allowed: COLUMN=VALUE")
+        found[column.strip()] = value.strip()
+    return found
 
 
 def chosen(option: str, name: str, choices: Sequence[_Choice]) -> _Choice:

@@ -17,9 +17,9 @@ from rich.markup import escape
 from rich.table import Table
 
 from g10sim.cli.terminal import SafeConsole
-from g10sim.errors import ConfigError, G10SimError
-from g10sim.files import write_text, writing
-from g10sim.text import inert, printable
+from g10sim.errors import G10SimError
+from g10sim.stats.keyed import write_csv
+from g10sim.text import printable
 
 CELL_FAILED, OUTPUT_LOST, BAD_INPUT, INTERRUPTED = 1, 1, 2, 130
 _PIPED_WIDTH = 250
@@ -136,6 +136,4 @@ def write_table(path: Path, records: list[dict[str, Any]]) -> None:
     """Write records as CSV, whole or not at all. Raises ConfigError."""
     import pandas as pd
 
-    with writing(path, ConfigError):
-        table = pd.DataFrame(records).rename(columns=inert).map(inert)
-        write_text(path, table.to_csv(index=False, lineterminator="\n"))
+    write_csv(pd.DataFrame(records), path)

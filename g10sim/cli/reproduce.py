@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from g10sim import plots
-from g10sim.cli.options import ForceOption, SchedulerOption, SettingsOption, choose_executor, names_in
+from g10sim.cli.options import (
+    ForceOption,
+    PolicyName,
+    SchedulerOption,
+    SettingsOption,
+    TraceName,
+    WhereOption,
+    choose_executor,
+    names_in,
+    where_values,
+)
 from g10sim.cli.output import complain_of_failures, say, show_table, warn
 from g10sim.cli.run import CellProgress
 from g10sim.config.load import load_run
@@ -18,7 +27,7 @@ from g10sim.config.problems import check_choice
 from g10sim.errors import ConfigError, G10SimError
 from g10sim.experiment.execution import OK
 from g10sim.experiment.run import Outcome, run_experiments
-from g10sim.plots.registry import ENTRIES, PICTURES, paper_figures
+from g10sim.plots.registry import CHARTS, ENTRIES, PICTURES, paper_figures
 
 ALL = "all"
 
@@ -103,7 +112,11 @@ def _failures(outcomes: dict[str, Outcome]) -> list[tuple[str, str]]:
 
 def plot(
     figure: Annotated[
-        str, typer.Argument(help="Name of a figure, or 'all' for those of the paper.", show_default=False)
+        str,
+        typer.Argument(
+            help="Name of a figure, 'all' for those of the paper, or line, bar or heat with --x.",
+            show_default=False,
+        ),
     ],
     results: Annotated[
         Path,
@@ -116,30 +129,44 @@ def plot(
         typer.Option("-o", "--output", help="Directory of the pictures.", show_default="RESULTS/figures"),
     ] = None,
     cell: Annotated[int | None, typer.Option(min=0, help="Cell to look at, for figures of one cell.")] = None,
-    where: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--where", metavar="COLUMN=VALUE", help="Only cells that have a value.", show_default=False
-        ),
-    ] = None,
+    policy: PolicyName = "",
+    trace: TraceName = "",
+    where: WhereOption = None,
+    x: Annotated[str, typer.Option("--x", help="Column or swept key on the axis.", show_default=False)] = "",
+    y: Annotated[str, typer.Option("--y", help="Column to show.", show_default="performance")] = "",
+    hue: Annotated[
+        str, typer.Option(help="Column whose values are lines, bars or rows.", show_default="policy")
+    ] = "",
+    col: Annotated[str, typer.Option(help="Column whose values are panels.", show_default="trace")] = "",
 ) -> None:
-    """Draw a figure from results, as PDF and PNG; 'all' draws those that have results."""
+    """Draw a figure from results, as PDF and PNG; 'all' draws those that have results.
+
+    line, bar and heat draw any column against any other, and write the points as CSV, too.
+    """
+    chosen = where_values(where or (), policy, trace)
+    if figure in CHARTS:
+        _draw_chart(figure, results, output, chosen, {"x": x, "y": y, "hue": hue, "col": col})
+        return
+    for option, value in {"x": x, "y": y, "hue": hue, "col": col}.items():
+        if value:
+            raise ConfigError(f"--{option}: found beside {figure}; allowed: beside {', '.join(CHARTS)}")
     names = plots.drawable(results) if figure == ALL else (plots.find(figure).name,)
     for name in names:
-        drawn = plots.draw(name, plots.results_of(name, results), cell=cell, where=_values(where or ()))
+        drawn = plots.draw(name, plots.results_of(name, results), cell=cell, where=chosen)
         for path in plots.save(drawn, output or results / PICTURES, name):
             say(str(path))
 
 
-def _values(texts: Iterable[str]) -> dict[str, str]:
-    """Return the values of --where by column. Raises ConfigError for a text without an equals sign."""
-    found = {}
-    for text in texts:
-        column, sign, value = text.partition("=")
-        if not sign:
-            raise ConfigError(f"--where: found '{text}'; allowed: COLUMN=VALUE")
-        found[column.strip()] = value.strip()
-    return found
+def _draw_chart(
+    kind: str, results: Path, output: Path | None, where: dict[str, str], roles: dict[str, str]
+) -> None:
+    if not roles["x"]:
+        raise ConfigError(f"--x: found none; allowed: a column or swept key to draw the {kind} over")
+    given = {role: column for role, column in roles.items() if column}
+    figures, data = plots.chart(kind, results, where=where, **given)
+    name = "_".join([kind, roles["y"] or "performance", roles["x"]])
+    for path in plots.save_chart(figures, data, output or results / PICTURES, name):
+        say(str(path))
 
 
 def report(

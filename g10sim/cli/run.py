@@ -52,6 +52,11 @@ def run(
     settings: SettingsOption = None,
     force: ForceOption = False,
     check: Annotated[bool, typer.Option("--check", help="Test every invariant while simulating.")] = False,
+    seconds: Annotated[
+        float | None,
+        typer.Option(min=0.001, help="Give up cells that take longer.", show_default="no limit"),
+    ] = None,
+    debug: Annotated[bool, typer.Option("--debug", help="Show the whole traceback of what fails.")] = False,
     yes: Annotated[bool, typer.Option("--yes", help=f"Run more than {_MANY_CELLS:,} cells.")] = False,
     schema: Annotated[
         bool, typer.Option("--schema", help="Print the JSON Schema of configurations and do nothing else.")
@@ -67,7 +72,7 @@ def run(
     if config is None:
         raise ConfigError("run: found no configuration; allowed: the path of a YAML file, or --schema")
     document = load_run(config, settings or ())
-    executor = choose_executor(workers, scheduler, default_workers=1)
+    executor = choose_executor(workers, scheduler, default_workers=1, seconds=seconds)
     with CellProgress() as bar:
         outcome = run_experiment(
             document,
@@ -84,6 +89,9 @@ def run(
     say(f"{len(outcome.cells)} cells{reused}; results in {outcome.directory / 'results.csv'}")
     for warning in outcome.warnings:
         warn(warning)
+    if debug:
+        for text in outcome.tracebacks:
+            sys.stderr.write(text)
     complain_of_failures(
         (f"cell {cell.index} ({cell.jobs[0].trace.name}, {cell.label})", message)
         for cell, message in outcome.failures
@@ -158,7 +166,8 @@ def _show(outcome: Outcome) -> None:
         row["steady"] = _verdict(row.get("steady"))
     swept = [key for key in outcome.cells[0].swept if key in outcome.columns and key != hidden]
     titles = {cell.label: _title(cell) for cell in outcome.cells}
-    names = {"trace": [Path(row["trace"]).stem for row in rows]}
+    names = {} if hidden or len(rows) == 1 else {"cell": [str(row["cell"]) for row in rows]}
+    names |= {"trace": [Path(row["trace"]).stem for row in rows]}
     names |= {"policy": [titles[row["policy"]] for row in rows]}
     names |= {key: [str(row[key]) for row in rows] for key in (*swept, "status", "steady")}
     for key, usual in (("trace", {names["trace"][0]}), ("status", {OK}), ("steady", {"yes", ""})):

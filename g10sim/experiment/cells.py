@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
@@ -118,10 +118,10 @@ class Cell:
         """Tell whether the policy copies whole tensors into consecutive GPU memory."""
         return self.make_policy().requirements.placement == "contiguous"
 
-    def workload(self) -> Workload:
-        """Load the traces. Raises TraceError, also for one that is not what it was."""
-        clock = self.system.gpu.clock
-        traces = {trace: _load(trace) for trace in dict.fromkeys(job.trace for job in self.jobs)}
+    def workload(self, load: Callable[[TraceInput], Trace] | None = None) -> Workload:
+        """Load the traces, with ``load`` if it is given. Raises TraceError, also for one that has changed."""
+        clock, load = self.system.gpu.clock, load or load_input
+        traces = {trace: load(trace) for trace in dict.fromkeys(job.trace for job in self.jobs)}
         jobs = tuple(
             Job(
                 traces[job.trace],
@@ -180,7 +180,8 @@ def _described(same: _Same) -> dict[str, Any]:
     return same.system.model_dump(mode="json", exclude=_NO_NUMBERS)
 
 
-def _load(named: TraceInput) -> Trace:
+def load_input(named: TraceInput) -> Trace:
+    """Load a trace of a run. Raises TraceError, also for one that is not what it was when the run began."""
     trace = load_trace(named.path)
     if trace_hash(trace) != named.sha256:
         raise TraceError(

@@ -27,7 +27,15 @@ LIBRARIES = ("numpy", "pandas", "pyarrow", "pydantic", "pyyaml", "simpy")
 """Libraries whose versions are kept with the results."""
 
 _PROGRAM = ("g10sim", "python", "program_sha256", "libraries", "plug_in")
-_TIMING_COLUMNS = ("cell", "key", "wall_seconds", "cpu_seconds", "peak_memory_bytes", "worker")
+_TIMING_COLUMNS = (
+    "cell",
+    "key",
+    "wall_seconds",
+    "cpu_seconds",
+    "policy_seconds",
+    "peak_memory_bytes",
+    "worker",
+)
 _SECONDS_BETWEEN_WRITES = 2.0
 
 

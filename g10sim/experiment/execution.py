@@ -7,6 +7,7 @@ import platform
 import resource
 import sys
 import time
+import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
@@ -25,6 +26,7 @@ from g10sim.experiment.watching import Watch
 from g10sim.policies.base import Policy
 from g10sim.records import RunRecords
 from g10sim.sim.engine import run
+from g10sim.sim.hooks import TimeInHooks, time_in_hooks
 from g10sim.stats.bounds import Conditions, bound_row
 from g10sim.stats.summary import Row, describe_jobs, summarize
 from g10sim.trace.workload import Workload
@@ -38,9 +40,11 @@ CHANGED = "changed"
 class CellResult:
     """Outcome of a cell: ``ok`` with one row per job, ``unsupported`` or ``failed`` with a message.
 
-    ``timing`` holds wall and CPU seconds, peak memory in bytes, and the worker. ``origin`` says what computed
-    it: ``key`` of the result, ``stored`` (key of the cell, which names its file), versions, ``plug_in`` with
-    the path and hash of each module, ``files`` that it depends on besides, and those ``written``.
+    ``timing`` holds wall and CPU seconds, those of the policy, peak memory in bytes, and the worker.
+    ``origin`` says what computed it: ``key`` of the result, ``stored`` (key of the cell, which names its
+    file), versions, ``plug_in`` with the path and hash of each module, ``files`` that it depends on besides,
+    and those ``written``.
+    ``traceback`` says of a failure where it arose.
     """
 
     status: str
@@ -48,6 +52,7 @@ class CellResult:
     rows: tuple[Row, ...]
     timing: dict[str, Any]
     origin: dict[str, Any] = field(default_factory=dict)
+    traceback: str = ""
 
     @property
     def key(self) -> str:
@@ -112,24 +117,26 @@ def run_cell(task: CellTask, worker: int | str) -> CellResult:
     ``worker`` is the number or address of the worker, for ``timing.csv``.
     """
     wall, cpu = time.perf_counter(), time.process_time()
-    store = CellStore(task.directory)
+    store, hooks = CellStore(task.directory), TimeInHooks()
 
     def result(status: str, message: str, rows: Sequence[Row] = ()) -> CellResult:
         timing = {
             "wall_seconds": round(time.perf_counter() - wall, 6),
             "cpu_seconds": round(time.process_time() - cpu, 6),
+            "policy_seconds": round(hooks.seconds, 6),
             "peak_memory_bytes": peak_memory_bytes(),
             "worker": worker,
         }
         return CellResult(status, message, tuple(rows), timing)
 
     try:
-        with Watch() as watch:
+        with Watch() as watch, time_in_hooks(hooks):
             return _attempt(task.cell, store, watch, result)
     except G10SimError as error:
-        return result(FAILED, one_line(error))
+        return replace(result(FAILED, one_line(error)), traceback=traceback.format_exc())
     except Exception as error:
-        return result(FAILED, f"internal error: {type(error).__name__}: {one_line(error)}")
+        message = f"internal error: {type(error).__name__}: {one_line(error)}"
+        return replace(result(FAILED, message), traceback=traceback.format_exc())
 
 
 def _attempt(cell: Cell, store: CellStore, watch: Watch, result: Callable[..., CellResult]) -> CellResult:
@@ -154,10 +161,15 @@ def _attempt(cell: Cell, store: CellStore, watch: Watch, result: Callable[..., C
             store.save_tables(origin["stored"], tables, records, workload, cell.system, origin["key"])
             found = result(OK, records.note, rows)
         found = replace(found, origin=origin)
-        store.save(origin["stored"], vars(found), tables)
+        store.save(origin["stored"], _kept(found), tables)
     except OSError as error:
         return result(FAILED, f"{store.directory}: cannot be written: {error.strerror}")
     return found
+
+
+def _kept(found: CellResult) -> dict[str, Any]:
+    """Return what is stored of a result."""
+    return {name: value for name, value in vars(found).items() if name != "traceback"}
 
 
 class _Start:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,11 +13,12 @@ from g10sim.config.document import Document, load_document
 from g10sim.config.quantities import Spec
 from g10sim.config.system import SystemSpec
 from g10sim.errors import ConfigError, G10SimError
-from g10sim.experiment.cells import Cell
+from g10sim.experiment.cells import Cell, load_input
 from g10sim.experiment.execution import simulate
 from g10sim.experiment.expand import expand
 from g10sim.policies.base import Policy
 from g10sim.policies.registry import available
+from g10sim.stats.choosing import rows_where
 from g10sim.stats.legends import policy_labels
 from g10sim.stats.reading import (
     CONFIGURATION,
@@ -28,11 +30,16 @@ from g10sim.stats.reading import (
     read_table,
     reported_kernels,
     row_of_cell,
+    rows_of_cell,
 )
 from g10sim.trace.model import Trace
+from g10sim.trace.workload import Workload
 
 if TYPE_CHECKING:
     import pandas as pd
+
+
+_TRACES_KEPT = 2
 
 
 @dataclass(frozen=True)
@@ -44,6 +51,7 @@ class OpenedCell:
     """
 
     cell: Cell
+    workload: Workload
     row: dict[str, Any]
     trace: Trace
     kernels: pd.DataFrame | None
@@ -61,44 +69,90 @@ class OpenedCell:
         return self.cell.system
 
 
-def open_cell(directory: str | Path, cell: int | None = None, job: int = 0) -> OpenedCell:
+def open_cell(
+    directory: str | Path, cell: int | None = None, job: int = 0, where: Mapping[str, str] | None = None
+) -> OpenedCell:
     """Open a cell of a directory of results, to look at a job; without a number the only cell that ran.
+
+    ``where`` chooses among those that have these values in these columns.
 
     Raises ConfigError or TraceError where results, configuration or trace are missing or have changed.
     """
     directory = Path(directory)
     results = read_results(directory)
-    row = row_of_cell(results, cell, job)
-    made = _cell(directory, int(row["cell"]))
-    trace = replace(made, jobs=(made.jobs[job],)).workload().jobs[0].trace
-    kernels, moves = (_table(directory, name, int(row["cell"])) for name in ("kernels", "migrations"))
-    return OpenedCell(
-        made,
-        row,
-        trace,
-        None if kernels is None else reported_kernels(of_cell(kernels, row), row),
-        None if moves is None else of_cell(moves, row),
-        _alike(results, row),
-        policy_labels(results),
-    )
+    row = row_of_cell(rows_where(results, where or {}), cell, job)
+    return _Opener(directory, results).open(row, job)
 
 
-def _cell(directory: Path, number: int) -> Cell:
-    provenance = read_provenance(directory)
-    known = provenance["traces"]
-    read_checked(directory, CONFIGURATION, provenance)
-    document = load_document(directory / CONFIGURATION)
-    cells = expand(Document(_with_paths(document.data, known), document.source)).cells
-    if number >= len(cells):
-        raise ConfigError(
-            f"{directory}: found no cell {number} in config.yaml; allowed: 0 to {len(cells) - 1}"
+def open_cells(directory: str | Path, most: int) -> Iterator[OpenedCell]:
+    """Open the first cells that ran of a directory of results, one after another, a job at a time.
+
+    Raises as :func:`open_cell` does.
+    """
+    directory = Path(directory)
+    results = read_results(directory)
+    opener = _Opener(directory, results)
+    results.attrs = {}
+    for number in results.loc[results["status"] == "ok", "cell"].unique()[:most]:
+        for job, row in enumerate(rows_of_cell(results, int(number))):
+            yield opener.open(row, job)
+
+
+class _Opener:
+    """Opens cells of a directory; what they have in common is read once."""
+
+    def __init__(self, directory: Path, results: pd.DataFrame) -> None:
+        self._directory, self._results = directory, results.copy()
+        self._labels = policy_labels(results)
+        self._results.attrs = {}  # pandas copies them with every part of a table
+        self._load = lru_cache(maxsize=_TRACES_KEPT)(load_input)
+        self._provenance = read_provenance(directory)
+        read_checked(directory, CONFIGURATION, self._provenance)
+        document = load_document(directory / CONFIGURATION)
+        known = self._provenance["traces"]
+        self._cells = expand(Document(_with_paths(document.data, known), document.source)).cells
+        self._tables: dict[str, dict[int, pd.DataFrame]] = {}
+
+    def open(self, row: dict[str, Any], job: int) -> OpenedCell:
+        made = self._cell(int(row["cell"]))
+        workload = made.workload(self._load)
+        kernels, moves = (self._table(name, int(row["cell"])) for name in ("kernels", "migrations"))
+        return OpenedCell(
+            made,
+            workload,
+            row,
+            workload.jobs[job].trace,
+            None if kernels is None else reported_kernels(of_cell(kernels, row), row),
+            None if moves is None else of_cell(moves, row),
+            _alike(self._results, row),
+            self._labels,
         )
-    cell = cells[number]
-    hashes = {trace["path"]: trace["sha256"] for trace in known.values()}
-    for job in cell.jobs:
-        if hashes.get(job.trace.path, job.trace.sha256) != job.trace.sha256:
-            raise ConfigError(f"{job.trace.path}: has changed since the run; allowed: the trace that it used")
-    return cell
+
+    def _cell(self, number: int) -> Cell:
+        if number >= len(self._cells):
+            raise ConfigError(
+                f"{self._directory}: found no cell {number} in config.yaml; "
+                f"allowed: 0 to {len(self._cells) - 1}"
+            )
+        cell = self._cells[number]
+        hashes = {trace["path"]: trace["sha256"] for trace in self._provenance["traces"].values()}
+        for job in cell.jobs:
+            if hashes.get(job.trace.path, job.trace.sha256) != job.trace.sha256:
+                raise ConfigError(
+                    f"{job.trace.path}: has changed since the run; allowed: the trace that it used"
+                )
+        return cell
+
+    def _table(self, name: str, cell: int) -> pd.DataFrame | None:
+        """Return the rows of a cell of a table; None if it has no records of the cell."""
+        if not (self._directory / f"{name}.parquet").is_file():
+            return None
+        if name not in self._tables:
+            table = read_table(self._directory, name)
+            keys, table.attrs = table.attrs[KEYS], {}
+            groups = dict(iter(table.groupby("cell")))
+            self._tables[name] = {number: groups.get(number, table.iloc[:0]) for number in keys}
+        return self._tables[name].get(cell)
 
 
 def _with_paths(data: Mapping[str, Any], known: Mapping[str, Mapping[str, str]]) -> dict[str, Any]:
@@ -115,14 +169,6 @@ def _with_paths(data: Mapping[str, Any], known: Mapping[str, Mapping[str, str]])
     if "jobs" in workload:
         workload["jobs"] = [{**job, "trace": found(job.get("trace"))} for job in workload["jobs"]]
     return {**data, "workload": workload}
-
-
-def _table(directory: Path, name: str, cell: int) -> pd.DataFrame | None:
-    """Read a table of a directory of results; None if it has no records of the cell."""
-    if not (directory / f"{name}.parquet").is_file():
-        return None
-    table = read_table(directory, name)
-    return table if cell in table.attrs[KEYS] else None
 
 
 def _alike(results: pd.DataFrame, row: Mapping[str, Any]) -> pd.DataFrame:

@@ -1,25 +1,32 @@
-"""A directory of results as one HTML file: tables, figures, configuration and provenance."""
+"""A directory of results as one HTML file to explore: tables, charts, words on each cell, configuration."""
 
 from __future__ import annotations
 
 import base64
+import gzip
+import hashlib
 import io
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
-from itertools import islice
+from functools import lru_cache
+from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
+from markupsafe import Markup
 
-from g10sim import plots
 from g10sim.checksums import stamp
 from g10sim.config.document import read_text
 from g10sim.errors import ConfigError, G10SimError
+from g10sim.experiment.explaining import Section, describe_cell
+from g10sim.experiment.opened import open_cells
+from g10sim.experiment.report_data import chart_data
 from g10sim.files import write_text, writing
 from g10sim.plots.traces import records
 from g10sim.stats.columns import stall_reasons, traffic
+from g10sim.stats.keyed import timeline_name
 from g10sim.stats.legends import policy_labels
 from g10sim.stats.reading import (
     CONFIGURATION,
@@ -35,10 +42,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _OK = "ok"
-_FIGURES_OF_ALL = ("fig11", "fig12", "fig14")
-_FIGURES_OF_ONE = ("timeline", "stalls", "memory")
-_MOST_GROUPS, _MOST_CELLS = 6, 8
-_DOTS_PER_INCH = 200
+_MOST_CELLS = 200
+_SCRIPT = "report.js"
 
 
 @dataclass(frozen=True)
@@ -51,20 +56,13 @@ class Table:
 
 
 @dataclass(frozen=True)
-class Picture:
-    """A figure as PNG in base 64, or why there is none."""
+class CellInWords:
+    """What ``explain`` says of a cell, and where its timeline lies beside the report."""
 
+    number: int
     title: str
-    data: str = ""
-    why_not: str = ""
-
-
-@dataclass(frozen=True)
-class Group:
-    """Pictures that belong together."""
-
-    title: str
-    pictures: Sequence[Picture]
+    sections: Sequence[Section]
+    timeline: str
 
 
 def write_report(directory: str | Path, output: str | Path | None = None) -> Path:
@@ -88,7 +86,7 @@ def report(directory: Path) -> str:
     configuration = read_text(directory / CONFIGURATION)
     named = results.assign(policy=results["policy"].map(policy_labels(results)))
     ran = named.loc[results["status"] == _OK]
-    groups, notes = _groups(directory, results, ran)
+    cells, notes = _in_words(directory, ran)
     template = Environment(
         loader=PackageLoader("g10sim.experiment"),
         autoescape=select_autoescape(
@@ -98,20 +96,68 @@ def report(directory: Path) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     ).get_template("report.html.j2")
+    program = (files("g10sim.experiment") / "templates" / _SCRIPT).read_text(encoding="utf-8")
+    library, library_source = _library()
     return template.render(
+        script_sources=Markup(f"{_source(program.encode())} {library_source}"),
         stamp=stamp(cell_keys(provenance).values()),
         name=str(results["name"].iloc[0]) if len(results) else directory.name,
         summary=_summary(results, directory, provenance),
         failures=records(named[results["status"] != _OK]),
         results=_results(named),
         shares=_shares(ran),
-        figures=groups["figures"],
-        cells=groups["cells"],
+        cells=cells,
         notes=notes,
         configuration=configuration,
         provenance=_provenance(provenance),
         traces=_traces(provenance),
+        data=Markup(_inert_json(chart_data(results))),
+        library=Markup(library),
+        program=Markup(program),
     )
+
+
+@lru_cache
+def _library() -> tuple[str, str]:
+    """Return Plotly's program, compressed and as text, and its source for the policy of the page."""
+    program = (files("plotly") / "package_data" / "plotly.min.js").read_bytes()
+    return base64.b64encode(gzip.compress(program, mtime=0)).decode(), _source(program)
+
+
+def _source(program: bytes) -> str:
+    """Return how the policy of a page names a script that may run: by its hash."""
+    return f"'sha256-{base64.b64encode(hashlib.sha256(program).digest()).decode()}'"
+
+
+def _inert_json(data: Mapping[str, Any]) -> str:
+    """Return data as JSON that cannot end the element that it stands in."""
+    text = json.dumps(data, separators=(",", ":"))
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def _in_words(directory: Path, ran: pd.DataFrame) -> tuple[list[CellInWords], list[str]]:
+    """Return what can be said of each cell, and notes on what was left out."""
+    found, notes, keys = [], [], [key for key in _swept(ran) if key != "seed"]
+    count = ran["cell"].nunique()
+    if count > _MOST_CELLS:
+        notes.append(f"Words are on the first {_MOST_CELLS} of {count} cells that ran.")
+    try:
+        for opened in open_cells(directory, _MOST_CELLS):
+            number = int(opened.row["cell"])
+            timeline = timeline_name(number)
+            heading, sections = describe_cell(opened)
+            linked = timeline if (directory / timeline).is_file() else ""
+            row = opened.row
+            named = [
+                str(row["trace"]),
+                opened.labels[row["policy"]],
+                *(f"{key} = {row[key]}" for key in keys),
+            ]
+            title = f"cell {number}: {', '.join(named)}: {row['performance']:.1%} of ideal"
+            found.append(CellInWords(number, title, [(heading, []), *sections], linked))
+    except G10SimError as error:  # traces may be gone; a report without words is still a report
+        notes.append(f"No words on further cells: {error}")
+    return found, notes
 
 
 def _summary(results: pd.DataFrame, directory: Path, provenance: Mapping[str, Any]) -> str:
@@ -144,6 +190,7 @@ def _table(results: pd.DataFrame, names: Sequence[str], numbers: Mapping[str, tu
 
 
 def _results(results: pd.DataFrame) -> Table:
+    results = results.assign(trace=[Path(name).stem for name in results["trace"]])
     ran = results.where(results["status"] == _OK)
     numbers = {
         "time (ms)": (ran["exec_ms"], ",.1f"),
@@ -171,55 +218,6 @@ def _shares(ran: pd.DataFrame) -> Table:
     whole = ran["exec_cycles"].where(ran["exec_cycles"] > 0)
     numbers = {title: (ran[column] / whole, ".1%") for column, title in parts.items()}
     return _table(ran, ["cell", "trace", "policy", *_swept(ran)], numbers)
-
-
-def _groups(
-    directory: Path, results: pd.DataFrame, ran: pd.DataFrame
-) -> tuple[dict[str, list[Group]], list[str]]:
-    """Draw what results of all cells and tables of single cells allow; say what was left out."""
-    notes = []
-    swept = [column for column in _swept(results) if column != "seed"]
-    every = list(results.groupby(swept, sort=False, dropna=False)) if swept else [((), results)]
-    figures = [_of_all(swept, values, rows) for values, rows in every[:_MOST_GROUPS]]
-    if len(every) > _MOST_GROUPS:
-        notes.append(f"Figures show the first {_MOST_GROUPS} of {len(every)} combinations of swept values.")
-    kinds = [name for name in _FIGURES_OF_ONE if _has_tables(directory, name)]
-    numbers = [int(cell) for cell in ran["cell"].unique()] if kinds else []
-    cells = [_of_one(directory, kinds, ran, cell) for cell in islice(numbers, _MOST_CELLS)]
-    if len(numbers) > _MOST_CELLS:
-        notes.append(f"Pictures show the first {_MOST_CELLS} of {len(numbers)} cells that ran.")
-    return {"figures": [group for group in figures if group.pictures], "cells": cells}, notes
-
-
-def _of_all(swept: Sequence[str], values: Any, rows: pd.DataFrame) -> Group:
-    chosen = values if isinstance(values, tuple) else (values,)
-    title = ", ".join(f"{key} = {_text(value)}" for key, value in zip(swept, chosen, strict=False))
-    entries = map(plots.find, _FIGURES_OF_ALL if (rows["status"] == _OK).any() else ())
-    return Group(title, [_picture(entry.title, partial(entry.draw, rows)) for entry in entries])
-
-
-def _of_one(directory: Path, kinds: Sequence[str], ran: pd.DataFrame, cell: int) -> Group:
-    row = ran[ran["cell"] == cell].iloc[0]
-    title = f"cell {cell}: {row['trace']}, {row['policy']}, {row['performance']:.1%} of ideal"
-    draw = partial(plots.draw, directory=directory, cell=cell)
-    return Group(title, [_picture(plots.find(name).title, partial(draw, name)) for name in kinds])
-
-
-def _has_tables(directory: Path, figure: str) -> bool:
-    return all((directory / f"{table}.parquet").is_file() for table in plots.find(figure).tables)
-
-
-def _picture(title: str, draw: Any) -> Picture:
-    from g10sim.plots.style import settings
-
-    buffer = io.BytesIO()
-    try:
-        figure = draw()
-        with settings():
-            figure.savefig(buffer, format="png", dpi=_DOTS_PER_INCH, metadata={"Software": None})
-    except (G10SimError, ValueError) as error:  # names that matplotlib takes for formulas, too
-        return Picture(title, why_not=" ".join(str(error).split()))
-    return Picture(title, data=base64.b64encode(buffer.getvalue()).decode())
 
 
 def _provenance(found: Mapping[str, Any]) -> Table:

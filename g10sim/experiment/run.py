@@ -30,6 +30,8 @@ Ended = Callable[[str, CellResult], None]
 _ATTEMPTS = 3
 """Most often that a cell is simulated because its code changes while it runs."""
 
+_NOTICED_SECONDS, _MOST_OF_TIME = 1.0, 0.5
+"""How long a cell takes that says something of a policy's speed, and its share from which on to warn."""
 _NAMED = 5
 """Cells that a warning names."""
 
@@ -75,6 +77,11 @@ class Outcome(Displayed):
         """Cells that failed, with the reason."""
         pairs = zip(self.cells, self.results, strict=True)
         return [(cell, result.message) for cell, result in pairs if result.status == FAILED]
+
+    @property
+    def tracebacks(self) -> tuple[str, ...]:
+        """Where failures arose in the program, each once."""
+        return tuple(dict.fromkeys(result.traceback for result in self.results if result.traceback))
 
     @property
     def table(self) -> pd.DataFrame:
@@ -187,8 +194,24 @@ def _finished(files: ResultsDirectory, reused: int) -> Outcome:
     rows, cells = files.write(), files.experiment.cells
     files.merge_tables()
     results = tuple(files.found[cell.key] for cell in cells)
-    warnings = (*files.experiment.warnings, *_unsteady(cells, results))
+    warnings = (*files.experiment.warnings, *_unsteady(cells, results), *slow_policies(cells, results))
     return Outcome(files.directory, files.columns, rows, cells, results, reused, warnings)
+
+
+def slow_policies(cells: Sequence[Cell], results: Sequence[CellResult]) -> Iterator[str]:
+    """Yield a warning for each plug-in in whose methods most of the time of some cell passed."""
+    shares: dict[str, list[float]] = {}
+    for cell, result in zip(cells, results, strict=True):
+        whole = result.timing.get("wall_seconds", 0.0)
+        if result.origin.get("plug_in") and whole >= _NOTICED_SECONDS:
+            share = result.timing.get("policy_seconds", 0.0) / whole
+            shares.setdefault(cell.label, []).append(share)
+    for label, found in shares.items():
+        if max(found) > _MOST_OF_TIME:
+            yield (
+                f"policy {label} took {max(found):.0%} of the time of a cell in its own methods (column "
+                "policy_seconds of timing.csv); python -m cProfile -m g10sim run shows which"
+            )
 
 
 def _unsteady(cells: Sequence[Cell], results: Sequence[CellResult]) -> Iterator[str]:

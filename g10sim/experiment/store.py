@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import logging
 import os
+import shutil
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -16,7 +18,7 @@ import filelock
 from g10sim.checksums import file_hash, sealed, stamped, unsealed
 from g10sim.config.system import SystemSpec
 from g10sim.errors import ConfigError
-from g10sim.files import replacing, write_text, writing
+from g10sim.files import replacing, writing
 from g10sim.records import RunRecords
 from g10sim.stats.keyed import KEYS_FIELD, TIMELINE, keys_of, timeline_name, write_keyed
 from g10sim.stats.tables import TABLES, TRACE_TABLES, records_table
@@ -135,7 +137,7 @@ class CellStore:
 
     def table(self, key: str, table: str) -> Path:
         """Path of a table of a cell."""
-        return self._cells / f"{key}.{table}.{'json' if table == TIMELINE else 'parquet'}"
+        return self._cells / f"{key}.{table}.{'json.gz' if table == TIMELINE else 'parquet'}"
 
     def save_tables(
         self,
@@ -151,13 +153,13 @@ class CellStore:
             with _lasting(self.table(key, table)) as temporary:
                 if table == TIMELINE:
                     timeline = chrome_trace(workload, system, records, carried)
-                    temporary.write_text(json.dumps(timeline), encoding="utf-8")
+                    temporary.write_bytes(_compressed(timeline))
                 else:
                     frame = _frame(table, records, workload.jobs, system.gpu.clock)
                     write_keyed(_arrow(frame), {"": carried}, temporary)
 
     def merge_table(self, table: str, cells: Sequence[StoredCell], directory: Path) -> dict[str, str]:
-        """Write ``DIRECTORY/TABLE.parquet`` (``timeline/CELL.json``) from tables of cells.
+        """Write ``DIRECTORY/TABLE.parquet`` (``timeline/CELL.json.gz``) from tables of cells.
 
         Returns the checksums of the files by their names. Raises ConfigError.
         """
@@ -174,8 +176,8 @@ class CellStore:
         hashes = {}
         for cell in cells:
             name = timeline_name(cell.index)
-            text = self.table(cell.stored, TIMELINE).read_text(encoding="utf-8")
-            write_text(directory / name, text)
+            with replacing(directory / name) as temporary:
+                _share(self.table(cell.stored, TIMELINE), temporary)
             hashes[name] = file_hash(directory / name)
         return hashes
 
@@ -215,12 +217,25 @@ class CellStore:
         raise ConfigError(f"{path}: is damaged; allowed: running the same again, which repeats its cell")
 
 
+def _compressed(timeline: dict[str, Any]) -> bytes:
+    """Return a timeline as compressed JSON, the same bytes every time."""
+    return gzip.compress(json.dumps(timeline, separators=(",", ":")).encode(), compresslevel=6, mtime=0)
+
+
+def _share(source: Path, target: Path) -> None:
+    """Give a file a second name, which takes no room; where that cannot be, copy it. Raises OSError."""
+    try:
+        target.hardlink_to(source)
+    except OSError:
+        shutil.copyfile(source, target)
+
+
 def remove_tables(directory: Path) -> None:
     """Remove the tables and timelines of an earlier run. Raises OSError."""
     for table in (*TABLES, *TRACE_TABLES):
         (directory / f"{table}.parquet").unlink(missing_ok=True)
-    for path in (directory / TIMELINE).glob("*.json"):
-        if path.stem.isdigit():
+    for path in (directory / TIMELINE).glob("*.json*"):
+        if path.name.partition(".")[0].isdigit():
             path.unlink()
     with suppress(OSError):  # it has none, or holds files of others
         (directory / TIMELINE).rmdir()

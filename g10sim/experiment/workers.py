@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import signal
 import threading
+import time
 from collections import deque
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -14,7 +15,7 @@ from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import BaseContext
 from multiprocessing.process import BaseProcess
-from typing import Protocol
+from typing import Any, Protocol
 
 from g10sim.experiment.execution import (
     FAILED,
@@ -51,10 +52,12 @@ class LocalProcesses:
     """Processes of this machine, ``workers`` at a time; a worker is named by its number, from 0.
 
     A process simulates one cell after the other of policies that come with g10sim. A cell of a plug-in has a
-    process of its own: its code is read anew, and what it leaves behind reaches no other cell.
+    process of its own: its code is read anew, and what it leaves behind reaches no other cell. A cell that
+    takes longer than ``seconds`` is ended, and has failed.
     """
 
     workers: int = 1
+    seconds: float | None = None
 
     def run(self, tasks: Sequence[CellTask]) -> Results:
         """Simulate cells: see :class:`Executor`. Tasks and results must pickle."""
@@ -74,7 +77,7 @@ class LocalProcesses:
                     worker = worker or _Worker(context, slot, warm)
                     worker.give(task)
                     running[worker.connection] = worker
-                for ready in wait(list(running)):
+                for ready in self._ready(running):
                     if not isinstance(ready, Connection):
                         continue
                     worker = running.pop(ready)
@@ -87,6 +90,17 @@ class LocalProcesses:
                 left.process.terminate()
             for left in (*running.values(), *idle.values()):
                 left.end()
+
+    def _ready(self, running: Mapping[Connection, _Worker]) -> list[Any]:
+        """Wait until some worker is done, or has taken too long: that one is ended."""
+        if self.seconds is None:
+            return wait(list(running))
+        first = min(worker.since for worker in running.values()) + self.seconds
+        found = wait(list(running), max(0.0, first - time.monotonic()))
+        for worker in running.values():
+            if worker.connection not in found and time.monotonic() - worker.since >= self.seconds:
+                worker.give_up(self.seconds)
+        return found
 
 
 def _policy(task: CellTask) -> str:
@@ -120,7 +134,7 @@ class _Worker:
     task: CellTask
 
     def __init__(self, context: BaseContext, slot: int, warm: str) -> None:
-        self.slot, self._cells = slot, 0
+        self.slot, self._cells, self.since, self._why = slot, 0, 0.0, ""
         self.connection, theirs = context.Pipe()
         self.process: BaseProcess = context.Process(target=_child, args=(theirs, slot), daemon=True)  # type: ignore[attr-defined]
         with _sheltered(), _environment({"PYTHONSAFEPATH": "1", POLICIES: warm}):
@@ -134,7 +148,7 @@ class _Worker:
 
     def give(self, task: CellTask) -> None:
         """Begin with a cell."""
-        self.task, self._cells = task, self._cells + 1
+        self.task, self._cells, self.since = task, self._cells + 1, time.monotonic()
         with suppress(OSError):  # it has died: there will be no result
             self.connection.send(task)
 
@@ -144,8 +158,13 @@ class _Worker:
             result: CellResult = self.connection.recv()
         except (EOFError, OSError):  # nothing was sent, or only a part
             self.end()
-            return crashed(reason_of_end(self.process.exitcode))
+            return crashed(self._why or reason_of_end(self.process.exitcode))
         return result
+
+    def give_up(self, seconds: float) -> None:
+        """End the process, whatever it does; its cell has failed."""
+        self._why = f"took longer than {seconds:g} s, the limit of --seconds"
+        self.process.kill()
 
     def end(self) -> None:
         """Let the process end, and wait for that."""

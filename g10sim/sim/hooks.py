@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import time
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
@@ -18,13 +22,46 @@ _MOST_FRAMES = 3
 Answer = TypeVar("Answer")
 
 
+@dataclass
+class TimeInHooks:
+    """Seconds that passed in hooks of policies; what a hook asks of other hooks counts once."""
+
+    seconds: float = 0.0
+    is_running: bool = False
+
+    def measured(self, ask: Callable[[], Answer]) -> Answer:
+        """Return what a hook answers, and count the time that it takes."""
+        if self.is_running:
+            return ask()
+        self.is_running, start = True, time.perf_counter()
+        try:
+            return ask()
+        finally:
+            self.is_running = False
+            self.seconds += time.perf_counter() - start
+
+
+_MEASURED_BY: ContextVar[TimeInHooks | None] = ContextVar("time in hooks", default=None)
+
+
+@contextmanager
+def time_in_hooks(total: TimeInHooks) -> Iterator[None]:
+    """Add the time in hooks until the end of the block."""
+    before = _MEASURED_BY.set(total)
+    try:
+        yield
+    finally:
+        _MEASURED_BY.reset(before)
+
+
 def asked(policy: Policy, hook: str, ask: Callable[[], Answer], kernel: int | None = None) -> Answer:
     """Return what a hook answers.
 
     Raises PolicyError for one that fails: with policy, kernel, hook, and the last lines of its own code.
     """
+    watch = _MEASURED_BY.get()
     try:
-        return ask()
+        return ask() if watch is None else watch.measured(ask)
     except G10SimError:
         raise
     except Exception as error:

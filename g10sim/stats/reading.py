@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from g10sim.checksums import bytes_hash, unsealed
 from g10sim.errors import ConfigError
+from g10sim.stats.choosing import differing_keys
 from g10sim.stats.columns import metric_columns, stall_reasons, tiers_of
 from g10sim.stats.keyed import keys_of
 from g10sim.stats.legends import ATTRIBUTE
@@ -138,19 +139,31 @@ def row_of_cell(results: pd.DataFrame, cell: int | None = None, job: int = 0) ->
 
     Raises ConfigError where there is no such cell or job, or it did not run.
     """
+    rows = rows_of_cell(results, cell)
+    if not 0 <= job < len(rows):
+        chosen = rows[0]["cell"]
+        raise ConfigError(f"job {job}: found no such job in cell {chosen}; allowed: 0 to {len(rows) - 1}")
+    return rows[job]
+
+
+def rows_of_cell(results: pd.DataFrame, cell: int | None = None) -> list[dict[str, Any]]:
+    """Return the rows of a cell, one for each job that ran; without a number of the only cell that ran.
+
+    Raises ConfigError where there is no such cell, or it did not run.
+    """
     ran = results[results["status"] == _OK]
     numbers = [int(number) for number in ran["cell"].unique()]
     if cell is None and len(numbers) != 1:
-        raise ConfigError(f"cell: found none; allowed: one of those that ran, {_listed(numbers)}")
+        keys = differing_keys(ran) if numbers else ()
+        by_name = f", by its number or by {', '.join(keys)}" if keys else ""
+        raise ConfigError(f"cell: found none; allowed: one of those that ran, {_listed(numbers)}{by_name}")
     chosen = numbers[0] if cell is None else cell
     if chosen not in numbers:
         known = results[results["cell"] == chosen]
         why = "no such cell" if known.empty else f"status '{known['status'].iloc[0]}'"
         raise ConfigError(f"cell {chosen}: found {why}; allowed: one that ran, {_listed(numbers)}")
-    rows = ran[ran["cell"] == chosen]
-    if not 0 <= job < len(rows):
-        raise ConfigError(f"job {job}: found no such job in cell {chosen}; allowed: 0 to {len(rows) - 1}")
-    return {str(column): value for column, value in rows.iloc[job].items()}
+    rows = ran[ran["cell"] == chosen].to_dict("records")
+    return [{str(column): value for column, value in row.items()} for row in rows]
 
 
 def of_cell(table: pd.DataFrame, row: dict[str, Any]) -> pd.DataFrame:

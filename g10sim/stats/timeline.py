@@ -1,13 +1,14 @@
 """A run as a timeline for https://ui.perfetto.dev or chrome://tracing.
 
-The format is the JSON array of events of phases X, i, C and M ("Trace Event Format", Google, 2016), as far as
-timelines need it: slices, instants and counters on named tracks. Viewers show one row per thread of a
-process; our processes and threads are only that, rows.
+The format is the JSON array of events of phases X, i, C, s, f and M ("Trace Event Format", Google, 2016), as
+far as timelines need it: slices, instants, counters and flows on named tracks. Viewers show one row per
+thread of a process; our processes and threads are only that, rows.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import g10sim
@@ -18,9 +19,11 @@ from g10sim.records import (
     CpuKernelRecord,
     IterationRecord,
     KernelRecord,
+    Location,
     MemoryRecord,
     MigrationRecord,
     RunRecords,
+    StallReason,
     TrafficRecord,
 )
 from g10sim.stats.columns import fault_pages, memory_levels
@@ -33,6 +36,13 @@ _SHARED = "memory system"
 _ON_CPU = "kernels on the CPU"
 _GIB = 2**30
 _NANOSECONDS = 10**9
+_OF_ARRIVALS = (
+    StallReason.FIRST_TOUCH,
+    StallReason.LATE_PREFETCH,
+    StallReason.EVICTION,
+    StallReason.LINK_CONTENTION,
+)
+"""Reasons, beside page faults, for which kernels wait for pages that arrive."""
 _SHORTEST_STRETCH_PICOSECONDS = 50_000_000
 
 
@@ -44,10 +54,30 @@ def chrome_trace(
     Each GPU has rows for iterations, kernels, what their time went to, kernels on the CPU, page faults, and
     one per direction of transfers; counters show GPU, host and SSD memory in use and the utilization of every
     link. The stalls of a kernel are shown before its computing, one reason after the other, as long as the
-    cycles they own.
+    cycles they own; a flow leads from a stall to the transfer that ended it.
     ``key`` is that of the cell of a run.
     """
     return _Timeline(workload, system, records).document({"cell_key": key} if key else {})
+
+
+@dataclass(frozen=True)
+class _Stall:
+    """The longest part of a kernel's stall: its row and start, and the end of all stalls of the kernel."""
+
+    kernel: KernelRecord
+    row: str
+    start: int
+    end: int
+
+
+@dataclass(frozen=True)
+class _Arrival:
+    """A transfer to a GPU, and where it is shown."""
+
+    start: int
+    end: int
+    process: str
+    row: str
 
 
 class _Timeline:
@@ -58,6 +88,8 @@ class _Timeline:
         gpus = [job.gpu for job in workload.jobs]
         self._crowded = {gpu for gpu in gpus if gpus.count(gpu) > 1}
         # Designs that copy whole tensors miss pages as well, but nothing faults.
+        self._stalls: list[_Stall] = []
+        self._arrivals: dict[tuple[int, int], list[_Arrival]] = {}
         self._with_faults = any(iteration.page_faults for iteration in records.iterations)
 
     def document(self, more: Mapping[str, Any]) -> dict[str, Any]:
@@ -71,6 +103,7 @@ class _Timeline:
         self._kernels(records.kernels)
         self._cpu_kernels(records.cpu_kernels)
         self._migrations(records.migrations)
+        self._flows()
         self._accesses(records.accesses)
         self._memory(records.memory)
         self._links(records.traffic)
@@ -137,11 +170,16 @@ class _Timeline:
         """Add what the time of a kernel went to."""
         row = self._row("compute and stalls", record.job, record.gpu)
         time = record.start
+        longest, longest_start = 0, time
         for reason, cycles in record.stalls:
+            if cycles > longest and (reason.tier or reason in _OF_ARRIVALS):
+                longest, longest_start = cycles, time
             if cycles:
                 name = f"stall: {reason.look.label}"
                 self._events.slice(_gpu(record.gpu), row, name, time, time + cycles, cycles=cycles)
                 time += cycles
+        if longest:
+            self._stalls.append(_Stall(record, row, longest_start, time))
         cycles = record.compute_cycles
         self._events.slice(_gpu(record.gpu), row, "compute", time, time + cycles, cycles=cycles)
 
@@ -167,9 +205,13 @@ class _Timeline:
             lanes = busy_until.setdefault((move.gpu, row), [])
             lane = next((lane for lane, until in enumerate(lanes) if until <= move.start), len(lanes))
             lanes[lane : lane + 1] = [move.end]
+            shown = row if lane == 0 else f"{row} ({lane + 1})"
+            if move.target is Location.GPU:
+                arrival = _Arrival(move.start, move.end, _gpu(move.gpu), shown)
+                self._arrivals.setdefault((move.job, move.tensor), []).append(arrival)
             self._events.slice(
                 _gpu(move.gpu),
-                row if lane == 0 else f"{row} ({lane + 1})",
+                shown,
                 self._workload.jobs[move.job].trace.tensors[move.tensor].name,
                 move.start,
                 move.end,
@@ -178,6 +220,23 @@ class _Timeline:
                 cause=move.cause.words,
                 size_bytes=move.size_bytes,
             )
+
+    def _flows(self) -> None:
+        """Lead from the longest part of a kernel's stall to the last transfer that it waited for."""
+        for stall in self._stalls:
+            record = stall.kernel
+            kernel = self._workload.jobs[record.job].trace.kernels[record.kernel]
+            awaited = (
+                arrival
+                for tensor in kernel.touched
+                for arrival in self._arrivals.get((record.job, tensor), ())
+                if record.start < arrival.end <= stall.end
+            )
+            last = max(awaited, key=lambda arrival: arrival.end, default=None)
+            if last is not None and last.end > stall.start:
+                until = max(stall.start, last.start)
+                ends = (_gpu(record.gpu), stall.row, stall.start), (last.process, last.row, until)
+                self._events.flow("waits for", *ends)
 
     def _accesses(self, accesses: Iterable[AccessRecord]) -> None:
         """Add what kernels used where it lies."""
@@ -241,6 +300,7 @@ class TraceEvents:
         self._events: list[dict[str, Any]] = []
         self._rows: dict[tuple[str, str], tuple[int, int]] = {}
         self._processes: dict[str, int] = {}
+        self._flows = 0
 
     def slice(self, process: str, row: str, name: str, start: int, end: int, **details: Any) -> None:
         """Add something that lasts; slices of one row must not overlap, except one inside another."""
@@ -254,6 +314,12 @@ class TraceEvents:
     def counter(self, process: str, name: str, time: int, value: float, unit: str) -> None:
         """Set a quantity from a point in time on."""
         self._add("C", name, (self._process(process), 0), time, args={unit: value})
+
+    def flow(self, name: str, source: tuple[str, str, int], target: tuple[str, str, int]) -> None:
+        """Add an arrow between two slices, each given by its process, its row and a time in it."""
+        self._flows += 1
+        for phase, (process, row, time), more in (("s", source, {}), ("f", target, {"bp": "e"})):
+            self._add(phase, name, self._row(process, row), time, cat="flow", id=self._flows, **more)
 
     def _add(self, phase: str, name: str, row: tuple[int, int], time: int, **more: Any) -> None:
         place = {"ph": phase, "pid": row[0], "tid": row[1], "ts": self._nanoseconds(time) / 1000}

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 from machines import machine, trace_of
 
-from g10sim.cli.explain_bound import bound_lines
+from g10sim.experiment.explaining_bound import bound_lines
 from g10sim.trace.workload import Job, Workload
 
 # A page crosses PCIe in 10,000 cycles; 20 of 60 pages leave before b is used, and return after it.
@@ -14,8 +14,9 @@ SLOW = machine(40, pcie="0.1 GB/s")
 
 
 def lines(system, **row):
-    cell = SimpleNamespace(workload=lambda: Workload((Job(PEAK),)))
-    return [*bound_lines(SimpleNamespace(row={"ideal_cycles": 21_000, **row}, system=system, cell=cell))]
+    workload = Workload((Job(PEAK),))
+    row = {"ideal_cycles": 21_000, **row}
+    return [*bound_lines(SimpleNamespace(row=row, system=system, workload=workload))]
 
 
 def test_what_nobody_could_avoid_is_said():

@@ -232,6 +232,42 @@ class TestBadInput:
         )
         failed(g10sim("run", config(policies=["ideal", "raising:Raising"])), "raising", "KeyError", "lost")
 
+    def test_debug_shows_the_whole_traceback_once(self, g10sim, config, here):
+        (here / "broken.py").write_text(
+            "from g10sim.policies.base import Policy\n\n\nclass Broken(Policy):\n    name = 'broken'\n\n"
+            "    def on_kernel_start(self, view):\n        return helper()\n\n\n"
+            "def helper():\n    return [][1]\n"
+        )
+        name = config(policies=["broken:Broken"], sweep={"system.host.memory": ["0 B", "4 MiB"]})
+        plain, ended = g10sim("run", name), g10sim("run", name, "--debug")
+        assert (plain.code, ended.code) == (1, 1)
+        assert "Traceback" not in plain.err
+        assert ended.err.count("IndexError: list index out of range\n") == 1
+        assert f'File "{here}/broken.py", line 12, in helper' in ended.err
+        assert ended.err.splitlines()[-1].startswith("error: cell 0 (chain.g10t, broken:Broken)")
+
+    def test_cells_that_take_too_long_are_given_up(self, g10sim, config, here):
+        (here / "endless.py").write_text(
+            "from g10sim.policies.base import Policy\n\n\nclass Endless(Policy):\n    name = 'endless'\n\n"
+            "    def on_kernel_start(self, view):\n        while True:\n            pass\n"
+        )
+        ended = g10sim("run", config(policies=["ideal", "endless:Endless", "base_uvm"]), "--seconds", "10")
+        failed(ended, "endless", "took longer than 10 s, the limit of --seconds")
+        assert [row["status"] for row in rows()] == ["ok", "failed", "ok"]
+
+    def test_time_in_methods_of_the_policy_is_told(self, g10sim, config, here):
+        (here / "slow.py").write_text(
+            "import time\nfrom g10sim.policies.base_uvm import BaseUvm\n\n\n"
+            "class Slow(BaseUvm):\n    name = 'slow'\n\n"
+            "    def plan(self, workload, system, behaviour):\n        time.sleep(0.3)\n"
+            "        return super().plan(workload, system, behaviour)\n"
+        )
+        assert g10sim("run", config(policies=["base_uvm", "slow:Slow"])).code == 0
+        with Path("out/timing.csv").open(newline="") as file:
+            usual, slow = csv.DictReader(file)
+        assert float(slow["wall_seconds"]) >= float(slow["policy_seconds"]) >= 0.3
+        assert float(usual["policy_seconds"]) < float(usual["wall_seconds"])
+
     def test_plugin_that_cannot_be_loaded(self, g10sim, config, here):
         (here / "unloadable.py").write_text("import nothing_like_it\n")
         ended = g10sim("run", config(policies=["unloadable:Some"]))

@@ -3,6 +3,7 @@
 ``G10SIM_DAMAGE_CASES`` sets the number of damages, ``G10SIM_SEQUENCES`` that of sequences of runs.
 """
 
+import gzip
 import json
 import os
 import random
@@ -64,9 +65,11 @@ def assert_consistent(directory):
         if kernels is not None:
             for shown in (opened.kernels, reported_kernels(kernels[kernels["cell"] == row["cell"]], row)):
                 assert shown["end"].max() - shown["start"].min() == row["exec_cycles"]
-        timeline = directory / "timeline" / f"{row['cell']}.json"
+        timeline = directory / "timeline" / f"{row['cell']}.json.gz"
         if timeline.exists():
-            assert json.loads(timeline.read_text())["otherData"]["cell_key"] == key(directory, row["cell"])
+            assert json.loads(gzip.decompress(timeline.read_bytes()))["otherData"]["cell_key"] == key(
+                directory, row["cell"]
+            )
 
 
 def key(directory, cell):
@@ -174,7 +177,7 @@ def seen(directory):
 
 
 def contents(directory):
-    names = ("results.csv", "config.yaml", "kernels.parquet", "migrations.parquet", "timeline/1.json")
+    names = ("results.csv", "config.yaml", "kernels.parquet", "migrations.parquet", "timeline/1.json.gz")
     return {name: (directory / name).read_bytes() for name in names}
 
 

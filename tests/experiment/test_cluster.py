@@ -80,7 +80,7 @@ def test_a_cluster_gives_the_same_bytes_as_this_machine(config, cluster, tmp_pat
     g10sim.run(swept, output="here")
     outcome = g10sim.run(swept, output="there", scheduler=cluster.address)
     assert sorted({row["status"] for row in outcome.rows}) == ["failed", "ok", "unsupported"]
-    files = ("results.csv", "kernels.parquet", "migrations.parquet", "memory.parquet", "timeline/4.json")
+    files = ("results.csv", "kernels.parquet", "migrations.parquet", "memory.parquet", "timeline/4.json.gz")
     for name in files:
         assert Path("here", name).read_bytes() == Path("there", name).read_bytes(), name
     workers = {result.timing["worker"] for result in outcome.results if result.status == "ok"}

@@ -1,5 +1,6 @@
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pandas as pd
 import pytest
@@ -8,7 +9,9 @@ import g10sim
 from g10sim.config.document import load_document
 from g10sim.config.load import load_run, run_config
 from g10sim.errors import ConfigError
+from g10sim.experiment.execution import CellResult
 from g10sim.experiment.results import JOB_COLUMNS
+from g10sim.experiment.run import slow_policies
 from g10sim.experiment.store import CellStore
 from g10sim.stats.columns import BOUND_COLUMNS, METRIC_COLUMNS
 from g10sim.stats.reading import read_results
@@ -84,7 +87,7 @@ def test_one_worker_or_two_give_the_same_bytes(config, tmp_path):
         "sweep": {"system.host.memory": ["0 B", "4 MiB"]},
         "record": ["kernels", "migrations", "memory", "timeline"],
     }
-    files = ("results.csv", "kernels.parquet", "migrations.parquet", "memory.parquet", "timeline/3.json")
+    files = ("results.csv", "kernels.parquet", "migrations.parquet", "memory.parquet", "timeline/3.json.gz")
     g10sim.run(swept, output=tmp_path / "one", workers=1)
     g10sim.run(swept, output=tmp_path / "two", workers=2)
     for name in files:
@@ -110,7 +113,7 @@ def test_what_is_written_beside_the_results(config, tmp_path):
     (trace,) = provenance["traces"].values()
     assert len(trace["sha256"]) == 64
     timing = pd.read_csv(directory / "timing.csv")
-    columns = ["cell", "key", "wall_seconds", "cpu_seconds", "peak_memory_bytes", "worker"]
+    columns = ["cell", "key", "wall_seconds", "cpu_seconds", "policy_seconds", "peak_memory_bytes", "worker"]
     assert list(timing.columns) == columns
     assert (timing["peak_memory_bytes"] > 10 * 2**20).all()
     assert not list(directory.rglob("*.tmp"))
@@ -220,3 +223,15 @@ def test_the_output_of_the_configuration_and_its_default(config, tmp_path, monke
     assert g10sim.run(config).directory == Path("results/small")
     assert g10sim.run({**config, "output": "elsewhere"}).directory == Path("elsewhere")
     assert (tmp_path / "elsewhere" / "results.csv").is_file()
+
+
+@pytest.mark.parametrize(
+    ("wall", "policy", "plug_in", "warned"),
+    [(4.0, 3.0, True, True), (4.0, 1.0, True, False), (4.0, 3.0, False, False), (0.4, 0.3, True, False)],
+)
+def test_plugins_that_take_most_of_the_time_are_warned_of(wall, policy, plug_in, warned):
+    timing = {"wall_seconds": wall, "policy_seconds": policy}
+    origin = {"plug_in": {"mine": {}} if plug_in else {}}
+    result = CellResult("ok", "", (), timing, origin)
+    found = list(slow_policies([SimpleNamespace(label="mine:Mine")], [result]))
+    assert [text.partition(" of the time")[0] for text in found] == ["policy mine:Mine took 75%"] * warned

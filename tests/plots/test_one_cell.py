@@ -77,6 +77,26 @@ def test_figures_take_tables(directory):
     assert isinstance(plots.stalls.draw(g10sim.read_results(directory), kernels, cell=1), Figure)
 
 
+def test_all_jobs_of_a_cell_are_shown(tmp_path):
+    save_trace(chain(8), tmp_path / "chain.g10t")
+    jobs = [{"trace": str(tmp_path / "chain.g10t"), "iterations": 2} for _ in range(2)]
+    system = {**SYSTEM, "gpu": {"memory": "9 MiB"}}
+    config = {"workload": {"jobs": jobs}, "system": system, "policies": ["base_uvm"]}
+    g10sim.run({"name": "jobs", "record": ["kernels", "migrations"], **config}, output=tmp_path / "out")
+    rows = g10sim.read_results(tmp_path / "out")
+    figure = plots.draw("timeline", tmp_path / "out")
+    names = [axes.get_ylabel().replace("\n", " ") for axes in figure.axes[:4]]
+    assert names == ["job 0 computing", "job 0 stalled", "job 1 computing", "job 1 stalled"]
+    figure = plots.draw("stalls", tmp_path / "out")
+    assert [axes.get_title() for axes in figure.axes[:2]] == ["job 0: chain8", "job 1: chain8"]
+    labels = {label.get_text() for label in figure.axes[2].get_xticklabels()}
+    assert {label[0] for label in labels} <= {"0", "1"}
+    assert len(figure.axes[2].get_xlabel().split("job.")) == 2
+    shares = [float(text.rsplit(" ", 1)[1].rstrip("%")) for text in texts(figure) if text.endswith("%")]
+    stalled = rows["stall_cycles"].sum() / rows["exec_cycles"].sum()
+    assert sum(shares) == pytest.approx(100 * stalled, abs=0.3)
+
+
 @pytest.mark.parametrize(
     ("cell", "message"),
     [

@@ -55,6 +55,17 @@ SCHEMA = {
                         ts=NUMBER,
                         args={"type": "object", "minProperties": 1, "additionalProperties": NUMBER},
                     ),
+                    *(
+                        phase(
+                            letter,
+                            required=("ts", "id", "cat"),
+                            ts=NUMBER,
+                            id={"type": "integer"},
+                            cat={"type": "string"},
+                            **more,
+                        )
+                        for letter, more in (("s", {}), ("f", {"bp": {"const": "e"}}))
+                    ),
                     phase(
                         "M",
                         required=("args",),
@@ -86,6 +97,7 @@ class Viewer:
             raise AssertionError(f"{problem.json_path}: {problem.message}")
         self.processes, self.rows, self.slices = {}, {}, defaultdict(list)
         self.instants, self.counters = defaultdict(list), defaultdict(list)
+        self.flows = defaultdict(list)
         events = document["traceEvents"]
         for event in (event for event in events if event["ph"] == "M"):
             place = (event["pid"], event["tid"])
@@ -100,6 +112,9 @@ class Viewer:
                 self.counters[process, event["name"]].append((event["ts"], value))
                 continue
             row = self.rows[event["pid"], event["tid"]]
+            if event["ph"] in "sf":
+                self.flows[event["id"]].append((event["ph"], (process, row), event["ts"]))
+                continue
             (self.slices if event["ph"] == "X" else self.instants)[process, row].append(event)
         for row in self.slices.values():
             row.sort(key=lambda event: (event["ts"], -event["dur"]))
@@ -186,6 +201,30 @@ def test_stalls_faults_and_transfers_are_those_of_the_records():
         assert (
             shown == moves[(moves["source"] == source) & (moves["target"] == target)]["size_bytes"].sum() > 0
         )
+
+
+def slice_at(viewer, row, time):
+    """The slice of a row that a flow at this time belongs to."""
+    at = nanoseconds(time)
+    spans = [(nanoseconds(one["ts"]), nanoseconds(one["dur"]), one) for one in viewer.slices[row]]
+    (found,) = [one for start, duration, one in spans if start <= at < start + duration]
+    return found
+
+
+def test_flows_lead_from_a_stall_to_the_transfer_that_ended_it():
+    result, viewer = timeline(chain(8), SYSTEM, "base_uvm")
+    kernels = result.workload.jobs[0].trace.kernels
+    assert len(viewer.flows) > 8
+    for (first, waiting, since), (last, arriving, until) in viewer.flows.values():
+        assert (first, last) == ("s", "f")
+        assert since <= until
+        stall, transfer = slice_at(viewer, waiting, since), slice_at(viewer, arriving, until)
+        assert stall["name"].startswith("stall: ")
+        assert arriving[1].split(" (")[0] in ("SSD to GPU", "host to GPU", "new pages")
+        kernel = slice_at(viewer, ("GPU 0", "kernels"), since)
+        assert transfer["args"]["tensor"] in kernels[kernel["args"]["kernel"]].tensors
+        ends = [nanoseconds(one["ts"]) + nanoseconds(one["dur"]) for one in (transfer, kernel)]
+        assert ends[0] <= ends[1]
 
 
 def test_counters_show_memory_and_links():

@@ -20,7 +20,7 @@ def bound_lines(opened: OpenedCell) -> Iterator[str]:
     if kind.startswith(NO_BOUND):
         yield f"Bound: {kind}"
         return
-    found = closed_form_of(opened.cell.workload(), opened.system, steady=kind == "steady")
+    found = closed_form_of(opened.workload, opened.system, steady=kind == "steady")
     lost = row["exec_cycles"] - row["ideal_cycles"]
     if not found.stall_cycles:
         yield f"Bound: all of it may be avoidable: the time of the kernels is the bound of every {_WHO}"

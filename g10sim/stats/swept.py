@@ -1,0 +1,128 @@
+"""Values of a column of results in order: numbers with a unit where they are quantities, and short texts.
+
+Results write a swept value as it was given: ``16 GiB``, ``true``, or a mapping as JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from g10sim.units import COMPUTE_RATE, COUNT_RATE, DURATION, FREQUENCY, RATE, SIZE, Quantity
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_QUANTITIES = (SIZE, RATE, DURATION, FREQUENCY, COMPUTE_RATE, COUNT_RATE)
+_BEFORE, _AFTER = "policy", "seed"
+"""Columns between which those of swept keys stand."""
+
+
+@dataclass(frozen=True)
+class Values:
+    """The values of a column, in order: numbers ascending, others as they appear.
+
+    ``texts`` has what to show for each; ``numbers`` the same as numbers, in ``unit`` where they have one, and
+    is empty where some value is none. ``name`` is the column, with the one entry that changes in mappings.
+    """
+
+    name: str
+    texts: Mapping[Any, str]
+    numbers: Mapping[Any, float]
+    unit: str = ""
+
+    @property
+    def label(self) -> str:
+        """The name with its unit."""
+        return f"{self.name} ({self.unit})" if self.unit else self.name
+
+    def full_text(self, value: object) -> str:
+        """Return the text of a value with its unit."""
+        return f"{self.texts[value]} {self.unit}".rstrip()
+
+
+def swept_keys(columns: Sequence[str]) -> tuple[str, ...]:
+    """Return the columns of swept keys among those of results."""
+    if _BEFORE not in columns or _AFTER not in columns:
+        return ()
+    return tuple(columns[columns.index(_BEFORE) + 1 : columns.index(_AFTER)])
+
+
+def values_of(column: pd.Series[Any], name: str) -> Values:
+    """Return the values of a column, empty ones left out."""
+    values = list(column.dropna().unique())
+    if all(_is_number(value) for value in values):
+        return _numbers(name, {value: float(value) for value in values}, "")
+    texts, changing = _entries({value: str(value) for value in values})
+    if len(changing) == 1:
+        name = f"{name}.{changing[0]}"
+    elif changing:
+        name = f"{name}: {', '.join(changing)}"
+    return _as_quantities(name, texts) or Values(name, texts, {})
+
+
+def _is_number(value: object) -> bool:
+    return hasattr(value, "__float__") and not isinstance(value, bool) and str(value) not in ("True", "False")
+
+
+def _numbers(name: str, numbers: Mapping[Any, float], unit: str) -> Values:
+    ordered = dict(sorted(numbers.items(), key=lambda pair: pair[1]))
+    return Values(name, {value: f"{number:.6g}" for value, number in ordered.items()}, ordered, unit)
+
+
+def _as_quantities(name: str, texts: Mapping[Any, str]) -> Values | None:
+    """Return values as numbers of one unit; None where they are no quantities of one kind."""
+    for quantity in _QUANTITIES:
+        try:
+            amounts = {value: quantity.parse(text) for value, text in texts.items()}
+        except ValueError:
+            continue
+        unit = _unit(quantity, texts, amounts)
+        factor = quantity.units[unit]
+        return _numbers(name, {value: amount / factor for value, amount in amounts.items()}, unit)
+    return None
+
+
+def _unit(quantity: Quantity, texts: Mapping[Any, str], amounts: Mapping[Any, int]) -> str:
+    """Return the unit that the largest amount is written in."""
+    largest = max(amounts, key=lambda value: amounts[value])
+    match = re.search(r"[A-Za-z/]+$", texts[largest].strip())
+    return match.group() if match else next(iter(quantity.units))
+
+
+def _entries(texts: Mapping[Any, str]) -> tuple[dict[Any, str], tuple[str, ...]]:
+    """Return of mappings the entries that differ, as one text where they are equal; and their names.
+
+    Other texts stay as they are.
+    """
+    mappings = {value: _mapping(text) for value, text in texts.items()}
+    parsed = [mapping for mapping in mappings.values() if mapping is not None]
+    if len(parsed) < len(texts) or len(texts) < 2:
+        return dict(texts), ()
+    names = dict.fromkeys(name for mapping in parsed for name in mapping)
+    changing = [name for name in names if len({mapping.get(name) for mapping in parsed}) > 1]
+    shown = {}
+    for value, mapping in mappings.items():
+        parts = [(mapping or {}).get(name) or "" for name in changing]
+        shown[value] = parts[0] if len(set(parts)) == 1 else ", ".join(filter(None, parts))
+    return shown, tuple(changing)
+
+
+def _mapping(text: str) -> dict[str, str] | None:
+    """Return the entries of a mapping in JSON by their dotted names; None for any other text."""
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return None
+    return dict(_flat(found)) if isinstance(found, dict) else None
+
+
+def _flat(mapping: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+    for key, value in mapping.items():
+        if isinstance(value, dict):
+            yield from _flat(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", str(value)

@@ -1,0 +1,227 @@
+"""The points of a chart of any results: a value over a column, by series and panel, with bounds."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pandas as pd
+
+from g10sim.errors import ConfigError
+from g10sim.looks import Look, distinct
+from g10sim.plots.style import looks, series
+from g10sim.plots.traces import OK, that_ran, trace_names, without_ideal
+from g10sim.registry import not_found
+from g10sim.stats.choosing import several_values
+from g10sim.stats.seeds import interval
+from g10sim.stats.swept import Values, swept_keys, values_of
+
+PERFORMANCE = "performance"
+_BOUNDED = (PERFORMANCE, "samples_per_s")
+"""Metrics that are larger the less time an iteration takes."""
+NONE = "none"
+"""Stands for an empty value: that of a parameter which a policy does not have."""
+
+_OF_WORKLOADS = ("trace", "model", "batch_size")
+_LEVELS = ("peak_", "footprint_", "reserved_", "largest_")
+"""Beginnings of columns of bytes that lie in memory; others count bytes that moved."""
+_LABELS = {
+    PERFORMANCE: "performance (ideal = 1)",
+    "of_bound": "bound / time (best = 1)",
+    "exec_ms": "time of an iteration (ms)",
+    "samples_per_s": "throughput (samples/s)",
+}
+_SERIES = 7
+"""As many series as have looks of their own."""
+
+
+@dataclass(frozen=True)
+class Roles:
+    """The columns of a chart: the axes, and of which values there are series and panels.
+
+    Empty ``hue`` and ``col``: one series, one panel.
+    """
+
+    x: str
+    y: str = PERFORMANCE
+    hue: str = ""
+    col: str = ""
+
+    @property
+    def columns(self) -> list[str]:
+        """The columns that tell points apart."""
+        return [column for column in (self.col, self.hue, self.x) if column]
+
+
+@dataclass(frozen=True)
+class Points:
+    """What a chart shows: ``table`` has a row per point with the columns of ``roles``, and four more.
+
+    ``value`` is the mean over seeds in the unit of ``label``, ``interval`` the half width of its 95%
+    confidence interval, ``status`` how the cells ended, ``bound`` what no policy can exceed. ``x``, ``hues``
+    and ``panels`` are the values of the columns in order.
+    """
+
+    roles: Roles
+    table: pd.DataFrame
+    label: str
+    x: Values
+    hues: dict[Any, Look]
+    panels: dict[Any, str]
+    hue_title: str = ""
+    has_ideal: bool = False
+
+    @property
+    def has_bounds(self) -> bool:
+        """Whether some bound is known."""
+        return bool(self.table["bound"].notna().any())
+
+    def of_panel(self, panel: object) -> pd.DataFrame:
+        """Return the points of a panel."""
+        return self.table if not self.roles.col else self.table[self.table[self.roles.col] == panel]
+
+    def data(self) -> pd.DataFrame:
+        """Return the points under titles with their units, for a file."""
+        names = {self.roles.x: self.x.label, "value": self.label, "interval": f"{self.label}, 95% interval"}
+        found = self.table
+        if self.x.numbers:
+            found = found.assign(**{self.roles.x: found[self.roles.x].map(self.x.numbers)})
+        return found.rename(columns=names)
+
+
+def points(results: pd.DataFrame, roles: Roles) -> Points:
+    """Return the points of a chart, without the policy ``ideal`` where ``y`` is performance: it is a line.
+
+    Raises ConfigError where columns are missing or several rows are one point.
+    """
+    roles = _complete(results, roles)
+    _check(results, roles)
+    is_performance = roles.y == PERFORMANCE
+    shown = without_ideal(results) if is_performance else results
+    that_ran(shown)
+    shown = shown.assign(**{column: shown[column].astype(object).fillna(NONE) for column in roles.columns})
+    _check_single(shown, roles)
+    label, factor = _measure(shown, roles.y)
+    table = _averaged(shown.assign(value=shown[roles.y] * factor, bound=_bounds(shown, roles.y)), roles)
+    return Points(
+        roles,
+        table,
+        label,
+        _named(shown, roles.x),
+        _looks(shown, roles.hue),
+        _panels(shown, roles.col),
+        "" if roles.hue in ("", "policy", "trace") else _named(shown, roles.hue).label,
+        is_performance,
+    )
+
+
+def _complete(results: pd.DataFrame, roles: Roles) -> Roles:
+    """Fill in what is left to choose: series are policies, panels are traces, unless they are elsewhere."""
+    given = {roles.x, roles.hue, roles.col}
+    if not roles.hue and "policy" not in given:
+        roles = replace(roles, hue="policy")
+    if not roles.col and given.isdisjoint(_OF_WORKLOADS):
+        roles = replace(roles, col="trace")
+    return roles
+
+
+def _check(results: pd.DataFrame, roles: Roles) -> None:
+    for option in ("x", "y", "hue", "col"):
+        column = getattr(roles, option)
+        if column and column not in results:
+            raise ConfigError(f"--{option}: found '{column}'{not_found(column, map(str, results.columns))}")
+        if column and results[column].isna().all():
+            raise ConfigError(f"--{option}: found no value of '{column}'; allowed: a column with values")
+    if not pd.api.types.is_numeric_dtype(results[roles.y]):
+        numbers = [str(name) for name in results if pd.api.types.is_numeric_dtype(results[name])]
+        raise ConfigError(f"--y: found text in '{roles.y}'{not_found(roles.y, numbers)}")
+    twice = [column for column in roles.columns if roles.columns.count(column) > 1]
+    if twice:
+        raise ConfigError(f"--x, --hue and --col: found '{twice[0]}' twice; allowed: three columns")
+
+
+def _check_single(shown: pd.DataFrame, roles: Roles) -> None:
+    """Refuse several rows of one seed at a point. Raises ConfigError with the keys that they differ by."""
+    keys = ["trace", "policy", *swept_keys(list(map(str, shown.columns)))]
+    keys += [column for column in ("job",) if column in shown]
+    groups = shown.groupby(roles.columns, dropna=False)
+    several = [
+        key for key in keys if key not in roles.columns and (groups[key].nunique(dropna=False) > 1).any()
+    ]
+    if several:
+        found = " and ".join(several_values(shown, key) for key in several)
+        raise ConfigError(
+            f"results: found {found} at one point; allowed: one each, as with --where {several[0]}=VALUE, "
+            f"or a panel or series for each, with --col {several[0]} or --hue {several[0]}"
+        )
+
+
+def _averaged(shown: pd.DataFrame, roles: Roles) -> pd.DataFrame:
+    """Return a row per point: means over seeds."""
+    rows = []
+    for key, group in shown.groupby(roles.columns, sort=False, dropna=False):
+        status = next((text for text in group["status"] if text != OK), OK)
+        value, half_width = interval(list(group["value"])) if status == OK else (math.nan, math.nan)
+        rows.append((*key, value, half_width, status, group["bound"].mean()))
+    table = pd.DataFrame(rows, columns=[*roles.columns, "value", "interval", "status", "bound"])
+    # The bound of a workload and a machine is the same for all policies.
+    same = [column for column in roles.columns if column != "policy"]
+    if same and len(table):
+        table["bound"] = table.groupby(same, dropna=False)["bound"].transform("max")
+    return table
+
+
+def _bounds(shown: pd.DataFrame, metric: str) -> pd.Series[float]:
+    if metric not in _BOUNDED or "bound_cycles" not in shown:
+        return pd.Series(math.nan, index=shown.index)
+    return shown[metric] * shown["exec_cycles"] / shown["bound_cycles"]
+
+
+def _measure(shown: pd.DataFrame, column: str) -> tuple[str, Any]:
+    """Return the label of a column with its unit, and by what its values are multiplied."""
+    if column in _LABELS:
+        return _LABELS[column], 1
+    words = column.rpartition("_")[0].replace("_", " ")
+    if column.endswith("_cycles"):
+        return f"{words} (ms)", shown["exec_ms"] / shown["exec_cycles"].where(shown["exec_cycles"] > 0)
+    if column.endswith("_bytes"):
+        is_level = column.startswith(_LEVELS)
+        return f"{words} ({'GiB' if is_level else 'GB'})", 1 / (2**30 if is_level else 10**9)
+    return column.replace("_", " "), 1
+
+
+def _named(shown: pd.DataFrame, column: str) -> Values:
+    """Return the values of a column, policies and traces under the names that figures write."""
+    if column == "policy":
+        return Values(column, {policy: look.label for policy, look in looks(shown).items()}, {})
+    if column == "trace":
+        return Values(column, {name.trace: name.line.replace("\n", " ") for name in trace_names(shown)}, {})
+    given = shown[column][shown[column] != NONE]
+    found = values_of(given, column)
+    return found if len(given) == len(shown) else replace(found, texts={**found.texts, NONE: NONE})
+
+
+def _looks(shown: pd.DataFrame, column: str) -> dict[Any, Look]:
+    if not column:
+        return {"": next(iter(series([""]).values()))}
+    if column == "policy":
+        return looks(shown)
+    texts = _named(shown, column).texts
+    own = list(series(map(str, range(min(len(texts), _SERIES)))).values())
+    own += [Look()] * (len(texts) - len(own))
+    return distinct(
+        {value: replace(look, label=text) for look, (value, text) in zip(own, texts.items(), strict=True)}
+    )
+
+
+def _panels(shown: pd.DataFrame, column: str) -> dict[Any, str]:
+    if not column:
+        return {"": ""}
+    if column == "trace":
+        return {name.trace: name.line for name in trace_names(shown)}
+    values = _named(shown, column)
+    if column == "policy":
+        return dict(values.texts)
+    last = values.name.rpartition(".")[2]
+    return {value: f"{last} {values.full_text(value)}" for value in values.texts}
