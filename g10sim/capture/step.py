@@ -52,6 +52,7 @@ def capture_step(
     """
     timing = load_gpu(gpu)
     how = step_options(options)
+    how.check_gpu(timing.name, timing.peak)
     kept: list[RecordedCall] = []
     if measure:
         require_cuda()
