@@ -22,6 +22,7 @@ from g10sim.cli.capture import capture, recapture
 from g10sim.cli.options import TraceFile, TraceOutput, names_in, sizes
 from g10sim.cli.output import say, show_table, warn, write_table
 from g10sim.cli.terminal import SafeConsole
+from g10sim.cli.trace_facts import PRICED_COLUMNS, priced_rows, work_rows
 from g10sim.config.presets import load_system, system_names
 from g10sim.config.system import SystemSpec
 from g10sim.display import rounded_bytes, rounded_seconds
@@ -231,7 +232,7 @@ def info(
         typer.Option(help="GPU memory to compare with, such as '40 GiB'.", show_default=False),
     ] = None,
 ) -> None:
-    """Show footprint, working sets, lifetimes, and by how much the trace oversubscribes GPU memory."""
+    """Show footprint, work, working sets, lifetimes, and by how much the trace oversubscribes GPU memory."""
     trace = load_trace(file)
     systems = _systems(system, gpu_memory)
     memories = [(name, found.gpu.memory) for name, found in systems.items()]
@@ -240,6 +241,7 @@ def info(
     for table in (
         _overview(file, trace),
         _kinds(trace),
+        _table("Kernel times", PRICED_COLUMNS, priced_rows(trace)),
         _lifetimes(trace),
         _oversubscription(trace, memories),
     ):
@@ -283,6 +285,7 @@ def _overview(file: Path, trace: Trace) -> Table:
         ("largest working set", _at_kernel(trace, needed)),
         ("median working set", rounded_bytes(int(np.median(needed)))),
         ("persistent tensors", rounded_bytes(persistent)),
+        *work_rows(trace),
         ("sha256", trace_hash(trace)),
         *((f"origin: {key}", value) for key, value in sorted(trace.origin.items())),
     ]
