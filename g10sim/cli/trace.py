@@ -33,6 +33,7 @@ from g10sim.importers.execution_trace import Price, import_execution_trace
 from g10sim.importers.gpg import import_gpg
 from g10sim.importers.kineto import import_kineto
 from g10sim.importers.kineto_events import read_profile
+from g10sim.importers.snapshot import import_snapshot, read_snapshot, replay
 from g10sim.trace.check import cut_durations
 from g10sim.trace.format import load_trace, save_trace, trace_hash
 from g10sim.trace.model import Trace
@@ -91,6 +92,30 @@ def chakra(
         batch_size=batch_size,
     )
     _save(trace, output)
+
+
+@import_app.command()
+def snapshot(
+    file: Annotated[Path, typer.Argument(help="Snapshot (pickle, or exported as JSON).")],
+    output: TraceOutput,
+    device: Annotated[
+        int | None, typer.Option(min=0, help="Device, if several have a history.", show_default=False)
+    ] = None,
+    model: Model = None,
+    batch_size: BatchSize = 1,
+) -> None:
+    """Import the lifetimes of a memory snapshot of PyTorch, and replay it through our caching pool."""
+    found = read_snapshot(file, device)
+    result = replay(found)
+    _save(import_snapshot(found, model=model, batch_size=batch_size), output)
+    say(f"recorded: at most {_reserved(result.recorded_peak_bytes, result.recorded_end_bytes)}")
+    say(f"replayed: at most {_reserved(result.peak_bytes, result.end_bytes)}")
+    if result.blocks_before:
+        say(f"{result.blocks_before} blocks are from before the history: where they lay is not recorded")
+
+
+def _reserved(peak_bytes: int, end_bytes: int) -> str:
+    return f"{peak_bytes} bytes reserved, {end_bytes} at the end"
 
 
 @import_app.command("gpg")
