@@ -45,13 +45,15 @@ COMPUTING = frozenset(
 
 
 class NumberFormat(StrEnum):
-    """Formats with a peak rate of their own; tf32 is how tensor cores may multiply float32."""
+    """Formats with a peak rate of their own, wide ones first; in tf32 tensor cores may multiply float32."""
 
     FLOAT64 = "float64"
     FLOAT32 = "float32"
     TF32 = "tf32"
     BFLOAT16 = "bfloat16"
     FLOAT16 = "float16"
+    FLOAT8 = "float8"
+    INT8 = "int8"
 
 
 class Bound(StrEnum):

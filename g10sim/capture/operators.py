@@ -10,6 +10,7 @@ import torch
 from torch.utils.flop_counter import flop_registry
 
 from g10sim.capture.attention import NAMESPACE, attention_backward_flops, attention_flops
+from g10sim.capture.flops import FORMULAS
 from g10sim.capture.gpu import COMPUTING, NumberFormat, OperatorClass
 from g10sim.importers.aten import ALLOCATIONS, OVERWRITING, aten, short_name
 
@@ -35,11 +36,6 @@ REPLACING = OVERWRITING | aten("bernoulli_ exponential_ normal_ random_ uniform_
 
 SCALING_GRADIENTS = aten("_fused_adam_ _fused_adamw_ _fused_sgd_ _fused_adagrad_")
 """Optimizers whose schemas say that they change gradients: only to undo a scale, if they are given one."""
-
-_VECTOR_PRODUCTS = {"mv": 0, "dot": 0, "vdot": 0, "addmv": 1}
-"""Products with vectors, and the position of the argument with one element for each multiply-add."""
-_PRICED = ("mv", "addmv", "dot", "_int_mm")
-"""Matrix products of known cost that ``torch.utils.flop_counter`` does not count."""
 
 _NAMES = {
     OperatorClass.MATMUL: "mm addmm mv addmv dot vdot _scaled_mm _addmm_activation _int_mm",
@@ -86,6 +82,11 @@ _FORMATS = {
     torch.float32: NumberFormat.FLOAT32,
     torch.bfloat16: NumberFormat.BFLOAT16,
     torch.float16: NumberFormat.FLOAT16,
+    torch.float8_e4m3fn: NumberFormat.FLOAT8,
+    torch.float8_e5m2: NumberFormat.FLOAT8,
+    torch.float8_e4m3fnuz: NumberFormat.FLOAT8,
+    torch.float8_e5m2fnuz: NumberFormat.FLOAT8,
+    torch.int8: NumberFormat.INT8,
 }
 
 
@@ -124,8 +125,7 @@ def _functional_tags(func: Any, name: str) -> Sequence[Any]:
 def count_flops(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> int:
     """Count floating-point operations (a multiply-add is two) of one call; 0 for operators that move bytes.
 
-    The formulas are those of ``torch.utils.flop_counter``, and our own for fused attention and products
-    with vectors.
+    The formulas are those of ``torch.utils.flop_counter``, ``g10sim.capture.flops`` and fused attention.
     """
     if operator_class(func) not in COMPUTING:
         return 0
@@ -136,8 +136,7 @@ def count_flops(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], resul
     packet = func._overloadpacket
     if packet in flop_registry:
         return int(flop_registry[packet](*args, **kwargs, out_val=result))
-    matrix = _VECTOR_PRODUCTS.get(name)
-    return 0 if matrix is None else int(2 * prod(args[matrix].shape))
+    return FORMULAS[name](*args) if name in FORMULAS else 0
 
 
 def products_per_element(flops: int, written: Any) -> int:
@@ -151,7 +150,7 @@ def has_known_cost(func: Any) -> bool:
     found = operator_class(func)
     if found is OperatorClass.OTHER:
         return False
-    named = short_name(func._schema.name) in _PRICED or func.namespace == NAMESPACE
+    named = short_name(func._schema.name) in FORMULAS or func.namespace == NAMESPACE
     return found not in COMPUTING or named or func._overloadpacket in flop_registry
 
 
@@ -163,7 +162,7 @@ def running_statistics(func: Any, args: Sequence[Any]) -> tuple[int, ...]:
 
 
 def number_format(func: Any, tensors: Sequence[Any]) -> NumberFormat:
-    """Return the format an operator multiplies in: that of its widest floating-point operand.
+    """Return the format an operator multiplies in: that of its widest operand, scales left out.
 
     float32 counts as tf32 where this process's PyTorch settings let tensor cores round it
     (``torch.backends.cudnn.allow_tf32`` for convolutions, ``torch.get_float32_matmul_precision()``
@@ -171,6 +170,8 @@ def number_format(func: Any, tensors: Sequence[Any]) -> NumberFormat:
     """
     if operator_class(func) is OperatorClass.ATTENTION:
         tensors = tensors[:1]  # the others include denominators, in float32 whatever the products are in
+    elif short_name(func._schema.name).startswith("_scaled_"):
+        tensors = tensors[:2]  # the others are scales, in float32
     found = [_FORMATS[tensor.dtype] for tensor in tensors if tensor.dtype in _FORMATS]
     widest = min(found, key=list(NumberFormat).index, default=NumberFormat.FLOAT32)
     if widest is not NumberFormat.FLOAT32:

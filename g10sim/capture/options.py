@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, get_args
 
 from pydantic import ValidationError, model_validator
 
 from g10sim.config.problems import describe
 from g10sim.config.quantities import Spec
 from g10sim.errors import ConfigError
+from g10sim.registry import choices_text
 from g10sim.units import parse_bytes
 
 Dtype: TypeAlias = Literal["float32", "float16", "bfloat16", "float64"]
@@ -99,6 +101,18 @@ class StepOptions(Spec):
     def is_fused(self) -> bool:
         """Return True if one kernel does all of the optimizer's operations on some tensors."""
         return self.optimizer_form != "foreach"
+
+    def check_gpu(self, name: str, formats: Collection[str]) -> None:
+        """Raise ConfigError where a GPU has no peak rate for the format of the step."""
+        choices = {"dtype": get_args(Dtype), "autocast": get_args(Autocast)}
+        for option, allowed in choices.items():
+            found = getattr(self, option)
+            if found is not None and found not in formats:
+                rest = choices_text([choice for choice in allowed if choice in formats])
+                raise ConfigError(
+                    f"{option}: found {found}, for which GPU '{name}' has no peak rate; "
+                    f"allowed: {rest or 'none'}"
+                )
 
     def given(self) -> dict[str, Any]:
         """Return the options in force, by name, in the order of the fields."""

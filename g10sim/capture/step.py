@@ -17,7 +17,8 @@ from g10sim.capture.measured import RecordedCall, Times, keep_in, measured_times
 from g10sim.capture.options import step_options
 from g10sim.capture.recorder import KernelDraft, Recorder, StorageRecord
 from g10sim.capture.refusal import refusal
-from g10sim.capture.workload import Model, Step, input_tensors
+from g10sim.capture.utilisation import FLOPS_BY_FORMAT, unusual_formats
+from g10sim.capture.workload import Model, Step, input_tensors, untold_sizes
 from g10sim.trace.model import Kernel, Phase, Tensor, TensorKind, TimeSource, Trace
 
 Build = Callable[[], Any]
@@ -52,6 +53,7 @@ def capture_step(
     """
     timing = load_gpu(gpu)
     how = step_options(options)
+    how.check_gpu(timing.name, timing.peak)
     kept: list[RecordedCall] = []
     if measure:
         require_cuda()
@@ -70,7 +72,9 @@ def capture_step(
             kind = "inference" if how.inference else "the training step"
             raise refusal(error, model, kind) from error
         size = batch_size if batch_size is not None else _first_dimension(made.inputs)
+        sizes = untold_sizes(made, how)
     said = {name: str(value) for name, value in how.given().items()}
+    said |= sizes
     said["torch"] = str(torch.__version__)
     times: Times = {}
     if measure:
@@ -123,6 +127,8 @@ def assemble(
         "peak_live_bytes": str(peak_live_bytes(trace)),
         "allocated_peak_bytes": str(recorder.allocated_peak_bytes),
     }
+    if formats := unusual_formats(recorder.kernels, origin):
+        found[FLOPS_BY_FORMAT] = formats
     if recorder.unpriced:
         found["operators_priced_by_bytes"] = ", ".join(
             f"{n} x{k}" for n, k in sorted(recorder.unpriced.items())

@@ -53,6 +53,23 @@ def input_tensors(inputs: Any) -> dict[str, Any]:
     return {str(name): value for name, value in named.items() if isinstance(value, torch.Tensor)}
 
 
+def untold_sizes(model: Model, options: StepOptions) -> dict[str, str]:
+    """Return the numbers of parameters and tokens where the tensors of a trace do not tell them.
+
+    They do where all parameters have the format of the step, and tokens are the ``input_ids``, in int64.
+    """
+    found = {}
+    weights = list(model.network.parameters())
+    if any(weight.dtype is not getattr(torch, options.dtype) for weight in weights):
+        found["parameters"] = str(sum(weight.numel() for weight in weights))
+    for name, tensor in input_tensors(model.inputs).items():
+        if tensor.dtype in (torch.int64, torch.int32) and tensor.dim() > 1:
+            if name != "input_ids" or tensor.dtype is torch.int32:
+                found["tokens"] = str(tensor.numel())
+            break
+    return found
+
+
 def _found_loss(output: Any, _: Any) -> Any:
     loss = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
     if loss is not None:

@@ -22,6 +22,7 @@ from g10sim.cli.capture import capture, recapture
 from g10sim.cli.options import TraceFile, TraceOutput, names_in, sizes
 from g10sim.cli.output import say, show_table, warn, write_table
 from g10sim.cli.terminal import SafeConsole
+from g10sim.cli.trace_facts import PRICED_COLUMNS, priced_rows, work_rows
 from g10sim.config.presets import load_system, system_names
 from g10sim.config.system import SystemSpec
 from g10sim.display import rounded_bytes, rounded_seconds
@@ -32,6 +33,7 @@ from g10sim.importers.execution_trace import Price, import_execution_trace
 from g10sim.importers.gpg import import_gpg
 from g10sim.importers.kineto import import_kineto
 from g10sim.importers.kineto_events import read_profile
+from g10sim.importers.snapshot import import_snapshot, read_snapshot, replay
 from g10sim.trace.check import cut_durations
 from g10sim.trace.format import load_trace, save_trace, trace_hash
 from g10sim.trace.model import Trace
@@ -90,6 +92,30 @@ def chakra(
         batch_size=batch_size,
     )
     _save(trace, output)
+
+
+@import_app.command()
+def snapshot(
+    file: Annotated[Path, typer.Argument(help="Snapshot (pickle, or exported as JSON).")],
+    output: TraceOutput,
+    device: Annotated[
+        int | None, typer.Option(min=0, help="Device, if several have a history.", show_default=False)
+    ] = None,
+    model: Model = None,
+    batch_size: BatchSize = 1,
+) -> None:
+    """Import the lifetimes of a memory snapshot of PyTorch, and replay it through our caching pool."""
+    found = read_snapshot(file, device)
+    result = replay(found)
+    _save(import_snapshot(found, model=model, batch_size=batch_size), output)
+    say(f"recorded: at most {_reserved(result.recorded_peak_bytes, result.recorded_end_bytes)}")
+    say(f"replayed: at most {_reserved(result.peak_bytes, result.end_bytes)}")
+    if result.blocks_before:
+        say(f"{result.blocks_before} blocks are from before the history: where they lay is not recorded")
+
+
+def _reserved(peak_bytes: int, end_bytes: int) -> str:
+    return f"{peak_bytes} bytes reserved, {end_bytes} at the end"
 
 
 @import_app.command("gpg")
@@ -231,7 +257,7 @@ def info(
         typer.Option(help="GPU memory to compare with, such as '40 GiB'.", show_default=False),
     ] = None,
 ) -> None:
-    """Show footprint, working sets, lifetimes, and by how much the trace oversubscribes GPU memory."""
+    """Show footprint, work, working sets, lifetimes, and by how much the trace oversubscribes GPU memory."""
     trace = load_trace(file)
     systems = _systems(system, gpu_memory)
     memories = [(name, found.gpu.memory) for name, found in systems.items()]
@@ -240,6 +266,7 @@ def info(
     for table in (
         _overview(file, trace),
         _kinds(trace),
+        _table("Kernel times", PRICED_COLUMNS, priced_rows(trace)),
         _lifetimes(trace),
         _oversubscription(trace, memories),
     ):
@@ -283,6 +310,7 @@ def _overview(file: Path, trace: Trace) -> Table:
         ("largest working set", _at_kernel(trace, needed)),
         ("median working set", rounded_bytes(int(np.median(needed)))),
         ("persistent tensors", rounded_bytes(persistent)),
+        *work_rows(trace),
         ("sha256", trace_hash(trace)),
         *((f"origin: {key}", value) for key, value in sorted(trace.origin.items())),
     ]

@@ -46,6 +46,23 @@ def attention(**options):
     return lambda: (Attention(**options), (torch.randn(8, 64, 64),))
 
 
+class EightBits(nn.Module):
+    """A product of 32 x 128 and 128 x 64 in 8 bits, floating-point or integer."""
+
+    def __init__(self, dtype):
+        super().__init__()
+        self.weight = nn.Buffer(torch.zeros(64, 128, dtype=dtype))
+
+    def forward(self, x, scale):
+        if self.weight.dtype is torch.int8:
+            return torch._int_mm(x, self.weight.t())
+        return torch._scaled_mm(x, self.weight.t(), scale_a=scale, scale_b=scale, out_dtype=torch.bfloat16)
+
+
+def eight_bits(dtype):
+    return lambda: (EightBits(dtype), (torch.zeros(32, 128, dtype=dtype), torch.ones(1)))
+
+
 class ConvNet(nn.Module):
     def __init__(self):
         super().__init__()

@@ -31,6 +31,12 @@ def test_each_bundled_gpu_names_itself_and_a_source_for_every_number():
         ("h200", 141, 4800, 67, 989.5),
         ("v100", 32, 900, 15.7, 125),
         ("rtx-4090", 24, 1008, 82.6, 165.2),
+        ("b200", 180, 8000, 80, 2250),
+        ("gb200", 186, 8000, 90, 2500),
+        ("mi300x", 192, 5300, 163.4, 1307.4),
+        ("rtx-5090", 32, 1792, 104.8, 209.5),
+        ("l40s", 48, 864, 91.6, 362.05),
+        ("a6000", 48, 768, 38.7, 154.8),
     ],
 )
 def test_the_rates_are_the_vendors(name, memory_gib, bandwidth_gbs, float32_tflops, float16_tflops):
@@ -39,6 +45,36 @@ def test_the_rates_are_the_vendors(name, memory_gib, bandwidth_gbs, float32_tflo
     assert gpu.memory_bandwidth == bandwidth_gbs * 10**9
     assert gpu.peak[NumberFormat.FLOAT32] == pytest.approx(float32_tflops * 1e12)
     assert gpu.peak[NumberFormat.FLOAT16] == pytest.approx(float16_tflops * 1e12)
+
+
+@pytest.mark.parametrize(
+    ("name", "float8_tflops", "int8_tops"),
+    [
+        ("a100-40g", None, 624),
+        ("h100", 1978.9, 1978.9),
+        ("h200", 1979, 1979),
+        ("b200", 4500, 4500),
+        ("gb200", 5000, 5000),
+        ("mi300x", 2614.8, 2614.8),
+        ("rtx-4090", 330.3, 660.6),
+        ("rtx-5090", 419, 838),
+        ("l40s", 733, 733),
+        ("a6000", None, 309.7),
+        ("v100", None, None),
+    ],
+)
+def test_the_rates_of_eight_bits_are_the_vendors_and_older_gpus_have_none(name, float8_tflops, int8_tops):
+    peak = load_gpu(name).peak
+    found = [peak.get(number_format) for number_format in (NumberFormat.FLOAT8, NumberFormat.INT8)]
+    wanted = (float8_tflops, int8_tops)
+    assert found == [None if rate is None else pytest.approx(rate * 1e12) for rate in wanted]
+
+
+def test_narrower_formats_are_never_slower():
+    order = (NumberFormat.FLOAT64, NumberFormat.FLOAT32, NumberFormat.FLOAT16, NumberFormat.INT8)
+    for name in gpu_names():
+        rates = [load_gpu(name).peak[wanted] for wanted in order if wanted in load_gpu(name).peak]
+        assert rates == sorted(rates), name
 
 
 def test_a_computing_kernel_takes_its_flops_at_the_share_of_the_peak_it_reaches():

@@ -6,7 +6,7 @@ pytest.importorskip("torch", reason="PyTorch is not installed: pip install 'g10s
 
 from g10sim.analysis.footprint import peak_live_bytes
 from g10sim.capture import capture_step
-from g10sim.capture.gpu import load_gpu
+from g10sim.capture.gpu import KernelCost, NumberFormat, OperatorClass, load_gpu
 from g10sim.errors import ConfigError, TraceError
 from g10sim.trace.check import check_trace
 from g10sim.trace.model import Phase, TensorKind, TimeSource
@@ -451,11 +451,35 @@ def test_a_model_with_nothing_to_train_is_refused(models):
         ({"steps": 0}, r"steps: found 0; allowed: at least 1"),
         ({"inference": True, "optimizer": "sgd"}, r"optimizer: found sgd in inference; allowed: training"),
         ({"gpu": "tpu"}, r"found unknown GPU 'tpu'.*allowed: a100-40g"),
+        (
+            {"gpu": "v100", "dtype": "bfloat16"},
+            r"dtype: found bfloat16, for which GPU 'v100' has no .*; allowed: float16, float32, float64$",
+        ),
+        (
+            {"gpu": "v100", "autocast": "bfloat16"},
+            r"autocast: found bfloat16, for which .*; allowed: float16$",
+        ),
     ],
 )
 def test_a_wrong_option_is_refused_with_what_is_allowed(models, option, message):
     with pytest.raises(ConfigError, match=message):
         capture_step(models.perceptron, **option)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "lacking"), [("float8_e4m3fn", "a100-40g"), ("float8_e5m2", "a6000"), ("int8", "v100")]
+)
+def test_products_in_eight_bits_take_their_rate_and_are_refused_without_one(torch, models, dtype, lacking):
+    build = models.eight_bits(getattr(torch, dtype))
+    (product,) = capture_step(build, gpu="h100", inference=True).kernels
+    h100 = load_gpu("h100")
+    number_format = NumberFormat(dtype.partition("_")[0])
+    assert product.flops == 2 * 32 * 128 * 64
+    cost = KernelCost(product.name, OperatorClass.MATMUL, number_format, flops=product.flops)
+    cost.moved_bytes = product.moved_bytes
+    assert product.duration == h100.duration_ns(cost)
+    with pytest.raises(ConfigError, match=f"GPU '{lacking}': found an operator in {number_format}, which"):
+        capture_step(build, gpu=lacking, inference=True)
 
 
 def test_capturing_leaves_pytorch_as_it_was(torch, models):

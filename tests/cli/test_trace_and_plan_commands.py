@@ -6,6 +6,7 @@ import sys
 import pytest
 
 from g10sim.cli.main import main
+from g10sim.config.data import data_path
 from g10sim.policies.moves import Evict, Fetch
 from g10sim.policies.plan import MigrationPlan, Planned
 from g10sim.policies.plan_format import save_plan
@@ -76,6 +77,34 @@ def test_info(run):
     assert table["compute time"] == ["12.4 ms"]
     assert table["activation"] == ["4", "4.00 GiB", "1.00 GiB"]
     assert ["", "3.5 GiB", "2.86", "2.00", "largest takes 1.14 of it"] in rows
+
+
+def info_rows(output):
+    return [[cell.strip() for cell in line.split("│")[1:-1]] for line in output.splitlines() if "│" in line]
+
+
+@pytest.mark.usefixtures("trace")
+def test_info_of_a_trace_that_tells_little(run):
+    rows = info_rows(run("trace", "info", "chain.g10t", "--gpu-memory", "4 GB")[1])
+    assert ["throughput", "80.6 samples/s"] in rows  # 12.4 ms
+    assert ["not told", "synthetic", "12", "12.4 ms", "100.0%", "-", "-"] in rows
+    assert not {"parameters", "FLOPs of the model", "model FLOPs utilisation"} & {row[0] for row in rows}
+
+
+def test_info_of_a_captured_trace(run):
+    bert = data_path("traces", "bert-base-b256-s128.g10t")
+    rows = info_rows(run("trace", "info", bert, "--gpu-memory", "40 GiB")[1])
+    table = {row[0]: row[1] for row in rows}
+    assert table["formats"] == "dtype float32"
+    assert table["parameters"] == "109,514,298"
+    assert table["bytes a parameter"] == "4.00 weights, 4.00 gradients, 8.00 optimizer, together 16.00"
+    found = load_trace(bert)
+    seconds = sum(kernel.duration for kernel in found.kernels) / found.ticks_per_second
+    flops = sum(kernel.flops for kernel in found.kernels)
+    assert table["throughput"] == f"{256 / seconds:,.1f} samples/s, {256 * 128 / seconds:,.1f} tokens/s"
+    assert table["FLOPs of the model"] == f"{flops / 1e12:,.2f} TFLOP"
+    assert table["model FLOPs utilisation"] == f"{flops / 19.5e12 / seconds:.1%} of a100-40g's peak"
+    assert ["matmul", "roofline", "222"] in [row[:3] for row in rows]
 
 
 @pytest.mark.usefixtures("trace")

@@ -42,7 +42,8 @@ class CachingPool(Allocator):
     As in PyTorch's allocator, small and large requests have chunks of their own, and chunks that are
     entirely free are given back only when memory runs out. Chunks are mapped to virtual addresses: they
     need not be consecutive, and the memory between them is not lost. A block is not shared: what rounding and
-    unsplit rests add is lost to its owner. ``reserved_pages`` are those of the most chunks at a time.
+    unsplit rests add is lost to its owner. ``chunk_pages`` are those of the chunks that it has,
+    ``reserved_pages`` those of the most chunks at a time.
     """
 
     def __init__(
@@ -62,7 +63,7 @@ class CachingPool(Allocator):
         self._large = _Class(pages(spec.least_large_rest))
         self._classes = (self._small, self._large)
         self._next_address = 0
-        self._chunk_pages = 0
+        self.chunk_pages = 0
 
     @property
     def chunks(self) -> list[Block]:
@@ -77,7 +78,7 @@ class CachingPool(Allocator):
 
     def _most_in_a_new_chunk(self) -> int:
         """Pages of the largest request for which the pool could grow."""
-        room = self.capacity_pages - self._chunk_pages
+        room = self.capacity_pages - self.chunk_pages
         if self._returns:
             room += sum(chunk.pages for sizes in self._classes for chunk in sizes.free_chunks())
         own_chunk = room // self._chunk_rounding * self._chunk_rounding
@@ -89,7 +90,7 @@ class CachingPool(Allocator):
 
     def restart(self) -> None:
         """Count ``reserved_pages`` from what is in use now."""
-        self.reserved_pages = self._chunk_pages
+        self.reserved_pages = self.chunk_pages
 
     def _check_holes(self) -> None:
         for sizes in self._classes:
@@ -98,8 +99,8 @@ class CachingPool(Allocator):
                 holes = (hole for hole in sizes.holes if _inside(hole, chunk))
                 check_tiling(f"chunk at page {chunk.start}", chunk, blocks, holes)
         chunk_pages = sum(chunk.pages for sizes in self._classes for chunk in sizes.chunks)
-        if chunk_pages != self._chunk_pages or chunk_pages > self.capacity_pages:
-            raise InvariantError(f"chunks of {self._chunk_pages} pages in {self.capacity_pages}")
+        if chunk_pages != self.chunk_pages or chunk_pages > self.capacity_pages:
+            raise InvariantError(f"chunks of {self.chunk_pages} pages in {self.capacity_pages}")
         if sum(block.pages for block in self._blocks.values()) != self._block_pages:
             raise InvariantError("blocks of a caching pool are counted wrongly")
 
@@ -128,25 +129,26 @@ class CachingPool(Allocator):
             size = self._large_chunk
         else:
             size = -(-pages // self._chunk_rounding) * self._chunk_rounding
-        if self._chunk_pages + size > self.capacity_pages and self._returns:
-            self._give_back_chunks()
-        if self._chunk_pages + size > self.capacity_pages:
+        if self.chunk_pages + size > self.capacity_pages and self._returns:
+            self.give_back_chunks()
+        if self.chunk_pages + size > self.capacity_pages:
             return False
         # A page between chunks keeps free blocks of neighbours apart.
         chunk = Block(self._next_address, size)
         self._next_address = chunk.end + 1
         sizes.chunks.append(chunk)
         sizes.holes.give_back(chunk)
-        self._chunk_pages += size
-        self.reserved_pages = max(self.reserved_pages, self._chunk_pages)
+        self.chunk_pages += size
+        self.reserved_pages = max(self.reserved_pages, self.chunk_pages)
         return True
 
-    def _give_back_chunks(self) -> None:
+    def give_back_chunks(self) -> None:
+        """Give back the chunks of which no part is in use, as ``torch.cuda.empty_cache`` does."""
         for sizes in self._classes:
             for chunk in sizes.free_chunks():
                 sizes.holes.take(chunk)
                 sizes.chunks.remove(chunk)
-                self._chunk_pages -= chunk.pages
+                self.chunk_pages -= chunk.pages
 
 
 def _inside(block: Block, chunk: Block) -> bool:

@@ -72,7 +72,7 @@ _UNLIMITED_PAGES = 2**53
 
 
 class PyTorchPool:
-    """PyTorch's caching allocator on a GPU with room for everything, where it gives no chunk back."""
+    """PyTorch's caching allocator on a GPU with room for everything: it gives chunks back only if told to."""
 
     def __init__(self, spec: CachingPoolSpec | None = None) -> None:
         self._pool = CachingPool(_UNLIMITED_PAGES, GRANULARITY_BYTES, spec or CachingPoolSpec())
@@ -80,7 +80,11 @@ class PyTorchPool:
     @property
     def footprint_bytes(self) -> int:
         """Bytes of all chunks."""
-        return self._pool.reserved_pages * GRANULARITY_BYTES
+        return self._pool.chunk_pages * GRANULARITY_BYTES
+
+    def empty_cache(self) -> None:
+        """Give back the chunks of which no part is in use."""
+        self._pool.give_back_chunks()
 
     def allocate(self, block: int, size_bytes: int) -> None:
         """Hand out a block."""

@@ -1,0 +1,75 @@
+"""What ``g10sim trace info`` says of a trace's work: parameters, throughput, and what was priced how."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+
+from g10sim.analysis.throughput import Throughput, throughput
+from g10sim.capture.utilisation import known_gpu, utilisation
+from g10sim.display import rounded_seconds
+from g10sim.trace.model import Kernel, TensorKind, Trace
+
+PRICED_COLUMNS = ("class of operators", "priced by", "kernels", "time", "of time", "of FLOPs", "of bytes")
+_PER_TERA = 1e12
+_FORMATS = ("dtype", "autocast")
+
+
+def work_rows(trace: Trace) -> Iterator[tuple[str, str]]:
+    """Yield names and values of a trace's work, as far as the trace tells."""
+    work = throughput(trace)
+    formats = [f"{name} {trace.origin[name]}" for name in _FORMATS if name in trace.origin]
+    if formats:
+        yield "formats", ", ".join(formats)
+    if work.parameters is not None:
+        yield "parameters", f"{work.parameters:,}"
+        yield "bytes a parameter", _bytes_a_parameter(work)
+    if work.seconds:
+        yield "throughput", _rates(work)
+    if work.model_flops:
+        again = f", and {_flops(work.recomputed_flops)} computed again" if work.recomputed_flops else ""
+        yield "FLOPs of the model", _flops(work.model_flops) + again
+    share, gpu = utilisation(trace), known_gpu(trace)
+    if share is not None and gpu is not None:
+        yield "model FLOPs utilisation", f"{share:.1%} of {gpu.name}'s peak"
+
+
+def _bytes_a_parameter(work: Throughput) -> str:
+    per = work.bytes_per_parameter
+    parts = (
+        ("weights", per[TensorKind.WEIGHT]),
+        ("gradients", per[TensorKind.GRADIENT]),
+        ("optimizer", per[TensorKind.OPTIMIZER_STATE]),
+    )
+    return ", ".join(f"{value:.2f} {name}" for name, value in parts) + f", together {sum(per.values()):.2f}"
+
+
+def _rates(work: Throughput) -> str:
+    samples = f"{work.samples / work.seconds:,.1f} samples/s"
+    return samples if work.tokens is None else f"{samples}, {work.tokens / work.seconds:,.1f} tokens/s"
+
+
+def _flops(count: int) -> str:
+    return f"{count / _PER_TERA:,.2f} TFLOP"
+
+
+def priced_rows(trace: Trace) -> Iterator[tuple[str, ...]]:
+    """Yield the classes of operators by time, with where their times come from and their shares."""
+    classes: defaultdict[tuple[str, str], list[Kernel]] = defaultdict(list)
+    for kernel in trace.kernels:
+        classes[kernel.operator_class or "not told", kernel.time_source.value].append(kernel)
+    whole = _sums(trace.kernels)
+    ordered = sorted(classes.items(), key=lambda item: -_sums(item[1])[0])
+    for (name, source), kernels in ordered:
+        sums = _sums(kernels)
+        shares = (f"{part / every:.1%}" if every else "-" for part, every in zip(sums, whole, strict=True))
+        yield name, source, str(len(kernels)), rounded_seconds(sums[0] / trace.ticks_per_second), *shares
+
+
+def _sums(kernels: list[Kernel] | tuple[Kernel, ...]) -> tuple[int, int, int]:
+    """Return ticks, FLOPs and bytes of kernels."""
+    return (
+        sum(kernel.duration for kernel in kernels),
+        sum(kernel.flops for kernel in kernels),
+        sum(kernel.moved_bytes for kernel in kernels),
+    )
