@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from g10sim.analysis.throughput import Throughput, throughput
 from g10sim.capture.utilisation import known_gpu, utilisation
@@ -66,7 +66,7 @@ def priced_rows(trace: Trace) -> Iterator[tuple[str, ...]]:
         yield name, source, str(len(kernels)), rounded_seconds(sums[0] / trace.ticks_per_second), *shares
 
 
-def _sums(kernels: list[Kernel] | tuple[Kernel, ...]) -> tuple[int, int, int]:
+def _sums(kernels: Sequence[Kernel]) -> tuple[int, int, int]:
     """Return ticks, FLOPs and bytes of kernels."""
     return (
         sum(kernel.duration for kernel in kernels),
