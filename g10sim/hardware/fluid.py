@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Collection, Iterable, Sequence
 from functools import partial
 from itertools import count as counter
+from typing import TypeAlias
 
 from g10sim.config.system import SystemSpec
 from g10sim.errors import InvariantError
@@ -30,6 +31,8 @@ from g10sim.records import Location, StallReason
 
 _NONE, _GPU = Location.NONE, Location.GPU
 _DEMAND, _EVICT, _PREFETCH = range(3)
+_Place: TypeAlias = tuple[str, int | str]
+_Rooms: TypeAlias = "dict[_Place, tuple[int, list[_Flow]]]"
 
 # In bytes and relative to GPU memory, merging is as fine with large pages and in small memories as elsewhere.
 _MERGE_BYTES = MERGE_PAGES * 4096
@@ -148,6 +151,7 @@ class FluidTransfers:
         self._left: int | None = None
         self._left_at = -1
         self._rotating: _Flow | None = None
+        self._last: _Flow | None = None
         self.events = 0
 
     def send(self, links: list[Link], size_bytes: int) -> Message:
@@ -562,7 +566,7 @@ class FluidTransfers:
         if len(flows) == 1:
             return self._cycles_alone(flows[0])
         soonest: int | None = None
-        rooms: dict[tuple[str, int], tuple[int, list[_Flow]]] = {}
+        rooms: _Rooms = {}
         for flow in flows:
             if not flow.rate:
                 continue
@@ -575,13 +579,31 @@ class FluidTransfers:
                 rooms.setdefault(("gpu", flow.lane.gpu), (room, []))[1].append(flow)
             pool = self._filled_by(flow)
             if pool is not None:
-                rooms.setdefault((pool.name, 0), (pool.free, []))[1].append(flow)
-        for (kind, _), (room, users) in rooms.items():
-            if kind == "gpu" and len(users) == 1 and self._is_refilled(users[0], flows):
-                continue
-            cycles = self._cycles_for_all(users, room)
-            soonest = cycles if soonest is None else min(soonest, cycles)
+                rooms.setdefault(("tier", pool.name), (pool.free, []))[1].append(flow)
+        refilled = self._refilled_room(rooms, flows)
+        for place, (room, users) in rooms.items():
+            if place != refilled:
+                cycles = self._cycles_for_all(users, room)
+                soonest = cycles if soonest is None else min(soonest, cycles)
         return soonest
+
+    def _refilled_room(self, rooms: _Rooms, flows: list[_Flow]) -> _Place | None:
+        """Return the smallest room that is always made before its only user needs it.
+
+        It is one room alone: that those who make it go on is known only while they need no such room.
+        """
+        self._last = None
+        if self._observer is not None:
+            return None
+        for place, (_, users) in sorted(rooms.items(), key=lambda entry: entry[1][0]):
+            if len(users) > 1:
+                continue
+            if place[0] == "gpu" and self._is_refilled(users[0], flows):
+                return place
+            if place[0] == "tier" and self._is_drained(users[0], flows):
+                self._last = users[0]
+                return place
+        return None
 
     def _is_refilled(self, flow: _Flow, flows: list[_Flow]) -> bool:
         """Tell whether planned evictions always have made room when a page of the only arrival needs some.
@@ -592,13 +614,31 @@ class FluidTransfers:
         others go, as a full tier gets room.
         """
         site, tier = flow.lane.site, self._pools.get(flow.source)
-        if self._observer is not None or len(self._on_gpu[site.gpu]) > 1 or (tier and not tier.free):
+        if len(self._on_gpu[site.gpu]) > 1 or (tier and not tier.free):
             return False
         leaving = [other for other in flows if other.source == _GPU and other.lane.site is site]
         if not site.memory.recency.grows(flow.run.tensor) or sum(other.rate for other in leaving) < flow.rate:
             return False
         ahead = (sum(other.progress for other in leaving) - flow.progress) // self._page_work
         return site.memory.frames.free + ahead >= max(1, len(leaving))
+
+    def _is_drained(self, flow: _Flow, flows: list[_Flow]) -> bool:
+        """Tell whether arrivals always have left room in a tier when a planned eviction needs a page of it.
+
+        As in :meth:`_is_refilled`; a page stays free at any time, so that nothing turns to another tier.
+        """
+        pool = self._filled_by(flow)
+        if len(self._sites) > 1 or self._staging is not None or flow.source != _GPU:
+            return False
+        if pool is None or isinstance(pool, FlashPool):
+            return False
+        emptying = [other for other in flows if other.source == pool.tier.place and not other.follows]
+        if any(other.victim is not None for other in emptying):
+            return False
+        if not emptying or sum(other.rate for other in emptying) < flow.rate:
+            return False
+        ahead = (sum(other.progress for other in emptying) - flow.progress) // self._page_work
+        return pool.free + ahead >= len(emptying)
 
     def _cycles_alone(self, flow: _Flow) -> int | None:
         """Cycles until something is used up where there is one flow, which has all room to itself."""
@@ -631,7 +671,8 @@ class FluidTransfers:
         crossing = {flow.lane.site.job for flow in flows if flow.rate and _uses_link(flow)}
         for job in crossing:
             self._busy[job] += cycles
-        for flow in flows:
+        ordered = flows if self._last is None else sorted(flows, key=lambda flow: flow is self._last)
+        for flow in ordered:
             flow.progress += flow.rate * cycles
             if flow is self._rotating and flow.victim is not None and self._turn(flow, flow.victim):
                 continue

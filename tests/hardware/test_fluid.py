@@ -500,17 +500,28 @@ def test_pages_that_leave_as_fast_as_others_come_are_jumped_together():
     assert events < 6 < 300 <= many
 
 
+def test_pages_that_come_from_a_full_tier_make_room_for_others_without_a_stop():
+    """300 pages leave for the one free page of host memory while 300 of 400 come from there; then 100."""
+    case = machine(2000, 401), (300, 400, 0), HOST, HOST, 500, ()
+    jumped, events = exchanged(*case, None)
+    one_by_one, many = exchanged(*case, lambda *move: None)
+    assert jumped == one_by_one
+    assert jumped[0] == 400_000
+    assert events < 6 < 300 <= many
+
+
 @given(
     pages=st.tuples(st.integers(1, 40), st.integers(1, 40), st.integers(0, 40)),
     target=st.sampled_from([HOST, FLASH]),
     source=st.sampled_from([HOST, FLASH, NONE]),
     rates=st.tuples(*[st.sampled_from(["0.5 GB/s", "0.7 GB/s", "1 GB/s", "1.3 GB/s"])] * 4),
-    host=st.sampled_from([41, 60, 1000]),
-    room=st.integers(0, 4),
+    spare=st.sampled_from([1, 2, 5, 20, 1000]),
+    room=st.sampled_from([0, 1, 2, 4, 20, 50]),
     stops=st.lists(st.integers(1, 60_000), max_size=3).map(sorted),
 )
-def test_jumped_exchanges_are_those_page_by_page(pages, target, source, rates, host, room, stops):
+def test_jumped_exchanges_are_those_page_by_page(pages, target, source, rates, spare, room, stops):
     read, write, pcie, mapping = rates
+    host = spare + (pages[1] if source == HOST else 0)
     system = machine(200, host, read=read, write=write, pcie=pcie, mapping=mapping)
     jumped, fewer = exchanged(system, pages, target, source, room, stops, None)
     one_by_one, many = exchanged(system, pages, target, source, room, stops, lambda *move: None)
