@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "benchmarks" / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 NEEDS = ("reference", "torch")
 LONG = {
-    *("benchmarks/README.md", "docs/capture.md", "docs/distributed.md", "docs/flash.md"),
+    *("benchmarks/README.md", "docs/capture.md", "docs/claims.md", "docs/distributed.md", "docs/flash.md"),
     *("docs/looking-at-a-run.md", "docs/multi-gpu.md", "docs/pools.md", "docs/sizing.md", "docs/tensile.md"),
 }
 """Pages that take long to run: with -m nightly."""
