@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from g10sim.hardware.recency import MERGE_PAGES, Recency
+from g10sim.hardware.recency import MERGE_PAGES, Recency, Run
 
 
 def drain(recency):
@@ -180,6 +180,30 @@ def use_up_oldest(recency, runs):
     for _ in range(runs):
         recency.oldest().count = 0
     assert recency.oldest() is not None
+
+
+def test_pages_that_stay_do_not_keep_what_came_and_went_after_them(monkeypatch):
+    recency = filled((0, 1))
+    looked_at = 0
+
+    class Counted(Run):
+        """A run that says how often somebody looks at its pages."""
+
+        def __getattribute__(self, name):
+            nonlocal looked_at
+            looked_at += name == "count"
+            return super().__getattribute__(name)
+
+    monkeypatch.setattr("g10sim.hardware.recency.Run", Counted)
+    for _ in range(1000):
+        recency.append(1, 1)
+        recency.append(2, 1)
+        recency.remove(1)
+        recency.remove(2)
+    recency.append(3, 1)
+    looked_at = 0
+    assert recency.oldest_outside({0}).tensor == 3
+    assert looked_at < 100
 
 
 @given(

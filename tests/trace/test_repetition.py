@@ -3,7 +3,7 @@
 import gzip
 import json
 import pickle
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import pytest
 
@@ -16,7 +16,7 @@ from g10sim.experiment.cells import make_policy
 from g10sim.sim.engine import run
 from g10sim.trace.check import problems
 from g10sim.trace.format import load_trace, save_trace, trace_hash
-from g10sim.trace.model import TensorKind, Trace
+from g10sim.trace.model import Device, FaultProfile, Kernel, Phase, TensorKind, TimeSource, Trace
 from g10sim.trace.repetition import Repeated
 from g10sim.trace.synthetic import TraceBuilder, chain, decode
 from g10sim.trace.workload import Job, Workload, perturb
@@ -64,6 +64,30 @@ def test_items_are_made_with_their_own_tensors(trace):
     assert trace.kernels[-1] == trace.kernels[7]
     with pytest.raises(IndexError, match="found index 8; allowed: less than 8"):
         trace.kernels[8]
+
+
+def test_a_kernel_with_other_tensors_keeps_all_else():
+    kernel = Kernel(
+        id=1,
+        name="Full",
+        duration=4,
+        inputs=(1, 0),
+        outputs=(2,),
+        phase=Phase.OPTIMIZER,
+        layer="a.b",
+        layer_type="Linear",
+        flops=10**15,
+        moved_bytes=3,
+        time_source=TimeSource.ROOFLINE,
+        fault_profile=FaultProfile(5, 7),
+        operator_class="matmul",
+        reads=(2, 3),
+        device=Device.CPU,
+        parameters=9,
+    )
+    defaults = Kernel(0, "", 0, (), ())
+    assert all(getattr(kernel, one.name) != getattr(defaults, one.name) for one in fields(Kernel))
+    assert kernel.again(31, since=1, shift=10) == replace(kernel, id=31, inputs=(11, 0), outputs=(12,))
 
 
 def test_facts_are_those_of_the_trace_written_out(trace):
