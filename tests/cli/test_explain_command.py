@@ -125,10 +125,7 @@ def test_what_if_says_that_it_simulates_again(explained):
     deepum = read_results("out").iloc[2]
     assert re.search(rf"policy DeepUM\+ +{deepum['exec_ms']:,.1f}", ended.out)
     table, _, ending = ended.out.rpartition("What helps most: ")
-    times = {
-        line.split("  ")[0]: line.rsplit(maxsplit=1)[1] for line in table.splitlines() if line.endswith("%")
-    }
-    saved = sorted(float(text.rstrip("%").replace("+", "")) for text in times.values() if "-" in text)[:3]
+    saved = sorted(float(text) for text in re.findall(r" (-[\d.]+)% *$", table, re.MULTILINE))[:3]
     assert [float(text) for text in re.findall(r"\(([\d.]+)% less time\)", ending)] == [-one for one in saved]
 
 
