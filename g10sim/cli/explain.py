@@ -12,6 +12,8 @@ from g10sim.cli.output import say, show_table
 from g10sim.experiment.explaining import describe_cell, kernel_lines, time_shares
 from g10sim.experiment.opened import WhatIf, open_cell, what_if
 
+_MOST_CHANGES, _NEGLIGIBLE = 3, 0.0005
+
 
 def explain(
     directory: Annotated[Path, typer.Argument(help="Directory of results.", show_default=False)],
@@ -49,9 +51,11 @@ def explain(
         say(title)
         for line in lines:
             say(f"  {line}")
+    say("")
     if simulate:
-        say("")
         _show_what_if(what_if(opened.cell, job))
+    else:
+        say("--what-if simulates other machines and policies, and names the three changes that help most.")
 
 
 def _show_what_if(found: list[WhatIf]) -> None:
@@ -69,3 +73,15 @@ def _show_what_if(found: list[WhatIf]) -> None:
         ("time (ms)", "of ideal", "change of time"),
         rows,
     )
+    say("")
+    say(_most_help(found))
+
+
+def _most_help(found: list[WhatIf]) -> str:
+    """Name the changes that save most time, of all that were simulated."""
+    now = found[0].exec_ms or 0.0
+    faster = [(1 - one.exec_ms / now, one.change) for one in found if one.exec_ms is not None and now]
+    best = sorted((pair for pair in faster if pair[0] > _NEGLIGIBLE), reverse=True)[:_MOST_CHANGES]
+    if not best:
+        return "None of these changes helps."
+    return f"What helps most: {', '.join(f'{change} ({saved:.1%} less time)' for saved, change in best)}."

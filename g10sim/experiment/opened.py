@@ -194,7 +194,7 @@ class WhatIf:
 
 
 def what_if(cell: Cell, job: int = 0) -> list[WhatIf]:
-    """Simulate a cell again with twice the host memory, SSD and PCIe bandwidth, and other policies.
+    """Simulate a cell again with twice the memory and bandwidth of each kind, and with other policies.
 
     The numbers are those of one of its jobs.
     """
@@ -207,7 +207,10 @@ def what_if(cell: Cell, job: int = 0) -> list[WhatIf]:
         doubled = {field: 2 * getattr(spec, field) for field in fields if hasattr(spec, field)}
         if doubled:  # flash that is modelled in detail has no one bandwidth
             changes.append((change, _with(cell, part, spec.model_copy(update=doubled))))
-    changes.insert(2, ("twice the PCIe bandwidth", _with(cell, "pcie", cell.system.pcie.times(2))))
+    gpu = cell.system.gpu
+    more = gpu.model_copy(update={"memory": 2 * gpu.memory})
+    changes.insert(1, ("twice the GPU memory", _with(cell, "gpu", more)))
+    changes.insert(3, ("twice the PCIe bandwidth", _with(cell, "pcie", cell.system.pcie.times(2))))
     changes += [
         (f"policy {policy.legend().label}", replace(cell, policy={"name": name}, reference_plan=None))
         for name, policy in available().items()

@@ -54,7 +54,7 @@ def chart_data(results: pd.DataFrame) -> dict[str, Any]:
             policy: {"label": look.label, "colour": look.colour} for policy, look in looks(results).items()
         },
         "parts": [{"title": title, "colour": colour} for title, (_, colour) in parts.items()],
-        "ideal": IDEAL,
+        "unlimited": IDEAL,
     }
 
 

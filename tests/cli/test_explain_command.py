@@ -115,6 +115,7 @@ def test_what_if_says_that_it_simulates_again(explained):
     row = read_results("out").iloc[1]
     assert re.search(rf"nothing changed +{row['exec_ms']:,.1f} +{row['performance']:.1%} +\+0.0%", ended.out)
     for change in (
+        "twice the GPU memory",
         "twice the host memory",
         "twice the SSD bandwidth",
         "twice the PCIe bandwidth",
@@ -123,6 +124,14 @@ def test_what_if_says_that_it_simulates_again(explained):
         assert change in ended.out
     deepum = read_results("out").iloc[2]
     assert re.search(rf"policy DeepUM\+ +{deepum['exec_ms']:,.1f}", ended.out)
+    table, _, ending = ended.out.rpartition("What helps most: ")
+    saved = sorted(float(text) for text in re.findall(r" (-[\d.]+)% *$", table, re.MULTILINE))[:3]
+    assert [float(text) for text in re.findall(r"\(([\d.]+)% less time\)", ending)] == [-one for one in saved]
+
+
+def test_what_if_says_that_nothing_helps(explained):
+    ended = explained("--cell", "0", "--what-if")
+    assert ended.out.endswith("None of these changes helps.\n")
 
 
 def test_results_are_explained_from_anywhere(explained, g10sim, here, monkeypatch):

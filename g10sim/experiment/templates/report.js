@@ -82,7 +82,7 @@ function draw() {
       const points = mine.filter(row => (hue < 0 || row.at[hue] === line) && row.at[x] >= 0);
       points.sort((one, other) => one.at[x] - other.at[x]);
       if (!points.length) return;
-      const isIdeal = hue === POLICY && points[0].policy === DATA.ideal;
+      const isIdeal = hue === POLICY && points[0].policy === DATA.unlimited;
       if (isIdeal && isPerformance) return;
       const name = hue < 0 ? DATA.metrics[y] : KEYS[hue].texts[line], colour = colourOf(hue, Math.max(0, line));
       const found = points.map(toPoint);
@@ -148,7 +148,7 @@ function drawPivot(rows, y) {
     const tr = make("tr");
     tr.append(make("th", line < 0 ? "" : KEYS[down].texts[line]));
     columns.forEach(column => {
-      const found = DATA.rows.filter(row => row.policy !== DATA.ideal && row.values[y] !== null
+      const found = DATA.rows.filter(row => row.policy !== DATA.unlimited && row.values[y] !== null
         && (down < 0 || row.at[down] === line) && (across < 0 || row.at[across] === column) && fixed(row, [across, down]));
       found.sort((one, other) => (lower ? 1 : -1) * (one.values[y] - other.values[y]));
       const td = make("td");
