@@ -25,11 +25,51 @@ def _matrix_product(left: Any, right: Any, *_: Any) -> int:
     return int(2 * prod(left.shape) * right.shape[-1])
 
 
+def _added_matrix_product(_: Any, left: Any, right: Any, *__: Any) -> int:
+    """Count ``_addmm_activation``, whose first argument is what is added."""
+    return _matrix_product(left, right)
+
+
+def _grouped_product(left: Any, right: Any, *_: Any) -> int:
+    """Count ``_grouped_mm``: each row of a ragged batch meets the matrix of its group only.
+
+    A ragged batch has two dimensions; where only the second operand is one, its columns are divided among the
+    groups of the first.
+    """
+    ragged_columns = left.dim() > right.dim()
+    return _matrix_product(left, right) // (left.shape[0] if ragged_columns else 1)
+
+
+def _recurrent_layer(sequence: Any, of_inputs: Any, of_states: Any, *_: Any) -> int:
+    """Count a layer of an LSTM: at each step all gates' weights meet the inputs and the state."""
+    steps = sequence.numel() // sequence.shape[-1]
+    return int(2 * steps * (of_inputs.numel() + of_states.numel()))
+
+
+def _recurrent_gradients(*args: Any) -> int:
+    """Count its gradients: those of weights and of inputs and states take as much as the layer each."""
+    return 2 * _recurrent_layer(*args)
+
+
+def _attention_module(query: Any, key: Any, *_: Any) -> int:
+    """Count ``_native_multi_head_attention``: four projections, scores and weighted values."""
+    batch, length, width = query.shape
+    keys = key.shape[1]
+    projections = (2 * length + 2 * keys) * width * width
+    return int(2 * batch * (projections + 2 * length * keys * width))
+
+
 FORMULAS: Mapping[str, Formula] = {
     "mv": _vector_product,
     "dot": _vector_product,
     "vdot": _vector_product,
     "addmv": _added_vector_product,
     "_int_mm": _matrix_product,
+    "_addmm_activation": _added_matrix_product,
+    "_grouped_mm": _grouped_product,
+    "_scaled_grouped_mm": _grouped_product,
+    "mkldnn_rnn_layer": _recurrent_layer,
+    "mkldnn_rnn_layer_backward": _recurrent_gradients,
+    "_native_multi_head_attention": _attention_module,
 }
 """By name of the operator without library."""

@@ -38,8 +38,10 @@ SCALING_GRADIENTS = aten("_fused_adam_ _fused_adamw_ _fused_sgd_ _fused_adagrad_
 """Optimizers whose schemas say that they change gradients: only to undo a scale, if they are given one."""
 
 _NAMES = {
-    OperatorClass.MATMUL: "mm addmm mv addmv dot vdot _scaled_mm _addmm_activation _int_mm",
-    OperatorClass.BATCHED_MATMUL: "bmm baddbmm",
+    OperatorClass.MATMUL: """
+        mm addmm mv addmv dot vdot _scaled_mm _addmm_activation _int_mm _grouped_mm _scaled_grouped_mm
+    """,
+    OperatorClass.BATCHED_MATMUL: "bmm baddbmm mkldnn_rnn_layer mkldnn_rnn_layer_backward",
     OperatorClass.CONVOLUTION: "convolution _convolution convolution_backward cudnn_convolution",
     OperatorClass.NORMALIZATION: """
         _softmax _log_softmax _safe_softmax _softmax_backward_data _log_softmax_backward_data

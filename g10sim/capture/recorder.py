@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -10,6 +11,7 @@ from functools import cache
 from typing import Any, NamedTuple
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -89,7 +91,8 @@ class LayerTracker:
 class StorageRecord:
     """One allocation from birth to death; views of it are the same storage.
 
-    ``born_in`` is None for a storage from before the recording. ``on_host`` marks scalars that a CUDA device
+    ``born_in`` is None for a storage that no recorded operator made; ``existed`` tells that it was there
+    before the recording, and not put in by the step itself. ``on_host`` marks scalars that a CUDA device
     never holds. ``alive`` turns false when the last reference, Python's or autograd's, is gone.
     """
 
@@ -99,6 +102,7 @@ class StorageRecord:
     kind: TensorKind | None = None
     persistent: bool = False
     on_host: bool = False
+    existed: bool = False
     alive: bool = True
     written: bool = False
     watch: Any = None
@@ -151,6 +155,22 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         self._live_bytes = 0
         self._layers = layers
         self._known: dict[int, StorageRecord] = {}
+        self._before: dict[int, Any] = {}
+
+    def remember_what_exists(self) -> None:
+        """Note every tensor that is alive: what the step finds of it has contents from before."""
+        for found in gc.get_objects():
+            if issubclass(type(found), FakeTensor):
+                storage = found.untyped_storage()
+                self._before[storage._cdata] = weakref.ref(storage, self._forgotten(storage._cdata))
+
+    def _forgotten(self, key: int) -> Callable[[Any], None]:
+        """Return what to do when a storage from before is gone: its address may come again, for another."""
+
+        def forget(_: Any) -> None:
+            self._before.pop(key, None)
+
+        return forget
 
     def describe(self, tensor: Any, kind: TensorKind, name: str, *, persistent: bool = False) -> None:
         """Say what a tensor's storage is; the first description of a storage counts."""
@@ -212,6 +232,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         record = StorageRecord(storage.nbytes(), born_in)
         # A scalar from nowhere is a Python number, which CUDA kernels take by value.
         record.on_host = born_in is None and tensor.dim() == 0
+        record.existed = born_in is None and storage._cdata in self._before
         record.watch = weakref.ref(storage, self._farewell(storage._cdata, record))
         self._known[storage._cdata] = record
         self.storages.append(record)

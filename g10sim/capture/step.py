@@ -161,8 +161,8 @@ def _settle_kinds(recorder: Recorder, used: Mapping[StorageRecord, None]) -> Non
         if record.kind is not None:
             continue
         if record.born_in is None:
-            record.persistent = record.alive
-            record.kind = TensorKind.OTHER if record.alive else TensorKind.INPUT
+            record.persistent = record.alive or record.existed
+            record.kind = TensorKind.OTHER if record.persistent else TensorKind.INPUT
         elif not record.written:
             record.kind = TensorKind.INPUT
         else:

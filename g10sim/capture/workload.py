@@ -162,6 +162,7 @@ class Step:
 
         # A collection would end lifetimes at arbitrary kernels.
         gc.collect()
+        recorder.remember_what_exists()
         with without_cycle_collection(), layers.following(), recorder:
             for _ in range(self._options.steps):
                 self.run(enter)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -20,15 +21,17 @@ from g10sim.capture.manifest import (
 )
 from g10sim.capture.options import Attention, Autocast, Dtype, Optimizer, OptimizerForm
 from g10sim.cli.options import TraceOutput
-from g10sim.cli.output import say, show_table
+from g10sim.cli.output import say, show_table, warn
 from g10sim.config.problems import check_choice
-from g10sim.errors import ConfigError
+from g10sim.errors import ConfigError, TraceError
 from g10sim.trace.format import save_trace
-from g10sim.trace.model import Trace
+from g10sim.trace.model import TimeSource, Trace
 from g10sim.units import format_bytes
 
 _MS_PER_SECOND = 1000
 _GIB = 2**30
+_MUCH = 0.01
+"""Share of bytes or time that operators of unknown cost may have without a warning."""
 _NEEDS_A_GPU = "left: measured on a GPU"
 
 
@@ -84,6 +87,13 @@ def capture(
     measure: Annotated[
         bool, typer.Option("--measure", help="Measure the times on the CUDA device of this computer.")
     ] = False,
+    strict: Annotated[
+        bool,
+        typer.Option(
+            "--strict",
+            help="Refuse a step in which operators of unknown cost are more than 1% of bytes or time.",
+        ),
+    ] = False,
 ) -> None:
     """Capture a step of a PyTorch model: kernels, tensors, and times modelled for a GPU."""
     from g10sim.capture.source import capture_source
@@ -108,8 +118,45 @@ def capture(
         workspace=workspace,
         measure=measure,
     )
+    unpriced = _priced_by_bytes(trace)
+    if strict and unpriced is not None and unpriced.is_much:
+        raise TraceError(
+            f"{source}: found operators of unknown cost: {unpriced}; "
+            f"allowed with --strict: at most {_MUCH:.0%}"
+        )
     save_trace(trace, output)
     _report(trace, timing, output)
+
+
+@dataclass(frozen=True, slots=True)
+class _PricedByBytes:
+    """Operators without a cost, and their shares of a trace's moved bytes and of its time."""
+
+    names: str
+    of_bytes: float
+    of_time: float
+
+    @property
+    def is_much(self) -> bool:
+        """Tell whether the shares are more than a trace's times can be trusted with."""
+        return max(self.of_bytes, self.of_time) > _MUCH
+
+    def __str__(self) -> str:
+        return f"{self.names} ({self.of_bytes:.2%} of the bytes, {self.of_time:.2%} of the time or more)"
+
+
+def _priced_by_bytes(trace: Trace) -> _PricedByBytes | None:
+    """Return the operators of a trace that have no cost; None if all have one."""
+    found = [kernel for kernel in trace.kernels if kernel.time_source is TimeSource.BYTES]
+    if not found:
+        return None
+    moved = sum(kernel.moved_bytes for kernel in trace.kernels)
+    ticks = sum(kernel.duration for kernel in trace.kernels)
+    return _PricedByBytes(
+        trace.origin["operators_priced_by_bytes"],
+        sum(kernel.moved_bytes for kernel in found) / max(moved, 1),
+        sum(kernel.duration for kernel in found) / max(ticks, 1),
+    )
 
 
 def _report(trace: Trace, gpu: GpuTimingSpec, output: Path) -> None:
@@ -123,9 +170,8 @@ def _report(trace: Trace, gpu: GpuTimingSpec, output: Path) -> None:
         f"footprint {footprint_bytes(trace) / _GIB:.2f} GiB, at most {peak / _GIB:.2f} GiB alive at a time, "
         f"{peak / gpu.memory:.2f} x its {format_bytes(gpu.memory)}"
     )
-    unpriced = trace.origin.get("operators_priced_by_bytes")
-    if unpriced:
-        say(f"no cost known, priced by the bytes they move: {unpriced}")
+    if unpriced := _priced_by_bytes(trace):
+        (warn if unpriced.is_much else say)(f"no cost known, priced by the bytes they move: {unpriced}")
 
 
 def recapture(
