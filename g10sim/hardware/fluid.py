@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Collection, Iterable, Sequence
 from functools import partial
 from itertools import count as counter
+from math import inf
 
 from g10sim.config.system import SystemSpec
 from g10sim.errors import InvariantError
@@ -577,28 +578,27 @@ class FluidTransfers:
             if pool is not None:
                 rooms.setdefault((pool.name, 0), (pool.free, []))[1].append(flow)
         for (kind, _), (room, users) in rooms.items():
-            if kind == "gpu" and len(users) == 1 and self._is_refilled(users[0], flows):
+            if kind == "gpu" and self._is_refilled(users, flows):
                 continue
             cycles = self._cycles_for_all(users, room)
             soonest = cycles if soonest is None else min(soonest, cycles)
         return soonest
 
-    def _is_refilled(self, flow: _Flow, flows: list[_Flow]) -> bool:
-        """Tell whether planned evictions always have made room when a page of the only arrival needs some.
+    def _is_refilled(self, arrivals: list[_Flow], flows: list[_Flow]) -> bool:
+        """Tell whether planned evictions always have made room when a page of the arrivals needs some.
 
-        In t cycles each eviction empties more than (progress + rate t) / work of a page, less one page, and
-        the arrival fills at most as much of its own: what there is more of never falls if pages leave at
-        least as fast. False where it counts that pages come one by one: for the eviction order, or for where
-        others go, as a full tier gets room.
+        False where it counts that pages come one by one: for the eviction order, or for where others go, as a
+        full tier gets room.
         """
-        site, tier = flow.lane.site, self._pools.get(flow.source)
-        if self._observer is not None or len(self._on_gpu[site.gpu]) > 1 or (tier and not tier.free):
+        flow, tiers = arrivals[0], [self._pools.get(flow.source) for flow in arrivals]
+        site = flow.lane.site
+        if self._observer is not None or len(self._on_gpu[site.gpu]) > 1:
+            return False
+        in_order = len(arrivals) == 1 and site.memory.recency.grows(flow.run.tensor)
+        if any(tier and not tier.free for tier in tiers) or not (in_order or site.victims.asks_policy):
             return False
         leaving = [other for other in flows if other.source == _GPU and other.lane.site is site]
-        if not site.memory.recency.grows(flow.run.tensor) or sum(other.rate for other in leaving) < flow.rate:
-            return False
-        ahead = (sum(other.progress for other in leaving) - flow.progress) // self._page_work
-        return site.memory.frames.free + ahead >= max(1, len(leaving))
+        return site.memory.frames.free > _most_taken(arrivals, leaving, self._page_work)
 
     def _cycles_alone(self, flow: _Flow) -> int | None:
         """Cycles until something is used up where there is one flow, which has all room to itself."""
@@ -692,6 +692,29 @@ class FluidTransfers:
             moved += [(other.job, other.gpu, flow.victim.tensor)] if flow.victim is not None else []
             ends, times = (flow.source, flow.target), (start, self._now)
             report(self._observer, moved, ends, times, pages, demanded=flow.rank == _DEMAND)
+
+
+def _most_taken(arrivals: Sequence[_Flow], leaving: Sequence[_Flow], page_work: int) -> float:
+    """Return the most pages that arrivals ever are ahead of what leaves meanwhile; infinite if it grows.
+
+    Of two of the same rate, the arrival is ahead by a page at times if it has begun more of one. In t cycles
+    each other eviction empties more than (progress + rate t) / work of a page, less one page, and the other
+    arrivals fill at most as much of theirs: what there is more of never falls if pages leave as fast.
+    """
+    ahead, alone, rest = 0, [], list(leaving)
+    for arrival in arrivals:
+        partner = next((other for other in rest if other.rate == arrival.rate), None)
+        if partner is None:
+            alone.append(arrival)
+        else:
+            rest.remove(partner)
+            ahead += partner.progress < arrival.progress
+    if not alone:
+        return ahead
+    if sum(other.rate for other in rest) < sum(arrival.rate for arrival in alone):
+        return inf
+    begun = sum(other.progress for other in rest) - sum(arrival.progress for arrival in alone)
+    return ahead + max(0, len(rest) - 1 - begun // page_work)
 
 
 def _uses_link(flow: _Flow) -> bool:

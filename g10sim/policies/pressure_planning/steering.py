@@ -149,7 +149,7 @@ class Steering:
         for tensor in self._changed | self._leaving.keys():
             self._has_moved(view, tensor)
         self._coming.follow(lambda tensor: self._has_moved(view, tensor))
-        if not all([any(not self._has_moved(view, i) for i in named) for named in self._named]):
+        if any(all(self._has_moved(view, tensor) for tensor in named) for named in self._named):
             for tensor in self._alive - self._seen:
                 self._see(view, tensor)
         self._named.clear()
