@@ -41,6 +41,7 @@ class Steering:
         tensors = len(forecast.sizes)
         self._next = np.zeros(tensors, dtype=np.int64)
         self._here, self._away = (np.zeros(tensors, dtype=np.int64) for _ in range(2))
+        self._tier_of = np.zeros(tensors, dtype=np.int8)
         self._alive: set[int] = set()
         self._leaving: dict[int, PlannedTier] = {}
         self._coming = Arrivals()
@@ -126,7 +127,7 @@ class Steering:
         else:
             self._changed = self._alive.intersection(self._used_by(view, kernel - 1))
             for tensor in self._changed:
-                self._next[tensor] = forecast.next_use(tensor, kernel)
+                self._next[tensor], self._tier_of[tensor] = forecast.next_use(tensor, kernel), 0
         dead = forecast.dead[kernel] if kernel else forecast.dead[-1]
         for tensor in (*dead, *forecast.dropped[kernel]):
             self._alive.discard(tensor)
@@ -211,6 +212,7 @@ class Steering:
         """
         kernel, horizon = view.kernel, self._settings.horizon
         queues = self._queues(view)
+        returning = self._returning(view)
         candidates = np.flatnonzero(self._here)
         candidates = candidates[np.argsort(-self._next[candidates], kind="stable")]
         worst = np.maximum.accumulate(shortage)
@@ -221,7 +223,9 @@ class Steering:
             if away < 2 or worst[away - 1] <= 0:
                 return
             size = int(self._here[tensor])
-            shares = queues.shares(int(worst[away - 1]))
+            peak = int(shortage[:away].argmax())
+            returned = {name: int(sizes[peak]) for name, sizes in returning.items()}
+            shares = queues.shares(int(worst[away - 1]), returned)
             tier = self._choose(queues, shares, size, int(worst[1]))
             if tier is None:
                 return
@@ -229,6 +233,7 @@ class Steering:
             for name, share in shares.items():
                 self._debts[name] += share * size - (size if name == tier.name else 0)
             self._leaving[tensor] = tier
+            self._tier_of[tensor] = self._machine.tiers.index(tier)
             self._away[tensor] += size
             self._here[tensor] = 0
             yield Evict(tensor, tier.name)
@@ -236,6 +241,17 @@ class Steering:
             worst = np.maximum.accumulate(shortage)
             if worst[-1] <= 0:
                 return
+
+    def _returning(self, view: PolicyView) -> dict[str, Integers]:
+        """Return by tier the bytes that have returned from there before each kernel to come."""
+        horizon, found = self._settings.horizon, {}
+        away = np.flatnonzero(self._away)
+        until = np.clip(self._next[away] - view.kernel, 0, horizon)
+        for number, tier in enumerate(self._machine.tiers):
+            there = self._away[away] * (self._tier_of[away] == number)
+            returns = np.bincount(until, weights=there, minlength=horizon + 1)
+            found[tier.name] = returns.cumsum().astype(np.int64)
+        return found
 
     def _queues(self, view: PolicyView) -> Queues:
         cycles = int(self._forecast.cycles[view.kernel]) + self._settings.backlog_cycles
@@ -260,8 +276,12 @@ class Steering:
         return next((tier for tier in sharing if queues.takes(tier)), None)
 
     def _fetches(self, view: PolicyView, shortage: Integers) -> Iterator[Move]:
-        """Fetch in the order of need what fits until it is needed, and what is needed now."""
-        kernel, horizon, misfits, added = view.kernel, self._settings.horizon, 0, 0
+        """Fetch in the order of need what fits until it is needed, and what is needed now.
+
+        Others go ahead of one that does not fit only if the link would idle: they take room that it awaits.
+        """
+        kernel, horizon = view.kernel, self._settings.horizon
+        misfits = added = asked = 0
         away = np.flatnonzero(self._away)
         worst = np.maximum.accumulate(shortage)
         for tensor in away[np.argsort(self._next[away], kind="stable")].tolist():
@@ -271,12 +291,18 @@ class Steering:
             size = int(self._away[tensor])
             if distance > 1 and worst[distance - 1] + added + size > 0:
                 misfits += 1
-                if misfits > _MISFITS:
+                if misfits > _MISFITS or self._is_filled(view, asked):
                     break
                 continue
             self._coming.add(view, tensor)
             self._away[tensor] = 0
+            asked += size
             if distance > 1:
                 added += size
             yield Fetch(tensor)
         self._spare = -(int(shortage[1]) + added)
+
+    def _is_filled(self, view: PolicyView, asked: int) -> bool:
+        """Tell whether the link has enough to bring in until the next decision, with bytes just asked for."""
+        cycles = int(self._forecast.cycles[view.kernel]) + self._settings.backlog_cycles
+        return asked + sum(map(view.in_transfer_bytes, self._coming)) >= self._machine.in_rate * cycles
