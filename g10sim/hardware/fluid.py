@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Collection, Iterable, Sequence
 from functools import partial
 from itertools import count as counter
-from math import inf
+from typing import TypeAlias
 
 from g10sim.config.system import SystemSpec
 from g10sim.errors import InvariantError
@@ -31,6 +31,8 @@ from g10sim.records import Location, StallReason
 
 _NONE, _GPU = Location.NONE, Location.GPU
 _DEMAND, _EVICT, _PREFETCH = range(3)
+_Place: TypeAlias = tuple[str, int | str]
+_Rooms: TypeAlias = "dict[_Place, tuple[int, list[_Flow]]]"
 
 # In bytes and relative to GPU memory, merging is as fine with large pages and in small memories as elsewhere.
 _MERGE_BYTES = MERGE_PAGES * 4096
@@ -149,6 +151,7 @@ class FluidTransfers:
         self._left: int | None = None
         self._left_at = -1
         self._rotating: _Flow | None = None
+        self._last: _Flow | None = None
         self.events = 0
 
     def send(self, links: list[Link], size_bytes: int) -> Message:
@@ -563,7 +566,7 @@ class FluidTransfers:
         if len(flows) == 1:
             return self._cycles_alone(flows[0])
         soonest: int | None = None
-        rooms: dict[tuple[str, int], tuple[int, list[_Flow]]] = {}
+        rooms: _Rooms = {}
         for flow in flows:
             if not flow.rate:
                 continue
@@ -576,29 +579,66 @@ class FluidTransfers:
                 rooms.setdefault(("gpu", flow.lane.gpu), (room, []))[1].append(flow)
             pool = self._filled_by(flow)
             if pool is not None:
-                rooms.setdefault((pool.name, 0), (pool.free, []))[1].append(flow)
-        for (kind, _), (room, users) in rooms.items():
-            if kind == "gpu" and self._is_refilled(users, flows):
-                continue
-            cycles = self._cycles_for_all(users, room)
-            soonest = cycles if soonest is None else min(soonest, cycles)
+                rooms.setdefault(("tier", pool.name), (pool.free, []))[1].append(flow)
+        refilled = self._refilled_room(rooms, flows)
+        for place, (room, users) in rooms.items():
+            if place != refilled:
+                cycles = self._cycles_for_all(users, room)
+                soonest = cycles if soonest is None else min(soonest, cycles)
         return soonest
 
-    def _is_refilled(self, arrivals: list[_Flow], flows: list[_Flow]) -> bool:
-        """Tell whether planned evictions always have made room when a page of the arrivals needs some.
+    def _refilled_room(self, rooms: _Rooms, flows: list[_Flow]) -> _Place | None:
+        """Return the smallest room that is always made before its only user needs it.
 
-        False where it counts that pages come one by one: for the eviction order, or for where others go, as a
-        full tier gets room.
+        It is one room alone: that those who make it go on is known only while they need no such room.
         """
-        flow, tiers = arrivals[0], [self._pools.get(flow.source) for flow in arrivals]
-        site = flow.lane.site
-        if self._observer is not None or len(self._on_gpu[site.gpu]) > 1:
-            return False
-        in_order = len(arrivals) == 1 and site.memory.recency.grows(flow.run.tensor)
-        if any(tier and not tier.free for tier in tiers) or not (in_order or site.victims.asks_policy):
+        self._last = None
+        if self._observer is not None:
+            return None
+        for place, (_, users) in sorted(rooms.items(), key=lambda entry: entry[1][0]):
+            if len(users) > 1:
+                continue
+            if place[0] == "gpu" and self._is_refilled(users[0], flows):
+                return place
+            if place[0] == "tier" and self._is_drained(users[0], flows):
+                self._last = users[0]
+                return place
+        return None
+
+    def _is_refilled(self, flow: _Flow, flows: list[_Flow]) -> bool:
+        """Tell whether planned evictions always have made room when a page of the only arrival needs some.
+
+        In t cycles each eviction empties more than (progress + rate t) / work of a page, less one page, and
+        the arrival fills at most as much of its own: what there is more of never falls if pages leave at
+        least as fast. False where it counts that pages come one by one: for the eviction order, or for where
+        others go, as a full tier gets room.
+        """
+        site, tier = flow.lane.site, self._pools.get(flow.source)
+        if len(self._on_gpu[site.gpu]) > 1 or (tier and not tier.free):
             return False
         leaving = [other for other in flows if other.source == _GPU and other.lane.site is site]
-        return site.memory.frames.free > _most_taken(arrivals, leaving, self._page_work)
+        if not site.memory.recency.grows(flow.run.tensor) or sum(other.rate for other in leaving) < flow.rate:
+            return False
+        ahead = (sum(other.progress for other in leaving) - flow.progress) // self._page_work
+        return site.memory.frames.free + ahead >= max(1, len(leaving))
+
+    def _is_drained(self, flow: _Flow, flows: list[_Flow]) -> bool:
+        """Tell whether arrivals always have left room in a tier when a planned eviction needs a page of it.
+
+        As in :meth:`_is_refilled`; a page stays free at any time, so that nothing turns to another tier.
+        """
+        pool = self._filled_by(flow)
+        if len(self._sites) > 1 or self._staging is not None or flow.source != _GPU:
+            return False
+        if pool is None or isinstance(pool, FlashPool):
+            return False
+        emptying = [other for other in flows if other.source == pool.tier.place and not other.follows]
+        if any(other.victim is not None for other in emptying):
+            return False
+        if not emptying or sum(other.rate for other in emptying) < flow.rate:
+            return False
+        ahead = (sum(other.progress for other in emptying) - flow.progress) // self._page_work
+        return pool.free + ahead >= len(emptying)
 
     def _cycles_alone(self, flow: _Flow) -> int | None:
         """Cycles until something is used up where there is one flow, which has all room to itself."""
@@ -631,7 +671,8 @@ class FluidTransfers:
         crossing = {flow.lane.site.job for flow in flows if flow.rate and _uses_link(flow)}
         for job in crossing:
             self._busy[job] += cycles
-        for flow in flows:
+        ordered = flows if self._last is None else sorted(flows, key=lambda flow: flow is self._last)
+        for flow in ordered:
             flow.progress += flow.rate * cycles
             if flow is self._rotating and flow.victim is not None and self._turn(flow, flow.victim):
                 continue
@@ -692,29 +733,6 @@ class FluidTransfers:
             moved += [(other.job, other.gpu, flow.victim.tensor)] if flow.victim is not None else []
             ends, times = (flow.source, flow.target), (start, self._now)
             report(self._observer, moved, ends, times, pages, demanded=flow.rank == _DEMAND)
-
-
-def _most_taken(arrivals: Sequence[_Flow], leaving: Sequence[_Flow], page_work: int) -> float:
-    """Return the most pages that arrivals ever are ahead of what leaves meanwhile; infinite if it grows.
-
-    Of two of the same rate, the arrival is ahead by a page at times if it has begun more of one. In t cycles
-    each other eviction empties more than (progress + rate t) / work of a page, less one page, and the other
-    arrivals fill at most as much of theirs: what there is more of never falls if pages leave as fast.
-    """
-    ahead, alone, rest = 0, [], list(leaving)
-    for arrival in arrivals:
-        partner = next((other for other in rest if other.rate == arrival.rate), None)
-        if partner is None:
-            alone.append(arrival)
-        else:
-            rest.remove(partner)
-            ahead += partner.progress < arrival.progress
-    if not alone:
-        return ahead
-    if sum(other.rate for other in rest) < sum(arrival.rate for arrival in alone):
-        return inf
-    begun = sum(other.progress for other in rest) - sum(arrival.progress for arrival in alone)
-    return ahead + max(0, len(rest) - 1 - begun // page_work)
 
 
 def _uses_link(flow: _Flow) -> bool:

@@ -46,7 +46,7 @@ class G10Paced(PlannerOptions, JointPolicy):
     method: Method = parameter(default="fastest")
     """How to plan; ``fastest``: trial iterations decide."""
     pacing_rounds: int = parameter(
-        default=5,
+        default=20,
         ge=1,
         le=100,
         effect=Effect(

@@ -150,8 +150,8 @@ def test_tiers_share_what_they_have_room_and_time_for():
 
 
 def test_what_returns_makes_room_for_what_takes_its_turn():
-    # Eight weights of 5 pages are used, then eight others. The GPU has room for twelve; 20 pages have to leave
-    # before each half, of which the host has room for 15 until as many have returned.
+    # Eight weights of 5 pages are used, then eight others. The GPU has room for twelve. 20 pages must leave
+    # before each half, and the host has room for 15 of them until others return.
     first, second = ([f"{name}{number}" for number in range(8)] for name in "ab")
     halves = [[(6000, " ".join(names), ""), *[(6000, "", "")] * 12] for names in (first, second)]
     trace = trace_of({f"{name}*": 5 for name in first + second}, [*halves[0], *halves[1]])

@@ -17,8 +17,7 @@ from the published planner:
 * *Pace*, with more than one of ``pacing_rounds``. Where memory pressure cannot be relieved in the time that
   kernels take, the GPU will wait, and while it waits the links move more. The planner adds these stalls to
   the kernel times and plans again, until pressure is relieved or no longer shrinks. Plans for the unstalled
-  time leave the links idle later. Where the links would need longer than the kernels, it does not: evicting
-  more would only move more.
+  time leave the links idle later.
 """
 
 from __future__ import annotations
@@ -94,14 +93,13 @@ def plan_live(trace: Trace, machine: PlannedMachine, parameters: PlanningParamet
     candidates = [absence for absence in absences(trace, machine) if absence.end - absence.start > 1]
     capacity = machine.gpu_bytes * parameters.memory_factor
     floor = np.maximum(working_set_bytes(trace), capacity)
-    kernel_cycles = int(durations.sum())
     best: tuple[float, _Selection] | None = None
     for _ in range(parameters.pacing_rounds):
         selection = _Selection(base, durations, machine, parameters)
         selection.choose(candidates)
         pressure = np.maximum(selection.occupancy.bytes - floor, 0)
         highest = float(pressure.max(initial=0))
-        if best is not None and (highest > best[0] * _PROGRESS or selection.link_cycles > kernel_cycles):
+        if best is not None and highest > best[0] * _PROGRESS:
             break
         best = (highest, selection)
         if highest <= _RELIEVED * capacity:
@@ -134,15 +132,6 @@ class _Selection(Draft):
         self._safety_margin, self._ranking = parameters.safety_margin, parameters.ranking
         room = sum(tier.capacity_bytes for tier in machine.tiers if tier.kind == "memory")
         self._spares_memory = self.occupancy.peak_bytes - target > room
-
-    @property
-    def link_cycles(self) -> float:
-        """Cycles that the busiest channel needs for all evictions, or for all returns."""
-        cycles = [sum(eviction.size_bytes for eviction in self.evictions) / self.machine.out_rate]
-        for tier in self.machine.tiers:
-            moved = sum(eviction.size_bytes for eviction in self.evictions if eviction.tier is tier)
-            cycles.append(moved / tier.rate)
-        return max(cycles)
 
     def choose(self, candidates: Sequence[Absence]) -> None:
         """Evict until the estimate is within the target or nothing relieves pressure any more."""
