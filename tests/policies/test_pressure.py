@@ -145,6 +145,20 @@ def test_tiers_share_what_they_have_room_and_time_for():
     assert queues.shares(20_000) == pytest.approx({"host": 1, "ssd": 0})
     # 80,000 bytes: the SSD needs 200,000 cycles for what the host has no room for.
     assert queues.shares(80_000) == pytest.approx({"host": 30 / 80, "ssd": 50 / 80})
+    # Half of them go where 50,000 others come from meanwhile.
+    assert queues.shares(80_000, {"host": 50_000}) == pytest.approx({"host": 1, "ssd": 0})
+
+
+def test_what_returns_makes_room_for_what_takes_its_turn():
+    # Eight weights of 5 pages are used, then eight others. The GPU has room for twelve. 20 pages must leave
+    # before each half, and the host has room for 15 of them until others return.
+    first, second = ([f"{name}{number}" for number in range(8)] for name in "ab")
+    halves = [[(6000, " ".join(names), ""), *[(6000, "", "")] * 12] for names in (first, second)]
+    trace = trace_of({f"{name}*": 5 for name in first + second}, [*halves[0], *halves[1]])
+    records = run(trace, machine(60, 35), backlog=0)
+    assert moved(records) == (40_000, 40_000)
+    # 26 kernels, and twice 8000 cycles that pages take longer to return than kernels do in between.
+    assert iteration_times(records)[1] == 26 * 6000 + 2 * 8000
 
 
 def test_the_planned_machine_has_the_bound_of_the_system():
@@ -218,6 +232,17 @@ def test_after_four_tensors_without_room_no_other_is_fetched_ahead(large, ahead)
     records = run(trace, machine(100))
     came = [move.start for move in records.migrations if trace.tensors[move.tensor].name == "small"]
     assert (came[0] < records.kernels[3].start) == ahead
+
+
+@pytest.mark.parametrize(("backlog", "first"), [(0.02, "small"), (0, "big")])
+def test_no_other_goes_ahead_of_one_without_room_while_the_link_is_busy(backlog, first):
+    # Beside t there is room for f, which comes until 40,000, and for small, but for big, which is needed
+    # before, only when f leaves again. Without a backlog the link has enough to do until the next kernel.
+    kernels = [*((10_000, one, "t" * (not one)) for one in ("", "t f", "t", "t")), (9000, "big", "")]
+    trace = trace_of({"t": 60, "f*": 20, "big*": 30, "small*": 10}, [*kernels, (9000, "small", "")])
+    records = run(trace, machine(100, mapping="100 GB/s"), backlog=backlog)
+    came = [trace.tensors[move.tensor].name for move in records.migrations if move.target.name == "GPU"]
+    assert next(name for name in came if name in {"big", "small"}) == first
 
 
 def test_new_tensors_are_mapped_ahead_in_every_iteration():

@@ -9,8 +9,9 @@ import numpy as np
 
 from g10sim.analysis.timeline import Integers
 from g10sim.policies.base import PolicyView
-from g10sim.policies.moves import Await, Drop, Evict, Fetch, Free, Move, Protect
+from g10sim.policies.moves import Await, Drop, Evict, Fetch, Free, Move
 from g10sim.policies.planning.machine import PlannedMachine, PlannedTier
+from g10sim.policies.pressure_planning.arrivals import Arrivals
 from g10sim.policies.pressure_planning.forecast import Forecast
 from g10sim.policies.pressure_planning.tiers import Queues
 
@@ -32,7 +33,7 @@ class Steering:
 
     ``_here`` are bytes on the GPU that do not leave, ``_away`` those that lie elsewhere or leave, both by
     tensor. Bytes on their way in are neither. Between kernels only tensors that may have changed are looked
-    at, unless page faults have pushed others out.
+    at; ``_named`` are the lists of victims given since then.
     """
 
     def __init__(self, forecast: Forecast, machine: PlannedMachine, settings: Settings) -> None:
@@ -40,13 +41,15 @@ class Steering:
         tensors = len(forecast.sizes)
         self._next = np.zeros(tensors, dtype=np.int64)
         self._here, self._away = (np.zeros(tensors, dtype=np.int64) for _ in range(2))
+        self._tier_of = np.zeros(tensors, dtype=np.int8)
         self._alive: set[int] = set()
         self._leaving: dict[int, PlannedTier] = {}
-        self._coming: set[int] = set()
+        self._coming = Arrivals()
         self._asked: set[int] = set()
         self._changed: set[int] = set()
         self._debts = {tier.name: 0.0 for tier in machine.tiers}
-        self._knows = False
+        self._seen: set[int] = set()
+        self._named: list[list[int]] = []
         self._spare = 0
 
     def moves(self, view: PolicyView) -> Iterator[Move]:
@@ -54,13 +57,12 @@ class Steering:
         dead = self._enter(view)
         self._look(view)
         shortage = self._shortage(view.kernel)
-        yield Protect(frozenset(self._alive))
         yield from map(Free, dead)
         yield from map(Drop, self._forecast.dropped[view.kernel])
         yield from self._allocations(view, shortage)
         if shortage.max() > 0:
             yield from self._evictions(view, shortage)
-        yield from self._fetches(view.kernel, shortage)
+        yield from self._fetches(view, shortage)
 
     def waits(self, view: PolicyView) -> Iterator[Move]:
         """Let a kernel end only when planned evictions have made room for the next one.
@@ -105,9 +107,13 @@ class Steering:
 
     def victims(self, view: PolicyView) -> list[int]:
         """Return tensors for a full GPU to evict: those first that are needed last."""
-        self._knows = False
-        there = [i for i in sorted(self._alive) if view.resident_bytes(i) and not view.is_needed(i)]
-        return sorted(there, key=lambda tensor: -int(self._next[tensor]))
+        moved = self._alive.intersection((*self._coming, *self._leaving, *self._used_by(view, view.kernel)))
+        there = set(np.flatnonzero(self._here).tolist()) - moved
+        there.update(i for i in moved if view.resident_bytes(i) and not view.is_needed(i))
+        found = np.array(sorted(there), dtype=np.int64)
+        named: list[int] = found[np.argsort(-self._next[found], kind="stable")].tolist()
+        self._named.append(named)
+        return named
 
     def _enter(self, view: PolicyView) -> list[int]:
         """Bring next uses and what is alive up to the kernel; return what is dead since the last one."""
@@ -116,12 +122,12 @@ class Steering:
             self._alive = set(np.flatnonzero(forecast.lasting).tolist())
             for tensor in range(len(self._next)):
                 self._next[tensor] = forecast.next_use(tensor, 0)
-            self._knows = False
+            self._changed = self._alive
             self._debts = dict.fromkeys(self._debts, 0.0)
         else:
             self._changed = self._alive.intersection(self._used_by(view, kernel - 1))
             for tensor in self._changed:
-                self._next[tensor] = forecast.next_use(tensor, kernel)
+                self._next[tensor], self._tier_of[tensor] = forecast.next_use(tensor, kernel), 0
         dead = forecast.dead[kernel] if kernel else forecast.dead[-1]
         for tensor in (*dead, *forecast.dropped[kernel]):
             self._alive.discard(tensor)
@@ -140,18 +146,28 @@ class Steering:
 
     def _look(self, view: PolicyView) -> None:
         """See where tensors are that may have moved."""
-        if self._knows:
-            seen = (self._changed | self._leaving.keys() | self._coming) & self._alive
-        else:
-            self._here[:] = self._away[:] = 0
-            seen, self._knows = self._alive, True
-        for tensor in sorted(seen):
-            self._see(view, tensor)
+        self._seen.clear()
+        for tensor in self._changed | self._leaving.keys():
+            self._has_moved(view, tensor)
+        self._coming.follow(lambda tensor: self._has_moved(view, tensor))
+        if any(all(self._has_moved(view, tensor) for tensor in named) for named in self._named):
+            for tensor in self._alive - self._seen:
+                self._see(view, tensor)
+        self._named.clear()
         for tensor in self._used_by(view, view.kernel):
             if tensor in self._alive:
                 self._leaving.pop(tensor, None)
                 self._away[tensor] = view.away_bytes(tensor)
                 self._here[tensor] = 0
+
+    def _has_moved(self, view: PolicyView, tensor: int) -> bool:
+        """See a tensor, once; tell whether more or less of it is on the GPU than before."""
+        if tensor in self._seen or tensor not in self._alive:
+            return True
+        self._seen.add(tensor)
+        before = self._here[tensor]
+        self._see(view, tensor)
+        return bool(self._here[tensor] != before)
 
     def _see(self, view: PolicyView, tensor: int) -> None:
         here, moving = view.resident_bytes(tensor), view.in_transfer_bytes(tensor)
@@ -196,6 +212,7 @@ class Steering:
         """
         kernel, horizon = view.kernel, self._settings.horizon
         queues = self._queues(view)
+        returning = self._returning(view)
         candidates = np.flatnonzero(self._here)
         candidates = candidates[np.argsort(-self._next[candidates], kind="stable")]
         worst = np.maximum.accumulate(shortage)
@@ -206,7 +223,9 @@ class Steering:
             if away < 2 or worst[away - 1] <= 0:
                 return
             size = int(self._here[tensor])
-            shares = queues.shares(int(worst[away - 1]))
+            peak = int(shortage[:away].argmax())
+            returned = {name: int(sizes[peak]) for name, sizes in returning.items()}
+            shares = queues.shares(int(worst[away - 1]), returned)
             tier = self._choose(queues, shares, size, int(worst[1]))
             if tier is None:
                 return
@@ -214,6 +233,7 @@ class Steering:
             for name, share in shares.items():
                 self._debts[name] += share * size - (size if name == tier.name else 0)
             self._leaving[tensor] = tier
+            self._tier_of[tensor] = self._machine.tiers.index(tier)
             self._away[tensor] += size
             self._here[tensor] = 0
             yield Evict(tensor, tier.name)
@@ -221,6 +241,17 @@ class Steering:
             worst = np.maximum.accumulate(shortage)
             if worst[-1] <= 0:
                 return
+
+    def _returning(self, view: PolicyView) -> dict[str, Integers]:
+        """Return by tier the bytes that have returned from there before each kernel to come."""
+        horizon, found = self._settings.horizon, {}
+        away = np.flatnonzero(self._away)
+        until = np.clip(self._next[away] - view.kernel, 0, horizon)
+        for number, tier in enumerate(self._machine.tiers):
+            there = self._away[away] * (self._tier_of[away] == number)
+            returns = np.bincount(until, weights=there, minlength=horizon + 1)
+            found[tier.name] = returns.cumsum().astype(np.int64)
+        return found
 
     def _queues(self, view: PolicyView) -> Queues:
         cycles = int(self._forecast.cycles[view.kernel]) + self._settings.backlog_cycles
@@ -244,9 +275,13 @@ class Steering:
         sharing.sort(key=lambda tier: tier.write_rate)
         return next((tier for tier in sharing if queues.takes(tier)), None)
 
-    def _fetches(self, kernel: int, shortage: Integers) -> Iterator[Move]:
-        """Fetch in the order of need what fits until it is needed, and what is needed now."""
-        horizon, misfits, added = self._settings.horizon, 0, 0
+    def _fetches(self, view: PolicyView, shortage: Integers) -> Iterator[Move]:
+        """Fetch in the order of need what fits until it is needed, and what is needed now.
+
+        Others go ahead of one that does not fit only if the link would idle: they take room that it awaits.
+        """
+        kernel, horizon = view.kernel, self._settings.horizon
+        misfits = added = asked = 0
         away = np.flatnonzero(self._away)
         worst = np.maximum.accumulate(shortage)
         for tensor in away[np.argsort(self._next[away], kind="stable")].tolist():
@@ -256,12 +291,18 @@ class Steering:
             size = int(self._away[tensor])
             if distance > 1 and worst[distance - 1] + added + size > 0:
                 misfits += 1
-                if misfits > _MISFITS:
+                if misfits > _MISFITS or self._is_filled(view, asked):
                     break
                 continue
-            self._coming.add(tensor)
+            self._coming.add(view, tensor)
             self._away[tensor] = 0
+            asked += size
             if distance > 1:
                 added += size
             yield Fetch(tensor)
         self._spare = -(int(shortage[1]) + added)
+
+    def _is_filled(self, view: PolicyView, asked: int) -> bool:
+        """Tell whether the link has enough to bring in until the next decision, with bytes just asked for."""
+        cycles = int(self._forecast.cycles[view.kernel]) + self._settings.backlog_cycles
+        return asked + sum(map(view.in_transfer_bytes, self._coming)) >= self._machine.in_rate * cycles

@@ -39,26 +39,28 @@ class Queues:
         left -= sum(min(self._queued[other.name], other.write_rate * self._cycles) for other in slower)
         return self._queued[tier.name] < min(tier.write_rate * self._cycles, left)
 
-    def shares(self, size_bytes: int) -> dict[str, float]:
+    def shares(self, size_bytes: int, returned: Mapping[str, int] | None = None) -> dict[str, float]:
         """Divide bytes that have yet to leave: the share of each tier by name.
 
         In the least time in which they can leave, the first tier takes what it has room and bandwidth for,
-        the next one what is left, and so on.
+        the next one what is left, and so on. Bytes that will have ``returned`` meanwhile, by tier, make room.
         """
         tiers, left = self._machine.tiers, float(size_bytes)
-        cycles = max(size_bytes / self._machine.link_rate, self._least_cycles(size_bytes, tiers))
+        room = {name: free + (returned or {}).get(name, 0) for name, free in self._free.items()}
+        cycles = max(size_bytes / self._machine.link_rate, self._least_cycles(size_bytes, tiers, room))
         found = {}
         for tier in tiers:
-            taken = max(0.0, min(left, self._free[tier.name], tier.write_rate * cycles))
+            taken = max(0.0, min(left, room[tier.name], tier.write_rate * cycles))
             found[tier.name] = taken / size_bytes if taken >= 1 else 0.0
             left -= taken
         return found
 
-    def _least_cycles(self, size_bytes: int, tiers: Iterable[PlannedTier]) -> float:
+    @staticmethod
+    def _least_cycles(size_bytes: int, tiers: Iterable[PlannedTier], room: Mapping[str, int]) -> float:
         """Return the time in which tiers take so many bytes, all at once, each until it is full."""
-        rates = {tier.name: tier.write_rate for tier in tiers if self._free[tier.name] > 0}
+        rates = {tier.name: tier.write_rate for tier in tiers if room[tier.name] > 0}
         now, left = 0.0, float(size_bytes)
-        for end, name in sorted((self._free[name] / rate, name) for name, rate in rates.items()):
+        for end, name in sorted((room[name] / rate, name) for name, rate in rates.items()):
             total = sum(rates.values())
             if left <= total * (end - now):
                 return now + left / total
