@@ -472,9 +472,10 @@ def test_host_memory_is_spared_where_it_does_not_hold_all_that_is_too_much(host_
 
 
 def test_of_what_is_evicted_for_demand_the_most_bytes_and_time_go_first():
-    # Kernels are too short for copies in time. Beside b a page is too much; y has more bytes than x.
-    reads = {0: "x y", 4: "b", 6: "x y"}
-    kernels = [(1000, reads.get(kernel, ""), "b" if kernel == 3 else "") for kernel in range(7)]
+    # Kernels are too short for copies in time. Beside b a page is too much. x is idle for 4 kernels around b,
+    # y, which is larger, for 12.
+    reads = {0: "y", 4: "x", 7: "b", 9: "x", 13: "y"}
+    kernels = [(1000, reads.get(kernel, ""), "b" if kernel == 6 else "") for kernel in range(14)]
     trace = trace_of({"x*": 20, "y*": 30, "b": 40}, kernels)
     for evicts, tensors in ((False, []), (True, [1])):
         parameters = PlanningParameters(demand_evictions=evicts, memory_target=1.0)

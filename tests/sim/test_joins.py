@@ -201,10 +201,10 @@ def test_planned_places():
 
 
 def test_every_iteration_begins_with_the_first_of_planned_addresses():
-    trace = trace_of({"a": 2}, [(1000, "", "a"), (1000, "a", "")])
-    copies = Copies(places=[PlannedPlace((0, 10 * PAGE))])
-    records = simulate(trace, machine(18), copies, iterations=3)
-    assert [one.contiguous.reserved_gpu_bytes for one in records.iterations] == [2 * PAGE] * 3
+    # If a were at page 10 in the second iteration, b would wait for ever.
+    trace = trace_of({"a": 2, "b": 2}, [(1000, "", "a"), (1000, "a", "b"), (1000, "a b", "")])
+    copies = Copies(places=[PlannedPlace((0, 10 * PAGE)), PlannedPlace((10 * PAGE,), None)])
+    assert iteration_times(simulate(trace, machine(18), copies, iterations=3)) == [3000] * 3
 
 
 POOL = CachingPoolSpec(
