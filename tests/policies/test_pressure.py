@@ -215,6 +215,16 @@ def test_what_takes_longer_to_compute_than_to_copy_out_and_in_is_not_dropped(pro
     assert [drop.tensor for drop in chosen_drops(trace, demand, own)] == dropped
 
 
+@pytest.mark.parametrize(("producer", "dropped"), [(100, ["a", "d"]), (300, ["a"])])
+def test_what_costs_less_than_a_percent_of_the_bound_is_dropped_beyond_need(producer, dropped):
+    # Without a everything fits. The kernels take some 19,000 cycles, a's once more among them.
+    kernels = [(1000, "x", "a"), (producer, "x", "d"), (5000, "", "b"), (5000, "b", ""), (7000, "a d", "")]
+    trace = trace_of({"x*": 1, "a": 60, "b": 60, "d": 5}, kernels)
+    planned = planned_machine(machine(100, mapping="100 GB/s"), OWN)
+    demand = demand_of(trace, planned.clock_hz, planned.page_bytes)
+    assert [trace.tensors[drop.tensor].name for drop in chosen_drops(trace, demand, planned)] == dropped
+
+
 def test_weights_are_needed_again_in_the_next_iteration():
     planned = planned_machine(machine(100), OWN)
     demand = demand_of(CHEAP, planned.clock_hz, planned.page_bytes)
