@@ -225,6 +225,11 @@ def test_what_costs_less_than_a_percent_of_the_bound_is_dropped_beyond_need(prod
     assert [trace.tensors[drop.tensor].name for drop in chosen_drops(trace, demand, planned)] == dropped
 
 
+def test_nothing_is_dropped_where_everything_fits():
+    planned = planned_machine(machine(200), OWN)
+    assert chosen_drops(CHEAP, demand_of(CHEAP, planned.clock_hz, planned.page_bytes), planned) == ()
+
+
 def test_weights_are_needed_again_in_the_next_iteration():
     planned = planned_machine(machine(100), OWN)
     demand = demand_of(CHEAP, planned.clock_hz, planned.page_bytes)

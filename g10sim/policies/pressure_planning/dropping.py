@@ -45,8 +45,9 @@ def machine_of(planned: PlannedMachine) -> Machine:
 def chosen_drops(trace: Trace, demand: Demand, planned: PlannedMachine) -> tuple[Dropped, ...]:
     """Return what to drop: first what frees most bytes per cycle of computing again, as long as it helps.
 
-    The number of drops is the largest with a closed form within 1% of the lowest; memory is free there while
-    a tensor is dropped, and the kernel that needs it again takes longer by its producer.
+    The number of drops is the largest with a closed form within 1% of the lowest, or none where none lowers
+    it; memory is free there while a tensor is dropped, and the kernel that needs it again takes longer by its
+    producer.
     """
     candidates = list(_candidates(trace, demand, planned))
     machine = machine_of(planned).reduced(demand.peak_bytes)
@@ -54,6 +55,8 @@ def chosen_drops(trace: Trace, demand: Demand, planned: PlannedMachine) -> tuple
     numbers = [*range(0, len(candidates), step), len(candidates)]
     costs = {number: _bound(demand, machine, candidates[:number], planned, trace) for number in numbers}
     lowest = min(costs.values())
+    if costs[0] == lowest:
+        return ()
     most = max(number for number in numbers if costs[number] <= lowest * _SLACK)
     return tuple(candidates[:most])
 
