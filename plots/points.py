@@ -56,7 +56,7 @@ class Roles:
 
 @dataclass(frozen=True)
 class Points:
-    """What a chart shows: ``table`` has a row per point with the columns of ``roles``, and four more.
+    """The content of a chart: ``table`` has a row per point with the columns of ``roles``, and four more.
 
     ``value`` is the mean over seeds in the unit of ``label``, ``interval`` the half width of its 95%
     confidence interval, ``status`` how the cells ended, ``bound`` what no policy can exceed. ``x``, ``hues``
@@ -74,7 +74,7 @@ class Points:
 
     @property
     def has_bounds(self) -> bool:
-        """Whether some bound is known."""
+        """Tell whether some bound is known."""
         return bool(self.table["bound"].notna().any())
 
     def of_panel(self, panel: object) -> pd.DataFrame:

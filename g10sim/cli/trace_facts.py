@@ -1,4 +1,4 @@
-"""What ``g10sim trace info`` says of a trace's work: parameters, throughput, and what was priced how."""
+"""Facts of a trace's work for ``g10sim trace info``: parameters, throughput, sources of prices."""
 
 from __future__ import annotations
 

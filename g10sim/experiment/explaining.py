@@ -1,4 +1,4 @@
-"""What a cell spent its time on, which kernels, tensors and links are to blame, what may help: in words."""
+"""A cell in words: where its time went, which kernels, tensors and links are to blame, what may help."""
 
 from __future__ import annotations
 

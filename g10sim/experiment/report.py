@@ -57,7 +57,7 @@ class Table:
 
 @dataclass(frozen=True)
 class CellInWords:
-    """What ``explain`` says of a cell, and where its timeline lies beside the report."""
+    """The words of ``explain`` about a cell, and the place of its timeline beside the report."""
 
     number: int
     title: str

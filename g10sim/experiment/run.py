@@ -80,7 +80,7 @@ class Outcome(Displayed):
 
     @property
     def tracebacks(self) -> tuple[str, ...]:
-        """Where failures arose in the program, each once."""
+        """Places in the program where failures arose, each once."""
         return tuple(dict.fromkeys(result.traceback for result in self.results if result.traceback))
 
     @property

@@ -607,25 +607,18 @@ class FluidTransfers:
     def _is_refilled(self, flow: _Flow, flows: list[_Flow]) -> bool:
         """Tell whether planned evictions always have made room when a page of the only arrival needs some.
 
-        In t cycles each eviction empties more than (progress + rate t) / work of a page, less one page, and
-        the arrival fills at most as much of its own: what there is more of never falls if pages leave at
-        least as fast. False where it counts that pages come one by one: for the eviction order, or for where
-        others go, as a full tier gets room.
+        False where it counts that pages come one by one: for the eviction order, or for where others go, as a
+        full tier gets room.
         """
         site, tier = flow.lane.site, self._pools.get(flow.source)
         if len(self._on_gpu[site.gpu]) > 1 or (tier and not tier.free):
             return False
         leaving = [other for other in flows if other.source == _GPU and other.lane.site is site]
-        if not site.memory.recency.grows(flow.run.tensor) or sum(other.rate for other in leaving) < flow.rate:
-            return False
-        ahead = (sum(other.progress for other in leaving) - flow.progress) // self._page_work
-        return site.memory.frames.free + ahead >= max(1, len(leaving))
+        grows = site.memory.recency.grows(flow.run.tensor)
+        return grows and self._always_leave_room(leaving, flow, site.memory.frames.free)
 
     def _is_drained(self, flow: _Flow, flows: list[_Flow]) -> bool:
-        """Tell whether arrivals always have left room in a tier when a planned eviction needs a page of it.
-
-        As in :meth:`_is_refilled`; a page stays free at any time, so that nothing turns to another tier.
-        """
+        """Tell whether arrivals have always left room in a tier when a planned eviction needs some."""
         pool = self._filled_by(flow)
         if len(self._sites) > 1 or self._staging is not None or flow.source != _GPU:
             return False
@@ -634,10 +627,18 @@ class FluidTransfers:
         emptying = [other for other in flows if other.source == pool.tier.place and not other.follows]
         if any(other.victim is not None for other in emptying):
             return False
-        if not emptying or sum(other.rate for other in emptying) < flow.rate:
+        return self._always_leave_room(emptying, flow, pool.free)
+
+    def _always_leave_room(self, emptying: Sequence[_Flow], filling: _Flow, free: int) -> bool:
+        """Tell whether flows empty pages as fast as another fills them, and a page stays free at any time.
+
+        In t cycles each that empties does more than (progress + rate t) / work of a page, less one page, and
+        the other fills at most as much of its own: what there is more of never falls if they are as fast.
+        """
+        if sum(other.rate for other in emptying) < filling.rate:
             return False
-        ahead = (sum(other.progress for other in emptying) - flow.progress) // self._page_work
-        return pool.free + ahead >= len(emptying)
+        ahead = (sum(other.progress for other in emptying) - filling.progress) // self._page_work
+        return free + ahead >= len(emptying)
 
     def _cycles_alone(self, flow: _Flow) -> int | None:
         """Cycles until something is used up where there is one flow, which has all room to itself."""

@@ -23,7 +23,7 @@ _OPERATIONS = """
     TUPLE1 TUPLE2 TUPLE3 BINPUT LONG_BINPUT MEMOIZE BINGET LONG_BINGET
 """
 _ALLOWED = frozenset(_OPERATIONS.split())
-"""What ``pickle.dump`` writes, from protocol 2 on, for dicts, lists, tuples, strings and numbers."""
+"""Operations that ``pickle.dump`` writes, from protocol 2 on, for dicts, lists, tuples, texts and numbers."""
 _FILLING = frozenset({"APPEND", "APPENDS", "SETITEM", "SETITEMS"})
 _EMPTY = frozenset({"EMPTY_LIST", "EMPTY_DICT", "EMPTY_TUPLE"})
 _PUTS, _GETS = frozenset({"BINPUT", "LONG_BINPUT", "MEMOIZE"}), frozenset({"BINGET", "LONG_BINGET"})

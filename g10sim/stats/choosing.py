@@ -1,4 +1,4 @@
-"""Which rows of results are meant: by values of columns, policies and traces also by shorter names."""
+"""Choose rows of results by values of columns; policies and traces also by shorter names."""
 
 from __future__ import annotations
 
