@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import traceback
+from pathlib import Path
+from sysconfig import get_path
+
 from g10sim.text import printable
 
 _MOST_CHARACTERS = 1_500
+_MOST_FRAMES = 3
+_PACKAGE = str(Path(__file__).parent)
 
 
 class G10SimError(Exception):
@@ -43,6 +49,18 @@ class CapacityError(G10SimError):
 
 class UnsupportedError(G10SimError):
     """A policy declares that it cannot run this workload on this system (a result, not a failure)."""
+
+
+def own_lines(error: Exception) -> str:
+    """Say where in a plug-in's own code an exception came from, the place itself first; or nothing."""
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if is_own(frame.filename)]
+    places = [f"{frame.filename}, line {frame.lineno}, in {frame.name}" for frame in frames[-_MOST_FRAMES:]]
+    return f" ({'; from '.join(reversed(places))})" if places else ""
+
+
+def is_own(file: str) -> bool:
+    """Tell whether code belongs to a plug-in: it is neither g10sim's, nor that of a library."""
+    return not file.startswith((_PACKAGE, get_path("stdlib"), "<")) and "site-packages" not in file
 
 
 class InvariantError(G10SimError):

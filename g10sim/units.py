@@ -35,7 +35,8 @@ LONGEST_SECONDS = 10**6
 class Quantity:
     """A kind of quantity: its units and its physical range, in the smallest unit.
 
-    ``least`` is the smallest that is not 0; ``reason`` tells why the range ends where it does.
+    ``least`` is the smallest that is not 0; ``reason`` tells why the range ends where it does. ``column``
+    ends the names of columns with such numbers, whose unit is the one of ``units`` in ``column_unit``.
     """
 
     what: str
@@ -44,6 +45,8 @@ class Quantity:
     least: int
     most: int
     reason: str
+    column: str
+    column_unit: str
 
     @property
     def range(self) -> str:
@@ -77,12 +80,26 @@ class Quantity:
         return rounded
 
 
-SIZE = Quantity("size", _SIZE, "40 GiB", 1, 10**18, "1 EB is more than any machine has")
+SIZE = Quantity("size", _SIZE, "40 GiB", 1, 10**18, "1 EB is more than any machine has", "bytes", "B")
 RATE = Quantity(
-    "data rate", _RATE, "15.754 GB/s", 10**3, 10**15, "from slow serial lines to beyond any memory or link"
+    "data rate",
+    _RATE,
+    "15.754 GB/s",
+    10**3,
+    10**15,
+    "from slow serial lines to beyond any memory or link",
+    "bytes_per_s",
+    "B/s",
 )
 DURATION = Quantity(
-    "duration", _TIME, "45 us", 1, LONGEST_SECONDS * PICOSECONDS_PER_SECOND, "cycles have to fit into 64 bits"
+    "duration",
+    _TIME,
+    "45 us",
+    1,
+    LONGEST_SECONDS * PICOSECONDS_PER_SECOND,
+    "cycles have to fit into 64 bits",
+    "s",
+    "s",
 )
 FREQUENCY = Quantity(
     "frequency",
@@ -91,12 +108,25 @@ FREQUENCY = Quantity(
     10**8,
     10**12,
     "kernels last microseconds, of which slower clocks leave no cycles; times are whole picoseconds",
+    "hz",
+    "Hz",
 )
 COMPUTE_RATE = Quantity(
-    "compute rate", _COMPUTE, "19.5 TFLOP/s", 10**6, 10**21, "from one slow core to beyond any machine"
+    "compute rate",
+    _COMPUTE,
+    "19.5 TFLOP/s",
+    10**6,
+    10**21,
+    "from one slow core to beyond any machine",
+    "flop_per_s",
+    "FLOP/s",
 )
 
-COUNT_RATE = Quantity("rate", _COUNTS, "4 G/s", 10**3, 10**15, "from one slow core to beyond any machine")
+COUNT_RATE = Quantity(
+    "rate", _COUNTS, "4 G/s", 10**3, 10**15, "from one slow core to beyond any machine", "per_s", "/s"
+)
+
+QUANTITIES = (SIZE, RATE, DURATION, FREQUENCY, COMPUTE_RATE, COUNT_RATE)
 
 
 def parse_bytes(value: object) -> int:

@@ -20,6 +20,7 @@ from g10sim.experiment.expand import Experiment
 from g10sim.files import write_text, writing
 from g10sim.stats.columns import BOUND_COLUMNS, CPU_COLUMNS, metric_columns
 from g10sim.stats.summary import CONTIGUOUS_COLUMNS, FLASH_COLUMNS, IN_PLACE_COLUMNS, JOB_METRIC_COLUMNS
+from g10sim.stats.swept import as_number
 from g10sim.text import inert
 
 _BEFORE_SWEPT = ("cell", "name", "trace", "model", "batch_size", "policy")
@@ -30,6 +31,8 @@ JOB_COLUMNS = ("job", "gpu", "priority", *JOB_METRIC_COLUMNS)
 
 def result_columns(experiment: Experiment) -> tuple[str, ...]:
     """Columns of results.csv; a swept key that is a column anyway is not repeated.
+
+    A swept quantity has two: as it was written, and as a number.
 
     Metrics of use in place, CPUs, contiguous memory, flash and jobs are there if any cell has them; bounds
     always.
@@ -48,8 +51,14 @@ def result_columns(experiment: Experiment) -> tuple[str, ...]:
         metrics += FLASH_COLUMNS
     fixed = (*_BEFORE_SWEPT, *_AFTER_SWEPT, *metrics)
     swept = [key for key in experiment.config.sweep if key not in fixed]
+    numbers = [column for cell in cells for column in _numbers(cell.swept)]
     jobs = () if all(cell.one_job for cell in cells) else JOB_COLUMNS
-    return (*_BEFORE_SWEPT, *swept, *_AFTER_SWEPT, *metrics, *jobs)
+    return (*_BEFORE_SWEPT, *swept, *_AFTER_SWEPT, *dict.fromkeys(numbers), *metrics, *jobs)
+
+
+def _numbers(swept: Mapping[str, str]) -> dict[str, int | float]:
+    """Return swept quantities as numbers, by names that tell the unit."""
+    return dict(filter(None, (as_number(key, text) for key, text in swept.items())))
 
 
 def result_rows(cells: Iterable[Cell], results: Iterable[CellResult]) -> Iterator[dict[str, Any]]:
@@ -59,6 +68,7 @@ def result_rows(cells: Iterable[Cell], results: Iterable[CellResult]) -> Iterato
             metrics = result.rows[number] if result.rows else {}
             row: dict[str, Any] = {
                 **cell.swept,
+                **_numbers(cell.swept),
                 "cell": cell.index,
                 "name": cell.name,
                 "trace": job.trace.name,

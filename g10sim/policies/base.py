@@ -6,8 +6,9 @@ import inspect
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
+from functools import cache
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Protocol
+from typing import Any, ClassVar, Literal, Protocol, get_args, get_origin, get_type_hints
 
 from g10sim.config.allocator import CachingPoolSpec
 from g10sim.config.behaviour import BehaviourSpec
@@ -15,6 +16,7 @@ from g10sim.config.system import SystemSpec
 from g10sim.looks import Look
 from g10sim.policies.moves import MemoryKind, Move
 from g10sim.policies.plan import MigrationPlan
+from g10sim.registry import not_found
 from g10sim.trace.model import Kernel, Trace
 from g10sim.trace.workload import Job, Workload
 
@@ -169,6 +171,17 @@ class Trials(Protocol):
         """
 
 
+@cache
+def _choices() -> dict[str, tuple[str, ...]]:
+    """Return the choices of every requirement that has some."""
+    parts = {name: (hint, *get_args(hint)) for name, hint in get_type_hints(Requirements).items()}
+    found = {
+        name: tuple(choice for part in of_one if get_origin(part) is Literal for choice in get_args(part))
+        for name, of_one in parts.items()
+    }
+    return {name: choices for name, choices in found.items() if choices}
+
+
 @dataclass(frozen=True)
 class Requirements:
     """Properties of GPU memory, links and the memory manager that a policy asks for.
@@ -209,6 +222,13 @@ class Requirements:
     link_service: Literal["fair", "first_come", "deadline"] | None = None
     drops_dead_tensors: bool = False
     moves_ahead: bool = True
+
+    def __post_init__(self) -> None:
+        """Refuse other values than the declared ones. Raises ValueError."""
+        for name, choices in _choices().items():
+            found = getattr(self, name)
+            if found is not None and found not in choices:
+                raise ValueError(f"{name}: found {found!r}{not_found(found, choices)}")
 
 
 class Policy:

@@ -8,12 +8,13 @@ import pkgutil
 from collections.abc import Mapping
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
+from types import ModuleType
 from typing import Any, TypeVar
 
 import g10sim.policies
-from g10sim.errors import ConfigError, PolicyError
-from g10sim.policies.base import Policy
-from g10sim.registry import choices_text, nearest, register_class
+from g10sim.errors import ConfigError, PolicyError, own_lines
+from g10sim.policies.base import Policy, Requirements
+from g10sim.registry import choices_text, nearest, not_found, register_class
 
 ENTRY_POINT_GROUP = "g10sim.policies"
 
@@ -75,9 +76,21 @@ def create(spec: str | Mapping[str, Any]) -> Policy:
                 f"policy '{name}': unknown parameter '{key}'{nearest(key, known)}; allowed: {allowed}"
             )
     try:
-        return policy(**parameters)
+        made = policy(**parameters)
     except (TypeError, ValueError) as error:
-        raise ConfigError(f"policy '{name}': {error}") from error
+        raise ConfigError(f"policy '{name}': {error}{own_lines(error)}") from error
+    _check_requirements(made, name)
+    return made
+
+
+def _check_requirements(policy: Policy, name: str) -> None:
+    """Refuse requirements that cannot be read, or are of another type. Raises PolicyError."""
+    try:
+        found: object = policy.requirements
+    except Exception as error:
+        raise PolicyError(f"policy '{name}': requirements: {error}{own_lines(error)}") from error
+    if not isinstance(found, Requirements):
+        raise PolicyError(f"policy '{name}': requirements: found {found!r}; allowed: Requirements(...)")
 
 
 def find(name: str) -> type[Policy]:
@@ -102,10 +115,19 @@ def _load(path: str, name: str) -> object:
         for part in attribute.split("."):
             found = getattr(found, part)
     except Exception as error:
-        raise PolicyError(
-            f"policy plug-in '{name}': cannot load {path}: {type(error).__name__}: {error}"
-        ) from error
+        said = f"{type(error).__name__}: {error}{own_lines(error)}"
+        if isinstance(error, AttributeError) and inspect.ismodule(error.obj):
+            said += not_found(attribute, _policies_in(error.obj))
+        if isinstance(error, TypeError) and Requirements.__name__ in str(error):
+            said += f"; allowed: {choices_text(inspect.signature(Requirements).parameters)}"
+        raise PolicyError(f"policy plug-in '{name}': cannot load {path}: {said}") from error
     return found
+
+
+def _policies_in(module: ModuleType) -> list[str]:
+    """Return the names of the policies that a module defines."""
+    own = (value for value in vars(module).values() if inspect.isclass(value) and issubclass(value, Policy))
+    return [policy.__name__ for policy in own if policy.__module__ == module.__name__]
 
 
 def _checked(found: object, path: str) -> type[Policy]:

@@ -12,7 +12,7 @@ from g10sim.config.run import AUTO, most_iterations
 from g10sim.config.ssd import FlashSsdSpec
 from g10sim.config.system import SystemSpec
 from g10sim.config.tiers import Tier
-from g10sim.errors import ConfigError, PolicyError, UnsupportedError
+from g10sim.errors import ConfigError, UnsupportedError
 from g10sim.hardware.batched import BatchedTransfers
 from g10sim.hardware.door import Door
 from g10sim.hardware.flash.pool import FlashPool
@@ -35,7 +35,7 @@ from g10sim.sim.executor import JobRun
 from g10sim.sim.fabric import Clock, Fabric
 from g10sim.sim.flash import check_flash, tell_deaths
 from g10sim.sim.gpu import Allotment, Gpu
-from g10sim.sim.hooks import asked
+from g10sim.sim.hooks import asked, plans_of
 from g10sim.sim.iterations import Iterations, with_numbers
 from g10sim.sim.machine import Machine
 from g10sim.sim.preparation import settled, with_chosen_kernels
@@ -96,12 +96,8 @@ def _simulate(
     check: bool,
 ) -> RunRecords:
     workload = with_chosen_kernels(given, system, policy)
-    plans = asked(policy, "plan", lambda: policy.plan(workload.as_planned(), system, behaviour))
-    if len(plans) != len(workload.jobs):
-        raise PolicyError(
-            f"policy '{policy.name}': plan returned {len(plans)} plans; allowed: one per job, "
-            f"{len(workload.jobs)}"
-        )
+    planned, jobs = workload.as_planned(), len(workload.jobs)
+    plans = asked(policy, "plan", lambda: plans_of(policy.plan(planned, system, behaviour), jobs))
     simulation = _Simulation(workload, system, policy, plans, behaviour, record, check)
     if workload is not given:
         simulation.compare_with(given)

@@ -24,7 +24,7 @@ from g10sim.sim.cpu import Claims, CpuKernels
 from g10sim.sim.exchange import GradientExchange
 from g10sim.sim.fabric import Fabric
 from g10sim.sim.gpu import Gpu, admission_bytes
-from g10sim.sim.hooks import Answer, asked, moves_of
+from g10sim.sim.hooks import Answer, asked, moves_of, plan_of, victims_of
 from g10sim.sim.in_place import InPlace
 from g10sim.sim.iterations import Iterations
 from g10sim.sim.ledger import Execution, Ledger
@@ -282,7 +282,7 @@ class JobRun:
         if not self._replans:
             return
         self._view.enter(iteration, 0)
-        plan = self._asked("on_iteration_start", lambda: self._policy.on_iteration_start(self._view))
+        plan = self._asked("on_iteration_start", lambda: plan_of(self._policy.on_iteration_start(self._view)))
         if plan is not None:
             self._moves = moves_by_kernel(plan, self.job.trace, self._machine.tiers)
 
@@ -528,7 +528,7 @@ class JobRun:
         return self._asked(hook.__name__, lambda: moves_of(hook(self._view)))
 
     def _nominate(self) -> Iterable[int]:
-        return self._asked("choose_victims", lambda: tuple(self._policy.choose_victims(self._view) or ()))
+        return self._asked("choose_victims", lambda: victims_of(self._policy.choose_victims(self._view)))
 
     def _asked(self, hook: str, ask: Callable[[], Answer]) -> Answer:
         return asked(self._policy, hook, ask, self._view.kernel)

@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import time
-import traceback
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from pathlib import Path
+from inspect import signature
 from typing import TypeVar
 
-import g10sim
-from g10sim.errors import G10SimError, PolicyError
+from g10sim.errors import G10SimError, PolicyError, is_own, own_lines
 from g10sim.policies.base import Policy
 from g10sim.policies.moves import Move
-
-_PACKAGE = str(Path(g10sim.__file__).parent)
-_MOST_FRAMES = 3
+from g10sim.policies.plan import MigrationPlan
+from g10sim.registry import not_found
 
 Answer = TypeVar("Answer")
+_Item = TypeVar("_Item")
+_CALL = " argument"
+"""Part of what Python says about a call with other arguments than a function takes."""
 
 
 @dataclass
@@ -66,24 +66,60 @@ def asked(policy: Policy, hook: str, ask: Callable[[], Answer], kernel: int | No
         raise
     except Exception as error:
         where = f"policy '{policy.name}'" + ("" if kernel is None else f", kernel {kernel}")
-        lines = _own_lines(error)
-        raise PolicyError(f"{where}: {hook} raised {type(error).__name__}: {error}{lines}") from error
+        said = f"{type(error).__name__}: {error}{_advice(policy, hook, error)}"
+        raise PolicyError(f"{where}: {hook} raised {said}") from error
+
+
+def _advice(policy: Policy, hook: str, error: Exception) -> str:
+    """Say what is allowed, as far as that is known, and where the plug-in's own code is wrong."""
+    lines = own_lines(error)
+    if lines:
+        return f"{_meant(error)}{lines}"
+    for name in (hook, f"{hook}_job"):
+        code = getattr(getattr(type(policy), name, None), "__code__", None)
+        if code is not None and is_own(code.co_filename):
+            allowed = f"; allowed: {name}{signature(getattr(Policy, name))}" if _CALL in str(error) else ""
+            return f"{allowed} ({code.co_filename}, line {code.co_firstlineno})"
+    return ""
+
+
+def _meant(error: Exception) -> str:
+    """Name the attribute that was meant, where one of this package's objects has none of that name."""
+    if not isinstance(error, AttributeError) or not type(error.obj).__module__.startswith("g10sim."):
+        return ""
+    return not_found(error.name, (name for name in dir(error.obj) if not name.startswith("_")))
 
 
 def moves_of(answer: Iterable[Move] | Move | None) -> tuple[Move, ...]:
-    """Return the moves that a hook answers with: some, a single one, or nothing."""
+    """Return the moves that a hook answers with: some, a single one, or nothing. Raises TypeError."""
     if answer is None:
         return ()
-    return (answer,) if isinstance(answer, Move) else tuple(answer)
+    if isinstance(answer, Move):
+        return (answer,)
+    return _all_of(answer, "moves, such as Fetch(tensor) and Evict(tensor)")
 
 
-def _own_lines(error: Exception) -> str:
-    """Say where in the policy's own code an exception came from, the place itself first."""
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if _is_own(frame.filename)]
-    places = [f"{frame.filename}, line {frame.lineno}, in {frame.name}" for frame in frames[-_MOST_FRAMES:]]
-    return f" ({'; from '.join(reversed(places))})" if places else ""
+def victims_of(answer: Iterable[int] | None) -> tuple[int, ...]:
+    """Return the tensors that a hook names: some, or none. Raises TypeError."""
+    return () if answer is None else _all_of(answer, "numbers of tensors")
 
 
-def _is_own(file: str) -> bool:
-    """Tell whether code belongs to a plug-in: it is neither g10sim's, nor that of a library."""
-    return not file.startswith((_PACKAGE, "<")) and "site-packages" not in file
+def plans_of(answer: Iterable[MigrationPlan | None], jobs: int) -> tuple[MigrationPlan | None, ...]:
+    """Return the plans that a policy answers with, one for each job. Raises TypeError and ValueError."""
+    plans = tuple(map(plan_of, _all_of(answer, "one plan or None for each job")))
+    if len(plans) != jobs:
+        raise ValueError(f"found {len(plans)} plans; allowed: one per job, {jobs}")
+    return plans
+
+
+def plan_of(answer: MigrationPlan | None) -> MigrationPlan | None:
+    """Return the plan that a hook answers with. Raises TypeError."""
+    if answer is None or isinstance(answer, MigrationPlan):
+        return answer
+    raise TypeError(f"found {answer!r}; allowed: a MigrationPlan (see MigrationPlan.ordered), or None")
+
+
+def _all_of(answer: Iterable[_Item], allowed: str) -> tuple[_Item, ...]:
+    if not isinstance(answer, Iterable):
+        raise TypeError(f"found {answer!r}; allowed: {allowed}")
+    return tuple(answer)

@@ -9,14 +9,14 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from g10sim.units import COMPUTE_RATE, COUNT_RATE, DURATION, FREQUENCY, RATE, SIZE, Quantity
+from g10sim.units import QUANTITIES, Quantity
 
 if TYPE_CHECKING:
     import pandas as pd
 
-_QUANTITIES = (SIZE, RATE, DURATION, FREQUENCY, COMPUTE_RATE, COUNT_RATE)
 _BEFORE, _AFTER = "policy", "seed"
 """Columns between which those of swept keys stand."""
 
@@ -51,6 +51,23 @@ def swept_keys(columns: Sequence[str]) -> tuple[str, ...]:
     return tuple(columns[columns.index(_BEFORE) + 1 : columns.index(_AFTER)])
 
 
+@lru_cache
+def as_number(key: str, text: str) -> tuple[str, int | float] | None:
+    """Return the column for a swept quantity as a number, named by its unit, and the number.
+
+    ``system.host.memory``, ``16 GiB`` gives ``system.host.memory_bytes``, 17179869184; None for a text that
+    is no quantity.
+    """
+    for quantity in QUANTITIES:
+        try:
+            amount = quantity.parse(text)
+        except ValueError:
+            continue
+        factor = quantity.units[quantity.column_unit]
+        return f"{key}_{quantity.column}", amount if factor == 1 else amount / factor
+    return None
+
+
 def values_of(column: pd.Series[Any], name: str) -> Values:
     """Return the values of a column, empty ones left out."""
     values = list(column.dropna().unique())
@@ -75,7 +92,7 @@ def _numbers(name: str, numbers: Mapping[Any, float], unit: str) -> Values:
 
 def _as_quantities(name: str, texts: Mapping[Any, str]) -> Values | None:
     """Return values as numbers of one unit; None where they are no quantities of one kind."""
-    for quantity in _QUANTITIES:
+    for quantity in QUANTITIES:
         try:
             amounts = {value: quantity.parse(text) for value, text in texts.items()}
         except ValueError:
