@@ -8,6 +8,7 @@ from typing import Annotated
 import benchmarks_page
 import bound_page
 import claims_page
+import commands_page
 import configuration_page
 import distance_page
 import figures_page
@@ -38,6 +39,12 @@ Page = Annotated[Path, typer.Option("-o", "--output", help="Page to write.")]
 def configuration(output: Page = Path("docs/configuration.md")) -> None:
     """Write the page of the configuration's keys, from the definitions that check it."""
     _write(output, configuration_page.page())
+
+
+@app.command()
+def commands(output: Page = Path("docs/commands.md")) -> None:
+    """Write the page of all commands and their options, from their definitions."""
+    _write(output, commands_page.page())
 
 
 @app.command()

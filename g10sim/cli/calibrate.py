@@ -8,7 +8,7 @@ from typing import Annotated, get_args
 import typer
 import yaml
 
-from g10sim.cli.options import chosen
+from g10sim.cli.options import DEFAULT_SYSTEM, chosen
 from g10sim.cli.output import say
 from g10sim.errors import ConfigError
 from g10sim.files import write_text, writing
@@ -35,7 +35,7 @@ def links(
     ] = None,
     preset: Annotated[
         str, typer.Option(help="System that everything but the link is taken from: a preset, or a YAML file.")
-    ] = "a100-40g-pcie3-znand",
+    ] = DEFAULT_SYSTEM,
     engine: Annotated[
         str, typer.Option(help="Copies by copy engines (copy) or by kernels (sm).", metavar="copy|sm")
     ] = "copy",

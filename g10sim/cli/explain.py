@@ -10,9 +10,11 @@ import typer
 from g10sim.cli.options import PolicyName, TraceName, WhereOption, where_values
 from g10sim.cli.output import say, show_table
 from g10sim.experiment.explaining import describe_cell, kernel_lines, time_shares
-from g10sim.experiment.opened import WhatIf, open_cell, what_if
+from g10sim.experiment.opened import OpenedCell, WhatIf, changes_of, open_cell, seconds_of, what_if
 
 _MOST_CHANGES, _NEGLIGIBLE = 3, 0.0005
+_PATIENCE = 60
+"""Most seconds that changes nobody asked for may take."""
 
 
 def explain(
@@ -28,14 +30,19 @@ def explain(
         int | None, typer.Option(min=0, help="Look at one kernel only, by its number.", show_default=False)
     ] = None,
     simulate: Annotated[
-        bool,
-        typer.Option("--what-if", help="Also simulate the cell again with one thing changed at a time."),
-    ] = False,
+        bool | None,
+        typer.Option(
+            "--what-if/--no-what-if",
+            help="Simulate again with one thing changed at a time, however long it takes; or never. "
+            f"[default: the best three, where that takes at most {_PATIENCE} s]",
+            show_default=False,
+        ),
+    ] = None,
 ) -> None:
     """Say where the time of a cell went, which kernels, tensors and links are to blame, what may help.
 
-    All of it comes from the records of the run; --what-if simulates again and says so. Kernels, tensors
-    and links need a run with 'record: [kernels, migrations]'.
+    All of it comes from the records of the run, but for the changes at the end: they are simulated. Kernels,
+    tensors and links need a run with 'record: [kernels, migrations]'.
     """
     opened = open_cell(directory, cell, job, where_values(where or (), policy, trace))
     if kernel is not None:
@@ -53,9 +60,22 @@ def explain(
             say(f"  {line}")
     say("")
     if simulate:
-        _show_what_if(what_if(opened.cell, job))
-    else:
-        say("--what-if simulates other machines and policies, and names the three changes that help most.")
+        found = list(what_if(opened, job))
+        _show_what_if(found)
+        say(_most_help(found))
+    elif simulate is None:
+        say(_best_changes(directory, opened, job))
+
+
+def _best_changes(directory: Path, opened: OpenedCell, job: int) -> str:
+    """Name the changes that help most, unless nothing was lost or finding them takes long."""
+    number = len(changes_of(opened.cell))
+    seconds = number * seconds_of(directory, int(opened.row["cell"]))
+    if opened.row["exec_cycles"] <= opened.row["ideal_cycles"]:
+        return "Nothing was lost: no change can help."
+    if seconds > _PATIENCE:
+        return f"--what-if simulates {number} changes (about {seconds:,.0f} s) and names the best three."
+    return _most_help(list(what_if(opened, job)))
 
 
 def _show_what_if(found: list[WhatIf]) -> None:
@@ -74,7 +94,6 @@ def _show_what_if(found: list[WhatIf]) -> None:
         rows,
     )
     say("")
-    say(_most_help(found))
 
 
 def _most_help(found: list[WhatIf]) -> str:
@@ -84,4 +103,5 @@ def _most_help(found: list[WhatIf]) -> str:
     best = sorted((pair for pair in faster if pair[0] > _NEGLIGIBLE), reverse=True)[:_MOST_CHANGES]
     if not best:
         return "None of these changes helps."
-    return f"What helps most: {', '.join(f'{change} ({saved:.1%} less time)' for saved, change in best)}."
+    named = ", ".join(f"{change} ({saved:.1%} less time)" for saved, change in best)
+    return f"What helps most, simulated: {named}."

@@ -14,6 +14,8 @@ from g10sim.experiment.cluster import DaskCluster
 from g10sim.experiment.workers import Executor, LocalProcesses
 from g10sim.units import parse_bytes
 
+DEFAULT_SYSTEM = "a100-40g-pcie3-znand"
+
 TraceFile = Annotated[Path, typer.Argument(help="Trace file.", show_default=False)]
 TraceOutput = Annotated[Path, typer.Option("-o", "--output", help="Trace file to write (.g10t).")]
 SchedulerOption = Annotated[

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from g10sim.cli.options import TraceFile, chosen, sizes
+from g10sim.cli.options import DEFAULT_SYSTEM, TraceFile, chosen, sizes
 from g10sim.cli.output import say, show_table, write_table
 from g10sim.config.presets import load_system
 from g10sim.display import rounded_bytes
@@ -26,7 +26,6 @@ app = typer.Typer(
     help="Look at migration plans and compare them.", no_args_is_help=True, add_completion=False
 )
 
-_DEFAULT_SYSTEM = "a100-40g-pcie3-znand"
 _USUAL = ("fetch", "evict to host", "evict to ssd", "free")
 _SHOWN_ELSEWHERE = ("tensor", "tensors", "target")
 
@@ -44,7 +43,7 @@ def swaps(
     file: TraceFile,
     system: Annotated[
         str, typer.Option(help="Hardware preset or YAML file, but for its GPU memory.")
-    ] = _DEFAULT_SYSTEM,
+    ] = DEFAULT_SYSTEM,
     limits: Annotated[
         list[str] | None,
         typer.Option("--limit", help="Memory limit, such as '20 GiB'.", show_default="steps of the load"),

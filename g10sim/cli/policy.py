@@ -1,10 +1,12 @@
-"""``g10sim policy``: scaffold of a package for a policy."""
+"""``g10sim policy``: scaffold of a package for a policy, and a policy watched kernel by kernel."""
 
 from __future__ import annotations
 
 import keyword
 import re
+import sys
 from importlib.metadata import version
+from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated
@@ -12,9 +14,14 @@ from typing import Annotated
 import typer
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
+from g10sim.cli.options import DEFAULT_SYSTEM, TraceFile, sizes
 from g10sim.cli.output import say
+from g10sim.config.behaviour import BehaviourSpec
+from g10sim.config.presets import load_system
 from g10sim.errors import ConfigError
-from g10sim.policies.registry import available
+from g10sim.experiment.stepping import steps
+from g10sim.policies.registry import available, create
+from g10sim.trace.format import load_trace
 
 app = typer.Typer(help="Policies of your own.", no_args_is_help=True, add_completion=False)
 
@@ -51,6 +58,46 @@ def new(
             f"{target}: cannot be written: {error.strerror}; allowed: a writable place"
         ) from error
     say(f"{target}: a package with policy '{name}'; next: cd {target} && pip install '.[test]' && pytest")
+
+
+@app.command()
+def step(
+    file: TraceFile,
+    policy: Annotated[str, typer.Argument(help="Name of the policy, or module:Class.", show_default=False)],
+    system: Annotated[str, typer.Option(help="Hardware preset or YAML file.")] = DEFAULT_SYSTEM,
+    gpu_memory: Annotated[
+        str, typer.Option(help="Memory of the GPU, such as '16 GiB'.", show_default="that of the system")
+    ] = "",
+    iterations: Annotated[int, typer.Option(min=1, help="Iterations to simulate.")] = 2,
+    first: Annotated[
+        int | None, typer.Option("--from", min=0, help="First kernel of the last iteration to show.")
+    ] = None,
+    count: Annotated[int | None, typer.Option(min=1, help="How many kernels to show.")] = None,
+    pause: Annotated[
+        bool | None,
+        typer.Option(
+            help="Wait for Enter after every kernel. [default: where it is read from a terminal]",
+            show_default=False,
+        ),
+    ] = None,
+) -> None:
+    """Show a simulation kernel by kernel: what the policy answered, what moved, how full memories were.
+
+    For traces of a few dozens of kernels; sizes are rounded, times are cycles from the start.
+    """
+    trace, machine = load_trace(file), load_system(system)
+    if gpu_memory:
+        (size,) = sizes("--gpu-memory", [gpu_memory])
+        machine = machine.model_copy(update={"gpu": machine.gpu.model_copy(update={"memory": size})})
+    shown = steps(trace, machine, create(policy), BehaviourSpec(), iterations)
+    if first is not None:
+        shown = islice(shown, (iterations - 1) * len(trace.kernels) + first, None)
+    waits = sys.stdin.isatty() and sys.stdout.isatty() if pause is None else pause
+    for lines in islice(shown, count):
+        for line in lines:
+            say(line)
+        if waits and typer.prompt("", default="", prompt_suffix="", show_default=False) == "q":
+            break
 
 
 def _write(target: Path, name: str) -> None:

@@ -25,6 +25,7 @@ Uses = dict[StallReason, tuple[int, list[LinkUse]]]
 """By reason that kernels stalled for longest: cycles, and how much links were used meanwhile."""
 
 _SHOWN = 5
+_AHEAD = (MigrationCause.PREFETCH, MigrationCause.PLANNED_EVICTION)
 _FULL = 0.8
 """From which share of its capacity on a link counts as the limit."""
 _NEGLIGIBLE = 0.005
@@ -250,7 +251,23 @@ def _help(opened: OpenedCell, uses: Uses) -> Iterator[str]:
             f"Policy: new pages were mapped only when touched, "
             f"{seconds(opened, row['stall_first_touch_cycles'])}; one that allocates ahead hides that"
         )
+    yield from _nothing_ahead(opened)
     yield from _other_policies(opened)
+
+
+def _nothing_ahead(opened: OpenedCell) -> Iterator[str]:
+    """Say that a policy which moves tensors ahead moved none: its plan is empty, or was given up."""
+    if opened.kernels is None or opened.migrations is None:
+        return
+    if not opened.cell.make_policy().requirements.moves_ahead:
+        return
+    start, end = int(opened.kernels["start"].min()), int(opened.kernels["end"].max())
+    causes = set(within(opened.migrations, start, end)["cause"])
+    if causes and causes.isdisjoint(cause.name for cause in _AHEAD):
+        yield (
+            "Policy: it moved nothing ahead of its use in this iteration; its plan is empty or was given up: "
+            "it found no time between uses to move tensors in, or too little room"
+        )
 
 
 def _bandwidth(opened: OpenedCell, uses: Uses) -> Iterator[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import io
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -23,6 +24,7 @@ from g10sim.stats.legends import policy_labels
 from g10sim.stats.reading import (
     CONFIGURATION,
     KEYS,
+    TIMING,
     of_cell,
     read_checked,
     read_provenance,
@@ -193,32 +195,49 @@ class WhatIf:
     exec_ms: float | None
 
 
-def what_if(cell: Cell, job: int = 0) -> list[WhatIf]:
-    """Simulate a cell again with twice the memory and bandwidth of each kind, and with other policies.
+def what_if(opened: OpenedCell, job: int = 0) -> Iterator[WhatIf]:
+    """Yield what a cell gave, and what it gives with one thing changed at a time, simulated again.
 
     The numbers are those of one of its jobs.
     """
-    changes = [("nothing changed", cell)]
-    for change, part, fields in (
-        ("twice the host memory", "host", ("memory",)),
-        ("twice the SSD bandwidth", "ssd", ("read_bandwidth", "write_bandwidth")),
-    ):
-        spec = getattr(cell.system, part)
-        doubled = {field: 2 * getattr(spec, field) for field in fields if hasattr(spec, field)}
-        if doubled:  # flash that is modelled in detail has no one bandwidth
-            changes.append((change, _with(cell, part, spec.model_copy(update=doubled))))
-    gpu = cell.system.gpu
-    more = gpu.model_copy(update={"memory": 2 * gpu.memory})
-    changes.insert(1, ("twice the GPU memory", _with(cell, "gpu", more)))
-    changes.insert(3, ("twice the PCIe bandwidth", _with(cell, "pcie", cell.system.pcie.times(2))))
-    changes += [
-        (f"policy {policy.legend().label}", replace(cell, policy={"name": name}, reference_plan=None))
-        for name, policy in available().items()
-        if name != cell.policy["name"]
-        and not needs_parameters(policy)
-        and not policy().requirements.unlimited_memory
-    ]
-    return [_simulated(change, changed, job) for change, changed in changes]
+    yield WhatIf("nothing changed", float(opened.row["performance"]), float(opened.row["exec_ms"]))
+    for change, changed in changes_of(opened.cell).items():
+        yield _simulated(change, changed, job)
+
+
+def changes_of(cell: Cell) -> dict[str, Cell]:
+    """Return a cell with twice the memory and bandwidth of each kind, and with other policies."""
+    gpu, found = cell.system.gpu, {}
+    found["twice the GPU memory"] = _with(cell, "gpu", gpu.model_copy(update={"memory": 2 * gpu.memory}))
+    found["twice the host memory"] = _doubled(cell, "host", "memory")
+    found["twice the PCIe bandwidth"] = _with(cell, "pcie", cell.system.pcie.times(2))
+    if hasattr(cell.system.ssd, "read_bandwidth"):  # flash that is modelled in detail has no one bandwidth
+        found["twice the SSD bandwidth"] = _doubled(cell, "ssd", "read_bandwidth", "write_bandwidth")
+    for name, policy in available().items():
+        if name != cell.policy["name"] and _can_replace(policy):
+            other = replace(cell, policy={"name": name}, reference_plan=None)
+            found[f"policy {policy.legend().label}"] = other
+    return found
+
+
+def seconds_of(directory: Path, cell: int) -> float:
+    """Return the seconds that a cell took to simulate. Raises ConfigError where no file says so."""
+    import pandas as pd
+
+    content = read_checked(directory, TIMING, read_provenance(directory))
+    timing = pd.read_csv(io.BytesIO(content)).set_index("cell")
+    return float(timing["wall_seconds"].get(cell, 0.0))
+
+
+def _doubled(cell: Cell, part: str, *fields: str) -> Cell:
+    """Return a cell on a machine with twice these quantities of a part."""
+    spec = getattr(cell.system, part)
+    return _with(cell, part, spec.model_copy(update={field: 2 * getattr(spec, field) for field in fields}))
+
+
+def _can_replace(policy: type[Policy]) -> bool:
+    """Tell whether a policy can be made by its name alone and is no yardstick."""
+    return not needs_parameters(policy) and not policy().requirements.unlimited_memory
 
 
 def _with(cell: Cell, part: str, spec: Spec) -> Cell:

@@ -3,6 +3,7 @@ import re
 from pathlib import Path
 
 import pytest
+from machines import trace_of
 
 from g10sim.stats.reading import read_results
 from g10sim.trace.format import save_trace
@@ -124,7 +125,7 @@ def test_what_if_says_that_it_simulates_again(explained):
         assert change in ended.out
     deepum = read_results("out").iloc[2]
     assert re.search(rf"policy DeepUM\+ +{deepum['exec_ms']:,.1f}", ended.out)
-    table, _, ending = ended.out.rpartition("What helps most: ")
+    table, _, ending = ended.out.rpartition("What helps most, simulated: ")
     saved = sorted(float(text) for text in re.findall(r" (-[\d.]+)% *$", table, re.MULTILINE))[:3]
     assert [float(text) for text in re.findall(r"\(([\d.]+)% less time\)", ending)] == [-one for one in saved]
 
@@ -132,6 +133,31 @@ def test_what_if_says_that_it_simulates_again(explained):
 def test_what_if_says_that_nothing_helps(explained):
     ended = explained("--cell", "0", "--what-if")
     assert ended.out.endswith("None of these changes helps.\n")
+
+
+def test_the_three_best_changes_end_every_explanation(explained, g10sim, monkeypatch):
+    whole = explained("--cell", "1", "--what-if").out
+    ending = whole[whole.index("What helps most, simulated: ") :]
+    assert ending.count("less time)") == 3
+    brief = g10sim("explain", "out", "--cell", "1").out
+    assert brief.endswith(ending)
+    assert "what if" not in brief
+    assert g10sim("explain", "out", "--cell", "0").out.endswith("Nothing was lost: no change can help.\n")
+    assert "What helps most" not in g10sim("explain", "out", "--cell", "1", "--no-what-if").out
+    monkeypatch.setattr("g10sim.cli.explain._PATIENCE", 0)
+    assert re.search(r"--what-if simulates \d+ changes \(about ", g10sim("explain", "out", "--cell", "1").out)
+
+
+def test_a_plan_that_was_given_up_is_told(explained, g10sim, here):
+    # Weights are read in a circle, and a copy takes far longer than all kernels.
+    kernels = [(1000, f"w{number}", "") for number in range(6)]
+    save_trace(trace_of({f"w{number}*": 2000 for number in range(6)}, kernels), here / "circle.g10t")
+    system = {"preset": "a100-40g-pcie3-znand", "gpu": {"memory": "8 MiB"}}
+    changes = {"workload": {"trace": "circle.g10t"}, "policies": ["g10", "base_uvm", "pressure"]}
+    said = "Policy: it moved nothing ahead of its use in this iteration"
+    assert said in explained("--cell", "0", system=system, **changes).out
+    assert said not in g10sim("explain", "out", "--cell", "1").out
+    assert said not in g10sim("explain", "out", "--cell", "2").out
 
 
 def test_results_are_explained_from_anywhere(explained, g10sim, here, monkeypatch):

@@ -43,6 +43,12 @@ def test_the_keys_of_the_configuration_are_documented_as_they_are(tmp_path):
     assert current == page("configuration.md"), "outdated: python docs/generate configuration"
 
 
+def test_the_commands_are_documented_as_they_are(tmp_path):
+    generate("commands", "-o", tmp_path / "page.md")
+    current = (tmp_path / "page.md").read_text(encoding="utf-8")
+    assert current == page("commands.md"), "outdated: python docs/generate commands"
+
+
 def test_every_claim_of_the_list_is_on_its_page():
     text = page("claims.md")
     for claim in load_claims().claims:

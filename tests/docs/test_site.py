@@ -13,15 +13,16 @@ import yaml
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 PAGES = sorted(path.name for path in DOCS.glob("*.md"))
+NOTEBOOKS = sorted(path.name for path in DOCS.glob("*.ipynb"))
 
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
-    if find_spec("mkdocs") is None or find_spec("material") is None:
-        pytest.skip("needs MkDocs with Material: pip install 'g10sim[docs]'")
+    if any(find_spec(name) is None for name in ("mkdocs", "material", "mkdocstrings", "mkdocs_jupyter")):
+        pytest.skip("needs MkDocs and its plug-ins: pip install 'g10sim[docs]'")
     target = tmp_path_factory.mktemp("site")
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(target)]
-    environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
+    environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1", "RUN_NOTEBOOKS": "false"}
     built = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     assert built.returncode == 0, built.stderr
     return target
@@ -39,11 +40,12 @@ def navigated(entries):
 
 
 def test_every_page_is_in_the_navigation_once():
-    settings = yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))
-    assert sorted(navigated(settings["nav"])) == PAGES
+    text = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    settings = yaml.safe_load(text[text.index("\nnav:") :])
+    assert sorted(navigated(settings["nav"])) == sorted([*PAGES, *NOTEBOOKS])
 
 
-@pytest.mark.parametrize("page", [name for name in PAGES if name != "index.md"])
+@pytest.mark.parametrize("page", [name for name in (*PAGES, *NOTEBOOKS) if name != "index.md"])
 def test_every_page_can_be_found_from_the_readme_and_the_first_page(page):
     assert f"](docs/{page})" in (ROOT / "README.md").read_text(encoding="utf-8")
     assert f"]({page})" in (DOCS / "index.md").read_text(encoding="utf-8")
@@ -57,6 +59,20 @@ def test_tables_pictures_and_code_become_what_they_are(site, page):
     assert built.count("<img ") - built.count('<img alt="logo"') >= source.count("![")
     assert "```" not in built
     assert "test: " not in re.sub(r"<!--.*?-->", "", built, flags=re.DOTALL)
+
+
+def test_the_python_interface_is_described_from_its_docstrings(site):
+    built = html(site, "api.md")
+    for name in (
+        "simulate",
+        "Policy",
+        "on_kernel_start",
+        "next_use",
+        "Evict",
+        "MigrationPlan",
+        "ConfigError",
+    ):
+        assert re.search(rf'id="g10sim\.[\w.]*\b{name}"', built), name
 
 
 def test_nothing_is_fetched_from_elsewhere(site):

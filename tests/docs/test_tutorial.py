@@ -1,20 +1,38 @@
-"""The tutorial notebook runs from top to bottom."""
+"""The notebooks run from top to bottom."""
 
 import os
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import nbformat
 import pytest
 from nbclient import NotebookClient
 
+from g10sim.trace.format import save_trace
+from g10sim.trace.synthetic import chain
+
 ROOT = Path(__file__).parents[2]
-TUTORIAL = ROOT / "docs" / "tutorial.ipynb"
+TUTORIAL, GALLERY = ROOT / "docs" / "tutorial.ipynb", ROOT / "docs" / "gallery.ipynb"
 
 
 @pytest.fixture
 def notebook():
     return nbformat.read(TUTORIAL, as_version=4)
+
+
+@pytest.fixture
+def docs(tmp_path, monkeypatch):
+    """A directory for notebooks to run in."""
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]))
+    (tmp_path / "docs").mkdir()
+    return tmp_path / "docs"
+
+
+def run(notebook, directory):
+    resources = {"metadata": {"path": str(directory)}}
+    NotebookClient(notebook, timeout=120, kernel_name="python3", resources=resources).execute()
+    return [output for cell in notebook.cells for output in cell.get("outputs", [])]
 
 
 def shortened(notebook):
@@ -32,15 +50,9 @@ def shortened(notebook):
 
 
 @pytest.mark.filterwarnings("default")  # the machinery of notebooks warns of its own affairs
-def test_the_tutorial_runs_where_it_lies(notebook, tmp_path, monkeypatch):
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]))
-    docs = tmp_path / "docs"
-    docs.mkdir()
+def test_the_tutorial_runs_where_it_lies(notebook, docs):
     shutil.copy(TUTORIAL, docs)
-    NotebookClient(
-        shortened(notebook), timeout=120, kernel_name="python3", resources={"metadata": {"path": str(docs)}}
-    ).execute()
-    outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]
+    outputs = run(shortened(notebook), docs)
     kinds = [set(output.get("data", {})) for output in outputs]
     assert sum("image/png" in kind for kind in kinds) == 4
     assert sum("text/html" in kind for kind in kinds) == 2
@@ -50,6 +62,23 @@ def test_the_tutorial_runs_where_it_lies(notebook, tmp_path, monkeypatch):
     assert (docs / "results" / "tutorial" / "report.html").is_file()
 
 
-def test_the_tutorial_is_stored_without_outputs(notebook):
+@pytest.mark.filterwarnings("default")
+def test_the_gallery_draws_every_figure(docs):
+    gallery = nbformat.read(GALLERY, as_version=4)
+    (docs / "traces").mkdir()
+    for number in (256, 512):
+        save_trace(replace(chain(8), batch_size=number), docs / "traces" / f"bert-base-b{number}-s128.g10t")
+    small = '"system": {"preset": "a100-40g-pcie3-znand", "gpu": {"memory": "6500 KiB"}}'
+    for cell in gallery.cells:
+        cell.source = cell.source.replace('"system": "a100-40g-pcie3-znand"', small)
+    outputs = run(gallery, docs)
+    drawn = sum("image/png" in output.get("data", {}) for output in outputs)
+    assert drawn == sum("plots." in cell.source or ".plot(" in cell.source for cell in gallery.cells[2:])
+    assert not [output for output in outputs if output["output_type"] == "error"]
+
+
+@pytest.mark.parametrize("path", [TUTORIAL, GALLERY], ids=lambda path: path.stem)
+def test_notebooks_are_stored_without_outputs(path):
+    notebook = nbformat.read(path, as_version=4)
     nbformat.validate(notebook)
     assert all(not cell.get("outputs") and not cell.get("execution_count") for cell in notebook.cells)

@@ -33,15 +33,32 @@ def test_results(config, tmp_path):
     assert (outcome.reused, outcome.failures) == (0, [])
     table = read_results(tmp_path / "out")
     first = ["cell", "name", "trace", "model", "batch_size", "policy", "system.host.memory", "seed"]
-    assert list(table.columns) == [*first, "status", "message", *METRIC_COLUMNS, *BOUND_COLUMNS]
+    more = ["status", "message", "system.host.memory_bytes"]
+    assert list(table.columns) == [*first, *more, *METRIC_COLUMNS, *BOUND_COLUMNS]
     assert list(table["cell"]) == [0, 1, 2, 3, 4, 5]
     assert list(table["policy"]) == ["ideal", "base_uvm", "deepum"] * 2
     assert list(table["system.host.memory"]) == ["0 B"] * 3 + ["4 MiB"] * 3
+    assert list(table["system.host.memory_bytes"]) == [0] * 3 + [2**22] * 3
     assert set(table["status"]) == {"ok"}
     assert (table.loc[table["policy"] == "ideal", "performance"] == 1.0).all()
     assert table.loc[1, "exec_cycles"] > table.loc[4, "exec_cycles"] > table.loc[0, "exec_cycles"]
     metrics = list(METRIC_COLUMNS)
     pd.testing.assert_frame_equal(outcome.table[metrics], table[metrics], check_dtype=False)
+
+
+def test_swept_quantities_are_numbers_in_the_unit_of_their_column(config, tmp_path):
+    sweep = {
+        "system.pcie.bandwidth": ["12 GB/s", "1 GiB/s"],
+        "system.page_fault.latency": ["20 us", "1 ms"],
+        "policies.2.look_ahead": [4, 8],
+    }
+    outcome = g10sim.run({**config, "sweep": sweep}, output=tmp_path / "out")
+    assert not outcome.failures
+    table = pd.read_csv(tmp_path / "out" / "results.csv")
+    assert set(table["system.pcie.bandwidth_bytes_per_s"]) == {12_000_000_000, 2**30}
+    assert set(table["system.page_fault.latency_s"]) == {20e-6, 1e-3}
+    assert set(table["policies.2.look_ahead"].dropna()) == {4, 8}
+    assert [name for name in table if name.startswith("policies.")] == ["policies.2.look_ahead"]
 
 
 def test_a_cell_gives_what_simulating_it_gives(config, trace, tmp_path):

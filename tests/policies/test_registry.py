@@ -84,9 +84,9 @@ def test_unknown_parameter_is_answered_with_the_nearest():
 
 
 def test_refused_and_missing_parameters_name_the_policy():
-    assert refusal(create, {"name": "lookahead:Picky", "level": 9}, error=ConfigError) == (
-        "policy 'lookahead:Picky': level: found 9; allowed: at most 3"
-    )
+    said = refusal(create, {"name": "lookahead:Picky", "level": 9}, error=ConfigError)
+    assert said.startswith("policy 'lookahead:Picky': level: found 9; allowed: at most 3 (")
+    assert "lookahead.py, line " in said
     assert refusal(create, {"name": "deepum", "look_ahead": 0}, error=ConfigError) == (
         "policy 'deepum': look_ahead: found 0; allowed: a whole number from 1"
     )
