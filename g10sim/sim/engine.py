@@ -96,6 +96,8 @@ def _simulate(
     check: bool,
 ) -> RunRecords:
     workload = with_chosen_kernels(given, system, policy)
+    if workload is not given:
+        check_cpu(workload, system, policy, behaviour)
     plans = asked(policy, "plan", lambda: policy.plan(workload.as_planned(), system, behaviour))
     if len(plans) != len(workload.jobs):
         raise PolicyError(

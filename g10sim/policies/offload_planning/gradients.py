@@ -1,0 +1,56 @@
+"""Traffic of steps on the CPU: gradients leave in buckets, weights return."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+
+from g10sim.policies.moves import Await, Evict, Fetch, Move
+from g10sim.policies.offload_planning.takeover import cpu_inputs, filled_buckets
+from g10sim.trace.model import Device, Trace
+
+
+class Gradients:
+    """Moves of one job: buckets of gradients leave, what the CPU has updated comes back.
+
+    A bucket waits until the one before it has left: two buffers are enough. New tensors of the next
+    ``births`` kernels are mapped while a kernel runs.
+    """
+
+    def __init__(self, trace: Trace, bucket_bytes: int, births: int) -> None:
+        self._trace, self._births = trace, births
+        self._buckets = filled_buckets(trace, cpu_inputs(trace), bucket_bytes)
+        self._full = {bucket.ready: number for number, bucket in enumerate(self._buckets)}
+        self._born = [list[int]() for _ in range(len(trace.kernels))]
+        for tensor, uses in enumerate(trace.uses):
+            if uses and not trace.tensors[tensor].persistent and trace.births[tensor] == uses[0]:
+                self._born[uses[0]].append(tensor)
+
+    @cached_property
+    def departures(self) -> dict[int, int]:
+        """For each gradient that leaves the last kernel during which it is on the GPU."""
+        nexts = [*(bucket.ready for bucket in self._buckets[1:]), len(self._trace.kernels)]
+        pairs = zip(self._buckets, nexts, strict=False)
+        return {tensor: ready for bucket, ready in pairs for tensor in bucket.tensors}
+
+    def before(self, kernel: int) -> Iterator[Move]:
+        """Yield the moves of a kernel that is about to start."""
+        ahead = self._births
+        for other in self._born[kernel + ahead : kernel + ahead + 1] if kernel else self._born[1 : ahead + 1]:
+            yield from map(Fetch, other)
+
+    def after(self, kernel: int) -> Iterator[Move]:
+        """Yield the moves of a kernel that has ended, or was launched."""
+        found = self._trace.kernels[kernel]
+        if found.device is Device.CPU:
+            yield from (Fetch(tensor) for tensor in found.outputs if self._trace.uses[tensor])
+        number = self._full.get(kernel)
+        if number is not None:
+            if number:
+                yield Await(frozenset(self._buckets[number - 1].tensors))
+            yield from map(Evict, self._buckets[number].tensors)
+
+
+def host_bytes(trace: Trace, sizes: Sequence[int]) -> int:
+    """Return the bytes that lie in host memory during steps on the CPU, all of them at once."""
+    return sum(sizes[tensor] for tensor in {t for kernel in trace.cpu_kernels for t in kernel.touched})
