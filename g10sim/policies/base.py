@@ -197,6 +197,9 @@ class Requirements:
         Dead pages are never written out, even if the machine itself would write them.
     moves_ahead
         The policy asks for migrations before they are demanded.
+    cpu_buffers
+        Kernels on the CPU whose data are in host memory at a time, until what ``Store`` moves to other tiers
+        has left; they come one after another in the order of launches. None: those of all that were launched.
     """
 
     unlimited_memory: bool = False
@@ -209,6 +212,7 @@ class Requirements:
     link_service: Literal["fair", "first_come", "deadline"] | None = None
     drops_dead_tensors: bool = False
     moves_ahead: bool = True
+    cpu_buffers: int | None = None
 
 
 class Policy:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from functools import cached_property
 
 from g10sim.policies.moves import Await, Evict, Fetch, Move
@@ -14,11 +14,13 @@ class Gradients:
     """Moves of one job: buckets of gradients leave, what the CPU has updated comes back.
 
     A bucket waits until the one before it has left: two buffers are enough. New tensors of the next
-    ``births`` kernels are mapped while a kernel runs.
+    ``births`` kernels are mapped while a kernel runs. What is ``left`` where the CPU updates it stays there.
     """
 
-    def __init__(self, trace: Trace, bucket_bytes: int, births: int) -> None:
-        self._trace, self._births = trace, births
+    def __init__(
+        self, trace: Trace, bucket_bytes: int, births: int, left: Container[int] = frozenset()
+    ) -> None:
+        self._trace, self._births, self._left = trace, births, left
         self._buckets = filled_buckets(trace, cpu_inputs(trace), bucket_bytes)
         self._full = {bucket.ready: number for number, bucket in enumerate(self._buckets)}
         self._born = [list[int]() for _ in range(len(trace.kernels))]
@@ -43,7 +45,8 @@ class Gradients:
         """Yield the moves of a kernel that has ended, or was launched."""
         found = self._trace.kernels[kernel]
         if found.device is Device.CPU:
-            yield from (Fetch(tensor) for tensor in found.outputs if self._trace.uses[tensor])
+            back = (tensor for tensor in found.outputs if self._trace.uses[tensor])
+            yield from (Fetch(tensor) for tensor in back if tensor not in self._left)
         number = self._full.get(kernel)
         if number is not None:
             if number:
@@ -51,6 +54,15 @@ class Gradients:
             yield from map(Evict, self._buckets[number].tensors)
 
 
-def host_bytes(trace: Trace, sizes: Sequence[int]) -> int:
-    """Return the bytes that lie in host memory during steps on the CPU, all of them at once."""
-    return sum(sizes[tensor] for tensor in {t for kernel in trace.cpu_kernels for t in kernel.touched})
+def host_bytes(
+    trace: Trace, sizes: Sequence[int], away: Container[int] = frozenset(), buffers: int = 0
+) -> int:
+    """Return the bytes that lie in host memory during steps on the CPU.
+
+    All at once, but for what is ``away``, of which it has that of ``buffers`` steps at a time.
+    """
+    used = {tensor for kernel in trace.cpu_kernels for tensor in kernel.touched}
+    passing = sorted(sum(sizes[t] for t in kernel.touched if t in away) for kernel in trace.cpu_kernels)
+    return sum(sizes[tensor] for tensor in used if tensor not in away) + sum(
+        passing[-buffers:] if buffers else ()
+    )

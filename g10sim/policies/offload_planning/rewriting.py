@@ -15,12 +15,14 @@ class Schedule:
 
     ``overlap``: each once the bucket with the last of its gradients has left; otherwise all of them after the
     last gradient. ``delayed``: beside the next iteration, whose weights are those of one step before.
-    Buckets have ``bucket_bytes``.
+    Buckets have ``bucket_bytes``. Without ``returns`` an iteration ends with the last step, otherwise when
+    its weights are back.
     """
 
     overlap: bool
     delayed: bool
     bucket_bytes: int
+    returns: bool = True
 
 
 def taken_over(takeover: Takeover, schedule: Schedule) -> Trace:
@@ -46,6 +48,9 @@ class _Rewriting:
         self._last = {tensor: kernel.id for kernel in taken for tensor in kernel.outputs}
         self._copies = {tensor: self._added(tensor, "host copy") for tensor in weights if tensor in read}
         self._next = {t: self._added(t, "next") for t in weights} if schedule.delayed else {}
+        self._signal = -1 if schedule.returns or schedule.delayed else len(self._tensors)
+        if self._signal >= 0:
+            self._tensors.append(Tensor(self._signal, "signal", 1, TensorKind.OTHER, persistent=False))
 
     def _added(self, tensor: int, words: str) -> int:
         like = self._tensors[tensor]
@@ -89,6 +94,8 @@ class _Rewriting:
             outputs += [self._copies[tensor]] if tensor in self._copies else []
             if tensor not in self._copies or self._last[tensor] == kernel.id:
                 outputs.append(self._next.get(tensor, tensor))
+        if self._signal >= 0 and kernel.id == self._steps[-1][1]:
+            outputs.append(self._signal)
         return replace(
             kernel,
             duration=0,
@@ -113,6 +120,9 @@ class _Rewriting:
 
     def _at_the_end(self) -> Iterable[Kernel]:
         if self._schedule.delayed:
+            return
+        if self._signal >= 0:
+            yield _added_kernel("Step has ended", [self._signal], [])
             return
         steps = [self._given.kernels[kernel] for _, kernel in reversed(self._steps)]
         updated = ([t for t in step.outputs if t in self._takeover.weights] for step in steps)

@@ -8,20 +8,28 @@ import numpy as np
 
 from g10sim.config.system import SystemSpec
 from g10sim.errors import UnsupportedError
+from g10sim.policies.offload_planning.windows import Window
 from g10sim.trace.model import Kernel, Trace
 from g10sim.units import format_bytes
 
 
-def gpu_peak(trace: Trace, sizes: Sequence[int], ends: Mapping[int, int], ahead: int) -> tuple[int, Kernel]:
+def gpu_peak(
+    trace: Trace, sizes: Sequence[int], ends: Mapping[int, int], ahead: int, stays: Sequence[Window] = ()
+) -> tuple[int, Kernel]:
     """Return the most bytes that lie on the GPU, and the kernel at which they do.
 
-    That is what persists and the GPU uses, and all else from ``ahead`` kernels before its first use to its
-    last use, or until the kernel that ``ends`` gives for it. ``sizes`` are in whole pages.
+    That is what persists and the GPU uses, but for weights that have ``stays`` there, and all else from
+    ``ahead`` kernels before its first use to its last use, or until the kernel that ``ends`` gives for it.
+    ``sizes`` are in whole pages.
     """
     kernels = len(trace.kernels)
     changes = np.zeros(kernels + 1, dtype=np.int64)
+    for stay in stays:
+        changes[stay.fetched] += sizes[stay.tensor]
+        changes[stay.last + 1] -= sizes[stay.tensor]
+    come_and_go = {stay.tensor for stay in stays}
     for tensor, uses in enumerate(trace.uses):
-        if uses:
+        if uses and tensor not in come_and_go:
             lasts = trace.tensors[tensor].persistent
             end = kernels if lasts else min(kernels, ends.get(tensor, uses[-1]) + 1)
             changes[0 if lasts else max(0, uses[0] - ahead)] += sizes[tensor]
