@@ -44,6 +44,9 @@ class MoveState(Protocol):
     def fetch(self, tensor: int) -> None:
         """Queue what is elsewhere to come in, and what has no contents to be allocated."""
 
+    def recall(self, tensor: int) -> None:
+        """Keep what is still here of a tensor that was to be evicted."""
+
     def evict(
         self, tensor: int, tier: str, *, until: int | None, density: float | None, is_clean: bool
     ) -> None:
@@ -188,13 +191,23 @@ _NEEDED = "the running kernel needs; allowed: "
 class Fetch(TensorMove):
     """Bring what lies elsewhere to the GPU and allocate what has no contents yet.
 
-    Of a tensor that was dropped the pages are allocated, ahead of the kernel that computes it again.
+    Of a tensor that was dropped the pages are allocated, ahead of the kernel that computes it again. With
+    ``recalls`` what is still here of a tensor that is leaving stays.
     """
 
     name = "fetch"
+    recalls: bool = False
+
+    def check(self, state: MoveState) -> str | None:
+        """Refuse to recall blocks of contiguous memory: their copies go to their end."""
+        if self.recalls and state.memory_kind != "paged":
+            return self.refusal(state, "recalls", "leaves as a whole; allowed: with paged memory")
+        return None
 
     def apply(self, state: MoveState) -> None:
         """Queue the tensor."""
+        if self.recalls:
+            state.recall(self.tensor)
         state.fetch(self.tensor)
 
 

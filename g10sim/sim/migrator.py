@@ -124,6 +124,12 @@ class Migrator:
         for place in self._addresses.reclaim(tensor):
             self._memory.touch(place)
 
+    def recall(self, tensor: int) -> None:
+        """Keep what is still here of a tensor that was to be evicted."""
+        if tensor not in self._claims:
+            for place in self._addresses.held(tensor):
+                self._memory.cancel_eviction(place)
+
     def discard(self, tensor: int) -> None:
         """Forget a tensor's contents, except for pages in transfer."""
         if self._claims.postpone(tensor, self.discard):

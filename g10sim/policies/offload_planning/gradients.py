@@ -6,6 +6,7 @@ from collections.abc import Container, Iterator, Sequence
 from functools import cached_property
 
 from g10sim.policies.moves import Await, Evict, Fetch, Move
+from g10sim.policies.offload_planning.births import Births
 from g10sim.policies.offload_planning.takeover import cpu_inputs, filled_buckets
 from g10sim.trace.model import Device, Trace
 
@@ -20,13 +21,9 @@ class Gradients:
     def __init__(
         self, trace: Trace, bucket_bytes: int, births: int, left: Container[int] = frozenset()
     ) -> None:
-        self._trace, self._births, self._left = trace, births, left
+        self._trace, self._births, self._left = trace, Births(trace, births), left
         self._buckets = filled_buckets(trace, cpu_inputs(trace), bucket_bytes)
         self._full = {bucket.ready: number for number, bucket in enumerate(self._buckets)}
-        self._born = [list[int]() for _ in range(len(trace.kernels))]
-        for tensor, uses in enumerate(trace.uses):
-            if uses and not trace.tensors[tensor].persistent and trace.births[tensor] == uses[0]:
-                self._born[uses[0]].append(tensor)
 
     @cached_property
     def departures(self) -> dict[int, int]:
@@ -37,9 +34,7 @@ class Gradients:
 
     def before(self, kernel: int) -> Iterator[Move]:
         """Yield the moves of a kernel that is about to start."""
-        ahead = self._births
-        for other in self._born[kernel + ahead : kernel + ahead + 1] if kernel else self._born[1 : ahead + 1]:
-            yield from map(Fetch, other)
+        yield from self._births.before(kernel)
 
     def after(self, kernel: int) -> Iterator[Move]:
         """Yield the moves of a kernel that has ended, or was launched."""
