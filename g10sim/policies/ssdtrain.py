@@ -56,8 +56,8 @@ class SsdTrain(Declared, Policy):
     module's."""
     modules_ahead: int = parameter(default=1, ge=1, published="1, paper")
     """Modules before its own at which a tensor is fetched, at the latest."""
-    births: Count = parameter(default=4)
-    """Kernels ahead of which new tensors are mapped."""
+    births: Count = parameter(default=0)
+    """Kernels ahead of which new tensors are mapped, which raises the peak."""
 
     def _set_up(self) -> None:
         self._jobs: tuple[_Job, ...] = ()

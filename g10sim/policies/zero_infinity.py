@@ -13,7 +13,7 @@ from g10sim.errors import UnsupportedError
 from g10sim.looks import Look
 from g10sim.policies.base import Policy, PolicyView, Requirements
 from g10sim.policies.moves import Await, Evict, Fetch, Move, Store
-from g10sim.policies.offload_planning.gradients import Gradients, host_bytes
+from g10sim.policies.offload_planning.gradients import Gradients, host_bytes, used_on_cpu
 from g10sim.policies.offload_planning.rewriting import Schedule, taken_over
 from g10sim.policies.offload_planning.room import gpu_peak, require_cpu, require_gpu, require_tier
 from g10sim.policies.offload_planning.takeover import Takeover
@@ -166,8 +166,3 @@ class ZeroInfinity(Declared, Policy):
             yield Evict(tensor, home, is_clean=True)
         for tensor in job.stored.get(view.kernel, ()):
             yield Store(tensor, "ssd")
-
-
-def used_on_cpu(trace: Trace) -> frozenset[int]:
-    """Return the tensors that kernels on the CPU use."""
-    return frozenset(tensor for kernel in trace.cpu_kernels for tensor in kernel.touched)

@@ -1,5 +1,7 @@
 """SSDTrain on ten layers, in closed form: each saves 1 GB in 1 s, and uses it for 2 s on the way back."""
 
+from dataclasses import replace
+
 import pytest
 
 from g10sim.config.system import SystemSpec
@@ -7,6 +9,7 @@ from g10sim.policies.ssdtrain import SsdTrain
 from g10sim.sim.engine import run
 from g10sim.trace.model import Phase, TensorKind
 from g10sim.trace.synthetic import TraceBuilder
+from g10sim.trace.transformer import Transformer
 from g10sim.trace.workload import Job, Workload
 
 SECOND, GB, LAYERS = 10**9, 10**9, 10
@@ -14,10 +17,10 @@ FIRST = 1000
 """Cycles in which the first tensor is mapped; all others are mapped beside the kernel before."""
 
 
-def machine(drive="1 GB/s", link="100 GB/s"):
+def machine(drive="1 GB/s", link="100 GB/s", gpu_memory="40 GB"):
     return SystemSpec(
         name="a drive",
-        gpu={"memory": "40 GB", "clock": "1 GHz", "page_size": "100 kB", "allocation_rate": "1000 TB/s"},
+        gpu={"memory": gpu_memory, "clock": "1 GHz", "page_size": "100 kB", "allocation_rate": "1000 TB/s"},
         host={"memory": "0 B"},
         ssd={"capacity": "1 TB", "read_bandwidth": drive, "write_bandwidth": drive, "latency": "0 s"},
         pcie={"bandwidth": link},
@@ -88,6 +91,18 @@ def test_another_tier_can_be_the_target():
 def test_the_note_says_how_much_leaves():
     records = run(Workload((Job(step()),)), machine("0.4 GB/s"), SsdTrain())
     assert records.note == "offloads 4 of 10 GB that the forward pass saves"
+
+
+def test_a_few_wide_layers_need_nearly_half_the_memory_in_the_same_time():
+    # As in the paper's figures: layers 12288 wide, 16 sequences of 1024 tokens, at 150 Tflop/s.
+    model = Transformer(4, 12288, sequence=1024, batch=16, flops_per_second=150e12, bytes_per_second=1.5e12)
+    step = model.trace()
+    passes = replace(step, kernels=tuple(k for k in step.kernels if k.phase is not Phase.OPTIMIZER))
+    host = {"gpu_memory": "200 GB", "link": "25 GB/s"}
+    keeps, offloads = (last(passes, machine(drive, **host), births=0) for drive in ("1 kB/s", "12 GB/s"))
+    activations = [one.peak_gpu_bytes - 2 * model.parameters for one in (keeps, offloads)]
+    assert 0.4 < 1 - activations[1] / activations[0] < 0.5
+    assert offloads.end - offloads.start < 1.02 * (keeps.end - keeps.start)
 
 
 @pytest.mark.parametrize("drive", ["0.1 GB/s", "0.3 GB/s", "0.7 GB/s"])

@@ -56,8 +56,13 @@ def host_bytes(
 
     All at once, but for what is ``away``, of which it has that of ``buffers`` steps at a time.
     """
-    used = {tensor for kernel in trace.cpu_kernels for tensor in kernel.touched}
+    used = used_on_cpu(trace)
     passing = sorted(sum(sizes[t] for t in kernel.touched if t in away) for kernel in trace.cpu_kernels)
     return sum(sizes[tensor] for tensor in used if tensor not in away) + sum(
         passing[-buffers:] if buffers else ()
     )
+
+
+def used_on_cpu(trace: Trace) -> frozenset[int]:
+    """Return the tensors that kernels on the CPU use."""
+    return frozenset(tensor for kernel in trace.cpu_kernels for tensor in kernel.touched)
