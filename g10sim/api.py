@@ -28,6 +28,7 @@ from g10sim.experiment.run import Outcome, run_experiment
 from g10sim.experiment.workers import LocalProcesses
 from g10sim.policies.base import Policy
 from g10sim.records import RunRecords
+from g10sim.sim.preparation import as_recorded
 from g10sim.stats.columns import BOUND_COLUMNS, CPU_COLUMNS, metric_columns, traffic
 from g10sim.stats.reading import read_results, read_table
 from g10sim.stats.summary import FLASH_COLUMNS, IN_PLACE_COLUMNS, Row
@@ -206,7 +207,7 @@ def simulate(
         _warn_of_other_gpus(workload, machine.gpu.name)
     wanted = tuple(table for table in tables if table != "summary")
     records, rows = simulate_workload(workload, machine, policy, behaviour, tables=wanted, check=check)
-    return Result(workload, machine, records, tuple(rows))
+    return Result(as_recorded(workload, machine, policy), machine, records, tuple(rows))
 
 
 def run(

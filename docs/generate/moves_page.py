@@ -20,27 +20,29 @@ from g10sim.policies.moves import (
     MemoryKind,
     Move,
     Protect,
+    Store,
     registered_moves,
 )
 from g10sim.policies.plan import MigrationPlan, Planned
 from g10sim.sim.engine import run
-from g10sim.trace.model import TensorKind
+from g10sim.trace.model import Device, TensorKind
 from g10sim.trace.synthetic import TraceBuilder
 from g10sim.trace.workload import Job, Workload
 
 _BEGIN, _END = "<!-- moves -->\n", "<!-- end of moves -->\n"
-_KERNEL, _READER, _TENSOR, _DEAD = 2, 3, 0, 1
+_KERNEL, _READER, _TENSOR, _DEAD, _CLEAN = 2, 3, 0, 1, 2
 _EXAMPLES = {
     "Fetch(tensor)": Fetch(_TENSOR),
     "Evict(tensor, target)": Evict(_TENSOR, "ssd"),
     "Evict(tensor, until=kernel)": Evict(_TENSOR, until=_KERNEL),
     "Evict(tensor, density=d)": Evict(_TENSOR, density=0.5),
-    "Evict(tensor, is_clean=True)": Evict(_TENSOR, is_clean=True),
+    "Evict(tensor, is_clean=True)": Evict(_CLEAN, is_clean=True),
     "Free(tensor)": Free(_DEAD),
     "Drop(tensor)": Drop(_TENSOR),
     "Access(tensor, tier)": Access(_TENSOR),
     "Protect(tensors)": Protect(frozenset({_TENSOR})),
     "Await(tensors)": Await(),
+    "Store(tensor, tier)": Store(_CLEAN),
     "KeepUncompressed()": KeepUncompressed(),
 }
 
@@ -82,8 +84,12 @@ def _runs(move: Move, memory: MemoryKind) -> bool:
     kept, dead = (builder.tensor(name, 4096, TensorKind.ACTIVATION) for name in ("kept", "dead"))
     for number, (reads, writes) in enumerate(([[], [kept, dead]], [[dead], []], [[], []], [[kept], []])):
         builder.kernel(f"Kernel{number}", 1000, reads, writes)
+    clean = builder.tensor("clean", 4096, TensorKind.WEIGHT, persistent=True)
+    if isinstance(move, Store) and memory in move.memories:
+        builder.kernel("Step", 1000, [clean], [clean], device=Device.CPU)
     workload = Workload((Job(builder.build()),))
-    system = load_system({"preset": "a100-40g-pcie3-znand", "host": {"kernel_access": {}}})
+    cpu = {"optimizer_rate": "1 G/s"}
+    system = load_system({"preset": "a100-40g-pcie3-znand", "host": {"kernel_access": {}}, "cpu": cpu})
     try:
         run(workload, system, _Does(move, memory))
     except PolicyError:

@@ -27,6 +27,7 @@ from g10sim.policies.base import Policy
 from g10sim.records import RunRecords
 from g10sim.sim.engine import run
 from g10sim.sim.hooks import TimeInHooks, time_in_hooks
+from g10sim.sim.preparation import as_recorded
 from g10sim.stats.bounds import Conditions, bound_row
 from g10sim.stats.summary import Row, describe_jobs, summarize
 from g10sim.trace.workload import Workload
@@ -158,7 +159,8 @@ def _attempt(cell: Cell, store: CellStore, watch: Watch, result: Callable[..., C
             found, tables = result(UNSUPPORTED, verdict), tuple[str, ...]()
         else:
             tables = cell.tables
-            store.save_tables(origin["stored"], tables, records, workload, cell.system, origin["key"])
+            shown = as_recorded(workload, cell.system, policy) if tables else workload
+            store.save_tables(origin["stored"], tables, records, shown, cell.system, origin["key"])
             found = result(OK, records.note, rows)
         found = replace(found, origin=origin)
         store.save(origin["stored"], _kept(found), tables)

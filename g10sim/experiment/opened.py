@@ -19,6 +19,7 @@ from g10sim.experiment.execution import simulate
 from g10sim.experiment.expand import expand
 from g10sim.policies.base import Policy
 from g10sim.policies.registry import available
+from g10sim.sim.preparation import as_recorded
 from g10sim.stats.choosing import rows_where
 from g10sim.stats.legends import policy_labels
 from g10sim.stats.reading import (
@@ -117,7 +118,7 @@ class _Opener:
 
     def open(self, row: dict[str, Any], job: int) -> OpenedCell:
         made = self._cell(int(row["cell"]))
-        workload = made.workload(self._load)
+        workload = as_recorded(made.workload(self._load), made.system, made.make_policy())
         kernels, moves = (self._table(name, int(row["cell"])) for name in ("kernels", "migrations"))
         return OpenedCell(
             made,

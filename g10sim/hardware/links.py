@@ -188,21 +188,23 @@ class Topology:
         """Return the socket that a GPU hangs on."""
         return self._socket[gpu]
 
-    def to_host(self, gpu: int, tier: Tier) -> list[Link]:
-        """Links from a tier to the memory of a GPU's socket: its port, and those above where it hangs."""
-        read, _ = self.ports[tier.place]
-        path, socket = [read] if read is not None else [], self._socket[gpu]
+    def to_host(self, gpu: int, tier: Tier, *, back: bool = False) -> list[Link]:
+        """Links from a tier to the memory of a GPU's socket, or ``back``: its port, and those above it."""
+        port, socket = self.ports[tier.place][back], self._socket[gpu]
+        path = [port] if port is not None else []
         if tier.at in self._sockets:
             home = self._socket[self._sockets[tier.at][0]]
-            path += [] if home == socket or not self._between else [self._between[home]]
+            path += [] if home == socket or not self._between else [self._between[socket if back else home]]
         elif tier.at is not None and tier.at not in self._below:
             peer = int(tier.at.removeprefix("gpu"))
+            source = socket if back else self._socket[peer]
             apart = self._socket[peer] != socket and bool(self._between)
-            path += [*self._outward[peer], *([self._between[self._socket[peer]]] if apart else [])]
+            own = self._inward[peer] if back else self._outward[peer]
+            path += [*own, *([self._between[source]] if apart else [])]
         elif tier.at is not None:
             below = self._below[tier.at]
             above = [self._shared[name] for name, gpus in self._below.items() if below <= gpus]
-            path += _ways(above, inward=False)
+            path += _ways(above, inward=back)
         return [*path, *self.memory(gpu)]
 
     def between(self, source: int, target: int) -> list[Link]:

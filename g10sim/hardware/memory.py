@@ -142,8 +142,8 @@ class Residency:
     are the GPU's pages, of which this job has ``filled`` some; ``space`` says what it takes to get some.
     ``needed`` is the running (or waiting) kernel's working set; it also waits for the evictions of tensors
     that are ``awaited``, and for the arrival of ``awaited_arrivals``. What of it lies in the tiers that
-    ``in_place`` names for tensors is used there and does not come in. All of it changes only while the
-    ``door`` is open.
+    ``in_place`` names for tensors is used there and does not come in. Tensors that are ``storing`` are on
+    their way from host memory to another tier. All of it changes only while the ``door`` is open.
     """
 
     def __init__(
@@ -174,6 +174,7 @@ class Residency:
         self.awaited: frozenset[int] = frozenset()
         self.awaited_arrivals: frozenset[int] = frozenset()
         self.in_place: dict[int, Location] = {}
+        self.storing: frozenset[int] = frozenset()
         self.door = door or Door()
         self.space: Space = space or Paged()
         self.space.serve(self)
@@ -185,7 +186,7 @@ class Residency:
 
     def evicting(self) -> frozenset[int]:
         """Return the tensors that wait to be evicted or are on their way out."""
-        return frozenset(run.tensor for queue in self.queues.evict for run in queue)
+        return frozenset(run.tensor for queue in self.queues.evict for run in queue) | self.storing
 
     def arriving(self) -> frozenset[int]:
         """Return the tensors that wait to come in, or are on their way in."""
@@ -426,6 +427,20 @@ class Residency:
         self.recency.remove(run.tensor)
         self.queues.evict[target].append(run)
 
+    def give_up(self, tensor: int, target: Location) -> None:
+        """Free the GPU's pages of a tensor that a tier has, as far as the tier has room."""
+        self.door.enter()
+        count = min(self.idle[tensor], self.pools[target].free)
+        if count:
+            rest = self.idle[tensor] - count
+            self.recency.remove(tensor)
+            self.idle[tensor] = rest
+            if rest:
+                self.recency.append(tensor, rest)
+            self.take(-count)
+            self.pools[target].store(self, tensor, count)
+            self.pages[target][tensor] += count
+
     def unmap(self) -> None:
         """Give back the pages of the GPU whose contents were discarded."""
         self.door.enter()
@@ -472,6 +487,22 @@ class Residency:
         self.pools[source].fetch(self, tensor, count)
         self.pages[source][tensor] -= count
         self.pages[target][tensor] += count
+
+    def begin_store(self, tensor: int) -> None:
+        """Note that a tensor is on its way from host memory to another tier."""
+        self.door.enter()
+        self.storing |= {tensor}
+
+    def end_store(self, tensor: int) -> None:
+        """Note that it has left host memory, or stays."""
+        self.door.enter()
+        self.storing -= {tensor}
+
+    def store_in(self, target: Location, tensor: int, count: int, source: Location) -> None:
+        """Let pages go from one tier to another that has room for them."""
+        self.door.enter()
+        self.pools[target].store(self, tensor, count)
+        self.carry_over(tensor, count, source, target)
 
     def withdraw(self, tensor: int) -> None:
         """Take pages out of every queue; they stay where they lie."""

@@ -73,10 +73,12 @@ class Paged:
         self, tensor: int, target: Location, *, until: int | None, density: float | None, is_clean: bool
     ) -> None:
         """Queue resident pages to leave. Raises InvariantError for what only whole tensors can do."""
-        if until is not None or density is not None or is_clean:
-            raise InvariantError(f"tensor {tensor}: pages that leave cannot be read, compressed or clean")
+        if until is not None or density is not None:
+            raise InvariantError(f"tensor {tensor}: pages that leave cannot be read or compressed")
         count = self._memory.idle[tensor]
-        if count:
+        if count and is_clean:
+            self._memory.give_up(tensor, target)
+        elif count:
             self._memory.send(Run(tensor, count), target)
 
     def discard(self, tensor: int) -> None:

@@ -210,6 +210,9 @@ class Requirements:
         Dead pages are never written out, even if the machine itself would write them.
     moves_ahead
         The policy asks for migrations before they are demanded.
+    cpu_buffers
+        Kernels on the CPU whose data are in host memory at a time, until what ``Store`` moves to other tiers
+        has left; they come one after another in the order of launches. None: those of all that were launched.
     """
 
     unlimited_memory: bool = False
@@ -222,6 +225,7 @@ class Requirements:
     link_service: Literal["fair", "first_come", "deadline"] | None = None
     drops_dead_tensors: bool = False
     moves_ahead: bool = True
+    cpu_buffers: int | None = None
 
     def __post_init__(self) -> None:
         """Refuse other values than the declared ones. Raises ValueError."""
@@ -272,7 +276,10 @@ class Policy:
     def choose_kernels(self, trace: Trace, system: SystemSpec) -> Trace:
         """Return the trace with other algorithms for its kernels: other durations and scratch space.
 
-        Its kernels stay the same in number and order. Results compare with the durations of ``trace``.
+        Its kernels stay the same in number and order, unless the CPU takes over some of the optimizer's. It
+        then has more kernels on the CPU and fewer of that phase on the GPU, which keeps all others in order,
+        and may have further tensors, behind those of ``trace``, and kernels on the GPU without duration.
+        Results compare with the durations of ``trace``.
         """
         return trace
 

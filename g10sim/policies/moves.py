@@ -44,6 +44,9 @@ class MoveState(Protocol):
     def fetch(self, tensor: int) -> None:
         """Queue what is elsewhere to come in, and what has no contents to be allocated."""
 
+    def recall(self, tensor: int) -> None:
+        """Keep what is still here of a tensor that was to be evicted."""
+
     def evict(
         self, tensor: int, tier: str, *, until: int | None, density: float | None, is_clean: bool
     ) -> None:
@@ -66,6 +69,9 @@ class MoveState(Protocol):
 
     def use_in_place(self, tensor: int, tier: str) -> None:
         """Let the kernel that is about to start use what a tier has of a tensor where it lies."""
+
+    def store(self, tensor: int, tier: str) -> None:
+        """Send what lies of a tensor in host memory to another tier."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,13 +191,23 @@ _NEEDED = "the running kernel needs; allowed: "
 class Fetch(TensorMove):
     """Bring what lies elsewhere to the GPU and allocate what has no contents yet.
 
-    Of a tensor that was dropped the pages are allocated, ahead of the kernel that computes it again.
+    Of a tensor that was dropped the pages are allocated, ahead of the kernel that computes it again. With
+    ``recalls`` what is still here of a tensor that is leaving stays.
     """
 
     name = "fetch"
+    recalls: bool = False
+
+    def check(self, state: MoveState) -> str | None:
+        """Refuse to recall blocks of contiguous memory: their copies go to their end."""
+        if self.recalls and state.memory_kind != "paged":
+            return self.refusal(state, "recalls", "leaves as a whole; allowed: with paged memory")
+        return None
 
     def apply(self, state: MoveState) -> None:
         """Queue the tensor."""
+        if self.recalls:
+            state.recall(self.tensor)
         state.fetch(self.tensor)
 
 
@@ -202,10 +218,13 @@ class Evict(TensorMove):
 
     Pages allocated for a tensor that was dropped are given back instead: they have no contents.
 
-    The other options are for contiguous memory and tier ``host`` only. Kernels up to ``until`` may still
-    read the tensor while it is copied; its space is free once it has been copied and that kernel has
-    ended. With a ``density`` (share of its elements that are not zero) it is compressed in host memory. An
-    ``is_clean`` tensor is in host memory already and is not copied.
+    An ``is_clean`` tensor lies in the tier already and is not copied: its memory is free at once, as far as
+    the tier has room. In paged memory no kernel on the GPU may write such a tensor.
+
+    The other options are for contiguous memory and tier ``host`` only, and so is ``is_clean`` there. Kernels
+    up to ``until`` may still read the tensor while it is copied; its space is free once it has been copied
+    and that kernel has ended. With a ``density`` (share of its elements that are not zero) it is compressed
+    in host memory.
     """
 
     name = "evict"
@@ -220,11 +239,16 @@ class Evict(TensorMove):
 
     def check(self, state: MoveState) -> str | None:
         """Refuse what the running kernel needs, and options that memory cannot serve."""
-        if self.until is None and self.density is None and not self.is_clean:
+        is_paged = state.memory_kind == "paged"
+        if self.until is None and self.density is None and (is_paged or not self.is_clean):
             if state.keeps_needed and state.view.is_needed(self.tensor):
                 return self.refusal(state, "evicts", f"{_NEEDED}tensors that it does not need")
+            if self.is_clean and self._is_written(state):
+                return self.refusal(
+                    state, "evicts as clean", "kernels on the GPU write; allowed: tensors that they only read"
+                )
             return None
-        if state.memory_kind != "contiguous":
+        if is_paged:
             return self.refusal(
                 state, "evicts", "is read, compressed or clean; allowed: with contiguous memory"
             )
@@ -233,6 +257,10 @@ class Evict(TensorMove):
         if self.density is not None and not 0 <= self.density <= 1:
             return self.refusal(state, "compresses", f"has density {self.density}; allowed: 0 to 1")
         return self._check_readers(state)
+
+    def _is_written(self, state: MoveState) -> bool:
+        trace = state.view.trace
+        return any(self.tensor in trace.kernels[use].outputs for use in trace.uses[self.tensor])
 
     def _check_readers(self, state: MoveState) -> str | None:
         """Refuse a copy that would miss what the kernels up to ``until`` write."""
@@ -339,6 +367,36 @@ class Access(TensorMove):
 
 @register_move
 @dataclass(frozen=True, slots=True)
+class Store(TensorMove):
+    """Send what lies of a tensor in host memory to another memory tier, without a stop on the GPU.
+
+    While a kernel on the CPU uses the tensor, that waits for its end. One that is launched before the tensor
+    is away keeps it in host memory.
+    """
+
+    name = "store"
+    memories = ("paged",)
+    tier: str = "ssd"
+
+    def tiers(self) -> Collection[str]:
+        """Return the tier."""
+        return (self.tier,)
+
+    def check(self, state: MoveState) -> str | None:
+        """Refuse traces without kernels on the CPU, and host memory itself as the tier."""
+        if self.tier == "host":
+            return self.refusal(state, "stores", "is to go to host; allowed: another tier")
+        if not state.view.trace.cpu_kernels:
+            return self.refusal(state, "stores", "no kernel on the CPU uses; allowed: where some do")
+        return None
+
+    def apply(self, state: MoveState) -> None:
+        """Send it."""
+        state.store(self.tensor, self.tier)
+
+
+@register_move
+@dataclass(frozen=True, slots=True)
 class Protect(Move):
     """Keep prefetches from pushing out pages of these tensors until the next kernel starts."""
 
@@ -358,6 +416,8 @@ class Protect(Move):
 @dataclass(frozen=True, slots=True)
 class Await(Move):
     """Wait for transfers under way of these tensors, or (None) of all: evictions, prefetches, or both.
+
+    What is stored counts as evicted.
 
     At the start of a kernel, that kernel waits. At its end, or delayed, its end waits, and the next kernel
     starts after it.

@@ -77,7 +77,7 @@ class Checker:
         stalls = sum(cycles for _, cycles in record.stalls)
         _require(record.compute_cycles + stalls == elapsed, f"{where}: cycles without an owner")
         _require(self._sums.pop(record.job) == elapsed, f"{where}: kernels do not fill the iteration")
-        _require(elapsed >= record.ideal_cycles, f"{where}: faster than its kernels")
+        _require(elapsed >= record.compute_cycles, f"{where}: faster than its kernels")
         check_conservation(memory, where)
         for pool in memory.pools.values():
             pool.check()

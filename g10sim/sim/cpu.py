@@ -18,6 +18,7 @@ from g10sim.policies.base import Policy
 from g10sim.records import CpuKernelRecord, Location
 from g10sim.sim.exchange import GradientExchange
 from g10sim.sim.machine import Machine
+from g10sim.sim.stores import HostStores
 from g10sim.sim.working_set import free_room
 from g10sim.trace.model import Kernel, Trace
 from g10sim.trace.workload import Workload
@@ -91,7 +92,7 @@ class Claims:
         self._users = Counter[int]()
         self._later: dict[int, list[Callable[[int], None]]] = {}
 
-    def __contains__(self, tensor: int) -> bool:
+    def __contains__(self, tensor: object) -> bool:
         return tensor in self._users
 
     def take(self, tensors: Iterable[int]) -> None:
@@ -128,6 +129,18 @@ class _Launched(NamedTuple):
     ended: Event
 
 
+class _Turn(NamedTuple):
+    """When a kernel's data may come to host memory: ``after`` some events; and the event of their arrival."""
+
+    after: tuple[Event, ...]
+    gathered: Event
+
+    @property
+    def is_now(self) -> bool:
+        """Tell whether there is nothing to wait for."""
+        return not self.after
+
+
 class _Read(NamedTuple):
     """Pages on their way from another tier to host memory."""
 
@@ -141,7 +154,8 @@ class CpuKernels:
 
     Each waits until its data lie in host memory: what it reads comes there, what it writes without reading
     is allocated there. With unlimited memory it waits for nothing but the CPU. ``release`` is told of the
-    tensors that die with a kernel, ``dying`` by kernel.
+    tensors that die with a kernel, ``dying`` by kernel. With a number of ``buffers`` data of so many kernels
+    come to host memory one after another, and stay until ``stores`` have sent away what is to leave.
     """
 
     def __init__(
@@ -156,6 +170,8 @@ class CpuKernels:
         machine: Machine,
         *,
         is_unlimited: bool,
+        buffers: int | None = None,
+        stores: HostStores | None = None,
     ) -> None:
         transfers, system = machine.fabric.transfers, machine.system
         if not isinstance(transfers, FluidTransfers) or system.cpu is None:
@@ -167,7 +183,9 @@ class CpuKernels:
         self._socket = transfers.topology.socket_of(gpu)
         self._tiers = {tier.place: tier for tier in system.all_tiers}
         self._host = next(place for place, tier in self._tiers.items() if tier.name == HOST)
-        self._gathers = not is_unlimited
+        self._gathers, self._stores = not is_unlimited, stores
+        self._freed = deque[Event](maxlen=None if is_unlimited else buffers)
+        self._gathered: Event | None = None
         self._pending = deque[_Launched]()
         self._reads: dict[int, _Read] = {}
         self._busy, self._since = 0, -1
@@ -208,28 +226,52 @@ class CpuKernels:
                 memory.cancel(tensor)
                 if tensor not in kernel.inputs:
                     memory.discard(tensor)
-            self._gather(kernel)
         before = self._pending[-1].ended if self._pending else None
         launched = _Launched(kernel.id, frozenset(kernel.touched), self._fabric.clock.event())
         self._pending.append(launched)
-        self._fabric.clock.process(self._run(iteration, kernel, before, launched.ended, exchange))
+        turn = self._take_buffer(kernel, launched.ended)
+        if self._gathers and turn.is_now:
+            self._gather(kernel)
+        self._fabric.clock.process(self._run(iteration, kernel, turn, before, launched.ended, exchange))
+
+    def _take_buffer(self, kernel: Kernel, ended: Event) -> _Turn:
+        """Return when the data of a kernel that is launched may come: after those before it, to a buffer."""
+        freed, clock = self._freed, self._fabric.clock
+        if freed.maxlen is None:
+            return _Turn((), clock.event())
+        wanted = (freed[0] if len(freed) == freed.maxlen else None, self._gathered)
+        turn = _Turn(tuple(event for event in wanted if event and not event.triggered), clock.event())
+        self._gathered = turn.gathered
+        freed.append(clock.event())
+        clock.process(self._free_buffer(kernel, ended, freed[-1]))
+        return turn
+
+    def _free_buffer(self, kernel: Kernel, ended: Event, freed: Event) -> Generator[Event, Any, None]:
+        """SimPy process: free a kernel's buffer when it has ended and what is to leave has left."""
+        yield ended
+        while self._stores is not None and (leaving := self._stores.end_of(kernel.touched)) is not None:
+            yield leaving
+        freed.succeed()
 
     def _run(
         self,
         iteration: int,
         kernel: Kernel,
+        turn: _Turn,
         before: Event | None,
         ended: Event,
         exchange: GradientExchange | None,
     ) -> Generator[Event, Any, None]:
-        """SimPy process: one execution of a kernel."""
+        """SimPy process: one execution of a kernel, whose data come when it is its ``turn``."""
         launch, cpu = self._now, self._machine.cpus[self._socket]
         arrival = exchange.arrival(iteration, kernel.id) if exchange is not None else None
         if arrival is not None:
             yield arrival
+        yield from turn.after
         if not self._is_gathered(kernel):
             waits = partial(self._describe_wait, kernel)
             yield self._fabric.until(partial(self._gather, kernel), waits, self._number)
+        turn.gathered.succeed()
         if before is not None:
             yield before
         yield cpu.request(1)

@@ -96,6 +96,8 @@ def _simulate(
     check: bool,
 ) -> RunRecords:
     workload = with_chosen_kernels(given, system, policy)
+    if workload is not given:
+        check_cpu(workload, system, policy, behaviour)
     planned, jobs = workload.as_planned(), len(workload.jobs)
     plans = asked(policy, "plan", lambda: plans_of(policy.plan(planned, system, behaviour), jobs))
     simulation = _Simulation(workload, system, policy, plans, behaviour, record, check)

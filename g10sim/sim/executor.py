@@ -12,7 +12,7 @@ from simpy import Event
 
 from g10sim.config.run import most_iterations
 from g10sim.errors import G10SimError
-from g10sim.hardware.fluid import Message
+from g10sim.hardware.fluid import FluidTransfers, Message
 from g10sim.hardware.memory import Residency
 from g10sim.policies.base import Policy
 from g10sim.policies.moves import Move
@@ -31,6 +31,7 @@ from g10sim.sim.ledger import Execution, Ledger
 from g10sim.sim.machine import Machine
 from g10sim.sim.migrator import DelayedMoves, Migrator, moves_by_kernel
 from g10sim.sim.recomputation import Recomputation
+from g10sim.sim.stores import HostStores
 from g10sim.sim.victims import NominatedVictims, RecencyVictims
 from g10sim.sim.view import View, kernels_to_next_use, make_view
 from g10sim.sim.working_set import (
@@ -90,9 +91,9 @@ class JobRun:
             dropped,
         )
         claims = Claims()
-        self._migrator = Migrator(
-            self._view, memory, addresses, policy, behaviour, self._recomputation, machine.tiers, claims
-        )
+        stores = self._host_stores(claims) if trace.cpu_kernels else None
+        facts = self._view, memory, addresses, policy, behaviour, self._recomputation, machine.tiers, claims
+        self._migrator = Migrator(*facts, stores)
         self._delayed = DelayedMoves(trace, self._migrator, machine.fabric)
         self._ledger = Ledger(number, job.gpu, memory, machine)
         slowed = machine.system.gpu.copy_contention and machine.sharing.compute == "exclusive"
@@ -115,14 +116,26 @@ class JobRun:
         self._dying = released_after(trace) if releases else [()] * len(trace.kernels)
         self._cpu: CpuKernels | None = None
         if trace.cpu_kernels:
-            facts = number, job.gpu, executed, memory, claims, self._dying, self._migrator.release, machine
-            self._cpu = CpuKernels(*facts, is_unlimited=policy.requirements.unlimited_memory)
+            given = number, job.gpu, executed, memory, claims, self._dying, self._migrator.release, machine
+            needs = policy.requirements
+            self._cpu = CpuKernels(
+                *given, is_unlimited=needs.unlimited_memory, buffers=needs.cpu_buffers, stores=stores
+            )
         self._reacts = type(policy).on_kernel_start is not Policy.on_kernel_start
         self._reacts_at_end = type(policy).on_kernel_end is not Policy.on_kernel_end
         self._replans = type(policy).on_iteration_start is not Policy.on_iteration_start
         self._victims = self._victim_rule()
         self._computes_since: int | None = None
         self._prepare()
+
+    def _host_stores(self, claims: Claims) -> HostStores | None:
+        """Return what sends tensors from host memory to other tiers, where transfers can."""
+        machine, transfers = self._machine, self._transfers
+        if not isinstance(transfers, FluidTransfers):
+            return None
+        tiers = {tier.place: tier for tier in machine.system.all_tiers}
+        facts = self._number, self.job.gpu, self.memory
+        return HostStores(*facts, claims, machine.fabric, transfers, tiers)
 
     def _prepare(self) -> None:
         """Do nothing more: pages need no preparation."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Collection, Iterable, Mapping
+from functools import partial
 
 from simpy import Event
 
@@ -19,6 +20,7 @@ from g10sim.sim.addresses import OwnAddresses
 from g10sim.sim.cpu import Claims
 from g10sim.sim.fabric import Fabric, Phase, Timer
 from g10sim.sim.recomputation import Recomputation
+from g10sim.sim.stores import HostStores
 from g10sim.trace.model import Trace
 
 
@@ -42,7 +44,7 @@ class Migrator:
     """Carries out moves on one job's memory; implements ``g10sim.policies.moves.MoveState``.
 
     ``tiers`` are the memory tiers of the system by name. Tensors in ``claims`` stay in host memory until they
-    are not any more.
+    are not any more; ``stores`` sends them to other tiers from there.
     """
 
     def __init__(
@@ -55,13 +57,14 @@ class Migrator:
         recomputation: Recomputation,
         tiers: Mapping[str, Location],
         claims: Claims,
+        stores: HostStores | None = None,
     ) -> None:
         self.view = view
         self.memory_kind = policy.requirements.placement
         self.keeps_needed = behaviour.running_tensors == "pinned"
         self._memory, self._addresses = memory, addresses
         self._policy, self._tiers = policy.name, tiers
-        self._recomputation, self._claims = recomputation, claims
+        self._recomputation, self._claims, self._stores = recomputation, claims, stores
 
     def perform(self, moves: Iterable[Move]) -> None:
         """Carry out moves of a plan or a reaction in order. Raises PolicyError for an illegal one."""
@@ -88,6 +91,15 @@ class Migrator:
         for place in self._addresses.held(tensor):
             self._memory.use_in_place(place, self._tiers[tier])
 
+    def store(self, tensor: int, tier: str) -> None:
+        """Send what lies of a tensor in host memory to another tier, once no kernel on the CPU uses it."""
+        if self._stores is not None and not self._claims.postpone(tensor, partial(self._send, tier)):
+            self._send(tier, tensor)
+
+    def _send(self, tier: str, tensor: int) -> None:
+        if self._stores is not None:
+            self._stores.start(tensor, self._tiers[tier])
+
     def release(self, tensors: Iterable[int]) -> None:
         """Free dead tensors for good: nothing of them stays queued."""
         for tensor in tensors:
@@ -111,6 +123,12 @@ class Migrator:
             self._memory.request_prefetch(place)
         for place in self._addresses.reclaim(tensor):
             self._memory.touch(place)
+
+    def recall(self, tensor: int) -> None:
+        """Keep what is still here of a tensor that was to be evicted."""
+        if tensor not in self._claims:
+            for place in self._addresses.held(tensor):
+                self._memory.cancel_eviction(place)
 
     def discard(self, tensor: int) -> None:
         """Forget a tensor's contents, except for pages in transfer."""

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from itertools import product
+from operator import attrgetter
 
 from g10sim.config.system import SystemSpec
 from g10sim.config.tiers import Tier
@@ -15,7 +16,7 @@ from g10sim.records import IterationRecord, RunRecords
 from g10sim.sim.alike import one_group
 from g10sim.sim.hooks import asked
 from g10sim.sim.iterations import shortened
-from g10sim.trace.model import Trace
+from g10sim.trace.model import Device, Kernel, Phase, Trace
 from g10sim.trace.workload import Workload
 
 
@@ -80,27 +81,65 @@ def settled(
 def with_chosen_kernels(workload: Workload, system: SystemSpec, policy: Policy) -> Workload:
     """Return the workload with the algorithms that a policy chooses for its kernels.
 
-    Raises PolicyError when it changes anything but durations, scratch space and outputs of kernels.
+    Raises PolicyError when it changes more than :meth:`Policy.choose_kernels` may.
     """
     if type(policy).choose_kernels is Policy.choose_kernels:
         return workload
-    jobs = []
-    for job in workload.jobs:
-        chosen = asked(policy, "choose_kernels", partial(policy.choose_kernels, job.trace, system))
-        _check(policy, job.trace, chosen)
-        jobs.append(replace(job, trace=chosen))
-    return replace(workload, jobs=tuple(jobs))
+    chosen: dict[int, Trace] = {}
+    for trace in {id(job.trace): job.trace for job in workload.jobs}.values():
+        found = asked(policy, "choose_kernels", partial(policy.choose_kernels, trace, system))
+        _check(policy, trace, found)
+        more = range(len(trace.tensors), len(found.tensors)) if trace.given_ids else ()
+        chosen[id(trace)] = replace(found, given_ids=(*trace.given_ids, *more))
+    return replace(workload, jobs=tuple(replace(job, trace=chosen[id(job.trace)]) for job in workload.jobs))
+
+
+def as_recorded(workload: Workload, system: SystemSpec, policy: Policy) -> Workload:
+    """Return the workload whose kernels and tensors records count: as given, unless kernels went to the CPU.
+
+    Raises UnsupportedError when the policy cannot run it.
+    """
+    chosen = with_chosen_kernels(workload, system, policy)
+    pairs = zip(workload.jobs, chosen.jobs, strict=True)
+    takes_over = any(len(job.trace.cpu_kernels) < len(other.trace.cpu_kernels) for job, other in pairs)
+    return chosen if takes_over else workload
 
 
 def _check(policy: Policy, trace: Trace, chosen: Trace) -> None:
-    if len(chosen.kernels) != len(trace.kernels) or chosen.ticks_per_second != trace.ticks_per_second:
+    """Raise PolicyError unless the GPU has the trace's work to do but for what the CPU takes over."""
+    place = f"policy '{policy.name}': choose_kernels"
+    takes_over = len(chosen.cpu_kernels) > len(trace.cpu_kernels)
+    counts = len(chosen.kernels), len(trace.kernels)
+    if chosen.ticks_per_second != trace.ticks_per_second or (not takes_over and len(set(counts)) > 1):
         raise PolicyError(
-            f"policy '{policy.name}': choose_kernels returned {len(chosen.kernels)} kernels; allowed: as "
-            f"many as the trace has, {len(trace.kernels)}, in its time base"
+            f"{place} returned {counts[0]} kernels; allowed: as many as the trace has, {counts[1]}, in its "
+            "time base, unless the CPU takes some over"
         )
-    for kernel, other in zip(trace.kernels, chosen.kernels, strict=True):
-        if other.duration < kernel.duration:
+    others = filter(_takes_time, chosen.kernels)
+    other = next(others, None)
+    for kernel in filter(_takes_time, trace.kernels):
+        is_same = other is not None and _facts(other) == _facts(kernel)
+        if other is not None and is_same and other.duration >= kernel.duration:
+            other = next(others, None)
+        elif is_same and not (takes_over and kernel.phase is Phase.OPTIMIZER):
             raise PolicyError(
-                f"policy '{policy.name}': choose_kernels makes kernel {kernel.id} ({kernel.name}) faster; "
-                "allowed: at least the trace's duration"
+                f"{place} makes kernel {kernel.id} ({kernel.name}) faster; allowed: at least the trace's "
+                "duration"
             )
+        elif not takes_over or kernel.phase is not Phase.OPTIMIZER:
+            raise PolicyError(
+                f"{place} leaves out kernel {kernel.id} ({kernel.name}); allowed: to leave out kernels of "
+                "the optimizer that the CPU takes over"
+            )
+    if other is not None:
+        raise PolicyError(
+            f"{place} adds kernel {other.id} ({other.name}); allowed: kernels on the CPU, and on the GPU "
+            "those of the trace in its order and others of duration 0"
+        )
+
+
+def _takes_time(kernel: Kernel) -> bool:
+    return kernel.device is Device.GPU and kernel.duration > 0
+
+
+_facts = attrgetter("name", "phase", "layer")

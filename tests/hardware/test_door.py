@@ -138,6 +138,10 @@ COMMON = {
     "pass_on": (nothing, lambda memory: memory.pass_on(1)),
     "allocate_in": (nothing, lambda memory: memory.allocate_in(HOST, ABSENT)),
     "carry_over": (nothing, lambda memory: memory.carry_over(2, 1, FLASH, HOST)),
+    "store_in": (nothing, lambda memory: memory.store_in(FLASH, 1, 1, HOST)),
+    "begin_store": (nothing, lambda memory: memory.begin_store(1)),
+    "end_store": (lambda memory: memory.begin_store(1), lambda memory: memory.end_store(1)),
+    "give_up": (nothing, lambda memory: memory.give_up(0, FLASH)),
     "forget_awaited": (has_waited, lambda memory: memory.forget_awaited()),
 }
 CASES = [

@@ -19,6 +19,7 @@ from g10sim.policies.moves import (
     KeepUncompressed,
     Move,
     Protect,
+    Store,
     TensorMove,
     register_move,
     registered_moves,
@@ -218,6 +219,7 @@ EXAMPLES = [
     KeepUncompressed(),
     Exchange(1, 2),
     Access(1),
+    Store(1),
 ]
 COPIED = "evicts tensor 'a', which is read, compressed or clean; allowed: with contiguous memory"
 REFUSED = {
@@ -229,7 +231,9 @@ REFUSED = {
     (
         Evict(1, is_clean=True),
         "paged",
-    ): COPIED,
+    ): "evicts as clean tensor 'a', which kernels on the GPU write; allowed: tensors that they only read",
+    (Store(1), "paged"): "stores tensor 'a', which no kernel on the CPU uses; allowed: where some do",
+    (Store(1), "contiguous"): "found move 'store' with contiguous memory; allowed: with paged",
     (
         KeepUncompressed(),
         "paged",

@@ -6,10 +6,13 @@ import pytest
 from machines import iteration_times, machine, simulate, trace_of
 
 import g10sim
+from g10sim.config.system import SystemSpec
 from g10sim.errors import PolicyError, UnsupportedError
 from g10sim.policies.base import Policy, Requirements
 from g10sim.stats.summary import CONTIGUOUS_COLUMNS
 from g10sim.trace.format import save_trace
+from g10sim.trace.model import Device, Phase, TensorKind
+from g10sim.trace.synthetic import TraceBuilder
 
 
 def needs(pages):
@@ -93,6 +96,66 @@ def test_kernels_cannot_be_left_out():
 
     with pytest.raises(PolicyError, match="returned 1 kernels; allowed: as many as the trace has, 2"):
         simulate(needs(4), machine(10), Shorter())
+
+
+class TakesOver(Policy):
+    """Lets the CPU take over kernels, and changes the others."""
+
+    name = "takes_over"
+
+    def __init__(self, kernels, *others):
+        self.kernels, self.others = kernels, others
+
+    def choose_kernels(self, trace, system):
+        taken = [dataclasses.replace(trace.kernels[k], device=Device.CPU) for k in self.kernels]
+        kernels = [kernel for kernel in trace.kernels if kernel.id not in self.kernels]
+        kernels = [*kernels, *taken, *self.others]
+        numbered = (kernel.with_tensors(kernel.inputs, kernel.outputs, k) for k, kernel in enumerate(kernels))
+        return dataclasses.replace(trace, kernels=tuple(numbered))
+
+
+def a_step():
+    builder = TraceBuilder("step")
+    gradient = builder.tensor("gradient", 4000, TensorKind.GRADIENT)
+    weight = builder.tensor("weight", 4000, TensorKind.WEIGHT, persistent=True)
+    builder.kernel("Backward", 5000, [weight], [gradient], Phase.BACKWARD)
+    builder.kernel("Update", 3000, [gradient, weight], [weight], Phase.OPTIMIZER)
+    return builder.build()
+
+
+def with_cpu():
+    plain = machine(20, fault="0 s").model_dump(mode="json")
+    return SystemSpec(**plain | {"tiers": ["host"], "cpu": {"optimizer_rate": "1 G/s"}})
+
+
+def test_the_cpu_takes_over_kernels_of_the_optimizer():
+    records = simulate(a_step(), with_cpu(), TakesOver([1]), iterations=3)
+    last = records.iterations[-1]
+    assert (last.ideal_cycles, last.compute_cycles, last.cpu.busy_cycles) == (8000, 5000, 3000)
+    # 1000 cycles a page: gradient and weight leave together, the step, then the weight comes back.
+    assert last.end - last.start == 8000 + 3000 + 4000 + 5000
+
+
+@pytest.mark.parametrize(
+    ("policy", "message"),
+    [
+        (TakesOver([0]), r"leaves out kernel 0 \(Backward\); allowed: to leave out kernels of the optimizer"),
+        (
+            TakesOver([1], dataclasses.replace(a_step().kernels[0], name="More")),
+            r"adds kernel 2 \(More\); allowed: kernels on the CPU",
+        ),
+    ],
+)
+def test_the_gpu_keeps_all_other_work(policy, message):
+    with pytest.raises(PolicyError, match=message):
+        simulate(a_step(), with_cpu(), policy)
+
+
+def test_records_are_of_the_kernels_that_ran():
+    result = g10sim.simulate(a_step(), with_cpu(), policy=TakesOver([1]), record=("timeline",))
+    names = [event["name"] for event in result.timeline()["traceEvents"] if event["ph"] == "X"]
+    assert {"Backward", "Update"} <= {name.split(" ")[0] for name in names}
+    assert result.workload.jobs[0].trace.kernels[1].device is Device.CPU
 
 
 def test_what_was_chosen_is_the_message_of_the_result(tmp_path):

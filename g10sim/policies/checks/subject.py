@@ -104,7 +104,8 @@ def traces() -> tuple[Trace, ...]:
 def scenarios() -> tuple[Scenario, ...]:
     """Every trace with too little GPU memory and much, little or no host memory, and two jobs at once.
 
-    One of them also on a machine whose kernels can use host memory in place.
+    One of them also on a machine whose kernels can use host memory in place, and on one whose CPU can run
+    the optimizer.
     """
     found = []
     for trace in traces():
@@ -116,6 +117,12 @@ def scenarios() -> tuple[Scenario, ...]:
     coherent = _system(_tight(first), 2 * footprint_bytes(first), kernel_access={})
     name = f"'{first.model}' with host memory that kernels can access"
     found.append(Scenario(name, Workload((Job(first),)), coherent))
+    cpu = {"optimizer_rate": "1 G/s"}
+    with_cpu = _system(2 * footprint_bytes(first), 2 * footprint_bytes(first)).model_dump(mode="json") | {
+        "cpu": cpu
+    }
+    name = f"'{first.model}' with a CPU for the optimizer"
+    found.append(Scenario(name, Workload((Job(first),)), load_system(with_cpu)))
     tight = max(_tight(first), _tight(second))
     both = Workload((Job(first), Job(second, gpu=1, arrival_cycles=100_000)))
     system = _system(tight, footprint_bytes(first), gpus=2)

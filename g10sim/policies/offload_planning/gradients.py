@@ -1,0 +1,68 @@
+"""Traffic of steps on the CPU: gradients leave in buckets, weights return."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterator, Sequence
+from functools import cached_property
+
+from g10sim.policies.moves import Await, Evict, Fetch, Move
+from g10sim.policies.offload_planning.births import Births
+from g10sim.policies.offload_planning.takeover import cpu_inputs, filled_buckets
+from g10sim.trace.model import Device, Trace
+
+
+class Gradients:
+    """Moves of one job: buckets of gradients leave, what the CPU has updated comes back.
+
+    A bucket waits until the one before it has left: two buffers are enough. New tensors of the next
+    ``births`` kernels are mapped while a kernel runs. What is ``left`` where the CPU updates it stays there.
+    """
+
+    def __init__(
+        self, trace: Trace, bucket_bytes: int, births: int, left: Container[int] = frozenset()
+    ) -> None:
+        self._trace, self._births, self._left = trace, Births(trace, births), left
+        self._buckets = filled_buckets(trace, cpu_inputs(trace), bucket_bytes)
+        self._full = {bucket.ready: number for number, bucket in enumerate(self._buckets)}
+
+    @cached_property
+    def departures(self) -> dict[int, int]:
+        """For each gradient that leaves the last kernel during which it is on the GPU."""
+        nexts = [*(bucket.ready for bucket in self._buckets[1:]), len(self._trace.kernels)]
+        pairs = zip(self._buckets, nexts, strict=False)
+        return {tensor: ready for bucket, ready in pairs for tensor in bucket.tensors}
+
+    def before(self, kernel: int) -> Iterator[Move]:
+        """Yield the moves of a kernel that is about to start."""
+        yield from self._births.before(kernel)
+
+    def after(self, kernel: int) -> Iterator[Move]:
+        """Yield the moves of a kernel that has ended, or was launched."""
+        found = self._trace.kernels[kernel]
+        if found.device is Device.CPU:
+            back = (tensor for tensor in found.outputs if self._trace.uses[tensor])
+            yield from (Fetch(tensor) for tensor in back if tensor not in self._left)
+        number = self._full.get(kernel)
+        if number is not None:
+            if number:
+                yield Await(frozenset(self._buckets[number - 1].tensors))
+            yield from map(Evict, self._buckets[number].tensors)
+
+
+def host_bytes(
+    trace: Trace, sizes: Sequence[int], away: Container[int] = frozenset(), buffers: int = 0
+) -> int:
+    """Return the bytes that lie in host memory during steps on the CPU.
+
+    All at once, but for what is ``away``, of which it has that of ``buffers`` steps at a time.
+    """
+    used = used_on_cpu(trace)
+    passing = sorted(sum(sizes[t] for t in kernel.touched if t in away) for kernel in trace.cpu_kernels)
+    return sum(sizes[tensor] for tensor in used if tensor not in away) + sum(
+        passing[-buffers:] if buffers else ()
+    )
+
+
+def used_on_cpu(trace: Trace) -> frozenset[int]:
+    """Return the tensors that kernels on the CPU use."""
+    return frozenset(tensor for kernel in trace.cpu_kernels for tensor in kernel.touched)

@@ -1,0 +1,72 @@
+"""Activations that the forward pass saves for the backward pass, by module."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from g10sim.trace.model import Kernel, Phase, TensorKind, Trace
+
+_NO_ACTIVATIONS = {TensorKind.WEIGHT, TensorKind.GRADIENT, TensorKind.OPTIMIZER_STATE, TensorKind.WORKSPACE}
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """A tensor that waits from kernel ``since``, its last use in the forward pass, to kernel ``until``."""
+
+    tensor: int
+    since: int
+    until: int
+
+
+def saved_tensors(trace: Trace) -> tuple[Saved, ...]:
+    """Return the activations that the backward pass reads and the forward pass made, in order of ``since``.
+
+    A tensor is an allocation, so that what several operators save of it is one; weights that are saved are no
+    activations.
+    """
+    phases = [kernel.phase for kernel in trace.kernels]
+    first = next((k for k, phase in enumerate(phases) if phase is Phase.BACKWARD), len(phases))
+    found = []
+    for tensor, uses in enumerate(trace.uses):
+        one = trace.tensors[tensor]
+        place = bisect_right(uses, first - 1)
+        if not one.persistent and one.kind not in _NO_ACTIVATIONS and 0 < place < len(uses):
+            found.append(Saved(tensor, uses[place - 1], uses[place]))
+    return tuple(sorted(found, key=lambda saved: (saved.since, saved.tensor)))
+
+
+def module_of(kernel: Kernel) -> str:
+    """Return the block of a model that a kernel belongs to: its layer's path up to the first number."""
+    parts = kernel.layer.split(".")
+    number = next((place for place, part in enumerate(parts) if part.isdigit()), len(parts))
+    return ".".join(parts[: number + 1])
+
+
+def module_starts(trace: Trace) -> Sequence[int]:
+    """Return for every kernel the first of those of its module and phase that follow each other."""
+    starts, before = list[int](), None
+    for kernel in trace.kernels:
+        now = kernel.phase, module_of(kernel)
+        starts.append(starts[-1] if now == before and kernel.layer else kernel.id)
+        before = now
+    return starts
+
+
+def before_module(starts: Sequence[int], kernel: int, modules: int) -> int:
+    """Return the kernel with which the module begins that is so many before that of a kernel."""
+    start = starts[kernel]
+    for _ in range(modules):
+        start = starts[start - 1] if start else 0
+    return start
+
+
+def within(saved: Sequence[Saved], sizes: Sequence[int], most: float) -> Iterator[Saved]:
+    """Yield saved tensors in order as long as they have no more bytes than ``most`` together."""
+    used = 0
+    for one in saved:
+        used += sizes[one.tensor]
+        if used > most:
+            return
+        yield one

@@ -1,0 +1,192 @@
+"""Kernels of the optimizer that the CPU takes over, and what they share with the GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from operator import itemgetter
+
+from g10sim.trace.model import Device, Kernel, Phase, TensorKind, Trace
+
+_KEPT_TOGETHER = TensorKind.WEIGHT, TensorKind.OPTIMIZER_STATE
+
+
+def gradient_bytes(trace: Trace, kernels: Collection[int]) -> int:
+    """Return the bytes that kernels read of tensors that live within the iteration: gradients, mostly."""
+    read = {tensor for kernel in kernels for tensor in trace.kernels[kernel].inputs}
+    return sum(trace.tensors[tensor].size_bytes for tensor in read if not trace.tensors[tensor].persistent)
+
+
+@dataclass(frozen=True)
+class Takeover:
+    """The kernels that the CPU ``takes`` over from the GPU; no other kernel reads what these alone make.
+
+    The trace says of no kernel how many parameters it updates: together they are the bytes of the gradients
+    that come from the GPU over ``bytes_per_gradient``, and each kernel that updates a persistent tensor has
+    its share by the bytes of gradients that it reads.
+    """
+
+    trace: Trace
+    takes: frozenset[int]
+    bytes_per_gradient: int
+
+    @classmethod
+    def of(cls, trace: Trace, share: float, bytes_per_gradient: int) -> Takeover:
+        """Let the CPU take over the optimizer but for the first part: ``share`` of the gradients' bytes."""
+        movable = _movable(trace, frozenset())
+        updates = [kernel for kernel in sorted(movable) if _updates(trace, trace.kernels[kernel])]
+        left = (1 - share) * gradient_bytes(trace, updates)
+        kept = set[int]()
+        for kernel in updates:
+            left -= gradient_bytes(trace, [kernel])
+            if left < 0:
+                break
+            kept.add(kernel)
+        return cls(trace, _movable(trace, frozenset(kept)) if kept else movable, bytes_per_gradient)
+
+    @cached_property
+    def on_gpu(self) -> tuple[Kernel, ...]:
+        """The kernels that the GPU keeps."""
+        kernels = self.trace.kernels
+        return tuple(one for one in kernels if one.device is Device.GPU and one.id not in self.takes)
+
+    @cached_property
+    def used_on_gpu(self) -> frozenset[int]:
+        """Tensors that kernels on the GPU use."""
+        return frozenset(tensor for kernel in self.on_gpu for tensor in kernel.touched)
+
+    @cached_property
+    def weights(self) -> frozenset[int]:
+        """Persistent tensors that the CPU updates, and that the GPU reads only."""
+        written = {tensor for kernel in self.on_gpu for tensor in kernel.outputs}
+        found = {tensor for kernel in self.takes for tensor in self.trace.kernels[kernel].outputs}
+        shared = (found & self.used_on_gpu) - written
+        return frozenset(tensor for tensor in shared if self.trace.tensors[tensor].persistent)
+
+    @cached_property
+    def parameters(self) -> dict[int, int]:
+        """How many parameters each of the kernels updates that update any."""
+        trace, updates = (
+            self.trace,
+            [one for one in self.takes if _updates(self.trace, self.trace.kernels[one])],
+        )
+        made = {tensor for kernel in self.on_gpu for tensor in kernel.outputs}
+        read = {tensor for kernel in self.takes for tensor in trace.kernels[kernel].inputs}
+        gradients = [tensor for tensor in read & made if not trace.tensors[tensor].persistent]
+        total = sum(trace.tensors[tensor].size_bytes for tensor in gradients) // self.bytes_per_gradient
+        bytes_read = {kernel: gradient_bytes(trace, [kernel]) for kernel in sorted(updates)}
+        whole = max(1, sum(bytes_read.values()))
+        return {kernel: total * read // whole for kernel, read in bytes_read.items() if total * read >= whole}
+
+
+def _updates(trace: Trace, kernel: Kernel) -> bool:
+    """Tell whether a kernel updates a persistent tensor by one that lives within the iteration."""
+    tensors = trace.tensors
+    writes = any(tensors[tensor].persistent for tensor in kernel.outputs)
+    return writes and any(not tensors[tensor].persistent for tensor in kernel.inputs)
+
+
+def _movable(trace: Trace, kept: frozenset[int]) -> frozenset[int]:
+    """Return the kernels of the optimizer whose results no kernel on the GPU reads in this iteration.
+
+    Those that use weights and states of the ``kept`` ones stay with them.
+    """
+    kernels, found = trace.kernels, set[int]()
+    near = {tensor for kernel in kept for tensor in kernels[kernel].touched if _binds(trace, tensor)}
+    needed = {tensor for kernel in kept for tensor in kernels[kernel].inputs}
+    for kernel in reversed(kernels):
+        makes = [tensor for tensor in kernel.outputs if not trace.tensors[tensor].persistent]
+        may = kernel.phase is Phase.OPTIMIZER and kernel.device is Device.GPU and kernel.id not in kept
+        if may and near.isdisjoint(kernel.touched) and needed.isdisjoint(makes):
+            found.add(kernel.id)
+        else:
+            needed.update(kernel.touched)
+    return frozenset(found)
+
+
+def _binds(trace: Trace, tensor: int) -> bool:
+    found = trace.tensors[tensor]
+    return found.persistent and found.kind in _KEPT_TOGETHER
+
+
+class Launches:
+    """Positions at which the CPU can be told to run the kernels that it takes over.
+
+    Position p is that before the GPU's kernel p of the trace. Kernels that use a tensor which one of them
+    writes stay in order. ``arrivals`` are positions before which tensors are not in host memory.
+    """
+
+    def __init__(self, takeover: Takeover, arrivals: Mapping[int, int]) -> None:
+        self._kernels, self._takes, self._arrivals = takeover.trace.kernels, takeover.takes, arrivals
+        self.earliest, self.latest = self._first(), self._last()
+        others = (kernel.id for kernel in takeover.on_gpu if kernel.phase is not Phase.OPTIMIZER)
+        self.end = max(others, default=-1) + 1
+        """Position after the last kernel on the GPU that is not part of the optimizer."""
+
+    def _first(self) -> dict[int, int]:
+        used, written, found = dict[int, int](), dict[int, int](), dict[int, int]()
+        for kernel in self._kernels:
+            position = kernel.id + 1
+            if kernel.id in self._takes:
+                reads = (max(written.get(t, 0), self._arrivals.get(t, 0)) for t in kernel.inputs)
+                position = max((*reads, *(used.get(t, 0) for t in kernel.outputs)), default=0)
+                found[kernel.id] = position
+            for tensor in kernel.touched:
+                used[tensor] = max(used.get(tensor, 0), position)
+            for tensor in kernel.outputs:
+                written[tensor] = max(written.get(tensor, 0), position)
+        return found
+
+    def _last(self) -> dict[int, int]:
+        end = len(self._kernels)
+        used, written, found = dict[int, int](), dict[int, int](), dict[int, int]()
+        for kernel in reversed(self._kernels):
+            position = kernel.id
+            if kernel.id in self._takes:
+                reads = (written.get(t, end) for t in kernel.inputs)
+                position = min((*reads, *(used.get(t, end) for t in kernel.outputs)), default=end)
+                found[kernel.id] = position
+            for tensor in kernel.touched:
+                used[tensor] = min(used.get(tensor, end), position)
+            for tensor in kernel.outputs:
+                written[tensor] = min(written.get(tensor, end), position)
+        return found
+
+
+def cpu_inputs(trace: Trace, takes: Collection[int] = ()) -> tuple[tuple[int, int], ...]:
+    """Return the tensors of the iteration that the GPU makes for the CPU, in the order of completion.
+
+    Each with the last kernel that writes it before one on the CPU, or one that the CPU ``takes``, reads it.
+    """
+    writers, found = dict[int, int](), dict[int, int]()
+    for kernel in trace.kernels:
+        if kernel.device is Device.GPU and kernel.id not in takes:
+            writers.update(dict.fromkeys(kernel.outputs, kernel.id))
+        else:
+            for tensor in kernel.inputs:
+                if tensor in writers and not trace.tensors[tensor].persistent:
+                    found.setdefault(tensor, writers[tensor])
+    return tuple(sorted(found.items(), key=itemgetter(1)))
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """Gradients that leave the GPU together once kernel ``ready`` has ended."""
+
+    tensors: tuple[int, ...]
+    ready: int
+
+
+def filled_buckets(
+    trace: Trace, gradients: Sequence[tuple[int, int]], bucket_bytes: int
+) -> tuple[Bucket, ...]:
+    """Group gradients with their last writers, in order of completion: a bucket leaves when it is full."""
+    buckets, filling, size = list[Bucket](), list[int](), 0
+    for number, (tensor, ready) in enumerate(gradients):
+        filling.append(tensor)
+        size += trace.tensors[tensor].size_bytes
+        if size >= bucket_bytes or number + 1 == len(gradients):
+            buckets.append(Bucket(tuple(filling), ready))
+            filling, size = [], 0
+    return tuple(buckets)

@@ -1,0 +1,147 @@
+"""Training steps of transformers from their sizes: kernels of matrix products, and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from g10sim.trace.model import Phase, TensorKind, Trace
+from g10sim.trace.synthetic import TICKS_PER_SECOND, TraceBuilder
+
+_STATE_BYTES = 12
+"""Bytes of a parameter's master copy and two moments in 32 bits (Rajbhandari et al., ZeRO, SC 2020)."""
+_STEP_BYTES = 28
+"""Bytes that an Adam step reads and writes: states, and gradient and weight in 16 bits."""
+
+_SQUARES = {"qkv": 3, "projection": 1, "fc1": 4, "fc2": 4}
+"""Parameters of a layer's weights in squares of its width."""
+
+
+@dataclass(frozen=True)
+class Transformer:
+    """A stack of equal layers of width ``hidden``, trained on ``batch`` sequences in 16 bits with Adam.
+
+    Every layer has 12 hidden^2 parameters in four matrix products, and attention without a stored matrix of
+    scores. Norms, activation functions, embeddings and the loss, which take little time and memory in large
+    models, are left out. The GPU computes ``flops_per_second`` and moves ``bytes_per_second``.
+    """
+
+    layers: int
+    hidden: int
+    sequence: int
+    batch: int
+    flops_per_second: float
+    bytes_per_second: float
+    recomputes: bool = False
+    """Keep the input of each layer only, and compute the rest again in the backward pass."""
+
+    @property
+    def parameters(self) -> int:
+        """Parameters of all layers."""
+        return 12 * self.hidden**2 * self.layers
+
+    def trace(self) -> Trace:
+        """Return a training step: forward, backward, and a step of the optimizer for every weight."""
+        return _Step(self).trace()
+
+
+class _Step:
+    def __init__(self, model: Transformer) -> None:
+        self._model = model
+        name = f"transformer-{model.layers}x{model.hidden}"
+        self._builder = TraceBuilder(name, model.batch)
+        self._unit = 2 * model.batch * model.sequence * model.hidden
+        self._square = model.hidden**2
+        self._weights = [self._weights_of(layer) for layer in range(model.layers)]
+        self._gradients: dict[int, int] = {}
+
+    def _weights_of(self, layer: int) -> dict[str, int]:
+        return {
+            name: self._builder.tensor(
+                f"layers.{layer}.{name}.weight", 2 * count * self._square, TensorKind.WEIGHT, persistent=True
+            )
+            for name, count in _SQUARES.items()
+        }
+
+    def _tensor(self, layer: int, name: str, units: int, kind: TensorKind = TensorKind.ACTIVATION) -> int:
+        return self._builder.tensor(f"layers.{layer}.{name}", units * self._unit, kind)
+
+    def _kernel(
+        self, name: str, layer: int, flops: int, inputs: Sequence[int], outputs: Sequence[int], phase: Phase
+    ) -> None:
+        ticks = max(1, round(flops / self._model.flops_per_second * TICKS_PER_SECOND))
+        self._builder.kernel(name, ticks, inputs, outputs, phase, f"layers.{layer}")
+
+    def trace(self) -> Trace:
+        """Return the step."""
+        model = self._model
+        inputs = [self._tensor(0, "input", 1, TensorKind.INPUT)]
+        saved = []
+        for layer in range(model.layers):
+            results = self._forward(layer, inputs[-1], Phase.FORWARD)
+            inputs.append(results["fc2"])
+            saved.append(results)
+        gradient = self._tensor(model.layers - 1, "loss.gradient", 1, TensorKind.INPUT)
+        for layer in reversed(range(model.layers)):
+            if model.recomputes:
+                saved[layer] = self._forward(layer, inputs[layer], Phase.BACKWARD)
+            gradient = self._backward(layer, inputs[layer], saved[layer], gradient)
+        for weights in self._weights:
+            self._update(weights)
+        return self._builder.build()
+
+    def _forward(self, layer: int, given: int, phase: Phase) -> dict[str, int]:
+        """Add the forward pass of a layer; returns what its kernels make."""
+        model, weights, made = self._model, self._weights[layer], dict[str, int]()
+        tokens = model.batch * model.sequence
+        for name, units, source, flops in (
+            ("qkv", 3, None, 6 * tokens * self._square),
+            ("attention", 1, "qkv", 4 * tokens * model.sequence * model.hidden),
+            ("projection", 1, "attention", 2 * tokens * self._square),
+            ("fc1", 4, "projection", 8 * tokens * self._square),
+            ("fc2", 1, "fc1", 8 * tokens * self._square),
+        ):
+            if name == "fc2" and phase is Phase.BACKWARD:
+                break  # the backward pass does not read a layer's output
+            made[name] = self._tensor(layer, name, units)
+            reads = [given if source is None else made[source]]
+            reads += [weights[name]] if name in weights else []
+            self._kernel(name, layer, flops, reads, [made[name]], phase)
+        return made
+
+    def _backward(self, layer: int, given: int, made: dict[str, int], gradient: int) -> int:
+        """Add the backward pass of a layer; returns the gradient of its input."""
+        model, weights = self._model, self._weights[layer]
+        tokens = model.batch * model.sequence
+        for name, reads, units, flops in (
+            ("fc2", [made["fc1"]], 4, 16 * tokens * self._square),
+            ("fc1", [made["projection"]], 1, 16 * tokens * self._square),
+            ("projection", [made["attention"]], 1, 4 * tokens * self._square),
+            ("attention", [made["qkv"], made["attention"]], 3, 10 * tokens * model.sequence * model.hidden),
+            ("qkv", [given], 1, 12 * tokens * self._square),
+        ):
+            before = self._tensor(layer, f"{name}.input.gradient", units, TensorKind.TEMPORARY)
+            inputs, outputs = [*reads, gradient], [before]
+            if name in weights:
+                inputs.append(weights[name])
+                outputs.append(self._gradient_of(layer, name, weights[name]))
+            self._kernel(f"{name} backward", layer, flops, inputs, outputs, Phase.BACKWARD)
+            gradient = before
+        return gradient
+
+    def _gradient_of(self, layer: int, name: str, weight: int) -> int:
+        size = 2 * self._square * _SQUARES[name]
+        self._gradients[weight] = self._builder.tensor(
+            f"layers.{layer}.{name}.weight.gradient", size, TensorKind.GRADIENT
+        )
+        return self._gradients[weight]
+
+    def _update(self, weights: dict[str, int]) -> None:
+        for name, weight in weights.items():
+            count = self._square * _SQUARES[name]
+            state = self._builder.tensor(
+                f"{name}.state", _STATE_BYTES * count, TensorKind.OPTIMIZER_STATE, persistent=True
+            )
+            ticks = max(1, round(_STEP_BYTES * count / self._model.bytes_per_second * TICKS_PER_SECOND))
+            reads, writes = [self._gradients[weight], state], [state, weight]
+            self._builder.kernel("adam", ticks, reads, writes, Phase.OPTIMIZER)
