@@ -45,7 +45,14 @@ class MoveState(Protocol):
         """Queue what is elsewhere to come in, and what has no contents to be allocated."""
 
     def evict(
-        self, tensor: int, tier: str, *, until: int | None, density: float | None, is_clean: bool
+        self,
+        tensor: int,
+        tier: str,
+        *,
+        until: int | None,
+        density: float | None,
+        is_clean: bool,
+        size_bytes: int | None = None,
     ) -> None:
         """Queue what is on the GPU to go to a tier; the options mean the same as those of ``Evict``."""
 
@@ -202,10 +209,13 @@ class Evict(TensorMove):
 
     Pages allocated for a tensor that was dropped are given back instead: they have no contents.
 
-    The other options are for contiguous memory and tier ``host`` only. Kernels up to ``until`` may still
-    read the tensor while it is copied; its space is free once it has been copied and that kernel has
-    ended. With a ``density`` (share of its elements that are not zero) it is compressed in host memory. An
-    ``is_clean`` tensor is in host memory already and is not copied.
+    With ``size_bytes`` no more than so many leave, in whole pages (paged memory). An ``is_clean`` tensor is
+    in the tier already and is not copied; in paged memory that is a persistent one that no kernel writes.
+
+    The other options are for contiguous memory and tier ``host`` only, as is ``is_clean`` there. Kernels up
+    to ``until`` may still read the tensor while it is copied; its space is free once it has been copied and
+    that kernel has ended. With a ``density`` (share of its elements that are not zero) it is compressed in
+    host memory.
     """
 
     name = "evict"
@@ -213,6 +223,7 @@ class Evict(TensorMove):
     until: int | None = None
     density: float | None = None
     is_clean: bool = False
+    size_bytes: int | None = None
 
     def tiers(self) -> Collection[str]:
         """Return the target."""
@@ -220,19 +231,35 @@ class Evict(TensorMove):
 
     def check(self, state: MoveState) -> str | None:
         """Refuse what the running kernel needs, and options that memory cannot serve."""
+        if state.memory_kind == "paged":
+            return self._check_pages(state)
+        if self.size_bytes is not None:
+            return self.refusal(state, "evicts", "leaves in part; allowed: with paged memory")
         if self.until is None and self.density is None and not self.is_clean:
-            if state.keeps_needed and state.view.is_needed(self.tensor):
-                return self.refusal(state, "evicts", f"{_NEEDED}tensors that it does not need")
-            return None
-        if state.memory_kind != "contiguous":
-            return self.refusal(
-                state, "evicts", "is read, compressed or clean; allowed: with contiguous memory"
-            )
+            return self._check_use(state)
         if self.target != "host":
             return self.refusal(state, "evicts", "is read, compressed or clean; allowed: to host")
         if self.density is not None and not 0 <= self.density <= 1:
             return self.refusal(state, "compresses", f"has density {self.density}; allowed: 0 to 1")
         return self._check_readers(state)
+
+    def _check_use(self, state: MoveState) -> str | None:
+        if state.keeps_needed and state.view.is_needed(self.tensor):
+            return self.refusal(state, "evicts", f"{_NEEDED}tensors that it does not need")
+        return None
+
+    def _check_pages(self, state: MoveState) -> str | None:
+        """Refuse what pages cannot do, and as clean what kernels write."""
+        if self.until is not None or self.density is not None:
+            return self.refusal(state, "evicts", "is read or compressed; allowed: with contiguous memory")
+        if self.size_bytes is not None and self.size_bytes < 0:
+            return self.refusal(state, "evicts", f"leaves with {self.size_bytes} bytes; allowed: 0 or more")
+        trace = state.view.trace
+        is_written = any(self.tensor in trace.kernels[use].outputs for use in trace.uses[self.tensor])
+        if self.is_clean and (is_written or not trace.tensors[self.tensor].persistent):
+            rule = "kernels write; allowed as clean: persistent ones that none writes"
+            return self.refusal(state, "evicts", rule)
+        return self._check_use(state)
 
     def _check_readers(self, state: MoveState) -> str | None:
         """Refuse a copy that would miss what the kernels up to ``until`` write."""
@@ -248,7 +275,14 @@ class Evict(TensorMove):
 
     def apply(self, state: MoveState) -> None:
         """Queue the tensor."""
-        state.evict(self.tensor, self.target, until=self.until, density=self.density, is_clean=self.is_clean)
+        state.evict(
+            self.tensor,
+            self.target,
+            until=self.until,
+            density=self.density,
+            is_clean=self.is_clean,
+            size_bytes=self.size_bytes,
+        )
 
 
 def tier_name(word: str) -> str:
