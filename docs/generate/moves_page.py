@@ -34,6 +34,7 @@ _KERNEL, _READER, _TENSOR, _DEAD, _CLEAN = 2, 3, 0, 1, 2
 _EXAMPLES = {
     "Fetch(tensor)": Fetch(_TENSOR),
     "Evict(tensor, target)": Evict(_TENSOR, "ssd"),
+    "Evict(tensor, size_bytes=n)": Evict(_TENSOR, size_bytes=4096),
     "Evict(tensor, until=kernel)": Evict(_TENSOR, until=_KERNEL),
     "Evict(tensor, density=d)": Evict(_TENSOR, density=0.5),
     "Evict(tensor, is_clean=True)": Evict(_CLEAN, is_clean=True),

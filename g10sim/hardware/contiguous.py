@@ -207,9 +207,16 @@ class Contiguous:
             self.fetch(tensor)
 
     def evict(
-        self, tensor: int, target: Location, *, until: int | None, density: float | None, is_clean: bool
+        self,
+        tensor: int,
+        target: Location,
+        *,
+        until: int | None,
+        density: float | None,
+        is_clean: bool,
+        pages: int | None,
     ) -> None:
-        """Queue a tensor to leave, if it is here as a whole and the host (if that is the target) admits it.
+        """Queue a tensor to leave, if it is all here and the host (if that is the target) admits it.
 
         Kernels up to ``until`` may read it meanwhile. With a ``density`` it is compressed in host memory.
         A clean one is in host memory already: its space is all that is at stake.

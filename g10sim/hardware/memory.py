@@ -383,10 +383,14 @@ class Residency:
         until: int | None = None,
         density: float | None = None,
         is_clean: bool = False,
+        pages: int | None = None,
     ) -> None:
-        """Ask for a tensor's resident pages to go to a memory tier; see ``Evict`` for the options."""
+        """Ask for a tensor's resident pages to go to a memory tier; see ``Evict`` for the options.
+
+        ``pages``: no more than so many.
+        """
         self.door.enter()
-        self.space.evict(tensor, target, until=until, density=density, is_clean=is_clean)
+        self.space.evict(tensor, target, until=until, density=density, is_clean=is_clean, pages=pages)
 
     def discard(self, tensor: int) -> None:
         """Forget a tensor's contents; its pages in transfer are not touched."""
@@ -424,22 +428,20 @@ class Residency:
         self.door.enter()
         self.idle[run.tensor] -= run.count
         self.moving[run.tensor] += run.count
-        self.recency.remove(run.tensor)
+        if self.idle[run.tensor]:
+            self.recency.take(run.tensor, run.count)
+        else:
+            self.recency.remove(run.tensor)
         self.queues.evict[target].append(run)
 
-    def give_up(self, tensor: int, target: Location) -> None:
-        """Free the GPU's pages of a tensor that a tier has, as far as the tier has room."""
+    def return_clean(self, tensor: int, count: int, target: Location) -> None:
+        """Put pages back where a copy of them has been all the time."""
         self.door.enter()
-        count = min(self.idle[tensor], self.pools[target].free)
-        if count:
-            rest = self.idle[tensor] - count
-            self.recency.remove(tensor)
-            self.idle[tensor] = rest
-            if rest:
-                self.recency.append(tensor, rest)
-            self.take(-count)
-            self.pools[target].store(self, tensor, count)
-            self.pages[target][tensor] += count
+        self.idle[tensor] -= count
+        self.recency.take(tensor, count)
+        self.take(-count)
+        self.pools[target].place(self, tensor, count)
+        self.pages[target][tensor] += count
 
     def unmap(self) -> None:
         """Give back the pages of the GPU whose contents were discarded."""

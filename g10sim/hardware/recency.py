@@ -118,6 +118,15 @@ class Recency:
             run.count = 0
         self._of[tensor].clear()
 
+    def take(self, tensor: int, count: int) -> None:
+        """Take out the oldest pages of a tensor, which has so many."""
+        while count:
+            run = self.oldest_of(tensor)
+            assert run is not None
+            taken = min(count, run.count)
+            run.count -= taken
+            count -= taken
+
     def oldest(self) -> Run | None:
         """Return the run whose pages go first, or None."""
         runs = self._runs

@@ -70,16 +70,28 @@ class Paged:
         self._memory.enqueue(self._memory.queues.fault, tensor, rate)
 
     def evict(
-        self, tensor: int, target: Location, *, until: int | None, density: float | None, is_clean: bool
+        self,
+        tensor: int,
+        target: Location,
+        *,
+        until: int | None,
+        density: float | None,
+        is_clean: bool,
+        pages: int | None,
     ) -> None:
-        """Queue resident pages to leave. Raises InvariantError for what only whole tensors can do."""
+        """Queue resident pages to leave; clean ones are there at once, as far as there is room.
+
+        Raises InvariantError for what only whole tensors can do.
+        """
         if until is not None or density is not None:
             raise InvariantError(f"tensor {tensor}: pages that leave cannot be read or compressed")
-        count = self._memory.idle[tensor]
-        if count and is_clean:
-            self._memory.give_up(tensor, target)
+        memory = self._memory
+        count = memory.idle[tensor] if pages is None else min(pages, memory.idle[tensor])
+        if is_clean:
+            count = min(count, memory.pools[target].free)
+            memory.return_clean(tensor, count, target)
         elif count:
-            self._memory.send(Run(tensor, count), target)
+            memory.send(Run(tensor, count), target)
 
     def discard(self, tensor: int) -> None:
         """Forget contents; pages in transfer are not touched."""

@@ -48,7 +48,14 @@ class MoveState(Protocol):
         """Keep what is still here of a tensor that was to be evicted."""
 
     def evict(
-        self, tensor: int, tier: str, *, until: int | None, density: float | None, is_clean: bool
+        self,
+        tensor: int,
+        tier: str,
+        *,
+        until: int | None,
+        density: float | None,
+        is_clean: bool,
+        size_bytes: int | None = None,
     ) -> None:
         """Queue what is on the GPU to go to a tier; the options mean the same as those of ``Evict``."""
 
@@ -218,8 +225,9 @@ class Evict(TensorMove):
 
     Pages allocated for a tensor that was dropped are given back instead: they have no contents.
 
-    An ``is_clean`` tensor lies in the tier already and is not copied: its memory is free at once, as far as
-    the tier has room. In paged memory no kernel on the GPU may write such a tensor.
+    With ``size_bytes`` no more than so many leave, in whole pages (paged memory). An ``is_clean`` tensor lies in
+    the tier already and is not copied: its memory is free at once, as far as the tier has room. In paged memory
+    no kernel on the GPU may write such a tensor.
 
     The other options are for contiguous memory and tier ``host`` only, and so is ``is_clean`` there. Kernels
     up to ``until`` may still read the tensor while it is copied; its space is free once it has been copied
@@ -232,6 +240,7 @@ class Evict(TensorMove):
     until: int | None = None
     density: float | None = None
     is_clean: bool = False
+    size_bytes: int | None = None
 
     def tiers(self) -> Collection[str]:
         """Return the target."""
@@ -239,28 +248,35 @@ class Evict(TensorMove):
 
     def check(self, state: MoveState) -> str | None:
         """Refuse what the running kernel needs, and options that memory cannot serve."""
-        is_paged = state.memory_kind == "paged"
-        if self.until is None and self.density is None and (is_paged or not self.is_clean):
-            if state.keeps_needed and state.view.is_needed(self.tensor):
-                return self.refusal(state, "evicts", f"{_NEEDED}tensors that it does not need")
-            if self.is_clean and self._is_written(state):
-                return self.refusal(
-                    state, "evicts as clean", "kernels on the GPU write; allowed: tensors that they only read"
-                )
-            return None
-        if is_paged:
-            return self.refusal(
-                state, "evicts", "is read, compressed or clean; allowed: with contiguous memory"
-            )
+        if state.memory_kind == "paged":
+            return self._check_pages(state)
+        if self.size_bytes is not None:
+            return self.refusal(state, "evicts", "leaves in part; allowed: with paged memory")
+        if self.until is None and self.density is None and not self.is_clean:
+            return self._check_use(state)
         if self.target != "host":
             return self.refusal(state, "evicts", "is read, compressed or clean; allowed: to host")
         if self.density is not None and not 0 <= self.density <= 1:
             return self.refusal(state, "compresses", f"has density {self.density}; allowed: 0 to 1")
         return self._check_readers(state)
 
-    def _is_written(self, state: MoveState) -> bool:
+    def _check_use(self, state: MoveState) -> str | None:
+        if state.keeps_needed and state.view.is_needed(self.tensor):
+            return self.refusal(state, "evicts", f"{_NEEDED}tensors that it does not need")
+        return None
+
+    def _check_pages(self, state: MoveState) -> str | None:
+        """Refuse what pages cannot do, and as clean what kernels write."""
+        if self.until is not None or self.density is not None:
+            return self.refusal(state, "evicts", "is read or compressed; allowed: with contiguous memory")
+        if self.size_bytes is not None and self.size_bytes < 0:
+            return self.refusal(state, "evicts", f"leaves with {self.size_bytes} bytes; allowed: 0 or more")
         trace = state.view.trace
-        return any(self.tensor in trace.kernels[use].outputs for use in trace.uses[self.tensor])
+        is_written = any(self.tensor in trace.kernels[use].outputs for use in trace.uses[self.tensor])
+        if self.is_clean and is_written:
+            rule = "kernels on the GPU write; allowed: tensors that they only read"
+            return self.refusal(state, "evicts as clean", rule)
+        return self._check_use(state)
 
     def _check_readers(self, state: MoveState) -> str | None:
         """Refuse a copy that would miss what the kernels up to ``until`` write."""
@@ -276,7 +292,14 @@ class Evict(TensorMove):
 
     def apply(self, state: MoveState) -> None:
         """Queue the tensor."""
-        state.evict(self.tensor, self.target, until=self.until, density=self.density, is_clean=self.is_clean)
+        state.evict(
+            self.tensor,
+            self.target,
+            until=self.until,
+            density=self.density,
+            is_clean=self.is_clean,
+            size_bytes=self.size_bytes,
+        )
 
 
 def tier_name(word: str) -> str:

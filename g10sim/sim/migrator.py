@@ -152,7 +152,14 @@ class Migrator:
         return self._recomputation.problem(tensor, self._recomputation.next_kernel)
 
     def evict(
-        self, tensor: int, tier: str, *, until: int | None, density: float | None, is_clean: bool
+        self,
+        tensor: int,
+        tier: str,
+        *,
+        until: int | None,
+        density: float | None,
+        is_clean: bool,
+        size_bytes: int | None = None,
     ) -> None:
         """Queue what is on the GPU to go to a tier; pages of a dropped tensor are given back."""
         if tensor in self._claims:
@@ -160,9 +167,14 @@ class Migrator:
         if tensor in self._recomputation.dropped:
             self.release((tensor,))
             return
-        target = self._tiers[tier]
+        target, memory = self._tiers[tier], self._memory
+        pages = None if size_bytes is None else size_bytes // memory.page_bytes
         for place in self._addresses.held(tensor):
-            self._memory.request_eviction(place, target, until=until, density=density, is_clean=is_clean)
+            here = memory.idle[place]
+            memory.request_eviction(
+                place, target, until=until, density=density, is_clean=is_clean, pages=pages
+            )
+            pages = None if pages is None else pages - (here - memory.idle[place])
 
     def keep_uncompressed(self) -> None:
         """Leave tensors in host memory uncompressed unless compression has begun."""

@@ -1,0 +1,70 @@
+"""Streaming: tensors come in the order of their uses, and what is used last makes room."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from g10sim.config.behaviour import BehaviourSpec
+from g10sim.config.system import SystemSpec
+from g10sim.looks import Look
+from g10sim.policies.base import Policy, PolicyView, Requirements
+from g10sim.policies.moves import Move
+from g10sim.policies.parameters import Declared, Size, parameter
+from g10sim.policies.plan import MigrationPlan
+from g10sim.policies.planning.machine import planned_machines
+from g10sim.policies.registry import register_policy
+from g10sim.policies.stream_planning.streaming import Settings, Streaming
+from g10sim.trace.workload import Workload
+from g10sim.units import parse_bytes
+
+
+@register_policy
+class Stream(Declared, Policy):
+    """Streams weights, and whatever else does not fit, to the GPU in the order of use.
+
+    Every tensor that is idle for long streams with equally many pages, small ones with all, as many as do not
+    fit; the rest stays. They leave after their use. While kernels compute, what is used next comes in.
+    """
+
+    name = "stream"
+    label = "Stream"
+    look = Look("#44AA99", "xx", "d")
+    paper = "weight streaming, as L2L (Pudipeddi et al., arXiv 2002.05645) and ZeRO-Inference"
+
+    window: Size | None = parameter(default=None, published="the next layer, L2L")
+    """Bytes that come in ahead of use; none: what the link carries during the longest kernel."""
+    keep: Size | None = parameter(default=None, published="0 B, L2L")
+    """Bytes of persistent tensors that stay on the GPU, whole tensors, first those that kernels write; all
+    others leave after every use. None: as much as fits."""
+    keeps_copies: bool = parameter(default=False, published="true, ZeRO-Inference")
+    """Tiers keep their copies: persistent tensors that no kernel writes leave without being copied, whole."""
+
+    def _set_up(self) -> None:
+        self._jobs: tuple[Streaming, ...] = ()
+
+    @property
+    def requirements(self) -> Requirements:
+        """The design frees what is dead itself."""
+        return Requirements(drops_dead_tensors=True, addresses="own")
+
+    def plan(
+        self, workload: Workload, system: SystemSpec, behaviour: BehaviourSpec
+    ) -> Sequence[MigrationPlan | None]:
+        """Note the order of uses; the rest is decided kernel by kernel."""
+        settings = Settings(
+            window_bytes=None if self.window is None else parse_bytes(self.window),
+            keep_bytes=None if self.keep is None else parse_bytes(self.keep),
+            keeps_copies=self.keeps_copies,
+        )
+        machines = planned_machines(workload, system, behaviour)
+        jobs = zip(workload.jobs, machines, strict=True)
+        self._jobs = tuple(Streaming(job.trace, machine, settings) for job, machine in jobs)
+        return (None,) * len(workload.jobs)
+
+    def on_kernel_start(self, view: PolicyView) -> Iterable[Move]:
+        """Ask for what is needed next."""
+        return self._jobs[view.job].moves(view)
+
+    def choose_victims(self, view: PolicyView) -> Iterable[int]:
+        """Name what is used last."""
+        return self._jobs[view.job].victims(view)

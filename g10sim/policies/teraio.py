@@ -1,0 +1,69 @@
+"""TERAIO: tensors leave for SSDs, and host memory, while memory is critically short."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from g10sim.config.behaviour import BehaviourSpec
+from g10sim.config.system import SystemSpec
+from g10sim.errors import UnsupportedError
+from g10sim.looks import Look
+from g10sim.policies.base import JointPolicy, Place, PolicyView, Requirements
+from g10sim.policies.farthest_use import farthest_idle
+from g10sim.policies.moves import Evict, Move
+from g10sim.policies.parameters import Declared, Size, parameter
+from g10sim.policies.plan import MigrationPlan
+from g10sim.policies.planning.machine import planned_machines
+from g10sim.policies.registry import register_policy
+from g10sim.policies.teraio_planning.planner import Planner
+from g10sim.trace.workload import Job, Workload
+from g10sim.units import parse_bytes
+
+
+@register_policy
+class Teraio(Declared, JointPolicy):
+    """Offloads whole tensors by their lifetimes, over GPUDirect Storage, without unified memory.
+
+    Of all inactive periods it takes, again and again, the one that takes away most critical memory pressure
+    (bytes beyond GPU memory x time) for the time of its copies, with the bandwidth that earlier choices
+    leave. Tensors go to the SSD, and to host memory only while the SSD is busy and up to a limit.
+    """
+
+    name = "teraio"
+    label = "TERAIO"
+    look = Look("#332288", "--", "v")
+    paper = "Li et al., TERAIO: lifetime-aware tensor offloading, NeurIPS 2025 (arXiv 2506.06472)"
+    requirements = Requirements(placement="contiguous")
+
+    host_limit: Size | None = parameter(default=None, published="170 GB for 8B models, 770 GB for 70B")
+    """Most bytes in host memory; 0 B: the SSD alone. None: as much as there is."""
+    memory_target: float = parameter(default=0.9, ge=0.01, le=1)
+    """Share of GPU memory that the plan may fill; tensors in one piece need the rest."""
+
+    def plan(
+        self, workload: Workload, system: SystemSpec, behaviour: BehaviourSpec
+    ) -> Sequence[MigrationPlan]:
+        """Plan every job by itself. Raises UnsupportedError for a system without an SSD."""
+        machines = planned_machines(workload, system, behaviour, shares_gpus=False)
+        if machines[0].ssd.kind != "ssd":
+            raise UnsupportedError(
+                f"policy '{self.name}': found a system without an SSD; allowed: one with it"
+            )
+        self._ssd = machines[0].ssd.name
+        limit = parse_bytes(self.host_limit) if self.host_limit is not None else None
+        plans = []
+        for job, machine in zip(workload.jobs, machines, strict=True):
+            host_bytes = machine.memory.capacity_bytes if limit is None else limit
+            capacity = int(machine.gpu_bytes * self.memory_target)
+            plans.append(Planner(job.trace, machine, capacity, host_bytes).plan())
+        return tuple(plans)
+
+    def places(self, job: Job, plan: MigrationPlan | None, behaviour: BehaviourSpec) -> Sequence[Place]:
+        """Put tensors that are ever evicted at the right, all others at the left."""
+        evicted = plan.tensors(Evict) if plan is not None else set()
+        return [Place.RIGHT if tensor.id in evicted else Place.LEFT for tensor in job.trace.tensors]
+
+    def on_out_of_memory(self, view: PolicyView) -> Sequence[Move]:
+        """Evict the tensor whose next use is farthest away to the SSD."""
+        victim = farthest_idle(view)
+        return () if victim is None else (Evict(victim, self._ssd),)

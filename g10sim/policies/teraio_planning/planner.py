@@ -1,0 +1,161 @@
+"""TERAIO's planner: again and again the absence that takes away most critical pressure for its copies.
+
+Li et al., TERAIO, NeurIPS 2025, section 3: the benefit of an absence is the critical memory pressure that it
+takes away between the end of its copy out and the start of its copy in, with the bandwidth that is left; its
+cost is the time of both copies. The SSD comes first, host memory only where the SSD is busy.
+"""
+
+from __future__ import annotations
+
+import heapq
+from dataclasses import dataclass
+
+from g10sim.analysis.timeline import kernel_durations
+from g10sim.analysis.vitality import InactivePeriod, inactive_periods
+from g10sim.policies.moves import Evict, Fetch
+from g10sim.policies.plan import MigrationPlan, Planned
+from g10sim.policies.planning.channel import Channel, Interval, earliest, latest
+from g10sim.policies.planning.machine import PlannedMachine, PlannedTier
+from g10sim.policies.planning.occupancy import Occupancy, unmoved_bytes
+from g10sim.policies.planning.timeline import Timeline
+from g10sim.policies.teraio_planning.pressure import CriticalPressure
+from g10sim.trace.model import Trace
+
+
+@dataclass(frozen=True, slots=True)
+class Absence:
+    """A tensor leaves for a tier and returns: when it is copied, and what that takes away.
+
+    ``relief`` is in bytes x cycles, ``score`` that over the cycles of both copies: bytes.
+    """
+
+    period: InactivePeriod
+    size_bytes: int
+    tier: PlannedTier
+    out: Interval
+    back: Interval
+    relief: int
+
+    @property
+    def score(self) -> float:
+        """Benefit over cost."""
+        return self.relief / (self.out.end - self.out.start + self.back.end - self.back.start)
+
+
+class Planner:
+    """Plans one iteration of a trace for ``capacity_bytes`` of GPU memory, with limited room in host memory.
+
+    ``ssd`` and ``host`` have a channel for copies in each direction; without host memory it is None.
+    """
+
+    def __init__(self, trace: Trace, machine: PlannedMachine, capacity_bytes: int, host_bytes: int) -> None:
+        self._trace, self._sizes = trace, machine.sizes(trace)
+        self._timeline = Timeline(kernel_durations(trace, machine.clock_hz))
+        beyond = unmoved_bytes(trace, self._sizes) - capacity_bytes
+        self.pressure = CriticalPressure(self._timeline.starts, beyond)
+        self._ssd, self._host = machine.ssd, _spare(machine)
+        self._host_room = Occupancy(self._timeline.durations * 0)
+        self._host_bytes = min(host_bytes, machine.memory.capacity_bytes) if self._host else 0
+        self.out = {tier.name: Channel() for tier in machine.tiers}
+        self.back = {tier.name: Channel() for tier in machine.tiers}
+
+    def absence(self, period: InactivePeriod) -> Absence | None:
+        """Return what an absence achieves with the bandwidth that is left; None: nothing.
+
+        It is on the SSD, but in host memory if the SSD is busy when the tensor could leave or return, and
+        host memory has room.
+        """
+        found = self._absence(period, self._ssd)
+        start, end = self._window(period)
+        if found is not None and found.out.start == start and found.back.end == end:
+            return found
+        if self._host is None or not self._has_room(period):
+            return found
+        other = self._absence(period, self._host)
+        return found if other is None or (found and found.relief >= other.relief) else other
+
+    def choose(self) -> list[Absence]:
+        """Take the best absences until memory suffices or nothing helps any more, in the order of choice."""
+        chosen: list[Absence] = []
+        heap: list[tuple[float, int, InactivePeriod]] = []
+        for number, period in enumerate(inactive_periods(self._trace)):
+            first = self.absence(period)
+            if first is not None:
+                heapq.heappush(heap, (-first.score, number, period))
+        while heap and self.pressure.highest_bytes:
+            _, number, period = heapq.heappop(heap)
+            best = self.absence(period)
+            if best is None:
+                continue
+            if heap and (-best.score, number) > heap[0][:2]:
+                heapq.heappush(heap, (-best.score, number, period))
+                continue
+            self.take(best)
+            chosen.append(best)
+        return chosen
+
+    def take(self, absence: Absence) -> None:
+        """Reserve the bandwidth and the room of an absence."""
+        cycles = self._timeline.period
+        self.out[absence.tier.name].take(absence.out, cycles)
+        self.back[absence.tier.name].take(absence.back, cycles)
+        self.pressure.lower(Interval(absence.out.end, absence.back.start), absence.size_bytes)
+        if absence.tier is self._host:
+            self._host_room.add(*self._kernels(absence.period), absence.size_bytes)
+
+    def plan(self) -> MigrationPlan:
+        """Return the moves of the best absences: each copy is asked for when it is to begin."""
+        moves = []
+        for absence in self.choose():
+            tensor = absence.period.tensor
+            moves.append(self._planned(absence.out.start, Evict(tensor, absence.tier.name)))
+            moves.append(self._planned(absence.back.start, Fetch(tensor)))
+        return MigrationPlan.ordered(moves, planner="teraio")
+
+    def _planned(self, time: int, move: Evict | Fetch) -> Planned:
+        time %= self._timeline.period
+        kernel = self._timeline.lap_last_until(time)
+        return Planned(kernel, move, time - self._timeline.times[kernel])
+
+    def _kernels(self, period: InactivePeriod) -> tuple[int, int]:
+        kernels = self._timeline.num_kernels
+        return period.start, period.end + (kernels if period.start >= period.end else 0)
+
+    def _window(self, period: InactivePeriod) -> Interval:
+        start, end = self._kernels(period)
+        return Interval(self._timeline.lap_time(start), self._timeline.lap_time(end))
+
+    def _has_room(self, period: InactivePeriod) -> bool:
+        used = self._host_room.most(*self._kernels(period))
+        return used + self._sizes[period.tensor] <= self._host_bytes
+
+    def _absence(self, period: InactivePeriod, tier: PlannedTier) -> Absence | None:
+        size, window, cycles = self._sizes[period.tensor], self._window(period), self._timeline.period
+        if not self.pressure.relief(window, size):
+            return None
+        out = earliest(self.out[tier.name], window, tier.out_cycles(size), cycles)
+        if out is None:
+            return None
+        rest = Interval(out.end, window.end)
+        back = latest(self.back[tier.name], rest, tier.in_cycles(size), cycles)
+        if back is None:
+            return None
+        relief = self.pressure.relief(Interval(out.end, back.start), size)
+        return Absence(period, size, tier, out, back, relief) if relief else None
+
+
+def _spare(machine: PlannedMachine) -> PlannedTier | None:
+    """Return host memory with what the SSD leaves of the link; None where there is none, or nothing left."""
+    memory, ssd = machine.memory, machine.ssd
+    read, write = machine.in_rate - ssd.read_rate, machine.out_rate - ssd.write_rate
+    if memory is ssd or memory.kind != "memory" or min(read, write) <= 0:
+        return None
+    return PlannedTier(
+        memory.name,
+        memory.kind,
+        memory.capacity_bytes,
+        min(read, memory.read_rate),
+        min(write, memory.write_rate),
+        memory.latency_cycles,
+        memory.write_latency_cycles,
+    )

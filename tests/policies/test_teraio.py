@@ -1,0 +1,95 @@
+"""TERAIO: what its planner prefers, worked out by hand, and what its plans do."""
+
+import pytest
+from machines import OWN, iteration_times, machine, simulate, trace_of
+
+import g10sim
+from g10sim.analysis.vitality import inactive_periods
+from g10sim.errors import UnsupportedError
+from g10sim.policies.planning.channel import Interval
+from g10sim.policies.planning.machine import planned_machine
+from g10sim.policies.teraio import Teraio
+from g10sim.policies.teraio_planning.planner import Planner
+
+SECOND = 1_000_000
+GB = 1_000_000
+"""A gigabyte of the vectors is a megabyte here and a second a millisecond: a link of 4 GB/s carries 4 bytes a
+cycle. Pages are 1000 bytes."""
+
+
+def vectors():
+    """Kernels of a second; 8, 12, 14, 12, 8, 8 GB alive; x (4 GB) is idle from 0 to 5, y (2 GB) from 2 on."""
+    tensors = {"x*": 4000, "y*": 2000, "rest*": 2000, "a": 4000, "b": 2000}
+    uses = [("y rest", ""), ("y rest", "a"), ("a rest", "b"), ("a rest", ""), ("rest", ""), ("x y rest", "")]
+    return trace_of(tensors, [(SECOND, *used) for used in uses])
+
+
+def planner(host_bytes=0, link="4 GB/s"):
+    trace = vectors()
+    fast = machine(10_000, 10_000, read="4 GB/s", write="4 GB/s", pcie=link, flash_latency="0 us")
+    found = Planner(trace, planned_machine(fast, OWN), 10 * GB, host_bytes)
+    periods = {trace.tensors[one.tensor].name: one for one in inactive_periods(trace)}
+    return found, periods
+
+
+def test_with_an_idle_queue_the_large_tensor_scores_4_and_the_small_one_3():
+    found, periods = planner()
+    x, y = (found.absence(periods[name]) for name in "xy")
+    assert (x.out, x.back) == (Interval(0, SECOND), Interval(4 * SECOND, 5 * SECOND))
+    assert (x.relief, x.score) == (8 * GB * SECOND, 4 * GB)
+    assert (y.relief, y.score) == (3 * GB * SECOND, 3 * GB)
+    assert [absence.period for absence in found.choose()] == [periods["x"]]
+    assert found.pressure.highest_bytes == 0
+
+
+def test_with_the_queue_busy_until_1_5_the_small_tensor_is_first():
+    found, periods = planner()
+    found.out["ssd"].take(Interval(0, 3 * SECOND // 2), 6 * SECOND)
+    x, y = (found.absence(periods[name]) for name in "xy")
+    assert (x.score, y.score) == (2 * GB, 3 * GB)
+    # after y, x could leave at 2.5 and would have to return at 3.5: no relief; 2, 4 and 2 GB stay
+    assert [absence.period for absence in found.choose()] == [periods["y"]]
+    assert found.pressure.highest_bytes == 4 * GB
+    span = Interval(2 * SECOND, 3 * SECOND)
+    assert found.pressure.relief(span, 10 * GB) == (4 + 2) * GB * SECOND // 2
+
+
+@pytest.mark.parametrize(("limit", "tier"), [(4, "host"), (3, "ssd"), (0, "ssd")])
+def test_host_memory_is_for_the_time_in_which_the_ssd_is_busy(limit, tier):
+    found, periods = planner(limit * GB, link="8 GB/s")
+    assert found.absence(periods["x"]).tier.name == "ssd"
+    found.out["ssd"].take(Interval(0, SECOND), 6 * SECOND)
+    assert found.absence(periods["x"]).tier.name == tier
+
+
+def test_host_memory_holds_no_more_than_its_limit():
+    found, periods = planner(5 * GB, link="8 GB/s")
+    found.out["ssd"].take(Interval(0, 3 * SECOND), 6 * SECOND)
+    found.take(found.absence(periods["x"]))
+    y = found.absence(periods["y"])
+    assert y is None or y.tier.name == "ssd"
+
+
+def test_the_plan_keeps_kernels_from_waiting():
+    """x leaves in the first second and returns in the fifth; new tensors take pages at once."""
+    system = machine(
+        10_000, 10_000, read="4 GB/s", write="4 GB/s", pcie="4 GB/s", flash_latency="0 us", mapping="1 TB/s"
+    )
+    records = simulate(vectors(), system, Teraio(memory_target=1.0), iterations=3, record=("kernels",))
+    assert iteration_times(records)[-1] == pytest.approx(6 * SECOND, rel=1e-3)
+    traffic = {name: size for name, size in records.iterations[-1].traffic.items() if size}
+    assert traffic == {"gpu_to_ssd_bytes": 4 * GB, "ssd_to_gpu_bytes": 4 * GB}
+
+
+def test_without_host_memory_nothing_goes_there():
+    system = g10sim.system("a100-40g-pcie3-znand", gpu={"memory": "32 GiB"})
+    trace = g10sim.load_trace("traces/bert-base-b512-s128.g10t")
+    alone = g10sim.simulate(trace, system, {"name": "teraio", "host_limit": "0 B"}, iterations=2).summary
+    assert alone["gpu_to_host_bytes"] == alone["host_to_gpu_bytes"] == 0 < alone["gpu_to_ssd_bytes"]
+    both = g10sim.simulate(trace, system, "teraio", iterations=2).summary
+    assert both["gpu_to_host_bytes"] > 0
+
+
+def test_it_needs_an_ssd():
+    with pytest.raises(UnsupportedError, match="found a system without an SSD"):
+        simulate(vectors(), machine(10_000, kernel_access={}), Teraio())
