@@ -54,12 +54,14 @@ _NAMES = {
         max_pool2d_with_indices max_pool2d_with_indices_backward avg_pool2d avg_pool2d_backward
         _adaptive_avg_pool2d _adaptive_avg_pool2d_backward adaptive_max_pool2d adaptive_max_pool2d_backward
         cumsum cumprod sort topk std_mean var_mean logsumexp linalg_vector_norm nll_loss_forward
-        nll_loss2d_forward nonzero _is_all_true _is_any_true
+        nll_loss2d_forward nonzero unique_consecutive
+        _is_all_true _is_any_true
     """,
     OperatorClass.INDEXING: """
         embedding embedding_dense_backward index index_select gather scatter scatter_ scatter_add scatter_add_
         index_add index_add_ index_put index_put_ take _index_put_impl_ _unsafe_index _unsafe_index_put
-        nll_loss_backward nll_loss2d_backward masked_scatter masked_scatter_ masked_scatter_backward
+        nll_loss_backward nll_loss2d_backward masked_scatter masked_scatter_
+        masked_scatter_backward repeat_interleave
     """,
     OperatorClass.COPY: """
         _to_copy clone copy_ copy fill_ fill zero_ zeros zeros_like ones ones_like full full_like new_zeros
@@ -71,7 +73,7 @@ _NAMES = {
         native_dropout native_dropout_backward bernoulli_ normal_ uniform_ random_ rand randn rand_like
         randn_like randint bernoulli masked_fill_ masked_fill glu glu_backward exponential_ hardswish
         hardswish_ hardswish_backward hardsigmoid_backward softplus_backward log_sigmoid_forward
-        log_sigmoid_backward
+        log_sigmoid_backward floor_divide
     """,
 }
 _CLASSES = {name: found for found, names in _NAMES.items() for name in names.split()}
