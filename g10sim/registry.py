@@ -10,7 +10,7 @@ from typing import Any
 def nearest(name: str, choices: Iterable[str], cutoff: float = 0.5) -> str:
     """Return a hint such as ``" (did you mean 'g10'?)"``, or nothing when no choice is close.
 
-    ``cutoff`` is the least share of letters in common (``difflib``); among many choices chance needs a higher one.
+    ``cutoff`` is the least share of letters in common (``difflib``): higher where choices are many.
     """
     close = difflib.get_close_matches(name, list(choices), n=1, cutoff=cutoff)
     return f" (did you mean '{close[0]}'?)" if close else ""

@@ -37,8 +37,8 @@ def build_hugging_face(
 ) -> Callable[[], Any]:
     """Return a function that builds a model and its inputs.
 
-    ``name`` is one that ``described`` takes; ``settings`` (``KEY=VALUE``) change its configuration. Text takes
-    ``seq_len`` (default 512, or less where the model takes less), images ``image_size`` (pixels, default the
+    ``name`` is one that ``described`` takes; ``settings`` (``KEY=VALUE``) change its configuration. Text
+    takes ``seq_len`` (default 512, or less where the model takes less), images ``image_size`` (pixels, default the
     model's own). Raises ConfigError for an unknown name, a configuration that transformers does not take, or
     an option that the model does not take.
     """
@@ -60,7 +60,7 @@ def _configuration(found: Described, settings: Sequence[str]) -> Any:
     if family not in CONFIG_MAPPING:
         raise ConfigError(
             f"{found.place}: model_type: found '{family}'{nearest(family, CONFIG_MAPPING)}; allowed: the "
-            f"{len(list(CONFIG_MAPPING))} families of the installed transformers (code of a model's own is not run)"
+            f"{len(list(CONFIG_MAPPING))} families of the installed transformers (a model's own code is not run)"
         )
     try:
         with _quiet():
@@ -136,8 +136,8 @@ def _task(found: Described, configuration: Any) -> Task:
             return task
     if not classes:
         raise ConfigError(
-            f"{found.place}: found the family {configuration.model_type}, which is made for none of the tasks "
-            f"that capture knows; allowed: {_tasks_text()}"
+            f"{found.place}: found the family {configuration.model_type}, which is made for none of the "
+            f"tasks that capture knows; allowed: {_tasks_text()}"
         )
     raise ConfigError(
         f"{found.place}: architectures: found {named}; allowed: {choices_text(set(classes.values()))}"

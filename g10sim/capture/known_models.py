@@ -12,11 +12,11 @@ from typing import Any
 
 from pydantic import Field
 
+from g10sim.config.data import data_path
 from g10sim.config.document import load_document, parse_value
 from g10sim.config.presets import validated
 from g10sim.config.quantities import Spec
 from g10sim.errors import ConfigError
-from g10sim.config.data import data_path
 from g10sim.registry import nearest
 
 CONFIGURATION = "config.json"
@@ -31,7 +31,7 @@ class KnownModel(Spec):
     source: str = Field(description="where the configuration is published")
     parameters: int = Field(0, description="published number of parameters; 0 if it is not told")
     longest: int | None = Field(None, description="most tokens in a sample; None if the configuration tells")
-    settings: dict[str, Any] = {}
+    settings: dict[str, Any] = Field(default_factory=dict)
 
 
 class Family(Spec):
@@ -58,7 +58,7 @@ class Described:
 @cache
 def known_models() -> Mapping[str, tuple[Family, KnownModel]]:
     """Return the models of ``configs/models`` by name on the Hugging Face hub, without its owner."""
-    found = {}
+    found: dict[str, tuple[Family, KnownModel]] = {}
     for path in sorted(data_path("configs", "models").glob("*.yaml")):
         document = load_document(path)
         family = validated(Family, document.data, document)
@@ -77,11 +77,13 @@ def described(name: str, settings: Sequence[str] = ()) -> Described:
         raise ConfigError(
             f"hf:{name}: found a model whose configuration would have to be downloaded"
             f"{nearest(name.rpartition('/')[2], known_models(), _NEAR)}; allowed: one of the "
-            f"{len(known_models())} names of `g10sim trace models`, a family of transformers such as qwen3, a "
-            f"directory with a {CONFIGURATION}, a model in the local cache of the hub, or module:function"
+            f"{len(known_models())} names of `g10sim trace models`, a family of transformers such as qwen3, "
+            f"a directory with a {CONFIGURATION}, a model in the local cache of the hub, or module:function"
         )
     family = str(found.data[_FAMILY])
-    published = {key for known, model in known_models().values() if known.family == family for key in model.settings}
+    published = {
+        key for known, model in known_models().values() if known.family == family for key in model.settings
+    }
     found = replace(found, published=frozenset({*found.data, *published}))
     for setting in settings:
         _lay_over(found, setting)

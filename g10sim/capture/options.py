@@ -94,7 +94,8 @@ class StepOptions(Spec):
                 usable = False
             if not usable:
                 raise ValueError(
-                    f"routing: found {self.routing}; allowed: zipf:EXPONENT with a number from 0 to {_MOST_EXPONENT}"
+                    f"routing: found {self.routing}; allowed: zipf:EXPONENT with a "
+                    f"number from 0 to {_MOST_EXPONENT}"
                 )
         if self.routing_seed is not None and (self.routing_seed < 0 or not drawn or self.routing == GROUPED):
             raise ValueError(
@@ -128,7 +129,7 @@ class StepOptions(Spec):
 
     @property
     def routing_exponent(self) -> float:
-        """Exponent of the popularity of experts, 0 where all are alike. Raises ValueError for a wrong text."""
+        """Exponent of the popularity of experts, 0 where all are alike. Raises ValueError for another text."""
         name, colon, exponent = (self.routing or _UNIFORM).partition(":")
         if name != _ZIPF:
             return 0.0

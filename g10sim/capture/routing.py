@@ -16,7 +16,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
-from g10sim.capture.options import StepOptions
+from g10sim.capture.options import GROUPED, StepOptions
 from g10sim.capture.values import ValuedMode
 from g10sim.errors import ConfigError
 from g10sim.trace.format import load_trace
@@ -27,7 +27,7 @@ ROUTED_TOKENS = "routed_tokens"
 _TOPK = "aten::topk"
 _MATRIX = 3
 """Dimensions of the weights of all experts of a layer: the first counts experts."""
-_ROWS = TypeAdapter(list[list[Annotated[int, Field(strict=True, ge=0)]]])
+_ROWS = TypeAdapter(list[Annotated[list[Annotated[int, Field(strict=True, ge=0)]], Field(min_length=1)]])
 _ALLOWED = "a JSON list with a row for each router, of the tokens of each expert; or a trace with such rows"
 _TOKENS_AT_ONCE = 65536
 _Counts = NDArray[np.int64]
@@ -80,12 +80,12 @@ class RoutingMode(ValuedMode):
         """Run an operator on shapes; give a router's choice of experts its values."""
         made = super().__torch_dispatch__(func, types, args, kwargs)
         if func._schema.name == _TOPK and self._running:
-            self._choose(made[1], args[0].shape, args[2] if len(args) > 2 else -1)  # noqa: PLR2004
+            self._choose(made[1], args[0].shape, args[2] if len(args) > 2 else -1)
         return made
 
     def _choose(self, indices: Any, shape: Sequence[int], dimension: int) -> None:
         experts, chosen = shape[-1], indices.shape[-1]
-        wanted = experts in self.experts if self.experts else self._options.routing is not None
+        wanted = experts in self.experts if self.experts else self._options.routing not in (None, GROUPED)
         if not wanted or dimension not in (-1, len(shape) - 1) or chosen >= experts:
             return
         router = self._routers.setdefault(id(self._running[-1]), len(self._routers))
@@ -110,15 +110,13 @@ class RoutingMode(ValuedMode):
         row = self._given[router]
         if len(row) != experts or sum(row) != tokens * chosen or max(row) > tokens:
             raise ConfigError(
-                f"{place}: found {len(row)} experts, {sum(row)} tokens, at most {max(row, default=0)} in one; "
+                f"{place}: found {len(row)} experts, {sum(row)} tokens, at most {max(row)} in one; "
                 f"allowed: {experts} experts, {tokens * chosen} tokens, at most {tokens} in one"
             )
         return np.array(row, dtype=np.int64)
 
 
-def drawn_counts(
-    tokens: int, experts: int, chosen: int, exponent: float, seed: Sequence[int]
-) -> _Counts:
+def drawn_counts(tokens: int, experts: int, chosen: int, exponent: float, seed: Sequence[int]) -> _Counts:
     """Draw how many tokens each expert gets, if each token takes ``chosen`` different ones.
 
     An expert is as popular as rank ** -exponent (0: all alike), with ranks in an order that is drawn, too.
@@ -148,7 +146,9 @@ def _read_rows(file: str | None) -> list[list[int]]:
             text = path.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
             reason = getattr(error, "strerror", None) or error
-            raise ConfigError(f"--routing: {path}: {reason}; allowed: uniform, zipf, zipf:EXPONENT, or {_ALLOWED}") from error
+            raise ConfigError(
+                f"--routing: {path}: {reason}; allowed: uniform, zipf, zipf:EXPONENT, or {_ALLOWED}"
+            ) from error
     try:
         return _ROWS.validate_json(text)
     except ValidationError as error:
@@ -168,7 +168,7 @@ def split_experts(network: Any) -> int:
         experts = getattr(module, "num_experts", None)
         own = dict(module.named_parameters(recurse=False))
         stacked = [name for name, weight in own.items() if weight.shape[:1] == (experts,)]
-        # What transformers sets on layers whose implementation can be chosen (``use_experts_implementation``).
+        # transformers marks layers whose implementation can be chosen so (``use_experts_implementation``).
         is_layer = hasattr(module, "is_transposed") and any(own[name].dim() == _MATRIX for name in stacked)
         if not is_layer or not all(isinstance(own[name].data, FakeTensor) for name in stacked):
             continue
@@ -179,6 +179,6 @@ def split_experts(network: Any) -> int:
         module.config._experts_implementation = "eager"
         mode = own[stacked[0]].data.fake_mode
         if isinstance(mode, RoutingMode):
-            mode.experts.add(experts)
+            mode.experts.add(int(module.num_experts))
         split += 1
     return split

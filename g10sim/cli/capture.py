@@ -55,7 +55,9 @@ def capture(
     settings: Annotated[
         list[str] | None,
         typer.Option(
-            "--set", help="Set a key of an hf: model's configuration, such as hidden_size=64.", metavar="KEY=VALUE"
+            "--set",
+            help="Set a key of an hf: model's configuration, such as hidden_size=64.",
+            metavar="KEY=VALUE",
         ),
     ] = None,
     dtype: Annotated[Dtype, typer.Option(help="Format of weights and activations.")] = "float32",

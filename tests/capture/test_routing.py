@@ -131,7 +131,10 @@ def test_a_wrong_routing_is_refused(tmp_path, text, message):
         ({"routing": "zipf:x"}, "routing: found zipf:x; allowed: zipf:EXPONENT with a number from 0"),
         ({"routing": "unifrom"}, "--routing: unifrom: No such file or directory; allowed: uniform, zipf"),
         ({"routing": "grouped", "routing_seed": 1}, "routing_seed: found 1 with routing grouped"),
-        ({"routing": "uniform", "measure": True}, "--routing: found uniform with --measure; allowed: grouped"),
+        (
+            {"routing": "uniform", "measure": True},
+            "--routing: found uniform with --measure; allowed: grouped",
+        ),
     ],
 )
 def test_a_wrong_option_is_refused(options, message):
@@ -147,7 +150,9 @@ def test_a_model_of_ones_own_is_routed_where_that_is_asked_for(tmp_path, monkeyp
         capture_source("own_experts:build", gpu="h100")
     trace = capture_source("own_experts:build", gpu="h100", routing="zipf:2")
     (row,) = json.loads(trace.origin[ROUTED_TOKENS])
-    products = [k.flops // (2 * 16 * 16) for k in trace.kernels if k.name == "addmm" and k.phase is Phase.FORWARD]
+    products = [
+        k.flops // (2 * 16 * 16) for k in trace.kernels if k.name == "addmm" and k.phase is Phase.FORWARD
+    ]
     assert products == [count for count in row if count]
     assert sum(row) == 64
 
