@@ -38,9 +38,9 @@ def build_hugging_face(
     """Return a function that builds a model and its inputs.
 
     ``name`` is one that ``described`` takes; ``settings`` (``KEY=VALUE``) change its configuration. Text
-    takes ``seq_len`` (default 512, or less where the model takes less), images ``image_size`` (pixels, default the
-    model's own). Raises ConfigError for an unknown name, a configuration that transformers does not take, or
-    an option that the model does not take.
+    takes ``seq_len`` (default 512, or less where the model takes less), images ``image_size`` (pixels,
+    default the model's own). Raises ConfigError for an unknown name, a configuration that transformers does
+    not take, or an option that the model does not take.
     """
     found = described(name, settings)
     configuration = _configuration(found, settings)
@@ -60,7 +60,7 @@ def _configuration(found: Described, settings: Sequence[str]) -> Any:
     if family not in CONFIG_MAPPING:
         raise ConfigError(
             f"{found.place}: model_type: found '{family}'{nearest(family, CONFIG_MAPPING)}; allowed: the "
-            f"{len(list(CONFIG_MAPPING))} families of the installed transformers (a model's own code is not run)"
+            f"{len(list(CONFIG_MAPPING))} families of the installed transformers (its own code is not run)"
         )
     try:
         with _quiet():

@@ -219,6 +219,18 @@ def mutated_bytes(func: Any, tensors: Sequence[Any], target: Any) -> int:
     return min(whole, sum(touched_bytes(tensor) for tensor in tensors if tensor is not target))
 
 
+def held_by_node() -> list[Any]:
+    """Return what the node of the backward pass that runs has kept alive for nothing but its shape.
+
+    The gradient of ``index_add``, which puts together the results of experts, keeps what was added (PyTorch,
+    tools/autograd/derivatives.yaml).
+    """
+    node = torch._C._current_autograd_node()
+    if node is None or node.name() != "IndexAddBackward0" or node._saved_source is None:
+        return []
+    return [node._saved_source]
+
+
 CHUNK_ELEMENTS = 65536
 MOST_BLOCKS = 320
 MOST_TENSORS = (110, 64, 48, 36, 30)

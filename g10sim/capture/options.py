@@ -129,7 +129,7 @@ class StepOptions(Spec):
 
     @property
     def routing_exponent(self) -> float:
-        """Exponent of the popularity of experts, 0 where all are alike. Raises ValueError for another text."""
+        """Exponent of the popularity of experts, 0 where all are alike. Raises ValueError for no number."""
         name, colon, exponent = (self.routing or _UNIFORM).partition(":")
         if name != _ZIPF:
             return 0.0

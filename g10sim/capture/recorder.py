@@ -294,7 +294,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
             if id(tensor) in mutated:
                 amount = min(amount, operators.mutated_bytes(func, inputs, tensor))
             self._read(draft, tensor, amount, pure=pure)
-        for tensor in _held():
+        for tensor in operators.held_by_node():
             self._read(draft, tensor, 0, pure=False)
         for tensor in inputs:
             if id(tensor) in mutated:
@@ -371,18 +371,6 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
 
 def _add(amounts: dict[StorageRecord, int], record: StorageRecord, amount: int) -> None:
     amounts[record] = min(amounts.get(record, 0) + amount, record.size_bytes)
-
-
-def _held() -> list[Any]:
-    """Return what the node of the backward pass that runs has kept alive for nothing but its shape.
-
-    The gradient of ``index_add``, which puts together the results of experts, keeps what was added (PyTorch,
-    tools/autograd/derivatives.yaml).
-    """
-    node = torch._C._current_autograd_node()
-    if node is None or node.name() != "IndexAddBackward0" or node._saved_source is None:
-        return []
-    return [node._saved_source]
 
 
 def _bytes_of(tensor: Any, elements: int) -> int:

@@ -56,8 +56,8 @@ def capture_source(
     The function returns a model and its inputs; of ``batch_size``, ``seq_len``, ``image_size`` and ``dtype``
     it is given those that it has parameters for. ``batch_size`` defaults to 8 for models of libraries and to
     the function's own otherwise. ``settings`` (``KEY=VALUE``) change the configuration of an ``hf:`` model.
-    ``options`` are those of ``StepOptions``. Raises ConfigError for a wrong option and TraceError for a step that
-    cannot be captured. With ``measure`` times are those that the CUDA device of this computer takes.
+    ``options`` are those of ``StepOptions``. Raises ConfigError for a wrong option and TraceError for a step
+    that cannot be captured. With ``measure`` times are those that the CUDA device of this computer takes.
     """
     timing = load_gpu(gpu)
     require("torch")

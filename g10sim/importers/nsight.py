@@ -184,8 +184,8 @@ def import_nsight(report: Report, *, model: str | None, batch_size: int) -> Trac
 
     A kernel takes the time from its start, or the end of what ran before if that is later, to its end: so
     what runs at a time counts once. A tensor is written by the first kernel after its allocation and read by
-    the last before its release; in between the report does not tell. Copies between host and GPU are left out.
-    Raises TraceError as the trace's check does.
+    the last before its release; in between the report does not tell. Copies between host and GPU are left
+    out. Raises TraceError as the trace's check does.
     """
     starts = [work.start_ns for work in report.work]
     operations = []
