@@ -7,9 +7,12 @@ from collections.abc import Iterable
 from typing import Any
 
 
-def nearest(name: str, choices: Iterable[str]) -> str:
-    """Return a hint such as ``" (did you mean 'g10'?)"``, or nothing when no choice is close."""
-    close = difflib.get_close_matches(name, list(choices), n=1, cutoff=0.5)
+def nearest(name: str, choices: Iterable[str], cutoff: float = 0.5) -> str:
+    """Return a hint such as ``" (did you mean 'g10'?)"``, or nothing when no choice is close.
+
+    ``cutoff`` is the least share of letters in common (``difflib``): higher where choices are many.
+    """
+    close = difflib.get_close_matches(name, list(choices), n=1, cutoff=cutoff)
     return f" (did you mean '{close[0]}'?)" if close else ""
 
 

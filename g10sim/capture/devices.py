@@ -10,12 +10,13 @@ from unittest import mock
 
 import torch
 from torch._subclasses import fake_tensor
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 
 from g10sim.capture.attention import attention_kernels, device_operators
 from g10sim.capture.options import StepOptions
+from g10sim.capture.routing import RoutingMode
 from g10sim.errors import ConfigError, TraceError
 from g10sim.importers.aten import aten
 
@@ -56,20 +57,26 @@ _run_on_zeros = fake_tensor.run_fallback_kernel
 
 
 @contextmanager
-def fake_device(options: StepOptions) -> Iterator[None]:
-    """Make every tensor one of shapes without values, on a device that takes CUDA's operators."""
+def fake_device(options: StepOptions) -> Iterator[RoutingMode]:
+    """Make every tensor one of shapes without values, on a device that takes CUDA's operators.
+
+    Yields what decides which experts the model's routers choose.
+    """
     with (
         _default_dtype(options.dtype),
         _shapes_only(),
-        FakeTensorMode(allow_non_fake_inputs=True),
+        RoutingMode(options) as routing,
+        routing.following(),
         device_operators(options.attention),
         _casts_of_cuda(options.autocast),
         # This initialization draws until all values fit a range: it would ask for values.
         mock.patch.object(torch.nn.init, "_no_grad_trunc_normal_", lambda tensor, *_, **__: tensor),
         # The inherited copy has a storage that its own views do not share (seen in PyTorch 2.13).
         mock.patch.object(FakeTensor, "__deepcopy__", _deep_copy, create=True),
+        # An operator that is refused is told in one line, not in PyTorch's traceback too.
+        mock.patch.object(fake_tensor.log, "disabled", True),
     ):
-        yield
+        yield routing
 
 
 @contextmanager

@@ -54,12 +54,14 @@ _NAMES = {
         max_pool2d_with_indices max_pool2d_with_indices_backward avg_pool2d avg_pool2d_backward
         _adaptive_avg_pool2d _adaptive_avg_pool2d_backward adaptive_max_pool2d adaptive_max_pool2d_backward
         cumsum cumprod sort topk std_mean var_mean logsumexp linalg_vector_norm nll_loss_forward
-        nll_loss2d_forward
+        nll_loss2d_forward nonzero unique_consecutive
+        _is_all_true _is_any_true
     """,
     OperatorClass.INDEXING: """
         embedding embedding_dense_backward index index_select gather scatter scatter_ scatter_add scatter_add_
         index_add index_add_ index_put index_put_ take _index_put_impl_ _unsafe_index _unsafe_index_put
-        nll_loss_backward nll_loss2d_backward
+        nll_loss_backward nll_loss2d_backward masked_scatter masked_scatter_
+        masked_scatter_backward repeat_interleave
     """,
     OperatorClass.COPY: """
         _to_copy clone copy_ copy fill_ fill zero_ zeros zeros_like ones ones_like full full_like new_zeros
@@ -70,7 +72,8 @@ _NAMES = {
     OperatorClass.ELEMENTWISE: """
         native_dropout native_dropout_backward bernoulli_ normal_ uniform_ random_ rand randn rand_like
         randn_like randint bernoulli masked_fill_ masked_fill glu glu_backward exponential_ hardswish
-        hardswish_ hardswish_backward hardsigmoid_backward
+        hardswish_ hardswish_backward hardsigmoid_backward softplus_backward log_sigmoid_forward
+        log_sigmoid_backward floor_divide
     """,
 }
 _CLASSES = {name: found for found, names in _NAMES.items() for name in names.split()}
@@ -214,6 +217,18 @@ def mutated_bytes(func: Any, tensors: Sequence[Any], target: Any) -> int:
     if func._schema.name not in _SCATTERED:
         return whole
     return min(whole, sum(touched_bytes(tensor) for tensor in tensors if tensor is not target))
+
+
+def held_by_node() -> list[Any]:
+    """Return what the node of the backward pass that runs has kept alive for nothing but its shape.
+
+    The gradient of ``index_add``, which puts together the results of experts, keeps what was added (PyTorch,
+    tools/autograd/derivatives.yaml).
+    """
+    node = torch._C._current_autograd_node()
+    if node is None or node.name() != "IndexAddBackward0" or node._saved_source is None:
+        return []
+    return [node._saved_source]
 
 
 CHUNK_ELEMENTS = 65536

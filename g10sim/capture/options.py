@@ -22,6 +22,9 @@ Attention: TypeAlias = Literal["fused", "eager"]
 
 _DEFAULT_OPTIMIZER = "adamw"
 _TRAINING_ONLY = ("master_weights", "optimizer", "optimizer_form", "momentum", "activation_checkpointing")
+GROUPED = "grouped"
+_UNIFORM, _ZIPF = "uniform", "zipf"
+_MOST_EXPONENT = 100
 _SHORT = {"bfloat16": "bf16", "float16": "fp16"}
 
 
@@ -36,6 +39,10 @@ class StepOptions(Spec):
     kernel each way) or ``eager``. ``inference`` is a forward pass in evaluation mode without gradients;
     ``steps`` how many steps follow each other in the trace. ``workspace``, such as ``"8 MiB"``, is scratch
     space that each matrix product, convolution and attention is given; None for none.
+
+    ``routing`` says which experts tokens are sent to: ``uniform`` or ``zipf:EXPONENT`` (``zipf`` is 1), drawn
+    with ``routing_seed`` (None is 0), a file with the tokens of each expert, or ``grouped``, which leaves the
+    layers of libraries as they are. None is uniform for models of libraries, and none for one's own.
     """
 
     dtype: Dtype = "float32"
@@ -49,6 +56,8 @@ class StepOptions(Spec):
     inference: bool = False
     steps: int = 1
     workspace: str | None = None
+    routing: str | None = None
+    routing_seed: int | None = None
 
     @model_validator(mode="after")
     def _consistent(self) -> StepOptions:
@@ -71,7 +80,28 @@ class StepOptions(Spec):
             _ = self.workspace_bytes
         except ValueError as error:
             raise ValueError(f"workspace: {error}") from None
+        self._check_routing()
         return self
+
+    def _check_routing(self) -> None:
+        if self.routing is None or not self.routing.startswith(f"{_ZIPF}:"):
+            drawn = self.routing is None or self.routing in (_UNIFORM, _ZIPF)
+        else:
+            drawn = True
+            try:
+                usable = 0 <= self.routing_exponent < _MOST_EXPONENT
+            except ValueError:
+                usable = False
+            if not usable:
+                raise ValueError(
+                    f"routing: found {self.routing}; allowed: zipf:EXPONENT with a "
+                    f"number from 0 to {_MOST_EXPONENT}"
+                )
+        if self.routing_seed is not None and (self.routing_seed < 0 or not drawn or self.routing == GROUPED):
+            raise ValueError(
+                f"routing_seed: found {self.routing_seed} with routing {self.routing}; "
+                "allowed: at least 0, with a routing that is drawn"
+            )
 
     def _check_momentum(self, momentum: float) -> None:
         if self.optimizer != "sgd":
@@ -96,6 +126,20 @@ class StepOptions(Spec):
     def workspace_bytes(self) -> int:
         """Scratch space of a computing kernel."""
         return 0 if self.workspace is None else parse_bytes(self.workspace)
+
+    @property
+    def routing_exponent(self) -> float:
+        """Exponent of the popularity of experts, 0 where all are alike. Raises ValueError for no number."""
+        name, colon, exponent = (self.routing or _UNIFORM).partition(":")
+        if name != _ZIPF:
+            return 0.0
+        return float(exponent) if colon else 1.0
+
+    @property
+    def routing_file(self) -> str | None:
+        """Name of the file with the tokens of each expert; None if they are drawn."""
+        name = (self.routing or _UNIFORM).partition(":")[0]
+        return None if name in (_UNIFORM, _ZIPF, GROUPED) else self.routing
 
     @property
     def is_fused(self) -> bool:

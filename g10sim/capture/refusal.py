@@ -20,7 +20,8 @@ def refusal(error: Exception, source: str, activity: str) -> G10SimError:
         operator = getattr(error, "func", None)
         return TraceError(
             f"{where}found the operator {operator}, whose result depends on values; "
-            "allowed: operators whose shapes follow from shapes (tensors have no values during capture)"
+            "allowed: operators whose shapes follow from shapes (tensors have no values during capture); "
+            "--routing gives values to the choice of experts"
         )
     reason = " ".join(str(error).split()) or "no message"
     return TraceError(f"{where}{type(error).__name__}: {reason[:300]}; allowed: a step that runs on the CPU")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
@@ -20,13 +20,13 @@ from g10sim.capture.libraries import (
     timm_builder,
     torchvision_builder,
 )
-from g10sim.capture.options import Sizes, StepOptions, flag, step_options
+from g10sim.capture.options import GROUPED, Sizes, StepOptions, flag, step_options
 from g10sim.capture.refusal import refusal
 from g10sim.errors import ConfigError, G10SimError
 from g10sim.registry import choices_text, nearest
 from g10sim.trace.model import Trace
 
-Builder = Callable[[str, Sizes, StepOptions], Callable[[], Any]]
+Builder = Callable[[str, Sizes, StepOptions, Sequence[str]], Callable[[], Any]]
 
 LIBRARIES: Mapping[str, tuple[str, Builder]] = {
     "hf": ("transformers", hugging_face_builder),
@@ -35,6 +35,7 @@ LIBRARIES: Mapping[str, tuple[str, Builder]] = {
 }
 """By what stands before the colon: the library and what builds its models."""
 
+_CONFIGURED = "hf"
 _DEFAULT_BATCH_SIZE = 8
 _SIZES = ("batch_size", "seq_len", "image_size")
 
@@ -46,6 +47,7 @@ def capture_source(
     batch_size: int | None = None,
     seq_len: int | None = None,
     image_size: int | None = None,
+    settings: Sequence[str] = (),
     measure: bool = False,
     **options: Any,
 ) -> Trace:
@@ -53,9 +55,9 @@ def capture_source(
 
     The function returns a model and its inputs; of ``batch_size``, ``seq_len``, ``image_size`` and ``dtype``
     it is given those that it has parameters for. ``batch_size`` defaults to 8 for models of libraries and to
-    the function's own otherwise. ``options`` are those of ``StepOptions``. Raises ConfigError for a wrong
-    option and TraceError for a step that cannot be captured. With ``measure`` times are those that the CUDA
-    device of this computer takes.
+    the function's own otherwise. ``settings`` (``KEY=VALUE``) change the configuration of an ``hf:`` model.
+    ``options`` are those of ``StepOptions``. Raises ConfigError for a wrong option and TraceError for a step
+    that cannot be captured. With ``measure`` times are those that the CUDA device of this computer takes.
     """
     timing = load_gpu(gpu)
     require("torch")
@@ -66,16 +68,23 @@ def capture_source(
     for name, value in sizes.items():
         if value is not None and value < 1:
             raise ConfigError(f"{flag(name)}: found {value}; allowed: at least 1")
+    if measure and options.get("routing") is None:
+        options["routing"] = GROUPED  # on a device the model chooses experts by itself
     how = step_options(options)
-    origin = {"command": _command(source, gpu, {**sizes, **how.given()}, measure=measure)}
+    if measure and how.routing != GROUPED:
+        raise ConfigError(f"--routing: found {how.routing} with --measure; allowed: {GROUPED}")
+    origin = {"command": _command(source, gpu, {**sizes, **how.given()}, settings, measure=measure)}
     prefix, colon, name = source.partition(":")
+    if settings and prefix != _CONFIGURED:
+        raise ConfigError(f"--set: found {settings[0]} for {source}; allowed: models of hf:")
     if colon and prefix in LIBRARIES:
         library, builder = LIBRARIES[prefix]
         batch_size = _DEFAULT_BATCH_SIZE if batch_size is None else batch_size
-        build = builder(name, Sizes(batch_size, seq_len, image_size), how)
+        build = builder(name, Sizes(batch_size, seq_len, image_size), how, settings)
         model, origin[library] = "-".join(filter(None, (name, how.precision))), version(library)
     else:
         build = _function_builder(source, {**sizes, "dtype": how.dtype})
+        build = build if how.routing in (None, GROUPED) else _with_experts_split(build)
         model = source
     with _importing_from_here():
         return capture_step(
@@ -89,13 +98,16 @@ def capture_source(
         )
 
 
-def _command(source: str, gpu: str, options: Mapping[str, Any], *, measure: bool) -> str:
+def _command(
+    source: str, gpu: str, options: Mapping[str, Any], settings: Sequence[str], *, measure: bool
+) -> str:
     given = [
         flag(name) if value is True else f"{flag(name)} {quote(str(value))}"
         for name, value in options.items()
         if value is not None
     ]
     given += ["--measure"] if measure else []
+    given += [f"--set {quote(setting)}" for setting in settings]
     return " ".join(["g10sim trace capture", source, *given, "--gpu", gpu])
 
 
@@ -138,6 +150,18 @@ def _function_builder(source: str, options: dict[str, Any]) -> Callable[[], tupl
         return made
 
     return build
+
+
+def _with_experts_split(build: Callable[[], Any]) -> Callable[[], Any]:
+    def made() -> Any:
+        from g10sim.capture.routing import split_experts
+
+        found = build()
+        if isinstance(found, tuple):
+            split_experts(found[0])
+        return found
+
+    return made
 
 
 def _function(source: str) -> Callable[..., Any]:

@@ -57,7 +57,7 @@ def capture_step(
     kept: list[RecordedCall] = []
     if measure:
         require_cuda()
-    with fake_device(how):
+    with fake_device(how) as routing:
         try:
             with known_values():
                 made = _as_model(build())
@@ -74,7 +74,7 @@ def capture_step(
         size = batch_size if batch_size is not None else _first_dimension(made.inputs)
         sizes = untold_sizes(made, how)
     said = {name: str(value) for name, value in how.given().items()}
-    said |= sizes
+    said |= sizes | routing.facts()
     said["torch"] = str(torch.__version__)
     times: Times = {}
     if measure:

@@ -52,6 +52,14 @@ def capture(
     image_size: Annotated[
         int | None, typer.Option(help="Height and width of an image in pixels.", show_default="the model's")
     ] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            help="Set a key of an hf: model's configuration, such as hidden_size=64.",
+            metavar="KEY=VALUE",
+        ),
+    ] = None,
     dtype: Annotated[Dtype, typer.Option(help="Format of weights and activations.")] = "float32",
     autocast: Annotated[
         Autocast | None,
@@ -84,6 +92,16 @@ def capture(
         str | None,
         typer.Option(help="Scratch space of each product, such as '8 MiB'.", show_default="none"),
     ] = None,
+    routing: Annotated[
+        str | None,
+        typer.Option(
+            help="Experts of tokens: uniform, zipf:EXPONENT, grouped, or a file.",
+            show_default="uniform for hf:, none for one's own",
+        ),
+    ] = None,
+    routing_seed: Annotated[
+        int | None, typer.Option(min=0, help="Seed of a routing that is drawn.", show_default="0")
+    ] = None,
     measure: Annotated[
         bool, typer.Option("--measure", help="Measure the times on the CUDA device of this computer.")
     ] = False,
@@ -105,6 +123,7 @@ def capture(
         batch_size=batch_size,
         seq_len=seq_len,
         image_size=image_size,
+        settings=settings or (),
         dtype=dtype,
         autocast=autocast,
         master_weights=master_weights,
@@ -116,6 +135,8 @@ def capture(
         inference=inference,
         steps=steps,
         workspace=workspace,
+        routing=routing,
+        routing_seed=routing_seed,
         measure=measure,
     )
     unpriced = _priced_by_bytes(trace)

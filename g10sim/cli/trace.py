@@ -23,6 +23,7 @@ from g10sim.cli.options import TraceFile, TraceOutput, names_in, sizes
 from g10sim.cli.output import say, show_table, warn, write_table
 from g10sim.cli.terminal import SafeConsole
 from g10sim.cli.trace_facts import PRICED_COLUMNS, priced_rows, work_rows
+from g10sim.cli.trace_files import export_app, models, nsight
 from g10sim.config.presets import load_system, system_names
 from g10sim.config.system import SystemSpec
 from g10sim.display import rounded_bytes, rounded_seconds
@@ -42,8 +43,11 @@ from g10sim.units import format_bytes
 app = typer.Typer(help="Make, look at and check trace files.", no_args_is_help=True, add_completion=False)
 import_app = typer.Typer(help="Make a trace file from files of other tools.", no_args_is_help=True)
 app.add_typer(import_app, name="import")
+app.add_typer(export_app, name="export")
 app.command()(capture)
 app.command()(recapture)
+app.command()(models)
+import_app.command()(nsight)
 
 _GPU_SUFFIX = ".yaml"
 _GPU_WIDTH = 110

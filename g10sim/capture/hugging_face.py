@@ -1,0 +1,196 @@
+"""Models of Hugging Face transformers, built from a configuration with random weights."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import torch
+import transformers
+from transformers import CONFIG_MAPPING
+
+from g10sim.capture.inputs import InputSizes, Task, make_inputs
+from g10sim.capture.known_models import Described, described
+from g10sim.capture.options import GROUPED, Sizes, StepOptions
+from g10sim.capture.routing import split_experts
+from g10sim.errors import ConfigError
+from g10sim.registry import choices_text, nearest
+
+_DEFAULT_SEQUENCE_LENGTH = 512
+_DEFAULT_PIXELS = 224
+_LONGEST = ("max_position_embeddings", "n_positions", "max_target_positions", "max_seq_len")
+"""Names of the most positions in configurations; one without any of them has no limit."""
+_SPECIAL_TOKENS = ("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id")
+_POSITIONS_AFTER_PADDING = ("roberta", "xlm-roberta", "xlm-roberta-xl", "camembert", "longformer", "mpnet")
+"""Families whose positions start behind that of padding, so that a sample takes as many fewer."""
+
+
+_OF_IMAGES = frozenset({Task.IMAGE_CLASSIFICATION})
+_OF_BOTH = frozenset({Task.IMAGE_AND_TEXT, Task.CONTRASTIVE})
+_LOSS_TYPE_OF_TASK = frozenset({Task.MASKED_LM, Task.CAUSAL_LM, Task.IMAGE_CLASSIFICATION})
+
+
+def build_hugging_face(
+    name: str, sizes: Sizes, options: StepOptions, settings: Sequence[str] = ()
+) -> Callable[[], Any]:
+    """Return a function that builds a model and its inputs.
+
+    ``name`` is one that ``described`` takes; ``settings`` (``KEY=VALUE``) change its configuration. Text
+    takes ``seq_len`` (default 512, or less where the model takes less), images ``image_size`` (pixels,
+    default the model's own). Raises ConfigError for an unknown name, a configuration that transformers does
+    not take, or an option that the model does not take.
+    """
+    found = described(name, settings)
+    configuration = _configuration(found, settings)
+    task = _task(found, configuration)
+    if options.attention == "eager":
+        configuration._attn_implementation = "eager"
+    # Keys and values of a generation cache would stay alive through the whole training step.
+    for part in (configuration, configuration.get_text_config()):
+        part.use_cache = False
+    shapes = _shapes(f"hf:{name}", found, configuration, task, sizes)
+    return partial(_model, configuration, task, shapes, options)
+
+
+def _configuration(found: Described, settings: Sequence[str]) -> Any:
+    data = dict(found.data)
+    family = data.pop("model_type")
+    if family not in CONFIG_MAPPING:
+        raise ConfigError(
+            f"{found.place}: model_type: found '{family}'{nearest(family, CONFIG_MAPPING)}; allowed: the "
+            f"{len(list(CONFIG_MAPPING))} families of the installed transformers (its own code is not run)"
+        )
+    try:
+        with _quiet():
+            _check_keys(found, CONFIG_MAPPING[family](), settings)
+            made = CONFIG_MAPPING[family].from_dict(data)
+    except ConfigError:
+        raise
+    except Exception as error:
+        reason = " ".join(str(error).split())[:300]
+        raise ConfigError(
+            f"{found.place}: {reason}; allowed: a configuration that transformers takes"
+        ) from error
+    _settle_special_tokens(made)
+    return made
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep transformers from remarks on configurations, such as on special tokens, while open."""
+    before = transformers.logging.get_verbosity()
+    transformers.logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        transformers.logging.set_verbosity(before)
+
+
+def _settle_special_tokens(configuration: Any) -> None:
+    """Let special tokens that a model asks for be ones that it has: no number of them changes a kernel."""
+    text = configuration.get_text_config()
+    for part in {id(one): one for one in (configuration, text)}.values():
+        most = getattr(part, "vocab_size", None) or getattr(text, "vocab_size", None)
+        if getattr(part, "pad_token_id", None) is None:
+            part.pad_token_id = 0
+        if configuration.is_encoder_decoder and getattr(part, "decoder_start_token_id", None) is None:
+            part.decoder_start_token_id = 0
+        for name in _SPECIAL_TOKENS:
+            token = getattr(part, name, None)
+            if isinstance(token, int) and most is not None and token >= most:
+                setattr(part, name, 0)
+
+
+def _check_keys(found: Described, default: Any, settings: Sequence[str]) -> None:
+    """Raise ConfigError for a setting that the family does not have: transformers would ignore it."""
+    for setting in settings:
+        key = setting.partition("=")[0]
+        *above, last = key.split(".")
+        part = default
+        for name in above:
+            part = getattr(part, name, None)
+        if part is None or isinstance(part, Mapping) or key in found.published:
+            continue  # made of what is given, or free
+        if not hasattr(part, last):
+            known = [name for name in part.to_dict() if not name.startswith("_")]
+            raise ConfigError(
+                f"{found.place}: --set {setting}: found no such key{nearest(last, known, 0.6)}; "
+                f"allowed: {choices_text(known)}"
+            )
+
+
+def _task(found: Described, configuration: Any) -> Task:
+    """Tell the task by the class that a configuration names, or the first that the family is made for."""
+    # Looked up now: importing a class while tensors are fake would leave fake tensors in its module.
+    classes = {}
+    for task in Task:
+        mapping = getattr(transformers, task.value)._model_mapping
+        if type(configuration) in mapping:
+            made = mapping[type(configuration)]
+            classes[task] = getattr(made, "__name__", "")
+    named = (configuration.architectures or [None])[0]
+    for task, name in classes.items():
+        if named in (None, name):
+            return task
+    if not classes:
+        raise ConfigError(
+            f"{found.place}: found the family {configuration.model_type}, which is made for none of the "
+            f"tasks that capture knows; allowed: {_tasks_text()}"
+        )
+    raise ConfigError(
+        f"{found.place}: architectures: found {named}; allowed: {choices_text(set(classes.values()))}"
+    )
+
+
+def _tasks_text() -> str:
+    return choices_text(f"...{task.value.removeprefix('AutoModel')}" for task in Task)
+
+
+def _shapes(source: str, found: Described, configuration: Any, task: Task, sizes: Sizes) -> InputSizes:
+    if task in _OF_IMAGES:
+        sizes.check(source, "images")
+    elif task not in _OF_BOTH:
+        sizes.check(source, "text")
+    vision = getattr(configuration, "vision_config", None) or configuration
+    if task in _OF_IMAGES | _OF_BOTH and sizes.image_size is not None:
+        vision.image_size = sizes.image_size
+    pixels = getattr(vision, "image_size", None) or _DEFAULT_PIXELS
+    pixels = pixels if isinstance(pixels, int) else pixels[0]
+    if task in _OF_IMAGES:
+        return InputSizes(sizes.batch_size, 0, pixels)
+    longest = found.longest or _longest(configuration)
+    return InputSizes(sizes.batch_size, _sequence_length(source, longest, sizes.seq_len), pixels)
+
+
+def _longest(configuration: Any) -> int | None:
+    text = configuration.get_text_config()
+    for name in _LONGEST:
+        found = getattr(text, name, None)
+        if isinstance(found, int) and found > 0:
+            behind = text.model_type in _POSITIONS_AFTER_PADDING
+            return found - (text.pad_token_id + 1 if behind else 0)
+    return None
+
+
+def _sequence_length(source: str, longest: int | None, seq_len: int | None) -> int:
+    most = longest or max(_DEFAULT_SEQUENCE_LENGTH, seq_len or 0)
+    length = min(_DEFAULT_SEQUENCE_LENGTH, most) if seq_len is None else seq_len
+    if not 1 <= length <= most:
+        raise ConfigError(f"{source}: found --seq-len {length}; allowed: 1 to {most}")
+    return length
+
+
+def _model(configuration: Any, task: Task, shapes: InputSizes, options: StepOptions) -> Any:
+    """Build a network and its inputs."""
+    with torch.no_grad():
+        network = getattr(transformers, task.value).from_config(
+            configuration, dtype=getattr(torch, options.dtype)
+        )
+    if task in _LOSS_TYPE_OF_TASK:
+        # The loss follows from the name of the class, but not for every class.
+        network.loss_type = task.value.removeprefix("AutoModel")
+    if options.routing != GROUPED:
+        split_experts(network)
+    return network, make_inputs(network, task, shapes, training=not options.inference)

@@ -1,0 +1,159 @@
+"""Configurations of models: known names, files, the local cache of the hub, and families of transformers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field
+
+from g10sim.config.data import data_path
+from g10sim.config.document import load_document, parse_value
+from g10sim.config.presets import validated
+from g10sim.config.quantities import Spec
+from g10sim.errors import ConfigError
+from g10sim.registry import nearest
+
+CONFIGURATION = "config.json"
+_NEAR = 0.75
+_MOST_BYTES = 2**22
+_FAMILY = "model_type"
+
+
+class KnownModel(Spec):
+    """What a published configuration sets, beside the defaults of its family in transformers."""
+
+    source: str = Field(description="where the configuration is published")
+    parameters: int = Field(0, description="published number of parameters; 0 if it is not told")
+    longest: int | None = Field(None, description="most tokens in a sample; None if the configuration tells")
+    settings: dict[str, Any] = Field(default_factory=dict)
+
+
+class Family(Spec):
+    """Known models of a family (``model_type`` in transformers), and the class that they are trained as."""
+
+    family: str
+    architecture: str
+    models: dict[str, KnownModel]
+
+
+@dataclass(frozen=True, slots=True)
+class Described:
+    """Data of a configuration, the place to blame for it, and the most tokens it takes, if that is known.
+
+    ``published`` are keys that configurations of the family have, beside those that transformers tells.
+    """
+
+    data: dict[str, Any]
+    place: str
+    longest: int | None = None
+    published: frozenset[str] = frozenset()
+
+
+@cache
+def known_models() -> Mapping[str, tuple[Family, KnownModel]]:
+    """Return the models of ``configs/models`` by name on the Hugging Face hub, without its owner."""
+    found: dict[str, tuple[Family, KnownModel]] = {}
+    for path in sorted(data_path("configs", "models").glob("*.yaml")):
+        document = load_document(path)
+        family = validated(Family, document.data, document)
+        found |= {name: (family, model) for name, model in family.models.items()}
+    return found
+
+
+def described(name: str, settings: Sequence[str] = ()) -> Described:
+    """Return the configuration of a name, with settings (``KEY=VALUE``) laid over it.
+
+    ``name`` is a known model, a directory with a ``config.json`` or such a file, a model of the local cache
+    of the hub (``owner/name``), or a family. Raises ConfigError for another, saying what is allowed.
+    """
+    found = _known(name) or _local(name) or _cached(name) or _family(name)
+    if found is None:
+        raise ConfigError(
+            f"hf:{name}: found a model whose configuration would have to be downloaded"
+            f"{nearest(name.rpartition('/')[2], known_models(), _NEAR)}; allowed: one of the "
+            f"{len(known_models())} names of `g10sim trace models`, a family of transformers such as qwen3, "
+            f"a directory with a {CONFIGURATION}, a model in the local cache of the hub, or module:function"
+        )
+    family = str(found.data[_FAMILY])
+    published = {
+        key for known, model in known_models().values() if known.family == family for key in model.settings
+    }
+    found = replace(found, published=frozenset({*found.data, *published}))
+    for setting in settings:
+        _lay_over(found, setting)
+    return found
+
+
+def _known(name: str) -> Described | None:
+    plain = name.rpartition("/")[2]
+    by_lower_case = {known.lower(): known for known in known_models()}
+    if plain.lower() not in by_lower_case or Path(name, CONFIGURATION).is_file():
+        return None
+    family, model = known_models()[by_lower_case[plain.lower()]]
+    data = {_FAMILY: family.family, "architectures": [family.architecture], **deepcopy(model.settings)}
+    return Described(data, f"hf:{name}", model.longest)
+
+
+def _local(name: str) -> Described | None:
+    path = Path(name)
+    path = path / CONFIGURATION if path.is_dir() else path
+    if not path.is_file():
+        return None
+    return Described(_read(path), str(path))
+
+
+def _cached(name: str) -> Described | None:
+    from huggingface_hub import try_to_load_from_cache
+    from huggingface_hub.errors import HFValidationError
+
+    try:
+        path = try_to_load_from_cache(name, CONFIGURATION)
+    except HFValidationError:
+        return None
+    return Described(_read(Path(path)), f"hf:{name}") if isinstance(path, str) else None
+
+
+def _family(name: str) -> Described | None:
+    from transformers import CONFIG_MAPPING
+
+    for spelt in (name, name.lower(), name.lower().replace("-", "_")):
+        if spelt in CONFIG_MAPPING:
+            return Described({_FAMILY: spelt}, f"hf:{name}")
+    return None
+
+
+def _read(path: Path) -> dict[str, Any]:
+    allowed = "the configuration of a model, a JSON object with a model_type"
+    try:
+        size = path.stat().st_size
+        data = json.loads(path.read_text(encoding="utf-8")) if size <= _MOST_BYTES else None
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}; allowed: {allowed}") from error
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"{path}: found no JSON ({error}); allowed: {allowed}") from error
+    if not isinstance(data, dict) or not isinstance(data.get(_FAMILY), str):
+        found = f"{size} bytes" if data is None else type(data).__name__
+        found = f"no {_FAMILY}" if isinstance(data, dict) else found
+        raise ConfigError(f"{path}: found {found}; allowed: {allowed}")
+    return data
+
+
+def _lay_over(found: Described, setting: str) -> None:
+    """Set a dotted key, such as ``text_config.hidden_size=64``."""
+    key, equals, text = setting.partition("=")
+    if not equals or not key:
+        raise ConfigError(f"--set: found '{setting}'; allowed: KEY=VALUE")
+    *above, last = key.split(".")
+    data = found.data
+    for part in above:
+        inner = data.setdefault(part, {})
+        if not isinstance(inner, dict):
+            raise ConfigError(f"--set {key}: found '{part}', which holds no keys; allowed: KEY=VALUE")
+        data = inner
+    data[last] = parse_value(text, f"--set {key}")

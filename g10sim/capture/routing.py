@@ -1,0 +1,184 @@
+"""Routing of tokens to experts: given, or drawn, so that each expert's kernels have sizes of their own."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from math import prod
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from pydantic import Field, TypeAdapter, ValidationError
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+
+from g10sim.capture.options import GROUPED, StepOptions
+from g10sim.capture.values import ValuedMode
+from g10sim.errors import ConfigError
+from g10sim.trace.format import load_trace
+
+ROUTED_TOKENS = "routed_tokens"
+"""Key of a trace's ``origin``: the tokens of each expert, a row for each router in the order they run."""
+
+_TOPK = "aten::topk"
+_MATRIX = 3
+"""Dimensions of the weights of all experts of a layer: the first counts experts."""
+_ROWS = TypeAdapter(list[Annotated[list[Annotated[int, Field(strict=True, ge=0)]], Field(min_length=1)]])
+_ALLOWED = "a JSON list with a row for each router, of the tokens of each expert; or a trace with such rows"
+_TOKENS_AT_ONCE = 65536
+_Counts = NDArray[np.int64]
+
+
+class RoutingMode(ValuedMode):
+    """Makes fake tensors, and decides which experts the routers of a model choose.
+
+    A router is a module that calls ``topk`` over its last dimension: over as many experts as the layers have
+    whose weights were split (``split_experts``), or, where none were and a routing is asked for, over any
+    number. ``routed`` has the tokens of each expert by router and number of tokens.
+    """
+
+    def __init__(self, options: StepOptions) -> None:
+        super().__init__()
+        self.experts: set[int] = set()
+        self._options = options
+        self._given = _read_rows(options.routing) if options.routing_file else None
+        self._routers: dict[int, int] = {}
+        self._running: list[Any] = []
+        self.routed: dict[tuple[int, int], _Counts] = {}
+
+    @contextmanager
+    def following(self) -> Iterator[None]:
+        """Follow the modules that run, of any model, while the context is open."""
+
+        def enter(module: Any, _: Any) -> None:
+            self._running.append(module)
+
+        def leave(*_: Any) -> None:
+            if self._running:
+                self._running.pop()
+
+        handles = [
+            register_module_forward_pre_hook(enter),
+            register_module_forward_hook(leave, always_call=True),
+        ]
+        try:
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
+
+    def facts(self) -> dict[str, str]:
+        """Return what a trace says of the routing; nothing where no router ran."""
+        rows = [self.routed[key].tolist() for key in sorted(self.routed)]
+        return {ROUTED_TOKENS: json.dumps(rows, separators=(",", ":"))} if rows else {}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None) -> Any:
+        """Run an operator on shapes; give a router's choice of experts its values."""
+        made = super().__torch_dispatch__(func, types, args, kwargs)
+        if func._schema.name == _TOPK and self._running:
+            self._choose(made[1], args[0].shape, args[2] if len(args) > 2 else -1)
+        return made
+
+    def _choose(self, indices: Any, shape: Sequence[int], dimension: int) -> None:
+        experts, chosen = shape[-1], indices.shape[-1]
+        wanted = experts in self.experts if self.experts else self._options.routing not in (None, GROUPED)
+        if not wanted or dimension not in (-1, len(shape) - 1) or chosen >= experts:
+            return
+        router = self._routers.setdefault(id(self._running[-1]), len(self._routers))
+        tokens = prod(shape[:-1])
+        counts = self.routed.get((router, tokens))
+        if counts is None:
+            counts = self.routed[router, tokens] = self._counts(router, tokens, experts, chosen)
+        # In order of experts, column after column: no token meets an expert twice, for none has more tokens
+        # than there are. Which tokens an expert has changes no kernel.
+        order = np.repeat(np.arange(experts), counts).reshape(chosen, tokens).T
+        self.know(indices, torch.from_numpy(np.ascontiguousarray(order)).reshape(indices.shape))
+
+    def _counts(self, router: int, tokens: int, experts: int, chosen: int) -> _Counts:
+        if self._given is None:
+            how = self._options
+            return drawn_counts(
+                tokens, experts, chosen, how.routing_exponent, (how.routing_seed or 0, router, tokens)
+            )
+        place = f"{self._options.routing}: row {router + 1}"
+        if router >= len(self._given):
+            raise ConfigError(f"{place}: found {len(self._given)} rows; allowed: one for each router")
+        row = self._given[router]
+        if len(row) != experts or sum(row) != tokens * chosen or max(row) > tokens:
+            raise ConfigError(
+                f"{place}: found {len(row)} experts, {sum(row)} tokens, at most {max(row)} in one; "
+                f"allowed: {experts} experts, {tokens * chosen} tokens, at most {tokens} in one"
+            )
+        return np.array(row, dtype=np.int64)
+
+
+def drawn_counts(tokens: int, experts: int, chosen: int, exponent: float, seed: Sequence[int]) -> _Counts:
+    """Draw how many tokens each expert gets, if each token takes ``chosen`` different ones.
+
+    An expert is as popular as rank ** -exponent (0: all alike), with ranks in an order that is drawn, too.
+    Tokens draw without replacement, by the largest of perturbed logarithms (Kool et al., Stochastic Beams and
+    Where to Find Them, arXiv 1903.06059, section 2.3).
+    """
+    generator = np.random.default_rng(list(seed))
+    popularity = -exponent * np.log(1.0 + generator.permutation(experts))
+    counts = np.zeros(experts, dtype=np.int64)
+    for start in range(0, tokens, _TOKENS_AT_ONCE):
+        rows = min(_TOKENS_AT_ONCE, tokens - start)
+        keys = popularity + generator.gumbel(size=(rows, experts))
+        taken = np.argpartition(-keys, chosen - 1, axis=1)[:, :chosen]
+        counts += np.bincount(taken.ravel(), minlength=experts)
+    return counts
+
+
+def _read_rows(file: str | None) -> list[list[int]]:
+    """Read the rows of a JSON file, or those of a trace. Raises ConfigError, or TraceError as traces do."""
+    path = Path(str(file))
+    if path.suffix == ".g10t":
+        text = load_trace(path).origin.get(ROUTED_TOKENS)
+        if text is None:
+            raise ConfigError(f"--routing: found {path}, a trace without routing; allowed: {_ALLOWED}")
+    else:
+        try:
+            text = path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            reason = getattr(error, "strerror", None) or error
+            raise ConfigError(
+                f"--routing: {path}: {reason}; allowed: uniform, zipf, zipf:EXPONENT, or {_ALLOWED}"
+            ) from error
+    try:
+        return _ROWS.validate_json(text)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        place = ".".join(str(part) for part in first["loc"])
+        raise ConfigError(f"--routing: {path}: {place}: {first['msg']}; allowed: {_ALLOWED}") from error
+
+
+def split_experts(network: Any) -> int:
+    """Give each expert's weights a tensor of its own; return the number of layers that were split.
+
+    Layers of transformers keep the weights of all experts in one tensor, and choose among implementations:
+    these then take the one that runs expert after expert. Layers on a real device stay as they are.
+    """
+    split = 0
+    for module in list(network.modules()):
+        experts = getattr(module, "num_experts", None)
+        own = dict(module.named_parameters(recurse=False))
+        stacked = [name for name, weight in own.items() if weight.shape[:1] == (experts,)]
+        # transformers marks layers whose implementation can be chosen so (``use_experts_implementation``).
+        is_layer = hasattr(module, "is_transposed") and any(own[name].dim() == _MATRIX for name in stacked)
+        if not is_layer or not all(isinstance(own[name].data, FakeTensor) for name in stacked):
+            continue
+        for name in stacked:
+            delattr(module, name)
+            weights = (torch.nn.Parameter(part.detach().clone()) for part in own[name].unbind(0))
+            setattr(module, name, torch.nn.ParameterList(weights))
+        module.config._experts_implementation = "eager"
+        mode = own[stacked[0]].data.fake_mode
+        if isinstance(mode, RoutingMode):
+            mode.experts.add(int(module.num_experts))
+        split += 1
+    return split
