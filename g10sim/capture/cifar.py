@@ -93,6 +93,34 @@ def _resnet(depth: int, batch_size: int) -> Network:
     return nn.Sequential(*layers), _images(batch_size)
 
 
+class _Bottleneck(nn.Module):  # type: ignore[misc]
+    """A 3 x 3 convolution between two of 1 x 1, added to the input, with normalization and ReLU behind."""
+
+    def __init__(self, channels: int, filters: int, stride: int) -> None:
+        super().__init__()
+        wide = 4 * filters
+        inner = [*_convolution(channels, filters, size=1), *_convolution(filters, filters, stride=stride)]
+        self.inner = nn.Sequential(*inner, nn.Conv2d(filters, wide, 1))
+        changes = channels != wide
+        self.shortcut = nn.Conv2d(channels, wide, 1, stride) if changes else nn.Identity()
+        self.end = nn.Sequential(nn.BatchNorm2d(wide), nn.ReLU())
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.end(self.inner(images) + self.shortcut(images))
+
+
+def resnet50_bottleneck(batch_size: int = 100) -> Network:
+    """Return ResNet-50 with bottlenecks, commented out in the authors' file, and its images."""
+    layers = _convolution(3, 64)
+    channels = 64
+    for group, (filters, blocks) in enumerate(zip(_CHANNELS, _BLOCKS[50], strict=False)):
+        for number in range(blocks):
+            layers.append(_Bottleneck(channels, filters, 2 if group and not number else 1))
+            channels = 4 * filters
+    layers += [nn.AvgPool2d(4, 4), nn.Flatten(), nn.Linear(channels, _CLASSES)]
+    return nn.Sequential(*layers), _images(batch_size)
+
+
 def _named(make: Callable[[int, int], Network], depth: int) -> Callable[..., Network]:
     def network(batch_size: int = 100) -> Network:
         """Return the network of this depth, and its images."""

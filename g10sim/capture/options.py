@@ -34,8 +34,9 @@ class StepOptions(Spec):
     in inference; ``optimizer_form`` is PyTorch's ``fused`` (None, one kernel does all for some tensors) or
     ``foreach`` (one kernel for each operation). ``momentum`` is that of SGD. ``attention`` is ``fused`` (one
     kernel each way) or ``eager``. With ``cudnn_pooling`` max pooling keeps no indices. ``inference`` is a
-    forward pass in evaluation mode without gradients; ``steps`` how many steps follow each other in the trace. ``workspace``, such as ``"8 MiB"``, is scratch
-    space that each matrix product, convolution and attention is given; None for none.
+    forward pass in evaluation mode without gradients; ``steps`` how many steps follow each other in the
+    trace. ``workspace``, such as ``"8 MiB"``, is scratch space that each matrix product, convolution and
+    attention is given; None for none.
     """
 
     dtype: Dtype = "float32"

@@ -167,9 +167,10 @@ class Contiguous:
         )
 
     def home(self, tensor: int, location: Location) -> Location:
-        """Return where a tensor goes before time starts: the last tier instead of a full GPU."""
+        """Return where a tensor goes before time starts: the last tier with room instead of a full GPU."""
         if location == Location.GPU and not self._allocate(tensor):
-            return self._memory.tiers[-1]
+            tiers, pools, pages = self._memory.tiers, self._memory.pools, self._memory.absent[tensor]
+            return next((tier for tier in reversed(tiers) if pools[tier].free >= pages), tiers[-1])
         return location
 
     def fetch(self, tensor: int) -> None:
