@@ -73,6 +73,14 @@ def test_the_page_of_claims_says_what_was_measured(tmp_path):
         assert line in text
 
 
+def test_the_front_page_says_what_the_page_of_claims_says(tmp_path):
+    generate("claims-lines", "-o", tmp_path / "README.md")
+    current = (tmp_path / "README.md").read_text(encoding="utf-8")
+    assert current == page("../README.md"), "outdated: python docs/generate claims-lines"
+    lines = current.partition("<!-- claims -->")[2].partition("<!-- end of claims -->")[0].strip()
+    assert len(lines.splitlines()) == 5
+
+
 def test_the_table_of_moves_is_current(tmp_path):
     (tmp_path / "page.md").write_text(page("policies.md"), encoding="utf-8")
     generate("moves", "-o", tmp_path / "page.md")
