@@ -86,6 +86,7 @@ def _sections(claims: pd.DataFrame, cases: pd.DataFrame) -> list[dict[str, Any]]
                 "verdicts": " ".join(map(_sentence, rows.to_dict("records"))),
                 "lacks": lacking[0] if lacking else "",
                 "cases": _cases(mine[mine["tested"] == ""]),
+                "notes": _notes(mine),
                 "breakdown": str(first["breakdown"]).replace("|", ";"),
                 "tested": _tested(mine[mine["tested"] != ""]),
             }
@@ -112,6 +113,11 @@ def _cases(rows: pd.DataFrame) -> str:
         said = ", ".join(f"{row['case']} {_text(row, 'value')}" for row in ordered.to_dict("records"))
         texts.append(f"Cells ({data}{', lowest and highest' * (len(group) > _MOST_CASES)}): {said}.")
     return " ".join(texts)
+
+
+def _notes(rows: pd.DataFrame) -> str:
+    """Write what is to be said of single cells."""
+    return "\n".join(f"- {row.case}: {row.note}." for row in rows.itertuples() if row.note)
 
 
 def _tested(rows: pd.DataFrame) -> str:

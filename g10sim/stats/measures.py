@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
@@ -51,12 +51,14 @@ Where: TypeAlias = Mapping[str, str | int | float]
 class Measured:
     """A number and what it is made of: a value for each case by its name, and the cells that were looked at.
 
-    ``value`` is None where no cell gives one. ``cells`` are rows of results.
+    ``value`` is None where no cell gives one. ``cells`` are rows of results. ``notes`` say of cases why they
+    are as they are.
     """
 
     value: float | None
     cases: Mapping[str, float]
     cells: pd.DataFrame
+    notes: Mapping[str, str] = field(default_factory=dict)
 
 
 class Comparison(Spec):
@@ -192,19 +194,30 @@ class Wins(Spec):
     tolerance: float = Field(default=0.0, ge=0, description="difference of ratios that counts as none")
 
     def measure(self, directory: Path) -> Measured:
-        """Return the share of cases; each is 1 where the policy wins, otherwise 0. Raises ConfigError."""
+        """Return the share of cases; each is 1 where the policy wins, otherwise 0, with a note.
+
+        Raises ConfigError.
+        """
         results, found = _savings(directory, self.vanilla, self.context)
         cases: dict[str, float] = {}
+        notes: dict[str, str] = {}
         for _, group in found.groupby(_cases_of(found), sort=False):
             own = group[group["policy"] == self.policy]
             others = group[group["policy"].isin(list(self.over))]
             if own.empty or others.empty:
                 continue
-            row = own.iloc[0]
-            saves = row["msr"] >= others["msr"].max() - self.tolerance
-            cases[_case(row.to_dict())] = float(saves and row["eor"] <= others["eor"].min() + self.tolerance)
+            row, most, least = own.iloc[0], others["msr"].max(), others["eor"].min()
+            wins = row["msr"] >= most - self.tolerance and row["eor"] <= least + self.tolerance
+            name = _case(row.to_dict())
+            cases[name] = float(wins)
+            if not wins:
+                time = breakdown(results[results["cell"] == row["cell"]])
+                notes[name] = (
+                    f"saves {row['msr']:.3f} (the others {most:.3f} at most), adds {row['eor']:.3f} "
+                    f"({least:.3f} at least); {time}"
+                )
         _check_some(found[found["policy"] == self.policy], results, self.policy)
-        return Measured(_average("mean", cases), cases, results[results["policy"] == self.policy])
+        return Measured(_average("mean", cases), cases, results[results["policy"] == self.policy], notes)
 
 
 class BatchGain(Spec):

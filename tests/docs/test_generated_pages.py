@@ -58,6 +58,7 @@ def test_the_page_of_claims_says_what_was_measured(tmp_path):
     measured = {"value": 0.25, "verdict": "not reproduced", "low": 0.4, "high": 0.6, "breakdown": "one: all"}
     pd.DataFrame([claim | words | measured]).to_csv(tmp_path / "claims.csv", index=False)
     cases = [{"case": f"c{number}", "tested": "", "value": number / 100} for number in range(20)]
+    cases[0]["note"] = "waits"
     cases.append({"case": "", "tested": "with a link", "value": 0.5})
     pd.DataFrame([claim | case for case in cases]).to_csv(tmp_path / "cases.csv", index=False)
     generate("claims", tmp_path, "-o", tmp_path / "page.md")
@@ -69,6 +70,7 @@ def test_the_page_of_claims_says_what_was_measured(tmp_path):
         "Missing: a link.",
         "lowest and highest): c0 0.0%, c1 1.0%, c2 2.0%, c17 17.0%, c18 18.0%, c19 19.0%.",
         "| with a link | 50.0% |",
+        "- c0: waits.",
     ):
         assert line in text
 

@@ -9,10 +9,8 @@ MB = 10**6
 
 
 def convolutions(forward):
-    """Convolutions of 10 MB each, whose backward passes take 20 ms, behind an input of 10 MB; a classifier."""
-    layers = [
-        LayerSpec(f"conv{i}", "Conv2d", 10 * MB, time, 20_000_000) for i, time in enumerate(forward)
-    ]
+    """Convolutions of 10 MB each, 20 ms backward, behind an input of 10 MB and before a classifier."""
+    layers = [LayerSpec(f"conv{i}", "Conv2d", 10 * MB, time, 20_000_000) for i, time in enumerate(forward)]
     layers.append(LayerSpec("fc", "Linear", 1000, 1_000_000, 1_000_000))
     return layerwise_trace("net", 1, 10 * MB, layers)
 
