@@ -77,6 +77,7 @@ _BEYOND = (
     Entry("vdnn_bandwidth", "gain of vDNN++ over vDNN, by link bandwidth", (), "designs"),
     Entry("fragmentation", "memory taken over memory in use, by allocator", (), "designs"),
     Entry("gpus_per_uplink", "throughput and batch size of GPUs that share a link", (), "designs"),
+    Entry("link_occupancy", "what crosses a shared link in an iteration", ("kernels", "migrations")),
 )
 _ONE_CELL = (
     Entry("memory", "memory in use while one cell runs", ("memory",), "cell"),

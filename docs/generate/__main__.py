@@ -77,6 +77,17 @@ def claims(results: Results = Path("results/claims"), output: Page = Path("docs/
 
 
 @app.command()
+def claims_lines(
+    page: Annotated[Path, typer.Argument(help="Page with marks.")] = Path("README.md"),
+    claims: Annotated[Path, typer.Option(help="Page of published claims.")] = Path("docs/claims.md"),
+    output: Annotated[Path, typer.Option("-o", "--output", help="Page to write.")] = Path("README.md"),
+) -> None:
+    """Bring the lines about published claims on the front page up to date, from the page of claims."""
+    texts = (path.read_text(encoding="utf-8") for path in (page, claims))
+    _write(output, claims_page.with_lines(*texts))
+
+
+@app.command()
 def flash(
     tables: Annotated[Path, typer.Argument(help="Directory of tables measured with MQSim.")],
     output: Page = Path("docs/flash.md"),

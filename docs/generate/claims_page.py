@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 from tables import fill, table
 
-from g10sim.experiment.claims import CASES, CLAIMS
+from g10sim.experiment.claims import BUNDLED, CASES, CLAIMS, NOT_REPRODUCED, load_claims
 from g10sim.stats.measures import written
 
 _MOST_CASES = 12
+_COLUMNS = 6
+_MARKED = re.compile(r"(<!-- claims -->\n).*?(<!-- end of claims -->)", re.DOTALL)
 
 
 def page(results: Path) -> str:
@@ -22,6 +25,29 @@ def page(results: Path) -> str:
     claims = pd.read_csv(results / CLAIMS, keep_default_na=False)
     cases = pd.read_csv(results / CASES, keep_default_na=False)
     return fill("claims", counts=_counts(claims), summary=_summary(claims), claims=_sections(claims, cases))
+
+
+def with_lines(text: str, claims_page: str) -> str:
+    """Return a page with the lines about claims between its marks written anew, from the page of claims."""
+    rows = {}
+    for line in claims_page.splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split(" | ")]
+        if len(cells) == _COLUMNS and cells[2] == BUNDLED:
+            rows[cells[0], cells[1]] = cells[3:]
+    found = {claim.name: rows.get((claim.system, claim.says)) for claim in load_claims().claims}
+
+    def cells_of(name: str) -> list[str]:
+        known = found[name]
+        if known is None:
+            raise SystemExit(f"docs/claims.md: found no row of claim '{name}'; allowed: the current list")
+        return known
+
+    def one(name: str) -> str:
+        published, here, verdict = cells_of(name)
+        return f"{here} ({published}{', ' + verdict if verdict == NOT_REPRODUCED else ''})"
+
+    lines = fill("claims_lines", one=one, here=lambda name: cells_of(name)[1])
+    return _MARKED.sub(lambda match: f"{match[1]}{lines}{match[2]}", text)
 
 
 def _counts(claims: pd.DataFrame) -> str:
@@ -60,6 +86,7 @@ def _sections(claims: pd.DataFrame, cases: pd.DataFrame) -> list[dict[str, Any]]
                 "verdicts": " ".join(map(_sentence, rows.to_dict("records"))),
                 "lacks": lacking[0] if lacking else "",
                 "cases": _cases(mine[mine["tested"] == ""]),
+                "notes": _notes(mine),
                 "breakdown": str(first["breakdown"]).replace("|", ";"),
                 "tested": _tested(mine[mine["tested"] != ""]),
             }
@@ -86,6 +113,11 @@ def _cases(rows: pd.DataFrame) -> str:
         said = ", ".join(f"{row['case']} {_text(row, 'value')}" for row in ordered.to_dict("records"))
         texts.append(f"Cells ({data}{', lowest and highest' * (len(group) > _MOST_CASES)}): {said}.")
     return " ".join(texts)
+
+
+def _notes(rows: pd.DataFrame) -> str:
+    """Write what is to be said of single cells."""
+    return "\n".join(f"- {row.case}: {row.note}." for row in rows.itertuples() if row.note)
 
 
 def _tested(rows: pd.DataFrame) -> str:

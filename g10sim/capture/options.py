@@ -36,9 +36,10 @@ class StepOptions(Spec):
     float32 copy of each weight of a 16-bit ``dtype``. ``optimizer`` None is AdamW in training and nothing
     in inference; ``optimizer_form`` is PyTorch's ``fused`` (None, one kernel does all for some tensors) or
     ``foreach`` (one kernel for each operation). ``momentum`` is that of SGD. ``attention`` is ``fused`` (one
-    kernel each way) or ``eager``. ``inference`` is a forward pass in evaluation mode without gradients;
-    ``steps`` how many steps follow each other in the trace. ``workspace``, such as ``"8 MiB"``, is scratch
-    space that each matrix product, convolution and attention is given; None for none.
+    kernel each way) or ``eager``. With ``cudnn_pooling`` max pooling keeps no indices. ``inference`` is a
+    forward pass in evaluation mode without gradients; ``steps`` how many steps follow each other in the
+    trace. ``workspace``, such as ``"8 MiB"``, is scratch space that each matrix product, convolution and
+    attention is given; None for none.
 
     ``routing`` says which experts tokens are sent to: ``uniform`` or ``zipf:EXPONENT`` (``zipf`` is 1), drawn
     with ``routing_seed`` (None is 0), a file with the tokens of each expert, or ``grouped``, which leaves the
@@ -53,6 +54,7 @@ class StepOptions(Spec):
     momentum: float | None = None
     attention: Attention = "fused"
     activation_checkpointing: bool = False
+    cudnn_pooling: bool = False
     inference: bool = False
     steps: int = 1
     workspace: str | None = None

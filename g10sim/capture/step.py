@@ -15,6 +15,7 @@ from g10sim.capture.devices import fake_device, known_values, require_cuda
 from g10sim.capture.gpu import NANOSECONDS_PER_SECOND, GpuTimingSpec, load_gpu
 from g10sim.capture.measured import RecordedCall, Times, keep_in, measured_times
 from g10sim.capture.options import step_options
+from g10sim.capture.pooling import forget_indices
 from g10sim.capture.recorder import KernelDraft, Recorder, StorageRecord
 from g10sim.capture.refusal import refusal
 from g10sim.capture.utilisation import FLOPS_BY_FORMAT, unusual_formats
@@ -44,8 +45,8 @@ def capture_step(
     come from the roofline of ``gpu`` (a bundled name, a YAML file or a description). ``batch_size`` defaults
     to the first dimension of the first input; ``origin`` is added to what the trace says about its making;
     ``options`` are those of ``StepOptions``: ``dtype``, ``autocast``, ``master_weights``, ``optimizer``,
-    ``optimizer_form``, ``momentum``, ``attention``, ``activation_checkpointing``, ``inference``, ``steps``,
-    ``workspace``.
+    ``optimizer_form``, ``momentum``, ``attention``, ``activation_checkpointing``, ``cudnn_pooling``,
+    ``inference``, ``steps``, ``workspace``.
 
     With ``measure`` durations are those that the CUDA device of this computer takes, where it can tell.
 
@@ -68,6 +69,8 @@ def capture_step(
             step.run()
             recorder = step.record(keep_in(kept) if measure else None)
             recorder.add_workspaces(how.workspace_bytes)
+            if how.cudnn_pooling:
+                forget_indices(recorder.kernels)
         except Exception as error:
             kind = "inference" if how.inference else "the training step"
             raise refusal(error, model, kind) from error

@@ -84,6 +84,10 @@ def capture(
             "--activation-checkpointing", help="Keep inputs of blocks only, and run blocks again in backward."
         ),
     ] = False,
+    cudnn_pooling: Annotated[
+        bool,
+        typer.Option("--cudnn-pooling", help="Max pooling keeps no indices, its gradient reads its output."),
+    ] = False,
     inference: Annotated[
         bool, typer.Option("--inference", help="A forward pass in evaluation mode, without gradients.")
     ] = False,
@@ -132,6 +136,7 @@ def capture(
         momentum=momentum,
         attention=attention,
         activation_checkpointing=activation_checkpointing,
+        cudnn_pooling=cudnn_pooling,
         inference=inference,
         steps=steps,
         workspace=workspace,

@@ -175,9 +175,10 @@ class Finding:
         """Rows of cases.csv: the cells that a value is made of, then what was tested."""
         named = {"claim": self.claim.name, "data": self.data, "unit": self.claim.unit}
         for case, value in self.measured.cases.items():
-            yield named | {"tested": "", "case": case, "value": value}
+            note = self.measured.notes.get(case, "")
+            yield named | {"tested": "", "case": case, "value": value, "note": note}
         for says, measured in self.tested:
-            yield named | {"tested": says, "case": "", "value": measured.value}
+            yield named | {"tested": says, "case": "", "value": measured.value, "note": ""}
 
 
 def load_claims(path: Path = LIST) -> ClaimsSpec:
@@ -231,7 +232,7 @@ def check_claims(
         if (claim.experiment, data) in documents
     ]
     write_csv(output / CLAIMS, _COLUMNS, (one.as_row() for one in findings))
-    columns = ("claim", "data", "tested", "case", "value", "unit")
+    columns = ("claim", "data", "tested", "case", "value", "unit", "note")
     write_csv(output / CASES, columns, (row for one in findings for row in one.case_rows()))
     return findings, outcomes
 

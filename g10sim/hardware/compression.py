@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import ceil
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from g10sim.config.host import CompressionSpec
 
@@ -20,6 +20,21 @@ def packed_bytes(size_bytes: int, density: float, spec: CompressionSpec) -> int:
     mask = ceil(size_bytes / (8 * spec.element))
     begun = min(spec.pieces, int(round(density * spec.pieces, 9)) + 1)
     return mask + ceil(size_bytes * begun / spec.pieces)
+
+
+class Expanded(NamedTuple):
+    """Pages that a tensor has on the GPU while it is there, if it moves in a compressed format.
+
+    ``index_pages`` of them hold what it takes to expand it, and stay while it is away.
+    """
+
+    block_pages: int
+    index_pages: int
+
+
+def index_owner(tensor: int) -> int:
+    """Return who owns the block with a compressed tensor's index, below -1; of an owner its tensor."""
+    return -2 - tensor
 
 
 class Carried(Protocol):

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 
 from g10sim.errors import InvariantError
 from g10sim.hardware.allocators.space import Allocator
+from g10sim.hardware.compression import Expanded, index_owner
 from g10sim.hardware.host_buffers import HostBuffers, StagedRun, slower
 from g10sim.hardware.memory import Frames, Residency
 from g10sim.hardware.placement import FitRule, PlannedAddresses
@@ -30,7 +31,8 @@ class Contiguous:
     given back before that one has ended. ``shared`` are the GPU's pages where other jobs use them, too;
     ``blocks`` takes its own from them. Where space ``returns_between_kernels`` only, what has left
     while a kernel ran keeps its block until the kernel has ended. ``buffers`` are those in the memory of the
-    ``staged`` tier. The residency's counts mean the same as in paged memory: free frames are those without
+    ``staged`` tier. Tensors that are ``expanded`` take more pages here than move, and leave an index behind.
+    The residency's counts mean the same as in paged memory: free frames are those without
     contents, whether or not a block covers them.
     """
 
@@ -48,6 +50,7 @@ class Contiguous:
         buffers: HostBuffers,
         staged: Location | None,
         returns_between_kernels: bool = False,
+        expanded: Mapping[int, Expanded] | None = None,
         shared: Frames | None = None,
     ) -> None:
         self.blocks = blocks
@@ -61,7 +64,7 @@ class Contiguous:
         self._rules, self._copy_rate, self._recalls = tuple(rules), copy_rate, recalls
         self._weights, self._read_again = weights, set[int]()
         self._returns_between_kernels = returns_between_kernels
-        self._shared = shared
+        self._shared, self._expanded = shared, expanded or {}
         self._leaving: dict[int, None] = {}
         self._stored: set[int] = set()
         self._condemned: set[int] = set()
@@ -164,9 +167,10 @@ class Contiguous:
         )
 
     def home(self, tensor: int, location: Location) -> Location:
-        """Return where a tensor goes before time starts: the last tier instead of a full GPU."""
+        """Return where a tensor goes before time starts: the last tier with room instead of a full GPU."""
         if location == Location.GPU and not self._allocate(tensor):
-            return self._memory.tiers[-1]
+            tiers, pools, pages = self._memory.tiers, self._memory.pools, self._memory.absent[tensor]
+            return next((tier for tier in reversed(tiers) if pools[tier].free >= pages), tiers[-1])
         return location
 
     def fetch(self, tensor: int) -> None:
@@ -266,6 +270,9 @@ class Contiguous:
         """Give up the host's buffer of a tensor that has all arrived."""
         if source and source == self._staged and not self._memory.moving[tensor]:
             self.buffers.release(tensor)
+        if tensor in self._expanded and not self._memory.moving[tensor]:
+            self._count()
+            self.blocks.release(index_owner(tensor))
 
     def settle(self) -> None:
         """Take back the space of what has left, then give space to those who wait for it."""
@@ -303,6 +310,10 @@ class Contiguous:
             if tensor in self._condemned:
                 self._condemned.remove(tensor)
                 self._memory.forget(tensor)
+            elif tensor in self._expanded:
+                pages, rule = self._expanded[tensor].index_pages, self._rules[tensor]
+                if pages and rule is not None:  # there is room: the tensor has just left it
+                    self.blocks.allocate(index_owner(tensor), pages, rule)
 
     def _stay(self, tensor: int) -> None:
         """Note that a tensor is not leaving, or has left."""
@@ -312,7 +323,12 @@ class Contiguous:
     def _allocate(self, tensor: int) -> bool:
         rule = self._rules[tensor]
         self._count()
-        return rule is not None and self.blocks.allocate(tensor, self._memory.sizes[tensor], rule)
+        return rule is not None and self.blocks.allocate(tensor, self.block_pages(tensor), rule)
+
+    def block_pages(self, tensor: int) -> int:
+        """Pages of GPU memory that a tensor needs."""
+        expanded = self._expanded.get(tensor)
+        return self._memory.sizes[tensor] if expanded is None else expanded.block_pages
 
     def _fill(self, tensor: int) -> None:
         """Set the copies going that a tensor's new block waits for; new contents are there at once."""
@@ -341,6 +357,7 @@ class Contiguous:
         self.buffers.release(tensor)
         self._count()
         self.blocks.release(tensor)
+        self.blocks.release(index_owner(tensor))
 
     def cancel(self, tensor: int) -> None:
         """Take a tensor out of every queue: copies on their way in or (if recalled) out are called off."""
@@ -379,8 +396,8 @@ class Contiguous:
         """
         self.blocks.check()
         blocks = self.blocks.blocks
-        for tensor, pages in enumerate(self._memory.sizes):
-            block = blocks.get(tensor)
+        for tensor in range(len(self._memory.sizes)):
+            block, pages = blocks.get(tensor), self.block_pages(tensor)
             has_block = bool(
                 self._memory.idle[tensor] or self._memory.moving[tensor] or tensor in self._leaving
             )

@@ -51,6 +51,17 @@ class PlannedPlace:
     fallback: Place | None = Place.RIGHT
 
 
+@dataclass(frozen=True, slots=True)
+class Compressed:
+    """Sizes of a tensor that the GPU compresses before it leaves and expands when it is back, in bytes.
+
+    ``moved_bytes`` cross links and lie in memory tiers; ``index_bytes`` stay on the GPU while it is away.
+    """
+
+    moved_bytes: int
+    index_bytes: int = 0
+
+
 class PolicyView(Protocol):
     """Questions a policy may ask during simulation; nothing here changes anything."""
 
@@ -325,6 +336,13 @@ class Policy:
     ) -> Sequence[Place | PlannedPlace]:
         """Return where every tensor's block goes; asked with contiguous placement only."""
         return (Place.LEFT,) * len(job.trace.tensors)
+
+    def compressed(self, job: Job, plan: MigrationPlan | None) -> Mapping[int, Compressed]:
+        """Return the tensors that the GPU compresses when they leave; asked with contiguous placement only.
+
+        None may be persistent. What the view says of their bytes is compressed; compressing takes no time.
+        """
+        return {}
 
     def allocation_order(self, kernel: Kernel) -> Sequence[int]:
         """Return a kernel's tensors in the order in which missing ones are allocated and fetched."""

@@ -13,6 +13,7 @@ from g10sim.config.behaviour import BehaviourSpec
 from g10sim.errors import InvariantError, PolicyError, UnsupportedError
 from g10sim.hardware.allocators.caching import CachingPool
 from g10sim.hardware.allocators.space import Allocator, ContiguousSpace
+from g10sim.hardware.compression import Expanded, index_owner
 from g10sim.hardware.contiguous import Contiguous
 from g10sim.hardware.door import Door
 from g10sim.hardware.memory import Frames, Pool, Residency
@@ -79,6 +80,7 @@ def contiguous_memory(
             f"{len(trace.tensors)}"
         )
     pages = [-(-tensor.size_bytes // page) for tensor in trace.tensors]
+    moved, expanded = _compressed(policy, job, plan, pages, page)
     factor = policy.requirements.published_memory_factor if behaviour.copy_memory == "published" else 1
     blocks = _blocks(policy, system.gpu.memory // page * factor, page, frames)
     space = Contiguous(
@@ -92,13 +94,34 @@ def contiguous_memory(
         buffers=staging.host_buffers(number, job.gpu, keeps=policy.requirements.keeps_host_buffers),
         staged=staging.place,
         returns_between_kernels=policy.requirements.returns_space == "between_kernels",
+        expanded=expanded,
         shared=frames,
     )
     space.scratch_pages = max((pages[i] for i, at in enumerate(places) if at is Place.BUFFER), default=0)
-    memory = Residency(pages, Frames(blocks.capacity_pages), page, pools, door, space)
+    memory = Residency(moved, Frames(blocks.capacity_pages), page, pools, door, space)
     if frames is None:
         _move_in(memory, space, trace, policy)
     return memory
+
+
+def _compressed(
+    policy: Policy, job: Job, plan: MigrationPlan | None, pages: Sequence[int], page_bytes: int
+) -> tuple[list[int], dict[int, Expanded]]:
+    """Return the pages of every tensor that move, and what the GPU has of those that it compresses.
+
+    Raises PolicyError for tensors that cannot be compressed, or that would grow.
+    """
+    moved, expanded = list(pages), {}
+    for tensor, sizes in policy.compressed(job, plan).items():
+        known = 0 <= tensor < len(pages) and not job.trace.tensors[tensor].persistent
+        moving, index = (-(-size // page_bytes) for size in (sizes.moved_bytes, sizes.index_bytes))
+        if not known or index < 0 or not 0 < moving <= pages[tensor] - index:
+            raise PolicyError(
+                f"policy '{policy.name}': compresses tensor {tensor} to {sizes.moved_bytes} bytes and an "
+                f"index of {sizes.index_bytes}; allowed: what is not persistent, to no more than it takes"
+            )
+        moved[tensor], expanded[tensor] = moving, Expanded(pages[tensor], index)
+    return moved, expanded
 
 
 def _move_in(memory: Residency, space: Contiguous, trace: Trace, policy: Policy) -> None:
@@ -271,7 +294,7 @@ class ContiguousRun(JobRun):
             return UnsupportedError(f"{where}: waits for copies that cannot go on; {free_room(memory)}")
         first = trace.tensors[self._space.waiting[0]]
         return UnsupportedError(
-            f"{where}: tensor '{first.name}' needs {format_bytes(memory.sizes[first.id] * page)} of "
+            f"{where}: tensor '{first.name}' needs {format_bytes(space.block_pages(first.id) * page)} of "
             f"consecutive GPU memory; the largest hole has {format_bytes(space.largest_hole_pages * page)}, "
             f"{format_bytes(space.blocks.free_pages * page)} are free, and nothing under way frees more "
             f"(held by {self._holders()})"
@@ -281,7 +304,7 @@ class ContiguousRun(JobRun):
         """Name the largest blocks of memory and how many more there are."""
         tensors, page = self.job.trace.tensors, self.memory.page_bytes
         blocks = sorted(self._space.blocks.blocks.items(), key=lambda item: -item[1].pages)
-        names = ("scratch space" if owner < 0 else tensors[owner].name for owner, _ in blocks)
+        names = ("scratch space" if o == -1 else tensors[max(o, index_owner(o))].name for o, _ in blocks)
         shown = [
             f"{name} {format_bytes(block.pages * page)}"
             for name, (_, block) in islice(zip(names, blocks, strict=True), _SHOWN_HOLDERS)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
@@ -15,13 +15,14 @@ from g10sim.analysis.footprint import mean_gradient_bytes, static_bytes
 from g10sim.config.data import find_file
 from g10sim.config.quantities import Bytes, Spec, default
 from g10sim.errors import ConfigError
+from g10sim.policies.vdnn_planning.joins import gain_without_joins
 from g10sim.registry import choices_text
 from g10sim.stats.batch_search import batch_search
 from g10sim.stats.reading import read_results, read_table
 from g10sim.stats.savings import savings
 from g10sim.trace.format import load_trace
 from g10sim.trace.model import Trace
-from g10sim.units import parse_bytes
+from g10sim.units import parse_bytes, parse_rate
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -50,12 +51,14 @@ Where: TypeAlias = Mapping[str, str | int | float]
 class Measured:
     """A number and what it is made of: a value for each case by its name, and the cells that were looked at.
 
-    ``value`` is None where no cell gives one. ``cells`` are rows of results.
+    ``value`` is None where no cell gives one. ``cells`` are rows of results. ``notes`` say of cases why they
+    are as they are.
     """
 
     value: float | None
     cases: Mapping[str, float]
     cells: pd.DataFrame
+    notes: Mapping[str, str] = field(default_factory=dict)
 
 
 class Comparison(Spec):
@@ -133,6 +136,28 @@ class StaticSaving(Spec):
         return kept + (mean_gradient_bytes(trace) if "gradients" in self.leaves_out else 0)
 
 
+class JoinBound(Spec):
+    """The most that vDNN++ can win over vDNN by not waiting for copies at the end of layers."""
+
+    of: Literal["join_bound"]
+    offload: Literal["all", "conv", "alternate"] = Field(description="layers that offload")
+    link: str = Field(description="column with the rate of each direction of the link")
+    average: Average = Field(default="highest", description="over cells")
+
+    def measure(self, directory: Path) -> Measured:
+        """Return the bound of every trace and link. Raises ConfigError and TraceError."""
+        results = read_results(directory)
+        if self.link not in results.columns:
+            raise ConfigError(f"found no column '{self.link}' in the results")
+        cases = {
+            f"{Path(str(trace)).stem}, {rate}": gain_without_joins(
+                load_trace(find_file(str(trace))), self.offload, parse_rate(rate)
+            )
+            for trace, rate in results[["trace", self.link]].drop_duplicates().itertuples(index=False)
+        }
+        return Measured(_average(self.average, cases), cases, results)
+
+
 class Saving(Spec):
     """Memory saved and time added against a policy that keeps everything, as TENSILE's authors count it."""
 
@@ -152,9 +177,7 @@ class Saving(Spec):
         rows = found[found["policy"] == self.policy]
         _check_some(rows, results, self.policy)
         cases = {_case(row): float(row[self.ratio]) for row in rows.to_dict("records")}
-        if self.published is not None:
-            known = self.published
-            cases = {name: abs(value - known[name]) for name, value in cases.items() if name in known}
+        cases = _distances(cases, self.published)
         return Measured(
             _average(self.average, cases), cases, results[results["cell"].isin(rows["cell"].tolist())]
         )
@@ -171,19 +194,30 @@ class Wins(Spec):
     tolerance: float = Field(default=0.0, ge=0, description="difference of ratios that counts as none")
 
     def measure(self, directory: Path) -> Measured:
-        """Return the share of cases; each is 1 where the policy wins, otherwise 0. Raises ConfigError."""
+        """Return the share of cases; each is 1 where the policy wins, otherwise 0, with a note.
+
+        Raises ConfigError.
+        """
         results, found = _savings(directory, self.vanilla, self.context)
         cases: dict[str, float] = {}
+        notes: dict[str, str] = {}
         for _, group in found.groupby(_cases_of(found), sort=False):
             own = group[group["policy"] == self.policy]
             others = group[group["policy"].isin(list(self.over))]
             if own.empty or others.empty:
                 continue
-            row = own.iloc[0]
-            saves = row["msr"] >= others["msr"].max() - self.tolerance
-            cases[_case(row.to_dict())] = float(saves and row["eor"] <= others["eor"].min() + self.tolerance)
+            row, most, least = own.iloc[0], others["msr"].max(), others["eor"].min()
+            wins = row["msr"] >= most - self.tolerance and row["eor"] <= least + self.tolerance
+            name = _case(row.to_dict())
+            cases[name] = float(wins)
+            if not wins:
+                time = breakdown(results[results["cell"] == row["cell"]])
+                notes[name] = (
+                    f"saves {row['msr']:.3f} (the others {most:.3f} at most), adds {row['eor']:.3f} "
+                    f"({least:.3f} at least); {time}"
+                )
         _check_some(found[found["policy"] == self.policy], results, self.policy)
-        return Measured(_average("mean", cases), cases, results[results["policy"] == self.policy])
+        return Measured(_average("mean", cases), cases, results[results["policy"] == self.policy], notes)
 
 
 class BatchGain(Spec):
@@ -215,39 +249,55 @@ class BatchGain(Spec):
         )
 
 
-class PoolSaving(Spec):
-    """How much less memory one pool takes than another for the same blocks."""
+class PoolUse(Spec):
+    """How much less memory one pool takes than another for the same blocks, or more than the load."""
 
     of: Literal["pool"]
     pool: str = Field(default="SmartPool, best fit", description="pool as the table of pools names it")
     against: str = Field(default="default pool", description="pool to compare with")
+    value: Literal["reduction", "ratio"] = Field(
+        default="reduction", description="reduction: 1 - footprint / the other's; ratio: footprint / load"
+    )
     average: Average = Field(default="highest", description="over traces")
+    published: Mapping[str, float] | None = Field(
+        default=None, description="value by trace; the value is then the mean distance to these"
+    )
 
     def measure(self, directory: Path) -> Measured:
-        """Return 1 - footprint / footprint. Raises ConfigError."""
+        """Return the reduction or the ratio, or how far it is from published ones. Raises ConfigError."""
         results, pools = read_results(directory), read_table(directory, "pools")
         known = sorted(set(pools["pool"]))
         for name in (self.pool, self.against):
             if name not in known:
                 raise ConfigError(f"pool: found '{name}'; allowed: {choices_text(known)}")
         sizes = pools.pivot_table(index="cell", columns="pool", values="footprint_bytes")
-        shares = 1 - sizes[self.pool] / sizes[self.against]
+        loads = pools.groupby("cell")["load_bytes"].first()
+        own = sizes[self.pool]
+        shares = 1 - own / sizes[self.against] if self.value == "reduction" else own / loads
         traces = results.drop_duplicates("cell")
         names = [Path(str(trace)).stem for trace in traces["trace"]]
         cases = dict(zip(names, map(float, traces["cell"].map(shares)), strict=True))
-        return Measured(_average(self.average, cases), cases, results)
+        return Measured(_average(self.average, _distances(cases, self.published)), cases, results)
 
 
 Measure: TypeAlias = Annotated[
     Annotated[Comparison, Tag("comparison")]
     | Annotated[StaticSaving, Tag("static")]
+    | Annotated[JoinBound, Tag("join_bound")]
     | Annotated[Saving, Tag("saving")]
     | Annotated[Wins, Tag("wins")]
     | Annotated[BatchGain, Tag("batch")]
-    | Annotated[PoolSaving, Tag("pool")],
+    | Annotated[PoolUse, Tag("pool")],
     Discriminator("of"),
 ]
 """A measure of any kind, told apart by its key ``of``."""
+
+
+def _distances(cases: dict[str, float], published: Mapping[str, float] | None) -> dict[str, float]:
+    """Return how far the cases that were published are from that; without any published, the cases."""
+    if published is None:
+        return cases
+    return {name: abs(value - published[name]) for name, value in cases.items() if name in published}
 
 
 def _average(name: Average, cases: Mapping[str, float]) -> float | None:

@@ -280,6 +280,7 @@ PARAMETERS = [
         {"method": "published"},
         {"method": "paced", "system.gpu.memory": "42 MB", "system.host.memory": "0 B"},
     ),
+    Parameter("flashneuron", "density", (0.3, 0.9), {"compression": "half"}, {"compression": "csr"}),
     Parameter(
         "autoswap",
         "seed",

@@ -64,6 +64,7 @@ def test_the_page_of_claims_says_what_was_measured(tmp_path):
     measured = {"value": 0.25, "verdict": "not reproduced", "low": 0.4, "high": 0.6, "breakdown": "one: all"}
     pd.DataFrame([claim | words | measured]).to_csv(tmp_path / "claims.csv", index=False)
     cases = [{"case": f"c{number}", "tested": "", "value": number / 100} for number in range(20)]
+    cases[0]["note"] = "waits"
     cases.append({"case": "", "tested": "with a link", "value": 0.5})
     pd.DataFrame([claim | case for case in cases]).to_csv(tmp_path / "cases.csv", index=False)
     generate("claims", tmp_path, "-o", tmp_path / "page.md")
@@ -75,8 +76,17 @@ def test_the_page_of_claims_says_what_was_measured(tmp_path):
         "Missing: a link.",
         "lowest and highest): c0 0.0%, c1 1.0%, c2 2.0%, c17 17.0%, c18 18.0%, c19 19.0%.",
         "| with a link | 50.0% |",
+        "- c0: waits.",
     ):
         assert line in text
+
+
+def test_the_front_page_says_what_the_page_of_claims_says(tmp_path):
+    generate("claims-lines", "-o", tmp_path / "README.md")
+    current = (tmp_path / "README.md").read_text(encoding="utf-8")
+    assert current == page("../README.md"), "outdated: python docs/generate claims-lines"
+    lines = current.partition("<!-- claims -->")[2].partition("<!-- end of claims -->")[0].strip()
+    assert len(lines.splitlines()) == 5
 
 
 def test_the_table_of_moves_is_current(tmp_path):

@@ -16,9 +16,9 @@ from g10sim.hardware.allocators.space import ContiguousSpace
 from g10sim.hardware.contiguous import Contiguous
 from g10sim.hardware.host_buffers import HostBuffers, HostMemory
 from g10sim.hardware.placement import first_fit_left
-from g10sim.policies.base import Place, Policy, Requirements
+from g10sim.policies.base import Compressed, Place, Policy, Requirements
 from g10sim.policies.direct_storage import G10Gds, G10Host
-from g10sim.policies.flashneuron import FlashNeuron
+from g10sim.policies.flashneuron import FlashNeuron, index_bytes
 from g10sim.policies.moves import Await, Evict, Fetch
 from g10sim.policies.plan import MigrationPlan
 from g10sim.policies.plan_format import save_plan
@@ -343,6 +343,74 @@ def test_flashneuron_fetches_what_the_very_next_kernel_needs():
     trace = trace_of(tensors, [(20_000, *names) for names in kernels], "net")
     records = simulate(with_backward_from(trace, 3), machine(21), FlashNeuron())
     assert stalls(records) == [{}, {}, {}, {}, near({StallReason.LATE_PREFETCH: 10_000})]
+
+
+def rectified(trace, *kernels):
+    """The same trace with these kernels as ReLUs."""
+    named = [
+        dataclasses.replace(kernel, name="relu_") if kernel.id in kernels else kernel
+        for kernel in trace.kernels
+    ]
+    return dataclasses.replace(trace, kernels=tuple(named))
+
+
+def copied(records, tensor):
+    """When a tensor leaves and comes back, in the first iteration."""
+    return [at for moved, _, _, *ends in moves(records) if moved == tensor for at in ends][:4]
+
+
+def test_flashneuron_copies_half_as_much_in_half_precision():
+    records = simulate(
+        network(), machine(21), FlashNeuron(compression="half"), record=("kernels", "migrations")
+    )
+    # x0 (1000 numbers) leaves as 2 pages: 2000 + 2 * 4000, and comes in 2000 + 2 * 2000.
+    assert copied(records, 1) == near([40_000, 50_000, 80_000, 86_000])
+    assert records.iterations[1].traffic["gpu_to_ssd_bytes"] == 2 * PAGE
+    # On the GPU it takes its 4 pages, beside the weight.
+    assert [kernel.gpu_pages for kernel in records.kernels[:6]] == [5, 9, 9, 9, 5, 1]
+
+
+def test_flashneuron_copies_what_is_not_zero_and_keeps_its_index():
+    trace = rectified(network(), 0)
+    records = simulate(trace, machine(21), FlashNeuron(compression="csr"), record=("kernels", "migrations"))
+    # Half of 1000 numbers of 2 bytes are a page. The index stays: 128 bytes of bits, 64 counts of 4 bytes.
+    assert index_bytes(1000) == 128 + 256
+    assert copied(records, 1) == near([40_000, 46_000, 80_000, 84_000])
+    assert [kernel.gpu_pages for kernel in records.kernels[:6]] == [5, 9, 10, 10, 5, 1]
+
+
+def test_flashneuron_offloads_what_is_copied_in_time():
+    # x0 alone has to go, but its 2000 bytes would leave from 20,000 to 100,000, and the forward pass ends at
+    # 95,000. x1 is the result of a ReLU: a fifth of 2000 bytes leave from 50,000 to 66,000.
+    tensors = {"w*": 1} | {f"x{i}": 4 for i in range(4)} | {"g": 1}
+    kernels = [(10_000, "w", "x0"), (10_000, "w x0", "x1"), (30_000, "w x1", "x2"), (45_000, "w x2", "x3")]
+    kernels += [(20_000, f"w x{i}", "g") for i in reversed(range(4))]
+    trace = rectified(with_backward_from(trace_of(tensors, kernels, "net"), 4), 1)
+    system = machine(26, write="0.025 GB/s")
+    policy = FlashNeuron(compression="csr", density=0.2)
+    (plan,) = policy.plan(Workload((Job(trace),)), system, BehaviourSpec())
+    assert plan.moves == (planned(3, 2, FLASH),)
+    (plan,) = FlashNeuron(compression="half").plan(Workload((Job(trace),)), system, BehaviourSpec())
+    assert plan.moves == (planned(2, 1, FLASH),)
+
+
+def test_flashneuron_refuses_densities_that_do_not_fit_the_network():
+    with pytest.raises(
+        PolicyError, match="found 2 densities; allowed: one for all, or one for each of the 1"
+    ):
+        simulate(rectified(network(), 0), machine(21), FlashNeuron(compression="csr", density=[0.5, 0.5]))
+
+
+class Grows(Copies):
+    name = "grows"
+
+    def compressed(self, job, plan):
+        return {0: Compressed(4 * PAGE, PAGE)}
+
+
+def test_a_tensor_that_grows_when_it_is_compressed_is_refused():
+    with pytest.raises(PolicyError, match="compresses tensor 0 to 4000 bytes and an index of 1000"):
+        simulate(chain(), machine(8), Grows())
 
 
 def test_flashneuron_refuses_what_can_not_get_under_the_line():

@@ -7,6 +7,7 @@ from pydantic import TypeAdapter
 from g10sim.analysis.footprint import mean_gradient_bytes, static_bytes
 from g10sim.config.data import data_path
 from g10sim.errors import ConfigError
+from g10sim.policies.vdnn_planning.joins import gain_without_joins
 from g10sim.stats.measures import Measure, breakdown, written
 from g10sim.trace.format import load_trace
 from g10sim.trace.model import Phase, TensorKind
@@ -145,3 +146,45 @@ def test_how_much_larger_batches_may_be(tmp_path):
     spec = {"of": "batch", "column": "batch_gain", "policy": "moves", "reference": "none"}
     assert measure(**spec, loss=0.01).measure(here).value == pytest.approx(0.5)
     assert measure(**spec).measure(here).value == pytest.approx(0)
+
+
+def test_a_case_that_is_lost_says_where_its_time_goes(tmp_path):
+    cells = [("a", "all", 1, 1000), ("a", "mine", 1, 1500), ("a", "other", 1, 1100)]
+    here = results(tmp_path, *cells, ("b", "all", 1, 1000), ("b", "mine", 1, 1000), ("b", "other", 1, 1100))
+    path = here / "results.csv"
+    peaks = [1000, 600, 700, 1000, 600, 700]
+    pd.read_csv(path).assign(peak_gpu_bytes=peaks).to_csv(path, index=False)
+    found = measure(of="wins", policy="mine", over=["other"], vanilla="all").measure(here)
+    assert (found.value, found.cases) == (0.5, {"a": 0, "b": 1})
+    assert found.notes == {
+        "a": "saves 0.400 (the others 0.300 at most), adds 0.500 (0.100 at least); "
+        "mine: fault host 93.3%, computing 6.7%; at most 0.00 GiB"
+    }
+
+
+def test_pools_by_what_they_save_and_by_their_ratio(tmp_path, monkeypatch):
+    here = results(tmp_path, ("a", "one", 1, 100), ("b", "one", 1, 100))
+    rows = [(0, "default pool", 100, 150), (0, "SmartPool, best fit", 100, 105)]
+    rows += [(1, "default pool", 200, 220), (1, "SmartPool, best fit", 200, 198)]
+    names = ("cell", "pool", "load_bytes", "footprint_bytes")
+    pools = pd.DataFrame(rows, columns=names)
+    monkeypatch.setattr("g10sim.stats.measures.read_table", lambda directory, name: pools)
+    saved = measure(of="pool").measure(here)
+    assert saved.cases == pytest.approx({"a": 0.3, "b": 0.1})
+    assert saved.value == pytest.approx(0.3)
+    spec = {"of": "pool", "pool": "default pool", "value": "ratio", "average": "mean"}
+    assert measure(**spec).measure(here).value == pytest.approx((1.5 + 1.1) / 2)
+    distance = measure(**spec, published={"a": 1.2, "b": 1.1}).measure(here)
+    assert distance.value == pytest.approx(0.15)
+    assert distance.cases == pytest.approx({"a": 1.5, "b": 1.1})
+
+
+def test_the_bound_on_what_joins_cost_of_every_trace_and_link(tmp_path):
+    trace = data_path("traces", "vdnn", "alexnet-b128.g10t")
+    here = results(tmp_path, (str(trace)[:-5], "one", 1, 200))
+    path = here / "results.csv"
+    pd.read_csv(path).assign(trace=str(trace), link="12.8 GB/s").to_csv(path, index=False)
+    found = measure(of="join_bound", offload="all", link="link").measure(here)
+    expected = gain_without_joins(load_trace(trace), "all", 12_800_000_000)
+    assert found.cases == {"alexnet-b128, 12.8 GB/s": expected}
+    assert found.value == expected > 0
