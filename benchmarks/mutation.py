@@ -32,7 +32,7 @@ from g10sim.cli.output import say
 
 ROOT = Path(__file__).parents[1]
 MODULES = ("sim", "hardware", "stats", "policies")
-TESTS = tuple(f"tests/{name}" for name in (*MODULES, "flash", "pools"))
+TESTS = tuple(f"tests/{name}" for name in (*MODULES, "flash", "pools", "recorded"))
 KILLED, SURVIVED = "killed", "survived"
 
 _OPTIONS = ("-o", "addopts=", "-s", "-p", "no:cacheprovider", "-p", "no:terminal")

@@ -78,11 +78,11 @@ def _cells(rows: pd.DataFrame, context_bytes: int) -> pd.DataFrame:
         peak=rows.get("peak_gpu_bytes_of_all", rows.peak_gpu_bytes),
         gpu=rows.get("gpu", 0),
     )
-    per_gpu = rows.groupby(["cell", "gpu"], sort=False).agg(peak=("peak", "max"), jobs=("peak", "size"))
-    peaks = (per_gpu.peak + context_bytes * per_gpu.jobs).groupby("cell", sort=False).max()
+    per_gpu = rows.groupby(["cell", "gpu"]).agg(peak=("peak", "max"), jobs=("peak", "size"))
+    peaks = (per_gpu.peak + context_bytes * per_gpu.jobs).groupby("cell").max()
     identity = ["cell", *_case_columns(rows.drop(columns=["bytes_in", "moved", "peak"])), "policy"]
     cells = rows.drop_duplicates("cell")[list(dict.fromkeys(identity))].copy()
-    sums = rows.groupby("cell", sort=False)[["exec_cycles", "bytes_in", "moved"]].sum()
+    sums = rows.groupby("cell")[["exec_cycles", "bytes_in", "moved"]].sum()
     return cells.assign(
         peak_gpu_bytes=cells.cell.map(peaks),
         **{name: cells.cell.map(sums[name]) for name in sums.columns},

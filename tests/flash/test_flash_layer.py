@@ -251,6 +251,12 @@ def test_the_same_seed_gives_the_same_result(seed):
     assert rewrite(spec, work) == rewrite(spec, work)
 
 
+def test_data_is_scattered_a_byte_a_superblock_at_least():
+    log = layer(20)
+    log.scatter("others", 3, 1e-9)
+    assert sorted(log.valid, reverse=True)[:4] == [1, 1, 1, 0]
+
+
 def test_data_put_there_before_time_starts():
     log = layer(20)
     log.lay_out("a", 250)

@@ -267,3 +267,14 @@ def test_a_caching_pool_loses_nothing(capacity, steps, returns):
 def test_chunks_hold_what_they_are_for(key):
     with pytest.raises(ValueError, match=f"{key}_chunk: found 1 kB; allowed: at least {key}_limit"):
         CachingPoolSpec(**{f"{key}_chunk": "1 kB"})
+
+
+def test_the_check_of_a_caching_pool_finds_a_block_out_of_place():
+    caching = pool()
+    for owner in range(2):
+        caching.allocate(owner, pages(3 * MIB), best_fit)
+    caching.check()
+    first = caching._blocks[0]
+    caching._blocks[0] = Block(first.start + 1, first.pages)
+    with pytest.raises(InvariantError, match="chunk at page 0"):
+        caching.check()

@@ -473,6 +473,8 @@ def test_rounds_are_jumped_until_another_page_moves(rate, rounds):
     flow = SimpleNamespace(run=Run(1, 100), victim=Run(1, 5), source=HOST, rate=1000, progress=0)
     others = [SimpleNamespace(rate=rate, progress=0)] if rate else []
     assert rounds_of(flow, others, 1000, None) == rounds
+    slower = [*others, SimpleNamespace(rate=1, progress=0), SimpleNamespace(rate=0, progress=0)]
+    assert rounds_of(flow, slower, 1000, None) == rounds
 
 
 @pytest.mark.parametrize("place", [NONE, HOST, FLASH])

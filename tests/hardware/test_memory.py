@@ -33,6 +33,24 @@ def test_pool_refuses_more_than_it_holds_and_stays_as_it_was():
     assert (pool.free, pool.used, pool.peak(0)) == (3, 7, 7)
 
 
+def test_every_observer_gets_the_peak_since_it_began_to_watch():
+    pool = host_pool(10)
+    pool.watch(0)
+    pool.take(8)
+    pool.free += 5
+    pool.watch(1)
+    pool.take(2)
+    assert (pool.peak(0), pool.peak(1)) == (8, 5)
+
+
+def test_pages_cannot_be_read_compressed_or_clean_while_they_leave():
+    memory = memory_of()
+    for way in ({"until": 3}, {"density": 0.5}, {"is_clean": True}):
+        wanted = {"until": None, "density": None, "is_clean": False} | way
+        with pytest.raises(InvariantError, match="tensor 0: pages that leave cannot be read"):
+            memory.space.evict(0, HOST, **wanted)
+
+
 def test_tensors_without_contents_are_nowhere():
     memory = memory_of()
     assert where(memory, 2) == (8, 0, 0, 0, 0)

@@ -1,10 +1,10 @@
 """Eviction order: arrivals at the recent end, takers at the oldest, scans that only go forward."""
 
 from collections import Counter
-from itertools import count as counter
+from itertools import count as count_from
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from g10sim.hardware.recency import MERGE_PAGES, Recency, Run
@@ -90,7 +90,7 @@ def test_removal_takes_every_page_of_one_tensor():
 
 
 def test_retired_pages_are_the_oldest_of_all_jobs():
-    clock = counter()
+    clock = count_from()
     one, other = Recency(2, clock), Recency(1, clock)
     other.append(0, 3)
     one.append(0, 4)
@@ -227,3 +227,57 @@ def test_pages_are_neither_lost_nor_made(operations):
     for tensor, count in drain(recency):
         total[tensor] += count
     assert total == +pages
+
+
+def test_what_is_retired_while_a_scan_goes_on_does_not_turn_it_back():
+    recency = filled((1, 1), (2, 1), (3, 1), (4, 1))
+    recency.restart_scan()
+    recency.scan_outside({1, 2}).count = 0
+    recency.retire(4)
+    assert recency.scan_outside({1}) is None
+    assert recency.oldest().tensor == 4
+
+
+def test_stamps_tell_the_age_of_runs_of_jobs_that_share_a_memory():
+    clock = count_from(0)
+    one, other = Recency(2, clock), Recency(2, clock)
+    for recency, tensor in ((one, 0), (other, 0), (one, 1), (other, 1)):
+        recency.append(tensor, 1)
+    runs = [one.oldest_of(0), other.oldest_of(0), one.oldest_of(1), other.oldest_of(1)]
+    assert [run.stamp for run in runs] == [0, 1, 2, 3]
+
+
+changes = st.one_of(
+    st.tuples(st.just("append"), st.integers(0, 5), st.sampled_from([1, 3, MERGE_PAGES])),
+    st.tuples(st.sampled_from(["take", "scan"]), st.sets(st.integers(0, 5), max_size=4), st.integers(1, 5)),
+    st.tuples(st.sampled_from(["remove", "retire"]), st.integers(0, 5), st.just(0)),
+    st.tuples(st.just("restart"), st.just(0), st.just(0)),
+)
+
+
+def changed(recency, operation, what, pages):
+    """Carry out one change; return what it took, if anything."""
+    if operation == "append":
+        recency.append(what, pages)
+    elif operation in ("remove", "retire"):
+        getattr(recency, operation)(what)
+    elif operation == "restart":
+        recency.restart_scan()
+    else:
+        run = recency.oldest() if operation == "take" else recency.scan_outside(what)
+        if run is not None:
+            run.count -= min(run.count, pages)
+            return run.tensor, run.count
+    return None
+
+
+@settings(max_examples=200)
+@given(st.lists(changes, min_size=20, max_size=80))
+def test_forgetting_empty_runs_changes_no_order(operations):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("g10sim.hardware.recency._COMPACT_AT", 6)
+        forgetful, other = Recency(6), Recency(6)
+        other._compact_at = 10**9
+        for operation in operations:
+            assert changed(forgetful, *operation) == changed(other, *operation)
+    assert drain(forgetful) == drain(other)

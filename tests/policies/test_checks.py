@@ -6,6 +6,7 @@ from typing import ClassVar
 
 import pytest
 
+from g10sim.analysis.footprint import footprint_bytes
 from g10sim.errors import PolicyError
 from g10sim.policies.base import Policy
 from g10sim.policies.base_uvm import BaseUvm
@@ -228,3 +229,14 @@ def test_workloads_are_simulated_with_every_invariant_tested(monkeypatch):
 def test_a_policy_that_is_not_there_cannot_be_checked():
     with pytest.raises(PolicyError, match="g11"):
         check_policy("g11")
+
+
+def test_scenarios_have_twice_an_eighth_or_none_of_the_footprint_as_host_memory():
+    for scenario in scenarios():
+        footprint = footprint_bytes(scenario.workload.jobs[0].trace)
+        host = {"much": 2 * footprint, "little": footprint // 8, "no": 0}
+        words = scenario.name.partition(" with ")[2].removesuffix(" host memory")
+        if words in host:
+            assert scenario.system.host.memory == host[words]
+        elif scenario.system.host.kernel_access is not None:
+            assert scenario.system.host.memory == 2 * footprint

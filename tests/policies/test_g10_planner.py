@@ -12,7 +12,9 @@ from machines import PAGE, machine, trace_of
 from g10sim.config.behaviour import GPG, BehaviourSpec
 from g10sim.errors import ConfigError
 from g10sim.policies.g10_planning import PlanningParameters, draft_g10, plan_g10
+from g10sim.policies.g10_planning.draft import PlannedEviction, target_bytes
 from g10sim.policies.g10_planning.live import _expected_stalls
+from g10sim.policies.g10_planning.recovery import Recovery
 from g10sim.policies.moves import Evict, Fetch, Free
 from g10sim.policies.plan import Planned
 from g10sim.policies.planning.budget import Budget
@@ -566,3 +568,51 @@ def test_an_eager_prefetch_begins_right_after_its_eviction_where_memory_is_free_
     draft = draft_of(trace, machine(17))
     moves = {trace.tensors[e.tensor].name: (e.out_by, e.prefetch) for e in draft.evictions}
     assert moves == {"x": (1, 2), "y": (1, 4), "z": (6, 8)}
+
+
+def test_the_target_is_a_share_of_all_the_memory_that_is_planned_with():
+    planned = replace(planned_machine(machine(100), BehaviourSpec()), gpu_bytes=1000)
+    parameters = PlanningParameters(memory_factor=1.5, memory_target=0.8)
+    assert target_bytes(planned, parameters) == 1200
+
+
+def recovered(kernel, eviction, **view):
+    """Prefetches of tensor 0, which kernels 0 and 4 of six read, in kernel 0 <= ``kernel`` < 6."""
+    found = Recovery(SimpleNamespace(evictions=[eviction]), [[0], [], [], [], [0], []], 1000)
+    seen = {
+        "kernel": kernel,
+        "free_bytes": 1000,
+        "is_whole": lambda tensor: False,
+        "is_dead": lambda tensor: False,
+        "in_transfer_bytes": lambda tensor: 0,
+        "away_bytes": lambda tensor: 100,
+        "trace": SimpleNamespace(tensors=[SimpleNamespace(persistent=True)]),
+    }
+    return found.prefetches(SimpleNamespace(**seen | view), 5)
+
+
+def test_what_the_plan_keeps_away_returns_when_the_plan_says():
+    tier = planned_machine(machine(100), BehaviourSpec()).tiers[0]
+    eviction = PlannedEviction(0, 100, 1, 4, False, tier, 2, 3)
+    assert [recovered(kernel, eviction) for kernel in range(1, 4)] == [[], [], []]
+    assert recovered(0, eviction) == [Fetch(0)]
+    # Without a prefetch of the plan it is away until the kernel that needs it.
+    demanded = replace(eviction, prefetch=None)
+    assert recovered(3, demanded) == []
+    # An absence over the border counts in the next iteration, too: from kernel 5 to 6, which is its kernel 0.
+    around = replace(eviction, start=5, end=6, prefetch=6)
+    assert [recovered(kernel, around) for kernel in (0, 5)] == [[], []]
+    assert recovered(1, around) == [Fetch(0)]
+
+
+def test_recovery_takes_no_room_that_others_need():
+    tier = planned_machine(machine(100), BehaviourSpec()).tiers[0]
+    eviction = PlannedEviction(0, 100, 1, 2, False, tier, 1, 2)
+    # A tenth of memory, 100 bytes, is left to what is about to be made.
+    assert recovered(3, eviction, free_bytes=200) == [Fetch(0)]
+    assert recovered(3, eviction, free_bytes=199) == []
+    assert recovered(3, eviction, is_whole=lambda tensor: True) == []
+    assert recovered(3, eviction, is_dead=lambda tensor: True) == []
+    assert recovered(3, eviction, away_bytes=lambda tensor: 0) == []
+    mortal = SimpleNamespace(tensors=[SimpleNamespace(persistent=False)])
+    assert recovered(5, eviction, trace=mortal) == []  # kernel 6 is of the next iteration

@@ -121,6 +121,10 @@ def test_pressure_lasts_while_the_limit_is_exceeded():
     assert pressure.over_cycles(0, 3) == 40
     just = Pressure(np.array([2, 2]), np.array([10, 20]), 2)
     assert just.over_cycles(0, 2) == 0
+    just.add(0, 2, 1)
+    assert just.over_cycles(0, 2) == 30
+    just.add(0, 1, -1)
+    assert just.over_cycles(0, 2) == 20
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,8 @@
 """Pressure: what leaves and returns, and when, on machines and traces small enough to follow."""
 
+from dataclasses import replace
+from types import SimpleNamespace
+
 import pytest
 from machines import OWN, iteration_times, kernel_times, machine, simulate, trace_of
 
@@ -8,8 +11,9 @@ from g10sim.analysis.bound.demand import demand_of
 from g10sim.config.behaviour import BehaviourSpec
 from g10sim.hardware.bounds import bound_machine
 from g10sim.policies.checks import check_policy
-from g10sim.policies.planning.machine import planned_machine
+from g10sim.policies.planning.machine import PlannedTier, planned_machine
 from g10sim.policies.pressure import Pressure
+from g10sim.policies.pressure_planning.arrivals import Arrivals
 from g10sim.policies.pressure_planning.dropping import chosen_drops, machine_of
 from g10sim.policies.pressure_planning.forecast import Forecast
 from g10sim.policies.pressure_planning.tiers import Queues
@@ -149,6 +153,27 @@ def test_tiers_share_what_they_have_room_and_time_for():
     assert queues.shares(80_000, {"host": 50_000}) == pytest.approx({"host": 1, "ssd": 0})
 
 
+def test_the_last_tier_takes_what_it_has_time_for_once_the_others_are_full():
+    tiers = [PlannedTier(name, "memory", 0, rate, rate) for name, rate in (("a", 4), ("b", 2), ("c", 1))]
+    planned = replace(planned_machine(machine(100), OWN), in_rate=1000, out_rate=1000, tiers=tuple(tiers))
+    queues = Queues(planned, {"a": 8, "b": 8, "c": 100}, 1)
+    # a is full after 2 cycles, b after 4; 8 + 8 + 4 bytes have left by then, and 6 are left for c alone.
+    assert queues.shares(26) == pytest.approx({"a": 8 / 26, "b": 8 / 26, "c": 10 / 26})
+
+
+def test_of_each_way_only_the_first_that_has_not_moved_is_looked_at():
+    lies_in = {1: "host", 2: "host", 3: "host", 4: "ssd", 5: "ssd"}
+    view = SimpleNamespace(tiers=("host", "ssd"), bytes_in=lambda tensor, tier: lies_in[tensor] == tier)
+    arrivals, asked = Arrivals(), []
+    for tensor in lies_in:
+        arrivals.add(view, tensor)
+    arrivals.follow(lambda tensor: asked.append(tensor) or tensor == 1)
+    assert asked == [1, 2, 4]
+    arrivals.discard(2)
+    arrivals.discard(7)
+    assert (list(arrivals), 2 in arrivals) == ([1, 3, 4, 5], False)
+
+
 def test_what_returns_makes_room_for_what_takes_its_turn():
     # Eight weights of 5 pages are used, then eight others. The GPU has room for twelve. 20 pages must leave
     # before each half, and the host has room for 15 of them until others return.
@@ -168,6 +193,12 @@ def test_the_planned_machine_has_the_bound_of_the_system():
         for found in (bound_machine(system), machine_of(planned_machine(system, OWN)))
     )
     assert one.cycles == other.cycles
+    names = [limit.name for limit in machine_of(planned_machine(system, OWN)).limits]
+    stores = machine_of(planned_machine(system, OWN)).stores
+    assert [[names[limit] for limit in (*store.inward, *store.outward)] for store in stores] == [
+        ["link in", "host read", "link out", "host write"],
+        ["link in", "ssd read", "link out", "ssd write"],
+    ]
 
 
 def test_every_gpu_can_count_on_a_byte_per_second_of_the_ssd():

@@ -178,6 +178,8 @@ def parameter(first_use):
 
 
 def test_a_parameter_that_the_first_kernel_needs_cannot_stay_away_across_iterations():
+    unused = trace_of({"W*": 60}, [(10, "", "")])
+    assert swap_across(schedule_of(unused), 0, 5) == []
     schedule = schedule_of(parameter(0))
     assert swap_across(schedule, 0, 5) == []
     assert schedule.out.taken == ()

@@ -25,6 +25,7 @@ from g10sim.policies.vdnnpp import VdnnPlusPlus
 from g10sim.records import StallReason
 from g10sim.sim.engine import run
 from g10sim.trace.model import Phase, TensorKind
+from g10sim.trace.synthetic import TraceBuilder
 from g10sim.trace.workload import Job, Workload
 
 MEGABYTE = 10**6
@@ -586,3 +587,41 @@ def test_vdnn_pins_its_buffers_once():
     records = simulate(alexnet(128), system, Vdnn(mode="all"), iterations=2)
     first, second = iteration_times(records)
     assert first > second
+
+
+@pytest.mark.parametrize(
+    ("name", "layer_type", "kind"),
+    [
+        ("aten::cudnn_convolution", "Linear", LayerKind.CONVOLUTION),
+        ("addmm", "Conv2d", LayerKind.MATRIX),
+        ("gemm", "Linear", LayerKind.MATRIX),
+        ("Forward", "Conv2d", LayerKind.CONVOLUTION),
+        ("clamp", "ReLU", LayerKind.ACTIVATION),
+        ("max", "MaxPool2d", LayerKind.OTHER),
+    ],
+)
+def test_kernels_tell_the_kind_of_a_layer_by_their_name_before_their_module(name, layer_type, kind):
+    kernel = dataclasses.replace(alexnet(1).kernels[0], name=name, layer_type=layer_type)
+    trace = dataclasses.replace(alexnet(1), kernels=(kernel, *alexnet(1).kernels[1:]))
+    assert layers_of(trace, fuse_activations=False)[0].kind is kind
+
+
+@pytest.mark.parametrize(
+    ("kind", "persistent", "moves"),
+    [
+        (TensorKind.INPUT, False, True),
+        (TensorKind.INPUT, True, False),
+        (TensorKind.WEIGHT, False, False),
+        (TensorKind.WEIGHT, True, False),
+    ],
+)
+def test_layers_copy_out_what_neither_lasts_nor_is_a_weight(kind, persistent, moves):
+    builder = TraceBuilder("one")
+    source = builder.tensor("x", MIB, kind, persistent=persistent)
+    output = builder.tensor("y", MIB, TensorKind.ACTIVATION)
+    start = builder.tensor("start", MIB, TensorKind.TEMPORARY)
+    builder.kernel("Start", 1, [], [start], Phase.FORWARD, "start")
+    builder.kernel("Make", 1, [start], [source], Phase.FORWARD, "make")
+    builder.kernel("Forward", 1, [source], [output], Phase.FORWARD, "one", "Conv2d")
+    builder.kernel("Backward", 1, [source, output], [], Phase.BACKWARD, "one", "Conv2d")
+    assert layers_of(builder.build(), fuse_activations=True)[-1].inputs == (source,) * moves

@@ -136,3 +136,10 @@ def test_two_gpus_of_the_experiment_share_fairly_where_that_is_faster():
     assert speed(run(cells[-1].workload(), cells[-1].system, in_turn)) < speeds["K2"] <= speeds["K3"]
     assert speeds["K3"] < speeds["K4"]
     assert records.note == "15 layers offload, offload conv, arbitration fair"
+
+
+def test_a_plan_that_waits_for_half_a_percent_ends_the_search():
+    found, tried = searched("K1", [(lambda _: True, 0.995)])
+    assert tried == [found]
+    _, tried = searched("K1", [(lambda _: True, 0.9949)])
+    assert len(tried) > 1

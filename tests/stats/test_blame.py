@@ -52,6 +52,7 @@ def test_nothing_arrived():
 
 def test_moves_are_cut_in_proportion():
     cut = within(moves((1, "HOST", "GPU", 100, 200, 1000), (2, "HOST", "GPU", 500, 600, 1)), 150, 400)
+    assert within(moves((1, "HOST", "GPU", 100, 150, 5), (2, "GPU", "HOST", 400, 450, 5)), 150, 400).empty
     assert cut[["tensor", "start", "end", "size_bytes"]].to_numpy().tolist() == [[1, 150, 200, 500]]
 
 

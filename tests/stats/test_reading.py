@@ -11,6 +11,7 @@ from g10sim.errors import ConfigError
 from g10sim.stats.keyed import keys_of, write_keyed
 from g10sim.stats.legends import designs, legend, policy_labels
 from g10sim.stats.reading import (
+    KEYS,
     of_cell,
     read_results,
     read_table,
@@ -46,7 +47,19 @@ def test_a_table_has_the_rows_of_cells_that_are_in_the_results(tmp_path):
     cells = [{"cell": 0, "key": "a"}, {"cell": 1, "key": "b"}, {"cell": 2, "key": "c"}]
     described = {"traces": {}, "files": {path.name: bytes_hash(path.read_bytes())}, "cells": cells}
     (tmp_path / "provenance.json").write_text(json.dumps(described))
-    assert read_table(tmp_path, "kernels")["cell"].tolist() == [0, 0, 2]
+    found = read_table(tmp_path, "kernels")
+    assert found.to_dict("list") == {"cell": [0, 0, 2], "kernel": [0, 1, 0]}
+    assert found.index.tolist() == [0, 1, 2]
+    assert found.attrs[KEYS] == {0: "a", 2: "c"}
+
+
+def test_results_carry_the_keys_of_their_cells(tmp_path):
+    text = "cell,trace,policy,status\n0,t,p,ok\n1,t,q,ok\n"
+    (tmp_path / "results.csv").write_text(text)
+    cells = [{"cell": 0, "key": "a"}, {"cell": 1, "key": "b"}]
+    described = {"traces": {}, "files": {"results.csv": bytes_hash(text.encode())}, "cells": cells}
+    (tmp_path / "provenance.json").write_text(json.dumps(described))
+    assert read_results(tmp_path).attrs[KEYS] == {0: "a", 1: "b"}
 
 
 def test_a_table_of_another_program_carries_no_keys():

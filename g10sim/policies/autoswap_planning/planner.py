@@ -21,7 +21,7 @@ from g10sim.policies.autoswap_planning.timeline import (
     timeline_of,
 )
 from g10sim.policies.moves import Evict, Fetch
-from g10sim.policies.plan import Planned
+from g10sim.policies.plan import MigrationPlan, Planned
 from g10sim.policies.planning.machine import PlannedTier
 from g10sim.trace.model import Trace
 
@@ -141,9 +141,9 @@ def moves_of(swaps: Sequence[Swap], num_kernels: int, target: str) -> tuple[Plan
         if _is_on_its_way_at_start(swap, num_kernels) and (0, swap.candidate.tensor) not in issued
     ]
     back = sorted((swap.back % num_kernels, swap.in_time, swap.candidate.tensor) for swap in swaps)
-    entries = [(kernel, 0, Planned(kernel, Evict(tensor, target))) for kernel, tensor in (*first, *out)]
-    entries += [(kernel, 1, Planned(kernel, Fetch(tensor))) for kernel, _, tensor in back]
-    return tuple(move for *_, move in sorted(entries, key=lambda entry: entry[:2]))
+    moves = [Planned(kernel, Evict(tensor, target)) for kernel, tensor in (*first, *out)]
+    moves += [Planned(kernel, Fetch(tensor)) for kernel, _, tensor in back]
+    return MigrationPlan.ordered(moves).moves
 
 
 def _is_on_its_way_at_start(swap: Swap, num_kernels: int) -> bool:

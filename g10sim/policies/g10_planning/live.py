@@ -202,7 +202,7 @@ class _Selection(Draft):
         for place, tier in enumerate(self.machine.tiers):
             out_by = self.out.finish(starts, sizes, tier.name)
             prefetch = self.into.latest_start(ends, sizes, tier.name)
-            found = np.where(prefetch > out_by + 1, self.occupancy.over_cycles(out_by + 1, prefetch), 0)
+            found = self.occupancy.over_cycles(out_by + 1, prefetch)
             costs = choices.costs[place][numbers]
             better = (found > relief) | ((found == relief) & (costs < cost))
             better &= costs < _NEVER
