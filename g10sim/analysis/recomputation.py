@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
+from functools import cached_property
 from operator import attrgetter
 
 from g10sim.trace.model import Kernel, Trace
@@ -18,11 +19,16 @@ class Recomputability:
 
     def __init__(self, trace: Trace) -> None:
         self._trace = trace
-        self._writers: list[list[int]] = [[] for _ in range(len(trace.tensors))]
-        for kernel, outputs in enumerate(named(trace.kernels, attrgetter("outputs"))):
-            for tensor in dict.fromkeys(outputs):
-                self._writers[tensor].append(kernel)
         self._used_on_cpu = {tensor for kernel in trace.cpu_kernels for tensor in kernel.touched}
+
+    @cached_property
+    def _writers(self) -> list[list[int]]:
+        """For each tensor the kernels that write it, ascending; most runs drop nothing and never ask."""
+        found: list[list[int]] = [[] for _ in range(len(self._trace.tensors))]
+        for kernel, outputs in enumerate(named(self._trace.kernels, attrgetter("outputs"))):
+            for tensor in dict.fromkeys(outputs):
+                found[tensor].append(kernel)
+        return found
 
     def producer(self, tensor: int, kernel: int) -> Kernel | None:
         """Return the last kernel before ``kernel`` that writes a tensor, or None."""

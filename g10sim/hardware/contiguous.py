@@ -25,15 +25,15 @@ class Contiguous:
     """Every tensor is one block of consecutive pages: it is there as a whole, or it has no space.
 
     Space is taken when a fetch starts or a tensor without contents is allocated, and given back when an
-    eviction has completed or a tensor is discarded. Requests that do not fit wait in FIFO order.
-    ``rules`` say for each tensor where its block goes; a tensor without a rule needs none of its own.
-    A tensor that leaves may be ``held``: kernels up to a given one still read it, and its space is not
-    given back before that one has ended. ``shared`` are the GPU's pages where other jobs use them, too;
-    ``blocks`` takes its own from them. Where space ``returns_between_kernels`` only, what has left
-    while a kernel ran keeps its block until the kernel has ended. ``buffers`` are those in the memory of the
-    ``staged`` tier. Tensors that are ``expanded`` take more pages here than move, and leave an index behind.
-    The residency's counts mean the same as in paged memory: free frames are those without
-    contents, whether or not a block covers them.
+    eviction has completed or a tensor is discarded. Requests that do not fit wait in FIFO order. ``rules``
+    say for each tensor where its block goes; a tensor without a rule needs none of its own. A tensor that
+    leaves may be ``held``: kernels up to a given one still read it, and its space is not given back before
+    that one has ended. ``shared`` are the GPU's pages where other jobs use them, too; ``blocks`` takes its
+    own from them. Where space ``returns_between_kernels`` only, what has left while a kernel ran keeps its
+    block until the kernel has ended. ``buffers`` are those in the memory of the ``staged`` tier. Tensors that
+    are ``expanded`` take more pages here than move, and leave an index behind. ``whole`` are the tensors of
+    which all is here and stays. The residency's counts mean the same as in paged memory: free frames are
+    those without contents, whether or not a block covers them.
     """
 
     notes_arrivals = True
@@ -57,6 +57,7 @@ class Contiguous:
         self.buffers, self._staged = buffers, staged
         self.held: dict[int, int] = {}
         self.waiting: deque[int] = deque()
+        self.whole: set[int] = set()
         self.peak_used = 0
         self._page_cycles = self._counted_at = self._counted_from = 0
         self.scratch_pages = 0
@@ -171,6 +172,8 @@ class Contiguous:
         if location == Location.GPU and not self._allocate(tensor):
             tiers, pools, pages = self._memory.tiers, self._memory.pools, self._memory.absent[tensor]
             return next((tier for tier in reversed(tiers) if pools[tier].free >= pages), tiers[-1])
+        if location == Location.GPU:
+            self.whole.add(tensor)
         return location
 
     def fetch(self, tensor: int) -> None:
@@ -236,6 +239,7 @@ class Contiguous:
                 return
             run.ready_at, run.rate = admission.ready_at, slower(run.rate, admission.limit)
         self._leaving[tensor] = None
+        self.whole.discard(tensor)
         if until is not None:
             self.held[tensor] = until
         if is_clean:
@@ -267,7 +271,9 @@ class Contiguous:
         self.settle()
 
     def arrived(self, tensor: int, source: Location) -> None:
-        """Give up the host's buffer of a tensor that has all arrived."""
+        """Note a tensor that has all arrived, and give up its buffer in host memory."""
+        if self._memory.idle[tensor] == self._memory.sizes[tensor]:
+            self.whole.add(tensor)
         if source and source == self._staged and not self._memory.moving[tensor]:
             self.buffers.release(tensor)
         if tensor in self._expanded and not self._memory.moving[tensor]:
@@ -353,6 +359,7 @@ class Contiguous:
         if tensor in self._leaving:
             self._condemned.add(tensor)
             return
+        self.whole.discard(tensor)
         self._memory.forget(tensor)
         self.buffers.release(tensor)
         self._count()
@@ -379,6 +386,8 @@ class Contiguous:
             return
         self._stay(tensor)
         self._memory.withdraw_eviction(tensor)
+        if self._memory.idle[tensor] == self._memory.sizes[tensor]:
+            self.whole.add(tensor)
         copied = 0
         for place in self._memory.tiers:
             copied += self._memory.pages[place][tensor]
@@ -403,5 +412,7 @@ class Contiguous:
             )
             if (block is not None) != has_block:
                 raise InvariantError(f"tensor {tensor}: its pages and its block of GPU memory disagree")
+            if (tensor in self.whole) != (self._memory.idle[tensor] == pages):
+                raise InvariantError(f"tensor {tensor}: counts as whole, or not, unlike its pages")
             if block is not None and block.pages < pages:
                 raise InvariantError(f"tensor {tensor}: a block of {block.pages} for {pages} pages")

@@ -18,7 +18,7 @@ from g10sim.policies.autoswap_planning.pool import SwappedPool, plan_swapped_poo
 from g10sim.policies.autoswap_planning.scores import SINGLE_SCORES
 from g10sim.policies.autoswap_planning.timeline import whole_pages
 from g10sim.policies.base import JointPolicy, Place, PlannedPlace, PolicyView, Requirements
-from g10sim.policies.farthest_use import farthest_idle
+from g10sim.policies.farthest_use import FarthestUse
 from g10sim.policies.moves import Evict, Move, tier_name
 from g10sim.policies.parameters import Count, Declared, Size, parameter
 from g10sim.policies.plan import MigrationPlan
@@ -96,6 +96,7 @@ class AutoSwap(Declared, JointPolicy):
         self.planned: tuple[PlannedSwaps, ...] = ()
         """The latest plan of every job."""
         self._tier = tier_name(self.target)
+        self._farthest = FarthestUse()
 
     @property
     def requirements(self) -> Requirements:
@@ -135,7 +136,7 @@ class AutoSwap(Declared, JointPolicy):
 
     def on_out_of_memory(self, view: PolicyView) -> Iterable[Move]:
         """Let the tensor leave whose next use is farthest away."""
-        victim = farthest_idle(view)
+        victim = self._farthest.idle(view)
         return () if victim is None else (Evict(victim, self._tier),)
 
     def _plan(self, job: Job, machine: PlannedMachine) -> PlannedSwaps:

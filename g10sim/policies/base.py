@@ -102,6 +102,10 @@ class PolicyView(Protocol):
         """Empty host memory."""
 
     @property
+    def whole_tensors(self) -> frozenset[int]:
+        """Tensors of which all is on the GPU and not in transfer."""
+
+    @property
     def measured_cycles(self) -> tuple[int, ...]:
         """Cycles that each kernel computed when it last ran, the trace's own before that.
 

@@ -12,7 +12,7 @@ from g10sim.config.system import SystemSpec
 from g10sim.errors import UnsupportedError
 from g10sim.looks import GREEN, PINK, Look
 from g10sim.policies.base import JointPolicy, Place, Policy, PolicyView, Requirements
-from g10sim.policies.farthest_use import farthest_idle
+from g10sim.policies.farthest_use import FarthestUse
 from g10sim.policies.g10_planning.draft import PlanningParameters
 from g10sim.policies.g10_planning.planner import plan_g10
 from g10sim.policies.g10_planning.tuned import copies_factor
@@ -51,6 +51,7 @@ class DirectStorage(Declared, JointPolicy):
 
     def _set_up(self) -> None:
         self._host, self._ssd = "host", "ssd"
+        self._farthest = FarthestUse()
 
     def _usable(self, machine: PlannedMachine) -> PlannedMachine:
         """Return the machine with the tiers that the design makes use of. Raises UnsupportedError."""
@@ -94,7 +95,7 @@ class DirectStorage(Declared, JointPolicy):
 
     def on_out_of_memory(self, view: PolicyView) -> Iterable[Move]:
         """Evict the tensor whose next use is farthest away: to the SSD, or the host (G10-Host)."""
-        victim = farthest_idle(view)
+        victim = self._farthest.idle(view)
         if victim is None:
             return ()
         to_host = self.uses_host and view.free_bytes_of(self._host) >= view.size_bytes(victim)

@@ -225,9 +225,9 @@ class Evict(TensorMove):
 
     Pages allocated for a tensor that was dropped are given back instead: they have no contents.
 
-    With ``size_bytes`` no more than so many leave, in whole pages (paged memory). An ``is_clean`` tensor lies in
-    the tier already and is not copied: its memory is free at once, as far as the tier has room. In paged memory
-    no kernel on the GPU may write such a tensor.
+    With ``size_bytes`` no more than so many leave, in whole pages (paged memory). An ``is_clean`` tensor lies
+    in the tier already and is not copied: its memory is free at once, as far as the tier has room. In paged
+    memory no kernel on the GPU may write such a tensor.
 
     The other options are for contiguous memory and tier ``host`` only, and so is ``is_clean`` there. Kernels
     up to ``until`` may still read the tensor while it is copied; its space is free once it has been copied

@@ -15,7 +15,8 @@ from g10sim.policies.plan import MigrationPlan
 from g10sim.policies.planning.machine import planned_machines
 from g10sim.policies.pressure_planning.dropping import chosen_drops
 from g10sim.policies.pressure_planning.forecast import Forecast
-from g10sim.policies.pressure_planning.steering import Settings, Steering
+from g10sim.policies.pressure_planning.shortage import Settings
+from g10sim.policies.pressure_planning.steering import Steering
 from g10sim.policies.registry import register_policy
 from g10sim.trace.workload import Workload
 
@@ -67,7 +68,8 @@ class Pressure(Declared, Policy):
             )
             demand = demand_of(job.trace, machine.clock_hz, machine.page_bytes)
             drops = chosen_drops(job.trace, demand, machine) if self.recompute else ()
-            steerings.append(Steering(Forecast(job.trace, machine, demand, drops), machine, settings))
+            forecast = Forecast(job.trace, machine, demand, settings.horizon, drops)
+            steerings.append(Steering(forecast, machine, settings))
         self._jobs = tuple(steerings)
         return (None,) * len(workload.jobs)
 

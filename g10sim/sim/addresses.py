@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from array import array
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -103,24 +104,25 @@ class PooledAddresses(OwnAddresses):
         used = sorted({place for cover in covers for place in cover})
         number_of = {place: number for number, place in enumerate(used)}
         blocks = [Block(cuts[place], cuts[place + 1] - cuts[place]) for place in used]
-        self._ranges = [tuple(number_of[place] for place in cover) for cover in covers]
-        self._stays, self._tensors = stays, len(trace.tensors)
-        self._born: list[list[int]] = [[] for _ in range(len(trace.kernels))]
+        known: dict[tuple[int, ...], tuple[int, ...]] = {}
+        found = (tuple(number_of[place] for place in cover) for cover in covers)
+        self._ranges = [known.setdefault(ranges, ranges) for ranges in found]
+        self._tenants = array("q", (stay.tensor for stay in stays))
+        births = [stay.birth for stay in stays]  # ascending
+        self._born = array("q", (bisect_left(births, kernel) for kernel in range(len(trace.kernels) + 1)))
+        self._tensors = len(trace.tensors)
         self._now: list[tuple[int, ...]] = [()] * self._tensors
         self._owner = [0] * len(blocks)
         self._alive: set[int] = set()
         self._dying = released_after(trace)
-        for number, stay in reversed(list(enumerate(stays))):
-            self._settle_in([number])
-            if stay.birth >= 0:
-                self._born[stay.birth].append(number)
+        self._settle_in(reversed(range(len(stays))))
         self._alive = {stay.tensor for stay in stays if stay.birth < 0}
         super().__init__(self._mapped(trace, blocks, page_bytes))
         self.neighbours = _neighbours(blocks, chunks, chunk_pages)
 
     def _settle_in(self, stays: Iterable[int]) -> None:
         for number in stays:
-            tensor = self._stays[number].tensor
+            tensor = self._tenants[number]
             self._alive.add(tensor)
             self._now[tensor] = self._ranges[number]
             for place in self._ranges[number]:
@@ -135,9 +137,9 @@ class PooledAddresses(OwnAddresses):
             return tuple([place for tensor in tensors for place in ranges[tensor]])
 
         inputs, outputs = (named(trace.kernels, attrgetter(side)) for side in ("inputs", "outputs"))
-        for born, read, written in zip(self._born, inputs, outputs, strict=True):
-            for number in born:
-                ranges[self._stays[number].tensor] = self._ranges[number]
+        for kernel, (read, written) in enumerate(zip(inputs, outputs, strict=True)):
+            for number in self._stays_from(kernel):
+                ranges[self._tenants[number]] = self._ranges[number]
             sides = at(read), at(written)
             places.append(known.setdefault(sides, sides))
         tensors = tuple(
@@ -148,9 +150,13 @@ class PooledAddresses(OwnAddresses):
 
     def enter(self, kernel: int) -> tuple[int, ...]:
         """Give ranges to the tensors that are born when a kernel starts; returns those discarded before."""
-        born = self._born[kernel]
+        born = self._stays_from(kernel)
         self._settle_in(born)
         return self._reclaimed([place for number in born for place in self._ranges[number]])
+
+    def _stays_from(self, kernel: int) -> range:
+        """Return the stays that begin with a kernel."""
+        return range(self._born[kernel], self._born[kernel + 1])
 
     def reclaim(self, tensor: int) -> tuple[int, ...]:
         """Note that a tensor will need its ranges; returns those that were discarded."""

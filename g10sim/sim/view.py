@@ -6,6 +6,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Container, Sequence
 from typing import Any
 
+from g10sim.hardware.contiguous import Contiguous
 from g10sim.hardware.memory import Residency
 from g10sim.sim.addresses import OwnAddresses
 from g10sim.trace.model import Trace
@@ -167,6 +168,13 @@ class View:
         """Tell whether all of a tensor is on the GPU and not in transfer."""
         return self._memory.idle[tensor] == self._memory.sizes[tensor]
 
+    @property
+    def whole_tensors(self) -> frozenset[int]:
+        """Tensors of which all is on the GPU and not in transfer."""
+        if isinstance(self._memory.space, Contiguous):
+            return frozenset(self._memory.space.whole)
+        return frozenset(filter(self.is_whole, range(len(self._trace.tensors))))
+
     def is_needed(self, tensor: int) -> bool:
         """Tell whether the current kernel needs the tensor."""
         return tensor in self._memory.needed
@@ -196,6 +204,8 @@ class PooledView(View):
 
     def _bytes(self, tensor: int, counts: Sequence[int]) -> int:
         places = self._addresses.open_to(tensor)
+        if len(places) == 1:  # most tensors have one range
+            return counts[places[0]] * self._memory.page_bytes
         return sum([counts[place] for place in places]) * self._memory.page_bytes
 
     @property

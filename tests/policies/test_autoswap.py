@@ -328,8 +328,11 @@ def test_what_makes_room_leaves_for_the_tier_that_stands_in_for_host_memory():
     system = SystemSpec(**{**machine(10).model_dump(), "tiers": [cxl, "ssd"]})
     policy.plan_job(g10sim_job(trace), system, g10sim_behaviour())
     view = SimpleNamespace(
+        job=0,
+        iteration=0,
+        kernel=0,
         trace=trace,
-        is_whole=lambda tensor: True,
+        whole_tensors=frozenset({0, 1}),
         is_needed=lambda tensor: False,
         next_use=lambda tensor: 1,
         size_bytes=lambda tensor: trace.tensors[tensor].size_bytes,

@@ -3,7 +3,10 @@
 from dataclasses import replace
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from machines import OWN, iteration_times, kernel_times, machine, simulate, trace_of
 
 from g10sim.analysis.bound.bound import iteration_bound
@@ -16,6 +19,7 @@ from g10sim.policies.pressure import Pressure
 from g10sim.policies.pressure_planning.arrivals import Arrivals
 from g10sim.policies.pressure_planning.dropping import chosen_drops, machine_of
 from g10sim.policies.pressure_planning.forecast import Forecast
+from g10sim.policies.pressure_planning.shortage import Largest, Settings, Shortage
 from g10sim.policies.pressure_planning.tiers import Queues
 from g10sim.records import StallReason
 
@@ -264,7 +268,7 @@ def test_nothing_is_dropped_where_everything_fits():
 def test_weights_are_needed_again_in_the_next_iteration():
     planned = planned_machine(machine(100), OWN)
     demand = demand_of(CHEAP, planned.clock_hz, planned.page_bytes)
-    forecast = Forecast(CHEAP, planned, demand)
+    forecast = Forecast(CHEAP, planned, demand, horizon=4)
     assert [forecast.next_use(0, kernel) for kernel in range(4)] == [0, 4, 4, 4]
     assert [forecast.next_use(1, kernel) for kernel in range(4)] == [0, 3, 3, 3]
 
@@ -325,3 +329,45 @@ def test_only_what_will_be_read_again_is_written_out():
         trace_of({"a*": 4, "b*": 4, "c": 8}, kernels), machine(12), Pressure(), BehaviourSpec()
     )
     assert [moved(records, iteration)[0] for iteration in (0, 1)] == [4000, 4000]
+
+
+@given(values=st.lists(st.integers(-50, 50), min_size=1, max_size=40), data=st.data())
+def test_the_largest_of_a_range_is_that_of_its_values(values, data):
+    longest = data.draw(st.integers(1, max(2, len(values))))
+    start = data.draw(st.integers(0, len(values)))
+    length = data.draw(st.integers(1, longest))
+    found = Largest(np.array(values), longest).between(np.array([start]), np.array([start + length]))
+    assert found.tolist() == [max((3 * values)[start : start + length])]
+
+
+@given(
+    live=st.lists(st.integers(-50, 50), min_size=2, max_size=30),
+    tensors=st.lists(st.tuples(st.integers(0, 60), st.integers(0, 20)), min_size=1, max_size=8),
+    kernel=st.integers(0, 29),
+    changes=st.lists(st.tuples(st.integers(1, 60), st.integers(-9, 9)), max_size=5),
+)
+def test_steps_say_of_all_kernels_ahead_what_each_would(live, tensors, kernel, changes):
+    kernel, horizon = kernel % len(live), len(live)
+    settings = Settings(backlog_cycles=0, births=3, horizon=horizon)
+    uses = np.array([kernel + ahead for ahead, _ in tensors])
+    sizes = np.array([size for _, size in tensors])
+    shortage = Shortage(Largest(np.array(live), horizon), uses, kernel, settings)
+    shortage.spare(sizes)
+    until = [min(ahead, horizon) for ahead, _ in tensors]
+    each = [
+        (live + live)[kernel + ahead]
+        - sum(size for use, size in zip(until, sizes, strict=True) if use > ahead)
+        for ahead in range(horizon)
+    ]
+    for number, change in changes:
+        ahead = max(1, until[number % len(until)])
+        shortage.add(ahead, change)
+        each[:ahead] = [lack + change for lack in each[:ahead]]
+    returned = shortage.returned(sizes)
+    assert shortage.worst() == max(each)
+    assert shortage.of_next() == each[1]
+    for ahead in {1, 2, *until} - {0}:
+        worst = max(each[:ahead])
+        assert shortage.worst(ahead) == worst
+        back = sum(size for use, size in zip(until, sizes, strict=True) if use <= each.index(worst))
+        assert returned[shortage.worst_step(ahead)] == back

@@ -319,10 +319,14 @@ class Kernels:
     """A view of kernels one after another, in which tensors are where the test says."""
 
     def __init__(self, trace):
-        self.trace, self.iteration, self.kernel = trace, 0, 0
+        self.trace, self.job, self.iteration, self.kernel = trace, 0, 0, 0
         self.measured_cycles = [kernel.duration for kernel in trace.kernels]
         self.free_bytes = self.largest_hole_bytes = 10**12
         self.whole, self.needed = set(), ()
+
+    @property
+    def whole_tensors(self):
+        return frozenset(self.whole)
 
     def is_whole(self, tensor):
         return tensor in self.whole

@@ -2,29 +2,52 @@
 
 from __future__ import annotations
 
+from array import array
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from operator import attrgetter
 
 import numpy as np
 
 from g10sim.analysis.bound.demand import Demand
 from g10sim.policies.planning.machine import PlannedMachine
 from g10sim.policies.pressure_planning.dropping import Dropped
+from g10sim.policies.pressure_planning.shortage import Largest
 from g10sim.trace.model import Trace
+from g10sim.trace.repetition import each
+
+
+class PerKernel:
+    """Lists of tensors, one for each kernel, in the order of pairs of a kernel and a tensor."""
+
+    def __init__(self, kernels: int, pairs: Iterable[tuple[int, int]]) -> None:
+        found = np.array([*pairs], dtype=np.int64).reshape(-1, 2)
+        found = found[np.argsort(found[:, 0], kind="stable")]
+        self._tensors = array("q", found[:, 1].tobytes())
+        self._starts = array("q", np.searchsorted(found[:, 0], np.arange(kernels + 1)).tobytes())
+
+    def __getitem__(self, kernel: int) -> list[int]:
+        """Return the list of a kernel."""
+        return self._tensors[self._starts[kernel] : self._starts[kernel + 1]].tolist()
 
 
 class Forecast:
     """An iteration of a job, after which the next one comes.
 
-    ``sizes`` are bytes in whole pages, ``cycles`` the durations of kernels. ``shortage`` is what is alive at
-    a kernel beyond GPU memory (negative: room), for three iterations. For each kernel, ``born`` are the
-    tensors that need pages from then on, ``dead`` those that do not any more, ``dropped`` those to be dropped
-    when it is about to start. ``sources`` are read by kernels that run again before it, which write
-    ``scratch`` besides: results that nobody needs any more.
+    ``sizes`` are bytes in whole pages, ``cycles`` the durations of kernels. ``alive`` are the bytes beyond
+    GPU memory that are alive at a kernel (negative: room). For each kernel, ``born`` are the tensors that
+    need pages from then on, ``dead`` those that do not any more, ``dropped`` those to be dropped when it is
+    about to start. ``sources`` are read by kernels that run again before it, which write ``scratch`` besides:
+    results that nobody needs any more.
     """
 
     def __init__(
-        self, trace: Trace, machine: PlannedMachine, demand: Demand, drops: Sequence[Dropped] = ()
+        self,
+        trace: Trace,
+        machine: PlannedMachine,
+        demand: Demand,
+        horizon: int,
+        drops: Sequence[Dropped] = (),
     ) -> None:
         self.kernels = kernels = len(trace.kernels)
         self.sizes = np.array(machine.sizes(trace), dtype=np.int64)
@@ -33,34 +56,22 @@ class Forecast:
         live = demand.live_bytes.copy()
         for drop in drops:
             live[drop.start : drop.end] -= self.sizes[drop.tensor]
-        self.shortage = np.tile(live - room, 3)
-        self.lasting = np.array(
-            [tensor.persistent and bool(trace.uses[tensor.id]) for tensor in trace.tensors]
-        )
+        self.alive = Largest(live - room, horizon)
         self.never = 3 * kernels - 1
+        persistent = each(trace.tensors, attrgetter("persistent"))
+        used = list(map(bool, trace.uses))
+        self.lasting = np.array(persistent) & np.array(used)
+        mortal = np.flatnonzero(~np.array(persistent) & np.array(used)).tolist()
         self._uses = [uses[: bisect_left(uses, trace.deaths[i])] for i, uses in enumerate(trace.uses)]
-        self.born, self.dropped, self.sources, self.scratch = (
-            [list[int]() for _ in range(kernels)] for _ in range(4)
-        )
-        self.dead = [list[int]() for _ in range(kernels + 1)]
-        for tensor in trace.tensors:
-            if not tensor.persistent and trace.uses[tensor.id]:
-                self.born[trace.births[tensor.id]].append(tensor.id)
-                self.dead[trace.deaths[tensor.id]].append(tensor.id)
-
+        again = [(drop.end, drop.tensor) for drop in drops]
+        self.born = PerKernel(kernels, [*((trace.births[i], i) for i in mortal), *again])
+        self.dead = PerKernel(kernels + 1, ((trace.deaths[i], i) for i in mortal))
+        self.dropped = PerKernel(kernels, ((drop.start, drop.tensor) for drop in drops))
+        self.sources = PerKernel(kernels, ((drop.end, i) for drop in drops for i in drop.producer.inputs))
+        self.scratch = PerKernel(kernels, ((drop.end, i) for drop in drops for i in _scratch(trace, drop)))
         for drop in drops:
-            self._drop(trace, drop)
-
-    def _drop(self, trace: Trace, drop: Dropped) -> None:
-        """Note a tensor that is computed again, and what its producer needs for it."""
-        self.dropped[drop.start].append(drop.tensor)
-        self.born[drop.end].append(drop.tensor)
-        for source in drop.producer.inputs:
-            self.sources[drop.end].append(source)
-            self._uses[source] = tuple(sorted({*self._uses[source], drop.end}))
-        for result in drop.producer.outputs:
-            if trace.deaths[result] <= drop.end and result not in trace.kernels[drop.end].tensors:
-                self.scratch[drop.end].append(result)
+            for source in drop.producer.inputs:
+                self._uses[source] = tuple(sorted({*self._uses[source], drop.end}))
 
     def next_use(self, tensor: int, kernel: int) -> int:
         """Return the first kernel from ``kernel`` on that needs a tensor's contents.
@@ -72,3 +83,10 @@ class Forecast:
         if place < len(uses):
             return uses[place]
         return uses[0] + self.kernels if uses and self.lasting[tensor] else self.never
+
+
+def _scratch(trace: Trace, drop: Dropped) -> list[int]:
+    """Return what the producer of a dropped tensor writes that nobody needs any more."""
+    needed = trace.kernels[drop.end].tensors
+    results = drop.producer.outputs
+    return [result for result in results if trace.deaths[result] <= drop.end and result not in needed]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -13,19 +12,11 @@ from g10sim.policies.moves import Await, Drop, Evict, Fetch, Free, Move
 from g10sim.policies.planning.machine import PlannedMachine, PlannedTier
 from g10sim.policies.pressure_planning.arrivals import Arrivals
 from g10sim.policies.pressure_planning.forecast import Forecast
+from g10sim.policies.pressure_planning.shortage import Settings, Shortage
 from g10sim.policies.pressure_planning.tiers import Queues
 
 _MISFITS = 3
 """Tensors that do not fit yet after which no further one is tried."""
-
-
-@dataclass(frozen=True)
-class Settings:
-    """Parameters of the policy; ``backlog_cycles`` of the link's time, the others in kernels."""
-
-    backlog_cycles: float
-    births: int
-    horizon: int
 
 
 class Steering:
@@ -33,7 +24,7 @@ class Steering:
 
     ``_here`` are bytes on the GPU that do not leave, ``_away`` those that lie elsewhere or leave, both by
     tensor. Bytes on their way in are neither. Between kernels only tensors that may have changed are looked
-    at; ``_named`` are the lists of victims given since then.
+    at; ``_named`` are the lists of victims given since then. ``_ids`` are the tensors alive, ascending.
     """
 
     def __init__(self, forecast: Forecast, machine: PlannedMachine, settings: Settings) -> None:
@@ -43,6 +34,7 @@ class Steering:
         self._here, self._away = (np.zeros(tensors, dtype=np.int64) for _ in range(2))
         self._tier_of = np.zeros(tensors, dtype=np.int8)
         self._alive: set[int] = set()
+        self._ids = np.zeros(0, dtype=np.int64)
         self._leaving: dict[int, PlannedTier] = {}
         self._coming = Arrivals()
         self._asked: set[int] = set()
@@ -60,7 +52,7 @@ class Steering:
         yield from map(Free, dead)
         yield from map(Drop, self._forecast.dropped[view.kernel])
         yield from self._allocations(view, shortage)
-        if shortage.max() > 0:
+        if shortage.worst() > 0:
             yield from self._evictions(view, shortage)
         yield from self._fetches(view, shortage)
 
@@ -89,7 +81,7 @@ class Steering:
         forecast, kept = self._forecast, list(set(self._used_by(view, following)))
         gone = (*forecast.dead[following], *forecast.dropped[following])
         room = view.free_bytes + sum(map(view.resident_bytes, gone)) + sum(leaving.values())
-        victims = int(self._here.sum() - self._here[kept].sum())
+        victims = int(self._here[self._ids].sum() - self._here[kept].sum())
         return int(forecast.sizes[list(forecast.born[following])].sum()) <= room + victims
 
     def _first_gone(self, leaving: dict[int, int], lack: int) -> Iterator[int]:
@@ -108,7 +100,7 @@ class Steering:
     def victims(self, view: PolicyView) -> list[int]:
         """Return tensors for a full GPU to evict: those first that are needed last."""
         moved = self._alive.intersection((*self._coming, *self._leaving, *self._used_by(view, view.kernel)))
-        there = set(np.flatnonzero(self._here).tolist()) - moved
+        there = set(self._with(self._here).tolist()) - moved
         there.update(i for i in moved if view.resident_bytes(i) and not view.is_needed(i))
         found = np.array(sorted(there), dtype=np.int64)
         named: list[int] = found[np.argsort(-self._next[found], kind="stable")].tolist()
@@ -128,12 +120,18 @@ class Steering:
             self._changed = self._alive.intersection(self._used_by(view, kernel - 1))
             for tensor in self._changed:
                 self._next[tensor], self._tier_of[tensor] = forecast.next_use(tensor, kernel), 0
-        dead = forecast.dead[kernel] if kernel else forecast.dead[-1]
+        dead = forecast.dead[kernel or forecast.kernels]
         for tensor in (*dead, *forecast.dropped[kernel]):
             self._alive.discard(tensor)
             self._forget(tensor)
         self._alive.update(forecast.born[kernel])
+        self._ids = np.sort(np.fromiter(self._alive, np.int64, len(self._alive)))
         return dead
+
+    def _with(self, sizes: Integers) -> Integers:
+        """Return the tensors of which there are such bytes, ascending."""
+        found: Integers = self._ids[sizes[self._ids] > 0]
+        return found
 
     def _used_by(self, view: PolicyView, kernel: int) -> list[int]:
         """Return the tensors of a kernel, and those that kernels read which run again before it."""
@@ -178,17 +176,13 @@ class Steering:
         is_leaving = tensor in self._leaving
         self._away[tensor] = self._forecast.sizes[tensor] - here if is_leaving else view.away_bytes(tensor)
 
-    def _shortage(self, kernel: int) -> Integers:
-        """Return the bytes that each kernel to come lacks if nothing else leaves or returns."""
-        horizon = self._settings.horizon
-        shortage = self._forecast.shortage[kernel : kernel + horizon].copy()
-        away = np.flatnonzero(self._away)
-        until = np.clip(self._next[away] - kernel, 0, horizon)
-        spared = np.bincount(until, weights=self._away[away], minlength=horizon + 1)
-        shortage -= spared[::-1].cumsum()[::-1][1:].astype(np.int64)
+    def _shortage(self, kernel: int) -> Shortage:
+        """Return the bytes that the kernels to come lack if nothing else leaves or returns."""
+        shortage = Shortage(self._forecast.alive, self._next[self._ids], kernel, self._settings)
+        shortage.spare(self._away[self._ids])
         return shortage
 
-    def _allocations(self, view: PolicyView, shortage: Integers) -> Iterator[Move]:
+    def _allocations(self, view: PolicyView, shortage: Shortage) -> Iterator[Move]:
         """Map what is about to be written: at once for this kernel, ahead where there is room until then."""
         kernel, forecast = view.kernel, self._forecast
         yield from map(Fetch, forecast.born[kernel])  # other tensors may have had their addresses until now
@@ -196,37 +190,38 @@ class Steering:
         soon = [(ahead, i) for ahead in range(1, last + 1) for i in forecast.born[kernel + ahead]]
         for ahead, tensor in soon:
             if tensor in self._asked:
-                shortage[:ahead] += forecast.sizes[tensor]
+                shortage.add(ahead, int(forecast.sizes[tensor]))
         for ahead, tensor in soon:
-            if tensor not in self._asked and shortage[:ahead].max() + forecast.sizes[tensor] <= 0:
+            size = int(forecast.sizes[tensor])
+            if tensor not in self._asked and shortage.worst(ahead) + size <= 0:
                 self._asked.add(tensor)
-                shortage[:ahead] += forecast.sizes[tensor]
+                shortage.add(ahead, size)
                 yield Fetch(tensor)
         self._asked.difference_update(forecast.born[kernel])
         yield from map(Fetch, forecast.scratch[kernel])
 
-    def _evictions(self, view: PolicyView, shortage: Integers) -> Iterator[Move]:
+    def _evictions(self, view: PolicyView, shortage: Shortage) -> Iterator[Move]:
         """Evict what is needed last, as far as the worst kernel lacks room and links would idle.
 
         What the next kernel lacks leaves in any case.
         """
         kernel, horizon = view.kernel, self._settings.horizon
         queues = self._queues(view)
-        returning = self._returning(view)
-        candidates = np.flatnonzero(self._here)
+        returning = self._returning(shortage)
+        candidates = self._with(self._here)
         candidates = candidates[np.argsort(-self._next[candidates], kind="stable")]
-        worst = np.maximum.accumulate(shortage)
         for tensor in candidates.tolist():
             if tensor in self._leaving:
                 continue
             away = min(int(self._next[tensor]) - kernel, horizon)
-            if away < 2 or worst[away - 1] <= 0:
+            worst = shortage.worst(away) if away > 1 else 0
+            if worst <= 0:
                 return
             size = int(self._here[tensor])
-            peak = int(shortage[:away].argmax())
+            peak = shortage.worst_step(away)
             returned = {name: int(sizes[peak]) for name, sizes in returning.items()}
-            shares = queues.shares(int(worst[away - 1]), returned)
-            tier = self._choose(queues, shares, size, int(worst[1]))
+            shares = queues.shares(worst, returned)
+            tier = self._choose(queues, shares, size, shortage.worst(2))
             if tier is None:
                 return
             queues.add(tier, size)
@@ -237,21 +232,17 @@ class Steering:
             self._away[tensor] += size
             self._here[tensor] = 0
             yield Evict(tensor, tier.name)
-            shortage[:away] -= size
-            worst = np.maximum.accumulate(shortage)
-            if worst[-1] <= 0:
+            shortage.add(away, -size)
+            if shortage.worst() <= 0:
                 return
 
-    def _returning(self, view: PolicyView) -> dict[str, Integers]:
-        """Return by tier the bytes that have returned from there before each kernel to come."""
-        horizon, found = self._settings.horizon, {}
-        away = np.flatnonzero(self._away)
-        until = np.clip(self._next[away] - view.kernel, 0, horizon)
-        for number, tier in enumerate(self._machine.tiers):
-            there = self._away[away] * (self._tier_of[away] == number)
-            returns = np.bincount(until, weights=there, minlength=horizon + 1)
-            found[tier.name] = returns.cumsum().astype(np.int64)
-        return found
+    def _returning(self, shortage: Shortage) -> dict[str, Integers]:
+        """Return by tier the bytes that have returned from there in each step of what is to come."""
+        away, tiers = self._away[self._ids], self._tier_of[self._ids]
+        return {
+            tier.name: shortage.returned(away * (tiers == number))
+            for number, tier in enumerate(self._machine.tiers)
+        }
 
     def _queues(self, view: PolicyView) -> Queues:
         cycles = int(self._forecast.cycles[view.kernel]) + self._settings.backlog_cycles
@@ -275,21 +266,20 @@ class Steering:
         sharing.sort(key=lambda tier: tier.write_rate)
         return next((tier for tier in sharing if queues.takes(tier)), None)
 
-    def _fetches(self, view: PolicyView, shortage: Integers) -> Iterator[Move]:
+    def _fetches(self, view: PolicyView, shortage: Shortage) -> Iterator[Move]:
         """Fetch in the order of need what fits until it is needed, and what is needed now.
 
         Others go ahead of one that does not fit only if the link would idle: they take room that it awaits.
         """
         kernel, horizon = view.kernel, self._settings.horizon
         misfits = added = asked = 0
-        away = np.flatnonzero(self._away)
-        worst = np.maximum.accumulate(shortage)
+        away = self._with(self._away)
         for tensor in away[np.argsort(self._next[away], kind="stable")].tolist():
             if tensor in self._coming or tensor in self._leaving:
                 continue
             distance = max(1, min(int(self._next[tensor]) - kernel, horizon))
             size = int(self._away[tensor])
-            if distance > 1 and worst[distance - 1] + added + size > 0:
+            if distance > 1 and shortage.worst(distance) + added + size > 0:
                 misfits += 1
                 if misfits > _MISFITS or self._is_filled(view, asked):
                     break
@@ -300,9 +290,10 @@ class Steering:
             if distance > 1:
                 added += size
             yield Fetch(tensor)
-        self._spare = -(int(shortage[1]) + added)
+        self._spare = -(shortage.of_next() + added)
 
     def _is_filled(self, view: PolicyView, asked: int) -> bool:
         """Tell whether the link has enough to bring in until the next decision, with bytes just asked for."""
         cycles = int(self._forecast.cycles[view.kernel]) + self._settings.backlog_cycles
-        return asked + sum(map(view.in_transfer_bytes, self._coming)) >= self._machine.in_rate * cycles
+        enough = self._machine.in_rate * cycles
+        return asked >= enough or asked + sum(map(view.in_transfer_bytes, self._coming)) >= enough

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from g10sim.policies.base import PolicyView
-from g10sim.policies.farthest_use import farthest_idle
+from g10sim.policies.farthest_use import FarthestUse
 from g10sim.policies.moves import Fetch
 from g10sim.policies.planning.channel import queued_backwards
 from g10sim.policies.planning.occupancy import Occupancy
@@ -200,6 +200,7 @@ class Rescue:
         for tensor in trace.tensors:
             if not tensor.persistent and trace.births[tensor.id] < backward < trace.deaths[tensor.id]:
                 self._needed[tensor.id] = next(use for use in trace.uses[tensor.id] if use >= backward)
+        self._farthest = FarthestUse()
         self._order = sorted(self._needed, key=lambda tensor: (-self._needed[tensor], tensor))
 
     def victim(self, view: PolicyView) -> int | None:
@@ -208,4 +209,4 @@ class Rescue:
             idle = view.is_whole(tensor) and not view.is_needed(tensor)
             if idle and view.kernel + view.next_use(tensor) == self._needed[tensor]:
                 return tensor
-        return farthest_idle(view)
+        return self._farthest.idle(view)
