@@ -9,7 +9,7 @@ from g10sim.config.system import SystemSpec
 from g10sim.errors import UnsupportedError
 from g10sim.looks import Look
 from g10sim.policies.base import JointPolicy, Place, PolicyView, Requirements
-from g10sim.policies.farthest_use import farthest_idle
+from g10sim.policies.farthest_use import FarthestUse
 from g10sim.policies.moves import Evict, Move
 from g10sim.policies.parameters import Declared, Size, parameter
 from g10sim.policies.plan import MigrationPlan
@@ -49,7 +49,7 @@ class Teraio(Declared, JointPolicy):
             raise UnsupportedError(
                 f"policy '{self.name}': found a system without an SSD; allowed: one with it"
             )
-        self._ssd = machines[0].ssd.name
+        self._ssd, self._farthest = machines[0].ssd.name, FarthestUse()
         limit = parse_bytes(self.host_limit) if self.host_limit is not None else None
         plans = []
         for job, machine in zip(workload.jobs, machines, strict=True):
@@ -65,5 +65,5 @@ class Teraio(Declared, JointPolicy):
 
     def on_out_of_memory(self, view: PolicyView) -> Sequence[Move]:
         """Evict the tensor whose next use is farthest away to the SSD."""
-        victim = farthest_idle(view)
+        victim = self._farthest.idle(view)
         return () if victim is None else (Evict(victim, self._ssd),)
