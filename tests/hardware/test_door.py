@@ -141,7 +141,7 @@ COMMON = {
     "store_in": (nothing, lambda memory: memory.store_in(FLASH, 1, 1, HOST)),
     "begin_store": (nothing, lambda memory: memory.begin_store(1)),
     "end_store": (lambda memory: memory.begin_store(1), lambda memory: memory.end_store(1)),
-    "give_up": (nothing, lambda memory: memory.give_up(0, FLASH)),
+    "return_clean": (nothing, lambda memory: memory.return_clean(0, 1, FLASH)),
     "forget_awaited": (has_waited, lambda memory: memory.forget_awaited()),
 }
 CASES = [
@@ -191,7 +191,16 @@ CASES = [
 ]
 READERS = {"arriving", "evicting", "used_in_place"}
 """Public methods of a residency that look at it."""
-SPACE_READERS = {"check", "figures", "is_usable", "needs_space", "note_peak", "restart_peaks", "serve"}
+SPACE_READERS = {
+    "block_pages",
+    "check",
+    "figures",
+    "is_usable",
+    "needs_space",
+    "note_peak",
+    "restart_peaks",
+    "serve",
+}
 """Public methods of a space that look at it, keep count of what was seen, or put it in its place."""
 SPACE_PARTS = {
     *("arrived", "cancel", "demand", "discard", "evict", "fetch", "home", "keep"),

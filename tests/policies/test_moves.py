@@ -221,7 +221,7 @@ EXAMPLES = [
     Access(1),
     Store(1),
 ]
-COPIED = "evicts tensor 'a', which is read, compressed or clean; allowed: with contiguous memory"
+COPIED = "evicts tensor 'a', which is read or compressed; allowed: with contiguous memory"
 REFUSED = {
     (
         Evict(1, until=3),
