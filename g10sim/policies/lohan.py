@@ -57,7 +57,7 @@ class LoHan(Declared, Policy):
 
     name = "lohan"
     label = "LoHan"
-    look = Look("#994455", "--.", "v", "1 1")
+    look = Look("#994455", "--.", "4", "1 1")
     paper = (
         "Liao et al., LoHan: Low-Cost High-Performance Framework to Fine-Tune 100B Model on a Consumer GPU, "
         "ICDE 2025"

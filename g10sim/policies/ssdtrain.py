@@ -42,7 +42,7 @@ class SsdTrain(Declared, Policy):
 
     name = "ssdtrain"
     label = "SSDTrain"
-    look = Look("#997700", "..-", "d", "2 1")
+    look = Look("#997700", "..-", "3", "2 1")
     paper = "Wu et al., SSDTrain: An Activation Offloading Framework to SSDs for LLM Training, DAC 2025"
     requirements = Requirements(addresses="own", drops_dead_tensors=True)
     check_exemptions: ClassVar[Mapping[str, str]] = {

@@ -28,9 +28,14 @@ from g10sim.trace.workload import Workload
 Home = Literal["host", "ssd"]
 
 _ON_SSD = Effect(
-    lambda run, policy: policy.get("offload_optimizer", "ssd") == "ssd",
+    lambda run, policy: policy.offload_optimizer == "ssd",
     "with offload_optimizer ssd",
     "states that stay in host memory need no buffers there",
+)
+_PIPELINED = Effect(
+    lambda run, policy: policy.offload_optimizer == "ssd" and policy.pipeline,
+    "with offload_optimizer ssd and pipeline true",
+    "one step at a time has its states in host memory",
 )
 
 
@@ -57,7 +62,7 @@ class ZeroInfinity(Declared, Policy):
 
     name = "zero_infinity"
     label = "ZeRO-Infinity"
-    look = Look("#005580", "\\\\-", ">", "3 1")
+    look = Look("#005580", "\\\\-", "2", "3 1")
     paper = "Rajbhandari et al., ZeRO-Infinity: Breaking the GPU Memory Wall for Extreme Scale DL, SC 2021"
 
     offload_param: Home = parameter(default="host")
@@ -74,7 +79,7 @@ class ZeroInfinity(Declared, Policy):
     """Parameters of a weight that always stays on the GPU, at most."""
     reduce_bucket_size: int = parameter(default=500_000_000, ge=1, published="500000000, DeepSpeed")
     """Gradients that fill a bucket."""
-    buffer_count: int = parameter(default=4, ge=1, published="4, DeepSpeed", effect=_ON_SSD)
+    buffer_count: int = parameter(default=4, ge=1, published="4, DeepSpeed", effect=_PIPELINED)
     """Steps whose states are in host memory at a time: read, updated and written side by side."""
     pipeline: bool = parameter(
         default=False, published="false, DeepSpeed (pipeline_read, pipeline_write)", effect=_ON_SSD

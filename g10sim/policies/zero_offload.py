@@ -35,14 +35,14 @@ class ZeroOffload(Declared, Policy):
 
     name = "zero_offload"
     label = "ZeRO-Offload"
-    look = Look("#0077BB", "//-", "<", "3 1 1 1")
+    look = Look("#0077BB", "//-", "1", "3 1 1 1")
     paper = "Ren et al., ZeRO-Offload: Democratizing Billion-Scale Model Training, USENIX ATC 2021"
     requirements = Requirements(addresses="own", drops_dead_tensors=True)
 
     overlap: bool = parameter(
         default=False,
         effect=Effect(
-            lambda run, policy: not policy.get("delayed_update", False),
+            lambda run, policy: not policy.delayed_update,
             "without delayed_update",
             "all steps run beside the next iteration",
         ),

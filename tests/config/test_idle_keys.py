@@ -270,6 +270,8 @@ NO_LADDER = {**NOTHING, "ladder": "K0"}
 SLOW_PINNING = {"system.host.pinned": {"pin_latency": "30 us", "pin_rate": "3 GB/s"}}
 WORKERS = {"system.host.compression": COMPRESSION}
 ORDERS = "gradient_first", "prefetch_first"
+CPU = {"system.cpu": {"optimizer_rate": "1 G/s"}, "system.gpu.memory": "300 MB"}
+ON_SSD = {**CPU, "offload_optimizer": "ssd"}
 ACCESS = {"system.host.kernel_access": {}, "system.pcie.bandwidth": "4 GB/s"}
 PARAMETERS = [
     Parameter("base_uvm", "access_counter", (9, None), {}, ACCESS),
@@ -319,6 +321,9 @@ PARAMETERS = [
         },
     ),
     Parameter("vdnn_multi", "headroom", (0.4, 0.0), {"ladder": "K1"}, {"ladder": "K3"}),
+    Parameter("zero_offload", "overlap", (True, False), {**CPU, "delayed_update": True}, CPU),
+    Parameter("zero_infinity", "pipeline", (True, False), CPU, ON_SSD),
+    Parameter("zero_infinity", "buffer_count", (1, 3), ON_SSD, {**ON_SSD, "pipeline": True}),
 ]
 ALL = [*CASES, *(parameter.case() for parameter in PARAMETERS)]
 

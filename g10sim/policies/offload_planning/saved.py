@@ -6,7 +6,7 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from g10sim.trace.model import Kernel, Phase, TensorKind, Trace
+from g10sim.trace.model import Device, Kernel, Phase, TensorKind, Trace
 
 _NO_ACTIVATIONS = {TensorKind.WEIGHT, TensorKind.GRADIENT, TensorKind.OPTIMIZER_STATE, TensorKind.WORKSPACE}
 
@@ -45,12 +45,16 @@ def module_of(kernel: Kernel) -> str:
 
 
 def module_starts(trace: Trace) -> Sequence[int]:
-    """Return for every kernel the first of those of its module and phase that follow each other."""
+    """Return for every kernel the first of those of its module and phase that follow each other.
+
+    Kernels on the CPU do not come between them.
+    """
     starts, before = list[int](), None
     for kernel in trace.kernels:
         now = kernel.phase, module_of(kernel)
-        starts.append(starts[-1] if now == before and kernel.layer else kernel.id)
-        before = now
+        is_same = kernel.device is Device.CPU or (now == before and bool(kernel.layer))
+        starts.append(starts[-1] if starts and is_same else kernel.id)
+        before = before if kernel.device is Device.CPU else now
     return starts
 
 

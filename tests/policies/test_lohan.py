@@ -1,0 +1,88 @@
+"""LoHan: steps beside the backward pass, and the choice between swaps and recomputation."""
+
+import pytest
+from test_zero_infinity import SECOND, layers, machine, seconds
+
+from g10sim.errors import UnsupportedError
+from g10sim.policies.lohan import LoHan
+from g10sim.sim.engine import run
+from g10sim.trace.transformer import Transformer
+from g10sim.trace.workload import Job, Workload
+
+BILLION = 10**9
+
+
+def records(trace, system, **parameters):
+    return run(Workload((Job(trace, iterations=3),)), system, LoHan(**parameters), check=True)
+
+
+def model(batch):
+    """Four layers 2048 wide."""
+    return Transformer(4, 2048, sequence=1024, batch=batch, flops_per_second=100e12, bytes_per_second=1e12)
+
+
+def test_steps_run_beside_the_backward_pass():
+    four = layers(4, BILLION, forward=SECOND, backward=SECOND)
+    last = records(four, machine(link="1000 TB/s", drive="24 GB/s", rate="2 G/s")).iterations[-1]
+    # The first weight comes, and after the last gradient its states: they are updated, and leave with the
+    # weight. All other steps are over by then.
+    assert seconds(last) == pytest.approx(2 / 24 + 8 + 12 / 24 + 0.5 + 14 / 24, rel=1e-3)
+    assert last.cpu.busy_cycles == 2 * SECOND
+    assert last.cpu.fetched_bytes == 4 * 12 * BILLION
+    assert last.traffic["gpu_to_host_bytes"] == 4 * 2 * BILLION
+    assert last.traffic["gpu_to_ssd_bytes"] == 0
+
+
+def test_a_slow_cpu_is_what_counts():
+    four = layers(4, BILLION, forward=SECOND, backward=SECOND)
+    last = records(four, machine(link="1000 TB/s", drive="24 GB/s", rate="0.5 G/s")).iterations[-1]
+    # From the first gradient on, in second 5: its states come, and all steps take 2 s each.
+    assert seconds(last) == pytest.approx(2 / 24 + 5 + 12 / 24 + 8 + 14 / 24, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("drive", "swap_ratio", "note", "drops"),
+    [
+        # All that the forward pass saves: a layer's input (1) and 9 units of 33.6 MB in each of 4 layers.
+        ("100 GB/s", 1.0, "swaps 1.34 GB of activations and computes 0 GB again", 0),
+        # The inputs of layers are always swapped.
+        ("100 GB/s", 0.0, "swaps 0.134 GB of activations and computes 1.21 GB again", 4 * 4),
+    ],
+)
+def test_what_the_drive_takes_in_is_swapped_and_the_rest_computed_again(drive, swap_ratio, note, drops):
+    found = records(model(8).trace(), machine(link="1000 TB/s", drive=drive), swap_ratio=swap_ratio)
+    assert found.note == note
+    assert found.jobs[0].drops == 3 * drops
+
+
+def test_what_takes_long_to_compute_again_is_swapped_first():
+    trace = model(8).trace()
+    half = records(trace, machine(link="1000 TB/s", drive="20 GB/s"), swap_ratio=0.5)
+    last, none = half.iterations[-1], records(trace, machine(drive="20 GB/s"), swap_ratio=0.0).iterations[-1]
+    assert last.traffic["gpu_to_ssd_bytes"] > none.traffic["gpu_to_ssd_bytes"]
+    assert 0 < half.jobs[0].drops < 3 * 16
+
+
+def test_more_drives_are_faster_until_the_gpu_is_what_counts():
+    wide = Transformer(4, 5120, sequence=1024, batch=32, flops_per_second=160e12, bytes_per_second=1e12)
+    trace = wide.trace()
+    systems = [machine(link="21 GB/s", drive=f"{5 * drives} GB/s", rate="1 G/s") for drives in (1, 3, 12)]
+    times = [seconds(records(trace, system).iterations[-1]) for system in systems]
+    computing = sum(kernel.duration for kernel in trace.kernels if kernel.phase != "optimizer") / SECOND
+    assert times[0] > 1.8 * times[1] > 1.8 * times[2] > 1.8 * computing
+
+
+@pytest.mark.parametrize(
+    ("system", "message"),
+    [
+        (machine(cpu=None), "lets the CPU run the optimizer"),
+        (machine(host="20 GB"), "keeps gradients and the states of some steps in the tier 'host'"),
+        (
+            machine(tiers=["host"]),
+            "keeps weights and optimizer states in the tier 'ssd', which the machine has not",
+        ),
+    ],
+)
+def test_what_does_not_fit_is_unsupported(system, message):
+    with pytest.raises(UnsupportedError, match=message):
+        records(layers(4, BILLION, forward=SECOND, backward=SECOND), system)
