@@ -29,14 +29,14 @@ from g10sim.trace.synthetic import TraceBuilder
 from g10sim.trace.workload import Job, Workload
 
 _BEGIN, _END = "<!-- moves -->\n", "<!-- end of moves -->\n"
-_KERNEL, _READER, _TENSOR, _DEAD = 2, 3, 0, 1
+_KERNEL, _READER, _TENSOR, _DEAD, _WEIGHT = 2, 3, 0, 1, 2
 _EXAMPLES = {
     "Fetch(tensor)": Fetch(_TENSOR),
     "Evict(tensor, target)": Evict(_TENSOR, "ssd"),
     "Evict(tensor, size_bytes=n)": Evict(_TENSOR, size_bytes=4096),
     "Evict(tensor, until=kernel)": Evict(_TENSOR, until=_KERNEL),
     "Evict(tensor, density=d)": Evict(_TENSOR, density=0.5),
-    "Evict(tensor, is_clean=True)": Evict(_TENSOR, is_clean=True),
+    "Evict(tensor, is_clean=True)": Evict(_WEIGHT, is_clean=True),
     "Free(tensor)": Free(_DEAD),
     "Drop(tensor)": Drop(_TENSOR),
     "Access(tensor, tier)": Access(_TENSOR),
@@ -81,7 +81,9 @@ def page(text: str) -> str:
 def _runs(move: Move, memory: MemoryKind) -> bool:
     builder = TraceBuilder("moves")
     kept, dead = (builder.tensor(name, 4096, TensorKind.ACTIVATION) for name in ("kept", "dead"))
-    for number, (reads, writes) in enumerate(([[], [kept, dead]], [[dead], []], [[], []], [[kept], []])):
+    weight = builder.tensor("weight", 4096, TensorKind.WEIGHT, persistent=True)
+    uses: list[list[list[int]]] = [[[], [kept, dead]], [[dead], []], [[], []], [[kept, weight], []]]
+    for number, (reads, writes) in enumerate(uses):
         builder.kernel(f"Kernel{number}", 1000, reads, writes)
     workload = Workload((Job(builder.build()),))
     system = load_system({"preset": "a100-40g-pcie3-znand", "host": {"kernel_access": {}}})

@@ -210,6 +210,7 @@ EXAMPLES = [
     Evict(1, until=3),
     Evict(1, density=0.5),
     Evict(1, is_clean=True),
+    Evict(1, size_bytes=1000),
     Free(2),
     Drop(1),
     Protect(frozenset({1})),
@@ -219,17 +220,17 @@ EXAMPLES = [
     Exchange(1, 2),
     Access(1),
 ]
-COPIED = "evicts tensor 'a', which is read, compressed or clean; allowed: with contiguous memory"
+COPIED = "evicts tensor 'a', which is read or compressed; allowed: with contiguous memory"
+WHOLE = "evicts tensor 'a', which leaves in part; allowed: with paged memory"
+CLEAN = "evicts tensor 'a', which kernels write; allowed as clean: persistent ones that none writes"
 REFUSED = {
     (
         Evict(1, until=3),
         "paged",
     ): COPIED,
     (Evict(1, density=0.5), "paged"): COPIED,
-    (
-        Evict(1, is_clean=True),
-        "paged",
-    ): COPIED,
+    (Evict(1, is_clean=True), "paged"): CLEAN,
+    (Evict(1, size_bytes=1000), "contiguous"): WHOLE,
     (
         KeepUncompressed(),
         "paged",
