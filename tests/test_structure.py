@@ -101,6 +101,10 @@ def test_libraries_are_used_only_where_they_belong(library, homes):
     assert users == set()
 
 
+# A CUDA stream, as PyTorch's memory snapshots call it.
+OTHER_MEANINGS = {PACKAGE / "importers" / "snapshot.py": {"stream"}}
+
+
 def test_only_policies_name_policies():
     names = set(available())
     assert len(names) > 3
@@ -108,4 +112,5 @@ def test_only_policies_name_policies():
         constants = {
             node.value for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Constant)
         }
-        assert not {value for value in constants if isinstance(value, str)} & names, path
+        found = {value for value in constants if isinstance(value, str)} & names
+        assert found <= OTHER_MEANINGS.get(path, set()), path

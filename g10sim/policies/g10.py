@@ -8,12 +8,14 @@ from g10sim.config.behaviour import BehaviourSpec
 from g10sim.config.system import SystemSpec
 from g10sim.looks import BLUE, Look
 from g10sim.policies.base import JointPolicy
-from g10sim.policies.g10_planning.draft import PlannerOptions, PlanningParameters
-from g10sim.policies.g10_planning.planner import plan_g10
+from g10sim.policies.g10_planning.draft import Draft, PlannerOptions, PlanningParameters
+from g10sim.policies.g10_planning.planner import draft_g10, to_plan
 from g10sim.policies.g10_planning.tuned import unified_memory_factor
 from g10sim.policies.plan import MigrationPlan
 from g10sim.policies.planning.machine import planned_machines
+from g10sim.policies.planning.occupancy import unmoved_bytes
 from g10sim.policies.registry import register_policy
+from g10sim.trace.model import Trace
 from g10sim.trace.workload import Job, Workload
 
 
@@ -36,15 +38,26 @@ class G10(PlannerOptions, JointPolicy):
     paper = "Zhang et al., G10: Enabling An Efficient Unified GPU Memory and Storage Architecture, MICRO 2023"
     reference_plan = "prefetch_guide.config.gz"
 
+    _note = ""
+
+    @property
+    def note(self) -> str:
+        """Say where plans relieve less than half of the shortage of memory."""
+        return self._note
+
     def plan(
         self, workload: Workload, system: SystemSpec, behaviour: BehaviourSpec
     ) -> Sequence[MigrationPlan]:
         """Plan every job; they share links, host memory, SSD, and GPUs that they are on together, evenly."""
-        machines = planned_machines(workload, system, behaviour)
-        return tuple(
-            plan_g10(job.trace, machine, self._parameters(job, system, behaviour))
-            for job, machine in zip(workload.jobs, machines, strict=True)
-        )
+        plans, notes = [], []
+        for job, machine in zip(workload.jobs, planned_machines(workload, system, behaviour), strict=True):
+            parameters = self._parameters(job, system, behaviour)
+            draft = draft_g10(job.trace, machine, parameters)
+            plans.append(to_plan(draft, job.trace, parameters))
+            if parameters.planner == "live":
+                notes.append(_unrelieved(draft, job.trace))
+        self._note = "; ".join(filter(None, notes))
+        return tuple(plans)
 
     def _parameters(self, job: Job, system: SystemSpec, behaviour: BehaviourSpec) -> PlanningParameters:
         is_published = behaviour.planner == "published"
@@ -53,3 +66,16 @@ class G10(PlannerOptions, JointPolicy):
             planner=behaviour.planner,
             memory_factor=unified_memory_factor(job.trace, system) if is_published else 1.0,
         )
+
+
+def _unrelieved(draft: Draft, trace: Trace) -> str:
+    """Return words for a plan that relieves less than half of the shortage at its worst; else nothing."""
+    machine = draft.machine
+    shortage = int(unmoved_bytes(trace, machine.sizes(trace)).max(initial=0)) - machine.gpu_bytes
+    left = draft.occupancy.peak_bytes - machine.gpu_bytes
+    if shortage <= 0 or 2 * left <= shortage:
+        return ""
+    return (
+        f"the plan leaves {left / shortage:.0%} of the shortage of {shortage / 2**30:.3g} GiB at the peak to "
+        "page faults: inactive periods are too short for copies"
+    )

@@ -28,11 +28,12 @@ class Stream(Declared, Policy):
 
     name = "stream"
     label = "Stream"
-    look = Look("#44AA99", "xx", "d")
+    look = Look("#999933", "xx", "1", "3 1")
     paper = "weight streaming, as L2L (Pudipeddi et al., arXiv 2002.05645) and ZeRO-Inference"
 
     window: Size | None = parameter(default=None, published="the next layer, L2L")
-    """Bytes that come in ahead of use; none: what the link carries during the longest kernel."""
+    """Bytes that come in ahead of use; none: what the link carries during the longest kernel, at most 1/16 of
+    GPU memory."""
     keep: Size | None = parameter(default=None, published="0 B, L2L")
     """Bytes of persistent tensors that stay on the GPU, whole tensors, first those that kernels write; all
     others leave after every use. None: as much as fits."""

@@ -211,6 +211,7 @@ EXAMPLES = [
     Evict(1, until=3),
     Evict(1, density=0.5),
     Evict(1, is_clean=True),
+    Evict(1, size_bytes=1000),
     Free(2),
     Drop(1),
     Protect(frozenset({1})),
@@ -222,6 +223,7 @@ EXAMPLES = [
     Store(1),
 ]
 COPIED = "evicts tensor 'a', which is read or compressed; allowed: with contiguous memory"
+WHOLE = "evicts tensor 'a', which leaves in part; allowed: with paged memory"
 REFUSED = {
     (
         Evict(1, until=3),
@@ -232,6 +234,7 @@ REFUSED = {
         Evict(1, is_clean=True),
         "paged",
     ): "evicts as clean tensor 'a', which kernels on the GPU write; allowed: tensors that they only read",
+    (Evict(1, size_bytes=1000), "contiguous"): WHOLE,
     (Store(1), "paged"): "stores tensor 'a', which no kernel on the CPU uses; allowed: where some do",
     (Store(1), "contiguous"): "found move 'store' with contiguous memory; allowed: with paged",
     (

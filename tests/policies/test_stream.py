@@ -143,6 +143,13 @@ def test_decode_with_too_little_memory_comes_near_its_bound():
     assert reached[9] == pytest.approx(sum(kernel.duration for kernel in trace.kernels) / 1e9, rel=1e-3)
 
 
+def test_g10_says_that_its_plan_leaves_the_shortage_to_page_faults():
+    system = g10sim.system("h100-80g-pcie5-spec", gpu={"memory": "4 GiB"}, pcie={"duplex": None})
+    note = g10sim.simulate(decode(), system, "g10", iterations=2).records.note
+    assert note.startswith("the plan leaves 98% of the shortage of 4.25 GiB at the peak to page faults")
+    assert not g10sim.simulate(ring(20_000), machine(30), "g10", iterations=2).records.note
+
+
 class Parts(Policy):
     """Evicts a part of tensor 0 when kernel 1 starts, and asks for it back with kernel 3."""
 

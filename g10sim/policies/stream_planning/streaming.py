@@ -17,6 +17,8 @@ from g10sim.policies.stream_planning.shares import page_shares, whole_tensors
 from g10sim.trace.model import Trace
 
 _NEVER = 2**60
+_WINDOW = 16
+"""The window is at most this part of GPU memory: where kernels are long, more would stream for nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +49,7 @@ class Streaming:
         self._homes: dict[int, str] = {}
         self._room = machine.gpu_bytes // machine.page_bytes * machine.page_bytes
         demand = demand_of(trace, machine.clock_hz, machine.page_bytes)
-        longest = int(demand.cycles.max(initial=0) * machine.link_rate)
+        longest = min(int(demand.cycles.max(initial=0) * machine.link_rate), machine.gpu_bytes // _WINDOW)
         window = longest if settings.window_bytes is None else settings.window_bytes
         if settings.keep_bytes is None and not settings.keeps_copies:
             leaving = page_shares(trace, machine, demand, window)
