@@ -213,7 +213,7 @@ def machine_for(name, workload, *, copies):
     page = parse_bytes(system["gpu"]["page_size"])
     largest = max(footprint_bytes(job.trace) for job in workload.jobs)
     least = max(_one_kernel(job.trace, page) for job in workload.jobs)
-    memory = least + int((share + 0.25 * copies) * (largest - least))
+    memory = least + int((share + 0.4 * copies) * (largest - least))
     system["gpu"]["memory"] = f"{-(-memory // page) * page} B"
     host = system["host"]["memory"]
     if isinstance(host, float):
