@@ -23,7 +23,7 @@ _SECONDS_BETWEEN_LOOKS = 0.05
 
 @dataclass(frozen=True)
 class Ended:
-    """Cost of a command: seconds, CPU seconds with its workers, and the most memory of its first process.
+    """Cost of a command: seconds, and CPU seconds and the most memory of its first process, without workers.
 
     ``memory_bytes`` is None where the system does not tell (it does on Linux).
     """
