@@ -1,6 +1,7 @@
 """Commands of the benchmarks: ``cells`` measures ordinary cells, ``long`` and ``decode`` very long traces.
 
-``reproduce`` measures all figures of the G10 paper in one go, ``mutants`` the tests themselves.
+``sweep`` measures a sweep of tiny cells, ``start`` how long the program takes to start, ``reproduce`` all
+figures of the G10 paper in one go, ``mutants`` the tests themselves.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import typer
 from rich.console import Console
 from rich.progress import Progress
 
-from benchmarks import report
+from benchmarks import processes, report
 from benchmarks import reproduce as whole
 from benchmarks.cells import (
     BUNDLED,
@@ -117,6 +118,31 @@ def reproduce(
         f"{total['new_cells']} of them different, {total['cpu_seconds']} s of CPU time"
     )
     say(f"{len(rows)} rows in {report.write(output, 'reproduce', rows)}")
+
+
+@app.command()
+def sweep(
+    cells: Annotated[int, typer.Option("--cells", min=1, help="Values of the swept key.")] = 10_000,
+    workers: Annotated[int, typer.Option("-j", "--workers", min=1, help="Cells simulated at a time.")] = 2,
+    output: Output = Path("results/benchmarks"),
+) -> None:
+    """Measure a sweep of tiny cells: cells a second, memory of the process that starts them, and resuming."""
+    row = processes.measure_sweep(cells, workers)
+    memory = "" if row["memory_bytes"] is None else f", {row['memory_bytes'] / 1e6:.0f} MB"
+    say(
+        f"{cells} cells in {row['seconds']} s with {workers} workers ({row['cells_per_second']} a second"
+        f"{memory}); resumed in {row['resume_seconds']} s"
+    )
+    say(f"1 rows in {report.write(output, 'sweep', [row])}")
+
+
+@app.command()
+def start(repeats: Repeats = 5, output: Output = Path("results/benchmarks")) -> None:
+    """Measure how long the program takes to start: its help, and the run of one tiny cell."""
+    rows = processes.measure_start(repeats)
+    for row in rows:
+        say(f"{row['command']}: {row['cpu_seconds']} s of CPU time")
+    say(f"{len(rows)} rows in {report.write(output, 'start', rows)}")
 
 
 @app.command()

@@ -43,7 +43,33 @@ def page(results: Path) -> str:
         "benchmarks",
         computer=_computer(computer, rows),
         **{**dict.fromkeys((*_GROUPS, "reproduced"), ""), **parts, **reproduction},
+        processes=_sweep(results / "sweep.csv") + _start(results / "start.csv"),
     )
+
+
+def _sweep(path: Path) -> str:
+    """Say what a sweep of tiny cells takes, where it was measured."""
+    if not path.is_file():
+        return ""
+    (row,) = pd.read_csv(path).to_dict("records")
+    return (
+        f"A sweep of {row['cells']:,} cells of six kernels with `-j {row['workers']}`: "
+        f"{row['cells_per_second']:.1f} cells a second. The process that starts the workers takes "
+        f"{row['memory_bytes'] / 1e6:.0f} MB. Run again when all are finished, it ends after "
+        f"{row['resume_seconds']:.1f} s.\n\n"
+    )
+
+
+def _start(path: Path) -> str:
+    """Return the table of how long the program takes to start, where it was measured."""
+    if not path.is_file():
+        return ""
+    rows = pd.read_csv(path).to_dict("records")
+    lines = (
+        (f"`{row['command']}`", f"{row['cpu_seconds']:.2f}", f"{row['memory_bytes'] / 1e6:.0f}")
+        for row in rows
+    )
+    return table(("command",), ("CPU (s)", "memory (MB)"), lines)
 
 
 def _reproduction(rows: pd.DataFrame) -> dict[str, str]:

@@ -31,6 +31,7 @@ from g10sim.config.schema import run_schema
 from g10sim.errors import ConfigError
 from g10sim.experiment.cells import Cell
 from g10sim.experiment.execution import OK, CellResult
+from g10sim.experiment.results import result_rows
 from g10sim.experiment.run import Outcome, run_experiment
 from g10sim.policies.registry import find
 from g10sim.stats.columns import metric_columns, tiers_of, traffic
@@ -156,7 +157,11 @@ _FIGURES = {
 
 
 def _show(outcome: Outcome) -> None:
-    rows = [{**row, **_figures(row)} for row in outcome.rows]
+    metrics = {*metric_columns(tiers_of(outcome.columns))} - {"steady"}
+    rows = [
+        {key: value for key, value in row.items() if key not in metrics} | _figures(row)
+        for row in result_rows(outcome.cells, outcome.results)
+    ]
     title, hidden = outcome.cells[0].name, ""
     if len({row["seed"] for row in rows}) > 1:
         rows = _averaged(rows, outcome)

@@ -36,7 +36,8 @@ _TIMING_COLUMNS = (
     "peak_memory_bytes",
     "worker",
 )
-_SECONDS_BETWEEN_WRITES = 2.0
+_SECONDS_BETWEEN_WRITES, _TIMES_AS_LONG = 2.0, 20
+"""Least time between writes of all rows, and how many times as long as the last one took."""
 
 
 class ResultsDirectory:
@@ -52,17 +53,17 @@ class ResultsDirectory:
         self.directory, self.experiment = directory, experiment
         self.found: dict[str, CellResult] = {}
         self._store = store or CellStore(directory)
-        self._written = float("-inf")
+        self._due = float("-inf")
         self._hashes: dict[str, str] = {}
         self._about: dict[str, Any] = {}
         self.columns = result_columns(experiment)
 
     def add(self, key: str, result: CellResult) -> None:
-        """Take the result of a cell; write the rows at most every two seconds. Raises ConfigError."""
+        """Take the result of a cell; write the rows now and then. Raises ConfigError."""
         if not self.found:
             self._begin()
         self.found[key] = result
-        if time.monotonic() - self._written >= _SECONDS_BETWEEN_WRITES:
+        if time.monotonic() >= self._due:
             self.write()
 
     def _begin(self) -> None:
@@ -82,20 +83,20 @@ class ResultsDirectory:
         if self._store.directory != self.directory:  # several experiments have their pictures in one place
             yield from (self._store.directory / PICTURES).glob(f"{self.directory.name}.*")
 
-    def write(self) -> tuple[dict[str, Any], ...]:
-        """Write the rows of the cells that have ended, if any, and return them. Raises ConfigError."""
+    def write(self) -> None:
+        """Write the rows of the cells that have ended, if any. Raises ConfigError."""
         if not self.found:
-            return ()
+            return
+        begun = time.monotonic()
         cells = [cell for cell in self.experiment.cells if cell.key in self.found]
         results = [self.found[cell.key] for cell in cells]
-        rows = tuple(result_rows(cells, results))
         pairs = zip(cells, results, strict=True)
         timing = ({"cell": cell.index, "key": result.key, **result.timing} for cell, result in pairs)
         self._hashes[TIMING] = write_csv(self.directory / TIMING, _TIMING_COLUMNS, timing)
-        self._hashes[RESULTS] = write_csv(self.directory / RESULTS, self.columns, rows)
+        self._hashes[RESULTS] = write_csv(self.directory / RESULTS, self.columns, result_rows(cells, results))
         self._describe()
-        self._written = time.monotonic()
-        return rows
+        ended = time.monotonic()
+        self._due = ended + max(_SECONDS_BETWEEN_WRITES, _TIMES_AS_LONG * (ended - begun))
 
     def merge_tables(self) -> None:
         """Write the tables that the configuration asks for, from those of the cells. Raises ConfigError."""

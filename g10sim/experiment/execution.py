@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 import resource
 import sys
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from sys import intern
 from typing import Any
 
 import g10sim
@@ -102,6 +104,35 @@ class CellTask:
 
     cell: Cell
     directory: Path
+
+
+class EqualParts:
+    """Keeps what is equal in results once: names of columns, texts, and how cells were computed."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, Any] = {}
+
+    def shared(self, result: CellResult) -> CellResult:
+        """Return a result with the same contents, which shares what it can with the earlier ones."""
+        return CellResult(
+            result.status,
+            intern(result.message),
+            tuple(map(self._named, result.rows)),
+            self._named(result.timing),
+            {intern(name): self._one(value) for name, value in result.origin.items()},
+            result.traceback,
+        )
+
+    def _named(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        return {
+            intern(name): intern(value) if type(value) is str else value for name, value in values.items()
+        }
+
+    def _one(self, value: Any) -> Any:
+        """Return what is known to be equal to a value, texts aside: most of these are different."""
+        if type(value) is str:
+            return value
+        return self._known.setdefault(json.dumps(value, sort_keys=True), value)
 
 
 def finished(task: CellTask) -> CellResult | None:

@@ -8,9 +8,10 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
+from pydantic import BaseModel
 
 from g10sim.config.behaviour import GPG
 from g10sim.config.data import find_file, find_files
@@ -20,6 +21,7 @@ from g10sim.config.idle_keys import IdleKeys
 from g10sim.config.load import run_config, with_values
 from g10sim.config.run import JobSpec, PolicySpec, RunConfig, WorkloadSpec
 from g10sim.config.sharing import ExchangeSpec
+from g10sim.config.system import SystemSpec
 from g10sim.errors import ConfigError, PolicyError
 from g10sim.experiment.cells import FILE_PARAMETER_SUFFIX, Cell, CellJob, TraceInput, make_policy, takes_seed
 from g10sim.policies.base import Policy
@@ -27,6 +29,8 @@ from g10sim.policies.parameters import Declared
 from g10sim.sim.cpu import check_processor, first_on_cpu
 from g10sim.trace.check import cut_durations, other_gpu, told_of_other_gpu
 from g10sim.trace.format import load_trace, trace_hash
+
+Part = TypeVar("Part")
 
 _POLICY_KEY = re.compile(r"policies\.(\d+)\.")
 
@@ -66,19 +70,20 @@ def expand(document: Document, *, check: bool = False, limit: int | None = None)
     labels = [_label(policy, config.policies) for policy in config.policies]
     entries = _distinct(combinations)
     has_replicas = config.workload.replicas is not None or "workload.replicas" in config.sweep
-    index = itertools.count()
+    index, parts = itertools.count(), _EqualParts()
+    systems = {combination: parts.system(combination.config.system) for combination in combinations}
     cells = tuple(
         Cell(
             index=next(index),
             name=config.name,
             label=labels[number],
             jobs=workloads.jobs(combination.config, position, seed),
-            system=combination.config.system,
-            behaviour=combination.config.compat,
+            system=systems[combination],
+            behaviour=parts.one(combination.config.compat),
             policy=combination.policies[number],
             swept=swept_values,
             variation=combination.config.workload.variation,
-            sharing=combination.config.workload.sharing,
+            sharing=parts.one(combination.config.workload.sharing),
             seed=seed,
             tables=config.tables,
             check=check,
@@ -161,6 +166,23 @@ def _label(policy: PolicySpec, all_policies: Sequence[PolicySpec]) -> str:
         return policy.name
     parameters = ", ".join(f"{key}={value}" for key, value in (policy.model_extra or {}).items())
     return f"{policy.name}({parameters})" if parameters else policy.name
+
+
+class _EqualParts:
+    """Keeps equal parts of configurations once: those of thousands of cells differ in a few keys."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[type, str], Any] = {}
+
+    def one(self, part: Part) -> Part:
+        """Return what is known to be equal to a part."""
+        text = part.model_dump_json() if isinstance(part, BaseModel) else repr(part)
+        found: Part = self._known.setdefault((type(part), text), part)
+        return found
+
+    def system(self, system: SystemSpec) -> SystemSpec:
+        """Return an equal system made of the parts that are known."""
+        return system.model_copy(update={name: self.one(part) for name, part in system})
 
 
 class _Combination:

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,8 +15,9 @@ from g10sim.config.run import AUTO, MOST_ITERATIONS
 from g10sim.display import Displayed
 from g10sim.experiment.cells import Cell
 from g10sim.experiment.directory import ResultsDirectory
-from g10sim.experiment.execution import CHANGED, FAILED, CellResult, CellTask, finished
+from g10sim.experiment.execution import CHANGED, FAILED, CellResult, CellTask, EqualParts, finished
 from g10sim.experiment.expand import expand
+from g10sim.experiment.results import result_rows
 from g10sim.experiment.store import CellStore
 from g10sim.experiment.workers import Executor, LocalProcesses
 from g10sim.stats.legends import ATTRIBUTE, legends
@@ -52,11 +54,10 @@ def ignore(*_: object) -> None:
 
 @dataclass(frozen=True, repr=False)
 class Outcome(Displayed):
-    """Outcome of an experiment: its cells, their results in the same order, and the rows of results.csv."""
+    """Outcome of an experiment: its cells, their results in the same order, the columns of results.csv."""
 
     directory: Path
     columns: tuple[str, ...]
-    rows: tuple[dict[str, Any], ...]
     cells: tuple[Cell, ...]
     results: tuple[CellResult, ...]
     reused: int
@@ -71,6 +72,11 @@ class Outcome(Displayed):
             "reused": f"{self.reused:,}",
         }
         return facts | ({"failed": f"{failed:,}"} if failed else {})
+
+    @cached_property
+    def rows(self) -> tuple[dict[str, Any], ...]:
+        """The rows of results.csv."""
+        return tuple(result_rows(self.cells, self.results))
 
     @property
     def failures(self) -> list[tuple[Cell, str]]:
@@ -191,11 +197,12 @@ def run_experiments(
 
 def _finished(files: ResultsDirectory, reused: int) -> Outcome:
     """Write everything and return the outcome of an experiment whose cells have all ended."""
-    rows, cells = files.write(), files.experiment.cells
+    cells = files.experiment.cells
+    files.write()
     files.merge_tables()
     results = tuple(files.found[cell.key] for cell in cells)
     warnings = (*files.experiment.warnings, *_unsteady(cells, results), *slow_policies(cells, results))
-    return Outcome(files.directory, files.columns, rows, cells, results, reused, warnings)
+    return Outcome(files.directory, files.columns, cells, results, reused, warnings)
 
 
 def slow_policies(cells: Sequence[Cell], results: Sequence[CellResult]) -> Iterator[str]:
@@ -246,9 +253,10 @@ def run_cells(
     for cell in cells:
         equal.setdefault(cell.key, []).append(cell)
     found: dict[str, CellResult] = {}
+    parts = EqualParts()
 
     def ended(name: str, result: CellResult) -> None:
-        found[name] = result
+        result = found[name] = parts.shared(result)
         for cell in equal[name]:
             progress(cell, result)
 
