@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -53,12 +53,13 @@ class Steering:
         yield from map(Drop, self._forecast.dropped[view.kernel])
         yield from self._allocations(view, shortage)
         if shortage.worst() > 0:
-            yield from self._evictions(view, shortage)
+            yield from self._evictions(view, shortage, float(self._forecast.cycles[view.kernel]))
         yield from self._fetches(view, shortage)
 
     def waits(self, view: PolicyView) -> Iterator[Move]:
         """Let a kernel end only when planned evictions have made room for the next one.
 
+        What comes in for later kernels needs no room yet. More leaves meanwhile, so that no tier is idle.
         Kernels that demand room push out what is at hand, to the fastest tier, beside what is to leave. New
         tensors come in as soon as they have room unless dead ones give room that no transfer uses meanwhile.
         """
@@ -68,19 +69,34 @@ class Steering:
             return
         forecast, following = self._forecast, (view.kernel + 1) % self._forecast.kernels
         born = forecast.born[following]
-        gone = (*forecast.dead[following], *forecast.dropped[following])
-        unused = view.free_bytes - view.largest_hole_bytes + sum(map(view.resident_bytes, gone))
-        if born and following and unused < lack and self._has_victims(view, following, leaving):
+        gone = (*forecast.dead[view.kernel + 1], *forecast.dropped[following])
+        freed = sum(map(view.resident_bytes, gone))
+        lack = min(lack, self._missing(view, following) - view.free_bytes - freed)
+        if lack <= 0:
+            return
+        yield from self._evictions(view, self._shortage(view.kernel), lack / self._machine.out_rate)
+        leaving = {tensor: view.in_transfer_bytes(tensor) for tensor in self._leaving}
+        unused = view.free_bytes - view.largest_hole_bytes + freed
+        room = view.free_bytes + freed + sum(leaving.values())
+        if born and following and unused < lack and self._has_victims(view, following, room):
             yield from map(Fetch, born)
             yield Await(frozenset(born), evictions=False, prefetches=True)
             return
         yield Await(frozenset(self._first_gone(leaving, lack)))
 
-    def _has_victims(self, view: PolicyView, following: int, leaving: Mapping[int, int]) -> bool:
+    def _missing(self, view: PolicyView, following: int) -> int:
+        """Return the bytes that the next kernel needs and that are not on the GPU yet.
+
+        What lies where a tensor will be that nobody has asked for counts as free memory.
+        """
+        sizes, born = self._forecast.sizes, self._forecast.born[following]
+        missing = sum(self._absent(view, i) if i in self._asked else int(sizes[i]) for i in born)
+        used = set(self._used_by(view, following)).difference(born)
+        return missing + sum(self._absent(view, tensor) for tensor in used)
+
+    def _has_victims(self, view: PolicyView, following: int, room: int) -> bool:
         """Tell whether new tensors of the next kernel push out nothing else that it needs."""
         forecast, kept = self._forecast, list(set(self._used_by(view, following)))
-        gone = (*forecast.dead[following], *forecast.dropped[following])
-        room = view.free_bytes + sum(map(view.resident_bytes, gone)) + sum(leaving.values())
         victims = int(self._here[self._ids].sum() - self._here[kept].sum())
         return int(forecast.sizes[list(forecast.born[following])].sum()) <= room + victims
 
@@ -183,30 +199,45 @@ class Steering:
         return shortage
 
     def _allocations(self, view: PolicyView, shortage: Shortage) -> Iterator[Move]:
-        """Map what is about to be written: at once for this kernel, ahead where there is room until then."""
+        """Map what is about to be written: at once for this kernel, ahead where there is room until then.
+
+        While tensors leave, room is what is free at once: what waits for theirs keeps others waiting.
+        """
         kernel, forecast = view.kernel, self._forecast
         yield from map(Fetch, forecast.born[kernel])  # other tensors may have had their addresses until now
         last = min(self._settings.births, forecast.kernels - 1 - kernel)
         soon = [(ahead, i) for ahead in range(1, last + 1) for i in forecast.born[kernel + ahead]]
+        leaving = sum(map(view.in_transfer_bytes, self._leaving))
+        room = view.largest_hole_bytes if leaving else view.free_bytes
+        room -= sum(self._absent(view, tensor) for tensor in forecast.born[kernel])
         for ahead, tensor in soon:
             if tensor in self._asked:
                 shortage.add(ahead, int(forecast.sizes[tensor]))
+                room -= view.in_transfer_bytes(tensor)
         for ahead, tensor in soon:
             size = int(forecast.sizes[tensor])
-            if tensor not in self._asked and shortage.worst(ahead) + size <= 0:
+            if tensor in self._asked or shortage.worst(ahead) + leaving + size > 0:
+                continue
+            absent = self._absent(view, tensor)
+            if absent <= room:
+                room -= absent
                 self._asked.add(tensor)
                 shortage.add(ahead, size)
                 yield Fetch(tensor)
         self._asked.difference_update(forecast.born[kernel])
         yield from map(Fetch, forecast.scratch[kernel])
 
-    def _evictions(self, view: PolicyView, shortage: Shortage) -> Iterator[Move]:
+    def _absent(self, view: PolicyView, tensor: int) -> int:
+        """Return the bytes of a tensor that are not on the GPU."""
+        return int(self._forecast.sizes[tensor]) - view.resident_bytes(tensor)
+
+    def _evictions(self, view: PolicyView, shortage: Shortage, cycles: float) -> Iterator[Move]:
         """Evict what is needed last, as far as the worst kernel lacks room and links would idle.
 
         What the next kernel lacks leaves in any case.
         """
         kernel, horizon = view.kernel, self._settings.horizon
-        queues = self._queues(view)
+        queues = self._queues(view, cycles)
         returning = self._returning(shortage)
         candidates = self._with(self._here)
         candidates = candidates[np.argsort(-self._next[candidates], kind="stable")]
@@ -244,10 +275,9 @@ class Steering:
             for number, tier in enumerate(self._machine.tiers)
         }
 
-    def _queues(self, view: PolicyView) -> Queues:
-        cycles = int(self._forecast.cycles[view.kernel]) + self._settings.backlog_cycles
+    def _queues(self, view: PolicyView, cycles: float) -> Queues:
         free = {tier.name: view.free_bytes_of(tier.name) for tier in self._machine.tiers}
-        queues = Queues(self._machine, free, cycles)
+        queues = Queues(self._machine, free, cycles + self._settings.backlog_cycles)
         for tensor, tier in self._leaving.items():
             queues.add(tier, view.in_transfer_bytes(tensor))
         return queues
