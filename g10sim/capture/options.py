@@ -23,6 +23,8 @@ Attention: TypeAlias = Literal["fused", "eager"]
 _DEFAULT_OPTIMIZER = "adamw"
 _TRAINING_ONLY = ("master_weights", "optimizer", "optimizer_form", "momentum", "activation_checkpointing")
 GROUPED = "grouped"
+ROUTED_TOKENS = "routed_tokens"
+"""Key of a trace's ``origin``: the tokens of each expert, a row for each router in the order they run."""
 _UNIFORM, _ZIPF = "uniform", "zipf"
 _MOST_EXPONENT = 100
 _SHORT = {"bfloat16": "bf16", "float16": "fp16"}

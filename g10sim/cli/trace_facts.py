@@ -13,6 +13,7 @@ from g10sim.trace.model import Kernel, TensorKind, Trace
 PRICED_COLUMNS = ("class of operators", "priced by", "kernels", "time", "of time", "of FLOPs", "of bytes")
 _PER_TERA = 1e12
 _FORMATS = ("dtype", "autocast")
+_MOST_SHOWN = 1000
 
 
 def work_rows(trace: Trace) -> Iterator[tuple[str, str]]:
@@ -73,3 +74,14 @@ def _sums(kernels: Sequence[Kernel]) -> tuple[int, int, int]:
         sum(kernel.flops for kernel in kernels),
         sum(kernel.moved_bytes for kernel in kernels),
     )
+
+
+def origin_rows(trace: Trace) -> list[tuple[str, str]]:
+    """Return what a trace says of its making, long texts (tokens of every expert) cut."""
+    return [
+        (
+            f"origin: {key}",
+            value if len(value) <= _MOST_SHOWN else f"{value[:_MOST_SHOWN]}... ({len(value)} characters)",
+        )
+        for key, value in sorted(trace.origin.items())
+    ]
