@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from g10sim.analysis.footprint import peak_live_bytes
+from g10sim.capture.attention import one_sequence_a_sample
 from g10sim.capture.devices import fake_device, known_values, require_cuda
 from g10sim.capture.gpu import NANOSECONDS_PER_SECOND, GpuTimingSpec, load_gpu
 from g10sim.capture.measured import RecordedCall, Times, keep_in, measured_times
@@ -64,9 +65,10 @@ def capture_step(
         except Exception as error:
             raise refusal(error, model, "building the model") from error
         try:
-            step = Step(made, how)
-            step.run()
-            recorder = step.record(keep_in(kept) if measure else None)
+            with one_sequence_a_sample():
+                step = Step(made, how)
+                step.run()
+                recorder = step.record(keep_in(kept) if measure else None)
             recorder.add_workspaces(how.workspace_bytes)
         except Exception as error:
             kind = "inference" if how.inference else "the training step"
