@@ -54,7 +54,7 @@ _NAMES = {
         max_pool2d_with_indices max_pool2d_with_indices_backward avg_pool2d avg_pool2d_backward
         _adaptive_avg_pool2d _adaptive_avg_pool2d_backward adaptive_max_pool2d adaptive_max_pool2d_backward
         cumsum cumprod sort topk std_mean var_mean logsumexp linalg_vector_norm nll_loss_forward
-        nll_loss2d_forward
+        nll_loss2d_forward mse_loss smooth_l1_loss huber_loss binary_cross_entropy
     """,
     OperatorClass.INDEXING: """
         embedding embedding_dense_backward index index_select gather scatter scatter_ scatter_add scatter_add_
@@ -70,7 +70,8 @@ _NAMES = {
     OperatorClass.ELEMENTWISE: """
         native_dropout native_dropout_backward bernoulli_ normal_ uniform_ random_ rand randn rand_like
         randn_like randint bernoulli masked_fill_ masked_fill glu glu_backward exponential_ hardswish
-        hardswish_ hardswish_backward hardsigmoid_backward
+        hardswish_ hardswish_backward hardsigmoid_backward softplus_backward mse_loss_backward
+        smooth_l1_loss_backward huber_loss_backward binary_cross_entropy_backward
     """,
 }
 _CLASSES = {name: found for found, names in _NAMES.items() for name in names.split()}
@@ -105,7 +106,7 @@ def operator_class(func: Any) -> OperatorClass:
     known = _CLASSES.get(name)
     if known is not None:
         return known
-    if name.startswith(("_foreach_", "_fused_")):
+    if name.startswith(("_foreach_", "_fused_", "_amp_")):
         return OperatorClass.OPTIMIZER
     tags = func.tags
     if torch.Tag.pointwise in tags or torch.Tag.pointwise in _functional_tags(func, name):

@@ -15,15 +15,18 @@ from g10sim.capture.attention import one_sequence_a_sample
 from g10sim.capture.devices import fake_device, known_values, require_cuda
 from g10sim.capture.gpu import NANOSECONDS_PER_SECOND, GpuTimingSpec, load_gpu
 from g10sim.capture.measured import RecordedCall, Times, keep_in, measured_times
-from g10sim.capture.options import step_options
+from g10sim.capture.options import StepOptions, step_options
+from g10sim.capture.own import OwnStep, Steps, is_step
+from g10sim.capture.phases import micro_batches
 from g10sim.capture.recorder import KernelDraft, Recorder, StorageRecord
+from g10sim.capture.recording import record_step
 from g10sim.capture.refusal import refusal
 from g10sim.capture.utilisation import FLOPS_BY_FORMAT, unusual_formats
-from g10sim.capture.workload import Model, Step, input_tensors, untold_sizes
+from g10sim.capture.workload import Model, Step
 from g10sim.trace.model import Kernel, Phase, Tensor, TensorKind, TimeSource, Trace
 
 Build = Callable[[], Any]
-"""Returns a model and its inputs, or a ``Model``."""
+"""Returns a model and its inputs, a ``Model``, or a step that can be called, or a generator of steps."""
 
 
 def capture_step(
@@ -41,7 +44,9 @@ def capture_step(
     ``build`` is called on fake tensors (shapes without values) and returns a model and its inputs: a mapping
     for ``model(**inputs)``, a sequence for ``model(*inputs)`` or one tensor. A training step takes the
     output's ``loss``, or the sum of its tensors that have a gradient, then backward, the optimizer's step and
-    ``zero_grad``. A step is run once before the recording, so that the optimizer's states exist. Durations
+    ``zero_grad``. ``build`` may also return a step of its own: a callable without arguments, or a generator
+    that yields after every step. A step is run once before the recording, so that the optimizer's states
+    exist. Durations
     come from the roofline of ``gpu`` (a bundled name, a YAML file or a description). ``batch_size`` defaults
     to the first dimension of the first input; ``origin`` is added to what the trace says about its making;
     ``options`` are those of ``StepOptions``: ``dtype``, ``autocast``, ``master_weights``, ``optimizer``,
@@ -61,39 +66,33 @@ def capture_step(
     with fake_device(how):
         try:
             with known_values():
-                made = _as_model(build())
+                made = build()
         except Exception as error:
             raise refusal(error, model, "building the model") from error
         try:
             with one_sequence_a_sample():
-                step = Step(made, how)
-                step.run()
-                recorder = step.record(keep_in(kept) if measure else None)
+                step = _step(made, how)
+                step.warm_up()
+                recorder = record_step(step, how.steps, keep_in(kept) if measure else None)
             recorder.add_workspaces(how.workspace_bytes)
         except Exception as error:
             kind = "inference" if how.inference else "the training step"
             raise refusal(error, model, kind) from error
-        size = batch_size if batch_size is not None else _first_dimension(made.inputs)
-        sizes = untold_sizes(made, how)
-    said = {name: str(value) for name, value in how.given().items()}
-    said |= sizes
+        said, size = step.said(), step.batch_size if batch_size is None else batch_size
     said["torch"] = str(torch.__version__)
     times: Times = {}
     if measure:
-        times, said["device"] = measured_times(lambda: _as_model(build()), how, recorder, kept, timing)
+        times, said["device"] = measured_times(lambda: _step(build(), how), how, recorder, kept, timing)
     about = {**(origin or {}), **said}
     return assemble(recorder, timing, model=model, batch_size=size, origin=about, times=times)
 
 
-def _as_model(made: Any) -> Model:
-    return made if isinstance(made, Model) else Model(*made)
-
-
-def _first_dimension(inputs: Any) -> int:
-    for tensor in input_tensors(inputs).values():
-        if tensor.dim():
-            return int(tensor.shape[0])
-    return 1
+def _step(made: Any, how: StepOptions) -> Step | OwnStep:
+    if is_step(made):
+        made = Steps(made)
+    if isinstance(made, Steps):
+        return OwnStep(made, how)
+    return Step(made if isinstance(made, Model) else Model(*made), how)
 
 
 def assemble(
@@ -111,7 +110,9 @@ def assemble(
     """
     used = {record: None for draft in recorder.kernels for record in (*draft.reads, *draft.writes)}
     _settle_kinds(recorder, used)
-    resident = [record for record in recorder.storages if record.persistent and not record.on_host]
+    # What the step before has left and this one drops without a look is no part of it.
+    kept = (record for record in recorder.storages if record.alive or record in used)
+    resident = [record for record in kept if record.persistent and not record.on_host]
     order = list(dict.fromkeys([*resident, *used]))
     numbers = {record: number for number, record in enumerate(order)}
     names = _unique_names(order)
@@ -120,7 +121,10 @@ def assemble(
         for record, number in numbers.items()
     )
     kernels = tuple(
-        _kernel(number, draft, numbers, gpu, times) for number, draft in enumerate(recorder.kernels)
+        _kernel(number, draft, numbers, gpu, times, micro_batch)
+        for number, (draft, micro_batch) in enumerate(
+            zip(recorder.kernels, micro_batches(recorder.kernels), strict=True)
+        )
     )
     trace = Trace(model, batch_size, NANOSECONDS_PER_SECOND, tensors, kernels)
     found = {
@@ -198,6 +202,7 @@ def _kernel(
     numbers: Mapping[StorageRecord, int],
     gpu: GpuTimingSpec,
     times: Mapping[int, tuple[int, TimeSource]],
+    micro_batch: int,
 ) -> Kernel:
     roofline = TimeSource.ROOFLINE if draft.known_cost else TimeSource.BYTES
     duration, source = times[number] if number in times else (gpu.duration_ns(draft), roofline)
@@ -214,4 +219,5 @@ def _kernel(
         moved_bytes=draft.moved_bytes,
         time_source=source,
         operator_class=draft.operator_class.value,
+        micro_batch=micro_batch,
     )
