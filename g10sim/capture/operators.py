@@ -58,8 +58,8 @@ _NAMES = {
     """,
     OperatorClass.INDEXING: """
         embedding embedding_dense_backward index index_select gather scatter scatter_ scatter_add scatter_add_
-        index_add index_add_ index_put index_put_ take _index_put_impl_ _unsafe_index _unsafe_index_put
-        nll_loss_backward nll_loss2d_backward
+        index_add index_add_ index_copy index_copy_ index_put index_put_ take _index_put_impl_ _unsafe_index
+        _unsafe_index_put nll_loss_backward nll_loss2d_backward
     """,
     OperatorClass.COPY: """
         _to_copy clone copy_ copy fill_ fill zero_ zeros zeros_like ones ones_like full full_like new_zeros

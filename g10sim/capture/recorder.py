@@ -92,7 +92,8 @@ def _tensors(tree: Any) -> list[Any]:
 class Recorder(TorchDispatchMode):  # type: ignore[misc]
     """Sees every operator below autograd while it is entered.
 
-    ``kernels`` and ``storages`` are in order of appearance. ``allocated_peak_bytes`` is the largest sum of
+    ``kernels`` and ``storages`` are in order of appearance; ``ends`` has the number of kernels at the end of
+    each step. ``allocated_peak_bytes`` is the largest sum of
     device storages alive together, counted from allocation to release (not from first to last use).
     """
 
@@ -110,6 +111,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         self.kernels: list[KernelDraft] = []
         self.storages: list[StorageRecord] = []
         self.unpriced: dict[str, int] = {}
+        self.ends: list[int] = []
         self.allocated_peak_bytes = 0
         self._live_bytes = 0
         self._layers = layers
@@ -130,6 +132,15 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
             self._before.pop(key, None)
 
         return forget
+
+    def lasting(self) -> dict[StorageRecord, int]:
+        """Return the storages from before the recording that are still there, with keys to know them by."""
+        known = ((key, record) for key, record in self._known.items() if record.born_in is None)
+        return {
+            record: key
+            for key, record in known
+            if (record.persistent or record.existed) and not record.on_host
+        }
 
     def describe(self, tensor: Any, kind: TensorKind, name: str, *, persistent: bool = False) -> None:
         """Say what a tensor's storage is; the first description of a storage counts.

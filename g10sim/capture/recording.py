@@ -10,9 +10,9 @@ from typing import Any, Protocol
 import torch
 
 from g10sim.capture.layers import LayerTracker, below
-from g10sim.capture.recorder import Recorder
+from g10sim.capture.recorder import KernelDraft, Recorder, StorageRecord
 from g10sim.trace.format import without_cycle_collection
-from g10sim.trace.model import TensorKind
+from g10sim.trace.model import Phase, TensorKind
 
 
 @dataclass(frozen=True)
@@ -75,6 +75,7 @@ def record_step(
         for _ in range(steps):
             recorder.phases.begin_step()
             step.run()
+            recorder.ends.append(len(recorder.kernels))
     return recorder
 
 
@@ -113,3 +114,38 @@ def _describe_gradients(recorder: Recorder, weights: Mapping[str, Any]) -> None:
     for name, weight in weights.items():
         if weight.grad is not None:
             recorder.describe(weight.grad, TensorKind.GRADIENT, f"{name}.grad")
+
+
+def settle_kinds(recorder: Recorder, used: Mapping[StorageRecord, None]) -> None:
+    """Give a kind and a name to every storage without a description.
+
+    A storage born in the forward pass and used in the backward pass is an activation. One from before the
+    step is persistent if it still exists (constants of the model), otherwise an input. All others are
+    temporary.
+    """
+    kept = {
+        record
+        for draft in recorder.kernels
+        if draft.phase is Phase.BACKWARD
+        for record in (*draft.reads, *draft.writes)
+    }
+    for draft in recorder.kernels:
+        for record in draft.writes:
+            record.name = record.name or _produced_name(draft)
+    for record in used:
+        if record.kind is not None:
+            continue
+        if record.born_in is None:
+            record.persistent = record.alive or record.existed
+            record.kind = TensorKind.OTHER if record.persistent else TensorKind.INPUT
+        elif not record.written:
+            record.kind = TensorKind.INPUT
+        else:
+            kept_for_backward = record.born_in is Phase.FORWARD and record in kept
+            record.kind = TensorKind.ACTIVATION if kept_for_backward else TensorKind.TEMPORARY
+        record.name = record.name or record.kind.value
+
+
+def _produced_name(draft: KernelDraft) -> str:
+    suffix = "" if draft.phase is Phase.FORWARD else f".{draft.phase.value}"
+    return f"{draft.layer.path or draft.layer.kind}{suffix}:{draft.operator}"
