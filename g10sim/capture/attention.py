@@ -8,9 +8,11 @@ arXiv 2205.14135, section 3.1); dropout inside it keeps only a random seed, no m
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
+from unittest import mock
 
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -156,3 +158,27 @@ def device_operators(attention: str) -> Iterator[None]:
             library.impl("scaled_dot_product_attention", _fused, "AutogradCPU")
         with attention_kernels(attention):
             yield
+
+
+_MASKS = "transformers.masking_utils"
+
+
+@contextmanager
+def one_sequence_a_sample() -> Iterator[None]:
+    """Let models of transformers take each sample for one sequence whose positions count up, while open.
+
+    They look in the values of positions for several sequences in a sample. Where values are unknown they
+    build a mask that hides the others: a tensor for all pairs of positions, with which no fused kernel knows
+    that it is causal, and keys and values copied for every head. Does nothing before a model has been built.
+    """
+    masks = sys.modules.get(_MASKS)
+    if masks is None or not hasattr(masks, "find_packed_sequence_indices"):
+        yield
+        return
+    look = masks.find_packed_sequence_indices
+
+    def find(position_ids: Any) -> None:
+        look(position_ids)  # its kernels run on a device, too
+
+    with mock.patch.object(masks, "find_packed_sequence_indices", find):
+        yield
