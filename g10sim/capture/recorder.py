@@ -270,7 +270,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
             if id(tensor) in mutated:
                 amount = min(amount, operators.mutated_bytes(func, inputs, tensor))
             self._read(draft, tensor, amount, pure=pure)
-        for tensor in operators.held_by_node():
+        for tensor in operators.held_by_node(func):
             self._read(draft, tensor, 0, pure=False)
         for tensor in inputs:
             if id(tensor) in mutated:
