@@ -74,12 +74,9 @@ def test_layers_are_stored_once_and_a_file_keeps_them_so(trace, tmp_path):
 
 def test_every_token_attends_to_all_before_it(trace):
     found = [kernel.flops for kernel in trace.kernels if kernel.name == "attention"]
-    length = (
-        1 if trace.origin["cache"] == "dynamic" else 0
-    )  # a full-length cache is read whole, behind a mask
-    pairs = [PROMPT * (PROMPT + 1) // 2] + [
-        PROMPT + token * length if length else PROMPT + TOKENS for token in range(1, TOKENS + 1)
-    ]
+    grows = trace.origin["cache"] == "dynamic"  # one of full length is read whole, behind a mask
+    tokens = range(1, TOKENS + 1) if grows else TOKENS * [TOKENS]
+    pairs = [PROMPT * (PROMPT + 1) // 2, *(PROMPT + token for token in tokens)]
     # Scores and weighted values: a multiply-add for each pair of positions, head and element.
     assert found == [4 * SAMPLES * HEADS * WIDTH * count for count in pairs for _ in range(LAYERS)]
 
