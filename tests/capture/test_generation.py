@@ -92,16 +92,22 @@ def test_weights_and_the_cache_are_alive_in_the_last_step(trace):
 
 def test_each_step_reads_the_keys_and_values_that_the_one_before_it_left():
     trace = capture_step(llama(), generate=TOKENS)
-    grown = [kernel for kernel in trace.kernels if kernel.name == "cat" and "self_attn" in kernel.layer]
-    made = {tensor: kernel for kernel in grown for tensor in kernel.outputs}
-    chains = [tensor for kernel in grown[-2 * LAYERS :] for tensor in kernel.outputs]
-    for last in chains:
-        sizes = []
-        while last is not None:
-            sizes.append(trace.tensors[last].size_bytes)
-            last = next((tensor for tensor in made[last].inputs if tensor in made), None)
-        row = SAMPLES * SIZES["num_key_value_heads"] * WIDTH * 4
-        assert sizes == [row * length for length in range(PROMPT + TOKENS, PROMPT - 1, -1)]
+    row = SAMPLES * SIZES["num_key_value_heads"] * WIDTH * 4
+    lengths = range(PROMPT + 1, PROMPT + TOKENS + 1)
+    made = {
+        tensor: kernel
+        for kernel in trace.kernels
+        for tensor in kernel.outputs
+        if kernel.name == "cat" and trace.tensors[tensor].size_bytes in {row * length for length in lengths}
+    }
+    assert len(made) == TOKENS * LAYERS * 2
+    read = {tensor for kernel in made.values() for tensor in kernel.inputs}
+    for last in made.keys() - read:
+        sizes, tensor = [], last
+        while tensor is not None:
+            sizes.append(trace.tensors[tensor].size_bytes)
+            tensor = next((one for one in made[tensor].inputs if one in made), None)
+        assert sizes == [row * length for length in reversed(lengths)]
 
 
 @pytest.mark.parametrize("policy", ["base_uvm", "deepum"])
