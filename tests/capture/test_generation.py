@@ -167,8 +167,8 @@ def test_a_decode_step_needs_alike_memory_with_every_kind_of_cache():
     width, layers, heads = sizes["hidden_size"], 8, sizes["num_key_value_heads"]
     attention = 2 * width * width + 2 * width * heads * (width // sizes["num_attention_heads"])
     weights = layers * (attention + 3 * width * sizes["intermediate_size"]) + 2 * sizes["vocab_size"] * width
-    cache = layers * 2 * 8 * heads * 256 * (width // sizes["num_attention_heads"])
-    check_decode(4 * (weights + cache), decode_peaks())
+    cache = layers * 2 * 8 * heads * 128 * (width // sizes["num_attention_heads"])
+    check_decode(4 * (weights + cache), decode_peaks(length=128))
 
 
 @pytest.mark.nightly
