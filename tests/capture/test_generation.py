@@ -74,12 +74,9 @@ def test_layers_are_stored_once_and_a_file_keeps_them_so(trace, tmp_path):
 
 def test_every_token_attends_to_all_before_it(trace):
     found = [kernel.flops for kernel in trace.kernels if kernel.name == "attention"]
-    length = (
-        1 if trace.origin["cache"] == "dynamic" else 0
-    )  # a full-length cache is read whole, behind a mask
-    pairs = [PROMPT * (PROMPT + 1) // 2] + [
-        PROMPT + token * length if length else PROMPT + TOKENS for token in range(1, TOKENS + 1)
-    ]
+    grows = trace.origin["cache"] == "dynamic"  # one of full length is read whole, behind a mask
+    tokens = range(1, TOKENS + 1) if grows else TOKENS * [TOKENS]
+    pairs = [PROMPT * (PROMPT + 1) // 2, *(PROMPT + token for token in tokens)]
     # Scores and weighted values: a multiply-add for each pair of positions, head and element.
     assert found == [4 * SAMPLES * HEADS * WIDTH * count for count in pairs for _ in range(LAYERS)]
 
@@ -95,16 +92,22 @@ def test_weights_and_the_cache_are_alive_in_the_last_step(trace):
 
 def test_each_step_reads_the_keys_and_values_that_the_one_before_it_left():
     trace = capture_step(llama(), generate=TOKENS)
-    grown = [kernel for kernel in trace.kernels if kernel.name == "cat" and "self_attn" in kernel.layer]
-    made = {tensor: kernel for kernel in grown for tensor in kernel.outputs}
-    chains = [tensor for kernel in grown[-2 * LAYERS :] for tensor in kernel.outputs]
-    for last in chains:
-        sizes = []
-        while last is not None:
-            sizes.append(trace.tensors[last].size_bytes)
-            last = next((tensor for tensor in made[last].inputs if tensor in made), None)
-        row = SAMPLES * SIZES["num_key_value_heads"] * WIDTH * 4
-        assert sizes == [row * length for length in range(PROMPT + TOKENS, PROMPT - 1, -1)]
+    row = SAMPLES * SIZES["num_key_value_heads"] * WIDTH * 4
+    lengths = range(PROMPT + 1, PROMPT + TOKENS + 1)
+    made = {
+        tensor: kernel
+        for kernel in trace.kernels
+        for tensor in kernel.outputs
+        if kernel.name == "cat" and trace.tensors[tensor].size_bytes in {row * length for length in lengths}
+    }
+    assert len(made) == TOKENS * LAYERS * 2
+    read = {tensor for kernel in made.values() for tensor in kernel.inputs}
+    for last in made.keys() - read:
+        sizes, tensor = [], last
+        while tensor is not None:
+            sizes.append(trace.tensors[tensor].size_bytes)
+            tensor = next((one for one in made[tensor].inputs if one in made), None)
+        assert sizes == [row * length for length in reversed(lengths)]
 
 
 @pytest.mark.parametrize("policy", ["base_uvm", "deepum"])
@@ -164,8 +167,8 @@ def test_a_decode_step_needs_alike_memory_with_every_kind_of_cache():
     width, layers, heads = sizes["hidden_size"], 8, sizes["num_key_value_heads"]
     attention = 2 * width * width + 2 * width * heads * (width // sizes["num_attention_heads"])
     weights = layers * (attention + 3 * width * sizes["intermediate_size"]) + 2 * sizes["vocab_size"] * width
-    cache = layers * 2 * 8 * heads * 256 * (width // sizes["num_attention_heads"])
-    check_decode(4 * (weights + cache), decode_peaks())
+    cache = layers * 2 * 8 * heads * 128 * (width // sizes["num_attention_heads"])
+    check_decode(4 * (weights + cache), decode_peaks(length=128))
 
 
 @pytest.mark.nightly
