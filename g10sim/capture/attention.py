@@ -8,9 +8,11 @@ arXiv 2205.14135, section 3.1); dropout inside it keeps only a random seed, no m
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
+from unittest import mock
 
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -156,3 +158,41 @@ def device_operators(attention: str) -> Iterator[None]:
             library.impl("scaled_dot_product_attention", _fused, "AutogradCPU")
         with attention_kernels(attention):
             yield
+
+
+_MASKS = "transformers.masking_utils"
+
+
+@contextmanager
+def one_sequence_a_sample() -> Iterator[None]:
+    """Let models of transformers take each sample for one sequence whose positions count up, while open.
+
+    They look in the values of positions for several sequences in a sample, and in a cache of full length for
+    the tokens before a prompt. Where values are unknown they build a mask that hides the others: a tensor for
+    all pairs of positions, with which no fused kernel knows that it is causal, and keys and values copied for
+    every head. Does nothing before a model has been built.
+    """
+    masks = sys.modules.get(_MASKS)
+    if masks is None or not hasattr(masks, "find_packed_sequence_indices"):
+        yield
+        return
+    look, is_causal = masks.find_packed_sequence_indices, masks._ignore_causal_mask_sdpa
+
+    def find(position_ids: Any) -> None:
+        look(position_ids)  # its kernels run on a device, too
+
+    def begins_empty(*args: Any, **kwargs: Any) -> Any:
+        return is_causal(
+            *map(_offset, args), **{name: _offset(value, name) for name, value in kwargs.items()}
+        )
+
+    with (
+        mock.patch.object(masks, "find_packed_sequence_indices", find),
+        mock.patch.object(masks, "_ignore_causal_mask_sdpa", begins_empty),
+    ):
+        yield
+
+
+def _offset(value: Any, name: str = "q_offset") -> Any:
+    """Return 0 for a number of earlier tokens that only a device knows, all else as it is."""
+    return 0 if name == "q_offset" and isinstance(value, torch.Tensor) and not value.dim() else value

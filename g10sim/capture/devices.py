@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -11,6 +12,8 @@ from unittest import mock
 import torch
 from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.optim import optimizer as optimizers
+from torch.utils import _foreach_utils
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 
@@ -68,7 +71,9 @@ def fake_device(options: StepOptions) -> Iterator[RoutingMode]:
         RoutingMode(options) as routing,
         routing.following(),
         device_operators(options.attention),
-        _casts_of_cuda(options.autocast),
+        _casts_of_cuda(),
+        _lists_in_optimizers(),
+        _mixed_precision_of_cuda(),
         # This initialization draws until all values fit a range: it would ask for values.
         mock.patch.object(torch.nn.init, "_no_grad_trunc_normal_", lambda tensor, *_, **__: tensor),
         # The inherited copy has a storage that its own views do not share (seen in PyTorch 2.13).
@@ -77,6 +82,60 @@ def fake_device(options: StepOptions) -> Iterator[RoutingMode]:
         mock.patch.object(fake_tensor.log, "disabled", True),
     ):
         yield routing
+
+
+_NUMBERS_READ = {"torch.optim": 1.0, "torch.amp.grad_scaler": 0.0}
+"""Numbers that modules of PyTorch read of tensors: factors of an update; how many gradients overflowed."""
+
+
+def _number(tensor: Any) -> Any:
+    """Return the value of a tensor, also where PyTorch's optimizers and loss scaling ask for an unknown one.
+
+    What optimizers do with it changes no kernel, and a steady state has no overflow.
+    """
+    try:
+        return torch.Tensor.item(tensor)
+    except fake_tensor.DataDependentOutputException:
+        asking = sys._getframe(1).f_globals.get("__name__", "")
+        for module, value in _NUMBERS_READ.items():
+            if asking.startswith(module):
+                return value
+        raise
+
+
+@contextmanager
+def _lists_in_optimizers() -> Iterator[None]:
+    """Make optimizers and clipping work on lists of tensors by default, as on CUDA devices, while open."""
+    devices = [*optimizers._get_foreach_kernels_supported_devices(), "cpu"]
+    with (
+        mock.patch.object(optimizers, "_get_foreach_kernels_supported_devices", return_value=devices),
+        mock.patch.object(FakeTensor, "item", _number, create=True),
+        _one_more(optimizers, "_foreach_supported_types"),
+        _one_more(_foreach_utils, "_foreach_supported_types"),
+    ):
+        yield
+
+
+def _one_more(module: Any, name: str) -> Any:
+    return mock.patch.object(module, name, [*getattr(module, name), FakeTensor])
+
+
+@contextmanager
+def _mixed_precision_of_cuda() -> Iterator[None]:
+    """Let ``torch.autocast`` and ``GradScaler`` for CUDA work on the fake device, while open."""
+    casting, scaling = torch.amp.autocast_mode.autocast, torch.amp.grad_scaler.GradScaler
+    cast, scale = casting.__init__, scaling.__init__
+
+    def casts(self: Any, device_type: str, dtype: Any = None, *args: Any, **kwargs: Any) -> None:
+        if device_type == CUDA:
+            device_type, dtype = "cpu", dtype or torch.get_autocast_dtype(CUDA)
+        cast(self, device_type, dtype, *args, **kwargs)
+
+    def scales(self: Any, device: str = CUDA, *args: Any, **kwargs: Any) -> None:
+        scale(self, "cpu" if device == CUDA else device, *args, **kwargs)
+
+    with mock.patch.object(casting, "__init__", casts), mock.patch.object(scaling, "__init__", scales):
+        yield
 
 
 @contextmanager
@@ -158,14 +217,11 @@ class _KnownValues(TorchDispatchMode):  # type: ignore[misc]
 
 
 @contextmanager
-def _casts_of_cuda(autocast: str | None) -> Iterator[None]:
+def _casts_of_cuda() -> Iterator[None]:
     """Make ``torch.autocast`` of CPUs cast to float32 what it does on CUDA devices, while open.
 
-    CPUs cast other operators. Does nothing for None. What CUDA casts to the lower format, CPUs cast too.
+    CPUs cast other operators. What CUDA casts to the lower format, CPUs cast too.
     """
-    if autocast is None:
-        yield
-        return
     with torch.library._scoped_library("aten", "IMPL") as library:
         for name in _TO_FLOAT32.split():
             if not torch._C._dispatch_has_kernel_for_dispatch_key(f"aten::{name}", _AUTOCAST):

@@ -45,6 +45,7 @@ def build_hugging_face(
     found = described(name, settings)
     configuration = _configuration(found, settings)
     task = _task(found, configuration)
+    _settle_special_tokens(configuration, task)
     if options.attention == "eager":
         configuration._attn_implementation = "eager"
     # Keys and values of a generation cache would stay alive through the whole training step.
@@ -73,7 +74,6 @@ def _configuration(found: Described, settings: Sequence[str]) -> Any:
         raise ConfigError(
             f"{found.place}: {reason}; allowed: a configuration that transformers takes"
         ) from error
-    _settle_special_tokens(made)
     return made
 
 
@@ -88,12 +88,13 @@ def _quiet() -> Iterator[None]:
         transformers.logging.set_verbosity(before)
 
 
-def _settle_special_tokens(configuration: Any) -> None:
+def _settle_special_tokens(configuration: Any, task: Task) -> None:
     """Let special tokens that a model asks for be ones that it has: no number of them changes a kernel."""
     text = configuration.get_text_config()
     for part in {id(one): one for one in (configuration, text)}.values():
         most = getattr(part, "vocab_size", None) or getattr(text, "vocab_size", None)
-        if getattr(part, "pad_token_id", None) is None:
+        # The last token before padding decides the class of a sequence.
+        if task is Task.SEQUENCE_CLASSIFICATION and getattr(part, "pad_token_id", None) is None:
             part.pad_token_id = 0
         if configuration.is_encoder_decoder and getattr(part, "decoder_start_token_id", None) is None:
             part.decoder_start_token_id = 0

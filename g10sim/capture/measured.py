@@ -25,7 +25,7 @@ from g10sim.capture.gpu import GpuTimingSpec
 from g10sim.capture.operators import launches_nothing
 from g10sim.capture.options import StepOptions
 from g10sim.capture.recorder import KernelDraft, Recorder
-from g10sim.capture.workload import Model, Step
+from g10sim.capture.recording import Runnable
 from g10sim.errors import TraceError
 from g10sim.importers.aten import short_name
 from g10sim.importers.kineto_events import Profile, Span, read_profile
@@ -130,7 +130,7 @@ Times = Mapping[int, tuple[int, TimeSource]]
 
 
 def measured_times(
-    build: Callable[[], Model],
+    make: Callable[[], Runnable],
     options: StepOptions,
     recorder: Recorder,
     kept: Sequence[RecordedCall],
@@ -142,7 +142,7 @@ def measured_times(
     by itself. Raises ConfigError without a CUDA device, TraceError for steps that differ from each other.
     """
     name = require_cuda()
-    calls = _whole_steps(build, options)
+    calls = _whole_steps(make, options)
     if calls is not None:
         return kernel_times(recorder.kernels, joined(recorder.calls, calls), TimeSource.MEASURED, gpu), name
     with on_device(options):
@@ -150,10 +150,10 @@ def measured_times(
     return kernel_times(recorder.kernels, by_call, TimeSource.BENCHMARKED, gpu), name
 
 
-def _whole_steps(build: Callable[[], Model], options: StepOptions) -> list[Call] | None:
+def _whole_steps(make: Callable[[], Runnable], options: StepOptions) -> list[Call] | None:
     with on_device(options):
         try:
-            step = Step(build(), options)
+            step = make()
         except torch.OutOfMemoryError:
             return None
 

@@ -7,6 +7,7 @@ from math import prod
 from typing import Any, NamedTuple
 
 import torch
+import torch.utils.checkpoint
 from torch.utils.flop_counter import flop_registry
 
 from g10sim.capture.attention import NAMESPACE, attention_backward_flops, attention_flops
@@ -54,13 +55,13 @@ _NAMES = {
         max_pool2d_with_indices max_pool2d_with_indices_backward avg_pool2d avg_pool2d_backward
         _adaptive_avg_pool2d _adaptive_avg_pool2d_backward adaptive_max_pool2d adaptive_max_pool2d_backward
         cumsum cumprod sort topk std_mean var_mean logsumexp linalg_vector_norm nll_loss_forward
-        nll_loss2d_forward nonzero unique_consecutive
+        nll_loss2d_forward mse_loss smooth_l1_loss huber_loss binary_cross_entropy nonzero unique_consecutive
         _is_all_true _is_any_true
     """,
     OperatorClass.INDEXING: """
         embedding embedding_dense_backward index index_select gather scatter scatter_ scatter_add scatter_add_
-        index_add index_add_ index_put index_put_ take _index_put_impl_ _unsafe_index _unsafe_index_put
-        nll_loss_backward nll_loss2d_backward masked_scatter masked_scatter_
+        index_add index_add_ index_copy index_copy_ index_put index_put_ take _index_put_impl_ _unsafe_index
+        _unsafe_index_put nll_loss_backward nll_loss2d_backward masked_scatter masked_scatter_
         masked_scatter_backward repeat_interleave
     """,
     OperatorClass.COPY: """
@@ -72,7 +73,8 @@ _NAMES = {
     OperatorClass.ELEMENTWISE: """
         native_dropout native_dropout_backward bernoulli_ normal_ uniform_ random_ rand randn rand_like
         randn_like randint bernoulli masked_fill_ masked_fill glu glu_backward exponential_ hardswish
-        hardswish_ hardswish_backward hardsigmoid_backward softplus_backward log_sigmoid_forward
+        hardswish_ hardswish_backward hardsigmoid_backward softplus_backward mse_loss_backward
+        smooth_l1_loss_backward huber_loss_backward binary_cross_entropy_backward log_sigmoid_forward
         log_sigmoid_backward floor_divide
     """,
 }
@@ -108,7 +110,7 @@ def operator_class(func: Any) -> OperatorClass:
     known = _CLASSES.get(name)
     if known is not None:
         return known
-    if name.startswith(("_foreach_", "_fused_")):
+    if name.startswith(("_foreach_", "_fused_", "_amp_")):
         return OperatorClass.OPTIMIZER
     tags = func.tags
     if torch.Tag.pointwise in tags or torch.Tag.pointwise in _functional_tags(func, name):
@@ -219,16 +221,19 @@ def mutated_bytes(func: Any, tensors: Sequence[Any], target: Any) -> int:
     return min(whole, sum(touched_bytes(tensor) for tensor in tensors if tensor is not target))
 
 
-def held_by_node() -> list[Any]:
-    """Return what the node of the backward pass that runs has kept alive for nothing but its shape.
+def held_by_node(func: Any) -> list[Any]:
+    """Return what the running node of the backward pass has kept alive for nothing but its shape.
 
     The gradient of ``index_add``, which puts together the results of experts, keeps what was added (PyTorch,
-    tools/autograd/derivatives.yaml).
+    tools/autograd/derivatives.yaml), unless that is computed again.
     """
     node = torch._C._current_autograd_node()
-    if node is None or node.name() != "IndexAddBackward0" or node._saved_source is None:
+    if func._schema.name != "aten::index_select" or node is None or node.name() != "IndexAddBackward0":
         return []
-    return [node._saved_source]
+    try:
+        return [node._saved_source]
+    except torch.utils.checkpoint.CheckpointError:  # computed again, and may be asked for once
+        return []
 
 
 CHUNK_ELEMENTS = 65536

@@ -18,11 +18,14 @@ Dtype: TypeAlias = Literal["float32", "float16", "bfloat16", "float64"]
 Autocast: TypeAlias = Literal["bfloat16", "float16"]
 Optimizer: TypeAlias = Literal["sgd", "adam", "adamw"]
 OptimizerForm: TypeAlias = Literal["fused", "foreach"]
+Cache: TypeAlias = Literal["dynamic", "static"]
 Attention: TypeAlias = Literal["fused", "eager"]
 
 _DEFAULT_OPTIMIZER = "adamw"
 _TRAINING_ONLY = ("master_weights", "optimizer", "optimizer_form", "momentum", "activation_checkpointing")
 GROUPED = "grouped"
+ROUTED_TOKENS = "routed_tokens"
+"""Key of a trace's ``origin``: the tokens of each expert, a row for each router in the order they run."""
 _UNIFORM, _ZIPF = "uniform", "zipf"
 _MOST_EXPONENT = 100
 _SHORT = {"bfloat16": "bf16", "float16": "fp16"}
@@ -39,7 +42,9 @@ class StepOptions(Spec):
     kernel each way) or ``eager``. With ``cudnn_pooling`` max pooling keeps no indices. ``inference`` is a
     forward pass in evaluation mode without gradients; ``steps`` how many steps follow each other in the
     trace. ``workspace``, such as ``"8 MiB"``, is scratch space that each matrix product, convolution and
-    attention is given; None for none.
+    attention is given; None for none. ``generate`` is how many tokens a language model generates, one after
+    another, behind the pass over its inputs (in inference); its ``cache`` of keys and values is ``dynamic``
+    (None, it grows by a copy) or ``static`` (of full length).
 
     ``routing`` says which experts tokens are sent to: ``uniform`` or ``zipf:EXPONENT`` (``zipf`` is 1), drawn
     with ``routing_seed`` (None is 0), a file with the tokens of each expert, or ``grouped``, which leaves the
@@ -60,6 +65,8 @@ class StepOptions(Spec):
     workspace: str | None = None
     routing: str | None = None
     routing_seed: int | None = None
+    generate: int | None = None
+    cache: Cache | None = None
 
     @model_validator(mode="after")
     def _consistent(self) -> StepOptions:
@@ -73,6 +80,7 @@ class StepOptions(Spec):
             )
         if self.steps < 1:
             raise ValueError(f"steps: found {self.steps}; allowed: at least 1")
+        self._check_generation()
         for name in _TRAINING_ONLY if self.inference else ():
             if getattr(self, name):
                 raise ValueError(f"{name}: found {getattr(self, name)} in inference; allowed: training")
@@ -104,6 +112,18 @@ class StepOptions(Spec):
                 f"routing_seed: found {self.routing_seed} with routing {self.routing}; "
                 "allowed: at least 0, with a routing that is drawn"
             )
+
+    def _check_generation(self) -> None:
+        if self.generate is None:
+            if self.cache is not None:
+                raise ValueError(f"cache: found {self.cache} without generate; allowed: with generate")
+            return
+        if self.generate < 1:
+            raise ValueError(f"generate: found {self.generate}; allowed: at least 1")
+        if not self.inference:
+            raise ValueError(f"generate: found {self.generate} in training; allowed: inference")
+        if self.steps > 1:
+            raise ValueError(f"steps: found {self.steps} with generate; allowed: 1")
 
     def _check_momentum(self, momentum: float) -> None:
         if self.optimizer != "sgd":
@@ -172,6 +192,8 @@ class StepOptions(Spec):
 
 def step_options(options: dict[str, Any]) -> StepOptions:
     """Check options of a step, by name. Raises ConfigError for the first that is wrong."""
+    if options.get("generate") is not None:
+        options = {**options, "inference": True}
     try:
         return StepOptions(**options)
     except ValidationError as error:

@@ -1,14 +1,13 @@
-"""Records the operators of a step: the storages they read and write, and the modules that run them."""
+"""Records the operators of a step and the storages that they read and write."""
 
 from __future__ import annotations
 
 import gc
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
@@ -17,74 +16,10 @@ from torch.utils._pytree import tree_leaves
 
 from g10sim.capture import operators
 from g10sim.capture.gpu import COMPUTING, KernelCost
+from g10sim.capture.layers import Layer, LayerTracker
+from g10sim.capture.phases import PhaseTracker
 from g10sim.importers.aten import short_name
 from g10sim.trace.model import Phase, TensorKind
-
-_NO_SEQUENCE = 2**64 - 1
-"""Sequence number of the nodes that accumulate gradients (``AccumulateGrad``): all share it."""
-
-
-class Layer(NamedTuple):
-    """Path of a module in its model and the name of its class."""
-
-    path: str
-    kind: str
-
-
-class LayerTracker:
-    """Follows the modules of a model as they run.
-
-    In the forward pass the innermost running module owns an operator. Autograd gives each differentiable call
-    a sequence number, which its node carries in the backward pass: so an operator there belongs to the module
-    that made the node.
-    """
-
-    def __init__(self, model: Any) -> None:
-        self._layers = {
-            id(module): Layer(path, type(module).__name__) for path, module in model.named_modules()
-        }
-        self._root = Layer("", type(model).__name__)
-        self._owners = {
-            id(parameter): self._layers[id(module)]
-            for module in model.modules()
-            for parameter in module.parameters(recurse=False)
-        }
-        self._model = model
-        self._running: list[Layer] = []
-        self._by_sequence: dict[int, Layer] = {}
-
-    @contextmanager
-    def following(self) -> Iterator[None]:
-        """Follow the modules while the context is open."""
-        handles = []
-        for module in self._model.modules():
-            handles.append(module.register_forward_pre_hook(self._enter, prepend=True))
-            handles.append(module.register_forward_hook(self._leave, always_call=True))
-        try:
-            yield
-        finally:
-            for handle in handles:
-                handle.remove()
-            self._running.clear()
-
-    def current(self) -> Layer:
-        """Return the module of the operator being dispatched now; call it for every operator."""
-        node = torch._C._current_autograd_node()
-        if node is None or self._running:
-            layer = self._running[-1] if self._running else self._root
-            self._by_sequence.setdefault(torch._C._autograd._get_sequence_nr() - 1, layer)
-            return layer
-        sequence = node._sequence_nr()
-        if sequence == _NO_SEQUENCE:
-            return self._owners.get(id(getattr(node, "variable", None)), self._root)
-        return self._by_sequence.get(sequence, self._root)
-
-    def _enter(self, module: Any, _: Any) -> None:
-        self._running.append(self._layers.get(id(module), self._root))
-
-    def _leave(self, *_: Any) -> None:
-        if self._running:
-            self._running.pop()
 
 
 @dataclass(slots=True, eq=False)
@@ -107,19 +42,37 @@ class StorageRecord:
     written: bool = False
     watch: Any = None
 
+    def move_to(self, phase: Phase) -> None:
+        """Say that another phase made it."""
+        self.born_in = phase
+
+    def updates_weights(self) -> bool:
+        """Tell that it is no kernel."""
+        return False
+
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class KernelDraft(KernelCost):
     """One kernel before it has a duration: the bytes it reads and writes of each storage.
 
-    ``call`` is the position of the operator that launches it among all operators of the step.
+    ``call`` is the position of the operator that launches it among all operators of the step; ``passes`` the
+    number of passes backward that accumulated gradients before it.
     """
 
     layer: Layer
     known_cost: bool = True
     call: int = 0
+    passes: int = 0
     reads: dict[StorageRecord, int] = field(default_factory=dict)
     writes: dict[StorageRecord, int] = field(default_factory=dict)
+
+    def move_to(self, phase: Phase) -> None:
+        """Say that it belongs to another phase."""
+        self.phase = phase
+
+    def updates_weights(self) -> bool:
+        """Tell whether it writes a weight."""
+        return any(record.kind is TensorKind.WEIGHT for record in self.writes)
 
 
 @cache
@@ -139,18 +92,26 @@ def _tensors(tree: Any) -> list[Any]:
 class Recorder(TorchDispatchMode):  # type: ignore[misc]
     """Sees every operator below autograd while it is entered.
 
-    ``kernels`` and ``storages`` are in order of appearance. ``allocated_peak_bytes`` is the largest sum of
+    ``kernels`` and ``storages`` are in order of appearance; ``ends`` has the number of kernels at the end of
+    each step. ``allocated_peak_bytes`` is the largest sum of
     device storages alive together, counted from allocation to release (not from first to last use).
     """
 
-    def __init__(self, layers: LayerTracker, keep: Callable[[Any, Any, Any], None] | None = None) -> None:
+    def __init__(
+        self,
+        layers: LayerTracker,
+        before_update: Callable[[Recorder], None],
+        keep: Callable[[Any, Any, Any], None] | None = None,
+    ) -> None:
+        """Record; ``before_update`` is called when gradients are there and nothing has used them yet."""
         super().__init__()
         self.calls: list[str] = []
+        self.phases = PhaseTracker(lambda: before_update(self))
         self._keep = keep
-        self.phase = Phase.FORWARD
         self.kernels: list[KernelDraft] = []
         self.storages: list[StorageRecord] = []
         self.unpriced: dict[str, int] = {}
+        self.ends: list[int] = []
         self.allocated_peak_bytes = 0
         self._live_bytes = 0
         self._layers = layers
@@ -172,11 +133,23 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
 
         return forget
 
+    def lasting(self) -> dict[StorageRecord, int]:
+        """Return the storages from before the recording that are still there, with keys to know them by."""
+        known = ((key, record) for key, record in self._known.items() if record.born_in is None)
+        return {
+            record: key
+            for key, record in known
+            if (record.persistent or record.existed) and not record.on_host
+        }
+
     def describe(self, tensor: Any, kind: TensorKind, name: str, *, persistent: bool = False) -> None:
-        """Say what a tensor's storage is; the first description of a storage counts."""
+        """Say what a tensor's storage is; the first description of a storage counts.
+
+        A gradient that was there before the step is persistent in any case.
+        """
         record = self._record_of(tensor, None)
         if record is not None and record.kind is None:
-            record.kind, record.name, record.persistent = kind, name, persistent
+            record.kind, record.name, record.persistent = kind, name, persistent or record.existed
             self._move(record, to_host=False)
 
     def describe_host(self, tensor: Any) -> None:
@@ -202,7 +175,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
     ) -> Any:
         """Run an operator on fake tensors and record it."""
         kwargs = kwargs or {}
-        layer = self._layers.current()
+        layer, phase = self._layers.current(), self.phases.current()
         inputs = _tensors((args, kwargs))
         for tensor in inputs:
             self._record_of(tensor, None)
@@ -210,7 +183,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         known = self._known
         outputs = [made for made in _tensors(result) if made.untyped_storage()._cdata not in known]
         for tensor in outputs:
-            self._record_of(tensor, self.phase)
+            self._record_of(tensor, phase)
         name = func._schema.name
         if operators.launches_nothing(func):
             return result
@@ -236,6 +209,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         record.watch = weakref.ref(storage, self._farewell(storage._cdata, record))
         self._known[storage._cdata] = record
         self.storages.append(record)
+        if born_in is not None:
+            self.phases.note(record)
         if not record.on_host:
             self._live_bytes += record.size_bytes
             self.allocated_peak_bytes = max(self.allocated_peak_bytes, self._live_bytes)
@@ -260,11 +235,12 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
             name,
             kind,
             operators.number_format(func, inputs),
-            self.phase,
+            self.phases.current(),
             layer.kind,
             layer=layer,
             known_cost=known,
             call=len(self.calls) - 1,
+            passes=self.phases.passes,
         )
 
     def _record_kernel(
@@ -294,7 +270,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
             if id(tensor) in mutated:
                 amount = min(amount, operators.mutated_bytes(func, inputs, tensor))
             self._read(draft, tensor, amount, pure=pure)
-        for tensor in operators.held_by_node():
+        for tensor in operators.held_by_node(func):
             self._read(draft, tensor, 0, pure=False)
         for tensor in inputs:
             if id(tensor) in mutated:
@@ -367,6 +343,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         for record in draft.writes:
             record.written = True
         self.kernels.append(draft)
+        self.phases.note(draft)
 
 
 def _add(amounts: dict[StorageRecord, int], record: StorageRecord, amount: int) -> None:

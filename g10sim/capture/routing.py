@@ -16,13 +16,10 @@ from pydantic import Field, TypeAdapter, ValidationError
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
-from g10sim.capture.options import GROUPED, StepOptions
+from g10sim.capture.options import GROUPED, ROUTED_TOKENS, StepOptions
 from g10sim.capture.values import ValuedMode
 from g10sim.errors import ConfigError
 from g10sim.trace.format import load_trace
-
-ROUTED_TOKENS = "routed_tokens"
-"""Key of a trace's ``origin``: the tokens of each expert, a row for each router in the order they run."""
 
 _TOPK = "aten::topk"
 _MATRIX = 3

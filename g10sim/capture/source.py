@@ -7,6 +7,7 @@ import inspect
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from shlex import quote
@@ -53,11 +54,12 @@ def capture_source(
 ) -> Trace:
     """Capture a step of ``hf:NAME``, ``timm:NAME``, ``torchvision:NAME`` or ``module:function``.
 
-    The function returns a model and its inputs; of ``batch_size``, ``seq_len``, ``image_size`` and ``dtype``
-    it is given those that it has parameters for. ``batch_size`` defaults to 8 for models of libraries and to
-    the function's own otherwise. ``settings`` (``KEY=VALUE``) change the configuration of an ``hf:`` model.
-    ``options`` are those of ``StepOptions``. Raises ConfigError for a wrong option and TraceError for a step
-    that cannot be captured. With ``measure`` times are those that the CUDA device of this computer takes.
+    The function returns a model and its inputs, or a step: see ``capture_step``. Of ``batch_size``,
+    ``seq_len``, ``image_size`` and ``dtype`` it is given those that it has parameters for. ``batch_size``
+    defaults to 8 for models of libraries and to the function's own otherwise. ``settings`` (``KEY=VALUE``)
+    change the configuration of an ``hf:`` model. ``options`` are those of ``StepOptions``. Raises ConfigError
+    for a wrong option and TraceError for a step that cannot be captured. With ``measure`` times are those
+    that the CUDA device of this computer takes.
     """
     timing = load_gpu(gpu)
     require("torch")
@@ -73,7 +75,7 @@ def capture_source(
     how = step_options(options)
     if measure and how.routing != GROUPED:
         raise ConfigError(f"--routing: found {how.routing} with --measure; allowed: {GROUPED}")
-    origin = {"command": _command(source, gpu, {**sizes, **how.given()}, settings, measure=measure)}
+    origin = {}
     prefix, colon, name = source.partition(":")
     if settings and prefix != _CONFIGURED:
         raise ConfigError(f"--set: found {settings[0]} for {source}; allowed: models of hf:")
@@ -87,7 +89,7 @@ def capture_source(
         build = build if how.routing in (None, GROUPED) else _with_experts_split(build)
         model = source
     with _importing_from_here():
-        return capture_step(
+        trace = capture_step(
             build,
             gpu=timing,
             model=model,
@@ -96,6 +98,10 @@ def capture_source(
             measure=measure,
             **options,
         )
+    # A step of one's own leaves options out that say what it says itself.
+    given = {name: value for name, value in how.given().items() if name in trace.origin}
+    command = _command(source, gpu, {**sizes, **given}, settings, measure=measure)
+    return replace(trace, origin={"command": command, **trace.origin})
 
 
 def _command(
@@ -122,7 +128,7 @@ def _importing_from_here() -> Iterator[None]:
         sys.path.remove(here)
 
 
-def _function_builder(source: str, options: dict[str, Any]) -> Callable[[], tuple[Any, Any]]:
+def _function_builder(source: str, options: dict[str, Any]) -> Callable[[], Any]:
     """Return a function that calls ``module:function`` with those of the options that it has parameters for.
 
     Raises ConfigError for a source that is no such function, or a size (``batch_size``, ``seq_len``,
@@ -140,14 +146,19 @@ def _function_builder(source: str, options: dict[str, Any]) -> Callable[[], tupl
                 f"allowed: {choices_text(set(options) & set(parameters)) or 'no such option'}"
             )
     given = {name: value for name, value in options.items() if value is not None and name in parameters}
+    default = parameters["batch_size"].default if "batch_size" in parameters else 1
 
-    def build() -> tuple[Any, Any]:
+    def build() -> Any:
+        from g10sim.capture.own import Steps, is_step
+
         made = function(**given)
-        if not isinstance(made, tuple) or len(made) != 2 or not hasattr(made[0], "named_parameters"):
+        is_pair = isinstance(made, tuple) and len(made) == 2 and hasattr(made[0], "named_parameters")
+        if not is_pair and not is_step(made):
             raise ConfigError(
-                f"{source}: found {type(made).__name__}; allowed: a pair (torch.nn.Module, inputs)"
+                f"{source}: found {type(made).__name__}; allowed: a pair (torch.nn.Module, inputs), a step "
+                "that can be called, or a generator that yields after every step"
             )
-        return made
+        return made if is_pair else Steps(made, given.get("batch_size", default))
 
     return build
 

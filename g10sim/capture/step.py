@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -11,19 +12,26 @@ from typing import Any
 import torch
 
 from g10sim.analysis.footprint import peak_live_bytes
+from g10sim.capture.attention import one_sequence_a_sample
 from g10sim.capture.devices import fake_device, known_values, require_cuda
+from g10sim.capture.generation import Generation
 from g10sim.capture.gpu import NANOSECONDS_PER_SECOND, GpuTimingSpec, load_gpu
 from g10sim.capture.measured import RecordedCall, Times, keep_in, measured_times
-from g10sim.capture.options import step_options
+from g10sim.capture.options import StepOptions, step_options
+from g10sim.capture.own import OwnStep, Steps, is_step
+from g10sim.capture.phases import micro_batches
 from g10sim.capture.pooling import forget_indices
 from g10sim.capture.recorder import KernelDraft, Recorder, StorageRecord
+from g10sim.capture.recording import record_step, settle_kinds
 from g10sim.capture.refusal import refusal
+from g10sim.capture.repeated_layers import generated_trace
 from g10sim.capture.utilisation import FLOPS_BY_FORMAT, unusual_formats
-from g10sim.capture.workload import Model, Step, input_tensors, untold_sizes
-from g10sim.trace.model import Kernel, Phase, Tensor, TensorKind, TimeSource, Trace
+from g10sim.capture.workload import Model, Step
+from g10sim.errors import ConfigError
+from g10sim.trace.model import Kernel, Tensor, TensorKind, TimeSource, Trace
 
 Build = Callable[[], Any]
-"""Returns a model and its inputs, or a ``Model``."""
+"""Returns a model and its inputs, a ``Model``, or a step that can be called, or a generator of steps."""
 
 
 def capture_step(
@@ -41,12 +49,14 @@ def capture_step(
     ``build`` is called on fake tensors (shapes without values) and returns a model and its inputs: a mapping
     for ``model(**inputs)``, a sequence for ``model(*inputs)`` or one tensor. A training step takes the
     output's ``loss``, or the sum of its tensors that have a gradient, then backward, the optimizer's step and
-    ``zero_grad``. A step is run once before the recording, so that the optimizer's states exist. Durations
+    ``zero_grad``. ``build`` may also return a step of its own: a callable without arguments, or a generator
+    that yields after every step. A step is run once before the recording, so that the optimizer's states
+    exist. Durations
     come from the roofline of ``gpu`` (a bundled name, a YAML file or a description). ``batch_size`` defaults
     to the first dimension of the first input; ``origin`` is added to what the trace says about its making;
     ``options`` are those of ``StepOptions``: ``dtype``, ``autocast``, ``master_weights``, ``optimizer``,
     ``optimizer_form``, ``momentum``, ``attention``, ``activation_checkpointing``, ``cudnn_pooling``,
-    ``inference``, ``steps``, ``workspace``.
+    ``inference``, ``steps``, ``workspace``, ``generate``, ``cache``.
 
     With ``measure`` durations are those that the CUDA device of this computer takes, where it can tell.
 
@@ -58,43 +68,62 @@ def capture_step(
     kept: list[RecordedCall] = []
     if measure:
         require_cuda()
+    if how.generate is not None and measure:
+        raise ConfigError("--measure: found with --generate; allowed: one of the two")
     with fake_device(how) as routing:
         try:
             with known_values():
-                made = _as_model(build())
+                made = build()
         except Exception as error:
             raise refusal(error, model, "building the model") from error
         try:
-            step = Step(made, how)
-            step.run()
-            recorder = step.record(keep_in(kept) if measure else None)
+            with one_sequence_a_sample():
+                if how.generate is not None:
+                    return _generate(made, how, timing, model, batch_size, origin or {})
+                step = _step(made, how)
+                step.warm_up()
+                recorder = record_step(step, how.steps, keep_in(kept) if measure else None)
             recorder.add_workspaces(how.workspace_bytes)
             if how.cudnn_pooling:
                 forget_indices(recorder.kernels)
         except Exception as error:
             kind = "inference" if how.inference else "the training step"
             raise refusal(error, model, kind) from error
-        size = batch_size if batch_size is not None else _first_dimension(made.inputs)
-        sizes = untold_sizes(made, how)
-    said = {name: str(value) for name, value in how.given().items()}
-    said |= sizes | routing.facts()
+        said, size = step.said(), step.batch_size if batch_size is None else batch_size
+    said |= routing.facts()
     said["torch"] = str(torch.__version__)
     times: Times = {}
     if measure:
-        times, said["device"] = measured_times(lambda: _as_model(build()), how, recorder, kept, timing)
+        times, said["device"] = measured_times(lambda: _step(build(), how), how, recorder, kept, timing)
     about = {**(origin or {}), **said}
     return assemble(recorder, timing, model=model, batch_size=size, origin=about, times=times)
 
 
-def _as_model(made: Any) -> Model:
-    return made if isinstance(made, Model) else Model(*made)
+def _step(made: Any, how: StepOptions) -> Step | OwnStep:
+    if is_step(made):
+        made = Steps(made)
+    if isinstance(made, Steps):
+        return OwnStep(made, how)
+    return Step(made if isinstance(made, Model) else Model(*made), how)
 
 
-def _first_dimension(inputs: Any) -> int:
-    for tensor in input_tensors(inputs).values():
-        if tensor.dim():
-            return int(tensor.shape[0])
-    return 1
+def _generate(
+    made: Any,
+    how: StepOptions,
+    gpu: GpuTimingSpec,
+    model: str,
+    batch_size: int | None,
+    origin: Mapping[str, str],
+) -> Trace:
+    step = _step(made, how)
+    if isinstance(step, OwnStep):
+        raise ConfigError("--generate: found a step of its own; allowed: a model and its inputs")
+    templates = list(Generation(step.model, how).templates())
+    size = step.batch_size if batch_size is None else batch_size
+    trace, unpriced = generated_trace(templates, gpu, model, size)
+    about = {**origin, **step.said(), "torch": str(torch.__version__)}
+    drafts = [kernel.cost for template in templates for kernel in template.kernels]
+    return replace(trace, origin={**about, **_found(trace, gpu, drafts, unpriced, about)})
 
 
 def assemble(
@@ -111,8 +140,10 @@ def assemble(
     ``times`` has the kernels, by position, whose time in nanoseconds is known from elsewhere.
     """
     used = {record: None for draft in recorder.kernels for record in (*draft.reads, *draft.writes)}
-    _settle_kinds(recorder, used)
-    resident = [record for record in recorder.storages if record.persistent and not record.on_host]
+    settle_kinds(recorder, used)
+    # What the step before has left and this one drops without a look is no part of it.
+    kept = (record for record in recorder.storages if record.alive or record in used)
+    resident = [record for record in kept if record.persistent and not record.on_host]
     order = list(dict.fromkeys([*resident, *used]))
     numbers = {record: number for number, record in enumerate(order)}
     names = _unique_names(order)
@@ -121,62 +152,42 @@ def assemble(
         for record, number in numbers.items()
     )
     kernels = tuple(
-        _kernel(number, draft, numbers, gpu, times) for number, draft in enumerate(recorder.kernels)
+        _kernel(number, draft, numbers, gpu, times, micro_batch)
+        for number, (draft, micro_batch) in enumerate(
+            zip(recorder.kernels, micro_batches(recorder.kernels), strict=True)
+        )
     )
     trace = Trace(model, batch_size, NANOSECONDS_PER_SECOND, tensors, kernels)
+    found = _found(trace, gpu, recorder.kernels, recorder.unpriced, origin)
+    found["allocated_peak_bytes"] = str(recorder.allocated_peak_bytes)
+    if times:
+        found["time_source"] = _time_sources(kernels)
+    return replace(trace, origin={**origin, **found})
+
+
+def _found(
+    trace: Trace,
+    gpu: GpuTimingSpec,
+    drafts: Sequence[KernelDraft],
+    unpriced: Mapping[str, int],
+    origin: Mapping[str, str],
+) -> dict[str, str]:
+    """Return what a trace says about itself."""
     found = {
         "gpu": gpu.name,
-        "time_source": _time_sources(kernels) if times else TimeSource.ROOFLINE.value,
+        "time_source": TimeSource.ROOFLINE.value,
         "peak_live_bytes": str(peak_live_bytes(trace)),
-        "allocated_peak_bytes": str(recorder.allocated_peak_bytes),
     }
-    if formats := unusual_formats(recorder.kernels, origin):
+    if formats := unusual_formats(drafts, origin):
         found[FLOPS_BY_FORMAT] = formats
-    if recorder.unpriced:
-        found["operators_priced_by_bytes"] = ", ".join(
-            f"{n} x{k}" for n, k in sorted(recorder.unpriced.items())
-        )
-    return Trace(model, batch_size, NANOSECONDS_PER_SECOND, tensors, kernels, {**origin, **found})
+    if unpriced:
+        found["operators_priced_by_bytes"] = ", ".join(f"{n} x{k}" for n, k in sorted(unpriced.items()))
+    return found
 
 
 def _time_sources(kernels: Sequence[Kernel]) -> str:
     counts = Counter(kernel.time_source.value for kernel in kernels)
     return ", ".join(f"{source} x{count}" for source, count in counts.most_common())
-
-
-def _settle_kinds(recorder: Recorder, used: Mapping[StorageRecord, None]) -> None:
-    """Give a kind and a name to every storage without a description.
-
-    A storage born in the forward pass and used in the backward pass is an activation. One from before the
-    step is persistent if it still exists (constants of the model), otherwise an input. All others are
-    temporary.
-    """
-    kept = {
-        record
-        for draft in recorder.kernels
-        if draft.phase is Phase.BACKWARD
-        for record in (*draft.reads, *draft.writes)
-    }
-    for draft in recorder.kernels:
-        for record in draft.writes:
-            record.name = record.name or _produced_name(draft)
-    for record in used:
-        if record.kind is not None:
-            continue
-        if record.born_in is None:
-            record.persistent = record.alive or record.existed
-            record.kind = TensorKind.OTHER if record.persistent else TensorKind.INPUT
-        elif not record.written:
-            record.kind = TensorKind.INPUT
-        else:
-            kept_for_backward = record.born_in is Phase.FORWARD and record in kept
-            record.kind = TensorKind.ACTIVATION if kept_for_backward else TensorKind.TEMPORARY
-        record.name = record.name or record.kind.value
-
-
-def _produced_name(draft: KernelDraft) -> str:
-    suffix = "" if draft.phase is Phase.FORWARD else f".{draft.phase.value}"
-    return f"{draft.layer.path or draft.layer.kind}{suffix}:{draft.operator}"
 
 
 def _unique_names(records: list[StorageRecord]) -> list[str]:
@@ -199,6 +210,7 @@ def _kernel(
     numbers: Mapping[StorageRecord, int],
     gpu: GpuTimingSpec,
     times: Mapping[int, tuple[int, TimeSource]],
+    micro_batch: int,
 ) -> Kernel:
     roofline = TimeSource.ROOFLINE if draft.known_cost else TimeSource.BYTES
     duration, source = times[number] if number in times else (gpu.duration_ns(draft), roofline)
@@ -215,4 +227,5 @@ def _kernel(
         moved_bytes=draft.moved_bytes,
         time_source=source,
         operator_class=draft.operator_class.value,
+        micro_batch=micro_batch,
     )

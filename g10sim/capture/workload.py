@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
@@ -15,10 +14,8 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.checkpoint import checkpoint
 
 from g10sim.capture.options import StepOptions
-from g10sim.capture.recorder import LayerTracker, Recorder
+from g10sim.capture.recording import Parts
 from g10sim.errors import ConfigError
-from g10sim.trace.format import without_cycle_collection
-from g10sim.trace.model import Phase, TensorKind
 
 _OPTIMIZERS: dict[str, Any] = {
     "sgd": torch.optim.SGD,
@@ -113,19 +110,20 @@ class Step:
         updated = list(self._masters.values()) or trained
         self.optimizer = _OPTIMIZERS[options.trained_with](updated, **settings)
 
-    def run(self, enter: Callable[[Phase], None] = lambda phase: None) -> None:
-        """Run the step once; calls ``enter`` with each phase as it begins."""
-        enter(Phase.FORWARD)
+    def warm_up(self) -> None:
+        """Run the step once, so that the optimizer's states exist."""
+        self.run()
+
+    def run(self) -> None:
+        """Run the step once."""
         if self._options.inference:
             with torch.no_grad(), self._casting():
                 self._output()
             return
         with self._casting():
             loss = self._loss(self._output(), self.model.targets)
-        enter(Phase.BACKWARD)
         loss.backward()
         del loss
-        enter(Phase.OPTIMIZER)
         for weight, master in self._masters.items():
             self._update(weight, master)
         if not self._masters:
@@ -146,28 +144,6 @@ class Step:
         with torch.no_grad():
             weight.copy_(master)
 
-    def record(self, keep: Callable[[Any, Any, Any], None] | None = None) -> Recorder:
-        """Run the step as often as the options say and return what was recorded.
-
-        ``keep`` is called with every operator and its arguments.
-        """
-        layers = LayerTracker(self.network)
-        recorder = Recorder(layers, keep)
-        self._describe(recorder)
-
-        def enter(phase: Phase) -> None:
-            if phase is Phase.OPTIMIZER:
-                self._describe_gradients(recorder)
-            recorder.phase = phase
-
-        # A collection would end lifetimes at arbitrary kernels.
-        gc.collect()
-        recorder.remember_what_exists()
-        with without_cycle_collection(), layers.following(), recorder:
-            for _ in range(self._options.steps):
-                self.run(enter)
-        return recorder
-
     def _casting(self) -> Any:
         if self._options.autocast is None:
             return nullcontext()
@@ -179,38 +155,27 @@ class Step:
             return self.network(**self.inputs)
         return self.network(*positional(self.inputs))
 
-    def _describe(self, recorder: Recorder) -> None:
-        names = {}
-        for name, parameter in self.network.named_parameters():
-            names[parameter] = name
-            recorder.describe(parameter, TensorKind.WEIGHT, name, persistent=True)
-            if parameter in self._masters:
-                names[self._masters[parameter]] = name
-                recorder.describe(
-                    self._masters[parameter], TensorKind.OPTIMIZER_STATE, f"{name}.master", persistent=True
-                )
-        for name, buffer in self.network.named_buffers():
-            recorder.describe(buffer, TensorKind.BUFFER, name, persistent=True)
-        states = {} if self.optimizer is None else self.optimizer.state
-        for parameter, found in states.items():
-            for key, state in found.items():
-                if not isinstance(state, torch.Tensor):
-                    continue
-                if state.dim() == 0 and not self._options.is_fused:
-                    recorder.describe_host(state)  # the fused form keeps its step counters on the GPU
-                else:
-                    name = f"{names[parameter]}.{key}"
-                    recorder.describe(state, TensorKind.OPTIMIZER_STATE, name, persistent=True)
+    @property
+    def batch_size(self) -> int:
+        """Return the first dimension of the first input that has one, else 1."""
+        shapes = (tensor.shape for tensor in input_tensors(self.inputs).values() if tensor.dim())
+        return next((int(shape[0]) for shape in shapes), 1)
+
+    def said(self) -> dict[str, str]:
+        """Return the options in force, and the sizes that the tensors of a trace do not tell."""
+        given = {name: str(value) for name, value in self._options.given().items()}
+        return given | untold_sizes(self.model, self._options)
+
+    def parts(self) -> Parts:
+        """Return what the step is made of."""
         # A training loop holds on to a step's inputs until the next step: their memory is never free.
         inputs = input_tensors(self.inputs) | {"targets": self.model.targets}
-        for name, tensor in inputs.items():
-            if isinstance(tensor, torch.Tensor):
-                recorder.describe(tensor, TensorKind.INPUT, f"input.{name}", persistent=True)
-
-    def _describe_gradients(self, recorder: Recorder) -> None:
-        for name, parameter in self.network.named_parameters():
-            if parameter.grad is not None:
-                recorder.describe(parameter.grad, TensorKind.GRADIENT, f"{name}.grad")
+        return Parts(
+            {"": self.network},
+            () if self.optimizer is None else (self.optimizer,),
+            {f"input.{name}": value for name, value in inputs.items() if isinstance(value, torch.Tensor)},
+            self._masters,
+        )
 
 
 def _checkpoint_blocks(network: Any) -> list[str]:

@@ -19,7 +19,7 @@ from g10sim.capture.manifest import (
     read_manifest,
     write_manifest,
 )
-from g10sim.capture.options import Attention, Autocast, Dtype, Optimizer, OptimizerForm
+from g10sim.cli import capture_options as options
 from g10sim.cli.options import TraceOutput
 from g10sim.cli.output import say, show_table, warn
 from g10sim.config.problems import check_choice
@@ -36,122 +36,66 @@ _NEEDS_A_GPU = "left: measured on a GPU"
 
 
 def capture(
-    source: Annotated[
-        str,
-        typer.Argument(
-            metavar="SOURCE",
-            help="hf:NAME, timm:NAME, torchvision:NAME, or module:function, which returns (model, inputs).",
-        ),
-    ],
+    source: options.Source,
     output: TraceOutput,
-    gpu: Annotated[str, typer.Option(help="GPU whose kernel times are modelled: a name, or a YAML file.")],
-    batch_size: Annotated[int | None, typer.Option(help="Samples in a step.", show_default="8")] = None,
-    seq_len: Annotated[
-        int | None, typer.Option(help="Tokens in a sample.", show_default="512, or the model's most")
-    ] = None,
-    image_size: Annotated[
-        int | None, typer.Option(help="Height and width of an image in pixels.", show_default="the model's")
-    ] = None,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set",
-            help="Set a key of an hf: model's configuration, such as hidden_size=64.",
-            metavar="KEY=VALUE",
-        ),
-    ] = None,
-    dtype: Annotated[Dtype, typer.Option(help="Format of weights and activations.")] = "float32",
-    autocast: Annotated[
-        Autocast | None,
-        typer.Option(help="Mixed precision: weights in float32, products cast to this.", show_default="none"),
-    ] = None,
-    master_weights: Annotated[
-        bool,
-        typer.Option("--master-weights", help="The optimizer updates float32 copies of 16-bit weights."),
-    ] = False,
-    optimizer: Annotated[
-        Optimizer | None, typer.Option(help="With PyTorch's settings.", show_default="adamw")
-    ] = None,
-    optimizer_form: Annotated[
-        OptimizerForm | None,
-        typer.Option(help="One kernel for all operations, or one for each.", show_default="fused"),
-    ] = None,
-    momentum: Annotated[float | None, typer.Option(help="Momentum of sgd.", show_default="0")] = None,
-    attention: Annotated[Attention, typer.Option(help="How attention runs.")] = "fused",
-    activation_checkpointing: Annotated[
-        bool,
-        typer.Option(
-            "--activation-checkpointing", help="Keep inputs of blocks only, and run blocks again in backward."
-        ),
-    ] = False,
-    cudnn_pooling: Annotated[
-        bool,
-        typer.Option("--cudnn-pooling", help="Max pooling keeps no indices, its gradient reads its output."),
-    ] = False,
-    inference: Annotated[
-        bool, typer.Option("--inference", help="A forward pass in evaluation mode, without gradients.")
-    ] = False,
-    steps: Annotated[int, typer.Option(min=1, help="Steps in the trace, one after the other.")] = 1,
-    workspace: Annotated[
-        str | None,
-        typer.Option(help="Scratch space of each product, such as '8 MiB'.", show_default="none"),
-    ] = None,
-    routing: Annotated[
-        str | None,
-        typer.Option(
-            help="Experts of tokens: uniform, zipf:EXPONENT, grouped, or a file.",
-            show_default="uniform for hf:, none for one's own",
-        ),
-    ] = None,
-    routing_seed: Annotated[
-        int | None, typer.Option(min=0, help="Seed of a routing that is drawn.", show_default="0")
-    ] = None,
-    measure: Annotated[
-        bool, typer.Option("--measure", help="Measure the times on the CUDA device of this computer.")
-    ] = False,
-    strict: Annotated[
-        bool,
-        typer.Option(
-            "--strict",
-            help="Refuse a step in which operators of unknown cost are more than 1% of bytes or time.",
-        ),
-    ] = False,
+    gpu: options.Gpu,
+    batch_size: options.BatchSize = None,
+    seq_len: options.SeqLen = None,
+    image_size: options.ImageSize = None,
+    settings: options.Settings = None,
+    dtype: options.DtypeOption = "float32",
+    autocast: options.AutocastOption = None,
+    master_weights: options.MasterWeights = False,
+    optimizer: options.OptimizerOption = None,
+    optimizer_form: options.OptimizerFormOption = None,
+    momentum: options.Momentum = None,
+    attention: options.AttentionOption = "fused",
+    activation_checkpointing: options.ActivationCheckpointing = False,
+    cudnn_pooling: options.CudnnPooling = False,
+    inference: options.Inference = False,
+    steps: options.Steps = 1,
+    workspace: options.Workspace = None,
+    generate: options.Generate = None,
+    cache: options.CacheOption = None,
+    routing: options.Routing = None,
+    routing_seed: options.RoutingSeed = None,
+    measure: options.Measure = False,
+    strict: options.Strict = False,
 ) -> None:
     """Capture a step of a PyTorch model: kernels, tensors, and times modelled for a GPU."""
     from g10sim.capture.source import capture_source
 
-    timing = load_gpu(gpu)
-    trace = capture_source(
-        source,
-        gpu=gpu,
-        batch_size=batch_size,
-        seq_len=seq_len,
-        image_size=image_size,
-        settings=settings or (),
-        dtype=dtype,
-        autocast=autocast,
-        master_weights=master_weights,
-        optimizer=optimizer,
-        optimizer_form=optimizer_form,
-        momentum=momentum,
-        attention=attention,
-        activation_checkpointing=activation_checkpointing,
-        cudnn_pooling=cudnn_pooling,
-        inference=inference,
-        steps=steps,
-        workspace=workspace,
-        routing=routing,
-        routing_seed=routing_seed,
-        measure=measure,
-    )
+    given = locals()
+    named = {name: given[name] for name in _PASSED_ON}
+    trace = capture_source(source, gpu=gpu, settings=settings or (), **named)
+    _check_costs(source, trace, strict=strict)
+    save_trace(trace, output)
+    _report(trace, load_gpu(gpu), output)
+
+
+_PASSED_ON = (
+    *("batch_size", "seq_len", "image_size", "dtype", "autocast", "master_weights", "optimizer"),
+    *(
+        "optimizer_form",
+        "momentum",
+        "attention",
+        "activation_checkpointing",
+        "cudnn_pooling",
+        "inference",
+        "steps",
+    ),
+    *("workspace", "generate", "cache", "routing", "routing_seed", "measure"),
+)
+"""Options that say how a step is captured."""
+
+
+def _check_costs(source: str, trace: Trace, *, strict: bool) -> None:
     unpriced = _priced_by_bytes(trace)
     if strict and unpriced is not None and unpriced.is_much:
         raise TraceError(
             f"{source}: found operators of unknown cost: {unpriced}; "
             f"allowed with --strict: at most {_MUCH:.0%}"
         )
-    save_trace(trace, output)
-    _report(trace, timing, output)
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ from g10sim.cli.capture import capture, recapture
 from g10sim.cli.options import TraceFile, TraceOutput, names_in, sizes
 from g10sim.cli.output import say, show_table, warn, write_table
 from g10sim.cli.terminal import SafeConsole
-from g10sim.cli.trace_facts import PRICED_COLUMNS, priced_rows, work_rows
+from g10sim.cli.trace_facts import PRICED_COLUMNS, origin_rows, priced_rows, work_rows
 from g10sim.cli.trace_files import export_app, models, nsight
 from g10sim.config.presets import load_system, system_names
 from g10sim.config.system import SystemSpec
@@ -316,7 +316,7 @@ def _overview(file: Path, trace: Trace) -> Table:
         ("persistent tensors", rounded_bytes(persistent)),
         *work_rows(trace),
         ("sha256", trace_hash(trace)),
-        *((f"origin: {key}", value) for key, value in sorted(trace.origin.items())),
+        *origin_rows(trace),
     ]
     for name, value in rows:
         table.add_row(escape(name), escape(value))

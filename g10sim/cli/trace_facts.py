@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from operator import attrgetter
 
 from g10sim.analysis.throughput import Throughput, throughput
 from g10sim.capture.utilisation import known_gpu, utilisation
 from g10sim.display import rounded_seconds
 from g10sim.trace.model import Kernel, TensorKind, Trace
+from g10sim.trace.repetition import each
 
 PRICED_COLUMNS = ("class of operators", "priced by", "kernels", "time", "of time", "of FLOPs", "of bytes")
 _PER_TERA = 1e12
 _FORMATS = ("dtype", "autocast")
+_MOST_SHOWN = 1000
 
 
 def work_rows(trace: Trace) -> Iterator[tuple[str, str]]:
@@ -26,6 +29,8 @@ def work_rows(trace: Trace) -> Iterator[tuple[str, str]]:
         yield "bytes a parameter", _bytes_a_parameter(work)
     if work.seconds:
         yield "throughput", _rates(work)
+    if count := max(each(trace.kernels, attrgetter("micro_batch")), default=0):
+        yield "micro-batches", f"{count} for each update of the weights"
     if work.model_flops:
         again = f", and {_flops(work.recomputed_flops)} computed again" if work.recomputed_flops else ""
         yield "FLOPs of the model", _flops(work.model_flops) + again
@@ -73,3 +78,14 @@ def _sums(kernels: Sequence[Kernel]) -> tuple[int, int, int]:
         sum(kernel.flops for kernel in kernels),
         sum(kernel.moved_bytes for kernel in kernels),
     )
+
+
+def origin_rows(trace: Trace) -> list[tuple[str, str]]:
+    """Return what a trace says of its making, long texts (tokens of every expert) cut."""
+    return [
+        (
+            f"origin: {key}",
+            value if len(value) <= _MOST_SHOWN else f"{value[:_MOST_SHOWN]}... ({len(value)} characters)",
+        )
+        for key, value in sorted(trace.origin.items())
+    ]

@@ -165,6 +165,8 @@ def _number_problem(kernel: Kernel) -> str:
         return f"found flops {kernel.flops}; allowed: 0 to 2^63-1"
     if not 0 <= kernel.moved_bytes <= _LARGEST:
         return f"found moved_bytes {kernel.moved_bytes}; allowed: 0 to 2^63-1"
+    if not 0 <= kernel.micro_batch <= _LARGEST:
+        return f"found micro_batch {kernel.micro_batch}; allowed: 0 to 2^63-1"
     if message := _device_problem(kernel):
         return message
     profile = kernel.fault_profile

@@ -56,6 +56,7 @@ _KERNEL = Fields(
         "reads": (list, ()),
         "device": (str, Device.GPU.value),
         "parameters": (int, 0),
+        "micro_batch": (int, 0),
     },
 )
 _REPEATED_TENSORS = Fields({"repeat_tensors": int, "times": int}, {})

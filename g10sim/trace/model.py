@@ -95,7 +95,9 @@ class Kernel:
     ("Conv2d"). ``flops`` and ``moved_bytes`` are 0 where unknown. ``operator_class`` is the class of
     operators whose efficiencies a roofline duration used. ``reads`` says how many times the kernel reads the
     bytes of each input from memory, in the order of ``inputs``; empty: once each. A kernel on the CPU has a
-    duration, or it is an optimizer step and has the number of ``parameters`` that it updates.
+    duration, or it is an optimizer step and has the number of ``parameters`` that it updates. Where an update
+    of the weights accumulates the gradients of several micro-batches, ``micro_batch`` counts them from 1; it
+    is 0 for kernels that belong to none.
     """
 
     id: int
@@ -114,6 +116,7 @@ class Kernel:
     reads: tuple[int, ...] = ()
     device: Device = Device.GPU
     parameters: int = 0
+    micro_batch: int = 0
 
     @property
     def touched(self) -> tuple[int, ...]:
@@ -156,6 +159,7 @@ class Kernel:
             self.reads,
             self.device,
             self.parameters,
+            self.micro_batch,
         )
 
     def reads_of(self, tensor: int) -> int:

@@ -32,6 +32,7 @@ from g10sim.capture.measured import (
     split,
 )
 from g10sim.capture.options import StepOptions
+from g10sim.capture.recording import record_step
 from g10sim.capture.step import assemble
 from g10sim.capture.workload import Model, Step
 from g10sim.errors import ConfigError, TraceError
@@ -50,7 +51,7 @@ def recorded(build, options=OPTIONS):
     with fake_device(options):
         step = Step(Model(*build()), options)
         step.run()
-        return step.record(keep_in(kept)), kept
+        return record_step(step, keep=keep_in(kept)), kept
 
 
 def microseconds(call, step):

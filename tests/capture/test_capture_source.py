@@ -5,8 +5,6 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from g10sim.capture.libraries import KNOWN_MODELS, hugging_face_builder
-from g10sim.capture.options import Sizes, StepOptions
 from g10sim.capture.source import capture_source
 from g10sim.cli.capture import capture
 from g10sim.errors import ConfigError, TraceError
@@ -27,35 +25,6 @@ def transformers(torch):
 @pytest.fixture
 def here(models, monkeypatch):
     monkeypatch.chdir(HERE)
-
-
-@pytest.mark.parametrize(
-    ("name", "parameters"),
-    [
-        ("bert-base-uncased", 109_514_298),
-        ("bert-large-uncased", 335_174_458),
-        ("roberta-base", 124_697_433),
-        ("distilbert-base-uncased", 66_985_530),
-        ("gpt2", 124_439_808),
-        ("gpt2-xl", 1_557_611_200),
-        ("opt-125m", 125_239_296),
-        ("opt-6.7b", 6_658_473_984),
-        ("TinyLlama-1.1B", 1_100_048_384),
-        ("Llama-2-7b", 6_738_415_616),
-        ("Meta-Llama-3-8B", 8_030_261_248),
-        ("vit-base-patch16-224", 86_567_656),
-    ],
-)
-def test_a_known_model_has_its_published_number_of_parameters(transformers, torch, name, parameters):
-    build = hugging_face_builder(name, Sizes(1), StepOptions())
-    with torch.device("meta"):
-        model, _ = build()
-    assert sum(parameter.numel() for parameter in model.parameters()) == parameters
-
-
-def test_every_known_model_names_a_class_of_transformers(transformers):
-    for known in KNOWN_MODELS.values():
-        assert hasattr(transformers, known.configuration)
 
 
 @pytest.mark.parametrize("attention", ["fused", "eager"])

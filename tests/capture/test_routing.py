@@ -77,6 +77,14 @@ def test_training_makes_gradients_expert_by_expert():
     assert made["model.layers.0.mlp.experts.down_proj.3.grad"] == 32 * WIDTH * 4
 
 
+def test_blocks_that_run_again_choose_the_same_experts():
+    options = {"settings": TINY["mixtral"], **OPTIONS}
+    once = capture_source("hf:mixtral", **options)
+    again = capture_source("hf:mixtral", activation_checkpointing=True, **options)
+    assert again.origin[ROUTED_TOKENS] == once.origin[ROUTED_TOKENS]
+    assert len(again.kernels) > len(once.kernels)
+
+
 def test_a_grouped_layer_stays_as_it_is():
     trace = mixtral(routing="grouped", dtype="bfloat16")
     assert ROUTED_TOKENS not in trace.origin

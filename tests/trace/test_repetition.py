@@ -84,6 +84,7 @@ def test_a_kernel_with_other_tensors_keeps_all_else():
         reads=(2, 3),
         device=Device.CPU,
         parameters=9,
+        micro_batch=2,
     )
     defaults = Kernel(0, "", 0, (), ())
     assert all(getattr(kernel, one.name) != getattr(defaults, one.name) for one in fields(Kernel))

@@ -1,0 +1,199 @@
+"""A step of the user's own: a callable without arguments, or a generator that yields after every step."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from functools import partial
+from types import FrameType, FunctionType, MethodType
+from typing import Any
+
+import torch
+from torch.nn.modules.module import register_module_forward_pre_hook
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+from g10sim.capture.devices import known_values
+from g10sim.capture.options import StepOptions, flag
+from g10sim.capture.recording import Parts
+from g10sim.errors import ConfigError
+
+
+def is_step(made: Any) -> bool:
+    """Tell whether an object is a step, and no model with inputs."""
+    return inspect.isgenerator(made) or (callable(made) and not isinstance(made, torch.nn.Module))
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """A step, or a generator of steps, and the samples in each."""
+
+    made: Any
+    batch_size: int = 1
+
+
+class OwnStep:
+    """Runs a user's step and finds the networks, optimizers and inputs that it uses.
+
+    They are what the variables of the step refer to (of a generator its local ones, of a function those of
+    the functions around it, its defaults and globals, of an object its attributes), and networks and
+    optimizers that run in it all the same.
+    """
+
+    def __init__(self, steps: Steps, options: StepOptions) -> None:
+        """Prepare a step. Raises ConfigError for options that say what the step itself says."""
+        made = steps.made
+        for name in _ITS_OWN:
+            if found := getattr(options, name):
+                raise ConfigError(
+                    f"{flag(name)}: found {found}, but {place(made)} is a step of its own; "
+                    f"allowed: only what {', '.join(map(flag, _TAKEN))} say"
+                )
+        self.batch_size = steps.batch_size
+        self._made = made
+        self._options = options
+        self._done = 0
+        self._networks: dict[int, Any] = {}
+        self._optimizers: dict[int, Any] = {}
+
+    def run(self) -> None:
+        """Run the step once. Raises ConfigError where a generator has ended."""
+        if not inspect.isgenerator(self._made):
+            self._made()
+        elif next(self._made, _ENDED) is _ENDED:
+            raise ConfigError(
+                f"{place(self._made)}: found a generator that ended after {self._done} steps; allowed: one "
+                f"that yields after each of {self._options.steps + 1} steps (the first is not recorded)"
+            )
+        self._done += 1
+
+    def warm_up(self) -> None:
+        """Run the step once and note the networks and optimizers that it runs.
+
+        A generator builds its networks first, so that values which follow from numbers alone are known.
+        """
+        with self._noticing(), known_values() if inspect.isgenerator(self._made) else nullcontext():
+            self.run()
+
+    def said(self) -> dict[str, str]:
+        """Return the options in force, and the number of parameters."""
+        given = self._options.given()
+        found = {name: str(given[name]) for name in _TAKEN if name in given}
+        parts = self.parts()
+        updated = [weight for optimizer in parts.optimizers for weight in _updated(optimizer)]
+        counted = {id(weight): weight for weight in updated or [weight for _, weight in parts.weights()]}
+        return found | {"parameters": str(sum(weight.numel() for weight in counted.values()))}
+
+    @contextmanager
+    def _noticing(self) -> Iterator[None]:
+        def call(network: Any, *_: Any) -> None:
+            self._networks[id(network)] = network
+
+        def update(optimizer: Any, *_: Any) -> None:
+            self._optimizers[id(optimizer)] = optimizer
+
+        handles = register_module_forward_pre_hook(call), register_optimizer_step_pre_hook(update)
+        try:
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
+
+    def parts(self) -> Parts:
+        """Return what the step is made of, once it has run."""
+        found = dict(_named(_variables(self._made)))
+        optimizers = (value for value in found.values() if isinstance(value, torch.optim.Optimizer))
+        updating = {id(value): value for value in (*optimizers, *self._optimizers.values())}
+        networks = self._all_networks(found)
+        owned = {id(part) for value in networks.values() for part in (*value.parameters(), *value.buffers())}
+        tensors = {name: value for name, value in found.items() if isinstance(value, torch.Tensor)}
+        inputs = {name: value for name, value in tensors.items() if id(value) not in owned}
+        return Parts(networks, tuple(updating.values()), inputs)
+
+    def _all_networks(self, found: Mapping[str, Any]) -> dict[str, Any]:
+        """Return networks by name, none of them part of another; the only one with weights needs no name."""
+        named = {name: value for name, value in found.items() if isinstance(value, torch.nn.Module)}
+        known = {id(value) for value in named.values()}
+        named |= {
+            f"{type(value).__name__}{number or ''}": value
+            for number, value in enumerate(self._networks.values())
+            if id(value) not in known
+        }
+        inside = {id(part) for value in named.values() for part in value.modules() if part is not value}
+        outer = {name: value for name, value in named.items() if id(value) not in inside}
+        unique = {id(value): name for name, value in reversed(outer.items())}
+        outer = {name: value for name, value in outer.items() if unique[id(value)] == name}
+        weighty = [name for name, value in outer.items() if next(value.parameters(), None) is not None]
+        return {"" if [name] == weighty else name: value for name, value in outer.items()}
+
+
+_ENDED = object()
+_TAKEN = ("dtype", "attention", "steps", "workspace")
+_ITS_OWN = (
+    "autocast",
+    "master_weights",
+    "optimizer",
+    "optimizer_form",
+    "momentum",
+    "activation_checkpointing",
+    "inference",
+)
+
+
+def _updated(optimizer: Any) -> Iterator[Any]:
+    for group in optimizer.param_groups:
+        yield from group["params"]
+
+
+def place(made: Any) -> str:
+    """Return the file and the line where a step is written."""
+    code = made.gi_code if inspect.isgenerator(made) else getattr(_function(made), "__code__", None)
+    return f"{code.co_filename}:{code.co_firstlineno}" if code is not None else type(made).__name__
+
+
+def _function(made: Any) -> Any:
+    if isinstance(made, partial):
+        return _function(made.func)
+    if isinstance(made, (FunctionType, MethodType)):
+        return made
+    return type(made).__call__
+
+
+def _variables(made: Any) -> dict[str, Any]:
+    """Return the variables that a step can use, by name."""
+    if inspect.isgenerator(made):
+        frame: FrameType | None = made.gi_frame
+        return {} if frame is None else _used(frame.f_globals, made.gi_code.co_names) | frame.f_locals
+    if isinstance(made, partial):
+        arguments = {f"argument{number}": value for number, value in enumerate(made.args)}
+        return _variables(made.func) | arguments | made.keywords
+    if isinstance(made, MethodType):
+        return _variables(made.__func__) | vars(made.__self__)
+    if isinstance(made, FunctionType):
+        return _of_function(made)
+    return dict(getattr(made, "__dict__", {})) | _variables(type(made).__call__)
+
+
+def _of_function(function: Callable[..., Any]) -> dict[str, Any]:
+    found = inspect.getclosurevars(function)
+    inner = [value for value in found.nonlocals.values() if isinstance(value, FunctionType)]
+    nested = [item for value in inner if value is not function for item in _of_function(value).items()]
+    signature = inspect.signature(function).parameters.items()
+    defaults = {name: value.default for name, value in signature if value.default is not value.empty}
+    return {**found.globals, **dict(nested), **found.nonlocals, **defaults}
+
+
+def _used(values: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
+    return {name: values[name] for name in names if name in values}
+
+
+def _named(variables: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yield networks, optimizers and tensors among variables, and those in lists and mappings of them."""
+    for name, value in variables.items():
+        if isinstance(value, (torch.nn.Module, torch.optim.Optimizer, torch.Tensor)):
+            yield name, value
+        elif isinstance(value, (list, tuple)):
+            yield from _named({f"{name}.{number}": part for number, part in enumerate(value)})
+        elif isinstance(value, dict):
+            yield from _named({f"{name}.{key}": part for key, part in value.items()})

@@ -1,0 +1,172 @@
+"""Finds the phase of every operator of a step, and its micro-batches, from autograd and optimizer hooks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from functools import wraps
+from typing import Any, Protocol
+from unittest import mock
+
+import torch
+from torch.nn.modules.module import register_module_forward_pre_hook
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+from g10sim.trace.model import Phase
+
+
+class Phased(Protocol):
+    """A storage or a kernel: both belong to a phase."""
+
+    def move_to(self, phase: Phase) -> None:
+        """Change the phase that it belongs to."""
+
+    def updates_weights(self) -> bool:
+        """Tell whether it is a kernel that writes a weight."""
+
+
+@dataclass(slots=True)
+class _Gap:
+    """Work after a backward pass or an optimizer's step of which what follows says the phase.
+
+    ``sequence`` is the number of nodes that autograd had made before it.
+    """
+
+    sequence: int
+    updated: bool
+    found: list[Phased] = field(default_factory=list)
+
+
+class PhaseTracker:
+    """Follows a step through its phases, however it is written.
+
+    Operators inside ``backward`` or ``torch.autograd.grad``, and all that autograd's nodes run, are the
+    backward pass; those inside ``step`` of a ``torch.optim`` optimizer are the optimizer. Between a backward
+    pass and the next forward pass are clipping, unscaling, an update by hand and averages of weights: they
+    are the optimizer, too, if one has run there or a weight has been written, or if the step ends there;
+    otherwise they belong to the forward pass that follows. That begins where a module is called, or
+    autograd notes an operation.
+    """
+
+    def __init__(self, before_update: Callable[[], None]) -> None:
+        """Track a step; ``before_update`` is called when gradients are there and nothing has used them."""
+        self.passes = 0
+        self._before_update = before_update
+        self._inside: list[Phase] = []
+        self._nodes_before_update = 0
+        self._gap: _Gap | None = None
+
+    @contextmanager
+    def following(self) -> Iterator[None]:
+        """Follow autograd, modules and optimizers while the context is open."""
+        with ExitStack() as stack:
+            for name, accumulates in (("backward", True), ("grad", False)):
+                function = self._backward_pass(getattr(torch.autograd, name), accumulates)
+                stack.enter_context(mock.patch.object(torch.autograd, name, function))
+            handles = (
+                register_optimizer_step_pre_hook(self._begin_update),
+                register_optimizer_step_post_hook(self._end_update),
+                register_module_forward_pre_hook(self._call_module),
+            )
+            for handle in handles:
+                stack.callback(handle.remove)
+            yield
+
+    def begin_step(self) -> None:
+        """Begin the next step: what is undecided belongs to the optimizer of the one before."""
+        self._gap = None
+
+    def current(self) -> Phase:
+        """Return the phase of the operator being dispatched now; call it for every operator."""
+        if self._inside and self._inside[-1] is Phase.OPTIMIZER:
+            # A closure, which an optimizer calls for the loss, may be differentiated; an update is not.
+            is_closure = torch.is_grad_enabled() and _nodes_made() != self._nodes_before_update
+            return Phase.FORWARD if is_closure else Phase.OPTIMIZER
+        if self._inside or torch._C._current_autograd_node() is not None:
+            return Phase.BACKWARD
+        if self._gap is not None and self._gap.sequence != _nodes_made():
+            self._begin_forward()
+        return Phase.FORWARD if self._gap is None else Phase.OPTIMIZER
+
+    def note(self, found: Phased) -> None:
+        """Note what has been made of an operator, for its phase may be known only later."""
+        if self._gap is not None and not self._inside:
+            self._gap.found.append(found)
+            self._gap.updated |= found.updates_weights()
+
+    def _backward_pass(self, run: Callable[..., Any], accumulates: bool) -> Callable[..., Any]:
+        @wraps(run)
+        def tracked(*args: Any, **kwargs: Any) -> Any:
+            if not self._inside:
+                self._begin_forward()
+            self._inside.append(Phase.BACKWARD)
+            try:
+                return run(*args, **kwargs)
+            finally:
+                self._inside.pop()
+                if Phase.BACKWARD not in self._inside:
+                    self.passes += accumulates
+                    self._before_update()
+                if not self._inside:
+                    self._gap = _Gap(_nodes_made(), updated=False)
+
+        return tracked
+
+    def _begin_update(self, *_: Any) -> None:
+        self._before_update()
+        self._nodes_before_update = _nodes_made()
+        self._inside.append(Phase.OPTIMIZER)
+
+    def _end_update(self, *_: Any) -> None:
+        self._inside.pop()
+        if self._inside:
+            return
+        found = [] if self._gap is None else self._gap.found
+        self._gap = _Gap(_nodes_made(), updated=True, found=found)
+
+    def _call_module(self, *_: Any) -> None:
+        if self._gap is not None and not self._inside and torch._C._current_autograd_node() is None:
+            self._begin_forward()
+
+    def _begin_forward(self) -> None:
+        gap, self._gap = self._gap, None
+        if gap is not None and not gap.updated:
+            for found in gap.found:
+                found.move_to(Phase.FORWARD)
+
+
+def _nodes_made() -> int:
+    return int(torch._C._autograd._get_sequence_nr())
+
+
+class Passed(Protocol):
+    """A kernel of a phase, with the number of passes backward that accumulated gradients before it."""
+
+    phase: Phase
+    passes: int
+
+
+def micro_batches(kernels: Sequence[Passed]) -> list[int]:
+    """Return the micro-batch of each kernel, from 1 in each update of the weights; 0 without accumulation.
+
+    A micro-batch is a forward pass after another ``backward`` without an update between the two, and what
+    follows until the next. The kernels of the optimizer belong to none.
+    """
+    found: list[int] = []
+    since = number = passes = 0
+    before = Phase.OPTIMIZER
+    for position, kernel in enumerate(kernels):
+        if kernel.phase is Phase.FORWARD and before is Phase.OPTIMIZER:
+            found[since:] = _if_several(found[since:])
+            since, number, passes = position, 1, kernel.passes
+        elif kernel.phase is Phase.FORWARD and kernel.passes != passes:
+            number, passes = number + 1, kernel.passes
+        found.append(0 if kernel.phase is Phase.OPTIMIZER else number)
+        before = kernel.phase
+    found[since:] = _if_several(found[since:])
+    return found
+
+
+def _if_several(numbers: list[int]) -> list[int]:
+    return numbers if max(numbers, default=0) > 1 else [0] * len(numbers)

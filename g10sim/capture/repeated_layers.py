@@ -1,0 +1,257 @@
+"""Makes a trace of many steps in which layers of one kind are stored once."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+from typing import Any, TypeAlias
+
+from g10sim.capture.gpu import NANOSECONDS_PER_SECOND, GpuTimingSpec
+from g10sim.capture.templates import KernelTemplate, Reference, StepTemplate, Storage
+from g10sim.trace.model import Kernel, Tensor, TimeSource, Trace
+from g10sim.trace.repetition import Block, joined
+
+Key: TypeAlias = tuple[int, int]
+"""A tensor of a generation: -1 and the key of a lasting one, or its step and number there."""
+
+_LAYER = re.compile(r"(?:^|(?<=\.))\d+(?=\.|$)")
+_LONGEST_PATTERN = 8
+_FEWEST_UNITS = 3
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where the tensors of a generation stand: those of no layer first, then a row for each unit of layers.
+
+    A unit is as many layers as it takes until they come again. ``rows`` hold the tensors of each, alike in
+    number, sizes and kinds; without units there are none.
+    """
+
+    apart: Sequence[Key]
+    rows: Sequence[Sequence[Key]] = ()
+    period: int = 1
+
+    @property
+    def since(self) -> int:
+        """The first id in a row."""
+        return len(self.apart)
+
+    @property
+    def shift(self) -> int:
+        """The number of tensors in a row."""
+        return len(self.rows[0]) if self.rows else 0
+
+    def numbers(self) -> dict[Key, int]:
+        """Return the id of each tensor."""
+        ordered = [*self.apart, *(key for row in self.rows for key in row)]
+        return {key: number for number, key in enumerate(ordered)}
+
+    def unit(self, kernel: KernelTemplate) -> int | None:
+        """Return the unit that a kernel belongs to; None for one in no layer."""
+        layer = _layer(kernel.cost.layer.path)
+        return None if layer is None or not self.rows else layer // self.period
+
+
+def _layer(path: str) -> int | None:
+    """Return the first number in the path of a module: its place in a list of layers."""
+    found = _LAYER.search(path)
+    return int(found[0]) if found else None
+
+
+def any_layer(name: str) -> str:
+    """Return the path of a module, or the name of a tensor, with a star in place of its layer."""
+    return _LAYER.sub("*", name, count=1)
+
+
+class Steps:
+    """Steps that follow each other, and the storages that they use."""
+
+    def __init__(self, steps: Sequence[StepTemplate]) -> None:
+        self.steps = steps
+        self.storages = {(-1, key): storage for key, storage in steps[0].lasting.items()}
+        for number, step in enumerate(steps):
+            self.storages.update({(number, made): storage for made, storage in enumerate(step.made)})
+
+    @staticmethod
+    def key(step: int, reference: Reference) -> Key:
+        """Return the tensor that a kernel of a step names."""
+        if reference.steps_ago < 0:
+            return -1, reference.number
+        return step - reference.steps_ago, reference.number
+
+    def layout(self) -> Layout:
+        """Return the layout with the shortest unit of layers that come again and again, if there is one."""
+        kernels = (kernel for step in self.steps[:2] for kernel in step.kernels)
+        layers = 1 + max(
+            (layer for kernel in kernels if (layer := _layer(kernel.cost.layer.path)) is not None), default=-1
+        )
+        for period in range(1, _LONGEST_PATTERN + 1):
+            if layers % period == 0 and layers // period >= _FEWEST_UNITS:
+                found = self._layout(period, layers // period)
+                if found is not None:
+                    return found
+        return Layout(tuple(self.storages))
+
+    def _layout(self, period: int, units: int) -> Layout | None:
+        owners = self._owners(period)
+        rows: list[list[Key]] = [[] for _ in range(units)]
+        apart = []
+        for key in self.storages:
+            owner = owners.get(key, _NO_UNIT)
+            if owner == _NO_UNIT:
+                apart.append(key)
+            else:
+                rows[owner].append(key)
+        shapes = [[self._shape(key) for key in row] for row in rows]
+        return Layout(apart, rows, period) if all(shape == shapes[0] for shape in shapes) else None
+
+    def _shape(self, key: Key) -> tuple[Any, ...]:
+        found = self.storages[key]
+        return key[0], found.size_bytes, found.kind, found.persistent
+
+    def _owners(self, period: int) -> dict[Key, int]:
+        """Return the unit that makes each tensor, or alone uses a lasting one."""
+        owners: dict[Key, int] = {}
+        for number, step in enumerate(self.steps):
+            for kernel in step.kernels:
+                layer = _layer(kernel.cost.layer.path)
+                unit = _NO_UNIT if layer is None else layer // period
+                for reference in (*kernel.reads, *kernel.writes):
+                    key = self.key(number, reference)
+                    if reference.steps_ago < 0 and owners.setdefault(key, unit) != unit:
+                        owners[key] = _NO_UNIT
+                for reference in kernel.writes:
+                    if reference.steps_ago == 0:
+                        owners.setdefault(self.key(number, reference), unit)
+        return owners
+
+
+_NO_UNIT = -1
+
+
+class Writer:
+    """Writes the kernels of steps as blocks."""
+
+    def __init__(self, steps: Steps, layout: Layout, gpu: GpuTimingSpec) -> None:
+        self._layout, self._numbers, self._gpu = layout, layout.numbers(), gpu
+        self._steps = steps
+        self._durations: dict[int, int] = {}
+        self.unpriced: Counter[str] = Counter()
+        self._count = 0
+
+    def blocks(self) -> Iterator[Block[Kernel]]:
+        """Yield the kernels of all steps."""
+        for number, step in enumerate(self._steps.steps):
+            groups = [(unit, list(found)) for unit, found in groupby(step.kernels, self._layout.unit)]
+            units = [found for unit, found in groups if unit is not None]
+            if not self._is_repeated(number, [unit for unit, _ in groups], units):
+                yield self._block(number, step.kernels)
+                continue
+            first = next(place for place, (unit, _) in enumerate(groups) if unit == 0)
+            before = [kernel for _, found in groups[: first + 1] for kernel in found]
+            after = [kernel for _, found in groups[first + len(units) :] for kernel in found]
+            yield self._block(number, before)
+            yield self._block(number, units[1], len(units) - 1)
+            if after:
+                yield self._block(number, after)
+
+    def _is_repeated(
+        self, step: int, order: Sequence[int | None], units: Sequence[Sequence[KernelTemplate]]
+    ) -> bool:
+        """Tell whether the units of a step stand one after another and all but the first are alike."""
+        if len(units) < _FEWEST_UNITS or [unit for unit in order if unit is not None] != [*range(len(units))]:
+            return False
+        if None in order[order.index(0) : order.index(len(units) - 1)]:
+            return False
+        wanted = [self._described(step, kernel, 0) for kernel in units[1]]
+        return all(
+            len(unit) == len(wanted)
+            and all(
+                self._described(step, kernel, times) == one for kernel, one in zip(unit, wanted, strict=True)
+            )
+            for times, unit in enumerate(units[2:], 1)
+        )
+
+    def _described(self, step: int, kernel: KernelTemplate, times: int) -> tuple[Any, ...]:
+        """Return all about a kernel of a unit, with the ids that it would name so many units before."""
+        cost = kernel.cost
+        since, back = self._layout.since, times * self._layout.shift
+        ids = tuple(
+            number - back if number >= since else number
+            for number in self._ids(step, (*kernel.reads, *kernel.writes))
+        )
+        return (
+            ids,
+            len(kernel.reads),
+            cost.operator,
+            any_layer(cost.layer.path),
+            cost.layer.kind,
+            kernel.sizes,
+        )
+
+    def _ids(self, step: int, references: Sequence[Reference]) -> tuple[int, ...]:
+        numbers, key = self._numbers, self._steps.key
+        return tuple([numbers[key(step, reference)] for reference in references])
+
+    def _block(self, step: int, kernels: Sequence[KernelTemplate], times: int = 1) -> Block[Kernel]:
+        made = tuple(self._kernel(step, kernel, self._count + place) for place, kernel in enumerate(kernels))
+        self.unpriced.update({k.cost.operator: times for k in kernels if not k.cost.known_cost})
+        self._count += times * len(made)
+        return Block(made, times, self._layout.since, self._layout.shift) if times > 1 else Block(made)
+
+    def _kernel(self, step: int, kernel: KernelTemplate, number: int) -> Kernel:
+        cost = kernel.cost
+        if id(kernel) not in self._durations:
+            self._durations[id(kernel)] = self._gpu.duration_ns(cost)
+        return Kernel(
+            id=number,
+            name=cost.operator,
+            duration=self._durations[id(kernel)],
+            inputs=self._ids(step, kernel.reads),
+            outputs=self._ids(step, kernel.writes),
+            phase=cost.phase,
+            layer=any_layer(cost.layer.path) if self._layout.rows else cost.layer.path,
+            layer_type=cost.layer.kind,
+            flops=cost.flops,
+            moved_bytes=cost.moved_bytes,
+            time_source=TimeSource.ROOFLINE if cost.known_cost else TimeSource.BYTES,
+            operator_class=cost.operator_class.value,
+        )
+
+
+def generated_trace(
+    templates: Sequence[StepTemplate], gpu: GpuTimingSpec, model: str, batch_size: int
+) -> tuple[Trace, Counter[str]]:
+    """Return the trace of steps that follow each other, and operators of unknown cost with their numbers.
+
+    Layers that are alike are one block in every step, and their tensors one block: names and paths then have
+    a star for the layer. Raises ConfigError as the GPU does.
+    """
+    steps = Steps(templates)
+    layout = steps.layout()
+    writer = Writer(steps, layout, gpu)
+    blocks = list(writer.blocks())
+    apart = tuple(_tensor(number, steps.storages[key]) for number, key in enumerate(layout.apart))
+    tensors: list[Block[Tensor]] = [Block(apart)] if apart else []
+    if layout.rows:
+        found = (steps.storages[key] for key in layout.rows[0])
+        row = tuple(
+            replace(_tensor(number, storage), name=any_layer(storage.name))
+            for number, storage in enumerate(found, layout.since)
+        )
+        tensors.append(Block(row, len(layout.rows)))
+    repeats = any(block.times > 1 for block in blocks)
+    kernels = joined(blocks) if repeats else tuple(kernel for block in blocks for kernel in block.items)
+    trace = Trace(model, batch_size, NANOSECONDS_PER_SECOND, _sequence(tensors), kernels)
+    return trace, writer.unpriced
+
+
+def _sequence(blocks: Sequence[Block[Tensor]]) -> Sequence[Tensor]:
+    return joined(blocks) if any(block.times > 1 for block in blocks) else blocks[0].items
+
+
+def _tensor(number: int, storage: Storage) -> Tensor:
+    return Tensor(number, storage.name, storage.size_bytes, storage.kind, storage.persistent)

@@ -1,0 +1,179 @@
+"""Steps of a recording as templates: kernels that name tensors by where these come from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from g10sim.capture.recorder import KernelDraft, Recorder, StorageRecord
+from g10sim.capture.recording import settle_kinds
+from g10sim.errors import TraceError
+from g10sim.trace.model import TensorKind
+
+
+class Reference(NamedTuple):
+    """A tensor that a kernel names: a lasting one by its key, or one made in a step by its number there.
+
+    ``steps_ago`` is 0 for a tensor of this step, 1 for one of the step before, and -1 for a lasting one.
+    """
+
+    steps_ago: int
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Storage:
+    """A storage of a template."""
+
+    name: str
+    size_bytes: int
+    kind: TensorKind
+    persistent: bool
+
+
+@dataclass(frozen=True, slots=True)
+class KernelTemplate:
+    """A kernel of a step: what it costs, and what it reads and writes."""
+
+    cost: KernelDraft
+    reads: tuple[Reference, ...]
+    writes: tuple[Reference, ...]
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """The numbers that may change from step to step."""
+        cost = self.cost
+        return cost.flops, cost.moved_bytes, cost.weight_bytes, cost.products
+
+    @property
+    def rest(self) -> tuple[object, ...]:
+        """What stays the same from step to step."""
+        cost = self.cost
+        kind = cost.operator, cost.operator_class, cost.number_format, cost.layer, cost.known_cost
+        return *kind, self.reads, self.writes
+
+    def with_sizes(self, sizes: Sequence[int]) -> KernelTemplate:
+        """Return the kernel with other numbers."""
+        flops, moved, weights, products = sizes
+        cost = replace(self.cost, flops=flops, moved_bytes=moved, weight_bytes=weights, products=products)
+        return KernelTemplate(cost, self.reads, self.writes)
+
+    def __eq__(self, other: object) -> bool:
+        """Tell whether another kernel does the same to the same tensors."""
+        return isinstance(other, KernelTemplate) and (self.sizes, self.rest) == (other.sizes, other.rest)
+
+    def __hash__(self) -> int:
+        """Return a hash of what stays the same."""
+        return hash(self.rest)
+
+
+@dataclass(frozen=True, slots=True)
+class StepTemplate:
+    """The kernels of a step, the storages that it makes, and lasting storages by key."""
+
+    kernels: tuple[KernelTemplate, ...]
+    made: tuple[Storage, ...]
+    lasting: dict[int, Storage]
+
+    @property
+    def sizes(self) -> list[int]:
+        """All numbers that may change from step to step."""
+        found = [size for kernel in self.kernels for size in kernel.sizes]
+        return found + [storage.size_bytes for storage in self.made]
+
+    @property
+    def rest(self) -> tuple[object, ...]:
+        """What stays the same from step to step."""
+        made = tuple((storage.name, storage.kind) for storage in self.made)
+        return tuple(kernel.rest for kernel in self.kernels), made
+
+    def is_like(self, other: StepTemplate) -> bool:
+        """Tell whether another step has the same kernels and makes the same storages."""
+        return self.sizes == other.sizes and self.rest == other.rest
+
+
+def is_between(first: StepTemplate, last: StepTemplate, steps: int) -> bool:
+    """Tell whether whole numbers between those of two steps, so many steps apart, make a step."""
+    if first.rest != last.rest:
+        return False
+    return not any((b - a) % steps for a, b in zip(first.sizes, last.sizes, strict=True))
+
+
+def between(first: StepTemplate, last: StepTemplate, done: int, steps: int) -> StepTemplate:
+    """Return the step that comes so many of ``steps`` steps after the first on the way to the last."""
+    if done == steps:
+        return last
+    kernels = tuple(
+        a
+        if a.sizes == b.sizes
+        else a.with_sizes([_part(*pair, done, steps) for pair in zip(a.sizes, b.sizes, strict=True)])
+        for a, b in zip(first.kernels, last.kernels, strict=True)
+    )
+    made = tuple(
+        a
+        if a.size_bytes == b.size_bytes
+        else replace(a, size_bytes=_part(a.size_bytes, b.size_bytes, done, steps))
+        for a, b in zip(first.made, last.made, strict=True)
+    )
+    return StepTemplate(kernels, made, last.lasting)
+
+
+def _part(first: int, last: int, done: int, steps: int) -> int:
+    return first + (last - first) // steps * done
+
+
+def step_templates(recorder: Recorder) -> list[StepTemplate]:
+    """Return the steps of a recording.
+
+    Raises TraceError for a step that reads what is neither lasting nor made in it or the step before.
+    """
+    settle_kinds(
+        recorder, {record: None for draft in recorder.kernels for record in (*draft.reads, *draft.writes)}
+    )
+    lasting = recorder.lasting()
+    found: list[StepTemplate] = []
+    before: dict[StorageRecord, int] = {}
+    for start, end in zip([0, *recorder.ends], recorder.ends, strict=False):
+        drafts = recorder.kernels[start:end]
+        made: dict[StorageRecord, int] = {}
+        for draft in drafts:
+            for record in draft.writes:
+                if record not in lasting and record not in before:
+                    made.setdefault(record, len(made))
+        kernels = tuple(_template(draft, lasting, before, made, is_first=not found) for draft in drafts)
+        storages = tuple(_storage(record) for record in made)
+        keys = {key: _storage(record) for record, key in lasting.items() if record.kind is not None}
+        found.append(StepTemplate(kernels, storages, keys))
+        before = made
+    return found
+
+
+def _template(
+    draft: KernelDraft,
+    lasting: dict[StorageRecord, int],
+    before: dict[StorageRecord, int],
+    made: dict[StorageRecord, int],
+    *,
+    is_first: bool,
+) -> KernelTemplate:
+    def reference(record: StorageRecord) -> Reference:
+        if record in lasting:
+            return Reference(-1, lasting[record])
+        if record in made:
+            return Reference(0, made[record])
+        if record in before:
+            return Reference(1, before[record])
+        if is_first and record.born_in is None:
+            return Reference(2, 0)  # of a step that is not recorded; no use is made of this one
+        raise TraceError(
+            f"--generate: found {draft.operator} in '{draft.layer.path}' reading a tensor of an earlier step "
+            "than the one before; allowed: steps that keep everything in the cache"
+        )
+
+    return KernelTemplate(draft, tuple(map(reference, draft.reads)), tuple(map(reference, draft.writes)))
+
+
+def _storage(record: StorageRecord) -> Storage:
+    kind = record.kind or TensorKind.TEMPORARY
+    return Storage(record.name or kind.value, record.size_bytes, kind, record.persistent)
