@@ -9,7 +9,6 @@ from matplotlib.figure import Figure
 
 from g10sim.plots.panels import panels
 from g10sim.plots.traces import records, that_ran
-from g10sim.stats.legends import designs
 
 _STEPS = 240
 _NONE = "NONE"
@@ -25,15 +24,11 @@ def draw(results: pd.DataFrame, kernels: pd.DataFrame, migrations: pd.DataFrame)
     not count.
     """
     ran = that_ran(results).drop_duplicates("cell")
-    names = designs(ran)
     copies = migrations[(migrations["source"] != _NONE) & (migrations["target"] != _NONE)]
     made = panels(
-        [
-            f"{names[row['policy']].variant or names[row['policy']].label}: {row['performance']:.0%} of ideal"
-            for row in records(ran)
-        ],
+        [f"{_parameters(row['policy'])}\n{row['performance']:.0%} of ideal" for row in records(ran)],
         columns=2,
-        row_inches=0.95,
+        row_inches=1.15,
         xlabel="time in the last iteration (ms)",
         ylabel="copies from and to GPUs (GB/s)",
         shared="y",
@@ -57,3 +52,8 @@ def _copied(copies: pd.DataFrame, times: Numbers) -> Numbers:
     start, end, size = (copies[name].to_numpy(dtype=np.float64) for name in ("start", "end", "size_bytes"))
     share = np.clip((times[:, None] - start) / np.maximum(1, end - start), 0, 1)
     return np.asarray(share @ size)
+
+
+def _parameters(policy: str) -> str:
+    """Return what a policy's name has in brackets; without brackets, the name."""
+    return policy.partition("(")[2].removesuffix(")") or policy
