@@ -20,18 +20,18 @@ Numbers = npt.NDArray[np.float64]
 def draw(results: pd.DataFrame, kernels: pd.DataFrame, migrations: pd.DataFrame) -> Figure:
     """Draw the rates of all GPUs together over the last iteration, a panel per policy that runs.
 
-    Copies from the GPUs are drawn upwards, copies to them downwards. What was not copied (new memory) does
-    not count.
+    Titles have performance. Copies from the GPUs are drawn upwards, copies to them downwards. What was not
+    copied (new memory) does not count.
     """
     ran = that_ran(results).drop_duplicates("cell")
     copies = migrations[(migrations["source"] != _NONE) & (migrations["target"] != _NONE)]
     made = panels(
-        [f"{_parameters(row['policy'])}\n{row['performance']:.0%} of ideal" for row in records(ran)],
-        columns=2,
-        row_inches=1.15,
+        [f"{_parameters(row['policy'])}: {row['performance']:.0%}" for row in records(ran)],
+        columns=1,
+        row_inches=0.8,
         xlabel="time in the last iteration (ms)",
-        ylabel="copies from and to GPUs (GB/s)",
-        shared="y",
+        ylabel="copies (GB/s)",
+        shared="xy",
     )
     for axes, row in zip(made.axes, records(ran), strict=True):
         end = int(kernels.loc[kernels["cell"] == row["cell"], "end"].max())
@@ -43,7 +43,6 @@ def draw(results: pd.DataFrame, kernels: pd.DataFrame, migrations: pd.DataFrame)
             rates = np.diff(_copied(part, edges)) / np.diff(edges) / ms / 1e6
             axes.stairs(sign * rates, (edges - edges[0]) * ms, fill=True, color=colour, linewidth=0)
         axes.axhline(0, color="black", linewidth=0.4)
-        axes.set_xlim(0, row["exec_ms"])
     return made.figure
 
 
