@@ -9,7 +9,6 @@ from matplotlib.figure import Figure
 
 from g10sim.plots.panels import panels
 from g10sim.plots.traces import records, that_ran
-from g10sim.stats.legends import designs
 
 _STEPS = 240
 _NONE = "NONE"
@@ -21,22 +20,18 @@ Numbers = npt.NDArray[np.float64]
 def draw(results: pd.DataFrame, kernels: pd.DataFrame, migrations: pd.DataFrame) -> Figure:
     """Draw the rates of all GPUs together over the last iteration, a panel per policy that runs.
 
-    Copies from the GPUs are drawn upwards, copies to them downwards. What was not copied (new memory) does
-    not count.
+    Titles have performance. Copies from the GPUs are drawn upwards, copies to them downwards. What was not
+    copied (new memory) does not count.
     """
     ran = that_ran(results).drop_duplicates("cell")
-    names = designs(ran)
     copies = migrations[(migrations["source"] != _NONE) & (migrations["target"] != _NONE)]
     made = panels(
-        [
-            f"{names[row['policy']].variant or names[row['policy']].label}: {row['performance']:.0%} of ideal"
-            for row in records(ran)
-        ],
-        columns=2,
-        row_inches=0.95,
+        [f"{_parameters(row['policy'])}: {row['performance']:.0%}" for row in records(ran)],
+        columns=1,
+        row_inches=0.8,
         xlabel="time in the last iteration (ms)",
-        ylabel="copies from and to GPUs (GB/s)",
-        shared="y",
+        ylabel="copies (GB/s)",
+        shared="xy",
     )
     for axes, row in zip(made.axes, records(ran), strict=True):
         end = int(kernels.loc[kernels["cell"] == row["cell"], "end"].max())
@@ -48,7 +43,6 @@ def draw(results: pd.DataFrame, kernels: pd.DataFrame, migrations: pd.DataFrame)
             rates = np.diff(_copied(part, edges)) / np.diff(edges) / ms / 1e6
             axes.stairs(sign * rates, (edges - edges[0]) * ms, fill=True, color=colour, linewidth=0)
         axes.axhline(0, color="black", linewidth=0.4)
-        axes.set_xlim(0, row["exec_ms"])
     return made.figure
 
 
@@ -57,3 +51,8 @@ def _copied(copies: pd.DataFrame, times: Numbers) -> Numbers:
     start, end, size = (copies[name].to_numpy(dtype=np.float64) for name in ("start", "end", "size_bytes"))
     share = np.clip((times[:, None] - start) / np.maximum(1, end - start), 0, 1)
     return np.asarray(share @ size)
+
+
+def _parameters(policy: str) -> str:
+    """Return what a policy's name has in brackets; without brackets, the name."""
+    return policy.partition("(")[2].removesuffix(")") or policy

@@ -191,6 +191,38 @@ def test_throughput_is_that_of_a_gpu_and_the_batch_that_of_the_search():
     assert heights[6:] == [128, 192, 128, 128, 128, 128]
 
 
+# --- Link occupancy ---
+
+
+def occupancy():
+    """Two iterations of 1000 cycles (10 ms): 100 MB leave in the first half of the last, 50 MB come back."""
+    rows = pd.DataFrame(
+        [
+            row(0, TRACES[0], "vdnn_multi(ladder=K1)", exec_cycles=1000, exec_ms=10.0, performance=0.5),
+            row(1, TRACES[0], "vdnn_multi(ladder=K2)", status="unsupported"),
+        ]
+    )
+    kernels = pd.DataFrame({"cell": [0, 0], "start": [0, 1000], "end": [1000, 2000]})
+    moves = [("GPU", "HOST", 0, 500, 10**9), ("GPU", "HOST", 1000, 1500, 10**8)]
+    moves += [("HOST", "GPU", 1750, 2000, 5 * 10**7), ("NONE", "GPU", 1500, 2000, 10**9)]
+    names = ["source", "target", "start", "end", "size_bytes"]
+    return rows, kernels, pd.DataFrame(moves, columns=names).assign(cell=0)
+
+
+def test_the_link_is_as_busy_as_copies_of_the_last_iteration_say():
+    figure = plots.link_occupancy.draw(*occupancy())
+    (axes,) = figure.axes
+    assert axes.get_title() == "ladder=K1: 50%"
+    out, back = (patch.get_data() for patch in axes.patches)
+    assert out.edges[-1] == pytest.approx(10)
+    # 100 MB in 5 ms are 20 GB/s, 50 MB in 2.5 ms as well; new memory is not copied.
+    assert out.values[:119] == pytest.approx([20] * 119)
+    assert max(out.values[121:]) == pytest.approx(0)
+    assert back.values[181:] == pytest.approx([-20] * 59)
+    assert max(abs(back.values[:179])) == pytest.approx(0)
+    assert_readable(figure)
+
+
 @pytest.mark.parametrize(
     ("name", "column"),
     [

@@ -74,6 +74,13 @@ def test_what_is_born_needs_no_time_and_dies_with_its_last_reader():
     assert records.iterations[0].page_faults == 0
 
 
+def test_weights_that_do_not_fit_begin_in_the_last_tier_with_room():
+    trace = trace_of({"a*": 3, "b*": 3, "c": 1}, [(10_000, "a", "c"), (50_000, "c", "c"), (1000, "b c", "")])
+    plan = Copies(moves=[(1, 0, HOST), (1, 1, GPU)])
+    records = simulate(trace, machine(4, flash_pages=0), plan, record=("migrations",), iterations=1)
+    assert (1, HOST, GPU) in [move[:3] for move in moves(records)]
+
+
 def test_space_is_given_back_when_the_offload_is_complete():
     # b (6 of 8 pages) has to wait until a has left, 2000 + 4 * 4000 cycles after kernel 1 began.
     policy = Copies(moves=[(1, 0, FLASH), (3, 0, GPU)])
