@@ -49,6 +49,10 @@ ActivationCheckpointing: TypeAlias = Annotated[
         "--activation-checkpointing", help="Keep inputs of blocks only, and run blocks again in backward."
     ),
 ]
+CudnnPooling: TypeAlias = Annotated[
+    bool,
+    typer.Option("--cudnn-pooling", help="Max pooling keeps no indices, its gradient reads its output."),
+]
 Inference: TypeAlias = Annotated[
     bool, typer.Option("--inference", help="A forward pass in evaluation mode, without gradients.")
 ]
