@@ -177,21 +177,15 @@ class Recency:
         run.stamp = next(self._clock)
 
     def _compact(self) -> None:
-        """Forget empty runs, but for the first, those that a scan is at, and those that arrivals look at."""
+        """Forget empty runs, but for the first, and those that arrivals look at."""
         runs, head, scan = self._runs, self._head, self._scan
         end = max(head + 1, len(runs) - _MERGE_DEPTH)
-        at_scan = range(0) if scan is None else range(scan, self._next_filled(scan))
-        kept = [place for place in range(head + 1, end) if runs[place].count or place in at_scan]
+        kept = [place for place in range(head + 1, end) if runs[place].count]
         if scan is not None:
             self._scan = scan - head if scan <= head else 1 + bisect_left(kept, scan) + max(0, scan - end)
         runs[:end] = [runs[head], *map(runs.__getitem__, kept)]
         self._head = 0
         self._compact_at = max(_COMPACT_AT, 2 * len(runs))
-
-    def _next_filled(self, place: int) -> int:
-        """Return the place of the first run that is not empty, from a place on."""
-        places = range(max(place, self._head), len(self._runs))
-        return next((found for found in places if self._runs[found].count), len(self._runs))
 
     def oldest_of(self, tensor: int) -> Run | None:
         """Return the oldest run of one tensor, or None."""

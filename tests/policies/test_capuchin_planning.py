@@ -1,5 +1,6 @@
 """Capuchin's planner: small cases worked out by hand, in ms and MB; the link carries 12 MB in a ms."""
 
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -11,9 +12,10 @@ from machines import trace_of as pages_trace
 from g10sim.analysis.recomputation import Recomputability
 from g10sim.policies.capuchin_planning.guidance import Guidance
 from g10sim.policies.capuchin_planning.planner import Parameters, collective, plan_job, reads_what_is_away
-from g10sim.policies.capuchin_planning.swaps import pairs_over, trigger_at
+from g10sim.policies.capuchin_planning.swaps import GuidedSwap, Lanes, pairs_over, trigger_at
 from g10sim.policies.moves import Fetch
 from g10sim.policies.plan import Planned
+from g10sim.policies.planning.channel import Interval
 from g10sim.policies.swap_planning.access import AccessSequence
 from g10sim.policies.swap_planning.schedule import Recomputed
 
@@ -249,6 +251,8 @@ def test_a_late_copy_in_is_triggered_earlier_by_a_twentieth_of_its_time():
         assert guidance.adjust()
         assert guidance.is_final  # nothing has been late since
         assert guidance.swap(0).trigger == expected
+        # Memory counts it as back from its trigger on.
+        assert guidance.planned.schedule.swaps[0].back.start == 50 + expected - 5
     assert [p for p in guidance.plan().moves if p.move.tensor == 0][-1] == Planned(43, Fetch(0))
     assert guidance.leaving == {0: (0,)}
     assert guidance.awaited == {}
@@ -284,6 +288,41 @@ def test_a_copy_in_may_be_triggered_by_the_second_kernel_behind_the_peak_and_no_
     guidance.note_late(0)
     assert guidance.is_final
     assert not guidance.adjust()
+
+
+def test_with_room_a_copy_in_is_triggered_by_the_kernel_behind_its_absence_and_no_earlier():
+    guidance = Guidance(replace(planned(LONG, 240), target_bytes=10**6), 1e9, 1.0)
+    for _ in range(5):
+        guidance.note_late(0)
+        guidance.adjust()
+    assert guidance.swap(0).trigger == guidance.swap(0).last + 1 == 5
+    guidance.note_late(0)
+    assert guidance.is_final
+
+
+def test_copies_are_issued_before_the_kernel_that_they_are_away_from():
+    kernels = [(10, "", "p q"), (5, "", ""), (10, "", "x"), (4, "x", ""), (16, "", ""), (10, "p q", "")]
+    found = planned(trace_of({"p": 96, "q": 96, "x": 150}, kernels), 192)
+    late = [replace(swap, out=Interval(26, 34)) for swap in found.swaps[:1]]
+    # The link is free in kernel 3 only, but kernel 2 is to begin without it.
+    guidance = Guidance(replace(found, swaps=late), 1e9, 0.05)
+    assert guidance.leaving == guidance.awaited == {1: (0,)}
+
+
+def test_what_waits_for_one_copy_in_need_not_wait_for_the_next():
+    trace = trace_of(
+        {"a": 60, "b": 360}, [(10, "", "a b"), *[(10, "", "")] * 3, (10, "a", ""), (10, "b", "")]
+    )
+    accesses = accesses_of(trace)
+    first, second = pairs_over(accesses, (0, 1), 2, RATE)
+    lanes = Lanes(accesses)
+    # b comes back from 30 to 60 ms, and kernel 5 begins at 50.
+    assert lanes.exposed(second, 1, 2).back_wait == 10
+    waits = GuidedSwap(first, 1, 2, Interval(5, 10), Interval(5, 10), 3, 0, 4)
+    lanes.take(waits)
+    assert lanes.exposed(second, 1, 2).back_wait == 6
+    lanes.give_back(waits)
+    assert lanes.exposed(second, 1, 2).back_wait == 10
 
 
 def test_what_is_written_after_its_last_reader_counts_while_its_kernel_runs():

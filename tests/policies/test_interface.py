@@ -381,3 +381,26 @@ def test_view_cannot_be_written():
 
     with pytest.raises(PolicyError, match="on_kernel_start raised AttributeError"):
         seen_by(look)
+
+
+class Looks(Policy):
+    """Notes what it sees, and when it is asked."""
+
+    name = "looks"
+
+    def __init__(self):
+        self.seen = []
+
+    def on_iteration_start(self, view):
+        self.seen.append((view.iteration, view.kernel))
+
+    def on_kernel_start(self, view):
+        self.seen.append((view.iteration, view.kernel, view.free_bytes_of("host"), view.free_bytes_of("cxl")))
+        return ()
+
+
+def test_an_iteration_starts_at_its_first_kernel_and_a_tier_that_there_is_not_has_no_room():
+    policy = Looks()
+    simulate(steps(), machine(host_pages=7), policy)
+    kernels = [[(iteration, kernel, 7000, 0) for kernel in range(4)] for iteration in range(2)]
+    assert policy.seen == [(0, 0), *kernels[0], (1, 0), *kernels[1]]

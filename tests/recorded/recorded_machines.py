@@ -12,7 +12,7 @@ from g10sim.units import parse_bytes
 OWN = {"addresses": "own"}
 FLASH = {
     "model": "flash",
-    "interface": "7 GB/s",
+    "interface": "4 GB/s",
     "channels": 4,
     "dies": 2,
     "planes": 2,
@@ -39,42 +39,42 @@ PLAIN = {
     },
     "ssd": {
         "capacity": "64 GiB",
-        "read_bandwidth": "6 GB/s",
-        "write_bandwidth": "3 GB/s",
+        "read_bandwidth": "2.5 GB/s",
+        "write_bandwidth": "1.2 GB/s",
         "latency": "20 us",
     },
-    "pcie": {"bandwidth": "15 GB/s"},
+    "pcie": {"bandwidth": "6 GB/s"},
     "page_fault": {"latency": "30 us"},
 }
-SHARED = [{"name": "switch", "gpus": [0, 1], "bandwidth": "18 GB/s"}]
-CXL = {"name": "cxl", "capacity": "200 MiB", "read": "9 GB/s", "write": "7 GB/s", "latency": "400 ns"}
+SHARED = [{"name": "switch", "gpus": [0, 1], "bandwidth": "7 GB/s"}]
+CXL = {"name": "cxl", "capacity": "200 MiB", "read": "4 GB/s", "write": "3 GB/s", "latency": "400 ns"}
 SOCKETS = [{"name": "near", "gpus": [0]}, {"name": "far", "gpus": [1]}]
 
 # What is other than in PLAIN; GPU memory and host memory as a share of the largest footprint of the jobs.
 MACHINES = {
-    "plain": (0.6, {}, {}),
+    "plain": (0.35, {}, {}),
     "roomy": (1.3, {}, OWN),
     "tight": (0.0, {}, {"planner": "published", "planner_gigabyte": "binary"}),
-    "no_host": (0.5, {"host": {"memory": "0 B"}}, {}),
-    "little_host": (0.3, {"host": {"memory": 0.25}}, OWN),
-    "three_tiers": (0.4, {"host": {"memory": 0.2}, "tiers": ["host", CXL, "ssd"]}, {}),
+    "no_host": (0.3, {"host": {"memory": "0 B"}}, {}),
+    "little_host": (0.25, {"host": {"memory": 0.25}}, OWN),
+    "three_tiers": (0.25, {"host": {"memory": 0.2}, "tiers": ["host", CXL, "ssd"]}, {}),
     "in_place": (
-        0.4,
+        0.2,
         {
-            "host": {"memory": 0.4, "kernel_access": {"read": "11 GB/s"}},
+            "host": {"memory": 0.4, "kernel_access": {"read": "5 GB/s"}},
             "tiers": ["host", {**CXL, "kernel_access": {}}, "ssd"],
         },
         {},
     ),
-    "one_tier": (0.5, {"host": {"kernel_access": {"write": "5 GB/s"}}, "tiers": ["host"], "ssd": None}, OWN),
+    "one_tier": (0.2, {"host": {"kernel_access": {"write": "2 GB/s"}}, "tiers": ["host"], "ssd": None}, OWN),
     "duplex": (
-        0.5,
+        0.25,
         {
             "pcie": {
                 "bandwidth": None,
-                "to_device": "14 GB/s",
-                "from_device": "11 GB/s",
-                "duplex": "17 GB/s",
+                "to_device": "7 GB/s",
+                "from_device": "4 GB/s",
+                "duplex": "8 GB/s",
                 "per_copy": "3 us",
             },
             "ssd": {"drives": 2, "stripe_efficiency": 0.9, "write_latency": "90 us"},
@@ -82,32 +82,32 @@ MACHINES = {
         {},
     ),
     "deadlines": (
-        0.5,
+        0.3,
         {"pcie": {"shared": SHARED, "service": "deadline"}, "ssd": {"behind": "switch"}},
-        OWN,
+        {**OWN, "copy_gigabyte": "binary"},
     ),
     "first_come": (
-        0.5,
+        0.35,
         {
             "host": {"memory": 0.3},
             "pcie": {"shared": SHARED, "service": "first_come"},
-            "ssd": {"path": "host", "bounce": {"bandwidth": "8 GB/s", "latency": "12 us"}},
+            "ssd": {"path": "host", "bounce": {"bandwidth": "3 GB/s", "latency": "12 us"}},
         },
         {},
     ),
-    "gpg": (0.6, {"gpu": {"count": 1}, "host": {"memory": 0.5}}, GPG.model_dump()),
+    "gpg": (0.3, {"gpu": {"count": 1}, "host": {"memory": 0.5}}, GPG.model_dump()),
     "batched": (
-        0.5,
+        0.3,
         {"gpu": {"count": 1}, "host": {"memory": 0.3}},
         {"transfers": "batched", "batch_pages": 30},
     ),
     "by_arrival": (
-        0.4,
+        0.25,
         {"gpu": {"page_size": "4 KiB"}, "host": {"memory": 0.4}},
         {"running_tensors": "evictable"},
     ),
     "kept": (
-        0.5,
+        0.3,
         {"host": {"memory": 0.3}},
         {
             **OWN,
@@ -123,7 +123,7 @@ MACHINES = {
         },
     ),
     "fault_batches": (
-        0.4,
+        0.25,
         {
             "gpu": {"page_size": "16 KiB"},
             "page_fault": {
@@ -137,9 +137,9 @@ MACHINES = {
         },
         {"recency": "use"},
     ),
-    "flash": (0.4, {"host": {"memory": "0 B"}, "ssd": {**FLASH, "occupied": 0.4, "condition": "random"}}, {}),
+    "flash": (0.3, {"host": {"memory": "0 B"}, "ssd": {**FLASH, "occupied": 0.4, "condition": "random"}}, {}),
     "streams": (
-        0.4,
+        0.3,
         {
             "host": {"memory": 0.1},
             "ssd": {
@@ -156,12 +156,12 @@ MACHINES = {
         OWN,
     ),
     "overwritten": (
-        0.4,
+        0.25,
         {"host": {"memory": 0.1}, "ssd": {**FLASH, "in_place": True, "drives": 2, "erase": "0 ns"}},
         {},
     ),
     "pinned": (
-        0.5,
+        0.25,
         {
             "host": {
                 "pinned": {
@@ -170,21 +170,21 @@ MACHINES = {
                     "pin_rate": "5 GB/s",
                     "unpin_latency": "10 us",
                     "beyond_limit": "pageable",
-                    "pageable_bandwidth": "6 GB/s",
+                    "pageable_bandwidth": "3 GB/s",
                 }
             }
         },
         {},
     ),
     "sockets": (
-        0.5,
+        0.3,
         {
             "gpu": {"copy_contention": {"share": 0.1}},
             "host": {
                 "memory": 0.6,
-                "memory_bandwidth": "25 GB/s",
+                "memory_bandwidth": "9 GB/s",
                 "sockets": SOCKETS,
-                "inter_socket_bandwidth": "10 GB/s",
+                "inter_socket_bandwidth": "4 GB/s",
             },
             "cpu": {"optimizer_rate": "1e9/s", "memory_bandwidth": "12 GB/s"},
             "nvlink": {"bandwidth": "40 GB/s"},
@@ -213,7 +213,7 @@ def machine_for(name, workload, *, copies):
     page = parse_bytes(system["gpu"]["page_size"])
     largest = max(footprint_bytes(job.trace) for job in workload.jobs)
     least = max(_one_kernel(job.trace, page) for job in workload.jobs)
-    memory = least + int((share + 0.3 * copies) * (largest - least))
+    memory = least + int((share + 0.4 * copies) * (largest - least))
     system["gpu"]["memory"] = f"{-(-memory // page) * page} B"
     host = system["host"]["memory"]
     if isinstance(host, float):

@@ -47,6 +47,7 @@ def branches():
     """Residual blocks; most tensors are first written by kernels, and are read several times."""
     builder = TraceBuilder("branches", 16)
     state = builder.tensor("state", 7 * MIB, TensorKind.OPTIMIZER_STATE, persistent=True)
+    builder.tensor("unused", 3 * MIB, TensorKind.BUFFER, persistent=True)
     weights, saved = [], []
     hidden = builder.tensor("input", 6 * MIB, TensorKind.INPUT)
     for block in range(5):

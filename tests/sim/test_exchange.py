@@ -102,6 +102,12 @@ def test_by_way_of_the_host_gradients_go_up_and_sums_come_down():
     assert times(replicate(training(), 2, exchange="host")) == [10_000 + 4000 + 4000 + 1000] * 2
 
 
+def test_gradients_go_up_as_fast_as_links_carry_away_from_the_gpus():
+    slow_up = {"bandwidth": None, "to_device": "1 GB/s", "from_device": "0.5 GB/s"}
+    replicas = replicate(training(), 2, system(2, pcie=slow_up), exchange="host")
+    assert times(replicas) == [10_000 + 8000 + 4000 + 1000] * 2
+
+
 def test_the_hosts_memory_is_read_and_written_by_all():
     where = system(2, host={"memory_bandwidth": "1 GB/s"})
     assert times(replicate(training(), 2, where, exchange="host")) == [10_000 + 8000 + 8000 + 1000] * 2

@@ -1,0 +1,79 @@
+"""What statistics say about one cell on each machine, kept in ``cells/statistics.json``."""
+
+import json
+from zlib import crc32
+
+from recorded_cells import cells_of, machine_for, workload_of
+from recorded_designs import DESIGNS
+from recorded_machines import MACHINES
+
+from g10sim.experiment.execution import simulate
+from g10sim.policies.registry import create
+from g10sim.stats.blame import by_main_reason, link_use, tensor_waits, within
+from g10sim.stats.reading import busy_share, covered_until, of_cell, reported_kernels
+from g10sim.stats.tables import TABLES, TRACE_TABLES, records_table
+from g10sim.stats.timeline import chrome_trace
+from g10sim.stats.utilization import link_traffic
+
+TABLE = "statistics"
+
+
+def cell_on(machine):
+    """Return the cell whose statistics are kept for a machine: of designs that run on all, in turn."""
+    policies = [name for name in DESIGNS if name not in ("g10_gds", "flashneuron", "vdnn", "vdnnpp", "ideal")]
+    policy = policies[list(MACHINES).index(machine) % len(policies)]
+    return cells_of(policy, machine)[0]
+
+
+def statistics(machine):
+    """Return the waits and links of the first job's reported iteration, and checksums of tables."""
+    cell, parameters = cell_on(machine)
+    copies = create(cell.policy).requirements.placement == "contiguous"
+    workload = workload_of(cell.workload)
+    system, behaviour = machine_for(cell.machine, workload, copies=copies)
+    policy = create({"name": cell.policy, **parameters})
+    records, rows = simulate(workload, system, policy, behaviour, tables=("timeline",))
+    tables = {name: records_table(name, records) for name in TABLES}
+    row = {**rows[0], "job": 0}
+    kernels = reported_kernels(of_cell(tables["kernels"], row), row)
+    start, end = int(kernels["start"].min()), int(kernels["end"].max())
+    moves = within(of_cell(tables["migrations"], row), start, end)
+    waits = tensor_waits(kernels, moves, [kernel.tensors for kernel in workload.jobs[0].trace.kernels])
+    groups = by_main_reason(kernels)
+    edges = [start + (end - start) * part / 7 for part in range(8)]
+    traffic = {
+        link.name: [(part.start, part.end, _plain(part.size_bytes)) for part in stretches]
+        for link, stretches in link_traffic(system, records.traffic, (end - start) // 50)
+    }
+    everything = {
+        **{name: table.to_dict("list") for name, table in tables.items()},
+        **{
+            name: make(workload.jobs, system.gpu.clock).to_dict("list") for name, make in TRACE_TABLES.items()
+        },
+        "timeline": chrome_trace(workload, system, records)["traceEvents"],
+        "traffic": traffic,
+        "waits": waits.reset_index().to_dict("list"),
+        "links": [vars(use) for use in link_use(kernels, moves, system, kernels)],
+        "covered": covered_until(kernels[["start", "end"]].to_numpy(), moves["start"], moves["end"]).tolist(),
+    }
+    return {
+        "cell": f"{cell.policy} | {cell.name}",
+        "stalls": {str(reason): int(group["stall_cycles"].sum()) for reason, group in groups.items()},
+        "stalled_kernels": {str(reason): group["kernel"].tolist() for reason, group in groups.items()},
+        "waited": {str(tensor): round(cycles) for tensor, cycles in waits["waited_cycles"].items()},
+        "busy": [round(share, 6) for share in busy_share(moves["start"], moves["end"], edges)],
+        "checksums": {name: f"{crc32(_text(value).encode()):08x}" for name, value in everything.items()},
+    }
+
+
+def _text(value):
+    return json.dumps(_plain(value))
+
+
+def _plain(value):
+    """Return numbers to nine digits, and texts."""
+    if isinstance(value, dict):
+        return {str(key): _plain(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(one) for one in value]
+    return f"{value:.9g}" if isinstance(value, float) else str(value)
