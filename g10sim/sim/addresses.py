@@ -155,8 +155,8 @@ class PooledAddresses(OwnAddresses):
         return self._reclaimed([place for number in born for place in self._ranges[number]])
 
     def _stays_from(self, kernel: int) -> range:
-        """Return the stays that begin with a kernel."""
-        return range(self._born[kernel], self._born[kernel + 1])
+        """Return the stays that begin with a kernel, the last first."""
+        return range(self._born[kernel + 1] - 1, self._born[kernel] - 1, -1)
 
     def reclaim(self, tensor: int) -> tuple[int, ...]:
         """Note that a tensor will need its ranges; returns those that were discarded."""
