@@ -28,7 +28,7 @@ class Stream(Declared, Policy):
 
     name = "stream"
     label = "Stream"
-    look = Look("#999933", "xx", "1", "3 1")
+    look = Look("#999933", "x.", "+", "3 1 1 2")
     paper = "weight streaming, as L2L (Pudipeddi et al., arXiv 2002.05645) and ZeRO-Inference"
 
     window: Size | None = parameter(default=None, published="the next layer, L2L")

@@ -31,7 +31,7 @@ class Teraio(Declared, JointPolicy):
 
     name = "teraio"
     label = "TERAIO"
-    look = Look("#661100", "--", "2", "7 2 1 2")
+    look = Look("#661100", "-.", "|", "7 2 1 2")
     paper = "Li et al., TERAIO: lifetime-aware tensor offloading, NeurIPS 2025 (arXiv 2506.06472)"
     requirements = Requirements(placement="contiguous")
 

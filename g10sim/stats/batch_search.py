@@ -6,7 +6,7 @@ import pandas as pd
 
 from g10sim.errors import ConfigError
 from g10sim.registry import choices_text
-from g10sim.stats.swept import swept_keys
+from g10sim.units import QUANTITIES
 
 COLUMNS = (
     "best_batch", "best_samples_per_s", "no_loss_batch", "largest_batch", "batch_gain", "throughput_gain",
@@ -52,8 +52,9 @@ def batch_search(results: pd.DataFrame, *, reference: str, loss: float = 0.0) ->
 
 def _case_columns(results: pd.DataFrame) -> list[str]:
     """Return the columns that tell workloads and machines apart: model, seed, and swept keys."""
-    keys = swept_keys(list(map(str, results.columns)))
-    return ["model", "seed", *(key for key in keys if "." in key and not key.startswith("policies."))]
+    numbers = {f"{column}_{quantity.column}" for column in results.columns for quantity in QUANTITIES}
+    keys = (column for column in results.columns if "." in column and column not in numbers)
+    return ["model", "seed", *(key for key in keys if not key.startswith("policies."))]
 
 
 def _throughputs(results: pd.DataFrame, keys: list[str]) -> pd.DataFrame:

@@ -27,8 +27,7 @@ def trace_file(tmp_path_factory):
     kernels[8] = replace(kernels[8], outputs=(*kernels[8].outputs, unread.id))
     kernels.sort(key=lambda kernel: kernel.phase is Phase.OPTIMIZER)
     kernels = [
-        replace(kernel, name=f"{kernel.name}_relu") if kernel.phase is Phase.FORWARD else kernel
-        for kernel in kernels
+        replace(kernel, name=f"{kernel.name}_relu") if kernel.id == 1 else kernel for kernel in kernels
     ]
     numbered = tuple(replace(kernel, id=number) for number, kernel in enumerate(kernels))
     path = tmp_path_factory.mktemp("traces") / "small.g10t"

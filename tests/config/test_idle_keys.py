@@ -409,7 +409,7 @@ def test_a_key_is_refused_where_it_does_nothing(case, trace_file):
 def test_a_key_changes_nothing_there(case, trace_file):
     one, other = (outcome(trace_file, case.idle, case, value) for value in case.values)
     assert one == other
-    assert not any(isinstance(rows, str) for rows in one)
+    assert not any(isinstance(rows, str) for rows in one), one
 
 
 @each

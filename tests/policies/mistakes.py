@@ -86,7 +86,7 @@ MISTAKES = {
     ),
     "moves instead of a plan": (
         hook("return [Fetch(0)]", "def plan_job(self, job, system, behaviour):"),
-        "found [Fetch(tensor=0)]; allowed: a MigrationPlan (see MigrationPlan.ordered), or None",
+        "]; allowed: a MigrationPlan (see MigrationPlan.ordered), or None",
     ),
     "a planner without its arguments": (
         hook("return None", "def plan_job(self, job):"),

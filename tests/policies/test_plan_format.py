@@ -210,7 +210,7 @@ MOVE_CASES = [
     (
         {"when": 1},
         "line 3: found unknown key 'when'; allowed: kernel, move, delay_cycles, tensor, target, until, "
-        "density, is_clean",
+        "density, is_clean, size_bytes",
     ),
 ]
 

@@ -182,7 +182,7 @@ def test_clean_pages_leave_without_traffic():
             {"a*": 2, "b*": 2},
             (10, "a", "a"),
             Evict(0, "ssd", is_clean=True),
-            "kernels write; allowed as clean",
+            "kernels on the GPU write; allowed: tensors",
         ),
         (
             {"a*": 2, "b*": 2},

@@ -59,6 +59,7 @@ DESIGNS = {
     ],
     "ideal": [{}],
     "in_place": [{}],
+    "lohan": [{}],
     "pressure": [
         {},
         {"backlog": 0.0, "births": 0},
@@ -66,6 +67,8 @@ DESIGNS = {
         {"recompute": True},
         {"recompute": True, "horizon": 0.0, "backlog": 0.3},
     ],
+    "ssdtrain": [{}],
+    "stream": [{}],
     "tensile": [
         {},
         {"across_iterations": False, "recomputation": False},
@@ -80,6 +83,7 @@ DESIGNS = {
             "replan_threshold": 0.0,
         },
     ],
+    "teraio": [{}],
     "vdnn": VDNN,
     "vdnn_multi": [
         {},
@@ -97,6 +101,8 @@ DESIGNS = {
         {"mode": "conv", "join": "memory", "density": 0.4, "host_buffers": "released"},
         {"mode": "all", "density": 0.7, "returns_space": "between_kernels", "allocator": "both_ends"},
     ],
+    "zero_infinity": [{}],
+    "zero_offload": [{}],
 }
 """Parameters by policy. A plan file makes ``replay`` and others follow it, which other tests do."""
 

@@ -23,7 +23,7 @@ CHAINED = sorted(set(available()) - set(NETWORKS) - WITH_CPU - {"ideal", "replay
 SSD_ALONE = {"flashneuron", "g10_gds"}
 """Policies of designs without host memory."""
 
-HOST_ALONE = {"g10_host"}
+HOST_ALONE = {"g10_host", "teraio"}
 """Policies of designs that know of host memory and SSD alone."""
 
 

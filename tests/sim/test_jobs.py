@@ -158,7 +158,7 @@ def test_plan_must_have_one_entry_per_job():
             return (None,)
 
     with pytest.raises(
-        PolicyError, match=r"^policy 'short': plan returned 1 plans; allowed: one per job, 2$"
+        PolicyError, match=r"^policy 'short': plan raised ValueError: found 1 plans; allowed: one per job, 2 "
     ):
         simulate_jobs([Job(reader()), Job(reader())], machine(), Short())
 
