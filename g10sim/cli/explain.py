@@ -13,7 +13,7 @@ from g10sim.experiment.explaining import describe_cell, kernel_lines, time_share
 from g10sim.experiment.opened import OpenedCell, WhatIf, changes_of, open_cell, seconds_of, what_if
 
 _MOST_CHANGES, _NEGLIGIBLE = 3, 0.0005
-_PATIENCE = 60
+_PATIENCE = 20
 """Most seconds that changes nobody asked for may take."""
 
 
