@@ -17,6 +17,8 @@ NEEDS = ("reference", "torch")
 LONG = {
     *("benchmarks/README.md", "docs/capture.md", "docs/claims.md", "docs/distributed.md", "docs/flash.md"),
     *("docs/looking-at-a-run.md", "docs/multi-gpu.md", "docs/pools.md", "docs/sizing.md", "docs/tensile.md"),
+    *("docs/writing-policies.md", "docs/vdnn.md", "docs/describing-a-machine.md", "docs/model.md"),
+    *("docs/designing-a-sweep.md", "docs/bound.md", "docs/reading-stalls.md", "docs/adding-a-figure.md"),
 }
 """Pages that take long to run: with -m nightly."""
 

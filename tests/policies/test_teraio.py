@@ -82,6 +82,7 @@ def test_the_plan_keeps_kernels_from_waiting():
     assert traffic == {"gpu_to_ssd_bytes": 4 * GB, "ssd_to_gpu_bytes": 4 * GB}
 
 
+@pytest.mark.nightly
 def test_without_host_memory_nothing_goes_there():
     system = g10sim.system("a100-40g-pcie3-znand", gpu={"memory": "32 GiB"})
     trace = g10sim.load_trace("traces/bert-base-b512-s128.g10t")
