@@ -26,7 +26,7 @@ _FAMILY = "model_type"
 
 
 class KnownModel(Spec):
-    """What a published configuration sets, beside the defaults of its family in transformers."""
+    """Settings of a published configuration, beside the defaults of its family in transformers."""
 
     source: str = Field(description="where the configuration is published")
     parameters: int = Field(0, description="published number of parameters; 0 if it is not told")

@@ -17,7 +17,7 @@ from g10sim.trace.model import Phase, TensorKind
 
 @dataclass(frozen=True)
 class Parts:
-    """What a step is made of, for the names, kinds and layers of a trace.
+    """Parts of a step, for the names, kinds and layers of a trace.
 
     ``networks`` are told apart by the names that their modules and weights begin with; ``inputs`` are tensors
     that every step finds filled, by name (weights among them, if they are in no network); ``masters`` are

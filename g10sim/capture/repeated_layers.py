@@ -24,7 +24,7 @@ _FEWEST_UNITS = 3
 
 @dataclass(frozen=True)
 class Layout:
-    """Where the tensors of a generation stand: those of no layer first, then a row for each unit of layers.
+    """Order of the tensors of a generation: those of no layer first, then a row for each unit of layers.
 
     A unit is as many layers as it takes until they come again. ``rows`` hold the tensors of each, alike in
     number, sizes and kinds; without units there are none.

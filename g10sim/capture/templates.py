@@ -48,7 +48,7 @@ class KernelTemplate:
 
     @property
     def rest(self) -> tuple[object, ...]:
-        """What stays the same from step to step."""
+        """Facts that stay the same from step to step."""
         cost = self.cost
         kind = cost.operator, cost.operator_class, cost.number_format, cost.layer, cost.known_cost
         return *kind, self.reads, self.writes
@@ -84,7 +84,7 @@ class StepTemplate:
 
     @property
     def rest(self) -> tuple[object, ...]:
-        """What stays the same from step to step."""
+        """Facts that stay the same from step to step."""
         made = tuple((storage.name, storage.kind) for storage in self.made)
         return tuple(kernel.rest for kernel in self.kernels), made
 

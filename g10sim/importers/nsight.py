@@ -72,7 +72,7 @@ class _Life:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a report tells of one GPU."""
+    """Facts that a report has about one GPU."""
 
     path: Path
     device: int

@@ -34,7 +34,7 @@ from g10sim.trace.workload import Workload
 
 @dataclass(frozen=True)
 class _Job:
-    """What moves in one job, by kernel: weights, gradients, activations, and states."""
+    """Moves of one job, by kernel: weights, gradients, activations, and states."""
 
     gradients: Gradients
     fetched: Mapping[int, Sequence[int]]
@@ -89,7 +89,7 @@ class LoHan(Declared, Policy):
 
     @property
     def note(self) -> str:
-        """What is swapped and what is computed again."""
+        """Name the tensors that are swapped and those that are computed again."""
         return self._note
 
     def choose_kernels(self, trace: Trace, system: SystemSpec) -> Trace:

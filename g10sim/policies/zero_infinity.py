@@ -41,7 +41,7 @@ _PIPELINED = Effect(
 
 @dataclass(frozen=True)
 class _Job:
-    """What moves in one job: gradients, weights by kernel, and what steps send to the SSD."""
+    """Moves of one job: gradients, weights by kernel, and what steps send to the SSD."""
 
     gradients: Gradients
     fetched: dict[int, list[int]]

@@ -43,7 +43,7 @@ class Largest:
 
 
 class Shortage:
-    """What the kernels ahead of one lack at most, in steps: in each of them, the same tensors are away.
+    """Most bytes that kernels ahead of one lack, in steps: in each of them, the same tensors are away.
 
     A step begins where some tensor is used next, ``uses`` being kernels, and at each of the first kernels.
     A number of kernels ahead is one at which a step begins, or the horizon.

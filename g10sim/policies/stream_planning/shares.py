@@ -1,4 +1,4 @@
-"""What leaves after each use: a share of every tensor's pages, or whole tensors."""
+"""Shares of tensors that leave after each use: some pages of every one, or all of some."""
 
 from __future__ import annotations
 
