@@ -32,7 +32,7 @@ def test_records_of_a_cell_are_kept_once(recorded):
 
 
 def test_the_browser_gets_the_file_once(recorded, g10sim, monkeypatch):
-    fetched = []
+    fetched, fetching = [], []
 
     def browse(address):
         assert address.startswith("https://ui.perfetto.dev/#!/?url=http://127.0.0.1:9001/")
@@ -42,11 +42,13 @@ def test_the_browser_gets_the_file_once(recorded, g10sim, monkeypatch):
             with urllib.request.urlopen(url, timeout=20) as answer:
                 fetched.append((answer.headers["Access-Control-Allow-Origin"], answer.read()))
 
-        threading.Thread(target=fetch).start()
+        fetching.append(threading.Thread(target=fetch))
+        fetching[0].start()
         return True
 
     monkeypatch.setattr(webbrowser, "open", browse)
     assert g10sim("timeline", "out", "--cell", "1", "--open").code == 0
+    fetching[0].join(timeout=20)
     assert fetched == [("https://ui.perfetto.dev", Path("out/timeline/1.json.gz").read_bytes())]
 
 
