@@ -91,7 +91,7 @@ def read_report(path: Path, device: int | None = None) -> Report:
     try:
         with closing(sqlite3.connect(f"file:{quote(str(path.resolve()))}?mode=ro", uri=True)) as database:
             return _report(path, database, device)
-    except (sqlite3.DatabaseError, OverflowError) as error:
+    except (sqlite3.DatabaseError, OverflowError, UnicodeDecodeError) as error:
         raise TraceError(f"{path}: {error}; allowed: {_WHAT}") from error
 
 

@@ -8,6 +8,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+sys.path.insert(0, str(Path(__file__).parents[1] / "importers"))
 sys.path.insert(0, str(Path(__file__).parent))
 
 from cases import KINDS, TITLES, tried

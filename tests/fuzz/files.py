@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import yaml
+from binary import report_text, snapshot_text, write_database, write_snapshot
 from damage import damaged, packed, unpacked
 from recordings import drives, execution_trace, measured_link, profile, published
 
@@ -18,7 +19,9 @@ from g10sim.importers.execution_trace import import_execution_trace
 from g10sim.importers.gpg import import_gpg
 from g10sim.importers.kineto import import_kineto
 from g10sim.importers.kineto_events import read_profile
+from g10sim.importers.nsight import import_nsight, read_report
 from g10sim.importers.nvbandwidth import read_link
+from g10sim.importers.snapshot import import_snapshot, read_snapshot, replay
 from g10sim.policies.moves import Await, Evict, Fetch
 from g10sim.policies.plan import MigrationPlan, Planned
 from g10sim.policies.plan_format import load_plan, save_plan
@@ -48,6 +51,7 @@ CONFIGURATION = {
     "compat": {"recency": "use"},
 }
 PACKED = {"trace", "plan", "profile", "execution trace", "published trace"}
+WRITERS = {"memory snapshot": write_snapshot, "Nsight report": write_database}
 
 
 class Samples:
@@ -74,6 +78,8 @@ class Samples:
             "GPU": {"bad.yaml": yaml.safe_dump(gpu, sort_keys=False)},
             "SSD": {"bad.yaml": drives(), **_ssds()},
             "measured link": {"bad.json": measured_link()},
+            "memory snapshot": {"bad.pickle": snapshot_text()},
+            "Nsight report": {"bad.sqlite": report_text()},
         }
         self.texts: dict[str, dict[str, str]] = texts
 
@@ -89,7 +95,10 @@ class Samples:
             text = re.sub(r'"sha256":"[0-9a-f]*",?', "", text)
         data = damaged(text, draw)
         path = self.directory / bad
-        path.write_bytes(packed(data, draw) if kind in PACKED else data)
+        if kind in WRITERS:
+            WRITERS[kind](path, data, draw)
+        else:
+            path.write_bytes(packed(data, draw) if kind in PACKED else data)
         try:
             READERS[kind](path)
         except G10SimError as refusal:
@@ -137,6 +146,15 @@ def _execution_trace(path: Path) -> None:
     import_execution_trace(path, profile=read_profile(path.with_name("chain.json")))
 
 
+def _snapshot(path: Path) -> None:
+    """Read a memory snapshot, replay it through the allocators, and import it as a trace."""
+    read = read_snapshot(path)
+    try:
+        replay(read)
+    finally:
+        import_snapshot(read, model=None, batch_size=1)
+
+
 def _system(path: Path) -> None:
     """Read a system, and run a small trace on it."""
     system = load_system(load_document(path).data)
@@ -161,5 +179,7 @@ READERS: dict[str, Callable[[Path], object]] = {
     "GPU": _gpu,
     "SSD": _system,
     "measured link": lambda path: read_link(path, "copy").preset("a100-40g-pcie3-znand", "mine"),
+    "memory snapshot": _snapshot,
+    "Nsight report": lambda path: import_nsight(read_report(path), model=None, batch_size=1),
 }
 """What reads the files of each kind."""

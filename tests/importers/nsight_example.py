@@ -2,6 +2,7 @@
 
 import sqlite3
 import sys
+from contextlib import closing
 from pathlib import Path
 
 TABLES = {
@@ -38,14 +39,13 @@ ROWS = {
 
 
 def write_report(path, rows=ROWS, tables=TABLES):
-    database = sqlite3.connect(path)
-    for table, columns in tables.items():
-        names = ", ".join(f'"{name}"' for name in columns)
-        database.execute(f"CREATE TABLE {table} ({names})")
-        marks = ", ".join("?" * len(columns))
-        database.executemany(f"INSERT INTO {table} VALUES ({marks})", rows.get(table, ()))
-    database.commit()
-    database.close()
+    with closing(sqlite3.connect(path)) as database:
+        for table, columns in tables.items():
+            names = ", ".join(f'"{name}"' for name in columns)
+            database.execute(f"CREATE TABLE {table} ({names})")
+            marks = ", ".join("?" * len(columns))
+            database.executemany(f"INSERT INTO {table} VALUES ({marks})", rows.get(table, ()))
+        database.commit()
     return path
 
 
