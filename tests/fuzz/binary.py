@@ -53,8 +53,8 @@ def _remove(path: Path) -> None:
 def _hurt(data: bytes, draw: random.Random) -> bytes:
     """Return data, most of the time cut short, or with a bit or some flipped."""
     what = draw.random()
-    if what < 0.3:
+    if what < 0.5:
         return data[: draw.randrange(len(data))]
-    for _ in range(0 if what > 0.7 else draw.choice((1, 1, 5, 50))):
+    for _ in range(0 if what > 0.8 else draw.choice((1, 1, 5, 50))):
         data = flipped(data, draw)
     return data
