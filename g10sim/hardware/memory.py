@@ -143,7 +143,9 @@ class Residency:
     ``needed`` is the running (or waiting) kernel's working set; it also waits for the evictions of tensors
     that are ``awaited``, and for the arrival of ``awaited_arrivals``. What of it lies in the tiers that
     ``in_place`` names for tensors is used there and does not come in. Tensors that are ``storing`` are on
-    their way from host memory to another tier. All of it changes only while the ``door`` is open.
+    their way from host memory to another tier. ``copies`` names the tier that all pages of a tensor on the
+    GPU came from: it has them still where nothing has written them. All of it changes only while the ``door``
+    is open.
     """
 
     def __init__(
@@ -166,6 +168,7 @@ class Residency:
         self.pages = [list(sizes), *([0] * len(sizes) for _ in range(1 + len(pools)))]
         self.absent, self.idle = self.pages[_NONE], self.pages[_GPU]
         self.moving = [0] * len(sizes)
+        self.copies: list[Location | None] = [None] * len(sizes)
         self.recency = Recency(len(sizes), frames.clock)
         self.queues = Queues(len(self.pages))
         self.traffic = Traffic([0] * len(self.pages), [0] * len(self.pages))
@@ -338,6 +341,8 @@ class Residency:
         if source:
             self.pools[source].fetch(self, tensor, count)
             self.traffic.moved_in[source] += count
+        if self.copies[tensor] != source:
+            self.copies[tensor] = None if self.idle[tensor] else source
         self.idle[tensor] += count
         self.recency.append(tensor, count)
         if self.space.notes_arrivals:
@@ -521,6 +526,7 @@ class Residency:
         self.door.enter()
         kept = sum(self._removed(self.queues.evict[place], tensor) for place in self.tiers)
         if kept:
+            self.copies[tensor] = None
             self.idle[tensor] += kept
             self.recency.append(tensor, kept)
 

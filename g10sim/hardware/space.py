@@ -79,7 +79,7 @@ class Paged:
         is_clean: bool,
         pages: int | None,
     ) -> None:
-        """Queue resident pages to leave; clean ones are there at once, as far as there is room.
+        """Queue resident pages to leave; clean ones that came from there are there at once, if there is room.
 
         Raises InvariantError for what only whole tensors can do.
         """
@@ -87,7 +87,7 @@ class Paged:
             raise InvariantError(f"tensor {tensor}: pages that leave cannot be read or compressed")
         memory = self._memory
         count = memory.idle[tensor] if pages is None else min(pages, memory.idle[tensor])
-        if is_clean:
+        if is_clean and memory.copies[tensor] == target:
             count = min(count, memory.pools[target].free)
             memory.return_clean(tensor, count, target)
         elif count:

@@ -227,7 +227,7 @@ class Evict(TensorMove):
 
     With ``size_bytes`` no more than so many leave, in whole pages (paged memory). An ``is_clean`` tensor lies
     in the tier already and is not copied: its memory is free at once, as far as the tier has room. In paged
-    memory no kernel on the GPU may write such a tensor.
+    memory no kernel on the GPU may write such a tensor, and it is copied unless all of it came from there.
 
     The other options are for contiguous memory and tier ``host`` only, and so is ``is_clean`` there. Kernels
     up to ``until`` may still read the tensor while it is copied; its space is free once it has been copied

@@ -102,10 +102,19 @@ def test_data_come_one_after_another_into_so_many_buffers(buffers, starts):
 
 def test_clean_tensors_leave_without_a_copy():
     trace = trace_of({"w*": 5, "x": 1}, [(1000, "w", ""), (1000, "", "x"), (1000, "w x", "")])
-    records = simulated(trace, Scripted({0: [Evict(0, is_clean=True)], 2: [Evict(0, is_clean=True)]}))
-    last = records.iterations[-1]
+    leaves = [Evict(0, is_clean=True), Await()]
+    first, last = simulated(trace, Scripted({0: leaves, 2: leaves})).iterations
+    assert first.traffic["gpu_to_host_bytes"] == 5 * PAGE  # it has not been there before
     assert (last.traffic["host_to_gpu_bytes"], last.traffic["gpu_to_host_bytes"]) == (10 * PAGE, 0)
     assert last.end - last.start == 3000 + 2 * 5000
+
+
+def test_what_came_from_two_tiers_is_copied_though_it_is_said_to_be_clean():
+    trace = trace_of({"w*": 5, "x": 1}, [(1000, "w", ""), (1000, "", "x"), (1000, "w x", "")])
+    parts = [Evict(0, size_bytes=2 * PAGE), Await(), Evict(0, "ssd"), Await()]
+    leaves = [Evict(0, is_clean=True), Await()]
+    last = simulated(trace, Scripted({0: parts, 2: leaves})).iterations[-1]
+    assert last.traffic["gpu_to_host_bytes"] == (2 + 5) * PAGE
 
 
 @pytest.mark.parametrize(
