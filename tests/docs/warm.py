@@ -1,7 +1,7 @@
 """Runs Python in copies of a process that has imported g10sim and its libraries: a start takes milliseconds.
 
-``warm.py ADDRESS`` serves at a socket. A request is ``arguments``, ``code``, ``directory`` and ``environment``
-in JSON, sent with the three standard streams; the answer is the exit code.
+``warm.py ADDRESS`` serves at a socket. A request is ``arguments``, ``code``, ``directory`` and
+``environment`` in JSON, sent with the three standard streams; the answer is the exit code.
 """
 
 import json
@@ -56,7 +56,7 @@ def serve(address):
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind(address)
         listening.listen()
-        print("listening", flush=True)
+        os.write(1, b"listening\n")
         while True:
             connection, _ = listening.accept()
             if os.fork() == 0:
