@@ -248,11 +248,13 @@ class TestBadInput:
 
     def test_cells_that_take_too_long_are_given_up(self, g10sim, config, here):
         (here / "endless.py").write_text(
-            "from g10sim.policies.base import Policy\n\n\nclass Endless(Policy):\n    name = 'endless'\n\n"
-            "    def on_kernel_start(self, view):\n        while True:\n            pass\n"
+            "import time\nfrom g10sim.policies.base import Policy\n\n\n"
+            "class Endless(Policy):\n    name = 'endless'\n\n"
+            "    def on_kernel_start(self, view):\n        time.sleep(600)\n"
         )
-        ended = g10sim("run", config(policies=["ideal", "endless:Endless", "base_uvm"]), "--seconds", "10")
-        failed(ended, "endless", "took longer than 10 s, the limit of --seconds")
+        assert g10sim("run", config(policies=["ideal"])).code == 0  # workers have started before time counts
+        ended = g10sim("run", config(policies=["ideal", "endless:Endless", "base_uvm"]), "--seconds", "4")
+        failed(ended, "endless", "took longer than 4 s, the limit of --seconds")
         assert [row["status"] for row in rows()] == ["ok", "failed", "ok"]
 
     def test_time_in_methods_of_the_policy_is_told(self, g10sim, config, here):
