@@ -6,6 +6,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 from operator import attrgetter
 
+from g10sim.analysis.contexts import without_contexts
 from g10sim.config.allocator import CachingPoolSpec
 from g10sim.config.behaviour import BehaviourSpec
 from g10sim.config.run import AUTO, most_iterations
@@ -71,7 +72,7 @@ def run(
             raise ConfigError(
                 f"workload.jobs[{number}].gpu: found {job.gpu}; allowed: 0 to {system.gpu.count - 1}"
             )
-    workload = with_numbers(workload, behaviour)
+    workload, system = with_numbers(workload, behaviour), without_contexts(workload, system)
     if behaviour.tensor_order == "use":
         workload = workload.in_order_of_use()
     _check_sharing(workload, policy, behaviour)

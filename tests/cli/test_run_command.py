@@ -269,6 +269,8 @@ class TestBadInput:
             usual, slow = csv.DictReader(file)
         assert float(slow["wall_seconds"]) >= float(slow["policy_seconds"]) >= 0.3
         assert float(usual["policy_seconds"]) < float(usual["wall_seconds"])
+        # Planning counts, without the time that it sleeps; kernel by kernel nothing does.
+        assert 0 < float(slow["planning_cpu_seconds"]) < 0.3
 
     def test_plugin_that_cannot_be_loaded(self, g10sim, config, here):
         (here / "unloadable.py").write_text("import nothing_like_it\n")

@@ -74,7 +74,7 @@ DESIGNS = {
         {"across_iterations": False, "recomputation": False},
         {"channels": "shared", "duplex": True, "accounting": "published"},
         {"swap_share": 0.5, "target": "ssd", "replan_threshold": None},
-        {"memory_target": "60 MiB", "swap_out_barrier": True},
+        {"memory_target": "60 MiB", "swap_out_barrier": True, "channels": "per_job"},
         {"prediction_error": 0.4, "prediction_seed": 5, "replan_threshold": 0.05},
         {
             "memory_target": "45 MiB",
