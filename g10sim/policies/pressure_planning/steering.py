@@ -206,15 +206,19 @@ class Steering:
         kernel, forecast = view.kernel, self._forecast
         yield from map(Fetch, forecast.born[kernel])  # other tensors may have had their addresses until now
         last = min(self._settings.births, forecast.kernels - 1 - kernel)
-        soon = [(ahead, i) for ahead in range(1, last + 1) for i in forecast.born[kernel + ahead]]
+        soon: dict[int, int] = {}
+        for ahead in range(1, last + 1):
+            for tensor in forecast.born[kernel + ahead]:
+                if tensor not in self._alive:  # those alive now are dropped and made again before then
+                    soon.setdefault(tensor, ahead)
         leaving = sum(map(view.in_transfer_bytes, self._leaving))
         room = view.largest_hole_bytes if leaving else view.free_bytes
         room -= sum(self._absent(view, tensor) for tensor in forecast.born[kernel])
-        for ahead, tensor in soon:
+        for tensor, ahead in soon.items():
             if tensor in self._asked:
                 shortage.add(ahead, int(forecast.sizes[tensor]))
                 room -= view.in_transfer_bytes(tensor)
-        for ahead, tensor in soon:
+        for tensor, ahead in soon.items():
             size = int(forecast.sizes[tensor])
             if tensor in self._asked or shortage.worst(ahead) + leaving + size > 0:
                 continue
