@@ -259,6 +259,19 @@ def test_expected_stalls_give_the_links_the_time_that_they_need_where_they_are_t
     assert paced.timeline.period * 20 > sum(eviction.size_bytes for eviction in paced.evictions)
 
 
+def test_the_ssd_makes_no_difference_to_stalls_where_host_memory_holds_all_that_is_away():
+    """Each of 24 layers keeps 8 MiB: at most about 200 MiB are alive, 32 on the GPU."""
+    trace = chain(24, activation_bytes=8 << 20, forward_ticks=50_000, backward_ticks=50_000)
+    found = system_of(32, 200)
+    drives = [{"read_bandwidth": rate, "write_bandwidth": rate} for rate in (2 * 10**9, 16 * 10**9)]
+    slow, fast = (
+        draft_of(trace, found.model_copy(update={"ssd": found.ssd.model_copy(update=drive)}), WAYS["paced"])
+        for drive in drives
+    )
+    assert slow.timeline.times == fast.timeline.times
+    assert {eviction.tier.name for draft in (slow, fast) for eviction in draft.evictions} == {"host"}
+
+
 def test_a_round_counts_that_lowers_the_pressure_by_three_percent():
     # Beside b there are 100 pages too many. x (3 pages) is idle for 9000 cycles: less than 2.5 times the 4000
     # that a copy takes, until the wait for b is counted.
