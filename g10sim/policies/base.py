@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import cache
@@ -351,6 +351,14 @@ class Policy:
         None may be persistent. What the view says of their bytes is compressed; compressing takes no time.
         """
         return {}
+
+    def pageable(self, job: int) -> Collection[int]:
+        """Return the tensors of a job, given by its position in the workload, that host memory does not pin.
+
+        They cross no faster than ``system.host.pinned.pageable_bandwidth``. Asked with paged GPU memory; only
+        designs with addresses of their own may name any.
+        """
+        return ()
 
     def allocation_order(self, kernel: Kernel) -> Sequence[int]:
         """Return a kernel's tensors in the order in which missing ones are allocated and fetched."""

@@ -13,7 +13,7 @@ from g10sim.config.run import AUTO, most_iterations
 from g10sim.config.ssd import FlashSsdSpec
 from g10sim.config.system import SystemSpec
 from g10sim.config.tiers import Tier
-from g10sim.errors import ConfigError, UnsupportedError
+from g10sim.errors import ConfigError, PolicyError, UnsupportedError
 from g10sim.hardware.batched import BatchedTransfers
 from g10sim.hardware.door import Door
 from g10sim.hardware.flash.pool import FlashPool
@@ -200,6 +200,7 @@ class _Simulation:
         if self._staging is None:
             addresses = self._addresses(job.trace)
             memory = self._memory(job, addresses)
+            memory.pageable = self._pageable(number, job, addresses)
             return JobRun(number, job, executed, memory, addresses, policy, plan, machine)
         job = simulated_job(job, self._behaviour)
         frames = self._frames[job.gpu] if self._frames else None
@@ -207,6 +208,22 @@ class _Simulation:
             number, job, plan, policy, machine, self._staging, self._pools, self._door, frames
         )
         return ContiguousRun(number, job, executed, memory, OwnAddresses(job.trace), policy, plan, machine)
+
+    def _pageable(self, number: int, job: Job, addresses: OwnAddresses) -> frozenset[int]:
+        """Return a job's tensors that are not pinned in host memory. Raises PolicyError for unknown ones."""
+        policy, count = self._policy, len(job.trace.tensors)
+        found = asked(policy, "pageable", lambda: frozenset(policy.pageable(number)))
+        if found and addresses.are_shared:
+            raise PolicyError(
+                f"policy '{policy.name}': pageable names tensors that share addresses; allowed: with "
+                "requirements.addresses 'own'"
+            )
+        for tensor in found:
+            if type(tensor) is not int or not 0 <= tensor < count:
+                raise PolicyError(
+                    f"policy '{policy.name}': pageable names tensor {tensor!r}; allowed: 0 to {count - 1}"
+                )
+        return found
 
     def _addresses(self, trace: Trace) -> OwnAddresses:
         """Return the addresses of a trace's tensors in unified memory."""

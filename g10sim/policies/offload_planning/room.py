@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 
@@ -14,20 +14,25 @@ from g10sim.units import format_bytes
 
 
 def gpu_peak(
-    trace: Trace, sizes: Sequence[int], ends: Mapping[int, int], ahead: int, stays: Sequence[Window] = ()
+    trace: Trace,
+    sizes: Sequence[int],
+    ends: Mapping[int, int],
+    ahead: int,
+    stays: Sequence[Window] = (),
+    below: Collection[int] = (),
 ) -> tuple[int, Kernel]:
     """Return the most bytes that lie on the GPU, and the kernel at which they do.
 
     That is what persists and the GPU uses, but for weights that have ``stays`` there, and all else from
     ``ahead`` kernels before its first use to its last use, or until the kernel that ``ends`` gives for it.
-    ``sizes`` are in whole pages.
+    ``sizes`` are in whole pages. What lies ``below`` and has no stays does not count.
     """
     kernels = len(trace.kernels)
     changes = np.zeros(kernels + 1, dtype=np.int64)
     for stay in stays:
         changes[stay.fetched] += sizes[stay.tensor]
         changes[stay.last + 1] -= sizes[stay.tensor]
-    come_and_go = {stay.tensor for stay in stays}
+    come_and_go = {stay.tensor for stay in stays}.union(below)
     for tensor, uses in enumerate(trace.uses):
         if uses and tensor not in come_and_go:
             lasts = trace.tensors[tensor].persistent
