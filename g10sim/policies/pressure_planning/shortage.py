@@ -51,10 +51,10 @@ class Shortage:
 
     def __init__(self, alive: Largest, uses: Integers, kernel: int, settings: Settings) -> None:
         horizon = settings.horizon
-        self._until = np.clip(uses - kernel, 0, horizon)
+        self._until = np.minimum(np.maximum(uses - kernel, 0), horizon)
         first = np.arange(min(max(2, settings.births), horizon - 1) + 1)
         edges = np.sort(np.concatenate((first, self._until, [horizon])))
-        edges = edges[np.diff(edges, prepend=-1) > 0]
+        edges = edges[np.concatenate(([True], edges[1:] > edges[:-1]))]
         self._starts: list[int] = edges[:-1].tolist()
         self._step = np.searchsorted(edges, self._until)
         self._most = alive.between(edges[:-1] + kernel, edges[1:] + kernel)

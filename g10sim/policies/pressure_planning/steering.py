@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import accumulate
 
 import numpy as np
 
@@ -330,4 +331,5 @@ class Steering:
         """Tell whether the link has enough to bring in until the next decision, with bytes just asked for."""
         cycles = int(self._forecast.cycles[view.kernel]) + self._settings.backlog_cycles
         enough = self._machine.in_rate * cycles
-        return asked >= enough or asked + sum(map(view.in_transfer_bytes, self._coming)) >= enough
+        queued = accumulate(map(view.in_transfer_bytes, self._coming), initial=asked)
+        return any(size >= enough for size in queued)
