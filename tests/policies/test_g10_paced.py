@@ -76,7 +76,7 @@ class Tiring(Policy):
         return [Evict(0, "host")] if view.iteration > 1 and view.kernel == 1 else []
 
 
-@pytest.mark.parametrize(("iterations", "last"), [("auto", 3), (2, 1)])
+@pytest.mark.parametrize(("iterations", "last"), [("auto", 4), (2, 1)])
 def test_trials_judge_the_iteration_that_is_reported(iterations, last):
     """A weight of a page comes from the SSD in the first iteration and stays in the second."""
     trace, policy = trace_of({"w*": 1}, [(9000, "w", ""), (9000, "", "")]), Tiring()

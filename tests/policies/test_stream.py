@@ -41,7 +41,7 @@ def test_nothing_moves_that_fits():
 
 
 def test_space_is_asked_for_in_the_order_of_use_though_it_is_free_in_another():
-    """b dies before a, but is needed after it: its 40 pages, mapped in 40,000 cycles, wait for the one of a."""
+    """b dies before a, but is needed after it: its 40 pages, mapped in 40,000 cycles, wait for that of a."""
     kernels = [(10_000, "", "a"), *[(10_000, "a", "")] * 5]
     kernels += [(10_000, "a", "b"), (10_000, "a b", ""), (10_000, "a", "")]
     records = simulate(trace_of({"a": 1, "b": 40}, kernels), machine(100), Stream(), iterations=3)

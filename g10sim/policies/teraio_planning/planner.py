@@ -150,12 +150,9 @@ class Planner:
 
 
 def _in_turn(machine: PlannedMachine) -> tuple[bool, bool]:
-    """Tell of copies out and in whether host memory waits for the SSD to leave it all of the link.
-
-    Otherwise the two have the link side by side, as the SSD takes no more than half of it.
-    """
+    """Tell of copies out and in whether the SSD takes all of the link, so that host memory waits for it."""
     ssd = machine.ssd
-    return 2 * ssd.write_rate > machine.out_rate, 2 * ssd.read_rate > machine.in_rate
+    return ssd.write_rate >= machine.out_rate, ssd.read_rate >= machine.in_rate
 
 
 def _host(machine: PlannedMachine) -> PlannedTier | None:
