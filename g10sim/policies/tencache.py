@@ -67,7 +67,7 @@ class TenCache(WeightsBelow):
     """Buffers in pinned host memory. ``size_classes``: as large as the tensor; ``uniform``: all as large as
     the largest tensor; ``none``: all is pageable, as what finds no buffer within system.host.pinned.limit."""
     cache: Size | None = parameter(default=None, published="what is free, paper")
-    """GPU memory for weights; none: what is left when all else takes most."""
+    """Memory of the GPU for weights; none: what is left when all else takes most."""
     reduce_bucket_size: int = parameter(default=50_000_000, ge=1, published="50000000, authors' scripts")
     """Gradients that fill a bucket."""
     optimizer_buffers: int = parameter(default=5, ge=1, published="5, authors' scripts")
