@@ -12,8 +12,8 @@ _GIB = 2**30
 class Block:
     """Prompts that are decoded together: ``batches`` of ``gpu_batch``.
 
-    Each has ``prompt`` tokens and gets ``output`` new ones. The model has ``layers`` of width ``hidden`` with an
-    MLP four times as wide, in 16 bits.
+    Each has ``prompt`` tokens and gets ``output`` new ones. The model has ``layers`` of width ``hidden`` with
+    an MLP four times as wide, in 16 bits.
     """
 
     layers: int
