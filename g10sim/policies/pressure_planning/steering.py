@@ -25,7 +25,8 @@ class Steering:
 
     ``_here`` are bytes on the GPU that do not leave, ``_away`` those that lie elsewhere or leave, both by
     tensor. Bytes on their way in are neither. Between kernels only tensors that may have changed are looked
-    at; ``_named`` are the lists of victims given since then. ``_ids`` are the tensors alive, ascending.
+    at; ``_named`` are the lists of victims given since then. ``_ids`` are the tensors alive, in the order of
+    their next use, those with the same one ascending.
     """
 
     def __init__(self, forecast: Forecast, machine: PlannedMachine, settings: Settings) -> None:
@@ -145,13 +146,14 @@ class Steering:
             self._forget(tensor)
         for tensor in forecast.born[kernel]:
             self._alive[tensor] = True
-        self._ids = np.flatnonzero(self._is_alive)
+        ids = np.flatnonzero(self._is_alive)
+        self._ids = ids[self._next.take(ids).argsort(kind="stable")]
         if kernel == 0:
             self._changed = set(self._ids.tolist())
         return dead
 
     def _with(self, sizes: Integers) -> Integers:
-        """Return the tensors of which there are such bytes, ascending."""
+        """Return the tensors of which there are such bytes, in the order of ``_ids``."""
         found: Integers = self._ids[sizes.take(self._ids) > 0]
         return found
 
@@ -314,8 +316,7 @@ class Steering:
         """
         kernel, horizon = view.kernel, self._settings.horizon
         misfits = added = asked = 0
-        away = self._with(self._away)
-        for tensor in memoryview(away[np.argsort(self._next[away], kind="stable")]):
+        for tensor in memoryview(self._with(self._away)):
             if tensor in self._coming or tensor in self._leaving:
                 continue
             distance = max(1, min(int(self._next[tensor]) - kernel, horizon))
