@@ -293,7 +293,7 @@ RULES: tuple[Rule, ...] = (
         ("pinned",),
         Effect(
             lambda run, host: run.copies or run.pins,
-            "with a policy that copies whole tensors, or tencache",
+            "with a policy that copies whole tensors, or names pageable ones",
             "nothing is pinned",
         ),
     ),
@@ -321,7 +321,7 @@ RULES: tuple[Rule, ...] = (
         ("pageable_bandwidth",),
         Effect(
             lambda run, pinned: run.pins or pinned.limit is not None,
-            "with a limit, or tencache",
+            "with a limit, or a policy that names pageable tensors",
             "there is no limit",
         ),
     ),
