@@ -17,7 +17,6 @@ from g10sim.policies.offload_planning.rewriting import Schedule
 from g10sim.policies.offload_planning.saved import (
     Saved,
     before_module,
-    module_of,
     module_starts,
     saved_tensors,
 )
@@ -121,7 +120,7 @@ class LoHan(WeightsBelow):
         swapped, dropped = list[Saved](), list[Saved]()
         for one in saved:
             producer = rules.producer(one.tensor, one.since + 1)
-            crosses = len({module_of(trace.kernels[use]) for use in trace.uses[one.tensor]}) > 1
+            crosses = len({trace.kernels[use].block for use in trace.uses[one.tensor]}) > 1
             if producer is None or crosses or rules.problem(one.tensor, one.since + 1):
                 swapped.append(one)
                 left -= trace.tensors[one.tensor].size_bytes
