@@ -57,7 +57,7 @@ class Shortage:
         first = np.arange(min(max(2, settings.births), horizon - 1) + 1)
         edges = np.sort(np.concatenate((first, until, [horizon])))
         edges = edges[np.concatenate(([True], edges[1:] > edges[:-1]))]
-        self._starts = memoryview(edges[:-1])
+        self._starts = edges[:-1].data
         self._used = until.searchsorted(edges[:-1], side="right")
         self._most = alive.between(edges[:-1] + kernel, edges[1:] + kernel)
         self._worst: Integers | None = None

@@ -36,7 +36,7 @@ class Steering:
         self._here, self._away = (np.zeros(tensors, dtype=np.int64) for _ in range(2))
         self._tier_of = np.zeros(tensors, dtype=np.int8)
         self._is_alive = np.zeros(tensors, dtype=np.bool_)
-        self._alive = memoryview(self._is_alive)
+        self._alive = self._is_alive.data
         self._ids = np.zeros(0, dtype=np.int64)
         self._leaving: dict[int, PlannedTier] = {}
         self._coming = Arrivals()
@@ -253,7 +253,7 @@ class Steering:
         returning: dict[str, Integers] = {}
         candidates = self._with(self._here)
         candidates = candidates[np.argsort(-self._next[candidates], kind="stable")]
-        for tensor in memoryview(candidates):
+        for tensor in candidates.data:
             if tensor in self._leaving:
                 continue
             away = min(int(self._next[tensor]) - kernel, horizon)
@@ -316,7 +316,7 @@ class Steering:
         """
         kernel, horizon = view.kernel, self._settings.horizon
         misfits = added = asked = 0
-        for tensor in memoryview(self._with(self._away)):
+        for tensor in self._with(self._away).data:
             if tensor in self._coming or tensor in self._leaving:
                 continue
             distance = max(1, min(int(self._next[tensor]) - kernel, horizon))
