@@ -1,4 +1,4 @@
-"""``g10sim trace import nsight``, ``export``, ``reorder``, ``models``: further forms of traces, known models."""
+"""``g10sim trace import nsight``, ``export``, ``reorder``, ``models``: traces in other forms; models."""
 
 from __future__ import annotations
 

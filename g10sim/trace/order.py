@@ -113,8 +113,8 @@ def _check_data(trace: Trace, order: Sequence[Kernel], place: str) -> None:
             kernel, name = trace.kernels[number], shown(trace.tensors[tensor].name)
             raise TraceError(
                 f"{place}: kernel {number} ({kernel.name}) uses {name} as {_left(trace, writer)} left it, "
-                f"and in the vertical order as {_left(trace, after[use])} did; allowed: micro-batches that need "
-                "each other's results within a block at most"
+                f"and in the vertical order as {_left(trace, after[use])} did; allowed: micro-batches that "
+                "need each other's results within a block at most"
             )
 
 
