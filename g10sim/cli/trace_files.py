@@ -1,4 +1,4 @@
-"""``g10sim trace import nsight``, ``export``, ``reorder`` and ``models``: further forms of traces, known models."""
+"""``g10sim trace import nsight``, ``export``, ``reorder``, ``models``: traces in other forms; models."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def reorder(
 
 
 def _peak_activations(trace: Trace) -> int:
-    return int(live_bytes_by_kind(trace)[TensorKind.ACTIVATION].max())
+    return int(max(live_bytes_by_kind(trace).get(TensorKind.ACTIVATION, [0])))
 
 
 def models() -> None:

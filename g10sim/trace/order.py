@@ -26,9 +26,10 @@ def vertical(trace: Trace, place: str = "trace") -> Trace:
     order: list[Kernel] = []
     several = False
     for marked, stretch in groupby(trace.kernels, lambda kernel: kernel.micro_batch > 0):
-        passes = _passes(stretch) if marked else {}
+        kernels = list(stretch)
+        passes = _passes(kernels) if marked else {}
         several |= len(passes) > 1
-        order += _by_block(passes, place) if marked else stretch
+        order += _by_block(passes, place) if marked else kernels
     if not several:
         raise TraceError(f"{place}: found no two micro-batches in a row; allowed: kernels with micro_batch")
     _check_data(trace, order, place)
@@ -88,8 +89,8 @@ def _by_block(passes: Mapping[int, _Runs], place: str) -> Iterator[Kernel]:
         for here, there in zip_longest(passes[first], passes[other]):
             if here is None or there is None or _part(here[0]) != _part(there[0]):
                 raise TraceError(
-                    f"{place}: found {_described(there)} in micro-batch {other} where micro-batch {first} has "
-                    f"{_described(here)}; allowed: micro-batches that run the same blocks"
+                    f"{place}: found {_described(there)} in micro-batch {other} where micro-batch {first} "
+                    f"has {_described(here)}; allowed: micro-batches that run the same blocks"
                 )
     for together in zip(*passes.values(), strict=True):
         for run in together:
@@ -111,9 +112,9 @@ def _check_data(trace: Trace, order: Sequence[Kernel], place: str) -> None:
             number, tensor = use
             kernel, name = trace.kernels[number], shown(trace.tensors[tensor].name)
             raise TraceError(
-                f"{place}: kernel {number} ({kernel.name}) uses {name} as {_left(trace, writer)} left it, and "
-                f"in the vertical order as {_left(trace, after[use])} did; allowed: micro-batches that need "
-                "each other's results within a block at most"
+                f"{place}: kernel {number} ({kernel.name}) uses {name} as {_left(trace, writer)} left it, "
+                f"and in the vertical order as {_left(trace, after[use])} did; allowed: micro-batches that "
+                "need each other's results within a block at most"
             )
 
 
@@ -161,7 +162,7 @@ def _follow(kernels: Sequence[Kernel], turns: list[int]) -> None:
     for place, kernel in enumerate(kernels):
         if turns[place] == len(kernels):
             since = [written.get(tensor, 0) for tensor in kernel.inputs]
-            turns[place] = max(place, *since, *(used.get(tensor, 0) for tensor in kernel.outputs))
+            turns[place] = max([place, *since, *(used.get(tensor, 0) for tensor in kernel.outputs)])
         used.update((tensor, max(turns[place], used.get(tensor, 0))) for tensor in kernel.touched)
         written.update((tensor, max(turns[place], written.get(tensor, 0))) for tensor in kernel.outputs)
 
