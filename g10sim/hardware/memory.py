@@ -364,12 +364,13 @@ class Residency:
         else:
             queue.append(Run(tensor, count))
 
-    def touch(self, tensor: int) -> None:
-        """Make a tensor's resident pages the most recent ones."""
+    def touch(self, *tensors: int) -> None:
+        """Make resident pages of tensors the most recent ones, one tensor after another."""
         self.door.enter()
-        if self.idle[tensor]:
-            self.recency.remove(tensor)
-            self.recency.append(tensor, self.idle[tensor])
+        idle, renew = self.idle, self.recency.renew
+        for tensor in tensors:
+            if idle[tensor]:
+                renew(tensor, idle[tensor])
 
     def demand(self, tensor: int, rate: Callable[[int, Location], int] | None = None) -> None:
         """Ask for what a kernel waits for; ``rate`` gives (pages, place) a limit in bytes/second."""

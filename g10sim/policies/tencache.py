@@ -16,7 +16,7 @@ from g10sim.policies.offload_planning.caching import cached
 from g10sim.policies.offload_planning.gradients import Gradients, host_bytes, used_on_cpu
 from g10sim.policies.offload_planning.rewriting import Schedule
 from g10sim.policies.offload_planning.room import gpu_peak, require_gpu
-from g10sim.policies.offload_planning.windows import Window
+from g10sim.policies.offload_planning.windows import Window, by_kernel
 from g10sim.policies.parameters import Size, parameter
 from g10sim.policies.plan import MigrationPlan
 from g10sim.policies.planning.machine import PlannedMachine
@@ -67,7 +67,7 @@ class TenCache(WeightsBelow):
     """Buffers in pinned host memory. ``size_classes``: as large as the tensor; ``uniform``: all as large as
     the largest tensor; ``none``: all is pageable, as what finds no buffer within system.host.pinned.limit."""
     cache: Size | None = parameter(default=None, published="what is free, paper")
-    """GPU memory for weights; none: what is left when all else takes most."""
+    """Memory of the GPU for weights; none: what is left when all else takes most."""
     reduce_bucket_size: int = parameter(default=50_000_000, ge=1, published="50000000, authors' scripts")
     """Gradients that fill a bucket."""
     optimizer_buffers: int = parameter(default=5, ge=1, published="5, authors' scripts")
@@ -119,8 +119,8 @@ class TenCache(WeightsBelow):
         pageable, note = self._buffers(sizes, [*in_host, *ends])
         share = found.hits / found.uses if found.uses else 1.0
         note = f"{capacity / 1e9:.3g} GB of cache, asked ahead for {share:.1%} of uses; {note}"
-        job = _Job.of(gradients, homes, stays)
-        return replace(job, note=note, pageable=pageable, fetched=_with(job.fetched, kept))
+        fetched = by_kernel([*kept, *stays], "fetched")
+        return replace(_Job.of(gradients, homes, stays), note=note, pageable=pageable, fetched=fetched)
 
     def _buffers(self, sizes: Sequence[int], tensors: Sequence[int]) -> tuple[frozenset[int], str]:
         """Return the tensors without a pinned buffer, and how much is pinned; the first ones have one."""
@@ -154,12 +154,6 @@ def _released(trace: Trace, stays: Sequence[Window]) -> tuple[list[Window], list
         else:
             lasting.append(replace(stay, last=len(trace.kernels) - 1))
     return ends, lasting
-
-
-def _with(fetched: Mapping[int, Sequence[int]], lasting: Sequence[Window]) -> dict[int, Sequence[int]]:
-    """Return the weights that come with each kernel, with those that stay when they are there."""
-    first = [stay.tensor for stay in lasting]
-    return {**fetched, 0: [*fetched.get(0, ()), *first]} if first else dict(fetched)
 
 
 def _homes(trace: Trace, machine: PlannedMachine, weights: Collection[int], buffers: int) -> dict[int, str]:

@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 import types
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib import import_module
 
 IMPORTED = (
@@ -63,8 +63,9 @@ def serve(address):
                 listening.close()
                 return answered(connection)
             connection.close()
-            while os.waitpid(-1, os.WNOHANG)[0]:
-                pass
+            with suppress(ChildProcessError):
+                while os.waitpid(-1, os.WNOHANG)[0]:
+                    pass
 
 
 def answered(connection):

@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 import numpy as np
 
 from g10sim.config.system import SystemSpec
+from g10sim.config.tiers import Tier
 from g10sim.errors import UnsupportedError
 from g10sim.policies.offload_planning.windows import Window
 from g10sim.trace.model import Kernel, Trace
@@ -56,17 +57,23 @@ def require_gpu(policy: str, system: SystemSpec, needed: int, kernel: Kernel, wh
 
 def require_tier(policy: str, system: SystemSpec, name: str, needed: int, what: str) -> None:
     """Refuse a workload that needs more of a memory tier than there is. Raises UnsupportedError."""
-    tier = next((tier for tier in system.all_tiers if tier.name == name), None)
-    if tier is None:
-        raise UnsupportedError(
-            f"policy '{policy}' keeps {what} in the tier '{name}', which the machine has not; "
-            f"allowed: with tiers {', '.join(system.kinds)}"
-        )
+    tier = find_tier(policy, system, name, what)
     if needed > tier.capacity:
         raise UnsupportedError(
             f"policy '{policy}' keeps {what} in the tier '{name}': {format_bytes(needed)}; allowed: at most "
             f"its capacity, {format_bytes(tier.capacity)}"
         )
+
+
+def find_tier(policy: str, system: SystemSpec, name: str, what: str) -> Tier:
+    """Return a memory tier by its name. Raises UnsupportedError for one that the machine has not."""
+    tier = next((tier for tier in system.all_tiers if tier.name == name), None)
+    if tier is None:
+        raise UnsupportedError(
+            f"policy '{policy}' keeps {what} in the tier '{name}', which the machine has not; "
+            f"allowed: one of its tiers, {', '.join(system.kinds)}"
+        )
+    return tier
 
 
 def require_cpu(policy: str, system: SystemSpec) -> None:
