@@ -122,7 +122,7 @@ def test_cycles_and_bytes_have_units(tmp_path):
     performance = reached(256, 6, "80 GiB", "8 GB/s")
     assert slow["stall (ms)"].iloc[0] == pytest.approx(1000 / performance - 1000)
     _, data = written(tmp_path, "bar", swept(), x=LINK, y="ssd_to_gpu_bytes", where=where)
-    assert data[data["policy"] == "g10"]["ssd to gpu (GB)"].iloc[0] == 6
+    assert data[data["policy"] == "g10"]["SSD to GPU (GB)"].iloc[0] == 6
 
 
 def test_seeds_are_averaged_with_their_interval(tmp_path):
