@@ -53,7 +53,7 @@ class TenCache(WeightsBelow):
 
     name = "tencache"
     label = "10Cache"
-    look = Look("#44AA99", "..\\\\", "x", "4 1 1 1")
+    look = Look("#AA4499", "..\\\\", "_", "4 1 1 1")
     paper = (
         "Afroz et al., 10Cache: Heterogeneous Resource-Aware Tensor Caching and Migration for LLM Training, "
         "SoCC 2025"

@@ -531,18 +531,23 @@ def test_the_published_planner_counts_all_kernels_of_a_period_across_the_border(
 
 
 def test_stalls_are_expected_where_pressure_exceeds_all_before_and_all_behind():
-    planned = planned_machine(machine(10), BehaviourSpec())
-    nothing = {tier.name: Occupancy(np.zeros(4, dtype=np.int64)) for tier in planned.tiers}
-    pressure = np.array([0, 10, 0, 4]) * PAGE
-    stalls = _expected_stalls(pressure, SimpleNamespace(machine=planned, used=nothing))
+    def stalls(planned, on_gpu=0):
+        """Of kernels whose tensors press so much, `on_gpu` pages of which never left."""
+        away = {tier.name: Occupancy(np.zeros(4, dtype=np.int64)) for tier in planned.tiers}
+        occupied = Occupancy(np.full(4, on_gpu * PAGE))
+        selection = SimpleNamespace(machine=planned, used=away, occupancy=occupied)
+        pressure = np.array([0, 10, 0, 4]) * PAGE
+        return _expected_stalls(pressure, np.zeros(4, dtype=np.int64), selection).tolist()
+
     # To host memory and back at a byte a cycle: all ten leave for kernel 1, and six return behind it.
-    assert stalls.tolist() == [0, 16_000, 0, 4000]
+    assert stalls(planned_machine(machine(10), BehaviourSpec())) == [0, 16_000, 0, 4000]
     # With 3 pages of host memory and twice the link, a quarter of the rest is expected to cross the SSD.
-    planned = planned_machine(machine(10, 3, pcie="2 GB/s"), BehaviourSpec())
-    stalls = _expected_stalls(pressure, SimpleNamespace(machine=planned, used=nothing))
+    few = planned_machine(machine(10, 3, pcie="2 GB/s"), BehaviourSpec())
     out, back = (1500 + 7 * (375 + 250 / rate) for rate in (0.25, 0.5))
     last = 1500 + 1 * (375 + 250 / 0.5)
-    assert stalls.tolist() == [0, out + back - last, 0, last]
+    assert stalls(few) == [0, out + back - last, 0, last]
+    # What is on the GPU is not away: host memory holds the rest.
+    assert stalls(few, on_gpu=7) == [0, 10 * 500 + 6 * 500, 0, 4 * 500]
 
 
 def test_the_published_planner_moves_a_byte_beside_kernels_that_take_no_time():
