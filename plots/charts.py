@@ -41,6 +41,10 @@ _ROOM = 24
 _FEW = 5
 """As many values to scale as are labelled each."""
 _NARROW_LABEL, _NARROW_TITLE, _WIDE_LABEL = 14, 18, 26
+_HALF_TITLE, _WHOLE_TITLE = 24, 56
+"""Characters that a title has room for above half a column, and above one."""
+_TITLE_LINE_INCHES = 0.1
+_LEAST_MAP_INCHES, _SCALE_INCHES = 1.0, 0.08
 _ABOVE = 1.08
 _COLOURS = "viridis"
 
@@ -104,23 +108,27 @@ def heat(points: Points) -> list[Figure]:
     lines = max(2, sum(1 + name.count("\n") for name in names))
     room = _NARROW_TITLE if columns == 2 else _WIDE_LABEL  # the scale of colours takes some
     titles = [_title(title, room) for title in points.panels.values()]
+    map_inches = max(_LEAST_MAP_INCHES, 0.25 + _CELL_INCHES * max(lines * 0.6, len(names)))
     made = pages(
         titles,
         columns=columns,
-        row_inches=0.25
-        + 0.1 * max(1 + title.count("\n") for title in titles)
-        + _CELL_INCHES * max(lines * 0.6, len(names))
-        + ticks.inches,
+        row_inches=map_inches + _TITLE_LINE_INCHES * _most_lines(titles) + ticks.inches,
         legend=handles([], points.table),
         xlabel=points.x.label,
-        ylabel=points.hue_title,
+        ylabel=_title(points.hue_title, _NARROW_TITLE),
         shared="xy",
     )
     values = points.table["value"]
     low = 0.0 if points.has_ideal else float(values.min())
     scale = Normalize(low, 1.0 if points.has_ideal else float(values.max()))
     for one in made:
-        one.figure.colorbar(ScalarMappable(scale, _COLOURS), ax=one.axes, label=points.label, aspect=30)
+        rows = -(-len(one.axes) // columns)
+        one.figure.colorbar(
+            ScalarMappable(scale, _COLOURS),
+            ax=one.axes,
+            label=points.label.replace(" (", "\n("),
+            aspect=map_inches * rows / _SCALE_INCHES,
+        )
     for axes, panel in _panels(made, list(points.panels)):
         _draw_map(axes, points, points.of_panel(panel), scale)
         axes.set_xticks(range(len(ticks.labels)), ticks.labels, rotation=90 if ticks.upright else 0)
@@ -142,11 +150,12 @@ def _pages(
     shared: str = "xy",
 ) -> list[Panels]:
     looks = points.hues.values() if points.roles.hue else ()
+    titles = [_title(title, _HALF_TITLE if columns == 2 else _WHOLE_TITLE) for title in titles]
     legend = handles(looks, points.table, ideal=points.has_ideal, bound=points.has_bounds, lines=lines)
     return pages(
         titles,
         columns=columns,
-        row_inches=row_inches,
+        row_inches=row_inches + _TITLE_LINE_INCHES * (_most_lines(titles) - 1),
         legend=legend,
         legend_title=points.hue_title,
         legend_columns=4,
@@ -277,6 +286,10 @@ def _title(text: str, room: int) -> str:
     """Break a title where it is too long, after a comma if it has one."""
     lines = text.replace("\n", " ").split(", ") if len(text) > room else [text]
     return ",\n".join(textwrap.fill(line, room) for line in lines)
+
+
+def _most_lines(titles: Sequence[str]) -> int:
+    return max(1 + title.count("\n") for title in titles)
 
 
 def _short(value: float, *, is_share: bool) -> str:

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from textwrap import fill
+
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 from matplotlib.figure import Figure
 
-from g10sim.plots.panels import panels
+from g10sim.looks import BLUE, ORANGE, Look
+from g10sim.plots.panels import handles, panels
 from g10sim.plots.traces import records, that_ran
 
 _STEPS = 240
 _NONE = "NONE"
-_IN, _OUT = "#4477AA", "#EE6677"
+_OUT, _IN = Look(ORANGE, label="from the GPUs (up)"), Look(BLUE, label="to the GPUs (down)")
+_TITLE_CHARACTERS = 46
+_ROW_INCHES, _TITLE_LINE_INCHES = 0.8, 0.12
 
 Numbers = npt.NDArray[np.float64]
 
@@ -20,15 +25,20 @@ Numbers = npt.NDArray[np.float64]
 def draw(results: pd.DataFrame, kernels: pd.DataFrame, migrations: pd.DataFrame) -> Figure:
     """Draw the rates of all GPUs together over the last iteration, a panel per policy that runs.
 
-    Titles have performance. Copies from the GPUs are drawn upwards, copies to them downwards. What was not
-    copied (new memory) does not count.
+    Titles have the share of ideal performance. Copies from the GPUs are drawn upwards, copies to them
+    downwards. What was not copied (new memory) does not count.
     """
     ran = that_ran(results).drop_duplicates("cell")
     copies = migrations[(migrations["source"] != _NONE) & (migrations["target"] != _NONE)]
+    titles = [
+        fill(f"{_parameters(row['policy'])}: {row['performance']:.0%} of ideal", _TITLE_CHARACTERS)
+        for row in records(ran)
+    ]
     made = panels(
-        [f"{_parameters(row['policy'])}: {row['performance']:.0%}" for row in records(ran)],
+        titles,
         columns=1,
-        row_inches=0.8,
+        row_inches=_ROW_INCHES + _TITLE_LINE_INCHES * max(title.count("\n") for title in titles),
+        legend=handles((_OUT, _IN)),
         xlabel="time in the last iteration (ms)",
         ylabel="copies (GB/s)",
         shared="xy",
@@ -39,9 +49,10 @@ def draw(results: pd.DataFrame, kernels: pd.DataFrame, migrations: pd.DataFrame)
         ms = float(row["exec_ms"] / row["exec_cycles"])
         own = copies[copies["cell"] == row["cell"]]
         leaving = own["source"] == "GPU"
-        for part, colour, sign in ((own[leaving], _OUT, 1), (own[~leaving], _IN, -1)):
+        for part, look, sign in ((own[leaving], _OUT, 1), (own[~leaving], _IN, -1)):
             rates = np.diff(_copied(part, edges)) / np.diff(edges) / ms / 1e6
-            axes.stairs(sign * rates, (edges - edges[0]) * ms, fill=True, color=colour, linewidth=0)
+            axes.stairs(sign * rates, (edges - edges[0]) * ms, fill=True, color=look.colour, linewidth=0)
+        axes.yaxis.set_major_formatter(lambda rate, _: f"{abs(rate):g}")
         axes.axhline(0, color="black", linewidth=0.4)
     return made.figure
 

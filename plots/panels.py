@@ -154,18 +154,21 @@ def bars_per_trace(
     ylabel: str,
     row_inches: float,
     legend_columns: int,
+    level: tuple[float, Look] | None = None,
     shared: bool = False,
 ) -> Panels:
     """Draw a panel per trace with a group of bars per value of a column, a bar per value of another.
 
-    ``groups`` and ``bars`` are the columns, with labels and looks by value; ``shared`` panels have one scale.
+    ``groups`` and ``bars`` are the columns, with labels and looks by value; ``level`` is a line across each
+    panel; ``shared`` panels have one scale.
     """
+    lines = handles([level[1]], lines=True) if level else []
     traces = trace_names(shown)
     made = panels(
         [trace.line for trace in traces],
         columns=1,
         row_inches=row_inches,
-        legend=handles(bars[1].values(), shown),
+        legend=[*handles(bars[1].values(), shown), *lines],
         legend_columns=legend_columns,
         ylabel=ylabel,
         shared="xy" if shared else "",
@@ -173,6 +176,8 @@ def bars_per_trace(
     for axes, trace in zip(made.axes, traces, strict=True):
         cells = cells_by(shown[shown["trace"] == trace.trace], groups[0], bars[0])
         draw_groups(axes, cells, groups[1], bars[1], column)
+        if level:
+            draw_level(axes, level[1], level[0])
     return made
 
 

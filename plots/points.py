@@ -32,6 +32,7 @@ _LABELS = {
     "exec_ms": "time of an iteration (ms)",
     "samples_per_s": "throughput (samples/s)",
 }
+_NAMES = {"gpu": "GPU", "ssd": "SSD", "cpu": "CPU"}
 _SERIES = 7
 """As many series as have looks of their own."""
 
@@ -182,7 +183,7 @@ def _measure(shown: pd.DataFrame, column: str) -> tuple[str, Any]:
     """Return the label of a column with its unit, and by what its values are multiplied."""
     if column in _LABELS:
         return _LABELS[column], 1
-    words = column.rpartition("_")[0].replace("_", " ")
+    words = " ".join(_NAMES.get(word, word) for word in column.split("_")[:-1])
     if column.endswith("_cycles"):
         return f"{words} (ms)", shown["exec_ms"] / shown["exec_cycles"].where(shown["exec_cycles"] > 0)
     if column.endswith("_bytes"):

@@ -30,15 +30,17 @@ def stage(batch: int, micro_batches: int, layers: int = 16) -> Trace:
             inputs[name] = (saved, x)
             y = builder.tensor(f"{number}.{name}.output", width, Kind.ACTIVATION)
             ticks = int(2 * count * tokens / FLOPS * 1e9)
-            builder.kernel("forward", ticks, [x, weights[name]], [saved, y], Phase.FORWARD)
+            own = {"layer": name, "micro_batch": number + 1}
+            builder.kernel("forward", ticks, [x, weights[name]], [saved, y], Phase.FORWARD, **own)
             x = y
         dy = builder.tensor(f"{number}.gradient", width, Kind.TEMPORARY)
-        builder.kernel("loss", 100_000, [x], [dy], Phase.FORWARD)
+        builder.kernel("loss", 100_000, [x], [dy], Phase.FORWARD, micro_batch=number + 1)
         for name, count, _ in reversed(blocks):
             dx = builder.tensor(f"{number}.{name}.gradient", width, Kind.TEMPORARY)
             used = [dy, *inputs[name], weights[name], *([gradients[name]] if number else [])]
             ticks = int(4 * count * tokens / FLOPS * 1e9)
-            builder.kernel("backward", ticks, used, [dx, gradients[name]], Phase.BACKWARD)
+            own = {"layer": name, "micro_batch": number + 1}
+            builder.kernel("backward", ticks, used, [dx, gradients[name]], Phase.BACKWARD, **own)
             dy = dx
     for name, count, _ in blocks:
         used = [weights[name], states[name]]

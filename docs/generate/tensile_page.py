@@ -7,7 +7,7 @@ from pathlib import Path
 import pandas as pd
 from tables import fill, table
 
-from g10sim.stats.reading import read_results, read_table
+from g10sim.stats.reading import TIMING, read_results, read_table
 from g10sim.stats.savings import savings
 
 _RATIOS = ("peak (GB)", "MSR", "EOR", "CBR")
@@ -39,15 +39,17 @@ def _shared(directory: Path) -> str:
     found = savings(results, "ideal", read_table(directory, "kernels"))
     stalls = results.groupby("cell").sum(numeric_only=True)
     traces = results.groupby("cell").trace.agg(list)
+    planning = pd.read_csv(directory / TIMING).set_index("cell").planning_cpu_seconds
     for _, row in found.iterrows():
         if row.policy == "ideal":
             continue
         waits, jobs = stalls.loc[row.cell], traces[row.cell]
         shares = [f"{waits[f'stall_{reason}_cycles'] / waits.ideal_cycles:.3f}" for reason in _REASONS]
         name = Path(row.trace).stem if len(set(jobs)) == 1 else "all five"
-        rows.append([name, str(len(jobs)), row.policy, *_ratios(row), f"{row.passive_ratio:.3f}", *shares])
+        told = (*_ratios(row), f"{row.passive_ratio:.3f}", *shares)
+        rows.append([name, str(len(jobs)), row.policy, *told, f"{planning[row.cell] / len(jobs):.2f}"])
     reasons = [reason.replace("_", " ") for reason in _REASONS]
-    return table(("trace", "jobs", "policy"), (*_RATIOS, "passive", *reasons), rows)
+    return table(("trace", "jobs", "policy"), (*_RATIOS, "passive", *reasons, "planning (s)"), rows)
 
 
 def _ratios(row: pd.Series) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fractions import Fraction
+from itertools import groupby
 from operator import attrgetter
 
 import numpy as np
@@ -10,7 +11,7 @@ import numpy as np
 from g10sim.analysis.gradients import gradient_buckets
 from g10sim.analysis.pools.operations import stays_of
 from g10sim.analysis.timeline import Integers
-from g10sim.trace.model import TensorKind, Trace
+from g10sim.trace.model import Phase, TensorKind, Trace
 from g10sim.trace.repetition import each, named
 
 _SIZE, _NEEDED = attrgetter("size_bytes"), attrgetter("tensors")
@@ -74,6 +75,21 @@ def mean_gradient_bytes(trace: Trace) -> float:
     for bucket in gradient_buckets(trace, bucket_bytes=1):
         found += bucket.size_bytes * (ends[max(bucket.users) + 1] - ends[bucket.ready])
     return float(found / ends[-1]) if ends[-1] else 0.0
+
+
+def visited_weight_bytes(trace: Trace) -> int:
+    """Bytes of weights that the passes of a step bring in if the GPU keeps those of one block at a time.
+
+    The update of the weights is not counted.
+    """
+    found, before = 0, frozenset[int]()
+    passes = (kernel for kernel in trace.kernels if kernel.phase is not Phase.OPTIMIZER)
+    for _, kernels in groupby(passes, attrgetter("block")):
+        used = {tensor for kernel in kernels for tensor in kernel.tensors}
+        weights = frozenset(number for number in used if trace.tensors[number].kind is TensorKind.WEIGHT)
+        found += sum(trace.tensors[number].size_bytes for number in weights - before)
+        before = weights or before
+    return found
 
 
 def oversubscription(trace: Trace, gpu_memory_bytes: int) -> float:

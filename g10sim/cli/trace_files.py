@@ -1,4 +1,4 @@
-"""``g10sim trace import nsight``, ``export`` and ``models``: further forms of traces, and known models."""
+"""``g10sim trace import nsight``, ``export``, ``reorder``, ``models``: traces in other forms; models."""
 
 from __future__ import annotations
 
@@ -7,12 +7,18 @@ from typing import Annotated
 
 import typer
 
+from g10sim.analysis.footprint import live_bytes_by_kind, peak_live_bytes, visited_weight_bytes
 from g10sim.capture.known_models import known_models
 from g10sim.cli.options import TraceFile, TraceOutput
 from g10sim.cli.output import say, show_table
+from g10sim.display import rounded_bytes
+from g10sim.errors import ConfigError
 from g10sim.importers.nsight import Report, import_nsight, read_report
 from g10sim.trace.chakra import save_chakra
 from g10sim.trace.format import load_trace, save_trace
+from g10sim.trace.model import TensorKind, Trace
+from g10sim.trace.order import delayed_optimizer
+from g10sim.trace.order import vertical as by_block
 
 export_app = typer.Typer(help="Write a trace file in the form of other tools.", no_args_is_help=True)
 
@@ -51,6 +57,37 @@ def chakra(
     trace = load_trace(file)
     save_chakra(trace, output)
     say(f"{output}: {len(trace.kernels)} nodes")
+
+
+def reorder(
+    file: TraceFile,
+    output: TraceOutput,
+    vertical: Annotated[
+        bool, typer.Option("--vertical", help="Run all micro-batches of a block before the next block.")
+    ] = False,
+    delay_optimizer: Annotated[
+        bool, typer.Option("--delay-optimizer", help="Update weights right before they are needed again.")
+    ] = False,
+) -> None:
+    """Write a training step with its kernels in another order that computes the same."""
+    if not (vertical or delay_optimizer):
+        raise ConfigError("--vertical, --delay-optimizer: found neither; allowed: one of them or both")
+    given = load_trace(file)
+    trace = by_block(given, str(file)) if vertical else given
+    trace = delayed_optimizer(trace, str(file)) if delay_optimizer else trace
+    save_trace(trace, output)
+    say(f"{output}: {len(trace.kernels)} kernels, {len(trace.tensors)} tensors")
+    for what, measure in (
+        ("most alive at a time", peak_live_bytes),
+        ("most activations alive at a time", _peak_activations),
+        ("weights to bring in, with those of one block kept", visited_weight_bytes),
+    ):
+        before, after = (rounded_bytes(measure(one)) for one in (given, trace))
+        say(f"{what}: {after} (before: {before})")
+
+
+def _peak_activations(trace: Trace) -> int:
+    return int(max(live_bytes_by_kind(trace).get(TensorKind.ACTIVATION, [0])))
 
 
 def models() -> None:

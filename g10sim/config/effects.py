@@ -29,7 +29,8 @@ class PolicyTraits:
 
     ``is_paged``: memory moves in pages; ``copies``: whole tensors are copied; ``plans``: it plans for the
     machine; ``keeps_service``: links are served as the system says; ``frees_itself``: it is paged, and its
-    tensors have addresses of their own whatever the others have.
+    tensors have addresses of their own whatever the others have; ``pins``: it moves pages, and says which
+    tensors are pinned in host memory.
     """
 
     is_paged: bool
@@ -37,6 +38,7 @@ class PolicyTraits:
     copies: bool
     plans: bool
     keeps_service: bool
+    pins: bool = False
 
 
 @dataclass(frozen=True)
@@ -68,6 +70,17 @@ class Setting:
     def is_batched(self) -> bool:
         """Tell whether pages move in batches, which know one link and nothing of how it is shared."""
         return self.config.compat.transfers == "batched"
+
+    @property
+    def pins(self) -> bool:
+        """Tell whether a policy that moves pages says which tensors are pinned in host memory."""
+        return not self.is_batched and self.has_policy("pins")
+
+    @property
+    def has_pageable_memory(self) -> bool:
+        """Tell whether it matters which tensors such a policy pins."""
+        pinned = self.config.system.host.pinned
+        return self.pins and pinned is not None and pinned.pageable_bandwidth is not None
 
     @property
     def accesses_tiers(self) -> bool:
@@ -274,7 +287,17 @@ RULES: tuple[Rule, ...] = (
             "nothing goes from socket to socket",
         ),
     ),
-    Rule((HostSpec,), ("pinned", "compression"), _COPIES),
+    Rule((HostSpec,), ("compression",), _COPIES),
+    Rule(
+        (HostSpec,),
+        ("pinned",),
+        Effect(
+            lambda run, host: run.copies or run.pins,
+            "with a policy that copies whole tensors, or names pageable ones",
+            "nothing is pinned",
+        ),
+    ),
+    Rule((PinnedSpec,), ("pin_latency", "pin_rate", "unpin_latency", "unpin_rate"), _COPIES),
     Rule(
         (HostSpec, MemoryTierSpec),
         ("kernel_access",),
@@ -286,8 +309,21 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         (PinnedSpec,),
-        ("beyond_limit", "pageable_bandwidth"),
-        Effect(lambda run, pinned: pinned.limit is not None, "with a limit", "there is no limit"),
+        ("beyond_limit",),
+        Effect(
+            lambda run, pinned: run.copies and pinned.limit is not None,
+            "with a limit and a policy that copies whole tensors",
+            "there is no limit, or every policy moves pages",
+        ),
+    ),
+    Rule(
+        (PinnedSpec,),
+        ("pageable_bandwidth",),
+        Effect(
+            lambda run, pinned: run.pins or pinned.limit is not None,
+            "with a limit, or a policy that names pageable tensors",
+            "there is no limit",
+        ),
     ),
     Rule(
         (SystemSpec,),

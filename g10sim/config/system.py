@@ -9,11 +9,13 @@ from pydantic import Field, model_validator
 
 from g10sim.config.host import CpuSpec, HostSpec
 from g10sim.config.quantities import (
+    Bytes,
     Duration,
     PositiveBytes,
     PositiveFrequency,
     PositiveRate,
     Spec,
+    default,
 )
 from g10sim.config.ssd import AnySsdSpec, SsdSpec
 from g10sim.config.tiers import MemoryTierSpec, Tier, TierEntry, located, sections_of_tiers, ssd_tier
@@ -40,9 +42,9 @@ class GpuSpec(Spec):
     """The GPUs of a machine, all alike.
 
     ``name`` says which GPU it is, as the descriptions in ``configs/gpus`` do: kernel times of a trace that
-    are another's are told. ``memory`` is the HBM that traces may fill, ``clock`` the length of a cycle,
-    ``page_size`` the granularity of the unified memory, ``allocation_rate`` the speed of mapping and zeroing
-    new pages.
+    are another's are told. ``memory`` is the HBM that traces may fill, less ``context_memory`` for every job
+    on the GPU, ``clock`` the length of a cycle, ``page_size`` the granularity of the unified memory,
+    ``allocation_rate`` the speed of mapping and zeroing new pages.
     """
 
     name: str = Field(
@@ -50,6 +52,9 @@ class GpuSpec(Spec):
     )
     count: int = Field(default=1, strict=True, ge=1, le=1024, description="number of GPUs")
     memory: PositiveBytes = Field(description="HBM of one GPU")
+    context_memory: Bytes = default(
+        "0 B", parse_bytes, "of that, what each job on the GPU takes beside its tensors: its CUDA context"
+    )
     clock: PositiveFrequency = Field(description="clock of the simulated cycles")
     page_size: PositiveBytes = Field(
         default=parse_bytes("4 KiB"),

@@ -33,6 +33,7 @@ _TIMING_COLUMNS = (
     "wall_seconds",
     "cpu_seconds",
     "policy_seconds",
+    "planning_cpu_seconds",
     "peak_memory_bytes",
     "worker",
 )

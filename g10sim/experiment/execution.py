@@ -156,6 +156,7 @@ def run_cell(task: CellTask, worker: int | str) -> CellResult:
             "wall_seconds": round(time.perf_counter() - wall, 6),
             "cpu_seconds": round(time.process_time() - cpu, 6),
             "policy_seconds": round(hooks.seconds, 6),
+            "planning_cpu_seconds": round(hooks.planning_cpu_seconds, 6),
             "peak_memory_bytes": peak_memory_bytes(),
             "worker": worker,
         }

@@ -138,6 +138,7 @@ def _traits(policy: Policy) -> PolicyTraits:
         copies=copies,
         plans=design.plan is not Policy.plan or design.plan_job is not Policy.plan_job,
         keeps_service=needs.link_service is None,
+        pins=design.pageable is not Policy.pageable,
     )
 
 

@@ -18,7 +18,7 @@ from g10sim.experiment.cells import Cell
 from g10sim.experiment.execution import CellResult
 from g10sim.experiment.expand import Experiment
 from g10sim.files import write_text, writing
-from g10sim.stats.columns import BOUND_COLUMNS, CPU_COLUMNS, metric_columns
+from g10sim.stats.columns import BOUND_COLUMNS, CONTEXT_COLUMN, CPU_COLUMNS, metric_columns
 from g10sim.stats.summary import CONTIGUOUS_COLUMNS, FLASH_COLUMNS, IN_PLACE_COLUMNS, JOB_METRIC_COLUMNS
 from g10sim.stats.swept import as_number
 from g10sim.text import inert
@@ -45,6 +45,8 @@ def result_columns(experiment: Experiment) -> tuple[str, ...]:
         metrics += IN_PLACE_COLUMNS
     if any(cell.system.cpu is not None for cell in cells):
         metrics += CPU_COLUMNS
+    if any(cell.system.gpu.context_memory for cell in cells):
+        metrics.append(CONTEXT_COLUMN)
     if any(cell.copies_tensors for cell in cells):
         metrics += CONTIGUOUS_COLUMNS
     if any(isinstance(tier.drive, FlashSsdSpec) for tier in tiers):

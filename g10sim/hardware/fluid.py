@@ -136,6 +136,9 @@ class FluidTransfers:
         self._pools = {pool.tier.place: pool for pool in pools}
         self._spills = {place: spill_order(tuple(self._pools), place) for place in self._pools}
         self._nearest = pools[0].tier.place
+        self._host = next((tier.place for tier in system.all_tiers if tier.name == "host"), None)
+        pinned = system.host.pinned
+        self._pageable_bandwidth = (pinned.pageable_bandwidth if pinned else None) or 0
         ports = self.topology.ports
         self._ssds = [SsdPort(pool, *ports[pool.tier.place]) for pool in pools if isinstance(pool, FlashPool)]
         self._observer = observer
@@ -213,6 +216,7 @@ class FluidTransfers:
             latency = self._fault.latency + self._latencies.get(place, 0)
             latency += self.topology.per_copy(site.gpu, place, inward=True)
             bandwidth = self.topology.path_bandwidth(site.gpu, place)
+            bandwidth = min(bandwidth, self._pageable_rate(site, tensor, place) or bandwidth)
             size = pages * self._page_bytes
             batches = fault_batches(size, self._page_bytes, self._fault)
             return demand_rate(size, bandwidth, latency, batches)
@@ -454,9 +458,20 @@ class FluidTransfers:
     def _start_copy(self, lane: _Lane, place: Location, links: list[Link], *, inward: bool) -> None:
         """Limit the rate of a copy that is next in its queue, where links make it wait before it moves."""
         run, wait = lane.queue[0], self.topology.per_copy(lane.gpu, place, inward=inward)
-        if wait and not run.rate:
-            bandwidth = min(link.capacity for link in links)
-            run.rate = demand_rate(run.count * self._page_bytes, bandwidth, wait, 1)
+        slow = self._pageable_rate(lane.site, run.tensor, place)
+        if (wait or slow) and not run.rate:
+            run.rate = self._copy_rate(run.count, links, wait, slow)
+
+    def _pageable_rate(self, site: _Site, tensor: int, place: Location) -> int:
+        """Most bytes/second of a tensor between the GPU and a place, whose memory may be pageable; 0: any."""
+        is_pageable = tensor in site.memory.pageable and place == self._host
+        return self._pageable_bandwidth if is_pageable else 0
+
+    def _copy_rate(self, pages: int, links: list[Link], wait_ps: int, slow: int) -> int:
+        """Rate of a copy that has its links to itself, after a wait, and no more than ``slow``, if any."""
+        bandwidth = min(link.capacity for link in links)
+        bandwidth = min(bandwidth, slow or bandwidth)
+        return demand_rate(pages * self._page_bytes, bandwidth, wait_ps, 1) if wait_ps else bandwidth
 
     def _add_arrival(
         self, flows: list[_Flow], lane: _Lane, source: Location, rank: int, evicting: bool
@@ -482,18 +497,19 @@ class FluidTransfers:
         outward = self.topology.outward(lane.gpu, target)
         flows.append(_Flow(lane, source, victim, target, [*links, *outward], rank, owner))
         if target:
-            flows[-1].limit = self._limit_with_victim(flows[-1].limit, victim, lane.gpu, target, outward)
+            flows[-1].limit = self._limit_with_victim(flows[-1].limit, victim, owner, target, outward)
 
     def _limit_with_victim(
-        self, limit: int, victim: Run, gpu: int, target: Location, outward: list[Link]
+        self, limit: int, victim: Run, owner: _Site, target: Location, outward: list[Link]
     ) -> int:
         """Return the limit of pages that come in while a victim leaves, before them or at the same time."""
-        rate, wait = min(link.capacity for link in outward), self.topology.per_copy(gpu, target, inward=False)
-        if wait and not victim.rate:
-            victim.rate = demand_rate(victim.count * self._page_bytes, rate, wait, 1)
+        wait = self.topology.per_copy(owner.gpu, target, inward=False)
+        slow = self._pageable_rate(owner, victim.tensor, target)
+        if (wait or slow) and not victim.rate:
+            victim.rate = self._copy_rate(victim.count, outward, wait, slow)
         if limit and self._fault.eviction == "serial":
-            return one_after_another(limit, victim.rate or rate)
-        return min(limit or victim.rate, victim.rate) if wait else limit
+            return one_after_another(limit, victim.rate or min(link.capacity for link in outward))
+        return min(limit or victim.rate, victim.rate) if wait or slow else limit
 
     def _victim(self, site: _Site, *, demanded: bool) -> tuple[Run | None, _Site]:
         """Return who makes room on a full GPU, and whose it is: the oldest of all jobs' own choices."""

@@ -143,9 +143,9 @@ class Residency:
     ``needed`` is the running (or waiting) kernel's working set; it also waits for the evictions of tensors
     that are ``awaited``, and for the arrival of ``awaited_arrivals``. What of it lies in the tiers that
     ``in_place`` names for tensors is used there and does not come in. Tensors that are ``storing`` are on
-    their way from host memory to another tier. ``copies`` names the tier that all pages of a tensor on the
-    GPU came from: it has them still where nothing has written them. All of it changes only while the ``door``
-    is open.
+    their way from host memory to another tier, and ``pageable`` ones are not pinned there. ``copies`` names
+    the tier that all pages of a tensor on the GPU came from: it has them still where nothing has written
+    them. All of it changes only while the ``door`` is open.
     """
 
     def __init__(
@@ -178,6 +178,7 @@ class Residency:
         self.awaited_arrivals: frozenset[int] = frozenset()
         self.in_place: dict[int, Location] = {}
         self.storing: frozenset[int] = frozenset()
+        self.pageable: frozenset[int] = frozenset()
         self.door = door or Door()
         self.space: Space = space or Paged()
         self.space.serve(self)
@@ -363,12 +364,13 @@ class Residency:
         else:
             queue.append(Run(tensor, count))
 
-    def touch(self, tensor: int) -> None:
-        """Make a tensor's resident pages the most recent ones."""
+    def touch(self, *tensors: int) -> None:
+        """Make resident pages of tensors the most recent ones, one tensor after another."""
         self.door.enter()
-        if self.idle[tensor]:
-            self.recency.remove(tensor)
-            self.recency.append(tensor, self.idle[tensor])
+        idle, renew = self.idle, self.recency.renew
+        for tensor in tensors:
+            if idle[tensor]:
+                renew(tensor, idle[tensor])
 
     def demand(self, tensor: int, rate: Callable[[int, Location], int] | None = None) -> None:
         """Ask for what a kernel waits for; ``rate`` gives (pages, place) a limit in bytes/second."""

@@ -82,14 +82,25 @@ class Recency:
             later += run.count
             if later > self.merge_pages:
                 break
-        run = Run(tensor, count, stamp=next(self._clock))
-        if len(runs) >= self._compact_at and self._head < len(runs):
-            self._compact()
-        runs.append(run)
         own = self._of[tensor]
         if len(own) >= _PRUNE_AT and len(own) % _PRUNE_AT == 0:
             own[:] = [old for old in own if old.count]
-        own.append(run)
+        self._add(Run(tensor, count, stamp=next(self._clock)))
+
+    def renew(self, tensor: int, count: int) -> None:
+        """Put every page of a tensor, ``count`` in all, at the recent end."""
+        for run in self._of[tensor]:
+            run.count = 0
+        self._of[tensor].clear()
+        self._add(Run(tensor, count, stamp=next(self._clock)))
+
+    def _add(self, run: Run) -> None:
+        """Make a run the most recent one."""
+        runs = self._runs
+        if len(runs) >= self._compact_at and self._head < len(runs):
+            self._compact()
+        runs.append(run)
+        self._of[run.tensor].append(run)
 
     def grows(self, tensor: int) -> bool:
         """Tell whether what arrives of a tensor joins the latest run, be it many pages or few."""

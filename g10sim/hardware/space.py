@@ -168,8 +168,8 @@ class Mapped(Paged):
 
     def reorder(self) -> bool:
         """Make what else is in the chunks as recent as what has arrived."""
-        touched = dict.fromkeys(other for tensor in self._arrived for other in self._neighbours[tensor])
+        touched = dict.fromkeys([other for tensor in self._arrived for other in self._neighbours[tensor]])
         self._arrived.clear()
-        for neighbour in touched:
-            self._memory.touch(neighbour)
+        if touched:
+            self._memory.touch(*touched)
         return bool(touched)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import cache
@@ -177,8 +177,12 @@ class Trials(Protocol):
     def __call__(self, design: Policy) -> str | None:
         """Say why one iteration cannot be run, or None if it can."""
 
-    def cycles(self, design: Policy) -> Sequence[int] | None:
+    def cycles(self, design: Policy, *, until_steady: bool = False) -> Sequence[int] | None:
         """Return the cycles of every job's second iteration (or only one); None where it cannot be run.
+
+        With ``until_steady`` they are those of the iteration that results report, for jobs whose number of
+        iterations is ``auto``: a design that keeps links busy over the end of an iteration may be faster in
+        the second one than ever after.
 
         Where jobs whose GPUs share links form groups that are alike and do not slow each other down, these
         are the jobs of one group, under a design that places tensors contiguously. None, too, where jobs
@@ -347,6 +351,14 @@ class Policy:
         None may be persistent. What the view says of their bytes is compressed; compressing takes no time.
         """
         return {}
+
+    def pageable(self, job: int) -> Collection[int]:
+        """Return the tensors of a job, given by its position in the workload, that host memory does not pin.
+
+        They cross no faster than ``system.host.pinned.pageable_bandwidth``. Asked with paged GPU memory; only
+        designs with addresses of their own may name any.
+        """
+        return ()
 
     def allocation_order(self, kernel: Kernel) -> Sequence[int]:
         """Return a kernel's tensors in the order in which missing ones are allocated and fetched."""

@@ -83,7 +83,7 @@ class G10Paced(PlannerOptions, JointPolicy):
 
     def _speed(self, obstacle: Trials) -> float:
         """Mean over jobs of ideal over actual time; 0 when the plan cannot be carried out."""
-        cycles = obstacle.cycles(self)
+        cycles = obstacle.cycles(self, until_steady=True)
         if cycles is None:
             return 0.0
         return fmean(ideal / took for ideal, took in zip(self._ideal_cycles, cycles, strict=True))

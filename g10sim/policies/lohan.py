@@ -3,50 +3,52 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from typing import ClassVar
 
 from g10sim.analysis.recomputation import Recomputability
-from g10sim.config.behaviour import BehaviourSpec
 from g10sim.config.system import SystemSpec
-from g10sim.errors import UnsupportedError
 from g10sim.looks import Look
-from g10sim.policies.base import Policy, PolicyView, Requirements
-from g10sim.policies.moves import Await, Drop, Evict, Fetch, Move, Store
-from g10sim.policies.offload_planning.gradients import Gradients, host_bytes, used_on_cpu
-from g10sim.policies.offload_planning.rewriting import Schedule, taken_over
-from g10sim.policies.offload_planning.room import require_cpu, require_tier
+from g10sim.policies.base import PolicyView, Requirements
+from g10sim.policies.moves import Drop, Evict, Fetch, Move
+from g10sim.policies.offload_planning.below import Offloaded, WeightsBelow, read_only
+from g10sim.policies.offload_planning.gradients import Gradients, used_on_cpu
+from g10sim.policies.offload_planning.rewriting import Schedule
 from g10sim.policies.offload_planning.saved import (
     Saved,
     before_module,
-    module_of,
     module_starts,
     saved_tensors,
 )
-from g10sim.policies.offload_planning.takeover import Takeover
-from g10sim.policies.offload_planning.windows import Limits, by_kernel, windows
-from g10sim.policies.parameters import Count, Declared, parameter
-from g10sim.policies.plan import MigrationPlan
-from g10sim.policies.planning.machine import PlannedMachine, planned_machines
+from g10sim.policies.offload_planning.windows import Limits, windows
+from g10sim.policies.parameters import Count, parameter
+from g10sim.policies.planning.machine import PlannedMachine
 from g10sim.policies.registry import register_policy
-from g10sim.trace.model import Device, Phase, Trace
-from g10sim.trace.workload import Workload
+from g10sim.trace.model import Phase, Trace
 
 
 @dataclass(frozen=True)
-class _Job:
-    """Moves of one job, by kernel: weights, gradients, activations, and states."""
+class _Job(Offloaded):
+    """Moves of one job, with activations by kernel."""
 
-    gradients: Gradients
-    fetched: Mapping[int, Sequence[int]]
-    released: Mapping[int, Sequence[int]]
-    swapped: Mapping[int, Sequence[int]]
-    returned: Mapping[int, Sequence[int]]
-    dropped: Mapping[int, Sequence[int]]
-    away: frozenset[int]
+    swapped: Mapping[int, Sequence[int]] = field(default_factory=dict)
+    returned: Mapping[int, Sequence[int]] = field(default_factory=dict)
+    dropped: Mapping[int, Sequence[int]] = field(default_factory=dict)
+
+    def before(self, view: PolicyView) -> Iterator[Move]:
+        """Yield the moves of a kernel that is about to start."""
+        yield from super().before(view)
+        yield from (Fetch(tensor, recalls=True) for tensor in self.returned.get(view.kernel, ()))
+
+    def after(self, view: PolicyView) -> Iterator[Move]:
+        """Yield the moves of a kernel that has ended, or was launched."""
+        yield from super().after(view)
+        yield from (Evict(tensor, "ssd") for tensor in self.swapped.get(view.kernel, ()))
+        yield from map(Drop, self.dropped.get(view.kernel, ()))
 
 
 @register_policy
-class LoHan(Declared, Policy):
+class LoHan(WeightsBelow):
     """Weights, optimizer states and activations lie on the SSD; the CPU updates beside the backward pass.
 
     A gradient leaves as soon as it is complete, and its step runs while the GPU computes those of other
@@ -73,77 +75,40 @@ class LoHan(Declared, Policy):
     """Parameters on the GPU beyond which none is fetched ahead: six buffers."""
     modules_ahead: int = parameter(default=1, ge=1)
     """Modules before its own at which a swapped activation is fetched."""
-    bytes_per_parameter: int = parameter(default=2, ge=1, le=8, published="2, paper")
-    """Bytes of the weight, and of the gradient, of one parameter: 2 in 16 bits."""
     births: Count = parameter(default=1)
     """Kernels ahead of which new tensors are mapped."""
 
-    def _set_up(self) -> None:
-        self._jobs: tuple[_Job, ...] = ()
-        self._note = ""
+    _kept: ClassVar[Mapping[str, str]] = {
+        "host": "gradients and the states of some steps",
+        "ssd": "weights and optimizer states",
+    }
 
     @property
     def requirements(self) -> Requirements:
         """Addresses of its own, and buffers for states."""
         return Requirements(addresses="own", drops_dead_tensors=True, cpu_buffers=self.optimizer_buffers)
 
-    @property
-    def note(self) -> str:
-        """Name the tensors that are swapped and those that are computed again."""
-        return self._note
+    def _schedule(self) -> Schedule:
+        return Schedule(overlap=True, delayed=False, bucket_bytes=1, returns=False)
 
-    def choose_kernels(self, trace: Trace, system: SystemSpec) -> Trace:
-        """Let the CPU run the optimizer. Raises UnsupportedError without a CPU."""
-        require_cpu(self.name, system)
-        schedule = Schedule(overlap=True, delayed=False, bucket_bytes=1, returns=False)
-        return taken_over(Takeover.of(trace, 1.0, self.bytes_per_parameter), schedule)
-
-    def plan(
-        self, workload: Workload, system: SystemSpec, behaviour: BehaviourSpec
-    ) -> Sequence[MigrationPlan | None]:
-        """Plan when weights come and go, and what becomes of activations. Raises UnsupportedError."""
-        if workload.exchange is not None and len(workload.jobs) > 1:
-            raise UnsupportedError(
-                f"policy '{self.name}' does not share the optimizer between replicas; allowed: one GPU"
-            )
-        machines = planned_machines(workload, system, behaviour)
-        jobs, in_host, on_ssd, notes = [], 0, 0, list[str]()
-        for job, machine in zip(workload.jobs, machines, strict=True):
-            planned, note = self._plan_job(job.trace, machine)
-            jobs.append(planned)
-            notes.append(note)
-            sizes = machine.sizes(job.trace)
-            in_host += host_bytes(job.trace, sizes, planned.away, self.optimizer_buffers)
-            on_ssd += sum(sizes[tensor] for tensor in planned.away)
-        if in_host:
-            require_tier(self.name, system, "host", in_host, "gradients and the states of some steps")
-            require_tier(self.name, system, "ssd", on_ssd, "weights and optimizer states")
-        self._jobs, self._note = tuple(jobs), "; ".join(dict.fromkeys(notes))
-        return (None,) * len(jobs)
-
-    def _plan_job(self, trace: Trace, machine: PlannedMachine) -> tuple[_Job, str]:
+    def _plan_job(self, trace: Trace, machine: PlannedMachine, system: SystemSpec) -> Offloaded:
         size, sizes = self.bytes_per_parameter, machine.sizes(trace)
         on_cpu = used_on_cpu(trace)
         away = frozenset(tensor for tensor in on_cpu if trace.tensors[tensor].persistent)
-        written = {tensor for one in trace.kernels if one.device is Device.GPU for tensor in one.outputs}
-        weights = frozenset(tensor for tensor in away if trace.uses[tensor] and tensor not in written)
         limits = Limits(size * self.prefetch_parameters, size * self.live_parameters, 1)
-        stays = windows(trace, weights, limits)
+        stays = windows(trace, away & read_only(trace), limits)
         swapped, dropped = self._activations(trace, machine)
         starts = module_starts(trace)
         back = [(before_module(starts, one.until, self.modules_ahead), one) for one in swapped]
         back.sort(key=lambda pair: (pair[1].until, pair[1].tensor))
-        job = _Job(
-            Gradients(trace, 1, self.births, on_cpu),
-            by_kernel(stays, "fetched"),
-            by_kernel(stays, "last"),
-            _grouped((one.since, one.tensor) for one in swapped),
-            _grouped((max(kernel, one.since + 1), one.tensor) for kernel, one in back),
-            _grouped((one.since, one.tensor) for one in dropped),
-            away,
-        )
         shares = [sum(sizes[one.tensor] for one in some) / 1e9 for some in (swapped, dropped)]
-        return job, "swaps {:.3g} GB of activations and computes {:.3g} GB again".format(*shares)
+        return replace(
+            _Job.of(Gradients(trace, 1, self.births, on_cpu), dict.fromkeys(away, "ssd"), stays),
+            note="swaps {:.3g} GB of activations and computes {:.3g} GB again".format(*shares),
+            swapped=_grouped((one.since, one.tensor) for one in swapped),
+            returned=_grouped((max(kernel, one.since + 1), one.tensor) for kernel, one in back),
+            dropped=_grouped((one.since, one.tensor) for one in dropped),
+        )
 
     def _activations(self, trace: Trace, machine: PlannedMachine) -> tuple[list[Saved], list[Saved]]:
         """Return the activations that are swapped, and those that are computed again."""
@@ -155,7 +120,7 @@ class LoHan(Declared, Policy):
         swapped, dropped = list[Saved](), list[Saved]()
         for one in saved:
             producer = rules.producer(one.tensor, one.since + 1)
-            crosses = len({module_of(trace.kernels[use]) for use in trace.uses[one.tensor]}) > 1
+            crosses = len({trace.kernels[use].block for use in trace.uses[one.tensor]}) > 1
             if producer is None or crosses or rules.problem(one.tensor, one.since + 1):
                 swapped.append(one)
                 left -= trace.tensors[one.tensor].size_bytes
@@ -165,27 +130,6 @@ class LoHan(Declared, Policy):
             left -= trace.tensors[one.tensor].size_bytes
             (swapped if left >= 0 else dropped).append(one)
         return sorted(swapped, key=lambda one: (one.since, one.tensor)), dropped
-
-    def on_kernel_start(self, view: PolicyView) -> Iterator[Move]:
-        """Fetch weights and activations that are needed soon."""
-        job = self._jobs[view.job]
-        if view.kernel == len(view.trace.kernels) - 1 and job.away:
-            yield Await(job.away)
-        yield from map(Fetch, job.fetched.get(view.kernel, ()))
-        yield from (Fetch(tensor, recalls=True) for tensor in job.returned.get(view.kernel, ()))
-        yield from job.gradients.before(view.kernel)
-
-    def on_kernel_end(self, view: PolicyView) -> Iterator[Move]:
-        """Send away gradients and activations, give up weights, and store what a step has updated."""
-        job, kernel = self._jobs[view.job], view.trace.kernels[view.kernel]
-        yield from job.gradients.after(view.kernel)
-        for tensor in job.released.get(view.kernel, ()):
-            yield Evict(tensor, "ssd", is_clean=True)
-        for tensor in job.swapped.get(view.kernel, ()):
-            yield Evict(tensor, "ssd")
-        yield from map(Drop, job.dropped.get(view.kernel, ()))
-        if not kernel.tensors:
-            yield from (Store(tensor, "ssd") for tensor in kernel.touched if tensor in job.away)
 
 
 def _grouped(pairs: Iterator[tuple[int, int]]) -> dict[int, list[int]]:

@@ -13,6 +13,7 @@ from g10sim.looks import Look
 from g10sim.policies.base import Policy, PolicyView, Requirements
 from g10sim.policies.moves import Evict, Fetch, Move
 from g10sim.policies.offload_planning.births import Births
+from g10sim.policies.offload_planning.room import find_tier
 from g10sim.policies.offload_planning.saved import Saved, before_module, module_starts, saved_tensors, within
 from g10sim.policies.parameters import Count, Declared, parameter
 from g10sim.policies.plan import MigrationPlan
@@ -71,11 +72,13 @@ class SsdTrain(Declared, Policy):
     def plan(
         self, workload: Workload, system: SystemSpec, behaviour: BehaviourSpec
     ) -> Sequence[MigrationPlan | None]:
-        """Choose what leaves in each job; all moves follow from that."""
+        """Choose what leaves in each job; all moves follow from that. Raises UnsupportedError."""
         machines, notes = planned_machines(workload, system, behaviour), list[str]()
         jobs = []
         for job, machine in zip(workload.jobs, machines, strict=True):
             every, chosen = self._chosen(job.trace, machine)
+            if chosen:
+                find_tier(self.name, system, self.target, "activations")
             sizes = machine.sizes(job.trace)
             shares = [sum(sizes[one.tensor] for one in some) / 1e9 for some in (chosen, every)]
             notes.append("offloads {:.3g} of {:.3g} GB that the forward pass saves".format(*shares))

@@ -50,10 +50,11 @@ class Teraio(Declared, JointPolicy):
                 f"policy '{self.name}': found a system without an SSD; allowed: one with it"
             )
         self._ssd, self._farthest = machines[0].ssd.name, FarthestUse()
-        limit = parse_bytes(self.host_limit) if self.host_limit is not None else None
+        self._host = machines[0].memory.name
+        self._host_bytes = parse_bytes(self.host_limit) if self.host_limit is not None else None
         plans = []
         for job, machine in zip(workload.jobs, machines, strict=True):
-            host_bytes = machine.memory.capacity_bytes if limit is None else limit
+            host_bytes = machine.memory.capacity_bytes if self._host_bytes is None else self._host_bytes
             capacity = int(machine.gpu_bytes * self.memory_target)
             plans.append(Planner(job.trace, machine, capacity, host_bytes).plan())
         return tuple(plans)
@@ -64,6 +65,14 @@ class Teraio(Declared, JointPolicy):
         return [Place.RIGHT if tensor.id in evicted else Place.LEFT for tensor in job.trace.tensors]
 
     def on_out_of_memory(self, view: PolicyView) -> Sequence[Move]:
-        """Evict the tensor whose next use is farthest away to the SSD."""
+        """Evict the tensor whose next use is farthest away: to host memory if it has room, or to the SSD."""
         victim = self._farthest.idle(view)
-        return () if victim is None else (Evict(victim, self._ssd),)
+        return () if victim is None else (Evict(victim, self._way_out(view, victim)),)
+
+    def _way_out(self, view: PolicyView, tensor: int) -> str:
+        """Return host memory if a tensor may go there and has room, or the SSD; a kernel waits for it."""
+        size, left = view.size_bytes(tensor), view.free_bytes_of(self._host)
+        if self._host_bytes is not None:
+            there = sum(view.bytes_in(other, self._host) for other in range(len(view.trace.tensors)))
+            left = min(left, self._host_bytes - there)
+        return self._host if size <= left else self._ssd

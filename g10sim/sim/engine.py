@@ -6,13 +6,14 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 from operator import attrgetter
 
+from g10sim.analysis.contexts import without_contexts
 from g10sim.config.allocator import CachingPoolSpec
 from g10sim.config.behaviour import BehaviourSpec
 from g10sim.config.run import AUTO, most_iterations
 from g10sim.config.ssd import FlashSsdSpec
 from g10sim.config.system import SystemSpec
 from g10sim.config.tiers import Tier
-from g10sim.errors import ConfigError, UnsupportedError
+from g10sim.errors import ConfigError, PolicyError, UnsupportedError
 from g10sim.hardware.batched import BatchedTransfers
 from g10sim.hardware.door import Door
 from g10sim.hardware.flash.pool import FlashPool
@@ -71,7 +72,7 @@ def run(
             raise ConfigError(
                 f"workload.jobs[{number}].gpu: found {job.gpu}; allowed: 0 to {system.gpu.count - 1}"
             )
-    workload = with_numbers(workload, behaviour)
+    workload, system = with_numbers(workload, behaviour), without_contexts(workload, system)
     if behaviour.tensor_order == "use":
         workload = workload.in_order_of_use()
     _check_sharing(workload, policy, behaviour)
@@ -199,6 +200,7 @@ class _Simulation:
         if self._staging is None:
             addresses = self._addresses(job.trace)
             memory = self._memory(job, addresses)
+            memory.pageable = self._pageable(number, job, addresses)
             return JobRun(number, job, executed, memory, addresses, policy, plan, machine)
         job = simulated_job(job, self._behaviour)
         frames = self._frames[job.gpu] if self._frames else None
@@ -206,6 +208,22 @@ class _Simulation:
             number, job, plan, policy, machine, self._staging, self._pools, self._door, frames
         )
         return ContiguousRun(number, job, executed, memory, OwnAddresses(job.trace), policy, plan, machine)
+
+    def _pageable(self, number: int, job: Job, addresses: OwnAddresses) -> frozenset[int]:
+        """Return a job's tensors that are not pinned in host memory. Raises PolicyError for unknown ones."""
+        policy, count = self._policy, len(job.trace.tensors)
+        found = asked(policy, "pageable", lambda: frozenset(policy.pageable(number)))
+        if found and addresses.are_shared:
+            raise PolicyError(
+                f"policy '{policy.name}': pageable names tensors that share addresses; allowed: with "
+                "requirements.addresses 'own'"
+            )
+        for tensor in found:
+            if type(tensor) is not int or not 0 <= tensor < count:
+                raise PolicyError(
+                    f"policy '{policy.name}': pageable names tensor {tensor!r}; allowed: 0 to {count - 1}"
+                )
+        return found
 
     def _addresses(self, trace: Trace) -> OwnAddresses:
         """Return the addresses of a trace's tensors in unified memory."""

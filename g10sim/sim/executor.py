@@ -366,8 +366,7 @@ class JobRun:
         memory = self.memory
         memory.protect(frozenset())
         memory.bring_in()
-        for place in self.addresses.enter(kernel.id):
-            memory.touch(place)
+        memory.touch(*self.addresses.enter(kernel.id))
         self._view.enter(iteration, kernel.id)
         self._recomputation.next_kernel = kernel.id
         self._computes_since = None
@@ -376,8 +375,7 @@ class JobRun:
         if self._reacts:
             self._migrator.perform(self._ask(self._policy.on_kernel_start))
         if self._behaviour.recency == "use":
-            for tensor in self._tensors[kernel.id]:
-                memory.touch(tensor)
+            memory.touch(*self._tensors[kernel.id])
 
     def _execute(
         self, iteration: int, kernel: Kernel, start: int, waits: WaitLog

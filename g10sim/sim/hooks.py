@@ -18,27 +18,35 @@ from g10sim.registry import not_found
 
 Answer = TypeVar("Answer")
 _Item = TypeVar("_Item")
+_PLANNING = ("settle", "plan", "on_iteration_start")
+"""Hooks that answer with plans, or choose what to plan with."""
 _CALL = " argument"
 """Part of what Python says about a call with other arguments than a function takes."""
 
 
 @dataclass
 class TimeInHooks:
-    """Seconds that passed in hooks of policies; what a hook asks of other hooks counts once."""
+    """Seconds that passed in hooks of policies; what a hook asks of other hooks counts once.
+
+    ``planning_cpu_seconds`` is the CPU time in those that answer with plans.
+    """
 
     seconds: float = 0.0
+    planning_cpu_seconds: float = 0.0
     is_running: bool = False
 
-    def measured(self, ask: Callable[[], Answer]) -> Answer:
+    def measured(self, hook: str, ask: Callable[[], Answer]) -> Answer:
         """Return what a hook answers, and count the time that it takes."""
         if self.is_running:
             return ask()
-        self.is_running, start = True, time.perf_counter()
+        self.is_running, start, cpu = True, time.perf_counter(), time.process_time()
         try:
             return ask()
         finally:
             self.is_running = False
             self.seconds += time.perf_counter() - start
+            if hook in _PLANNING:
+                self.planning_cpu_seconds += time.process_time() - cpu
 
 
 _MEASURED_BY: ContextVar[TimeInHooks | None] = ContextVar("time in hooks", default=None)
@@ -61,7 +69,7 @@ def asked(policy: Policy, hook: str, ask: Callable[[], Answer], kernel: int | No
     """
     watch = _MEASURED_BY.get()
     try:
-        return ask() if watch is None else watch.measured(ask)
+        return ask() if watch is None else watch.measured(hook, ask)
     except G10SimError:
         raise
     except Exception as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import replace
+from typing import Literal
 
 from g10sim.config.behaviour import BehaviourSpec
 from g10sim.config.run import AUTO, most_iterations
@@ -68,10 +69,13 @@ def with_numbers(workload: Workload, behaviour: BehaviourSpec) -> Workload:
     return replace(workload, jobs=tuple(counted))
 
 
-def shortened(workload: Workload, iterations: int) -> Workload:
-    """Return the workload with at most so many iterations of each job."""
-    jobs = (
-        replace(job, iterations=iterations if job.iterations == AUTO else min(job.iterations, iterations))
-        for job in workload.jobs
-    )
+def shortened(workload: Workload, iterations: int, *, keeps_auto: bool = False) -> Workload:
+    """Return the workload with at most so many iterations of each job; ``keeps_auto``: unless it is auto."""
+
+    def number(given: int | Literal["auto"]) -> int | Literal["auto"]:
+        if given == AUTO:
+            return AUTO if keeps_auto else iterations
+        return min(given, iterations)
+
+    jobs = (replace(job, iterations=number(job.iterations)) for job in workload.jobs)
     return replace(workload, jobs=tuple(jobs))

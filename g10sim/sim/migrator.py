@@ -121,8 +121,7 @@ class Migrator:
             return
         for place in self._addresses.open_to(tensor):
             self._memory.request_prefetch(place)
-        for place in self._addresses.reclaim(tensor):
-            self._memory.touch(place)
+        self._memory.touch(*self._addresses.reclaim(tensor))
 
     def recall(self, tensor: int) -> None:
         """Keep what is still here of a tensor that was to be evicted."""

@@ -38,9 +38,9 @@ class _Trials:
             return str(error)
         return None
 
-    def cycles(self, design: Policy) -> list[int] | None:
+    def cycles(self, design: Policy, *, until_steady: bool = False) -> list[int] | None:
         try:
-            records = self._records(design)
+            records = self._records(design, until_steady)
         except (UnsupportedError, CapacityError):
             return None
         if any(job.refused for job in records.jobs):
@@ -48,13 +48,13 @@ class _Trials:
         last = {iteration.job: iteration.end - iteration.start for iteration in records.iterations}
         return [last[job] for job in sorted(last)]
 
-    def _records(self, design: Policy) -> RunRecords:
+    def _records(self, design: Policy, until_steady: bool) -> RunRecords:
         """Simulate one group of GPUs, or all of them if one does not stand for all."""
         if design.requirements.placement == "contiguous" and self._groups > 1:
-            records = self._try_out(design, shortened(self._one_group, 2))
+            records = self._try_out(design, shortened(self._one_group, 2, keeps_auto=until_steady))
             if all(self._has_room(*pair) for pair in product(self._tiers, records.iterations)):
                 return records
-        return self._try_out(design, shortened(self._workload, 2))
+        return self._try_out(design, shortened(self._workload, 2, keeps_auto=until_steady))
 
     def _has_room(self, tier: Tier, record: IterationRecord) -> bool:
         """Tell whether a memory is enough for all groups, so that none meets another at the SSD."""
@@ -70,7 +70,7 @@ def settled(
     system: SystemSpec,
     try_out: Callable[[Policy, Workload], RunRecords],
 ) -> Policy:
-    """Return the policy that a policy settles on, after trials of an iteration or two where it asks for them.
+    """Return the policy that a policy settles on, after trials of some iterations where it asks for them.
 
     ``try_out`` simulates a workload under a policy. Raises UnsupportedError when nothing can run, PolicyError
     for a policy that fails.

@@ -211,7 +211,7 @@ class PooledView(View):
     @property
     def free_bytes(self) -> int:
         """Empty GPU memory, and what was discarded."""
-        discarded = sum([self._memory.idle[place] for place in self._addresses.discarded])
+        discarded = sum(map(self._memory.idle.__getitem__, self._addresses.discarded))
         return super().free_bytes + discarded * self._memory.page_bytes
 
     def bytes_in(self, tensor: int, tier: str) -> int:

@@ -13,7 +13,7 @@ from pydantic import Discriminator, Field, Tag
 
 from g10sim.analysis.footprint import mean_gradient_bytes, static_bytes
 from g10sim.config.data import find_file
-from g10sim.config.quantities import Bytes, Spec, default
+from g10sim.config.quantities import Bytes, Spec
 from g10sim.errors import ConfigError
 from g10sim.policies.vdnn_planning.joins import gain_without_joins
 from g10sim.registry import choices_text
@@ -22,7 +22,7 @@ from g10sim.stats.reading import read_results, read_table
 from g10sim.stats.savings import savings
 from g10sim.trace.format import load_trace
 from g10sim.trace.model import Trace
-from g10sim.units import parse_bytes, parse_rate
+from g10sim.units import parse_rate
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -165,7 +165,9 @@ class Saving(Spec):
     ratio: Literal["msr", "eor"] = Field(description="memory saving ratio or extra overhead ratio")
     policy: str = Field(description="policy as results name it")
     vanilla: str = Field(description="policy that keeps everything")
-    context: Bytes = default("0 B", parse_bytes, "memory of each job beyond its tensors")
+    context: Bytes | None = Field(
+        default=None, description="memory of each job beyond its tensors; none: as in the runs"
+    )
     average: Average = Field(default="mean", description="over cells")
     published: Mapping[str, float] | None = Field(
         default=None, description="ratio by trace; the value is then the mean distance to these"
@@ -190,7 +192,9 @@ class Wins(Spec):
     policy: str = Field(description="policy as results name it")
     over: tuple[str, ...] = Field(min_length=1, description="policies that it is compared with")
     vanilla: str = Field(description="policy that keeps everything")
-    context: Bytes = default("0 B", parse_bytes, "memory of each job beyond its tensors")
+    context: Bytes | None = Field(
+        default=None, description="memory of each job beyond its tensors; none: as in the runs"
+    )
     tolerance: float = Field(default=0.0, ge=0, description="difference of ratios that counts as none")
 
     def measure(self, directory: Path) -> Measured:
@@ -347,7 +351,7 @@ def _name(row: Mapping[Any, Any], keys: list[str]) -> str:
     return ", ".join([Path(str(row.get("trace", row.get("model")))).stem, *texts])
 
 
-def _savings(directory: Path, vanilla: str, context_bytes: int) -> tuple[pd.DataFrame, pd.DataFrame]:
+def _savings(directory: Path, vanilla: str, context_bytes: int | None) -> tuple[pd.DataFrame, pd.DataFrame]:
     results = read_results(directory)
     kernels = read_table(directory, "kernels") if (directory / "kernels.parquet").is_file() else None
     found = savings(results, vanilla, kernels, context_bytes=context_bytes)

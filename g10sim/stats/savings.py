@@ -8,7 +8,7 @@ import pandas as pd
 
 from g10sim.errors import ConfigError
 from g10sim.registry import choices_text
-from g10sim.stats.columns import fault_pages, traffic
+from g10sim.stats.columns import CONTEXT_COLUMN, fault_pages, traffic
 
 COLUMNS = ("peak_gpu_bytes", "exec_cycles", "msr", "eor", "cbr")
 """Columns that ``savings`` adds or sums up, and ``passive_ratio`` where kernels are given."""
@@ -19,7 +19,7 @@ def savings(
     vanilla: str,
     kernels: pd.DataFrame | None = None,
     *,
-    context_bytes: int = 0,
+    context_bytes: int | None = None,
     page_bytes: int = 4096,
     settled: int = 2,
 ) -> pd.DataFrame:
@@ -38,8 +38,9 @@ def savings(
     of the cell are at it, and there is ``passive_ratio``: of the bytes that came in during the reported
     iterations, the share that kernels had to demand; pages have ``page_bytes``. Without it, cycles are those
     of the reported iterations. ``context_bytes`` is memory that each job takes beyond its tensors, under
-    every policy. Raises ConfigError when there is no cell to compare with, or it migrates (vanilla has memory
-    for everything), and for jobs that never settle.
+    every policy; None: as much as in the runs (``system.gpu.context_memory``). Raises ConfigError when there
+    is no cell to compare with, or it migrates (vanilla has memory for everything), and for jobs that never
+    settle.
     """
     cells = _cells(results[results.status == "ok"], context_bytes)
     if kernels is not None:
@@ -68,7 +69,7 @@ def _case_columns(results: pd.DataFrame) -> Sequence[str]:
     return [name for name in said if name not in known and not name.startswith("policies.")]
 
 
-def _cells(rows: pd.DataFrame, context_bytes: int) -> pd.DataFrame:
+def _cells(rows: pd.DataFrame, context_bytes: int | None) -> pd.DataFrame:
     """Sum up the rows of every cell: one for each job."""
     moves = traffic(rows)
     arriving = [column for column, (_, target) in moves.items() if target == "gpu"]
@@ -77,10 +78,14 @@ def _cells(rows: pd.DataFrame, context_bytes: int) -> pd.DataFrame:
         moved=rows[list(moves)].sum(axis=1),
         peak=rows.get("peak_gpu_bytes_of_all", rows.peak_gpu_bytes),
         gpu=rows.get("gpu", 0),
+        contexts=rows[CONTEXT_COLUMN].fillna(0) if CONTEXT_COLUMN in rows else 0,
     )
-    per_gpu = rows.groupby(["cell", "gpu"]).agg(peak=("peak", "max"), jobs=("peak", "size"))
-    peaks = (per_gpu.peak + context_bytes * per_gpu.jobs).groupby("cell").max()
-    identity = ["cell", *_case_columns(rows.drop(columns=["bytes_in", "moved", "peak"])), "policy"]
+    per_gpu = rows.groupby(["cell", "gpu"]).agg(
+        peak=("peak", "max"), contexts=("contexts", "max"), jobs=("peak", "size")
+    )
+    contexts = per_gpu.contexts if context_bytes is None else context_bytes * per_gpu.jobs
+    peaks = (per_gpu.peak + contexts).groupby("cell").max()
+    identity = ["cell", *_case_columns(rows), "policy"]
     cells = rows.drop_duplicates("cell")[list(dict.fromkeys(identity))].copy()
     sums = rows.groupby("cell")[["exec_cycles", "bytes_in", "moved"]].sum()
     return cells.assign(

@@ -6,12 +6,13 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 
+from g10sim.analysis.contexts import context_bytes
 from g10sim.analysis.footprint import footprint_bytes, oversubscription
 from g10sim.config.behaviour import BehaviourSpec
 from g10sim.config.ssd import FlashSsdSpec
 from g10sim.config.system import SystemSpec
 from g10sim.records import IterationRecord, JobRecord, StallReason
-from g10sim.stats.columns import stall_columns
+from g10sim.stats.columns import CONTEXT_COLUMN, stall_columns
 from g10sim.trace.workload import Workload
 from g10sim.units import cycles_to_ms
 
@@ -144,6 +145,7 @@ def summarize(
             | _steady(by_job[number])
             | ({} if copies_tensors else _in_place(record, system))
             | _cpu(record)
+            | _contexts(workload, system, number)
             | _contiguous(record)
             | flash_metrics(record, system)
         )
@@ -227,6 +229,10 @@ def _cpu(record: IterationRecord) -> Row:
         "cpu_fetched_bytes": record.cpu.fetched_bytes,
         StallReason.CPU.column: stall,
     }
+
+
+def _contexts(workload: Workload, system: SystemSpec, job: int) -> Row:
+    return {CONTEXT_COLUMN: context_bytes(workload, system, job)} if system.gpu.context_memory else {}
 
 
 def _contiguous(record: IterationRecord) -> Row:

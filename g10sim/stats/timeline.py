@@ -54,7 +54,7 @@ def chrome_trace(
     Each GPU has rows for iterations, kernels, what their time went to, kernels on the CPU, page faults, and
     one per direction of transfers; counters show GPU, host and SSD memory in use and the utilization of every
     link. The stalls of a kernel are shown before its computing, one reason after the other, as long as the
-    cycles they own; a flow leads from a stall to the transfer that ended it.
+    cycles they own. A flow leads from each stall of a kernel on data to the transfer that ended it.
     ``key`` is that of the cell of a run.
     """
     return _Timeline(workload, system, records).document({"cell_key": key} if key else {})
@@ -62,11 +62,11 @@ def chrome_trace(
 
 @dataclass(frozen=True)
 class _Stall:
-    """The longest part of a kernel's stall: its row and start, and the end of all stalls of the kernel."""
+    """A kernel's stall on data: its row, start and cycles of each part, and the end of all its stalls."""
 
     kernel: KernelRecord
     row: str
-    start: int
+    parts: list[tuple[int, int]]
     end: int
 
 
@@ -170,16 +170,16 @@ class _Timeline:
         """Add what the time of a kernel went to."""
         row = self._row("compute and stalls", record.job, record.gpu)
         time = record.start
-        longest, longest_start = 0, time
+        on_data: list[tuple[int, int]] = []
         for reason, cycles in record.stalls:
-            if cycles > longest and (reason.tier or reason in _OF_ARRIVALS):
-                longest, longest_start = cycles, time
+            if cycles and (reason.tier or reason in _OF_ARRIVALS):
+                on_data.append((time, cycles))
             if cycles:
                 name = f"stall: {reason.look.label}"
                 self._events.slice(_gpu(record.gpu), row, name, time, time + cycles, cycles=cycles)
                 time += cycles
-        if longest:
-            self._stalls.append(_Stall(record, row, longest_start, time))
+        if on_data:
+            self._stalls.append(_Stall(record, row, on_data, time))
         cycles = record.compute_cycles
         self._events.slice(_gpu(record.gpu), row, "compute", time, time + cycles, cycles=cycles)
 
@@ -222,7 +222,10 @@ class _Timeline:
             )
 
     def _flows(self) -> None:
-        """Lead from the longest part of a kernel's stall to the last transfer that it waited for."""
+        """Lead from a kernel's stall to the last transfer that it waited for.
+
+        The arrow begins at the longest part of the stall that is shown before that transfer ends.
+        """
         for stall in self._stalls:
             record = stall.kernel
             kernel = self._workload.jobs[record.job].trace.kernels[record.kernel]
@@ -233,10 +236,13 @@ class _Timeline:
                 if record.start < arrival.end <= stall.end
             )
             last = max(awaited, key=lambda arrival: arrival.end, default=None)
-            if last is not None and last.end > stall.start:
-                until = max(stall.start, last.start)
-                ends = (_gpu(record.gpu), stall.row, stall.start), (last.process, last.row, until)
-                self._events.flow("waits for", *ends)
+            if last is None:
+                continue
+            begun = [part for part in stall.parts if part[0] < last.end]
+            start, _ = max(begun, key=lambda part: part[1], default=(record.start, 0))
+            until = max(start, last.start)
+            ends = (_gpu(record.gpu), stall.row, start), (last.process, last.row, until)
+            self._events.flow("waits for", *ends)
 
     def _accesses(self, accesses: Iterable[AccessRecord]) -> None:
         """Add what kernels used where it lies."""

@@ -128,6 +128,13 @@ class Kernel:
         """Ids of all tensors it needs on the GPU, inputs first, each once; none if it runs on the CPU."""
         return self.touched if self.device is Device.GPU else ()
 
+    @property
+    def block(self) -> str:
+        """Block of the model that it belongs to: the path of its layer up to the first number."""
+        parts = self.layer.split(".")
+        number = next((place for place, part in enumerate(parts) if part.isdigit()), len(parts))
+        return ".".join(parts[: number + 1])
+
     def again(self, number: int, since: int, shift: int) -> Kernel:
         """Return the kernel with another id; ids of tensors from ``since`` on are larger by ``shift``."""
         inputs, outputs = (shifted(ids, since, shift) for ids in (self.inputs, self.outputs))

@@ -43,6 +43,7 @@ class TraceBuilder:
         reads: Sequence[int] = (),
         device: Device = Device.GPU,
         parameters: int = 0,
+        micro_batch: int = 0,
     ) -> int:
         """Add a kernel (duration in ticks) after the ones already there; returns its id."""
         kernel = Kernel(
@@ -58,6 +59,7 @@ class TraceBuilder:
             reads=tuple(reads),
             device=device,
             parameters=parameters,
+            micro_batch=micro_batch,
         )
         self._kernels.append(kernel)
         return kernel.id

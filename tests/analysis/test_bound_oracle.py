@@ -54,7 +54,7 @@ class Erratic(Policy):
 def policies(case, seed):
     """All policies that move pages on demand or ahead, and two that move them at random."""
     workload = Workload((Job(case.trace),))
-    with_cpu = ("zero_offload", "zero_infinity", "lohan")  # no bound holds for them
+    with_cpu = ("zero_offload", "zero_infinity", "lohan", "tencache")  # no bound holds for them
     made = [create(name) for name in available() if name != "replay" and name not in with_cpu]
     paged = [one for one in made if not obstacle(one.requirements, BehaviourSpec(), workload)]
     assert len(paged) >= 5

@@ -19,6 +19,11 @@ MB = 10**6
 PAGED = {"policies": ["base_uvm"]}
 ACCESSING = {"policies": ["in_place"]}
 COPYING = {"policies": [{"name": "vdnn", "mode": "all"}]}
+RELEASING = {
+    "policies": [{"name": "vdnnpp", "mode": "all", "host_buffers": "released"}],
+    "system.gpu.memory": "94 MB",
+    "system.host.pinned": {"pin_latency": "900 us", "unpin_rate": "9 GB/s"},
+}
 HOST_PLAN = {"policies": ["g10_host"]}
 BATCHED = {"compat.transfers": "batched"}
 ONCE = {"workload.iterations": 1}
@@ -57,6 +62,9 @@ AT_ONCE = {"system.page_fault.batch": None}
 FAST = {"system.pcie.bandwidth": "16 GB/s"}
 COMPRESSION = {"workers": 2, "compression_rate": "1 GB/s", "decompression_rate": "1 GB/s"}
 PINNED = {"limit": "20 MB", "pageable_bandwidth": "3 GB/s"}
+PAGEABLE = {"pageable_bandwidth": "1 GB/s"}
+CPU = {"system.cpu": {"optimizer_rate": "1 G/s"}, "system.gpu.memory": "300 MB"}
+PINNING = {**CPU, "policies": ["tencache"], "system.host.pinned": PAGEABLE}
 BOUNCE = {"bandwidth": "2 GB/s", "latency": "50 us"}
 LINK = [{"name": "switch", "gpus": [0], "bandwidth": "2 GB/s"}]
 
@@ -147,6 +155,12 @@ CASES = [
         {**ACCESSING, "system.host.memory": "0 B", "system.tiers": ["host", CXL, "ssd"]},
     ),
     Case("system.host.pinned", ({**PINNED, "pin_latency": "9 us"}, None), PAGED, COPYING),
+    Case(
+        "system.host.pinned.pin_latency", ("9 us", "0 us"), PINNING, {**COPYING, "system.host.pinned": PINNED}
+    ),
+    Case("system.host.pinned.pin_rate", ("1 GB/s", None), PINNING, {**COPYING, "system.host.pinned": PINNED}),
+    Case("system.host.pinned.unpin_latency", ("30 ms", "0 us"), PINNING, RELEASING),
+    Case("system.host.pinned.unpin_rate", ("1 GB/s", None), PINNING, RELEASING),
     Case(
         "system.host.compression",
         (COMPRESSION, {**COMPRESSION, "workers": 1}),
@@ -270,7 +284,6 @@ NO_LADDER = {**NOTHING, "ladder": "K0"}
 SLOW_PINNING = {"system.host.pinned": {"pin_latency": "30 us", "pin_rate": "3 GB/s"}}
 WORKERS = {"system.host.compression": COMPRESSION}
 ORDERS = "gradient_first", "prefetch_first"
-CPU = {"system.cpu": {"optimizer_rate": "1 G/s"}, "system.gpu.memory": "300 MB"}
 ON_SSD = {**CPU, "offload_optimizer": "ssd"}
 ACCESS = {"system.host.kernel_access": {}, "system.pcie.bandwidth": "4 GB/s"}
 PARAMETERS = [
@@ -321,6 +334,7 @@ PARAMETERS = [
         },
     ),
     Parameter("vdnn_multi", "headroom", (0.4, 0.0), {"ladder": "K1"}, {"ladder": "K3"}),
+    Parameter("tencache", "buffers", ("none", "size_classes"), CPU, {**CPU, "system.host.pinned": PAGEABLE}),
     Parameter("zero_offload", "overlap", (True, False), {**CPU, "delayed_update": True}, CPU),
     Parameter("zero_infinity", "pipeline", (True, False), CPU, ON_SSD),
     Parameter("zero_infinity", "buffer_count", (1, 3), ON_SSD, {**ON_SSD, "pipeline": True}),

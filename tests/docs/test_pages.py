@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from doc_blocks import blocks
+from warm import warm_commands
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "benchmarks" / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -55,9 +56,23 @@ def clone(tmp_path):
     return tmp_path
 
 
-def run(command, clone, where):
+@pytest.fixture(scope="module")
+def warm(tmp_path_factory):
+    """A directory of commands that start at once."""
+    with warm_commands(tmp_path_factory.mktemp("warm")) as directory:
+        yield directory
+
+
+def commands_for(page, warm):
+    """Where the commands of a page are: those that change the program need it read anew."""
+    changes = any(file.startswith("plots/") for block in blocks(page) for file in block.values("file"))
+    return [] if changes else [str(warm)]
+
+
+def run(command, clone, where, first):
     environment = {**os.environ, "PYTHONPATH": str(clone)}
-    environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environment['PATH']}"
+    path = [*first, str(Path(sys.executable).parent), environment["PATH"]]
+    environment["PATH"] = os.pathsep.join(path)
     ended = subprocess.run(command, cwd=clone, env=environment, capture_output=True, text=True, check=False)
     assert ended.returncode == 0, f"{where}: exit code {ended.returncode}\n{ended.stdout}\n{ended.stderr}"
     return ended.stdout
@@ -67,40 +82,42 @@ def shell(text):
     return ["bash", "-euo", "pipefail", "-c", text]
 
 
-def run_block(block, clone, page):
+def run_block(block, clone, page, warm):
     where = f"{name(page)}, line {block.line}"
+    first = commands_for(page, warm)
     for command in block.values("run"):
-        run(shell(command), clone, where)
+        run(shell(command), clone, where, first)
     for file in block.values("file"):
         (clone / file).write_text(block.code, encoding="utf-8")
     if block.language == "yaml":
         assert block.values("file"), f"{where}: YAML that no command uses"
     elif block.language == "sh":
-        run(shell(block.code), clone, where)
+        run(shell(block.code), clone, where, first)
     else:
-        run([sys.executable, "-c", block.code], clone, where)
+        start = [str(warm / "run-code")] if first else [sys.executable, "-c"]
+        run([*start, block.code], clone, where, first)
 
 
 @pytest.mark.parametrize("page", pages(needs=None), ids=name)
-def test_blocks_run(page, clone):
+def test_blocks_run(page, clone, warm):
     for block in runnable(page):
         if need(block) is None:
-            run_block(block, clone, page)
+            run_block(block, clone, page, warm)
 
 
 @pytest.mark.parametrize("page", pages(needs="reference"), ids=name)
-def test_blocks_with_the_published_data_run(page, clone, published):
+def test_blocks_with_the_published_data_run(page, clone, published, warm):
     for block in runnable(page):
         if need(block) == "reference":
-            run_block(block, clone, page)
+            run_block(block, clone, page, warm)
 
 
 @pytest.mark.skipif(find_spec("torch") is None, reason="needs PyTorch: pip install 'g10sim[capture]'")
 @pytest.mark.parametrize("page", pages(needs="torch"), ids=name)
-def test_blocks_with_pytorch_run(page, clone):
+def test_blocks_with_pytorch_run(page, clone, warm):
     for block in runnable(page):
         if need(block) == "torch":
-            run_block(block, clone, page)
+            run_block(block, clone, page, warm)
 
 
 def test_the_checks_run_the_commands_of_the_readme():

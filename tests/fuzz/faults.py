@@ -18,7 +18,7 @@ import yaml
 from g10sim.trace.format import save_trace
 from g10sim.trace.synthetic import chain
 
-SEEDS = 12
+SEEDS = 6
 PLUGIN = '''"""A policy that takes its time, and writes down when it plans."""
 import os
 import time
@@ -45,7 +45,7 @@ class Slow(Policy):
 
 
 class Sweep:
-    """A sweep of a dozen slow cells in a directory of its own."""
+    """A sweep of some slow cells in a directory of its own."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -145,7 +145,7 @@ def killed(directory: Path) -> str:
 def worker_killed(directory: Path) -> str:
     """The process that simulates a cell is killed (SIGKILL); the run goes on."""
     sweep = Sweep(directory / "worker")
-    process = sweep.start("-j", "1", SLOW_SECONDS="0.4")
+    process = sweep.start("-j", "1", SLOW_SECONDS="0.3")
     sweep.wait_for(2)
     begun = sweep.planned()
     while sweep.planned() == begun:

@@ -281,3 +281,17 @@ def test_forgetting_empty_runs_changes_no_order(operations):
         for operation in operations:
             assert changed(forgetful, *operation) == changed(other, *operation)
     assert drain(forgetful) == drain(other)
+
+
+@settings(max_examples=50)
+@given(st.lists(changes | st.tuples(st.just("renew"), st.integers(0, 5), st.just(0)), max_size=30))
+def test_a_tensor_that_is_used_comes_as_if_it_had_gone_and_arrived_again(operations):
+    renewed, other = Recency(6), Recency(6)
+    for operation, what, pages in operations:
+        if operation != "renew":
+            assert changed(renewed, operation, what, pages) == changed(other, operation, what, pages)
+        elif count := other.pages(what):
+            renewed.renew(what, count)
+            other.remove(what)
+            other.append(what, count)
+    assert drain(renewed) == drain(other)

@@ -212,7 +212,9 @@ def occupancy():
 def test_the_link_is_as_busy_as_copies_of_the_last_iteration_say():
     figure = plots.link_occupancy.draw(*occupancy())
     (axes,) = figure.axes
-    assert axes.get_title() == "ladder=K1: 50%"
+    assert axes.get_title() == "ladder=K1: 50% of ideal"
+    legend = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert legend == ["from the GPUs (up)", "to the GPUs (down)"]
     out, back = (patch.get_data() for patch in axes.patches)
     assert out.edges[-1] == pytest.approx(10)
     # 100 MB in 5 ms are 20 GB/s, 50 MB in 2.5 ms as well; new memory is not copied.

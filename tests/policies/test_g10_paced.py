@@ -8,6 +8,8 @@ from machines import iteration_times, machine, trace_of
 
 from g10sim.config.behaviour import GPG, BehaviourSpec
 from g10sim.config.system import SystemSpec
+from g10sim.policies.base import Policy
+from g10sim.policies.moves import Evict
 from g10sim.policies.registry import create
 from g10sim.sim.engine import run
 from g10sim.trace.synthetic import chain, random_trace
@@ -61,8 +63,32 @@ def test_the_published_plan_is_among_them_where_g10_follows_it():
     assert found[1] <= found[0]
 
 
+class Tiring(Policy):
+    """Sends its weight away in every iteration from the third one on; notes what trials tell of that."""
+
+    name = "tiring"
+
+    def settle(self, obstacle):
+        self.told = [obstacle.cycles(self, until_steady=steady)[0] for steady in (False, True)]
+        return self
+
+    def on_kernel_start(self, view):
+        return [Evict(0, "host")] if view.iteration > 1 and view.kernel == 1 else []
+
+
+@pytest.mark.parametrize(("iterations", "last"), [("auto", 4), (2, 1)])
+def test_trials_judge_the_iteration_that_is_reported(iterations, last):
+    """A weight of a page comes from the SSD in the first iteration and stays in the second."""
+    trace, policy = trace_of({"w*": 1}, [(9000, "w", ""), (9000, "", "")]), Tiring()
+    records = run(Workload((Job(trace, iterations=iterations),)), machine(), policy, LEAN)
+    times = iteration_times(records)
+    assert (len(times) - 1, policy.told) == (last, [times[1], times[last]])
+    assert times[1] == 18_000
+    assert iterations == 2 or times[last] > 18_000
+
+
 def test_where_no_plan_can_be_carried_out_the_simplest_is_taken():
-    chosen = create("g10_paced").settle(SimpleNamespace(cycles=lambda design: None))
+    chosen = create("g10_paced").settle(SimpleNamespace(cycles=lambda design, until_steady: None))
     assert (chosen.method, chosen.recovery_look_ahead) == ("unpaced", 0)
 
 

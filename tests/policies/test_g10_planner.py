@@ -259,6 +259,19 @@ def test_expected_stalls_give_the_links_the_time_that_they_need_where_they_are_t
     assert paced.timeline.period * 20 > sum(eviction.size_bytes for eviction in paced.evictions)
 
 
+def test_the_ssd_makes_no_difference_to_stalls_where_host_memory_holds_all_that_is_away():
+    """Each of 24 layers keeps 8 MiB: at most about 200 MiB are alive, 32 on the GPU."""
+    trace = chain(24, activation_bytes=8 << 20, forward_ticks=50_000, backward_ticks=50_000)
+    found = system_of(32, 200)
+    drives = [{"read_bandwidth": rate, "write_bandwidth": rate} for rate in (2 * 10**9, 16 * 10**9)]
+    slow, fast = (
+        draft_of(trace, found.model_copy(update={"ssd": found.ssd.model_copy(update=drive)}), WAYS["paced"])
+        for drive in drives
+    )
+    assert slow.timeline.times == fast.timeline.times
+    assert {eviction.tier.name for draft in (slow, fast) for eviction in draft.evictions} == {"host"}
+
+
 def test_a_round_counts_that_lowers_the_pressure_by_three_percent():
     # Beside b there are 100 pages too many. x (3 pages) is idle for 9000 cycles: less than 2.5 times the 4000
     # that a copy takes, until the wait for b is counted.
@@ -518,18 +531,23 @@ def test_the_published_planner_counts_all_kernels_of_a_period_across_the_border(
 
 
 def test_stalls_are_expected_where_pressure_exceeds_all_before_and_all_behind():
-    planned = planned_machine(machine(10), BehaviourSpec())
-    nothing = {tier.name: Occupancy(np.zeros(4, dtype=np.int64)) for tier in planned.tiers}
-    pressure = np.array([0, 10, 0, 4]) * PAGE
-    stalls = _expected_stalls(pressure, SimpleNamespace(machine=planned, used=nothing))
+    def stalls(planned, on_gpu=0):
+        """Of kernels whose tensors press so much, `on_gpu` pages of which never left."""
+        away = {tier.name: Occupancy(np.zeros(4, dtype=np.int64)) for tier in planned.tiers}
+        occupied = Occupancy(np.full(4, on_gpu * PAGE))
+        selection = SimpleNamespace(machine=planned, used=away, occupancy=occupied)
+        pressure = np.array([0, 10, 0, 4]) * PAGE
+        return _expected_stalls(pressure, np.zeros(4, dtype=np.int64), selection).tolist()
+
     # To host memory and back at a byte a cycle: all ten leave for kernel 1, and six return behind it.
-    assert stalls.tolist() == [0, 16_000, 0, 4000]
+    assert stalls(planned_machine(machine(10), BehaviourSpec())) == [0, 16_000, 0, 4000]
     # With 3 pages of host memory and twice the link, a quarter of the rest is expected to cross the SSD.
-    planned = planned_machine(machine(10, 3, pcie="2 GB/s"), BehaviourSpec())
-    stalls = _expected_stalls(pressure, SimpleNamespace(machine=planned, used=nothing))
+    few = planned_machine(machine(10, 3, pcie="2 GB/s"), BehaviourSpec())
     out, back = (1500 + 7 * (375 + 250 / rate) for rate in (0.25, 0.5))
     last = 1500 + 1 * (375 + 250 / 0.5)
-    assert stalls.tolist() == [0, out + back - last, 0, last]
+    assert stalls(few) == [0, out + back - last, 0, last]
+    # What is on the GPU is not away: host memory holds the rest.
+    assert stalls(few, on_gpu=7) == [0, 10 * 500 + 6 * 500, 0, 4 * 500]
 
 
 def test_the_published_planner_moves_a_byte_beside_kernels_that_take_no_time():

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from g10sim.config.system import SystemSpec
+from g10sim.errors import UnsupportedError
 from g10sim.policies.ssdtrain import SsdTrain
 from g10sim.sim.engine import run
 from g10sim.trace.model import Phase, TensorKind
@@ -109,3 +110,10 @@ def test_a_few_wide_layers_need_nearly_half_the_memory_in_the_same_time():
 def test_the_adaptive_amount_never_stalls(drive):
     found = last(step(), machine(drive))
     assert found.end - found.start == 30 * SECOND + FIRST
+
+
+def test_a_machine_without_the_tier_is_unsupported():
+    with pytest.raises(
+        UnsupportedError, match="keeps activations in the tier 'cxl', which the machine has not"
+    ):
+        last(step(), machine(), target="cxl")

@@ -40,6 +40,14 @@ def test_nothing_moves_that_fits():
     assert last_of(records) == (80_000, {})
 
 
+def test_space_is_asked_for_in_the_order_of_use_though_it_is_free_in_another():
+    """b dies before a, but is needed after it: its 40 pages, mapped in 40,000 cycles, wait for that of a."""
+    kernels = [(10_000, "", "a"), *[(10_000, "a", "")] * 5]
+    kernels += [(10_000, "a", "b"), (10_000, "a b", ""), (10_000, "a", "")]
+    records = simulate(trace_of({"a": 1, "b": 40}, kernels), machine(100), Stream(), iterations=3)
+    assert last_of(records) == (90_000 + 1000, {})
+
+
 @pytest.mark.parametrize("ticks", [100, 1000, 20_000])
 def test_more_memory_is_never_slower(ticks):
     times = []

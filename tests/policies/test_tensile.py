@@ -185,7 +185,7 @@ def test_flash_can_be_the_place_to_wait():
     ("parameters", "message"),
     [
         ({"target": "disk"}, "target: found 'disk'; allowed: host, ssd, flash"),
-        ({"channels": "none"}, "channels: found 'none'; allowed: per_job, shared"),
+        ({"channels": "none"}, "channels: found 'none'; allowed: divided, per_job, shared"),
         ({"accounting": "mine"}, "accounting: found 'mine'; allowed: physical, published"),
         ({"memory_target": "20"}, "memory_target: "),
         ({"duplex": 1}, "duplex: found 1; allowed: true or false"),
@@ -211,7 +211,7 @@ def test_wrong_parameters_are_refused(parameters, message):
             "prediction_error": st.sampled_from([0.0, 0.7]),
             "swap_out_barrier": st.booleans(),
             "accounting": st.sampled_from(["physical", "published"]),
-            "channels": st.sampled_from(["per_job", "shared"]),
+            "channels": st.sampled_from(["divided", "per_job", "shared"]),
         }
     ),
     st.integers(0, 1000),

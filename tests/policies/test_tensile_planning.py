@@ -294,11 +294,24 @@ def test_the_peaks_of_jobs_add_up_and_a_target_ends_planning():
 
 
 def test_jobs_that_share_a_channel_wait_for_each_other():
-    apart = planned([PEAK_IN_THIRD] * 3).schedules
+    apart = planned([PEAK_IN_THIRD] * 3, channels="per_job").schedules
     assert {tuple(schedule.swaps[0].out) for schedule in apart} == {(10, 15)}
     together = planned([PEAK_IN_THIRD] * 3, channels="shared").schedules
     swaps = [times(schedule.swaps) for schedule in together]
     assert swaps == [[((10, 15), (35, 40))], [((15, 20), (30, 35))], []]
+
+
+def test_a_divided_channel_leaves_each_job_what_others_do_not_take():
+    # Alone a copy takes 5 ms; two jobs meet in the same direction half of the time: 2/3 of the rate, 7.5 ms.
+    # With both directions at once they always may: 1/2, 10 ms. At 1/3, 15 ms are too long before the peak.
+    for count, duplex, swaps in (
+        (1, False, [((10, 15), (35, 40))]),
+        (2, False, [((10, 18), (32, 40))]),
+        (2, True, [((10, 20), (30, 40))]),
+        (3, True, []),
+    ):
+        schedules = planned([PEAK_IN_THIRD] * count, channels="divided", duplex=duplex).schedules
+        assert [times(schedule.swaps) for schedule in schedules] == [swaps] * count
 
 
 def test_both_directions_at_once_only_with_two_channels():

@@ -92,6 +92,32 @@ def test_without_host_memory_nothing_goes_there():
     assert both["gpu_to_host_bytes"] > 0
 
 
+@pytest.mark.parametrize(
+    ("host", "limit", "tiers"),
+    [(1000, None, {"host"}), (1000, "0 B", {"ssd"}), (1000, "4000 B", {"host", "ssd"}), (0, None, {"ssd"})],
+)
+def test_what_a_kernel_waits_for_goes_to_host_memory_while_that_has_room(host, limit, tiers):
+    """Kernels of a cycle leave no time for copies, so the plan moves nothing: two of four weights fit."""
+    trace = trace_of({f"w{i}*": 4 for i in range(4)}, [(1, f"w{i}", "") for i in range(4)])
+    records = simulate(trace, machine(10, host), Teraio(host_limit=limit), iterations=2)
+    moved = {
+        way for way, size in records.iterations[-1].traffic.items() if size and way.startswith("gpu_to_")
+    }
+    assert moved == {f"gpu_to_{tier}_bytes" for tier in tiers}
+
+
+def test_host_memory_and_ssd_take_turns_where_the_ssd_fills_the_link():
+    found, periods = planner(5 * GB)
+    found.out["ssd"].take(Interval(0, SECOND), 6 * SECOND)
+    x = found.absence(periods["x"])
+    assert (x.tier.name, x.out, x.back) == (
+        "ssd",
+        Interval(SECOND, 2 * SECOND),
+        Interval(4 * SECOND, 5 * SECOND),
+    )
+    assert found.out["host"] is found.out["ssd"]
+
+
 def test_it_needs_an_ssd():
     with pytest.raises(UnsupportedError, match="found a system without an SSD"):
         simulate(vectors(), machine(10_000, kernel_access={}), Teraio())

@@ -2,6 +2,7 @@
 
 import dataclasses
 import re
+from pathlib import Path
 
 import pytest
 import yaml
@@ -24,11 +25,14 @@ from g10sim.policies.vdnn_planning.layers import LayerKind, layers_of, live_byte
 from g10sim.policies.vdnnpp import VdnnPlusPlus
 from g10sim.records import StallReason
 from g10sim.sim.engine import run
+from g10sim.trace.format import load_trace
 from g10sim.trace.model import Phase, TensorKind
 from g10sim.trace.synthetic import TraceBuilder
 from g10sim.trace.workload import Job, Workload
 
 MEGABYTE = 10**6
+ROOT = Path(__file__).parents[2]
+TABLE = str(ROOT / "configs" / "algorithms" / "vgg19-b256.yaml")
 
 
 def peak_bytes(trace, schedule):
@@ -432,6 +436,14 @@ def test_without_a_table_the_greedy_step_is_not_tried_and_that_is_said():
         ),
         ({"layer": "conv1", "speed": 3}, "algorithms.0.speed: found an unknown key"),
         (
+            {"layer": "conv1", "choices": [{"name": "a", "workspace": "0 B"}]},
+            "algorithms.0.choices.0.time: found neither of time and slowdown; allowed: one of the two",
+        ),
+        (
+            {"layer": "conv1", "choices": [{"name": "a", "slowdown": 0.9, "workspace": "0 B"}]},
+            "algorithms.0.choices.0.slowdown: found 0.9",
+        ),
+        (
             {"layer": "conv1", "choices": [{"name": "a", "time": 3, "workspace": "0 B"}]},
             "algorithms.0.choices.0.time: found 3",
         ),
@@ -444,6 +456,39 @@ def test_mistakes_in_a_table_are_named(entry, message, tmp_path):
     with pytest.raises(ConfigError) as error:
         simulate(vgg(64), titan_x(), Vdnn(mode="all", algorithms_file=str(path)))
     assert message in str(error.value)
+
+
+def test_a_table_says_what_scratch_space_the_fastest_algorithm_takes(tmp_path):
+    # The trace has none. The 13th kernel, a convolution, takes 24.7 ms; 2.5 times as long without any.
+    trace = vgg(64)
+    kernel = next(one for one in trace.kernels if one.layer == "conv4")
+    entry = {"layer": "conv4", "workspace": "882 MiB"}
+    choices = [{"name": "implicit_gemm", "slowdown": 2.5, "workspace": "0 B"}]
+    path = tmp_path / "table.yaml"
+    path.write_text(yaml.safe_dump({"algorithms": [entry | {"choices": choices}]}))
+    fast, small = (
+        Vdnn(mode="all", algorithms=algorithms, algorithms_file=str(path)).choose_kernels(trace, titan_x())
+        for algorithms in ("performance", "memory")
+    )
+    assert fast.workspace_bytes(fast.kernels[kernel.id]) == 882 * MIB
+    assert fast.kernels[kernel.id].duration == kernel.duration
+    assert small.workspace_bytes(small.kernels[kernel.id]) == 0
+    assert small.kernels[kernel.id].duration == 2.5 * kernel.duration
+    assert [k for k in fast.kernels if k != trace.kernels[k.id]] == [fast.kernels[kernel.id]]
+    assert [k for k in small.kernels if k != trace.kernels[k.id]] == [small.kernels[kernel.id]]
+
+
+def test_the_bundled_table_lets_the_dynamic_mode_offload_where_scratch_space_does_not_fit():
+    trace, names = load_trace(ROOT / "traces/vdnn/vgg19-b256.g10t"), [None, TABLE]
+    system = titan_x(memory="20 GiB", host="128 GiB")
+    found = [
+        simulate(trace, system, Vdnn(algorithms_file=name, allocator="both_ends"), record=(), iterations=1)
+        for name in names
+    ]
+    assert [records.note.partition(";")[0] for records in found] == [
+        "dyn chose none, performance",
+        "dyn chose conv, performance",
+    ]
 
 
 # --- parameters ---

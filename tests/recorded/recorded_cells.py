@@ -12,7 +12,7 @@ from pathlib import Path
 from zlib import crc32
 
 from recorded_designs import designs_on
-from recorded_machines import MACHINES, machine_for, workloads_on
+from recorded_machines import MACHINES, WITH_CPU, machine_for, workloads_on
 from recorded_workloads import WORKLOADS
 
 from g10sim.errors import G10SimError
@@ -49,11 +49,12 @@ class RecordedCell:
 def cells_of(policy, machine):
     """Return the cells of a policy on a machine: one for most of its parameters, two for the first."""
     names = workloads_on(machine, copies=_copies(policy))
-    column = list(MACHINES).index(machine)
+    column = [*MACHINES, *WITH_CPU].index(machine)
     found = []
     for row, parameters in enumerate(designs_on(policy, machine)):
         text = ", ".join(f"{name}={value}" for name, value in parameters.items()) or "as they are"
         turns = (0, 7) if row == 0 else (0,) if (row + column) % 3 else ()
+        turns = range(len(names)) if machine in WITH_CPU else turns
         for turn in turns:
             workload = names[(5 * row + 3 * column + turn) % len(names)]
             found.append((RecordedCell(policy, text, machine, workload), parameters))
@@ -128,7 +129,7 @@ def write_table(policy, table):
     (TABLES / f"{policy}.json").write_text(f"{{\n{lines}\n}}\n", encoding="utf-8")
 
 
-def computed(policy, machines=tuple(MACHINES)):
+def computed(policy, machines=(*MACHINES, *WITH_CPU)):
     """Return what the cells of a policy on some machines come to, by their names."""
     return {
         cell.name: numbers(cell, parameters)

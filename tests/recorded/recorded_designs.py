@@ -69,12 +69,13 @@ DESIGNS = {
     ],
     "ssdtrain": [{}],
     "stream": [{}],
+    "tencache": [{}],
     "tensile": [
         {},
         {"across_iterations": False, "recomputation": False},
         {"channels": "shared", "duplex": True, "accounting": "published"},
         {"swap_share": 0.5, "target": "ssd", "replan_threshold": None},
-        {"memory_target": "60 MiB", "swap_out_barrier": True},
+        {"memory_target": "60 MiB", "swap_out_barrier": True, "channels": "per_job"},
         {"prediction_error": 0.4, "prediction_seed": 5, "replan_threshold": 0.05},
         {
             "memory_target": "45 MiB",
@@ -107,6 +108,30 @@ DESIGNS = {
 """Parameters by policy. A plan file makes ``replay`` and others follow it, which other tests do."""
 
 
+OFFLOADING = {
+    "lohan": [{}, {"swap_ratio": 0.0, "optimizer_buffers": 1}],
+    "tencache": [
+        {},
+        {"prefetch": False, "buffers": "none"},
+        {"cache": "30 MiB", "buffers": "uniform", "optimizer_buffers": 1},
+    ],
+    "zero_infinity": [
+        {"param_persistence_threshold": 1000},
+        {"offload_param": "ssd", "param_persistence_threshold": 0, "prefetch_bucket_size": 3_000_000},
+        {"offload_optimizer": "ssd", "pipeline": True, "buffer_count": 2, "max_reuse_distance": 1},
+    ],
+    "zero_offload": [
+        {},
+        {"overlap": True, "reduce_bucket_size": 4_000_000},
+        {"delayed_update": True},
+        {"ratio": 0.5},
+    ],
+}
+"""Parameters of policies that let the CPU run the optimizer, where it is described and all has room."""
+
+
 def designs_on(policy, machine):
     """Return the parameters with which a policy runs on a machine."""
+    if machine == "offloading":
+        return OFFLOADING.get(policy, [])
     return [*DESIGNS[policy], *(SEARCHING.get(policy, []) if machine in SEARCHED else [])]

@@ -193,9 +193,28 @@ MACHINES = {
     ),
 }
 
+WITH_CPU = {
+    "offloading": (
+        1.3,
+        {
+            "cpu": {"optimizer_rate": "1e9/s", "memory_bandwidth": "12 GB/s"},
+            "host": {
+                "memory": 0.9,
+                "memory_bandwidth": "15 GB/s",
+                "pinned": {"limit": "40 MiB", "pageable_bandwidth": "3 GB/s"},
+            },
+        },
+        OWN,
+    )
+}
+"""For designs that let the CPU run the optimizer and need room for it, and these workloads."""
+TRAINED = ["training", "until_steady", "varied", "on_both"]
+
 
 def workloads_on(name, *, copies):
     """Return the names of the workloads that a machine can run; ``copies``: a design copies whole tensors."""
+    if name in WITH_CPU:
+        return TRAINED
     _, changes, behaviour = MACHINES[name]
     without = set() if "cpu" in changes and not copies else {"on_both"}
     if behaviour.get("transfers") == "batched":
@@ -208,7 +227,7 @@ def machine_for(name, workload, *, copies):
 
     There is more of it for designs that copy whole tensors, which need it in one piece.
     """
-    share, changes, behaviour = MACHINES[name]
+    share, changes, behaviour = {**MACHINES, **WITH_CPU}[name]
     system = _merged(PLAIN, changes)
     page = parse_bytes(system["gpu"]["page_size"])
     largest = max(footprint_bytes(job.trace) for job in workload.jobs)

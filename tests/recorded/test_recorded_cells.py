@@ -9,12 +9,12 @@ a change that is meant to give other numbers, ``python tests/recorded`` records 
 import pytest
 from recorded_cells import cells_of, differences, numbers, read_table
 from recorded_designs import DESIGNS
-from recorded_machines import MACHINES
+from recorded_machines import MACHINES, WITH_CPU
 
 from g10sim.policies.registry import available
 
 
-@pytest.mark.parametrize("machine", MACHINES)
+@pytest.mark.parametrize("machine", [*MACHINES, *WITH_CPU])
 @pytest.mark.parametrize("policy", DESIGNS)
 def test_results_are_those_recorded(policy, machine):
     table = read_table(policy)
@@ -32,7 +32,7 @@ def test_results_are_those_recorded(policy, machine):
 
 @pytest.mark.parametrize("policy", DESIGNS)
 def test_tables_have_the_cells_that_there_are(policy):
-    names = {cell.name for machine in MACHINES for cell, _ in cells_of(policy, machine)}
+    names = {cell.name for machine in (*MACHINES, *WITH_CPU) for cell, _ in cells_of(policy, machine)}
     assert set(read_table(policy)) == names, f"allowed: what python tests/recorded {policy} writes"
 
 

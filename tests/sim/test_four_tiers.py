@@ -16,7 +16,7 @@ PRESETS = ("h100-80g-cxl-agilex", "h100-80g-cxl-genoa")
 NETWORKS = {"vdnn": "100 MiB", "vdnnpp": "100 MiB", "flashneuron": "60 MiB"}
 """GPU memory by policy for those that need layers of a convolutional network."""
 
-WITH_CPU = {"zero_offload", "zero_infinity", "lohan"}
+WITH_CPU = {"zero_offload", "zero_infinity", "lohan", "tencache"}
 """Policies that need a CPU for the optimizer."""
 
 CHAINED = sorted(set(available()) - set(NETWORKS) - WITH_CPU - {"ideal", "replay"})

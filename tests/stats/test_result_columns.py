@@ -20,7 +20,7 @@ from g10sim.policies.base_uvm import BaseUvm
 from g10sim.policies.ideal import Ideal
 from g10sim.policies.plan import MigrationPlan
 from g10sim.records import ContiguousRecord, FlashRecord, IterationRecord, StallReason
-from g10sim.stats.columns import BOUND_COLUMNS, metric_columns
+from g10sim.stats.columns import BOUND_COLUMNS, CONTEXT_COLUMN, metric_columns
 from g10sim.stats.summary import summarize
 from g10sim.stats.tables import TABLES, records_table
 from g10sim.trace.format import save_trace
@@ -271,6 +271,19 @@ def test_cpu():
     assert list(records_table("kernels", records)["stall_cpu_cycles"]) == [0, 0, 3000]
 
 
+def test_contexts():
+    """Every job that may be on the GPU has a context; jobs one after another have one at a time."""
+    changed = machine(20).gpu.model_copy(update={"context_memory": 3000})
+    system = machine(20).model_copy(update={"gpu": changed})
+    jobs = (Job(computing(10_000, 3)), Job(computing(10_000, 4)))
+    for compute, taken in (("time_sliced", 6000), ("exclusive", 3000)):
+        _, rows = simulate(Workload(jobs, sharing=SharingSpec(compute=compute)), system, BaseUvm(), OWN)
+        assert [row[CONTEXT_COLUMN] for row in rows] == [taken, taken]
+        assert [row["peak_gpu_bytes"] for row in rows] == [3000, 4000]
+    _, (row,) = simulate(Workload(jobs[:1]), machine(20), BaseUvm(), OWN)
+    assert CONTEXT_COLUMN not in row
+
+
 JOBS_BY_HAND = {
     # Job 1 waits for job 0, which has the same GPU; the third of the three GPUs has a job, the second none.
     "job": [0, 1, 2],
@@ -417,7 +430,7 @@ def test_the_page_defines_these_columns_and_no_others():
     found = [name for cell in cells for name in re.findall(r"`(\w+)`|(swept keys)", cell)]
     more = CONTIGUOUS_BY_HAND, FLASH_BY_HAND, IN_PLACE_BY_HAND, CPU_BY_HAND
     groups = (BY_HAND, BOUND_COLUMNS, *more, JOBS_BY_HAND, CELLS_BY_HAND)
-    known = {name for group in groups for name in group} | {"trace", "message"}
+    known = {name for group in groups for name in group} | {"trace", "message", CONTEXT_COLUMN}
     assert {name or "system.host.memory" for name, _ in found} == known
 
 

@@ -43,6 +43,10 @@ def test_jobs_of_a_cell_count_together():
     assert found.exec_cycles.tolist() == [200, 260]
     with_context = savings(pd.DataFrame(rows), "ideal", context_bytes=10)
     assert with_context.peak_gpu_bytes.tolist() == [150, 85]
+    # What the runs declare counts unless something else is said.
+    declared = pd.DataFrame([one | {"context_gpu_bytes": 40} for one in rows])
+    assert savings(declared, "ideal").peak_gpu_bytes.tolist() == [170, 105]
+    assert savings(declared, "ideal", context_bytes=0).peak_gpu_bytes.tolist() == [130, 65]
 
 
 def kernel(cell, job, iteration, start, end, faults=0):

@@ -8,11 +8,12 @@ from itertools import pairwise
 
 import pytest
 from jsonschema import Draft202012Validator
-from machines import machine
+from machines import OWN, FollowPlan, machine, trace_of
 from memories import FLASH, HOST
 
 import g10sim
 from g10sim.records import Location, MigrationCause, MigrationRecord, RunRecords, StallReason, TrafficRecord
+from g10sim.sim.engine import run
 from g10sim.stats.timeline import TraceEvents, chrome_trace
 from g10sim.stats.utilization import link_traffic
 from g10sim.trace.model import Device
@@ -225,6 +226,48 @@ def test_flows_lead_from_a_stall_to_the_transfer_that_ended_it():
         assert transfer["args"]["tensor"] in kernels[kernel["args"]["kernel"]].tensors
         ends = [nanoseconds(one["ts"]) + nanoseconds(one["dur"]) for one in (transfer, kernel)]
         assert ends[0] <= ends[1]
+
+
+def flows(viewer):
+    """For each flow: the stall, the row of the transfer and its tensor, and both times in nanoseconds."""
+    return [
+        (
+            slice_at(viewer, waiting, since)["name"],
+            arriving[1],
+            slice_at(viewer, arriving, until)["name"],
+            nanoseconds(since),
+            nanoseconds(until),
+        )
+        for (_, waiting, since), (_, arriving, until) in viewer.flows.values()
+    ]
+
+
+def test_a_flow_worked_out_by_hand():
+    # Kernel 0 writes B: a fault of 1 us, and 1 us to map its page. When it starts, A is prefetched: three
+    # pages from the SSD, one every 2 us. Kernel 1 starts at 3 us with one of them there and waits for the
+    # other two until 6 us, then computes for 0.5 us. In iteration 1 A is there, and B is made anew.
+    trace = trace_of({"A*": 3, "B": 1}, [(1000, "", "B"), (500, "A B", "")])
+    policy = FollowPlan(moves=[(0, 0, Location.GPU)])
+    workload = Workload((Job(trace, iterations=2),))
+    system = machine(gpu_pages=8, host_pages=0)
+    records = run(workload, system, policy, OWN, record=("timeline",), check=True)
+    assert flows(Viewer(json.dumps(chrome_trace(workload, system, records)))) == [
+        ("stall: first touch", "new pages", "B", 0, 0),
+        ("stall: late prefetch", "SSD to GPU", "A", 3000, 3000),
+        ("stall: first touch", "new pages", "B", 6500, 6500),
+    ]
+
+
+@pytest.mark.parametrize("policy", ["base_uvm", "deepum", "g10", "g10_gds", "pressure"])
+def test_every_stall_on_data_has_its_flow(policy):
+    result, viewer = timeline(chain(12), SYSTEM, policy)
+    on_data = ("fault_", "first_touch", "late_prefetch", "eviction")
+    waited = [
+        kernel
+        for kernel in result.records.kernels
+        if any(cycles and reason.startswith(on_data) for reason, cycles in kernel.stalls)
+    ]
+    assert len(waited) == len(viewer.flows) > 0
 
 
 def test_counters_show_memory_and_links():

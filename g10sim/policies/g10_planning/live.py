@@ -16,7 +16,8 @@ from the published planner:
 * *Eager prefetches* count the prefetched tensor itself.
 * *Pace*, with more than one of ``pacing_rounds``. Where memory pressure cannot be relieved in the time that
   kernels take, the GPU will wait, and while it waits the links move more. The planner adds these stalls to
-  the kernel times and plans again, until pressure is relieved or no longer shrinks. Plans for the unstalled
+  the kernel times and plans again, until pressure is relieved or no longer shrinks, neither the highest nor
+  all together. Plans for the unstalled
   time leave the links idle later.
 """
 
@@ -26,7 +27,7 @@ import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import inf
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -55,7 +56,8 @@ Flags: TypeAlias = npt.NDArray[np.bool_]
 
 # Pressure that stays after planning counts as relieved below this share of GPU memory.
 _RELIEVED = 0.002
-# A round must lower the highest pressure by 3%, or more time would not help either.
+# A round must lower the highest pressure by 3%, or the sum of all without raising that, or more time would
+# not help either.
 _PROGRESS = 0.97
 # Share of the pressure beyond host memory that is reckoned to cross the SSD's own channel. The rest finds
 # host memory free at another time. Between 0.15 and 0.3 the plans are equally good; 1 overestimates stalls.
@@ -93,25 +95,39 @@ def plan_live(trace: Trace, machine: PlannedMachine, parameters: PlanningParamet
     candidates = [absence for absence in absences(trace, machine) if absence.end - absence.start > 1]
     capacity = machine.gpu_bytes * parameters.memory_factor
     floor = np.maximum(working_set_bytes(trace), capacity)
-    best: tuple[float, _Selection] | None = None
+    best: _Selection | None = None
+    least = _Unrelieved(inf, inf)
     for _ in range(parameters.pacing_rounds):
         selection = _Selection(base, durations, machine, parameters)
         selection.choose(candidates)
         pressure = np.maximum(selection.occupancy.bytes - floor, 0)
-        highest = float(pressure.max(initial=0))
-        if best is not None and highest > best[0] * _PROGRESS:
+        left = _Unrelieved(float(pressure.max(initial=0)), float(pressure.sum()))
+        if best is not None and not left.is_progress(least):
             break
-        best = (highest, selection)
-        if highest <= _RELIEVED * capacity:
+        best, least = selection, left
+        if left.highest <= _RELIEVED * capacity:
             break
-        durations = durations + _expected_stalls(pressure, selection)
+        durations = durations + _expected_stalls(pressure, base, selection)
     assert best is not None
-    _allocate(trace, best[1])
+    _allocate(trace, best)
     if parameters.eager_prefetch:
-        best[1].evictions = _eager(best[1])
+        best.evictions = _eager(best)
     if parameters.demand_evictions:
-        _evict_for_demand(trace, best[1])
-    return best[1]
+        _evict_for_demand(trace, best)
+    return best
+
+
+class _Unrelieved(NamedTuple):
+    """Bytes that planning could not relieve: those of the kernel that lacks most, and of all together."""
+
+    highest: float
+    total: float
+
+    def is_progress(self, before: _Unrelieved) -> bool:
+        """Tell whether enough more was relieved than before for another round to be worth it."""
+        if self.highest <= before.highest * _PROGRESS:
+            return True
+        return self.highest <= before.highest and self.total <= before.total * _PROGRESS
 
 
 class _Selection(Draft):
@@ -241,17 +257,20 @@ class _Selection(Draft):
         )
 
 
-def _expected_stalls(pressure: Integers, selection: _Selection) -> Integers:
+def _expected_stalls(pressure: Integers, base: Integers, selection: _Selection) -> Integers:
     """Cycles that the GPU will wait at each kernel for pressure that planning could not relieve.
 
     What rises above all earlier pressure has to leave before the kernel can run; what exceeds all later
-    pressure can come back only after it.
+    pressure can come back only after it. It crosses the SSD's channel as far as memory below the GPU's cannot
+    hold all that is away then; what is on its way out or in counts once, as it has yet to leave or is back.
     """
     machine = selection.machine
     ssd = machine.ssd
-    free = sum(t.capacity_bytes - selection.used[t.name].bytes for t in machine.tiers if t.kind == "memory")
-    to_memory = np.minimum(pressure, np.maximum(free, 0))
-    beyond = pressure - to_memory
+    room = sum(tier.capacity_bytes for tier in machine.tiers if tier.kind == "memory")
+    on_ssds = sum(selection.used[tier.name].bytes for tier in machine.tiers if tier.kind != "memory")
+    away = base - selection.occupancy.bytes + pressure
+    beyond = np.clip(away - on_ssds - room, 0, pressure)
+    to_memory = pressure - beyond
     rest = 1 - _SSD_SHARE
     leaving = to_memory / machine.out_rate + beyond * (rest / machine.out_rate + _SSD_SHARE / ssd.write_rate)
     returning = to_memory / machine.in_rate + beyond * (rest / machine.in_rate + _SSD_SHARE / ssd.read_rate)

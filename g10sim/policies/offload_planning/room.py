@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 
 from g10sim.config.system import SystemSpec
+from g10sim.config.tiers import Tier
 from g10sim.errors import UnsupportedError
 from g10sim.policies.offload_planning.windows import Window
 from g10sim.trace.model import Kernel, Trace
@@ -14,20 +15,25 @@ from g10sim.units import format_bytes
 
 
 def gpu_peak(
-    trace: Trace, sizes: Sequence[int], ends: Mapping[int, int], ahead: int, stays: Sequence[Window] = ()
+    trace: Trace,
+    sizes: Sequence[int],
+    ends: Mapping[int, int],
+    ahead: int,
+    stays: Sequence[Window] = (),
+    below: Collection[int] = (),
 ) -> tuple[int, Kernel]:
     """Return the most bytes that lie on the GPU, and the kernel at which they do.
 
     That is what persists and the GPU uses, but for weights that have ``stays`` there, and all else from
     ``ahead`` kernels before its first use to its last use, or until the kernel that ``ends`` gives for it.
-    ``sizes`` are in whole pages.
+    ``sizes`` are in whole pages. What lies ``below`` and has no stays does not count.
     """
     kernels = len(trace.kernels)
     changes = np.zeros(kernels + 1, dtype=np.int64)
     for stay in stays:
         changes[stay.fetched] += sizes[stay.tensor]
         changes[stay.last + 1] -= sizes[stay.tensor]
-    come_and_go = {stay.tensor for stay in stays}
+    come_and_go = {stay.tensor for stay in stays}.union(below)
     for tensor, uses in enumerate(trace.uses):
         if uses and tensor not in come_and_go:
             lasts = trace.tensors[tensor].persistent
@@ -51,17 +57,23 @@ def require_gpu(policy: str, system: SystemSpec, needed: int, kernel: Kernel, wh
 
 def require_tier(policy: str, system: SystemSpec, name: str, needed: int, what: str) -> None:
     """Refuse a workload that needs more of a memory tier than there is. Raises UnsupportedError."""
-    tier = next((tier for tier in system.all_tiers if tier.name == name), None)
-    if tier is None:
-        raise UnsupportedError(
-            f"policy '{policy}' keeps {what} in the tier '{name}', which the machine has not; "
-            f"allowed: with tiers {', '.join(system.kinds)}"
-        )
+    tier = find_tier(policy, system, name, what)
     if needed > tier.capacity:
         raise UnsupportedError(
             f"policy '{policy}' keeps {what} in the tier '{name}': {format_bytes(needed)}; allowed: at most "
             f"its capacity, {format_bytes(tier.capacity)}"
         )
+
+
+def find_tier(policy: str, system: SystemSpec, name: str, what: str) -> Tier:
+    """Return a memory tier by its name. Raises UnsupportedError for one that the machine has not."""
+    tier = next((tier for tier in system.all_tiers if tier.name == name), None)
+    if tier is None:
+        raise UnsupportedError(
+            f"policy '{policy}' keeps {what} in the tier '{name}', which the machine has not; "
+            f"allowed: one of its tiers, {', '.join(system.kinds)}"
+        )
+    return tier
 
 
 def require_cpu(policy: str, system: SystemSpec) -> None:

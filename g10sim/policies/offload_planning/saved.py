@@ -6,7 +6,7 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from g10sim.trace.model import Device, Kernel, Phase, TensorKind, Trace
+from g10sim.trace.model import Device, Phase, TensorKind, Trace
 
 _NO_ACTIVATIONS = {TensorKind.WEIGHT, TensorKind.GRADIENT, TensorKind.OPTIMIZER_STATE, TensorKind.WORKSPACE}
 
@@ -37,13 +37,6 @@ def saved_tensors(trace: Trace) -> tuple[Saved, ...]:
     return tuple(sorted(found, key=lambda saved: (saved.since, saved.tensor)))
 
 
-def module_of(kernel: Kernel) -> str:
-    """Return the block of a model that a kernel belongs to: its layer's path up to the first number."""
-    parts = kernel.layer.split(".")
-    number = next((place for place, part in enumerate(parts) if part.isdigit()), len(parts))
-    return ".".join(parts[: number + 1])
-
-
 def module_starts(trace: Trace) -> Sequence[int]:
     """Return for every kernel the first of those of its module and phase that follow each other.
 
@@ -51,7 +44,7 @@ def module_starts(trace: Trace) -> Sequence[int]:
     """
     starts, before = list[int](), None
     for kernel in trace.kernels:
-        now = kernel.phase, module_of(kernel)
+        now = kernel.phase, kernel.block
         is_same = kernel.device is Device.CPU or (now == before and bool(kernel.layer))
         starts.append(starts[-1] if starts and is_same else kernel.id)
         before = before if kernel.device is Device.CPU else now

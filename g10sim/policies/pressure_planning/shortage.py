@@ -30,15 +30,15 @@ class Largest:
         rows = [values]
         for level in range(longest.bit_length() - 1):
             rows.append(np.maximum(rows[-1], np.roll(rows[-1], -(1 << level))))
-        self._rows = np.array(rows)
+        self._values = np.concatenate(rows)
+        self._levels = np.frexp(np.arange(longest + 1))[1].astype(np.int64) - 1
 
     def between(self, starts: Integers, ends: Integers) -> Integers:
         """Return the largest value of each range; none is empty."""
-        levels = np.frexp(ends - starts)[1] - 1
-        last = ends - (1 << levels)
-        found: Integers = np.maximum(
-            self._rows[levels, starts % self._count], self._rows[levels, last % self._count]
-        )
+        levels = self._levels.take(ends - starts)
+        rows, last = levels * self._count, ends - (1 << levels)
+        first, second = rows + starts % self._count, rows + last % self._count
+        found: Integers = np.maximum(self._values.take(first), self._values.take(second))
         return found
 
 
@@ -51,35 +51,38 @@ class Shortage:
 
     def __init__(self, alive: Largest, uses: Integers, kernel: int, settings: Settings) -> None:
         horizon = settings.horizon
-        self._until = np.clip(uses - kernel, 0, horizon)
+        until = np.minimum(np.maximum(uses - kernel, 0), horizon)
+        self._order = until.argsort(kind="stable")
+        until = until.take(self._order)
         first = np.arange(min(max(2, settings.births), horizon - 1) + 1)
-        edges = np.sort(np.concatenate((first, self._until, [horizon])))
-        edges = edges[np.diff(edges, prepend=-1) > 0]
-        self._starts: list[int] = edges[:-1].tolist()
-        self._step = np.searchsorted(edges, self._until)
+        edges = np.sort(np.concatenate((first, until, [horizon])))
+        edges = edges[np.concatenate(([True], edges[1:] > edges[:-1]))]
+        self._starts = edges[:-1].data
+        self._used = until.searchsorted(edges[:-1], side="right")
         self._most = alive.between(edges[:-1] + kernel, edges[1:] + kernel)
-        self._worst: list[int] = []
+        self._worst: Integers | None = None
 
     def spare(self, sizes_bytes: Integers) -> None:
         """Take off what is away of each tensor until its next use."""
         self._most -= int(sizes_bytes.sum()) - self.returned(sizes_bytes)
-        self._worst = []
+        self._worst = None
 
     def returned(self, sizes_bytes: Integers) -> Integers:
         """Return for each step the bytes of the tensors whose next use it comes after."""
-        found = np.bincount(self._step, weights=sizes_bytes, minlength=len(self._most) + 1)
-        return found.cumsum().astype(np.int64)[: len(self._most)]
+        found = np.zeros(len(sizes_bytes) + 1, dtype=np.int64)
+        sizes_bytes.take(self._order).cumsum(out=found[1:])
+        return found.take(self._used)
 
     def add(self, ahead: int, size_bytes: int) -> None:
         """Let each of so many kernels lack more."""
         self._most[: bisect_left(self._starts, ahead)] += size_bytes
-        self._worst = []
+        self._worst = None
 
     def worst(self, ahead: int | None = None) -> int:
         """Return what the worst of so many kernels lacks, or the worst of all."""
-        if not self._worst:
-            self._worst = np.maximum.accumulate(self._most).tolist()
-        return self._worst[-1 if ahead is None else bisect_left(self._starts, ahead) - 1]
+        if self._worst is None:
+            self._worst = np.maximum.accumulate(self._most)
+        return int(self._worst[-1 if ahead is None else bisect_left(self._starts, ahead) - 1])
 
     def worst_step(self, ahead: int) -> int:
         """Return the step of the worst of so many kernels, the first of those that are equal."""

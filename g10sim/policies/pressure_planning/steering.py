@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import accumulate
 
 import numpy as np
 
@@ -24,7 +25,8 @@ class Steering:
 
     ``_here`` are bytes on the GPU that do not leave, ``_away`` those that lie elsewhere or leave, both by
     tensor. Bytes on their way in are neither. Between kernels only tensors that may have changed are looked
-    at; ``_named`` are the lists of victims given since then. ``_ids`` are the tensors alive, ascending.
+    at; ``_named`` are the lists of victims given since then. ``_ids`` are the tensors alive, in the order of
+    their next use, those with the same one ascending.
     """
 
     def __init__(self, forecast: Forecast, machine: PlannedMachine, settings: Settings) -> None:
@@ -33,7 +35,8 @@ class Steering:
         self._next = np.zeros(tensors, dtype=np.int64)
         self._here, self._away = (np.zeros(tensors, dtype=np.int64) for _ in range(2))
         self._tier_of = np.zeros(tensors, dtype=np.int8)
-        self._alive: set[int] = set()
+        self._is_alive = np.zeros(tensors, dtype=np.bool_)
+        self._alive = self._is_alive.data
         self._ids = np.zeros(0, dtype=np.int64)
         self._leaving: dict[int, PlannedTier] = {}
         self._coming = Arrivals()
@@ -71,13 +74,14 @@ class Steering:
         born = forecast.born[following]
         gone = (*forecast.dead[view.kernel + 1], *forecast.dropped[following])
         freed = sum(map(view.resident_bytes, gone))
-        lack = min(lack, self._missing(view, following) - view.free_bytes - freed)
+        free = view.free_bytes
+        lack = min(lack, self._missing(view, following) - free - freed)
         if lack <= 0:
             return
         yield from self._evictions(view, self._shortage(view.kernel), lack / self._machine.out_rate)
         leaving = {tensor: view.in_transfer_bytes(tensor) for tensor in self._leaving}
-        unused = view.free_bytes - view.largest_hole_bytes + freed
-        room = view.free_bytes + freed + sum(leaving.values())
+        unused = free - view.largest_hole_bytes + freed
+        room = free + freed + sum(leaving.values())
         if born and following and unused < lack and self._has_victims(view, following, room):
             yield from map(Fetch, born)
             yield Await(frozenset(born), evictions=False, prefetches=True)
@@ -115,10 +119,11 @@ class Steering:
 
     def victims(self, view: PolicyView) -> list[int]:
         """Return tensors for a full GPU to evict: those first that are needed last."""
-        moved = self._alive.intersection((*self._coming, *self._leaving, *self._used_by(view, view.kernel)))
-        there = set(self._with(self._here).tolist()) - moved
-        there.update(i for i in moved if view.resident_bytes(i) and not view.is_needed(i))
-        found = np.array(sorted(there), dtype=np.int64)
+        is_there = self._is_alive & (self._here > 0)
+        for tensor in (*self._coming, *self._leaving, *self._used_by(view, view.kernel)):
+            if self._alive[tensor]:
+                is_there[tensor] = view.resident_bytes(tensor) and not view.is_needed(tensor)
+        found = np.flatnonzero(is_there)
         named: list[int] = found[np.argsort(-self._next[found], kind="stable")].tolist()
         self._named.append(named)
         return named
@@ -127,26 +132,29 @@ class Steering:
         """Bring next uses and what is alive up to the kernel; return what is dead since the last one."""
         kernel, forecast = view.kernel, self._forecast
         if kernel == 0:
-            self._alive = set(np.flatnonzero(forecast.lasting).tolist())
+            self._is_alive[:] = forecast.lasting
             for tensor in range(len(self._next)):
                 self._next[tensor] = forecast.next_use(tensor, 0)
-            self._changed = self._alive
             self._debts = dict.fromkeys(self._debts, 0.0)
         else:
-            self._changed = self._alive.intersection(self._used_by(view, kernel - 1))
+            self._changed = set(filter(self._alive.__getitem__, self._used_by(view, kernel - 1)))
             for tensor in self._changed:
                 self._next[tensor], self._tier_of[tensor] = forecast.next_use(tensor, kernel), 0
         dead = forecast.dead[kernel or forecast.kernels]
         for tensor in (*dead, *forecast.dropped[kernel]):
-            self._alive.discard(tensor)
+            self._alive[tensor] = False
             self._forget(tensor)
-        self._alive.update(forecast.born[kernel])
-        self._ids = np.sort(np.fromiter(self._alive, np.int64, len(self._alive)))
+        for tensor in forecast.born[kernel]:
+            self._alive[tensor] = True
+        ids = np.flatnonzero(self._is_alive)
+        self._ids = ids[self._next.take(ids).argsort(kind="stable")]
+        if kernel == 0:
+            self._changed = set(self._ids.tolist())
         return dead
 
     def _with(self, sizes: Integers) -> Integers:
-        """Return the tensors of which there are such bytes, ascending."""
-        found: Integers = self._ids[sizes[self._ids] > 0]
+        """Return the tensors of which there are such bytes, in the order of ``_ids``."""
+        found: Integers = self._ids[sizes.take(self._ids) > 0]
         return found
 
     def _used_by(self, view: PolicyView, kernel: int) -> list[int]:
@@ -165,18 +173,18 @@ class Steering:
             self._has_moved(view, tensor)
         self._coming.follow(lambda tensor: self._has_moved(view, tensor))
         if any(all(self._has_moved(view, tensor) for tensor in named) for named in self._named):
-            for tensor in self._alive - self._seen:
+            for tensor in set(self._ids.tolist()) - self._seen:
                 self._see(view, tensor)
         self._named.clear()
         for tensor in self._used_by(view, view.kernel):
-            if tensor in self._alive:
+            if self._alive[tensor]:
                 self._leaving.pop(tensor, None)
                 self._away[tensor] = view.away_bytes(tensor)
                 self._here[tensor] = 0
 
     def _has_moved(self, view: PolicyView, tensor: int) -> bool:
         """See a tensor, once; tell whether more or less of it is on the GPU than before."""
-        if tensor in self._seen or tensor not in self._alive:
+        if tensor in self._seen or not self._alive[tensor]:
             return True
         self._seen.add(tensor)
         before = self._here[tensor]
@@ -194,8 +202,8 @@ class Steering:
 
     def _shortage(self, kernel: int) -> Shortage:
         """Return the bytes that the kernels to come lack if nothing else leaves or returns."""
-        shortage = Shortage(self._forecast.alive, self._next[self._ids], kernel, self._settings)
-        shortage.spare(self._away[self._ids])
+        shortage = Shortage(self._forecast.alive, self._next.take(self._ids), kernel, self._settings)
+        shortage.spare(self._away.take(self._ids))
         return shortage
 
     def _allocations(self, view: PolicyView, shortage: Shortage) -> Iterator[Move]:
@@ -206,15 +214,19 @@ class Steering:
         kernel, forecast = view.kernel, self._forecast
         yield from map(Fetch, forecast.born[kernel])  # other tensors may have had their addresses until now
         last = min(self._settings.births, forecast.kernels - 1 - kernel)
-        soon = [(ahead, i) for ahead in range(1, last + 1) for i in forecast.born[kernel + ahead]]
+        soon: dict[int, int] = {}
+        for ahead in range(1, last + 1):
+            for tensor in forecast.born[kernel + ahead]:
+                if not self._alive[tensor]:  # those alive now are dropped and made again before then
+                    soon.setdefault(tensor, ahead)
         leaving = sum(map(view.in_transfer_bytes, self._leaving))
         room = view.largest_hole_bytes if leaving else view.free_bytes
         room -= sum(self._absent(view, tensor) for tensor in forecast.born[kernel])
-        for ahead, tensor in soon:
+        for tensor, ahead in soon.items():
             if tensor in self._asked:
                 shortage.add(ahead, int(forecast.sizes[tensor]))
                 room -= view.in_transfer_bytes(tensor)
-        for ahead, tensor in soon:
+        for tensor, ahead in soon.items():
             size = int(forecast.sizes[tensor])
             if tensor in self._asked or shortage.worst(ahead) + leaving + size > 0:
                 continue
@@ -238,10 +250,10 @@ class Steering:
         """
         kernel, horizon = view.kernel, self._settings.horizon
         queues = self._queues(view, cycles)
-        returning = self._returning(shortage)
+        returning: dict[str, Integers] = {}
         candidates = self._with(self._here)
         candidates = candidates[np.argsort(-self._next[candidates], kind="stable")]
-        for tensor in candidates.tolist():
+        for tensor in candidates.data:
             if tensor in self._leaving:
                 continue
             away = min(int(self._next[tensor]) - kernel, horizon)
@@ -250,6 +262,7 @@ class Steering:
                 return
             size = int(self._here[tensor])
             peak = shortage.worst_step(away)
+            returning = returning or self._returning(shortage)
             returned = {name: int(sizes[peak]) for name, sizes in returning.items()}
             shares = queues.shares(worst, returned)
             tier = self._choose(queues, shares, size, shortage.worst(2))
@@ -269,7 +282,7 @@ class Steering:
 
     def _returning(self, shortage: Shortage) -> dict[str, Integers]:
         """Return by tier the bytes that have returned from there in each step of what is to come."""
-        away, tiers = self._away[self._ids], self._tier_of[self._ids]
+        away, tiers = self._away.take(self._ids), self._tier_of.take(self._ids)
         return {
             tier.name: shortage.returned(away * (tiers == number))
             for number, tier in enumerate(self._machine.tiers)
@@ -303,8 +316,7 @@ class Steering:
         """
         kernel, horizon = view.kernel, self._settings.horizon
         misfits = added = asked = 0
-        away = self._with(self._away)
-        for tensor in away[np.argsort(self._next[away], kind="stable")].tolist():
+        for tensor in self._with(self._away).data:
             if tensor in self._coming or tensor in self._leaving:
                 continue
             distance = max(1, min(int(self._next[tensor]) - kernel, horizon))
@@ -326,4 +338,5 @@ class Steering:
         """Tell whether the link has enough to bring in until the next decision, with bytes just asked for."""
         cycles = int(self._forecast.cycles[view.kernel]) + self._settings.backlog_cycles
         enough = self._machine.in_rate * cycles
-        return asked >= enough or asked + sum(map(view.in_transfer_bytes, self._coming)) >= enough
+        queued = accumulate(map(view.in_transfer_bytes, self._coming), initial=asked)
+        return any(size >= enough for size in queued)

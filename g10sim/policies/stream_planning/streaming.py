@@ -42,6 +42,9 @@ class Streaming:
         self._sizes: Integers = np.array(machine.sizes(trace), dtype=np.int64)
         self._uses = self._uses_on_gpu()
         self._next: Integers = np.array([uses[0] if uses else _NEVER for uses in self._uses], dtype=np.int64)
+        self._births: Integers = self._next.copy()
+        lasts = np.array([tensor.persistent for tensor in trace.tensors], dtype=bool)
+        self._dies = ~lasts & (self._next < _NEVER)
         self._missing: Integers = np.where(self._next < _NEVER, self._sizes, 0)
         self._asked: dict[int, None] = {}
         self._last_asked = 0
@@ -147,6 +150,7 @@ class Streaming:
     def _wanted(self, now: int) -> list[int]:
         """Return what to ask for now in the order of use: as much as has room, and what is needed next."""
         coming = (self._missing > 0) & (self._next > now) & (self._next < now + self._kernels)
+        coming &= ~self._dies | (self._next <= self._next_birth_of_living(now))
         missing = np.flatnonzero(coming)
         missing = missing[np.argsort(self._next[missing], kind="stable")]
         room = self._room - int((self._sizes - self._missing)[self._next < _NEVER].sum())
@@ -154,6 +158,16 @@ class Streaming:
         misfits = np.flatnonzero(~fits)
         wanted: list[int] = missing[: int(misfits[0]) if len(misfits) else None].tolist()
         return wanted
+
+    def _next_birth_of_living(self, now: int) -> int:
+        """Return the first kernel that needs new space for a tensor that still has contents.
+
+        Until these die it cannot be asked for, and what is needed later would be before it in the queue.
+        """
+        laps, since = np.divmod(self._next - self._births, self._kernels)
+        lives = self._dies & ((since > 0) | (self._next <= now))
+        births: Integers = ((laps + 1) * self._kernels + self._births)[lives]
+        return int(births.min(initial=_NEVER))
 
     def _depart(self, view: PolicyView) -> Iterator[Move]:
         """Send away what is to be elsewhere until its next use."""

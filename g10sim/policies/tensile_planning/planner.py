@@ -16,7 +16,7 @@ from g10sim.policies.swap_planning.recomputing import choose_recomputation
 from g10sim.policies.swap_planning.schedule import JobSchedule, Swap
 from g10sim.policies.tensile_planning.swapping import swap_across, swap_within
 
-Channels = Literal["per_job", "shared"]
+Channels = Literal["divided", "per_job", "shared"]
 
 
 class PlannerOptions(Declared):
@@ -27,7 +27,7 @@ class PlannerOptions(Declared):
     recomputation: bool = parameter(default=True, published="true, paper")
     """Recompute tensors when no swap lowers the peak any more."""
     channels: Channels = parameter(
-        default="per_job",
+        default="divided",
         published="per_job, authors' program",
         effect=Effect(
             lambda run, policy: run.shares_gpus,
@@ -35,7 +35,8 @@ class PlannerOptions(Declared):
             "jobs are planned one by one",
         ),
     )
-    """``per_job``: the copies of each job come one after another; ``shared``: those of all jobs."""
+    """``divided``: the copies of each job come one after another, at the rate that those of other jobs leave;
+    ``per_job``: at the whole rate; ``shared``: those of all jobs come one after another."""
     duplex: bool = parameter(default=False, published="false, authors' program")
     """Plan copies out and in at the same time."""
     accounting: Accounting = parameter(default="physical", published="published, authors' program")
@@ -143,7 +144,7 @@ class PlannedJobs:
 def plan_jobs(
     jobs: Sequence[AccessSequence], parameters: PlanningParameters, bytes_per_cycle: float, free_bytes: int
 ) -> PlannedJobs:
-    """Plan jobs that share a GPU, whose copies move ``bytes_per_cycle`` each way.
+    """Plan jobs that share a GPU, whose copies move ``bytes_per_cycle`` each way together.
 
     As the jobs' iterations are not in step, the sum of their peaks counts, and the tensors at any of these
     are candidates, largest first. After every swap the peaks are found anew. Only when no swap is possible
@@ -152,6 +153,8 @@ def plan_jobs(
     by 0.05%.
     """
     shared = Channel(), Channel()
+    if parameters.channels == "divided":
+        bytes_per_cycle *= _share_of_link(len(jobs), duplex=parameters.duplex)
     planners = []
     for accesses in jobs:
         channels = shared if parameters.channels == "shared" else (Channel(), Channel())
@@ -168,6 +171,17 @@ def plan_jobs(
         sums.append(_sum_of_peaks(planners))
     schedules = tuple(planner.schedule for planner in planners)
     return PlannedJobs(schedules, tuple(planner.analysis for planner in planners), sums[0], sums[-1])
+
+
+def _share_of_link(jobs: int, *, duplex: bool) -> float:
+    """Return the share of a direction's rate that one of several jobs can count on while it copies.
+
+    A job whose copies out and in exclude each other copies half of the time in each direction: one that
+    copies meets half of the others there, and has 1 / (1 + (jobs - 1) / 2). With both directions at once it
+    meets all others. Either way the copies of all jobs fit on the link.
+    """
+    others = jobs - 1
+    return 1 / (1 + (others if duplex else others / 2))
 
 
 def _is_enough(sums: list[int], target_bytes: int | None) -> bool:

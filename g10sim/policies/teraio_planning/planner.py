@@ -8,7 +8,7 @@ cost is the time of both copies. The SSD comes first, host memory only where the
 from __future__ import annotations
 
 import heapq
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from g10sim.analysis.timeline import kernel_durations
 from g10sim.analysis.vitality import InactivePeriod, inactive_periods
@@ -45,7 +45,8 @@ class Absence:
 class Planner:
     """Plans one iteration of a trace for ``capacity_bytes`` of GPU memory, with limited room in host memory.
 
-    ``ssd`` and ``host`` have a channel for copies in each direction; without host memory it is None.
+    SSD and host memory have a channel for copies in each direction, or share one where a link has no room for
+    both at once.
     """
 
     def __init__(self, trace: Trace, machine: PlannedMachine, capacity_bytes: int, host_bytes: int) -> None:
@@ -53,11 +54,15 @@ class Planner:
         self._timeline = Timeline(kernel_durations(trace, machine.clock_hz))
         beyond = unmoved_bytes(trace, self._sizes) - capacity_bytes
         self.pressure = CriticalPressure(self._timeline.starts, beyond)
-        self._ssd, self._host = machine.ssd, _spare(machine)
+        self._ssd, self._host = machine.ssd, _host(machine)
         self._host_room = Occupancy(self._timeline.durations * 0)
         self._host_bytes = min(host_bytes, machine.memory.capacity_bytes) if self._host else 0
         self.out = {tier.name: Channel() for tier in machine.tiers}
         self.back = {tier.name: Channel() for tier in machine.tiers}
+        if self._host is not None:
+            for channels, in_turn in zip((self.out, self.back), _in_turn(machine), strict=True):
+                if in_turn:
+                    channels[self._host.name] = channels[self._ssd.name]
 
     def absence(self, period: InactivePeriod) -> Absence | None:
         """Return what an absence achieves with the bandwidth that is left; None: nothing.
@@ -144,18 +149,18 @@ class Planner:
         return Absence(period, size, tier, out, back, relief) if relief else None
 
 
-def _spare(machine: PlannedMachine) -> PlannedTier | None:
-    """Return host memory with what the SSD leaves of the link; None where there is none, or nothing left."""
+def _in_turn(machine: PlannedMachine) -> tuple[bool, bool]:
+    """Tell of copies out and in whether the SSD takes all of the link, so that host memory waits for it."""
+    ssd = machine.ssd
+    return ssd.write_rate >= machine.out_rate, ssd.read_rate >= machine.in_rate
+
+
+def _host(machine: PlannedMachine) -> PlannedTier | None:
+    """Return host memory with the rates that the SSD leaves it; None where there is none beside an SSD."""
     memory, ssd = machine.memory, machine.ssd
-    read, write = machine.in_rate - ssd.read_rate, machine.out_rate - ssd.write_rate
-    if memory is ssd or memory.kind != "memory" or min(read, write) <= 0:
+    if memory is ssd or memory.kind != "memory":
         return None
-    return PlannedTier(
-        memory.name,
-        memory.kind,
-        memory.capacity_bytes,
-        min(read, memory.read_rate),
-        min(write, memory.write_rate),
-        memory.latency_cycles,
-        memory.write_latency_cycles,
-    )
+    waits_out, waits_in = _in_turn(machine)
+    write = machine.out_rate - (0 if waits_out else ssd.write_rate)
+    read = machine.in_rate - (0 if waits_in else ssd.read_rate)
+    return replace(memory, read_rate=min(read, memory.read_rate), write_rate=min(write, memory.write_rate))

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from math import ceil
 from pathlib import Path
+from typing import Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from g10sim.config.document import load_document
 from g10sim.config.presets import validated
@@ -17,11 +19,21 @@ from g10sim.units import PICOSECONDS_PER_SECOND, format_duration
 
 
 class ChoiceSpec(Spec):
-    """One way to compute a kernel."""
+    """One way to compute a kernel, which takes a ``time``, or so many times the trace's as ``slowdown``."""
 
     name: str = Field(min_length=1, description="name of the algorithm")
-    time: Duration = Field(description="duration of the kernel with it")
+    time: Duration | None = Field(default=None, description="duration of the kernel with it")
+    slowdown: float | None = Field(
+        default=None, ge=1, allow_inf_nan=False, description="in place of time: over that of the trace"
+    )
     workspace: Bytes = Field(description="scratch space of the kernel with it")
+
+    @model_validator(mode="after")
+    def _has_one_time(self) -> Self:
+        if (self.time is None) == (self.slowdown is None):
+            found = "neither" if self.time is None else "both"
+            raise ValueError(f"time: found {found} of time and slowdown; allowed: one of the two")
+        return self
 
 
 class KernelAlgorithmsSpec(Spec):
@@ -31,6 +43,9 @@ class KernelAlgorithmsSpec(Spec):
     phase: Phase = Field(default=Phase.FORWARD, description="forward or backward")
     kernel: str | None = Field(
         default=None, description="name of the kernel; none: any of that layer and phase"
+    )
+    workspace: Bytes | None = Field(
+        default=None, description="scratch space of the trace's own algorithm; none: what the trace has"
     )
     choices: tuple[ChoiceSpec, ...] = Field(min_length=1, description="algorithms beside the trace's own")
 
@@ -78,16 +93,21 @@ def load_table(path: Path, trace: Trace) -> Table:
                 f"'{trace.model}'; allowed: layer, phase and kernel that name one",
             )
         try:
-            found[kernels[0].id] = _algorithms(trace, kernels[0], entry.choices)
+            found[kernels[0].id] = _algorithms(trace, kernels[0], entry)
         except ValueError as error:
             raise document.error((*where, "choices"), str(error)) from None
     return found
 
 
-def _algorithms(trace: Trace, kernel: Kernel, choices: Sequence[ChoiceSpec]) -> Sequence[Algorithm]:
-    own = Algorithm("trace", kernel.duration, trace.workspace_bytes(kernel))
+def _algorithms(trace: Trace, kernel: Kernel, entry: KernelAlgorithmsSpec) -> Sequence[Algorithm]:
+    workspace = trace.workspace_bytes(kernel) if entry.workspace is None else entry.workspace
+    own = Algorithm("trace", kernel.duration, workspace)
     others = []
-    for choice in choices:
+    for choice in entry.choices:
+        if choice.time is None:
+            ticks = ceil(kernel.duration * Fraction(choice.slowdown or 1))
+            others.append(Algorithm(choice.name, ticks, choice.workspace))
+            continue
         ticks = int(Fraction(choice.time * trace.ticks_per_second, PICOSECONDS_PER_SECOND))
         if ticks < kernel.duration:
             fastest = format_duration(-(-kernel.duration * PICOSECONDS_PER_SECOND // trace.ticks_per_second))
@@ -117,7 +137,8 @@ def with_algorithms(
     tensors, kernels = list(trace.tensors), list(trace.kernels)
     for number, algorithms in table.items():
         kernel, algorithm = kernels[number], rule(number, algorithms)
-        if algorithm is algorithms[0]:  # the trace's own
+        before = kernel.duration, trace.workspace_bytes(kernel)
+        if (algorithm.duration, algorithm.workspace_bytes) == before:
             continue
         outputs = [t for t in kernel.outputs if trace.tensors[t].kind is not TensorKind.WORKSPACE]
         if algorithm.workspace_bytes:

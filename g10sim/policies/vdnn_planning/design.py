@@ -207,7 +207,7 @@ class SelectiveOffloading(LayerWise):
             return with_algorithms(
                 trace, table, lambda kernel, ways: fastest_within(ways, memory - live[kernel])
             )
-        return trace
+        return with_algorithms(trace, table, lambda kernel, ways: ways[0])
 
     def plan(
         self, workload: Workload, system: SystemSpec, behaviour: BehaviourSpec
