@@ -687,9 +687,13 @@ class FluidTransfers:
         crossing = {flow.lane.site.job for flow in flows if flow.rate and _uses_link(flow)}
         for job in crossing:
             self._busy[job] += cycles
-        ordered = flows if self._last is None else sorted(flows, key=lambda flow: flow is self._last)
-        for flow in ordered:
+        for flow in flows:
             flow.progress += flow.rate * cycles
+        ordered = flows
+        if self._last is not None:  # it needs what others leave; they may need what it leaves
+            others = [flow for flow in flows if flow is not self._last]
+            ordered = [*others, self._last, *others]
+        for flow in ordered:
             if flow is self._rotating and flow.victim is not None and self._turn(flow, flow.victim):
                 continue
             pages = self._whole_pages(flow)
