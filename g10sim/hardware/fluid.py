@@ -687,9 +687,9 @@ class FluidTransfers:
         crossing = {flow.lane.site.job for flow in flows if flow.rate and _uses_link(flow)}
         for job in crossing:
             self._busy[job] += cycles
-        ordered = flows if self._last is None else sorted(flows, key=lambda flow: flow is self._last)
-        for flow in ordered:
+        for flow in flows:
             flow.progress += flow.rate * cycles
+        for flow in self._in_turn(flows):
             if flow is self._rotating and flow.victim is not None and self._turn(flow, flow.victim):
                 continue
             pages = self._whole_pages(flow)
@@ -706,6 +706,16 @@ class FluidTransfers:
         for ssd in self._ssds:
             ssd.advance(cycles)
         self._take_note()
+
+    def _in_turn(self, flows: list[_Flow]) -> list[_Flow]:
+        """Return flows in the order in which their pages change place: the last needs the room others leave.
+
+        Others may need the room that it leaves, and come again behind it.
+        """
+        if self._last is None:
+            return flows
+        others = [flow for flow in flows if flow is not self._last]
+        return [*others, self._last, *others]
 
     def _take_note(self) -> None:
         """Let memories and the host's workers follow what has moved."""
