@@ -78,6 +78,14 @@ _BEYOND = (
     Entry("fragmentation", "memory taken over memory in use, by allocator", (), "designs"),
     Entry("gpus_per_uplink", "throughput and batch size of GPUs that share a link", (), "designs"),
     Entry("link_occupancy", "what crosses a shared link in an iteration", ("kernels", "migrations")),
+    Entry("zero_ladder", "performance over the size of the model", (), "offloading"),
+    Entry("training_gpu_memory", "training of language models over GPU memory", (), "offloading"),
+    Entry("training_host_memory", "training of language models over host memory", (), "offloading"),
+    Entry("training_ssd_bandwidth", "training of language models over SSD bandwidth", (), "offloading"),
+    Entry("training_traffic", "bytes that a training step moves", (), "offloading"),
+    Entry("training_lifetime", "life of SSDs under training", (), "offloading"),
+    Entry("decode_gpu_memory", "decoded tokens a second over GPU memory", (), "offloading"),
+    Entry("rok", "throughput over the peak of GPU memory: recompute, offload, keep", (), "offloading"),
 )
 _ONE_CELL = (
     Entry("memory", "memory in use while one cell runs", ("memory",), "cell"),
@@ -100,6 +108,11 @@ _SWEEPS: Mapping[str, tuple[str, ...]] = {
     "vdnn_bandwidth": ("system.pcie.bandwidth",),
     "fragmentation": ("system.gpu.memory", r"policies\.\d+\.(mode|order|allocator)"),
     "gpus_per_uplink": ("workload.replicas",),
+    "training_gpu_memory": ("system.gpu.memory",),
+    "training_host_memory": ("system.host.memory",),
+    "training_ssd_bandwidth": ("system.ssd",),
+    "training_lifetime": ("system.ssd",),
+    "decode_gpu_memory": ("system.gpu.memory",),
 }
 ENTRIES: Mapping[str, Entry] = {
     entry.name: replace(entry, sweeps=_SWEEPS.get(entry.name, ()))
