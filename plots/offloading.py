@@ -42,7 +42,7 @@ def training_host_memory(results: pd.DataFrame) -> Figure:
 
 
 def training_ssd_bandwidth(results: pd.DataFrame) -> Figure:
-    """Draw performance over the bandwidth of the SSD, a line per policy, a panel per trace, with the bound."""
+    """Draw performance over SSD bandwidth, a line per policy, a panel per trace, with the bound."""
     return _over(results, _SSD)
 
 
