@@ -655,7 +655,7 @@ class FluidTransfers:
         """Tell whether flows empty pages as fast as others fill them, and a page stays free at any time.
 
         After t cycles each has moved (progress + rate t) / work pages less a part of one. Such parts of two
-        that are equally fast keep their difference, up to a whole page; those of others that fill are left out.
+        that are equally fast keep their difference, up to a page; those of other arrivals are left out.
         """
         if sum(other.rate for other in emptying) < sum(other.rate for other in filling):
             return False
