@@ -3,7 +3,7 @@
 from types import SimpleNamespace
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from machines import machine
 from memories import FLASH, GPU, HOST, NONE, memory_of, moved
@@ -536,11 +536,13 @@ def test_pages_that_come_from_a_full_tier_make_room_for_others_without_a_stop():
 )
 def test_jumped_exchanges_are_those_page_by_page(pages, target, source, beside, rates, spare, room, stops):
     read, write, pcie, mapping = rates
+    # What comes at once takes turns in the eviction order as often as it is looked at: nothing is pushed out.
+    assume(not pages[3] or pages[1] + pages[3] <= room + pages[0] + pages[2])
     host = spare + (pages[1] if source == HOST else 0) + (pages[3] if beside == HOST else 0)
     system = machine(200, host, read=read, write=write, pcie=pcie, mapping=mapping)
     jumped, fewer = exchanged(system, pages, target, source, room, stops, None, beside)
     one_by_one, many = exchanged(system, pages, target, source, room, stops, lambda *move: None, beside)
-    if pages[3]:  # what comes at once takes turns in the eviction order as often as it is looked at
+    if pages[3]:
         jumped, one_by_one = (outcome[:5] + outcome[6:] for outcome in (jumped, one_by_one))
     assert jumped == one_by_one
     assert fewer <= many or pages[3]
