@@ -7,7 +7,6 @@ from math import prod
 from typing import Any, NamedTuple
 
 import torch
-import torch.utils.checkpoint
 from torch.utils.flop_counter import flop_registry
 
 from g10sim.capture.attention import NAMESPACE, attention_backward_flops, attention_flops
@@ -219,21 +218,6 @@ def mutated_bytes(func: Any, tensors: Sequence[Any], target: Any) -> int:
     if func._schema.name not in _SCATTERED:
         return whole
     return min(whole, sum(touched_bytes(tensor) for tensor in tensors if tensor is not target))
-
-
-def held_by_node(func: Any) -> list[Any]:
-    """Return what the running node of the backward pass has kept alive for nothing but its shape.
-
-    The gradient of ``index_add``, which puts together the results of experts, keeps what was added (PyTorch,
-    tools/autograd/derivatives.yaml), unless that is computed again.
-    """
-    node = torch._C._current_autograd_node()
-    if func._schema.name != "aten::index_select" or node is None or node.name() != "IndexAddBackward0":
-        return []
-    try:
-        return [node._saved_source]
-    except torch.utils.checkpoint.CheckpointError:  # computed again, and may be asked for once
-        return []
 
 
 CHUNK_ELEMENTS = 65536
