@@ -150,15 +150,17 @@ def _function_builder(source: str, options: dict[str, Any]) -> Callable[[], Any]
 
     def build() -> Any:
         from g10sim.capture.own import Steps, is_step
+        from g10sim.capture.workload import Model
 
         made = function(**given)
         is_pair = isinstance(made, tuple) and len(made) == 2 and hasattr(made[0], "named_parameters")
-        if not is_pair and not is_step(made):
+        is_model = is_pair or isinstance(made, Model)
+        if not is_model and not is_step(made):
             raise ConfigError(
                 f"{source}: found {type(made).__name__}; allowed: a pair (torch.nn.Module, inputs), a step "
                 "that can be called, or a generator that yields after every step"
             )
-        return made if is_pair else Steps(made, given.get("batch_size", default))
+        return made if is_model else Steps(made, given.get("batch_size", default))
 
     return build
 
@@ -166,10 +168,13 @@ def _function_builder(source: str, options: dict[str, Any]) -> Callable[[], Any]
 def _with_experts_split(build: Callable[[], Any]) -> Callable[[], Any]:
     def made() -> Any:
         from g10sim.capture.routing import split_experts
+        from g10sim.capture.workload import Model
 
         found = build()
         if isinstance(found, tuple):
-            split_experts(found[0])
+            found = Model(*found)
+        if isinstance(found, Model):
+            split_experts(found.network)
         return found
 
     return made

@@ -88,7 +88,8 @@ def capture_step(
             if how.cudnn_pooling:
                 forget_indices(recorder.kernels)
             keep_what_grows(recorder)
-            hold_what_nodes_keep(recorder)
+            if not (isinstance(step, Step) and step.model.after_last_use):
+                hold_what_nodes_keep(recorder)
         except Exception as error:
             kind = "inference" if how.inference else "the training step"
             raise refusal(error, model, kind) from error
