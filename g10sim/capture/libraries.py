@@ -64,6 +64,16 @@ def hugging_face_builder(
     return build_hugging_face(name, sizes, options, settings)
 
 
+def diffusers_builder(
+    name: str, sizes: Sizes, options: StepOptions, settings: Sequence[str] = ()
+) -> Callable[[], Any]:
+    """Return a function that builds a UNet of diffusers and its inputs; see ``build_diffusers``."""
+    require("diffusers")
+    from g10sim.capture.diffusion import build_diffusers
+
+    return build_diffusers(name, sizes, options, settings)
+
+
 def timm_builder(name: str, sizes: Sizes, _: StepOptions, __: Sequence[str] = ()) -> Callable[[], Any]:
     """Return a function that builds a classifier of timm and a batch of images.
 

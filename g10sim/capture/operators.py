@@ -74,7 +74,9 @@ _NAMES = {
         randn_like randint bernoulli masked_fill_ masked_fill glu glu_backward exponential_ hardswish
         hardswish_ hardswish_backward hardsigmoid_backward softplus_backward mse_loss_backward
         smooth_l1_loss_backward huber_loss_backward binary_cross_entropy_backward log_sigmoid_forward
-        log_sigmoid_backward floor_divide
+        log_sigmoid_backward floor_divide upsample_nearest1d upsample_nearest1d_backward upsample_nearest2d
+        upsample_nearest2d_backward upsample_nearest3d upsample_nearest3d_backward upsample_bilinear2d
+        upsample_bilinear2d_backward upsample_bicubic2d upsample_bicubic2d_backward
     """,
 }
 _CLASSES = {name: found for found, names in _NAMES.items() for name in names.split()}
