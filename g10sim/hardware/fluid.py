@@ -597,16 +597,17 @@ class FluidTransfers:
                 rooms.setdefault(("tier", pool.name), (pool.free, []))[1].append(flow)
         refilled = self._refilled_room(rooms, flows)
         for place, (room, users) in rooms.items():
-            if place != refilled:
-                cycles = self._cycles_for_all(users, room)
-                soonest = cycles if soonest is None else min(soonest, cycles)
-            elif (
-                len(users) > 1
-            ):  # they take turns in the eviction order, in parts as large as those that merge
-                pages = max(1, users[0].lane.site.memory.recency.merge_pages)
-                cycles = min(self._cycles_for(flow, pages) for flow in users)
-                soonest = cycles if soonest is None else min(soonest, cycles)
+            cycles = self._cycles_of_turn(users) if place == refilled else self._cycles_for_all(users, room)
+            soonest = cycles if soonest is None else min(soonest, cycles)
         return soonest
+
+    def _cycles_of_turn(self, users: list[_Flow]) -> int:
+        """Cycles until something is used up, or one of several arrivals has a part of the eviction order.
+
+        Such parts are as large as those that merge there.
+        """
+        merge = users[0].lane.site.memory.recency.merge_pages if len(users) > 1 else users[0].run.count
+        return min(self._cycles_for(flow, min(flow.run.count, max(merge, 1))) for flow in users)
 
     def _refilled_room(self, rooms: _Rooms, flows: list[_Flow]) -> _Place | None:
         """Return the smallest room that is always made before its only user needs it.
@@ -654,7 +655,7 @@ class FluidTransfers:
         """Tell whether flows empty pages as fast as others fill them, and a page stays free at any time.
 
         After t cycles each has moved (progress + rate t) / work pages less a part of one. Such parts of two
-        that are equally fast keep their difference, up to a whole page; what others that fill have is left out.
+        that are equally fast keep their difference, up to a page; those of other arrivals are left out.
         """
         if sum(other.rate for other in emptying) < sum(other.rate for other in filling):
             return False
