@@ -132,7 +132,7 @@ class Result(Displayed):
     @cached_property
     def kernels(self) -> pd.DataFrame:
         """One row per kernel execution; empty unless ``record`` had 'kernels'."""
-        return records_table("kernels", self.records)
+        return records_table("kernels", self.records, self.workload.jobs)
 
     @cached_property
     def migrations(self) -> pd.DataFrame:

@@ -12,7 +12,13 @@ from matplotlib.figure import Figure
 from g10sim.errors import ConfigError
 from g10sim.looks import BLACK, BLUE, GREEN, SKY, Look, distinct
 from g10sim.places import direction, level
-from g10sim.plots.panels import handles, panels
+from g10sim.plots.panels import (
+    beginnings_legend,
+    handles,
+    mark_beginnings,
+    micro_batches_begin,
+    panels,
+)
 from g10sim.plots.style import PAGE_INCHES, model_name, new_figure
 from g10sim.stats.columns import memory_levels, stall_reasons
 from g10sim.stats.reading import (
@@ -68,10 +74,14 @@ def timeline(
     """Draw a row for each activity; its height is the share of time, in slices of 1/300 of the time shown.
 
     That is the reported iteration; of several jobs, from the first one that starts to the last that ends.
+    Lines mark where micro-batches begin, if one job runs.
     """
     jobs = _reported(rows_of_cell(results, cell), kernels)
     every = pd.concat([shown for _, shown in jobs])
-    edges, times = _slices(every, seconds_per_cycle(jobs[0][0]), _BINS_OF_TIMELINE)
+    second = seconds_per_cycle(jobs[0][0])
+    edges, times = _slices(every, second, _BINS_OF_TIMELINE)
+    begins = micro_batches_begin(every, "start") if len(jobs) == 1 else []
+    places = [(start - edges[0]) * second for start in begins]
     rows = []
     for row, shown in jobs:
         waited = shown["start"] + shown["stall_cycles"]
@@ -86,7 +96,10 @@ def timeline(
         axes.set(ylim=(0, 1), yticks=[])
         axes.set_ylabel(look.label, rotation=0, ha="right", va="center", color=BLACK)
         axes.tick_params(axis="x", length=0)
+        mark_beginnings(axes, places)
     grid[-1, 0].set(xlabel="time in the iteration (s)", xlim=(0, times[-1]))
+    if places:
+        figure.legend(handles=beginnings_legend(places), loc="outside upper center")
     return figure
 
 

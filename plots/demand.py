@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,15 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from g10sim.looks import BLUE, GREY, ORANGE, SKY, Look
-from g10sim.plots.panels import bars_in_rows, handles, logarithmic, panels
+from g10sim.plots.panels import (
+    bars_in_rows,
+    beginnings_legend,
+    handles,
+    logarithmic,
+    mark_beginnings,
+    micro_batches_begin,
+    panels,
+)
 from g10sim.plots.style import DASHES, KINDS, series
 from g10sim.plots.traces import OK, TraceName, by_model, records, that_ran, trace_names
 from g10sim.stats.reading import of_cell, seconds_per_cycle
@@ -28,18 +37,21 @@ _POOLS = (Look(GREY), Look(ORANGE, "////"), Look(BLUE), Look(SKY, "...."))
 def fig2(results: pd.DataFrame, working_sets: pd.DataFrame) -> Figure:
     """Draw memory of all live and of active tensors over the kernels; the dashes are the GPU's memory."""
     found = [(trace, of_cell(working_sets, cell)) for trace, cell in _traces(results)]
+    begins = [micro_batches_begin(rows, "kernel") for _, rows in found]
+    gpu_memory = Line2D([], [], label="GPU memory", **DASHES)
     made = panels(
         [trace.title for trace, _ in found],
         columns=3,
         row_inches=1.25,
-        legend=[*handles([_ALIVE, _IN_USE]), Line2D([], [], label="GPU memory", **DASHES)],
+        legend=[*handles([_ALIVE, _IN_USE]), gpu_memory, *beginnings_legend(chain(*begins))],
         xlabel=_KERNELS,
         ylabel="memory (GiB)",
         shared="y",
     )
     most = max(rows.groupby("kernel")["live_bytes"].sum().max() for _, rows in found) / _GIB
     gpu_gib = float((results["footprint_bytes"] / results["oversubscription"]).iloc[0]) / _GIB
-    for axes, (_, rows) in zip(made.axes, found, strict=True):
+    for axes, (_, rows), places in zip(made.axes, found, begins, strict=True):
+        mark_beginnings(axes, places)
         for column, look in (("live_bytes", _ALIVE), ("active_bytes", _IN_USE)):
             shown = peaks(rows, column).sum(axis="columns")
             axes.fill_between(shown.index, shown, step="mid", linewidth=0, facecolor=look.colour)
@@ -143,20 +155,22 @@ def peaks(rows: pd.DataFrame, column: str) -> pd.DataFrame:
 
 def _draw_by_kind(results: pd.DataFrame, working_sets: pd.DataFrame, column: str, ylabel: str) -> Figure:
     """Draw a column of the table, in GiB, as areas of the kinds of tensors on top of each other."""
-    found = list(_traces(results))
+    found = [(trace, of_cell(working_sets, cell)) for trace, cell in _traces(results)]
+    begins = [micro_batches_begin(rows, "kernel") for _, rows in found]
     most = working_sets.groupby("kind")[column].max()
     looks = {kind: look for kind, look in KINDS.items() if most.get(kind, 0)}
     made = panels(
         [trace.title for trace, _ in found],
         columns=3,
         row_inches=1.25,
-        legend=handles(looks.values()),
+        legend=[*handles(looks.values()), *beginnings_legend(chain(*begins))],
         legend_columns=4,
         xlabel=_KERNELS,
         ylabel=ylabel,
     )
-    for axes, (_, cell) in zip(made.axes, found, strict=True):
-        table = peaks(of_cell(working_sets, cell), column)
+    for axes, (_, rows), places in zip(made.axes, found, begins, strict=True):
+        mark_beginnings(axes, places)
+        table = peaks(rows, column)
         bottom = 0 * table.index
         for kind in [kind for kind in looks if kind in table]:
             top = bottom + table[kind].to_numpy()

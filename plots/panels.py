@@ -22,6 +22,8 @@ from g10sim.stats.legends import legend
 BOUND_LOOK = Look("#117733", marker="", line="1 1", label="Bound")
 """Look of what no policy can beat."""
 
+_BEGINS: dict[str, Any] = {"color": BLACK, "linestyle": ":", "linewidth": 0.6}
+_MOST_BEGINS = 40
 _LEGEND_CHARACTERS, _KEY_CHARACTERS = 66, 5  # of a line of the legend, and of the key before a name
 _LEGEND_LINE_INCHES = 0.14
 _LABEL_INCHES = 0.18
@@ -47,6 +49,30 @@ def logarithmic(axes: Axes, *, x: bool = False, y: bool = False) -> None:
     if y:
         axes.set_yscale("log")
         axes.yaxis.set_minor_formatter(NullFormatter())
+
+
+def micro_batches_begin(rows: pd.DataFrame, place: str) -> list[int]:
+    """Return where micro-batches begin: values of a column of rows of kernels, in order.
+
+    There are none without accumulation, and none where they take turns so often that lines would tell
+    nothing.
+    """
+    if "micro_batch" not in rows:
+        return []
+    numbers = rows["micro_batch"]
+    found = rows.loc[(numbers != numbers.shift()) & (numbers > 0), place]
+    return [int(value) for value in found] if len(found) <= _MOST_BEGINS else []
+
+
+def mark_beginnings(axes: Axes, places: Iterable[float]) -> None:
+    """Draw a line at each place."""
+    for place in places:
+        axes.axvline(place, **_BEGINS)
+
+
+def beginnings_legend(places: Iterable[float]) -> list[Line2D]:
+    """Return the entry of a legend for micro-batches that begin, if any does."""
+    return [Line2D([], [], label="micro-batch begins", **_BEGINS)] if any(True for _ in places) else []
 
 
 def panels(

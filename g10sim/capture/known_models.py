@@ -56,10 +56,10 @@ class Described:
 
 
 @cache
-def known_models() -> Mapping[str, tuple[Family, KnownModel]]:
-    """Return the models of ``configs/models`` by name on the Hugging Face hub, without its owner."""
+def known_models(folder: str = "models") -> Mapping[str, tuple[Family, KnownModel]]:
+    """Return the models of a folder of ``configs`` by name on the Hugging Face hub, without its owner."""
     found: dict[str, tuple[Family, KnownModel]] = {}
-    for path in sorted(data_path("configs", "models").glob("*.yaml")):
+    for path in sorted(data_path("configs", folder).glob("*.yaml")):
         document = load_document(path)
         family = validated(Family, document.data, document)
         found |= {name: (family, model) for name, model in family.models.items()}
@@ -72,7 +72,7 @@ def described(name: str, settings: Sequence[str] = ()) -> Described:
     ``name`` is a known model, a directory with a ``config.json`` or such a file, a model of the local cache
     of the hub (``owner/name``), or a family. Raises ConfigError for another, saying what is allowed.
     """
-    found = _known(name) or _local(name) or _cached(name) or _family(name)
+    found = _known(name) or local(name) or _cached(name) or _family(name)
     if found is None:
         raise ConfigError(
             f"hf:{name}: found a model whose configuration would have to be downloaded"
@@ -86,7 +86,7 @@ def described(name: str, settings: Sequence[str] = ()) -> Described:
     }
     found = replace(found, published=frozenset({*found.data, *published}))
     for setting in settings:
-        _lay_over(found, setting)
+        lay_over(found, setting)
     return found
 
 
@@ -100,12 +100,16 @@ def _known(name: str) -> Described | None:
     return Described(data, f"hf:{name}", model.longest)
 
 
-def _local(name: str) -> Described | None:
+def local(name: str, key: str = _FAMILY) -> Described | None:
+    """Return the configuration of a directory or a file; None without one.
+
+    ``key`` says what it is of. Raises ConfigError for a file that is no configuration.
+    """
     path = Path(name)
     path = path / CONFIGURATION if path.is_dir() else path
     if not path.is_file():
         return None
-    return Described(_read(path), str(path))
+    return Described(_read(path, key), str(path))
 
 
 def _cached(name: str) -> Described | None:
@@ -128,8 +132,8 @@ def _family(name: str) -> Described | None:
     return None
 
 
-def _read(path: Path) -> dict[str, Any]:
-    allowed = "the configuration of a model, a JSON object with a model_type"
+def _read(path: Path, key: str = _FAMILY) -> dict[str, Any]:
+    allowed = f"the configuration of a model, a JSON object with a {key}"
     try:
         size = path.stat().st_size
         data = json.loads(path.read_text(encoding="utf-8")) if size <= _MOST_BYTES else None
@@ -137,14 +141,14 @@ def _read(path: Path) -> dict[str, Any]:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}; allowed: {allowed}") from error
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"{path}: found no JSON ({error}); allowed: {allowed}") from error
-    if not isinstance(data, dict) or not isinstance(data.get(_FAMILY), str):
+    if not isinstance(data, dict) or not isinstance(data.get(key), str):
         found = f"{size} bytes" if data is None else type(data).__name__
-        found = f"no {_FAMILY}" if isinstance(data, dict) else found
+        found = f"no {key}" if isinstance(data, dict) else found
         raise ConfigError(f"{path}: found {found}; allowed: {allowed}")
     return data
 
 
-def _lay_over(found: Described, setting: str) -> None:
+def lay_over(found: Described, setting: str) -> None:
     """Set a dotted key, such as ``text_config.hidden_size=64``."""
     key, equals, text = setting.partition("=")
     if not equals or not key:

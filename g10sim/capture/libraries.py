@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 import warnings
 from collections.abc import Callable, Sequence
 from functools import cache, partial
-from importlib.util import find_spec
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from g10sim.capture.options import Sizes, StepOptions
@@ -20,13 +21,39 @@ Szegedy et al., Going Deeper with Convolutions, arXiv 1409.4842, section 5 (0.3 
 
 
 def require(module: str) -> None:
-    """Import a library that only capture needs. Raises ConfigError saying which extra to install."""
+    """Import a library that only capture needs. Raises ConfigError saying what to install."""
     try:
-        __import__(module)
-    except ImportError as error:
+        importlib.import_module(module)
+    except ModuleNotFoundError as error:
         raise ConfigError(
             f"capture needs {module}, which is not installed ({error}); allowed: {_INSTALL}"
         ) from error
+    except Exception as error:
+        raise ConfigError(
+            f"capture needs {module}, which cannot be imported: {_with_versions(module, error)}; "
+            f"allowed: releases that fit, as {_INSTALL} chooses"
+        ) from error
+
+
+def _with_versions(module: str, error: Exception) -> str:
+    """Return why a library cannot be imported, with its release and that of PyTorch."""
+    try:
+        releases = f"{module} {version(module)} does not fit torch {version('torch')}"
+    except PackageNotFoundError:
+        releases = "it does not fit the other libraries"
+    return f"{releases} ({' '.join(str(error).split())[:300]})"
+
+
+@cache
+def torchvision_misfit() -> str | None:
+    """Return why the installed torchvision does not fit PyTorch; None if it does, or if there is none."""
+    try:
+        importlib.import_module("torchvision")
+    except ImportError:
+        return None
+    except Exception as error:
+        return _with_versions("torchvision", error)
+    return None
 
 
 def make_torchvision_importable() -> None:
@@ -35,11 +62,7 @@ def make_torchvision_importable() -> None:
     A torchvision for CUDA beside a PyTorch for CPUs cannot load them and stops at the declaration of ``nms``,
     which detection needs and classifiers do not. Declaring it is enough.
     """
-    if find_spec("torchvision") is None:
-        return
-    try:
-        import torchvision as torchvision
-    except RuntimeError:
+    if torchvision_misfit() is not None:
         _declared_operators()
 
 
@@ -62,6 +85,16 @@ def hugging_face_builder(
     from g10sim.capture.hugging_face import build_hugging_face
 
     return build_hugging_face(name, sizes, options, settings)
+
+
+def diffusers_builder(
+    name: str, sizes: Sizes, options: StepOptions, settings: Sequence[str] = ()
+) -> Callable[[], Any]:
+    """Return a function that builds a UNet of diffusers and its inputs; see ``build_diffusers``."""
+    require("diffusers")
+    from g10sim.capture.diffusion import build_diffusers
+
+    return build_diffusers(name, sizes, options, settings)
 
 
 def timm_builder(name: str, sizes: Sizes, _: StepOptions, __: Sequence[str] = ()) -> Callable[[], Any]:

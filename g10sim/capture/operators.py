@@ -7,7 +7,6 @@ from math import prod
 from typing import Any, NamedTuple
 
 import torch
-import torch.utils.checkpoint
 from torch.utils.flop_counter import flop_registry
 
 from g10sim.capture.attention import NAMESPACE, attention_backward_flops, attention_flops
@@ -75,7 +74,9 @@ _NAMES = {
         randn_like randint bernoulli masked_fill_ masked_fill glu glu_backward exponential_ hardswish
         hardswish_ hardswish_backward hardsigmoid_backward softplus_backward mse_loss_backward
         smooth_l1_loss_backward huber_loss_backward binary_cross_entropy_backward log_sigmoid_forward
-        log_sigmoid_backward floor_divide
+        log_sigmoid_backward floor_divide upsample_nearest1d upsample_nearest1d_backward upsample_nearest2d
+        upsample_nearest2d_backward upsample_nearest3d upsample_nearest3d_backward upsample_bilinear2d
+        upsample_bilinear2d_backward upsample_bicubic2d upsample_bicubic2d_backward
     """,
 }
 _CLASSES = {name: found for found, names in _NAMES.items() for name in names.split()}
@@ -219,21 +220,6 @@ def mutated_bytes(func: Any, tensors: Sequence[Any], target: Any) -> int:
     if func._schema.name not in _SCATTERED:
         return whole
     return min(whole, sum(touched_bytes(tensor) for tensor in tensors if tensor is not target))
-
-
-def held_by_node(func: Any) -> list[Any]:
-    """Return what the running node of the backward pass has kept alive for nothing but its shape.
-
-    The gradient of ``index_add``, which puts together the results of experts, keeps what was added (PyTorch,
-    tools/autograd/derivatives.yaml), unless that is computed again.
-    """
-    node = torch._C._current_autograd_node()
-    if func._schema.name != "aten::index_select" or node is None or node.name() != "IndexAddBackward0":
-        return []
-    try:
-        return [node._saved_source]
-    except torch.utils.checkpoint.CheckpointError:  # computed again, and may be asked for once
-        return []
 
 
 CHUNK_ELEMENTS = 65536

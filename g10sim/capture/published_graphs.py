@@ -16,6 +16,7 @@ from torch import nn
 from torch.autograd.function import once_differentiable
 
 from g10sim.capture.published_models import MODELS, inception_v3, senet154
+from g10sim.capture.workload import Model
 
 __all__ = ["GRAPHS", "bert_base", "inception_v3", "resnet152", "senet154", "vit"]
 
@@ -188,15 +189,15 @@ class _Vit(nn.Module):  # type: ignore[misc]
         return self.head(self.norm(self.encoder(x))[:, 0])
 
 
-def bert_base(batch_size: int) -> tuple[Any, Any]:
+def bert_base(batch_size: int) -> Model:
     """BERT-base, written out."""
     tokens = torch.zeros(batch_size, _BERT_TOKENS, dtype=torch.int64)
-    return _Bert(batch_size), (tokens, tokens.clone())
+    return Model(_Bert(batch_size), (tokens, tokens.clone()), after_last_use=True)
 
 
-def vit(batch_size: int) -> tuple[Any, Any]:
+def vit(batch_size: int) -> Model:
     """ViT-S/32, written out."""
-    return _Vit(batch_size), MODELS["VIT"](batch_size)[1]
+    return Model(_Vit(batch_size), MODELS["VIT"](batch_size)[1], after_last_use=True)
 
 
 def resnet152(batch_size: int) -> tuple[Any, Any]:

@@ -28,7 +28,8 @@ class StorageRecord:
 
     ``born_in`` is None for a storage that no recorded operator made; ``existed`` tells that it was there
     before the recording, and not put in by the step itself. ``on_host`` marks scalars that a CUDA device
-    never holds. ``alive`` turns false when the last reference, Python's or autograd's, is gone.
+    never holds. ``released`` is the number of kernels before the last reference to it, Python's or
+    autograd's, was gone; None while there is one.
     """
 
     size_bytes: int
@@ -38,9 +39,14 @@ class StorageRecord:
     persistent: bool = False
     on_host: bool = False
     existed: bool = False
-    alive: bool = True
+    released: int | None = None
     written: bool = False
     watch: Any = None
+
+    @property
+    def alive(self) -> bool:
+        """Tell whether it was still there after the recording."""
+        return self.released is None
 
     def move_to(self, phase: Phase) -> None:
         """Say that another phase made it."""
@@ -218,7 +224,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
 
     def _farewell(self, key: int, record: StorageRecord) -> Any:
         def release(_: Any) -> None:
-            record.alive = False
+            record.released = len(self.kernels)
             self._known.pop(key, None)
             if not record.on_host:
                 self._live_bytes -= record.size_bytes
@@ -270,8 +276,6 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
             if id(tensor) in mutated:
                 amount = min(amount, operators.mutated_bytes(func, inputs, tensor))
             self._read(draft, tensor, amount, pure=pure)
-        for tensor in operators.held_by_node(func):
-            self._read(draft, tensor, 0, pure=False)
         for tensor in inputs:
             if id(tensor) in mutated:
                 self._write(draft, tensor, operators.mutated_bytes(func, inputs, tensor))

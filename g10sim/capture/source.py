@@ -15,6 +15,7 @@ from typing import Any
 
 from g10sim.capture.gpu import load_gpu
 from g10sim.capture.libraries import (
+    diffusers_builder,
     hugging_face_builder,
     make_torchvision_importable,
     require,
@@ -31,12 +32,13 @@ Builder = Callable[[str, Sizes, StepOptions, Sequence[str]], Callable[[], Any]]
 
 LIBRARIES: Mapping[str, tuple[str, Builder]] = {
     "hf": ("transformers", hugging_face_builder),
+    "diffusers": ("diffusers", diffusers_builder),
     "timm": ("timm", timm_builder),
     "torchvision": ("torchvision", torchvision_builder),
 }
 """By what stands before the colon: the library and what builds its models."""
 
-_CONFIGURED = "hf"
+_CONFIGURED = ("hf", "diffusers")
 _DEFAULT_BATCH_SIZE = 8
 _SIZES = ("batch_size", "seq_len", "image_size")
 
@@ -52,14 +54,14 @@ def capture_source(
     measure: bool = False,
     **options: Any,
 ) -> Trace:
-    """Capture a step of ``hf:NAME``, ``timm:NAME``, ``torchvision:NAME`` or ``module:function``.
+    """Capture a step of a model of a library (``hf:NAME``, for example) or of ``module:function``.
 
     The function returns a model and its inputs, or a step: see ``capture_step``. Of ``batch_size``,
     ``seq_len``, ``image_size`` and ``dtype`` it is given those that it has parameters for. ``batch_size``
     defaults to 8 for models of libraries and to the function's own otherwise. ``settings`` (``KEY=VALUE``)
-    change the configuration of an ``hf:`` model. ``options`` are those of ``StepOptions``. Raises ConfigError
-    for a wrong option and TraceError for a step that cannot be captured. With ``measure`` times are those
-    that the CUDA device of this computer takes.
+    change the configuration of an ``hf:`` or ``diffusers:`` model. ``options`` are those of ``StepOptions``.
+    Raises ConfigError for a wrong option and TraceError for a step that cannot be captured. With ``measure``
+    times are those that the CUDA device of this computer takes.
     """
     timing = load_gpu(gpu)
     require("torch")
@@ -77,8 +79,8 @@ def capture_source(
         raise ConfigError(f"--routing: found {how.routing} with --measure; allowed: {GROUPED}")
     origin = {}
     prefix, colon, name = source.partition(":")
-    if settings and prefix != _CONFIGURED:
-        raise ConfigError(f"--set: found {settings[0]} for {source}; allowed: models of hf:")
+    if settings and prefix not in _CONFIGURED:
+        raise ConfigError(f"--set: found {settings[0]} for {source}; allowed: models of hf: and diffusers:")
     if colon and prefix in LIBRARIES:
         library, builder = LIBRARIES[prefix]
         batch_size = _DEFAULT_BATCH_SIZE if batch_size is None else batch_size
@@ -150,15 +152,17 @@ def _function_builder(source: str, options: dict[str, Any]) -> Callable[[], Any]
 
     def build() -> Any:
         from g10sim.capture.own import Steps, is_step
+        from g10sim.capture.workload import Model
 
         made = function(**given)
         is_pair = isinstance(made, tuple) and len(made) == 2 and hasattr(made[0], "named_parameters")
-        if not is_pair and not is_step(made):
+        is_model = is_pair or isinstance(made, Model)
+        if not is_model and not is_step(made):
             raise ConfigError(
                 f"{source}: found {type(made).__name__}; allowed: a pair (torch.nn.Module, inputs), a step "
                 "that can be called, or a generator that yields after every step"
             )
-        return made if is_pair else Steps(made, given.get("batch_size", default))
+        return made if is_model else Steps(made, given.get("batch_size", default))
 
     return build
 
@@ -166,10 +170,13 @@ def _function_builder(source: str, options: dict[str, Any]) -> Callable[[], Any]
 def _with_experts_split(build: Callable[[], Any]) -> Callable[[], Any]:
     def made() -> Any:
         from g10sim.capture.routing import split_experts
+        from g10sim.capture.workload import Model
 
         found = build()
         if isinstance(found, tuple):
-            split_experts(found[0])
+            found = Model(*found)
+        if isinstance(found, Model):
+            split_experts(found.network)
         return found
 
     return made
@@ -179,7 +186,8 @@ def _function(source: str) -> Callable[..., Any]:
     module_name, colon, function_name = source.partition(":")
     if not (module_name and colon and function_name):
         raise ConfigError(
-            f"found source '{source}'; allowed: hf:NAME, timm:NAME, torchvision:NAME or module:function"
+            f"found source '{source}'; allowed: hf:NAME, diffusers:NAME, timm:NAME, torchvision:NAME or "
+            "module:function"
         )
     with _importing_from_here():
         try:

@@ -16,6 +16,7 @@ from g10sim.capture.attention import one_sequence_a_sample
 from g10sim.capture.devices import fake_device, known_values, require_cuda
 from g10sim.capture.generation import Generation
 from g10sim.capture.gpu import NANOSECONDS_PER_SECOND, GpuTimingSpec, load_gpu
+from g10sim.capture.lifetimes import hold_what_nodes_keep, keep_what_grows
 from g10sim.capture.measured import RecordedCall, Times, keep_in, measured_times
 from g10sim.capture.options import StepOptions, step_options
 from g10sim.capture.own import OwnStep, Steps, is_step
@@ -86,6 +87,9 @@ def capture_step(
             recorder.add_workspaces(how.workspace_bytes)
             if how.cudnn_pooling:
                 forget_indices(recorder.kernels)
+            keep_what_grows(recorder)
+            if not (isinstance(step, Step) and step.model.after_last_use):
+                hold_what_nodes_keep(recorder)
         except Exception as error:
             kind = "inference" if how.inference else "the training step"
             raise refusal(error, model, kind) from error

@@ -31,12 +31,15 @@ class Model:
     """A network, the inputs it is called with and, for ``loss(output, targets)``, what to compare with.
 
     Without ``loss`` it is the output's own ``loss``, or the sum of its tensors that have a gradient.
+    ``after_last_use`` says that tensors are gone after their last use, also those that PyTorch keeps longer:
+    for graphs of another system.
     """
 
     network: Any
     inputs: Any
     loss: Callable[[Any, Any], Any] | None = None
     targets: Any = None
+    after_last_use: bool = False
 
 
 def positional(inputs: Any) -> Sequence[Any]:

@@ -10,6 +10,7 @@ import typer
 
 from g10sim.analysis.footprint import footprint_bytes, peak_live_bytes
 from g10sim.capture.gpu import GpuTimingSpec, load_gpu
+from g10sim.capture.libraries import torchvision_misfit
 from g10sim.capture.manifest import (
     MANIFEST,
     Entry,
@@ -70,6 +71,9 @@ def capture(
     trace = capture_source(source, gpu=gpu, settings=settings or (), **named)
     _check_costs(source, trace, strict=strict)
     save_trace(trace, output)
+    misfit = torchvision_misfit() if source.startswith("torchvision:") else None
+    if misfit is not None:
+        warn(f"{misfit}: captured without torchvision's compiled operators, which classifiers do not use")
     _report(trace, load_gpu(gpu), output)
 
 

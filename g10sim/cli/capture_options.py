@@ -12,8 +12,8 @@ Source: TypeAlias = Annotated[
     str,
     typer.Argument(
         metavar="SOURCE",
-        help="hf:NAME, timm:NAME, torchvision:NAME, or module:function, which returns (model, inputs), "
-        "a step or a generator of steps.",
+        help="hf:NAME, diffusers:NAME, timm:NAME, torchvision:NAME, or module:function, which returns "
+        "(model, inputs), a step or a generator of steps.",
     ),
 ]
 Gpu: TypeAlias = Annotated[

@@ -91,9 +91,10 @@ def _peak_activations(trace: Trace) -> int:
 
 
 def models() -> None:
-    """List the models that `trace capture hf:NAME` knows."""
+    """List the models whose configurations `trace capture` knows by name."""
     rows = (
-        (name, family.family, model.source, f"{model.parameters:,}" if model.parameters else "")
-        for name, (family, model) in known_models().items()
+        (f"{source}:{name}", family.family, model.source, f"{model.parameters:,}" if model.parameters else "")
+        for source, folder in (("hf", "models"), ("diffusers", "diffusion"))
+        for name, (family, model) in known_models(folder).items()
     )
     show_table(("model", "family", "published at"), ("parameters",), rows)

@@ -280,4 +280,4 @@ def _arrow(frame: pd.DataFrame) -> pa.Table:
 def _frame(table: str, records: RunRecords, jobs: Sequence[Job], clock_hz: int) -> pd.DataFrame:
     if table in TRACE_TABLES:
         return TRACE_TABLES[table](jobs, clock_hz)
-    return records_table(table, records)
+    return records_table(table, records, jobs)

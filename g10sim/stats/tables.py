@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from enum import Enum
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -27,6 +28,7 @@ from g10sim.records import (
     TierRecord,
 )
 from g10sim.stats.columns import stall_columns
+from g10sim.trace.repetition import each
 from g10sim.trace.workload import Job
 
 if TYPE_CHECKING:
@@ -44,11 +46,11 @@ _TEXT = ("source", "target", "cause")
 """Columns that are not whole numbers."""
 
 
-def records_table(name: str, records: RunRecords) -> pd.DataFrame:
+def records_table(name: str, records: RunRecords, jobs: Sequence[Job] = ()) -> pd.DataFrame:
     """Make the table of a name in ``TABLES``, one row per record; times in cycles, places by name.
 
     The columns depend on the tiers of the system alone, and on whether it has a CPU. Stalls of kernels have
-    one column per reason.
+    one column per reason; with ``jobs`` that accumulate gradients they have their ``micro_batch``, too.
     """
     import pandas as pd
 
@@ -62,7 +64,16 @@ def records_table(name: str, records: RunRecords) -> pd.DataFrame:
     has_cpu = any(record.cpu is not None for record in records.iterations)
     reasons = [*stall_columns(records.tiers), *([StallReason.CPU.column] if has_cpu else [])]
     stalls = pd.DataFrame(spread, columns=reasons, index=table.index)
+    numbers = [np.array(_micro_batches(job), dtype=np.int64) for job in jobs]
+    if any(found.any() for found in numbers):
+        table["micro_batch"] = [
+            numbers[job][kernel] for job, kernel in zip(table["job"], table["kernel"], strict=True)
+        ]
     return table.join(stalls.fillna(0).astype("int64"))
+
+
+def _micro_batches(job: Job) -> list[int]:
+    return list(each(job.trace.kernels, attrgetter("micro_batch")))
 
 
 def _plain(value: object) -> object:
@@ -72,7 +83,8 @@ def _plain(value: object) -> object:
 def working_sets_table(jobs: Sequence[Job], clock_hz: int) -> pd.DataFrame:
     """One row per job, kernel and kind of tensor: bytes of it that are alive, and that the kernel uses.
 
-    ``start`` is when the kernel starts if none ever waits, ``duration`` how long it takes, both in cycles.
+    ``start`` is when the kernel starts if none ever waits, ``duration`` how long it takes, both in cycles;
+    ``micro_batch`` is the kernel's, 0 for none.
     """
     return _table((_working_sets(job, clock_hz) for job in jobs), _WORKING_SETS)
 
@@ -102,6 +114,7 @@ _WORKING_SETS = {
     "kernel": "int64",
     "start": "int64",
     "duration": "int64",
+    "micro_batch": "int64",
     "kind": "string",
     "live_bytes": "int64",
     "active_bytes": "int64",
@@ -140,6 +153,7 @@ def _working_sets(job: Job, clock_hz: int) -> pd.DataFrame:
             "kernel": np.repeat(np.arange(kernels), len(live)),
             "start": np.repeat(starts[:-1], len(live)),
             "duration": np.repeat(np.diff(starts), len(live)),
+            "micro_batch": np.repeat(_micro_batches(job), len(live)),
             "kind": [kind.value for kind in live] * kernels,
             "live_bytes": np.array(list(live.values())).T.ravel(),
             "active_bytes": np.array([active[kind] for kind in live]).T.ravel(),

@@ -137,6 +137,7 @@ class _Timeline:
             kernel = self._workload.jobs[record.job].trace.kernels[record.kernel]
             if kernel.device is Device.CPU and record.start == record.end:
                 continue
+            micro_batch = {"micro_batch": kernel.micro_batch} if kernel.micro_batch else {}
             self._events.slice(
                 _gpu(record.gpu),
                 self._row("kernels", record.job, record.gpu),
@@ -148,6 +149,7 @@ class _Timeline:
                 cycles=record.end - record.start,
                 compute_cycles=record.compute_cycles,
                 overlap_cycles=record.overlap_cycles,
+                **micro_batch,
             )
             self._owners(record)
             self._faults(record)

@@ -9,6 +9,7 @@ from torch.nn import functional
 
 from g10sim.analysis.footprint import peak_live_bytes
 from g10sim.capture import capture_step
+from g10sim.trace.check import check_trace
 from g10sim.trace.model import TensorKind
 
 LAYERS, SAMPLES, LENGTH, HEADS, WIDTH = 16, 8, 64, 4, 64
@@ -76,15 +77,64 @@ def decode(kept):
     return build
 
 
-@pytest.mark.parametrize("kept", ["tuples", "buffers", "attribute", "object"])
-def test_the_cache_of_a_decode_step_is_persistent(kept):
-    trace = capture_step(decode(kept), inference=True)
-    sizes = {SAMPLES * length * WIDTH * 4 for length in (LENGTH, LENGTH + 1)}
-    caches = [t for t in trace.tensors if t.persistent and t.size_bytes in sizes]
-    assert len(caches) == 2 * LAYERS
+def captured(kept, steps=1):
+    """Return the trace, its weights' bytes, and the sizes of the persistent tensors that are no weights."""
+    trace = capture_step(decode(kept), inference=True, steps=steps)
     weights = sum(t.size_bytes for t in trace.tensors if t.kind is TensorKind.WEIGHT)
+    others = [t.size_bytes for t in trace.tensors if t.persistent and t.kind is not TensorKind.WEIGHT]
+    return trace, weights, others
+
+
+def rows(length):
+    return SAMPLES * length * WIDTH * 4
+
+
+@pytest.mark.parametrize(
+    ("kept", "length"),
+    # One token more before the step that is recorded, and one more after it.
+    [("tuples", LENGTH), ("buffers", LENGTH), ("attribute", LENGTH + 2), ("object", LENGTH + 2)],
+)
+def test_the_cache_of_a_decode_step_is_persistent(kept, length):
+    trace, weights, persistent = captured(kept)
+    assert persistent.count(rows(length)) == 2 * LAYERS
     peak = peak_live_bytes(trace)
     assert peak >= weights + CACHE_BYTES
-    assert peak <= 1.1 * (
-        weights + CACHE_BYTES
-    )  # keys and values of one layer are there twice where they grow
+    # Keys and values of one layer are there twice where they grow.
+    assert peak <= 1.1 * (weights + CACHE_BYTES)
+
+
+@pytest.mark.parametrize("kept", ["attribute", "object"])
+def test_a_cache_that_grows_over_several_steps_is_there_once(kept):
+    trace, _, persistent = captured(kept, steps=3)
+    assert persistent.count(rows(LENGTH + 4)) == 2 * LAYERS
+    allocated = int(trace.origin["allocated_peak_bytes"])
+    assert peak_live_bytes(trace) == pytest.approx(allocated, rel=0.01)
+    check_trace(trace)
+    copies = [kernel for kernel in trace.kernels if kernel.name == "cat"]
+    assert len(copies) == 3 * 2 * LAYERS
+    for kernel in copies:
+        # It reads the cache and writes it, with room for both lengths of it.
+        (cache,) = set(kernel.inputs) & set(kernel.outputs)
+        (room,) = set(kernel.outputs) - {cache}
+        assert (trace.tensors[cache].persistent, trace.tensors[room].persistent) == (True, False)
+
+
+def test_of_two_copies_of_a_cache_the_last_takes_its_place():
+    class Branching(nn.Module):
+        """Keeps two continuations of what it had."""
+
+        def __init__(self):
+            super().__init__()
+            self.embedding = nn.Embedding(8, WIDTH)
+            self.kept = [torch.randn(SAMPLES, LENGTH, WIDTH)]
+
+        def forward(self, tokens):
+            new, before = self.embedding(tokens), self.kept[0]
+            self.kept = [torch.cat([before, new], 1), torch.cat([before, self.embedding(tokens)], 1)]
+            return new
+
+    trace = capture_step(lambda: (Branching(), torch.ones(SAMPLES, 1, dtype=torch.int64)), inference=True)
+    first, second = (kernel for kernel in trace.kernels if kernel.name == "cat")
+    (before,) = set(first.inputs) & set(second.inputs)
+    assert trace.tensors[before].persistent
+    assert (before in first.outputs, before in second.outputs) == (False, True)

@@ -68,7 +68,7 @@ def test_a_function_of_ones_own_is_captured_with_the_options_it_takes(here):
         (
             "nonsense",
             {},
-            "found source 'nonsense'; allowed: hf:NAME, timm:NAME, torchvision:NAME or module:function",
+            "found source 'nonsense'; allowed: hf:NAME, diffusers:NAME, timm:NAME, torchvision:NAME or",
         ),
         ("no_such_module:build", {}, "No module named 'no_such_module'"),
         ("capture_models:languag", {}, "found no function 'languag' (did you mean 'language'?)"),

@@ -1,9 +1,12 @@
 import sys
+from importlib.metadata import version
 
 import pytest
+from typer.testing import CliRunner
 
-from g10sim.capture.libraries import make_torchvision_importable
+from g10sim.capture.libraries import make_torchvision_importable, require, torchvision_misfit
 from g10sim.capture.source import capture_source
+from g10sim.cli.commands import app
 from g10sim.errors import ConfigError
 from g10sim.trace.check import check_trace
 from g10sim.trace.model import Phase, TensorKind
@@ -108,3 +111,37 @@ def test_views_made_in_place_are_no_kernels(libraries):
     trace = captured("torchvision:convnext_tiny")
     assert "as_strided_" not in {kernel.name for kernel in trace.kernels}
     assert "operators_priced_by_bytes" not in trace.origin
+
+
+NMS = "operator torchvision::nms does not exist"
+
+
+def test_a_library_that_does_not_fit_pytorch_is_refused_in_one_line(torch, tmp_path, monkeypatch):
+    (tmp_path / "ill_fitting.py").write_text(f"raise RuntimeError('{NMS}')")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ConfigError) as refused:
+        require("ill_fitting")
+    assert (
+        f"capture needs ill_fitting, which cannot be imported: it does not fit the other libraries ({NMS})"
+        in str(refused.value)
+    )
+    assert "allowed: releases that fit, as pip install 'g10sim[capture]' chooses" in str(refused.value)
+
+
+def test_a_torchvision_that_does_not_fit_is_named_with_both_releases(libraries, monkeypatch):
+    def fail(_):
+        raise RuntimeError(f"{NMS}\n")
+
+    monkeypatch.setattr("g10sim.capture.libraries.importlib.import_module", fail)
+    releases = f"torchvision {version('torchvision')} does not fit torch {version('torch')}"
+    assert torchvision_misfit.__wrapped__() == f"{releases} ({NMS})"
+
+
+def test_a_capture_says_that_it_did_without_the_compiled_operators(libraries, monkeypatch, tmp_path):
+    monkeypatch.setattr("g10sim.cli.capture.torchvision_misfit", lambda: f"torchvision does not fit ({NMS})")
+    arguments = ["torchvision:resnet18", "--batch-size", "1", "--inference", "--gpu", "h100"]
+    result = CliRunner().invoke(app, ["trace", "capture", *arguments, "-o", str(tmp_path / "out.g10t")])
+    assert result.exit_code == 0
+    assert f"torchvision does not fit ({NMS}): captured without torchvision's compiled" in " ".join(
+        result.stderr.split()
+    )

@@ -1,5 +1,8 @@
 """Figures of one cell, from the tables of a small run and from tables made by hand."""
 
+import gzip
+import json
+
 import pandas as pd
 import pytest
 from matplotlib.figure import Figure
@@ -9,7 +12,8 @@ from g10sim import plots
 from g10sim.errors import ConfigError
 from g10sim.stats.reading import busy_share, reported_kernels, row_of_cell
 from g10sim.trace.format import save_trace
-from g10sim.trace.synthetic import chain
+from g10sim.trace.model import TensorKind
+from g10sim.trace.synthetic import TraceBuilder, chain
 
 SYSTEM = {"preset": "a100-40g-pcie3-znand", "gpu": {"memory": "8 MiB"}, "host": {"memory": "4 MiB"}}
 
@@ -53,6 +57,30 @@ def test_timeline(directory):
     result = row_of_cell(g10sim.read_results(directory), 1)
     assert sum(stalled) / len(stalled) == pytest.approx(result["stall_cycles"] / result["exec_cycles"])
     assert all(one + other == pytest.approx(1) for one, other in zip(computing, stalled, strict=True))
+
+
+def test_a_timeline_marks_where_micro_batches_begin(tmp_path):
+    builder = TraceBuilder("accumulation")
+    weight = builder.tensor("w", 4096, TensorKind.WEIGHT, persistent=True)
+    for number in (1, 1, 2, 2, 0):
+        builder.kernel("a", 1000, [weight], [weight], micro_batch=number)
+    save_trace(builder.build(), tmp_path / "steps.g10t")
+    config = {
+        "workload": {"trace": str(tmp_path / "steps.g10t")},
+        "system": SYSTEM,
+        "policies": ["ideal"],
+        "record": ["kernels", "migrations", "timeline"],
+    }
+    g10sim.run({"name": "steps", **config}, output=tmp_path / "out")
+    figure = plots.draw("timeline", tmp_path / "out", cell=0)
+    cycle = 1 / 1.2e9
+    for axes in figure.axes:
+        assert [line.get_xdata()[0] for line in axes.get_lines()] == pytest.approx([0, 2e-6], abs=2 * cycle)
+    assert "micro-batch begins" in texts(figure)
+    (path,) = (tmp_path / "out" / "timeline").iterdir()
+    events = json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]
+    shown = [event["args"].get("micro_batch") for event in events if event["name"] == "a"]
+    assert shown[:5] == [1, 1, 2, 2, None]
 
 
 def test_stalls(directory):

@@ -152,6 +152,23 @@ def test_kinds_of_tensors_are_stacked_up_to_all_live_bytes():
     assert max(area.get_paths()[0].vertices[:, 1].max() for area in areas) == pytest.approx(most)
 
 
+@pytest.mark.parametrize("name", ["fig2", "fig20", "fig21"])
+def test_beginnings_of_micro_batches_are_marked(name):
+    rows = made_up.results(name, made_up.FEW)
+    (table,) = made_up.tables(["working_sets"], rows)
+    plain = getattr(plots, name).draw(rows, table)
+    last = table["kernel"].max()
+    # Two halves before the last kernel, which updates the weights.
+    table["micro_batch"] = 1 + (table["kernel"] >= last // 2)
+    table.loc[table["kernel"] == last, "micro_batch"] = 0
+    figure = getattr(plots, name).draw(rows, table)
+    assert_readable(figure)
+    lines = {line.get_xdata()[0] for line in figure.axes[0].get_lines()[:2]}
+    assert lines == {0, last // 2}
+    words = [[text.get_text() for text in one.legends[0].get_texts()] for one in (plain, figure)]
+    assert words[1] == [*words[0], "micro-batch begins"]
+
+
 def test_of_many_kernels_the_largest_of_neighbours_is_shown():
     rows = pd.DataFrame({"kernel": range(1200), "kind": "weight", "live_bytes": 2**30})
     rows.loc[rows["kernel"] == 777, "live_bytes"] = 5 * 2**30

@@ -45,6 +45,15 @@ def test_working_sets_add_up_to_live_bytes_and_working_sets():
     assert list(sums["active_bytes"]) == working_set_bytes(trace).tolist()
 
 
+def test_working_sets_tell_micro_batches_apart():
+    builder = TraceBuilder("accumulation")
+    data = builder.tensor("x", 10, TensorKind.INPUT)
+    for number in (1, 1, 2, 0):
+        builder.kernel("a", 1000, [data], [], micro_batch=number)
+    assert list(working_sets_table([Job(builder.build())], GHZ)["micro_batch"]) == [1, 1, 2, 0]
+    assert set(working_sets_table([Job(example())], GHZ)["micro_batch"]) == {0}
+
+
 def test_inactive_periods():
     table = inactive_periods_table([Job(example()), Job(example())], GHZ)
     columns = ["job", "tensor", "kind", "size_bytes", "persistent", "wraps", "kernels", "cycles"]
