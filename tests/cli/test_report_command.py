@@ -38,7 +38,8 @@ class Page(HTMLParser):
             self.tables[-1].append([])
         elif tag in ("td", "th"):
             self.tables[-1][-1].append("")
-        self._in_cell = tag in ("td", "th")
+        if tag != "wbr":
+            self._in_cell = tag in ("td", "th")
 
     def handle_endtag(self, tag):
         if tag in ("td", "th"):
