@@ -597,10 +597,17 @@ class FluidTransfers:
                 rooms.setdefault(("tier", pool.name), (pool.free, []))[1].append(flow)
         refilled = self._refilled_room(rooms, flows)
         for place, (room, users) in rooms.items():
-            if place != refilled:
-                cycles = self._cycles_for_all(users, room)
-                soonest = cycles if soonest is None else min(soonest, cycles)
+            cycles = self._cycles_of_turn(users) if place == refilled else self._cycles_for_all(users, room)
+            soonest = cycles if soonest is None else min(soonest, cycles)
         return soonest
+
+    def _cycles_of_turn(self, users: list[_Flow]) -> int:
+        """Cycles until something is used up, or one of several arrivals has a part of the eviction order.
+
+        Such parts are as large as those that merge there.
+        """
+        merge = users[0].lane.site.memory.recency.merge_pages if len(users) > 1 else users[0].run.count
+        return min(self._cycles_for(flow, min(flow.run.count, max(merge, 1))) for flow in users)
 
     def _refilled_room(self, rooms: _Rooms, flows: list[_Flow]) -> _Place | None:
         """Return the smallest room that is always made before its only user needs it.
@@ -611,27 +618,26 @@ class FluidTransfers:
         if self._observer is not None:
             return None
         for place, (_, users) in sorted(rooms.items(), key=lambda entry: entry[1][0]):
-            if len(users) > 1:
-                continue
-            if place[0] == "gpu" and self._is_refilled(users[0], flows):
+            if place[0] == "gpu" and self._is_refilled(users, flows):
                 return place
-            if place[0] == "tier" and self._is_drained(users[0], flows):
+            if place[0] == "tier" and len(users) == 1 and self._is_drained(users[0], flows):
                 self._last = users[0]
                 return place
         return None
 
-    def _is_refilled(self, flow: _Flow, flows: list[_Flow]) -> bool:
-        """Tell whether planned evictions always have made room when a page of the only arrival needs some.
+    def _is_refilled(self, users: list[_Flow], flows: list[_Flow]) -> bool:
+        """Tell whether planned evictions always have made room when a page of the arrivals needs some.
 
-        False where it counts that pages come one by one: for the eviction order, or for where others go, as a
-        full tier gets room.
+        False where it counts that pages come one by one: for the eviction order of one arrival, or for where
+        others go, as a full tier gets room.
         """
-        site, tier = flow.lane.site, self._pools.get(flow.source)
-        if len(self._on_gpu[site.gpu]) > 1 or (tier and not tier.free):
+        site, tiers = users[0].lane.site, [self._pools.get(flow.source) for flow in users]
+        if len(self._on_gpu[site.gpu]) > 1 or any(tier and not tier.free for tier in tiers):
             return False
         leaving = [other for other in flows if other.source == _GPU and other.lane.site is site]
-        grows = site.memory.recency.grows(flow.run.tensor)
-        return grows and self._always_leave_room(leaving, flow, site.memory.frames.free)
+        if len(users) == 1 and not site.memory.recency.grows(users[0].run.tensor):
+            return False
+        return self._always_leave_room(leaving, users, site.memory.frames.free)
 
     def _is_drained(self, flow: _Flow, flows: list[_Flow]) -> bool:
         """Tell whether arrivals have always left room in a tier when a planned eviction needs some."""
@@ -643,18 +649,26 @@ class FluidTransfers:
         emptying = [other for other in flows if other.source == pool.tier.place and not other.follows]
         if any(other.victim is not None for other in emptying):
             return False
-        return self._always_leave_room(emptying, flow, pool.free)
+        return self._always_leave_room(emptying, [flow], pool.free)
 
-    def _always_leave_room(self, emptying: Sequence[_Flow], filling: _Flow, free: int) -> bool:
-        """Tell whether flows empty pages as fast as another fills them, and a page stays free at any time.
+    def _always_leave_room(self, emptying: Sequence[_Flow], filling: Sequence[_Flow], free: int) -> bool:
+        """Tell whether flows empty pages as fast as others fill them, and a page stays free at any time.
 
-        In t cycles each that empties does more than (progress + rate t) / work of a page, less one page, and
-        the other fills at most as much of its own: what there is more of never falls if they are as fast.
+        After t cycles each has moved (progress + rate t) / work pages less a part of one. Such parts of two
+        that are equally fast keep their difference, up to a page; those of other arrivals are left out.
         """
-        if sum(other.rate for other in emptying) < filling.rate:
+        if sum(other.rate for other in emptying) < sum(other.rate for other in filling):
             return False
-        ahead = (sum(other.progress for other in emptying) - filling.progress) // self._page_work
-        return free + ahead >= len(emptying)
+        work, alone = self._page_work, list(filling)
+        least = free * work + sum(one.progress for one in emptying) - sum(one.progress for one in filling)
+        for one in emptying:
+            twin = next((other for other in alone if other.rate == one.rate), None)
+            if twin is None:
+                least -= work - 1
+            else:
+                alone.remove(twin)
+                least -= (one.progress - twin.progress) % work
+        return least > 0
 
     def _cycles_alone(self, flow: _Flow) -> int | None:
         """Cycles until something is used up where there is one flow, which has all room to itself."""
@@ -687,9 +701,9 @@ class FluidTransfers:
         crossing = {flow.lane.site.job for flow in flows if flow.rate and _uses_link(flow)}
         for job in crossing:
             self._busy[job] += cycles
-        ordered = flows if self._last is None else sorted(flows, key=lambda flow: flow is self._last)
-        for flow in ordered:
+        for flow in flows:
             flow.progress += flow.rate * cycles
+        for flow in self._in_turn(flows):
             if flow is self._rotating and flow.victim is not None and self._turn(flow, flow.victim):
                 continue
             pages = self._whole_pages(flow)
@@ -706,6 +720,16 @@ class FluidTransfers:
         for ssd in self._ssds:
             ssd.advance(cycles)
         self._take_note()
+
+    def _in_turn(self, flows: list[_Flow]) -> list[_Flow]:
+        """Return flows in the order in which their pages change place: the last needs the room others leave.
+
+        Others may need the room that it leaves, and come again behind it.
+        """
+        if self._last is None:
+            return flows
+        others = [flow for flow in flows if flow is not self._last]
+        return [*others, self._last, *others]
 
     def _take_note(self) -> None:
         """Let memories and the host's workers follow what has moved."""
