@@ -40,10 +40,10 @@ def test_a_policy_is_shown_with_its_parameters(g10sim, here):
     lines = g10sim("policies", "deepum").out.splitlines()
     assert lines[0].startswith("deepum: DeepUM+ (Jung et al., DeepUM, ASPLOS 2023")
     assert "look_ahead = 8" in lines
-    (here / "mine.py").write_text(
+    (here / "alone.py").write_text(
         "from g10sim.policies.base import Policy\nclass Mine(Policy):\n    name = 'mine'\n    'Mine alone.'\n"
     )
-    assert g10sim("policies", "mine:Mine").out.splitlines()[-1] == "no parameters"
+    assert g10sim("policies", "alone:Mine").out.splitlines()[-1] == "no parameters"
     misspelt = g10sim("policies", "deepumm")
     assert misspelt.code == 2
     assert "did you mean 'deepum'?" in misspelt.err
