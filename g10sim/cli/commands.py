@@ -81,7 +81,7 @@ def _imported(name: str) -> Any:
 
 
 def _plain(command: Any) -> Any:
-    """Name arguments in capitals, as texts do, no type beside options that take no value, and cut no summary."""
+    """Name arguments in capitals, as texts do, and no type beside flags; keep summaries whole."""
     command.short_help = " ".join((command.help or "").partition("\n\n")[0].split())
     for parameter in [*command.params, command.get_help_option(typer.Context(command))]:
         if getattr(parameter, "is_flag", False):
