@@ -201,6 +201,7 @@ class PooledView(View):
     def __init__(self, addresses: OwnAddresses, *parts: Any) -> None:
         super().__init__(*parts)
         self._addresses = addresses
+        self._pages = self._trace.page_sizes(self._memory.page_bytes)
 
     def _bytes(self, tensor: int, counts: Sequence[int]) -> int:
         places = self._addresses.open_to(tensor)
@@ -227,8 +228,7 @@ class PooledView(View):
 
     def size_bytes(self, tensor: int) -> int:
         """Size of a tensor in whole pages."""
-        page = self._memory.page_bytes
-        return -(-self._trace.tensors[tensor].size_bytes // page) * page
+        return self._pages[tensor] * self._memory.page_bytes
 
     def resident_bytes(self, tensor: int) -> int:
         """Bytes of a tensor on the GPU and not in transfer."""
@@ -240,7 +240,10 @@ class PooledView(View):
 
     def is_whole(self, tensor: int) -> bool:
         """Tell whether all of a tensor is on the GPU and not in transfer."""
-        return self.resident_bytes(tensor) == self.size_bytes(tensor)
+        places, idle = self._addresses.open_to(tensor), self._memory.idle
+        if len(places) == 1:
+            return idle[places[0]] == self._pages[tensor]
+        return sum([idle[place] for place in places]) == self._pages[tensor]
 
     def is_needed(self, tensor: int) -> bool:
         """Tell whether the current kernel needs the tensor."""
