@@ -155,11 +155,11 @@ def parse_compute_rate(value: object) -> int:
 
 
 def _format(amount: int, units: dict[str, int]) -> str:
-    def digits(unit: str) -> tuple[int, int]:
-        return len(_number(amount, units[unit]).replace(".", "").strip("0")), -units[unit]
+    def length(unit: str) -> tuple[int, int]:
+        return len(_number(amount, units[unit]).replace(".", "")), -units[unit]
 
     fitting = [unit for unit in units if amount >= units[unit]] or list(units)[:1]
-    best = min(fitting, key=digits)
+    best = min(fitting, key=length)
     return f"{_number(amount, units[best])} {best}"
 
 

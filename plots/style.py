@@ -138,9 +138,13 @@ def series(labels: Iterable[str]) -> dict[str, Look]:
 
 
 def model_name(model: str) -> str:
-    """Return the name of a model as papers write it, where it is known; else without its path."""
-    last = model.rpartition("/")[2]
-    return _MODELS.get(last.rpartition(":")[2].lower().replace("-", "_"), last)
+    """Return the name of a model as papers write it, where it is known; else without its path.
+
+    Of a function that makes it, the module without its packages and the function (``nets:small``).
+    """
+    module, colon, name = model.rpartition("/")[2].rpartition(":")
+    short = f"{module.rpartition('.')[2]}{colon}{name}" if colon else name
+    return _MODELS.get(name.lower().replace("-", "_"), short)
 
 
 def settings() -> AbstractContextManager[None]:

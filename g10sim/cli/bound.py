@@ -26,7 +26,7 @@ def bound(
         bool, typer.Option("--lp", help="Solve a linear program: higher than the closed form, or equal.")
     ] = False,
     recompute: Annotated[
-        bool, typer.Option("--recompute", help="Let tensors be dropped and computed again; takes --lp.")
+        bool, typer.Option("--recompute", help="Let tensors be dropped and computed again; implies --lp.")
     ] = False,
     checkpoints: Annotated[
         int, typer.Option(min=1, help="Kernels at which the linear program looks at memory.")

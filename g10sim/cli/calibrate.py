@@ -14,7 +14,11 @@ from g10sim.errors import ConfigError
 from g10sim.files import write_text, writing
 from g10sim.importers.nvbandwidth import Engine, read_link
 
-app = typer.Typer(help="Make descriptions of machines from measurements of them.", no_args_is_help=True)
+app = typer.Typer(
+    help="Make descriptions of machines from measurements of them.",
+    no_args_is_help=True,
+    add_completion=False,
+)
 
 _SUFFIX = ".yaml"
 _WIDTH = 110

@@ -24,13 +24,12 @@ from g10sim.cli import capture_options as options
 from g10sim.cli.options import TraceOutput
 from g10sim.cli.output import say, show_table, warn
 from g10sim.config.problems import check_choice
+from g10sim.display import rounded_bytes, rounded_seconds
 from g10sim.errors import ConfigError, TraceError
 from g10sim.trace.format import save_trace
 from g10sim.trace.model import TimeSource, Trace
 from g10sim.units import format_bytes
 
-_MS_PER_SECOND = 1000
-_GIB = 2**30
 _MUCH = 0.01
 """Share of bytes or time that operators of unknown cost may have without a warning."""
 _NEEDS_A_GPU = "left: measured on a GPU"
@@ -66,31 +65,37 @@ def capture(
     """Capture a step of a PyTorch model: kernels, tensors, and times modelled for a GPU."""
     from g10sim.capture.source import capture_source
 
-    given = locals()
-    named = {name: given[name] for name in _PASSED_ON}
-    trace = capture_source(source, gpu=gpu, settings=settings or (), **named)
+    trace = capture_source(
+        source,
+        gpu=gpu,
+        batch_size=batch_size,
+        seq_len=seq_len,
+        image_size=image_size,
+        settings=settings or (),
+        dtype=dtype,
+        autocast=autocast,
+        master_weights=master_weights,
+        optimizer=optimizer,
+        optimizer_form=optimizer_form,
+        momentum=momentum,
+        attention=attention,
+        activation_checkpointing=activation_checkpointing,
+        cudnn_pooling=cudnn_pooling,
+        inference=inference,
+        steps=steps,
+        workspace=workspace,
+        generate=generate,
+        cache=cache,
+        routing=routing,
+        routing_seed=routing_seed,
+        measure=measure,
+    )
     _check_costs(source, trace, strict=strict)
     save_trace(trace, output)
     misfit = torchvision_misfit() if source.startswith("torchvision:") else None
     if misfit is not None:
         warn(f"{misfit}: captured without torchvision's compiled operators, which classifiers do not use")
     _report(trace, load_gpu(gpu), output)
-
-
-_PASSED_ON = (
-    *("batch_size", "seq_len", "image_size", "dtype", "autocast", "master_weights", "optimizer"),
-    *(
-        "optimizer_form",
-        "momentum",
-        "attention",
-        "activation_checkpointing",
-        "cudnn_pooling",
-        "inference",
-        "steps",
-    ),
-    *("workspace", "generate", "cache", "routing", "routing_seed", "measure"),
-)
-"""Options that say how a step is captured."""
 
 
 def _check_costs(source: str, trace: Trace, *, strict: bool) -> None:
@@ -134,14 +139,15 @@ def _priced_by_bytes(trace: Trace) -> _PricedByBytes | None:
 
 
 def _report(trace: Trace, gpu: GpuTimingSpec, output: Path) -> None:
-    time_ms = sum(kernel.duration for kernel in trace.kernels) * _MS_PER_SECOND / trace.ticks_per_second
+    seconds = sum(kernel.duration for kernel in trace.kernels) / trace.ticks_per_second
     say(
         f"{output}: {len(trace.kernels)} kernels, {len(trace.tensors)} tensors, "
-        f"{time_ms:.1f} ms on {trace.origin.get('device', gpu.name)} ({trace.origin['time_source']})"
+        f"{rounded_seconds(seconds)} on {trace.origin.get('device', gpu.name)} "
+        f"({trace.origin['time_source']})"
     )
-    peak = peak_live_bytes(trace)
+    footprint, peak = footprint_bytes(trace), peak_live_bytes(trace)
     say(
-        f"footprint {footprint_bytes(trace) / _GIB:.2f} GiB, at most {peak / _GIB:.2f} GiB alive at a time, "
+        f"footprint {rounded_bytes(footprint)}, at most {rounded_bytes(peak)} alive at a time, "
         f"{peak / gpu.memory:.2f} x its {format_bytes(gpu.memory)}"
     )
     if unpriced := _priced_by_bytes(trace):

@@ -35,14 +35,18 @@ MasterWeights: TypeAlias = Annotated[
     bool, typer.Option("--master-weights", help="The optimizer updates float32 copies of 16-bit weights.")
 ]
 OptimizerOption: TypeAlias = Annotated[
-    Optimizer | None, typer.Option(help="With PyTorch's settings.", show_default="adamw")
+    Optimizer | None, typer.Option(help="Optimizer, with PyTorch's settings.", show_default="adamw")
 ]
 OptimizerFormOption: TypeAlias = Annotated[
     OptimizerForm | None,
-    typer.Option(help="One kernel for all operations, or one for each.", show_default="fused"),
+    typer.Option(
+        help="One kernel for all operations of the optimizer, or one for each.", show_default="fused"
+    ),
 ]
 Momentum: TypeAlias = Annotated[float | None, typer.Option(help="Momentum of sgd.", show_default="0")]
-AttentionOption: TypeAlias = Annotated[Attention, typer.Option(help="How attention runs.")]
+AttentionOption: TypeAlias = Annotated[
+    Attention, typer.Option(help="Attention as one kernel, or with scores and softmax as tensors.")
+]
 ActivationCheckpointing: TypeAlias = Annotated[
     bool,
     typer.Option(

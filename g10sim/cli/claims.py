@@ -29,12 +29,20 @@ _VARIABLE = "G10SIM_REFERENCE"
 
 def claims(
     system: Annotated[
-        str, typer.Option(help="Only claims about these designs, comma-separated, such as 'G10,TENSILE'.")
+        str,
+        typer.Option(
+            help="Only claims about these designs, comma-separated, such as 'G10,TENSILE'.",
+            show_default="all",
+        ),
     ] = "",
-    quick: Annotated[bool, typer.Option("--quick", help="Fewer and smaller cells: minutes.")] = False,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Fewer and smaller cells, which take minutes.")
+    ] = False,
     reference: Annotated[
         Path | None,
-        typer.Option(help="Directory with traces/MODEL/BATCH/.", show_default=f"${_VARIABLE}/gpg"),
+        typer.Option(
+            help="Directory of published data, with traces/MODEL/BATCH/.", show_default=f"${_VARIABLE}/gpg"
+        ),
     ] = None,
     claims_list: Annotated[Path, typer.Option("--list", help="List of claims (YAML).")] = LIST,
     output: Annotated[Path, typer.Option("-o", "--output", help="Directory of results.")] = Path(

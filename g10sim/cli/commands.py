@@ -57,6 +57,7 @@ class _LazyGroup(TyperGroup):
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Write the help of the group itself."""
         self._lists = True
+        _plain(self)
         super().format_help(ctx, formatter)
 
 
@@ -73,10 +74,23 @@ def _imported(name: str) -> Any:
         module.app.rich_markup_mode = MARKUP
         group = typer.main.get_command(module.app)
         group.name = name
-        return group
+        return _plain(group)
     app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=MARKUP)
     app.command(name)(getattr(module, name))
-    return typer.main.get_command(app)
+    return _plain(typer.main.get_command(app))
+
+
+def _plain(command: Any) -> Any:
+    """Name arguments in capitals, as texts do, and no type beside flags; keep summaries whole."""
+    command.short_help = " ".join((command.help or "").partition("\n\n")[0].split())
+    for parameter in [*command.params, command.get_help_option(typer.Context(command))]:
+        if getattr(parameter, "is_flag", False):
+            parameter.metavar = ""
+        elif parameter.param_type_name == "argument" and parameter.metavar is None:
+            parameter.metavar = parameter.name.upper()
+    for member in filter(None, getattr(command, "commands", {}).values()):
+        _plain(member)
+    return command
 
 
 def _listed(name: str) -> TyperCommand:

@@ -7,7 +7,14 @@ from typing import Annotated
 
 import typer
 
-from g10sim.cli.options import PolicyName, TraceName, WhereOption, where_values
+from g10sim.cli.options import (
+    CellNumber,
+    PolicyName,
+    ResultsDirectory,
+    TraceName,
+    WhereOption,
+    where_values,
+)
 from g10sim.cli.output import say, show_table
 from g10sim.experiment.explaining import describe_cell, kernel_lines, time_shares
 from g10sim.experiment.opened import OpenedCell, WhatIf, changes_of, open_cell, seconds_of, what_if
@@ -18,10 +25,8 @@ _PATIENCE = 20
 
 
 def explain(
-    directory: Annotated[Path, typer.Argument(help="Directory of results.", show_default=False)],
-    cell: Annotated[
-        int | None, typer.Option(min=0, help="Number of the cell.", show_default="the only one")
-    ] = None,
+    directory: ResultsDirectory,
+    cell: CellNumber = None,
     policy: PolicyName = "",
     trace: TraceName = "",
     where: WhereOption = None,
@@ -34,7 +39,7 @@ def explain(
         typer.Option(
             "--what-if/--no-what-if",
             help="Simulate again with one thing changed at a time, however long it takes; or never. "
-            f"[default: the best three, where that takes at most {_PATIENCE} s]",
+            f"[default: name the best three; of other policies only where all takes at most {_PATIENCE} s]",
             show_default=False,
         ),
     ] = None,
@@ -69,12 +74,15 @@ def explain(
 
 def _best_changes(directory: Path, opened: OpenedCell, job: int) -> str:
     """Name the changes that help most, unless nothing was lost or finding them takes long."""
-    number = len(changes_of(opened.cell))
-    seconds = number * seconds_of(directory, int(opened.row["cell"]))
     if opened.row["exec_cycles"] <= opened.row["ideal_cycles"]:
         return "Nothing was lost: no change can help."
-    if seconds > _PATIENCE:
-        return f"--what-if simulates {number} changes (about {seconds:,.0f} s) and names the best three."
+    changes, seconds = changes_of(opened.cell), seconds_of(directory, int(opened.row["cell"]))
+    more = f"--what-if simulates {len(changes)} changes (about {len(changes) * seconds:,.0f} s)"
+    if len(changes) * seconds > _PATIENCE:
+        changes = {name: cell for name, cell in changes.items() if cell.policy == opened.cell.policy}
+        if len(changes) * seconds > _PATIENCE:
+            return f"{more} and names the best three."
+        return f"{_most_help(list(what_if(opened, job, changes)))} {more}, other policies too."
     return _most_help(list(what_if(opened, job)))
 
 

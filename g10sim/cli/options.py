@@ -16,6 +16,10 @@ from g10sim.units import parse_bytes
 
 DEFAULT_SYSTEM = "a100-40g-pcie3-znand"
 
+ResultsDirectory = Annotated[Path, typer.Argument(help="Directory of results.", show_default=False)]
+CellNumber = Annotated[
+    int | None, typer.Option("--cell", min=0, help="Number of the cell.", show_default="the only one")
+]
 TraceFile = Annotated[Path, typer.Argument(help="Trace file.", show_default=False)]
 TraceOutput = Annotated[Path, typer.Option("-o", "--output", help="Trace file to write (.g10t).")]
 SchedulerOption = Annotated[
@@ -31,19 +35,39 @@ WorkersOption = Annotated[
 ]
 SettingsOption = Annotated[
     list[str] | None,
-    typer.Option("--set", help="Set a dotted key, such as system.host.memory='64 GiB'.", metavar="KEY=VALUE"),
+    typer.Option(
+        "--set",
+        help="Set a dotted key of the configuration, such as system.host.memory='64 GiB'; may be repeated.",
+        metavar="KEY=VALUE",
+    ),
 ]
 WhereOption = Annotated[
     list[str] | None,
-    typer.Option("--where", metavar="COLUMN=VALUE", help="Only cells that have a value.", show_default=False),
+    typer.Option(
+        "--where",
+        metavar="COLUMN=VALUE",
+        help="Only cells with this value in a column or swept key; may be repeated.",
+        show_default=False,
+    ),
 ]
 PolicyName = Annotated[
-    str, typer.Option("--policy", help="Only cells of this policy.", metavar="NAME", show_default=False)
+    str,
+    typer.Option(
+        "--policy", help="Only cells of this policy, by its key or label.", metavar="NAME", show_default=False
+    ),
 ]
 TraceName = Annotated[
-    str, typer.Option("--trace", help="Only cells of this trace.", metavar="NAME", show_default=False)
+    str,
+    typer.Option(
+        "--trace",
+        help="Only cells of this trace, by the name of its file.",
+        metavar="NAME",
+        show_default=False,
+    ),
 ]
-ForceOption = Annotated[bool, typer.Option("--force", help="Run cells again that are stored.")]
+ForceOption = Annotated[
+    bool, typer.Option("--force", help="Run every cell, also those that an earlier run finished.")
+]
 
 _Choice = TypeVar("_Choice", bound=str)
 

@@ -35,7 +35,7 @@ TraceOption = Annotated[
         "--trace", help="Trace that the plan is for: checks the plan and adds bytes.", show_default=False
     ),
 ]
-MovesOption = Annotated[int, typer.Option("--moves", min=0, help="How many moves to list.")]
+MovesOption = Annotated[int, typer.Option("--moves", min=0, help="Number of moves to list.")]
 
 
 @app.command()
@@ -46,15 +46,26 @@ def swaps(
     ] = DEFAULT_SYSTEM,
     limits: Annotated[
         list[str] | None,
-        typer.Option("--limit", help="Memory limit, such as '20 GiB'.", show_default="steps of the load"),
+        typer.Option(
+            "--limit",
+            help="Memory of the GPU, such as '20 GiB'; may be repeated.",
+            show_default="steps of the load",
+        ),
     ] = None,
     steps: Annotated[
         int, typer.Option(min=1, help="Limits between the least load and the peak, without --limit.")
     ] = 6,
     scores: Annotated[
-        list[str] | None, typer.Option("--score", help="Order of candidates.", show_default="swdoa")
+        list[str] | None,
+        typer.Option(
+            "--score",
+            help=f"Order of candidates: {', '.join(SCORES)}; may be repeated.",
+            show_default="swdoa",
+        ),
     ] = None,
-    mode: Annotated[str, typer.Option(help="stick_to_limit or no_overhead.")] = MODES[0],
+    mode: Annotated[
+        str, typer.Option(help=f"Swap as much as the limit needs, or as costs nothing: {' or '.join(MODES)}.")
+    ] = MODES[0],
     simulate: Annotated[bool, typer.Option(help="Simulate every plan.")] = True,
     output: Annotated[
         Path | None,
@@ -63,7 +74,7 @@ def swaps(
         ),
     ] = None,
 ) -> None:
-    """Swap tensors that nobody uses around the load peak: overhead as planned and as simulated.
+    """Swap tensors that no kernel uses around the load peak: overhead as planned and as simulated.
 
     Each limit is the memory of a GPU. 'Expected' is the planner's estimate, 'summed waits' that of the
     design's authors, who add up the waits of all copies; 'simulated' is what happens.
@@ -168,7 +179,7 @@ def _show_counts(found: PlanComparison, trace: Trace | None) -> None:
     rows = []
     for name, group in groups.items():
         cells = [group.get(kind, []) for kind in kinds]
-        rows.append([name, *("\n".join([str(len(c)), *_bytes(trace, _tensors(c))]) for c in cells)])
+        rows.append([name, *(", ".join([str(len(c)), *_bytes(trace, _tensors(c))]) for c in cells)])
     show_table(("moves",), kinds, rows)
 
 

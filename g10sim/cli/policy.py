@@ -23,14 +23,14 @@ from g10sim.experiment.stepping import steps
 from g10sim.policies.registry import available, create
 from g10sim.trace.format import load_trace
 
-app = typer.Typer(help="Policies of your own.", no_args_is_help=True, add_completion=False)
+app = typer.Typer(help="Make a policy of your own, or watch one.", no_args_is_help=True, add_completion=False)
 
 _NAME = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*")
 
 
 @app.callback()
 def commands() -> None:
-    """Policies of your own."""
+    """Make a policy of your own, or watch one."""
 
 
 @app.command()
@@ -38,7 +38,7 @@ def new(
     name: Annotated[str, typer.Argument(help="Key of the policy, like my_policy; also the package's name.")],
     output: Annotated[
         Path | None,
-        typer.Option("-o", "--output", help="Directory to make. [default: ./NAME]", show_default=False),
+        typer.Option("-o", "--output", help="Directory to make.", show_default="./NAME"),
     ] = None,
 ) -> None:
     """Make an installable package with a policy, its tests, a README and an experiment."""
@@ -70,9 +70,17 @@ def step(
     ] = "",
     iterations: Annotated[int, typer.Option(min=1, help="Iterations to simulate.")] = 2,
     first: Annotated[
-        int | None, typer.Option("--from", min=0, help="First kernel of the last iteration to show.")
+        int | None,
+        typer.Option(
+            "--from",
+            min=0,
+            help="First kernel to show, of the last iteration.",
+            show_default="all iterations",
+        ),
     ] = None,
-    count: Annotated[int | None, typer.Option(min=1, help="How many kernels to show.")] = None,
+    count: Annotated[
+        int | None, typer.Option(min=1, help="Number of kernels to show.", show_default="all")
+    ] = None,
     pause: Annotated[
         bool | None,
         typer.Option(
@@ -91,6 +99,10 @@ def step(
         machine = machine.model_copy(update={"gpu": machine.gpu.model_copy(update={"memory": size})})
     shown = steps(trace, machine, create(policy), BehaviourSpec(), iterations)
     if first is not None:
+        if first >= len(trace.kernels):
+            raise ConfigError(
+                f"--from: found {first}; allowed: 0 to {len(trace.kernels) - 1}, the last kernel"
+            )
         shown = islice(shown, (iterations - 1) * len(trace.kernels) + first, None)
     waits = sys.stdin.isatty() and sys.stdout.isatty() if pause is None else pause
     for lines in islice(shown, count):

@@ -12,6 +12,7 @@ from g10sim import plots
 from g10sim.cli.options import (
     ForceOption,
     PolicyName,
+    ResultsDirectory,
     SchedulerOption,
     SettingsOption,
     TraceName,
@@ -34,7 +35,8 @@ ALL = "all"
 
 def reproduce(
     figures: Annotated[
-        str, typer.Option(help="Only these figures, comma-separated, such as fig11,fig15.")
+        str,
+        typer.Option(help="Only these figures, comma-separated, such as fig11,fig15.", show_default="all"),
     ] = "",
     output: Annotated[
         Path,
@@ -128,7 +130,10 @@ def plot(
         Path | None,
         typer.Option("-o", "--output", help="Directory of the pictures.", show_default="RESULTS/figures"),
     ] = None,
-    cell: Annotated[int | None, typer.Option(min=0, help="Cell to look at, for figures of one cell.")] = None,
+    cell: Annotated[
+        int | None,
+        typer.Option(min=0, help="Number of the cell, for figures of one cell.", show_default=False),
+    ] = None,
     policy: PolicyName = "",
     trace: TraceName = "",
     where: WhereOption = None,
@@ -170,13 +175,13 @@ def _draw_chart(
 
 
 def report(
-    directory: Annotated[Path, typer.Argument(help="Directory of results.", show_default=False)],
+    directory: ResultsDirectory,
     output: Annotated[
         Path | None,
         typer.Option("-o", "--output", help="File to write.", show_default="DIRECTORY/report.html"),
     ] = None,
 ) -> None:
-    """Write tables, figures, configuration and provenance of results into one HTML file."""
+    """Write results as one HTML file to explore: charts, tables, words on each cell, configuration."""
     from g10sim.experiment.report import write_report  # matplotlib is slow to import
 
     say(str(write_report(directory, output)))

@@ -46,21 +46,30 @@ def run(
     ] = None,
     output: Annotated[
         Path | None,
-        typer.Option("-o", "--output", help="Directory of results, instead of the configuration's."),
+        typer.Option(
+            "-o", "--output", help="Directory of results.", show_default="the configuration's output"
+        ),
     ] = None,
     workers: WorkersOption = None,
     scheduler: SchedulerOption = None,
     settings: SettingsOption = None,
     force: ForceOption = False,
-    check: Annotated[bool, typer.Option("--check", help="Test every invariant while simulating.")] = False,
+    check: Annotated[
+        bool, typer.Option("--check", help="Test every invariant while simulating: slower.")
+    ] = False,
     seconds: Annotated[
         float | None,
-        typer.Option(min=0.001, help="Give up cells that take longer.", show_default="no limit"),
+        typer.Option(min=0.001, help="Give up a cell after so many seconds.", show_default="no limit"),
     ] = None,
-    debug: Annotated[bool, typer.Option("--debug", help="Show the whole traceback of what fails.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", help=f"Run more than {_MANY_CELLS:,} cells.")] = False,
+    debug: Annotated[
+        bool, typer.Option("--debug", help="Show the whole traceback of cells that fail.")
+    ] = False,
+    yes: Annotated[
+        bool, typer.Option("--yes", help=f"Run more than {_MANY_CELLS:,} cells, which are refused otherwise.")
+    ] = False,
     schema: Annotated[
-        bool, typer.Option("--schema", help="Print the JSON Schema of configurations and do nothing else.")
+        bool,
+        typer.Option("--schema", help="Print the JSON Schema of run configurations and do nothing else."),
     ] = False,
 ) -> None:
     """Simulate every cell of CONFIG; cells that are finished and unchanged are not run again.
@@ -87,7 +96,10 @@ def run(
         )
     _show(outcome)
     reused = f", {outcome.reused} of them from an earlier run" if outcome.reused else ""
-    say(f"{len(outcome.cells)} cells{reused}; results in {outcome.directory / 'results.csv'}")
+    count = len(outcome.cells)
+    say(
+        f"{count} {'cell' if count == 1 else 'cells'}{reused}; results in {outcome.directory / 'results.csv'}"
+    )
     for warning in outcome.warnings:
         warn(warning)
     if debug:
@@ -172,6 +184,8 @@ def _show(outcome: Outcome) -> None:
     swept = [key for key in outcome.cells[0].swept if key in outcome.columns and key != hidden]
     titles = {cell.label: _title(cell) for cell in outcome.cells}
     names = {} if hidden or len(rows) == 1 else {"cell": [str(row["cell"]) for row in rows]}
+    if any("job" in row for row in rows):
+        names["job"] = [_job(row) for row in rows]
     names |= {"trace": [Path(row["trace"]).stem for row in rows]}
     names |= {"policy": [titles[row["policy"]] for row in rows]}
     names |= {key: [str(row[key]) for row in rows] for key in (*swept, "status", "steady")}
@@ -180,6 +194,12 @@ def _show(outcome: Outcome) -> None:
             del names[key]
     texts = zip(*([_text(row, figure) for figure in _FIGURES] for row in rows), strict=True)
     show_table(list(names), tuple(_FIGURES), zip(*names.values(), *texts, strict=True), title=title)
+
+
+def _job(row: dict[str, Any]) -> str:
+    """Name the job of a row and its GPU; of a workload that has only one, nothing."""
+    job = row.get("job")
+    return "" if job is None or job != job else f"{job:.0f}, GPU {row['gpu']:.0f}"
 
 
 def _title(cell: Cell) -> str:

@@ -15,7 +15,7 @@ from g10sim.config.ssd import SsdPreset
 from g10sim.config.system import SystemSpec
 from g10sim.config.tiers import Tier
 from g10sim.policies.base import Policy
-from g10sim.policies.registry import available
+from g10sim.policies.registry import available, find
 from g10sim.units import format_bytes, format_rate
 
 
@@ -53,13 +53,25 @@ def _tier(tier: Tier) -> str:
     return " ".join([tier.title, format_bytes(tier.capacity), " / ".join(dict.fromkeys(rates))]).strip()
 
 
-def policies() -> None:
-    """List the policies: name, label, paper and parameters with their defaults."""
-    show_table(
-        ("name", "label", "paper", "parameters"),
-        (),
-        ((name, policy.label, policy.paper, _parameters(policy)) for name, policy in available().items()),
-    )
+def policies(
+    name: Annotated[
+        str | None,
+        typer.Argument(
+            help="Policy to show with its parameters: a name, or module:Class.", show_default=False
+        ),
+    ] = None,
+) -> None:
+    """List the policies with their papers, or show one with its parameters and their defaults."""
+    if name is None:
+        rows = ((key, policy.label, policy.paper) for key, policy in available().items())
+        show_table(("name", "label", "paper"), (), rows)
+        return
+    policy = find(name)
+    say(f"{name}: {policy.label}{f' ({policy.paper})' if policy.paper else ''}")
+    say(inspect.getdoc(policy) or "")
+    say("")
+    for line in _parameters(policy) or ["no parameters"]:
+        say(line)
 
 
 def _preset(name: str) -> SystemSpec | SsdPreset:
@@ -73,10 +85,10 @@ def _preset(name: str) -> SystemSpec | SsdPreset:
     return load_system(name)
 
 
-def _parameters(policy: type[Policy]) -> str:
-    """Parameters as ``name = default``, one a line; one without default has only its name."""
+def _parameters(policy: type[Policy]) -> list[str]:
+    """Return parameters as ``name = default``; one without default has only its name."""
     lines = []
     for parameter in inspect.signature(policy).parameters.values():
         given = parameter.default
         lines.append(parameter.name if given is inspect.Parameter.empty else f"{parameter.name} = {given!r}")
-    return "\n".join(lines)
+    return lines

@@ -9,7 +9,14 @@ from typing import Annotated
 
 import typer
 
-from g10sim.cli.options import PolicyName, TraceName, WhereOption, where_values
+from g10sim.cli.options import (
+    CellNumber,
+    PolicyName,
+    ResultsDirectory,
+    TraceName,
+    WhereOption,
+    where_values,
+)
 from g10sim.cli.output import say
 from g10sim.errors import ConfigError
 from g10sim.stats.choosing import rows_where
@@ -22,10 +29,8 @@ _HOST, _PORT = "127.0.0.1", 9001
 
 
 def timeline(
-    directory: Annotated[Path, typer.Argument(help="Directory of results.", show_default=False)],
-    cell: Annotated[
-        int | None, typer.Option(min=0, help="Number of the cell.", show_default="the only one")
-    ] = None,
+    directory: ResultsDirectory,
+    cell: CellNumber = None,
     policy: PolicyName = "",
     trace: TraceName = "",
     where: WhereOption = None,

@@ -20,8 +20,7 @@ from g10sim.analysis.vitality import inactive_periods, live_ranges
 from g10sim.capture.gpu import KernelCost, OperatorClass, load_gpu
 from g10sim.cli.capture import capture, recapture
 from g10sim.cli.options import TraceFile, TraceOutput, names_in, sizes
-from g10sim.cli.output import say, show_table, warn, write_table
-from g10sim.cli.terminal import SafeConsole
+from g10sim.cli.output import console, say, show_table, warn, write_table
 from g10sim.cli.trace_facts import PRICED_COLUMNS, origin_rows, priced_rows, work_rows
 from g10sim.cli.trace_files import export_app, models, nsight, reorder
 from g10sim.config.presets import load_system, system_names
@@ -109,7 +108,7 @@ def snapshot(
     model: Model = None,
     batch_size: BatchSize = 1,
 ) -> None:
-    """Import the lifetimes of a memory snapshot of PyTorch, and replay it through our caching pool."""
+    """Import the lifetimes of a memory snapshot of PyTorch, and replay it through g10sim's caching pool."""
     found = read_snapshot(file, device)
     result = replay(found)
     _save(import_snapshot(found, model=model, batch_size=batch_size), output)
@@ -255,11 +254,15 @@ def info(
     file: TraceFile,
     system: Annotated[
         list[str] | None,
-        typer.Option(help="Hardware preset or YAML file to compare with.", show_default="all presets"),
+        typer.Option(
+            help="Hardware preset or YAML file to compare with; may be repeated.", show_default="all presets"
+        ),
     ] = None,
     gpu_memory: Annotated[
         list[str] | None,
-        typer.Option(help="GPU memory to compare with, such as '40 GiB'.", show_default=False),
+        typer.Option(
+            help="GPU memory to compare with, such as '40 GiB'; may be repeated.", show_default=False
+        ),
     ] = None,
 ) -> None:
     """Show footprint, work, working sets, lifetimes, and by how much the trace oversubscribes GPU memory."""
@@ -267,7 +270,6 @@ def info(
     systems = _systems(system, gpu_memory)
     memories = [(name, found.gpu.memory) for name, found in systems.items()]
     memories += [("", size_bytes) for size_bytes in sizes("--gpu-memory", gpu_memory or ())]
-    console = SafeConsole()
     for table in (
         _overview(file, trace),
         _kinds(trace),
@@ -275,7 +277,7 @@ def info(
         _lifetimes(trace),
         _oversubscription(trace, memories),
     ):
-        console.print(table)
+        console().print(table)
     durations = [kernel.duration for kernel in trace.kernels]
     clocks = sorted({found.gpu.clock for found in systems.values()})
     warnings = (cut_durations(durations, trace.ticks_per_second, clock) for clock in clocks)
@@ -383,8 +385,9 @@ def _oversubscription(trace: Trace, memories: list[tuple[str, int]]) -> Table:
 def _table(title: str, columns: Iterable[str], rows: Iterable[Iterable[str]]) -> Table:
     """Make a table whose columns but the first are aligned to the right."""
     table = Table(*columns, title=title, title_justify="left")
-    for column in table.columns[1:]:
-        column.justify = "right"
+    for column in table.columns:
+        column.justify, column.overflow = "right", "fold"
+    table.columns[0].justify = "left"
     for row in rows:
         table.add_row(*row)
     return table

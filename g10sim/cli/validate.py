@@ -20,9 +20,13 @@ def validate(
     reference: Annotated[
         Path, typer.Argument(help="Directory with published.csv and traces/MODEL/BATCH/.", show_default=False)
     ],
-    figures: Annotated[str, typer.Option(help="Only these figures, comma-separated.")] = "",
-    models: Annotated[str, typer.Option(help="Only these models, comma-separated.")] = "",
-    policies: Annotated[str, typer.Option(help="Only these policies, comma-separated.")] = "",
+    figures: Annotated[
+        str, typer.Option(help="Only these figures, comma-separated.", show_default="all")
+    ] = "",
+    models: Annotated[str, typer.Option(help="Only these models, comma-separated.", show_default="all")] = "",
+    policies: Annotated[
+        str, typer.Option(help="Only these policies, comma-separated.", show_default="all")
+    ] = "",
     workers: WorkersOption = None,
     output: Annotated[
         Path, typer.Option("-o", "--output", help="Directory of validation.csv and of finished cells.")

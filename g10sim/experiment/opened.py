@@ -196,13 +196,14 @@ class WhatIf:
     exec_ms: float | None
 
 
-def what_if(opened: OpenedCell, job: int = 0) -> Iterator[WhatIf]:
+def what_if(opened: OpenedCell, job: int = 0, changes: Mapping[str, Cell] | None = None) -> Iterator[WhatIf]:
     """Yield what a cell gave, and what it gives with one thing changed at a time, simulated again.
 
-    The numbers are those of one of its jobs.
+    ``changes`` are changed cells by their names, by default those of :func:`changes_of`. The numbers are
+    those of one of the cell's jobs.
     """
     yield WhatIf("nothing changed", float(opened.row["performance"]), float(opened.row["exec_ms"]))
-    for change, changed in changes_of(opened.cell).items():
+    for change, changed in (changes_of(opened.cell) if changes is None else changes).items():
         yield _simulated(change, changed, job)
 
 
@@ -222,12 +223,15 @@ def changes_of(cell: Cell) -> dict[str, Cell]:
 
 
 def seconds_of(directory: Path, cell: int) -> float:
-    """Return the seconds that a cell took to simulate. Raises ConfigError where no file says so."""
+    """Return the seconds of a processor that a cell took, records included.
+
+    Raises ConfigError where no file says so.
+    """
     import pandas as pd
 
     content = read_checked(directory, TIMING, read_provenance(directory))
     timing = pd.read_csv(io.BytesIO(content)).set_index("cell")
-    return float(timing["wall_seconds"].get(cell, 0.0))
+    return float(timing["cpu_seconds"].get(cell, 0.0))
 
 
 def _doubled(cell: Cell, part: str, *fields: str) -> Cell:

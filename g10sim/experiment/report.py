@@ -37,6 +37,7 @@ from g10sim.stats.reading import (
     read_provenance,
     read_results,
 )
+from g10sim.stats.swept import values_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -182,28 +183,40 @@ def _swept(results: pd.DataFrame) -> list[str]:
 
 
 def _table(results: pd.DataFrame, names: Sequence[str], numbers: Mapping[str, tuple[Any, str]]) -> Table:
-    """Make a table of columns of some results, then of numbers by title: values and how they are written."""
+    """Make a table of columns of some results, then of numbers by title: values and how they are written.
+
+    Traces are named without directory and suffix where that tells them apart, swept quantities as charts
+    name them: as numbers, with the unit in the title.
+    """
     shown = results[list(names)].map(_text)
+    stems = results["trace"].map(lambda name: Path(name).stem)
+    if stems.nunique() == results["trace"].nunique():
+        shown["trace"] = stems
+    for key in _swept(results):
+        found = values_of(results[key], key)
+        shown[key] = [found.texts.get(value, "") for value in results[key]]
+        shown = shown.rename(columns={key: found.label})
     for title, (values, form) in numbers.items():
         shown[title] = ["" if value != value else format(value, form) for value in values]
-    return Table([*names, *numbers], list(numbers), shown.to_numpy().tolist())
+    return Table([*map(str, shown)], list(numbers), shown.to_numpy().tolist())
 
 
 def _results(results: pd.DataFrame) -> Table:
-    results = results.assign(trace=[Path(name).stem for name in results["trace"]])
     ran = results.where(results["status"] == _OK)
     numbers = {
         "time (ms)": (ran["exec_ms"], ",.1f"),
         "of ideal": (ran["performance"], ".1%"),
         "samples/s": (ran["samples_per_s"], ",.1f"),
         "stall": (ran["stall_cycles"] / ran["exec_cycles"].clip(lower=1), ".1%"),
-        "moved (GB)": (ran[list(traffic(ran))].sum(axis="columns", skipna=False) / 1e9, ",.1f"),
+        "moved (GB)": (ran[list(traffic(ran))].sum(axis="columns", skipna=False) / 1e9, ",.2f"),
         "page faults": (ran["page_faults"], ",.0f"),
-        "peak GPU (GiB)": (ran["peak_gpu_bytes"] / 2**30, ".1f"),
+        "peak GPU (GiB)": (ran["peak_gpu_bytes"] / 2**30, ",.2f"),
     }
-    is_unsteady = "steady" in results and results["steady"].isin([False]).any()
-    verdicts = ["steady"] if is_unsteady else []
-    return _table(results, ["cell", "trace", "policy", *_swept(results), "status", *verdicts], numbers)
+    verdicts = ["status"] if (results["status"] != _OK).any() else []
+    if "steady" in results and results["steady"].isin([False]).any():
+        verdicts.append("steady")
+        results = results.assign(steady=results["steady"].map({True: "yes", False: "no"}))
+    return _table(results, ["cell", "trace", "policy", *_swept(results), *verdicts], numbers)
 
 
 def _text(value: object) -> str:

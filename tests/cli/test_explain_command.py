@@ -144,6 +144,10 @@ def test_the_three_best_changes_end_every_explanation(explained, g10sim, monkeyp
     assert "what if" not in brief
     assert g10sim("explain", "out", "--cell", "0").out.endswith("Nothing was lost: no change can help.\n")
     assert "What helps most" not in g10sim("explain", "out", "--cell", "1", "--no-what-if").out
+    monkeypatch.setattr("g10sim.cli.explain.seconds_of", lambda *_: 20 / 4)  # time for the machine alone
+    machine = g10sim("explain", "out", "--cell", "1").out
+    assert "twice the GPU memory (" in machine[machine.index("What helps most, simulated: ") :]
+    assert re.search(r"--what-if simulates \d+ changes \(about \d+ s\), other policies too\.\n$", machine)
     monkeypatch.setattr("g10sim.cli.explain._PATIENCE", 0)
     assert re.search(r"--what-if simulates \d+ changes \(about ", g10sim("explain", "out", "--cell", "1").out)
 

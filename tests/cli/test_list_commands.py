@@ -28,13 +28,29 @@ def test_ssds_are_listed_and_shown_with_their_sources(g10sim):
     assert "tPROG 100 us" in shown["sources"]["ssd.program"]
 
 
-def test_policies_are_listed_with_label_paper_and_parameters(g10sim):
+def test_policies_are_listed_with_label_and_paper(g10sim):
     ended = g10sim("policies")
-    assert ended.code == 0
+    assert (ended.code, "\\n" in ended.out) == (0, False)
     for name, policy in available().items():
-        for text in (name, policy.label, policy.paper, *policy.parameter_names()):
+        for text in (name, policy.label, policy.paper):
             assert text in ended.out
-    assert "look_ahead = 8" in ended.out
+
+
+def test_a_policy_is_shown_with_its_parameters(g10sim, here):
+    lines = g10sim("policies", "deepum").out.splitlines()
+    assert lines[0].startswith("deepum: DeepUM+ (Jung et al., DeepUM, ASPLOS 2023")
+    assert "look_ahead = 8" in lines
+    (here / "alone.py").write_text(
+        "from g10sim.policies.base import Policy\nclass Mine(Policy):\n    name = 'mine'\n    'Mine alone.'\n"
+    )
+    assert g10sim("policies", "alone:Mine").out.splitlines()[-1] == "no parameters"
+    misspelt = g10sim("policies", "deepumm")
+    assert misspelt.code == 2
+    assert "did you mean 'deepum'?" in misspelt.err
+
+
+def test_sizes_are_short(g10sim):
+    assert "SSD 7.68 TB" in g10sim("system").out
 
 
 def test_an_unknown_system(g10sim):

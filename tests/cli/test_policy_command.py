@@ -12,6 +12,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def test_a_generated_package_works_as_generated(g10sim, here):
+    (here / "pyproject.toml").write_text('[tool.pytest.ini_options]\naddopts = "--of-another-project"\n')
     made = g10sim("policy", "new", "far_sighted")
     assert made.code == 0, made.err
     package = here / "far_sighted"

@@ -47,6 +47,12 @@ def test_a_kernel_is_told_with_answers_moves_and_memory(step):
     assert "  moved: w, 4.00 KiB, host memory to the GPU, prefetched, cycles " in second
 
 
+def test_a_first_kernel_that_there_is_not_is_refused(step):
+    ended = step("mine:Mine", "--from", "4")
+    assert (ended.code, ended.out) == (2, "")
+    assert "--from: found 4; allowed: 0 to 3" in ended.err
+
+
 def test_a_plan_is_told_in_every_iteration(step):
     out = step("g10", "--gpu-memory", "16 KiB").out
     assert out.count("  plan: free b\n") == 2

@@ -20,6 +20,15 @@ function select(id, title, options, chosen) {
   return box;
 }
 
+// The value of a key with the unit that the title of the key ends with.
+function withUnit(key, value) {
+  const unit = key.numbers.length ? key.title.match(/ \(([^()]+)\)$/) : null;
+  return unit ? `${key.texts[value]} ${unit[1]}` : key.texts[value];
+}
+
+// A number with about three digits.
+function brief(value) { return Number(value.toPrecision(3)).toLocaleString("en"); }
+
 // Charts ------------------------------------------------------------------------------------------------------
 const names = KEYS.map((key, place) => [String(place), key.title]);
 const numeric = KEYS.findIndex(key => key.numbers.length > 1);
@@ -156,10 +165,11 @@ function drawPivot(rows, y) {
         const look = DATA.policies[found[0].policy];
         const apart = row => Math.abs(row.values[y] - found[0].values[y]) > 5e-4 * Math.abs(found[0].values[y]);
         const equal = new Set(found.filter(row => !apart(row)).map(row => row.policy)).size - 1;
-        td.append(make("b", look.label), make("span", (equal ? ` and ${equal} more ` : " ") + found[0].values[y].toPrecision(3)));
+        td.append(make("b", look.label), make("span", (equal ? ` and ${equal} more: ` : " ") + brief(found[0].values[y])));
+        td.title = found.map(row => `${DATA.policies[row.policy].label} ${brief(row.values[y])} (cell ${row.cell})`).join("\n");
         td.style.borderLeft = "6px solid " + look.colour;
         const next = found.find(row => row.policy !== found[0].policy && apart(row));
-        if (next) td.append(make("small", `, then ${DATA.policies[next.policy].label} ${next.values[y].toPrecision(3)}`));
+        if (next) td.append(make("small", `then ${DATA.policies[next.policy].label} ${brief(next.values[y])}`));
       }
       tr.append(td);
     });
@@ -179,7 +189,7 @@ function drawParts() {
   const visible = new Set([...$("results").tBodies[0].rows].filter(row => !row.hidden).map(row => row.cells[0].textContent));
   const ran = DATA.rows.filter(row => row.values[1] !== null && visible.has(String(row.cell)));
   const rows = ran.slice(0, MOST_BARS).reverse();
-  const labels = rows.map(row => `${row.cell}: ` + KEYS.map((key, place) => key.texts[row.at[place]]).filter(Boolean).join(", "));
+  const labels = rows.map(row => `${row.cell}: ` + KEYS.map((key, place) => withUnit(key, row.at[place])).filter(Boolean).join(", "));
   const traces = DATA.parts.map((part, number) => ({
     type: "bar", orientation: "h", name: part.title, y: labels.map(escaped), x: rows.map(row => row.parts[number]),
     marker: { color: part.colour, line: { color: "#555", width: 0.5 } }, hovertemplate: "%{x} ms<extra>" + escaped(part.title) + "</extra>"
@@ -188,7 +198,7 @@ function drawParts() {
   Plotly.react("parts", traces, {
     barmode: "stack", width: $("parts").clientWidth, height: 130 + 20 * rows.length, font: { size: 11 },
     margin: { l: Math.min(420, 20 + 6 * longest), r: 10, t: 60, b: 40 }, xaxis: { title: { text: "time of an iteration (ms)" } },
-    legend: { orientation: "h", y: 1.0, yanchor: "bottom" }
+    legend: { orientation: "h", y: 1.0, yanchor: "bottom", traceorder: "normal" }
   }, { displaylogo: false });
   $("parts-note").textContent = ran.length > MOST_BARS ? `The first ${MOST_BARS} of ${ran.length} cells of the table.` : "";
 }
