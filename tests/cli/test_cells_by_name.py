@@ -81,7 +81,7 @@ def test_version(g10sim):
 def test_help_keeps_what_is_in_brackets(g10sim):
     text = " ".join(g10sim("explain", "--help").out.split())
     assert "need a run with 'record: [kernels, migrations]'" in text
-    assert "[default: ./NAME]" in " ".join(g10sim("policy", "new", "--help").out.replace("│", "").split())
+    assert "[default: (./NAME)]" in " ".join(g10sim("policy", "new", "--help").out.replace("│", "").split())
 
 
 @pytest.mark.parametrize(
