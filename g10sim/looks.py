@@ -50,12 +50,18 @@ class Look:
 
     def outline(self) -> dict[str, Any]:
         """Return matplotlib's keywords of an empty bar."""
-        return {"facecolor": "none", "edgecolor": self.colour, "label": self.label}
+        return {"facecolor": "none", "edgecolor": self._ink, "label": self.label}
 
     def curve(self) -> dict[str, Any]:
         """Return matplotlib's keywords of a line with markers."""
         line = (0, tuple(map(int, self.line.split()))) if self.line[0].isdigit() else self.line
-        return {"color": self.colour, "marker": self.marker, "linestyle": line, "label": self.label}
+        found = {"color": self._ink, "marker": self.marker, "linestyle": line, "label": self.label}
+        return found if self._ink == self.colour else {**found, "markerfacecolor": self.colour}
+
+    @property
+    def _ink(self) -> str:
+        """Colour of lines: white ones could not be seen on paper."""
+        return BLACK if self.colour.upper() == WHITE else self.colour
 
 
 _COLOURS = (

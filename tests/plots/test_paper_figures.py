@@ -210,6 +210,13 @@ def test_series_differ_without_colour(group):
             assert abs(luminance(one.colour) - luminance(other.colour)) > 0.08, (one, other)
 
 
+def test_lines_of_white_bars_are_black_with_white_marks():
+    look = style.KINDS["other"]
+    assert look.bar()["facecolor"] == "#FFFFFF"
+    assert (look.curve()["color"], look.curve()["markerfacecolor"]) == ("#000000", "#FFFFFF")
+    assert look.outline()["edgecolor"] == "#000000"
+
+
 def test_unknown_policies_and_variants_get_looks_of_their_own():
     names = ["g10", "mine:Policy", "vdnn(mode=all)", "vdnn(mode=conv)", "g10(prefetch=late)"]
     found = style.looks(pd.DataFrame({"policy": names}))
