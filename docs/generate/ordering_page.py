@@ -19,7 +19,8 @@ def page(results: Path) -> str:
     frame = read_results(results)
     frame = frame[frame.oversubscription > 1]
     frame["case"] = list(zip(frame.model, frame.batch_size, frame[HOST], strict=True))
-    cases = frame.pivot(index="case", columns="policy", values="performance")
+    frame = frame.sort_values(["model", "batch_size", f"{HOST}_bytes"], kind="stable")
+    cases = frame.pivot(index="case", columns="policy", values="performance").loc[frame["case"].unique()]
     ordered, paced = (
         (cases.base_uvm < cases.deepum) & (cases.deepum < cases[best]) & (cases[best] <= cases.ideal)
         for best in ("g10", "g10_paced")
