@@ -196,7 +196,7 @@ def flash_endurance(results: pd.DataFrame) -> Figure:
         (_DRIVE, {drive: _drive(drive) for drive in drives}),
         ("policy", looks(shown)),
         "years",
-        ylabel="years to rated program/erase cycles",
+        ylabel="years to rated\nprogram/erase cycles",
         row_inches=1.5,
         legend_columns=3,
         level=(_WARRANTY_YEARS, _WARRANTY),
