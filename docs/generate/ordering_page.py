@@ -8,6 +8,7 @@ import pandas as pd
 from tables import fill, table
 
 from g10sim.stats.reading import read_results
+from g10sim.units import parse_bytes
 
 POLICIES = ("base_uvm", "deepum", "g10", "g10_paced")
 HOST = "system.host.memory"
@@ -19,7 +20,8 @@ def page(results: Path) -> str:
     frame = read_results(results)
     frame = frame[frame.oversubscription > 1]
     frame["case"] = list(zip(frame.model, frame.batch_size, frame[HOST], strict=True))
-    frame = frame.sort_values(["model", "batch_size", f"{HOST}_bytes"], kind="stable")
+    frame = frame.assign(host_bytes=frame[HOST].map(parse_bytes))
+    frame = frame.sort_values(["model", "batch_size", "host_bytes"], kind="stable")
     cases = frame.pivot(index="case", columns="policy", values="performance").loc[frame["case"].unique()]
     ordered, paced = (
         (cases.base_uvm < cases.deepum) & (cases.deepum < cases[best]) & (cases[best] <= cases.ideal)
