@@ -1,4 +1,4 @@
-"""What moves: the pages at the head of a queue, the queues of a job, and the job with its memory."""
+"""Pages on the move: the head of a queue, the queues of a job, and the job with its memory."""
 
 from __future__ import annotations
 

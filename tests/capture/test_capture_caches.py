@@ -1,4 +1,4 @@
-"""What lives before a step is persistent: keys and values of a decode step, wherever the model keeps them."""
+"""Contents from before a step are persistent: keys and values of a decode step, wherever the model keeps them."""
 
 import pytest
 

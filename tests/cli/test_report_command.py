@@ -22,7 +22,7 @@ class Cannot(Policy):
 
 
 class Page(HTMLParser):
-    """What a browser would make of a file: elements with their attributes, and text."""
+    """Reading of a file as a browser does: elements with their attributes, and text."""
 
     def __init__(self, path):
         super().__init__()
