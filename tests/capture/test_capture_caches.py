@@ -1,4 +1,4 @@
-"""Contents from before a step are persistent: keys and values of a decode step, wherever the model keeps them."""
+"""Contents from before a step are persistent: keys and values of a decode step, whoever keeps them."""
 
 import pytest
 
