@@ -135,7 +135,7 @@ class _Timeline:
     def _kernels(self, kernels: Iterable[KernelRecord]) -> None:
         for record in kernels:
             kernel = self._workload.jobs[record.job].trace.kernels[record.kernel]
-            if kernel.device is Device.CPU and record.start == record.end:
+            if kernel.device is not Device.GPU and record.start == record.end:
                 continue
             micro_batch = {"micro_batch": kernel.micro_batch} if kernel.micro_batch else {}
             self._events.slice(
