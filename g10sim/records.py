@@ -373,6 +373,19 @@ class CpuKernelRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class CollectiveRecord:
+    """One execution of a collective: when it was launched, began to send, and ended (cycles)."""
+
+    job: int
+    gpu: int
+    iteration: int
+    kernel: int
+    launch: int
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
 class FlashRecord:
     """Work of the SSD during an iteration, in bytes and for all jobs, where its flash is modelled.
 
@@ -451,3 +464,4 @@ class RunRecords:
     note: str = ""
     tiers: Tiers = field(default_factory=lambda: USUAL_TIERS)
     cpu_kernels: tuple[CpuKernelRecord, ...] = ()
+    collectives: tuple[CollectiveRecord, ...] = ()

@@ -10,9 +10,10 @@ from simpy import Event
 
 from g10sim.errors import InvariantError
 from g10sim.hardware.memory import Residency
+from g10sim.records import CollectiveRecord
 from g10sim.sim.claims import Claims
 from g10sim.sim.exchange import GradientExchange
-from g10sim.sim.fabric import Fabric
+from g10sim.sim.machine import Machine
 from g10sim.sim.working_set import free_room
 from g10sim.trace.model import Kernel
 from g10sim.units import format_bytes
@@ -38,13 +39,15 @@ class Collectives:
     def __init__(
         self,
         number: int,
+        gpu: int,
         memory: Residency,
         claims: Claims,
         dying: Sequence[Sequence[int]],
         release: Callable[[Iterable[int]], None],
-        fabric: Fabric,
+        machine: Machine,
     ) -> None:
-        self._number, self._memory, self._fabric = number, memory, fabric
+        self._number, self._gpu, self._memory = number, gpu, memory
+        self._fabric, self._recorder = machine.fabric, machine.recorder
         self.claims, self._dying, self._release = claims, dying, release
         self._pending: list[Launched] = []
 
@@ -85,13 +88,16 @@ class Collectives:
         self, iteration: int, launched: Launched, exchange: GradientExchange
     ) -> Generator[Event, Any, None]:
         """SimPy process: one collective."""
-        kernel = launched.kernel
+        kernel, launch = launched.kernel, self._fabric.now
         yield from launched.after
         if not self._bring(kernel):
             waits = partial(self._describe_wait, kernel)
             yield self._fabric.until(partial(self._bring, kernel), waits, self._number)
         launched.ready.succeed()
-        yield exchange.join(iteration, kernel)
+        start: int = yield exchange.join(iteration, kernel)
+        if self._recorder.wants_kernels:
+            facts = self._number, self._gpu, iteration, kernel.id
+            self._recorder.collectives.append(CollectiveRecord(*facts, launch, start, self._fabric.now))
         with self._fabric.alter(self._number):
             self._pending.remove(launched)
             due = self.claims.give_back(kernel.tensors)

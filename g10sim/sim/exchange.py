@@ -60,7 +60,7 @@ class GradientExchange:
         self._done = [0] * len(self._buckets)
         self._trace = trace
         self._joined: dict[tuple[int, int], tuple[int, Event]] = {}
-        self._queue: deque[tuple[list[_Round], Callable[[], object]]] = deque()
+        self._queue: deque[tuple[list[_Round], Callable[[int], object]]] = deque()
         self.sent_bytes = dict.fromkeys(gpus, 0)
         """Bytes that each GPU has sent, to another or to the host."""
         self._idle: Event | None = None
@@ -78,7 +78,7 @@ class GradientExchange:
                 self._enqueue(rounds, partial(self._finish, bucket))
 
     def join(self, iteration: int, kernel: Kernel) -> Event:
-        """Note that a replica has its data for a collective; returns the event of its end."""
+        """Note that a replica has its data for a collective; returns its end, an event with its beginning."""
         key = iteration, kernel.id
         joined, ended = self._joined.pop(key, (0, None))
         ended = ended or self._clock.event()
@@ -88,7 +88,7 @@ class GradientExchange:
             self._enqueue(self._collective(kernel), ended.succeed)
         return ended
 
-    def _enqueue(self, rounds: list[_Round], finish: Callable[[], object]) -> None:
+    def _enqueue(self, rounds: list[_Round], finish: Callable[[int], object]) -> None:
         self._queue.append((rounds, finish))
         if self._idle is not None and not self._idle.triggered:
             self._idle.succeed()
@@ -110,16 +110,16 @@ class GradientExchange:
             if not self._queue:
                 self._idle = self._clock.event()
                 yield self._idle
-            rounds, finish = self._queue.popleft()
+            (rounds, finish), start = self._queue.popleft(), self._fabric.now
             for links_and_sizes in rounds:
                 with self._fabric.alter():
                     sent = [self._transfers.send(links, size) for links, size in links_and_sizes]
                 yield self._fabric.until(partial(_have_arrived, sent), lambda: _ENDLESS)
             for gpu, (_, size) in zip(self._gpus, rounds[0], strict=True):
                 self.sent_bytes[gpu] += size
-            finish()
+            finish(start)
 
-    def _finish(self, bucket: int) -> None:
+    def _finish(self, bucket: int, start: int) -> None:
         """Wake the kernels that wait for a bucket."""
         self._done[bucket] += 1
         waiting = self._waiting

@@ -118,8 +118,8 @@ class JobRun:
         self._dying = released_after(trace) if releases else [()] * len(trace.kernels)
         self._collectives: Collectives | None = None
         if trace.collectives:
-            release = self._migrator.release
-            self._collectives = Collectives(number, memory, sending, self._dying, release, machine.fabric)
+            facts_of_job = number, job.gpu, memory, sending, self._dying, self._migrator.release
+            self._collectives = Collectives(*facts_of_job, machine)
         self._cpu: CpuKernels | None = None
         if trace.cpu_kernels:
             given = number, job.gpu, executed, memory, claims, self._dying, self._migrator.release, machine
