@@ -27,7 +27,7 @@ from g10sim.experiment.execution import simulate as simulate_workload
 from g10sim.experiment.run import Outcome, run_experiment
 from g10sim.experiment.workers import LocalProcesses
 from g10sim.policies.base import Policy
-from g10sim.records import RunRecords
+from g10sim.records import EXCHANGED_COLUMN, RunRecords
 from g10sim.sim.preparation import as_recorded
 from g10sim.stats.columns import BOUND_COLUMNS, CONTEXT_COLUMN, CPU_COLUMNS, metric_columns, traffic
 from g10sim.stats.reading import read_results, read_table
@@ -99,7 +99,10 @@ class Result(Displayed):
         ``steady`` is None after one iteration.
         """
         row = self.rows[0]
-        further = (*BOUND_COLUMNS, *IN_PLACE_COLUMNS, *CPU_COLUMNS, CONTEXT_COLUMN, *FLASH_COLUMNS)
+        further = (
+            *(*BOUND_COLUMNS, *IN_PLACE_COLUMNS, *CPU_COLUMNS),
+            *(EXCHANGED_COLUMN, CONTEXT_COLUMN, *FLASH_COLUMNS),
+        )
         more = [column for column in further if column in row]
         columns = (*metric_columns(self.records.tiers), *more)
         return {column: row.get(column) if column == "steady" else row[column] for column in columns}

@@ -181,6 +181,10 @@ USUAL_TIERS: Tiers = {"host": "memory", "ssd": "ssd"}
 """Those of a system that lists none: host memory and an SSD."""
 
 
+EXCHANGED_COLUMN = "exchanged_bytes"
+"""Column of the bytes that a replica sent to others, where a design partitions the training."""
+
+
 def traffic_columns(tiers: Iterable[str]) -> list[str]:
     """Return the columns of bytes that moved, the slowest tier first, in before out."""
     pairs = ((f"{name}_to_gpu_bytes", f"gpu_to_{name}_bytes") for name in reversed(tuple(tiers)))
@@ -369,6 +373,19 @@ class CpuKernelRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class CollectiveRecord:
+    """One execution of a collective: when it was launched, began to send, and ended (cycles)."""
+
+    job: int
+    gpu: int
+    iteration: int
+    kernel: int
+    launch: int
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
 class FlashRecord:
     """Work of the SSD during an iteration, in bytes and for all jobs, where its flash is modelled.
 
@@ -395,7 +412,8 @@ class IterationRecord(TierRecord):
     ``contiguous`` is there for designs that copy whole tensors, ``flash`` where the SSD's is modelled, and
     ``cpu`` where the system has one.
     ``in_place_read_bytes`` and ``in_place_written_bytes`` are what kernels used in memory tiers, each byte as
-    often as they did. ``steady`` tells whether it went as the one before it did, and the policy has nothing
+    often as they did. Where replicas have collectives, ``exchanged`` has the column of the bytes that this
+    one sent to others. ``steady`` tells whether it went as the one before it did, and the policy has nothing
     left to learn; the first one cannot tell.
     """
 
@@ -420,6 +438,7 @@ class IterationRecord(TierRecord):
     steady: bool | None = None
     in_place_read_bytes: int = 0
     in_place_written_bytes: int = 0
+    exchanged: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def uses_in_place(self) -> bool:
@@ -445,3 +464,4 @@ class RunRecords:
     note: str = ""
     tiers: Tiers = field(default_factory=lambda: USUAL_TIERS)
     cpu_kernels: tuple[CpuKernelRecord, ...] = ()
+    collectives: tuple[CollectiveRecord, ...] = ()

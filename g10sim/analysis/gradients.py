@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from g10sim.trace.model import Phase, TensorKind, Trace
+from g10sim.trace.model import Device, Phase, TensorKind, Trace
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,8 +21,9 @@ def gradient_buckets(trace: Trace, bucket_bytes: int) -> tuple[Bucket, ...]:
     """Group gradients, in order of completion, into buckets of at least so many bytes.
 
     A gradient of a weight is a tensor of kind gradient that the optimizer reads; it is complete when the last
-    kernel has written it before the optimizer first does. A bucket is smaller when it is the last, or when
-    the optimizer needs one of its gradients before the next one is complete.
+    kernel has written it before the optimizer first does. What collectives make has been exchanged. A bucket
+    is smaller when it is the last, or when the optimizer needs one of its gradients before the next one is
+    complete.
     """
     writers: dict[int, int] = {}
     ready: dict[int, int] = {}
@@ -33,7 +34,7 @@ def gradient_buckets(trace: Trace, bucket_bytes: int) -> tuple[Bucket, ...]:
                 if trace.tensors[tensor].kind is TensorKind.GRADIENT and tensor in writers:
                     ready.setdefault(tensor, writers[tensor])
                     users.setdefault(tensor, set()).add(kernel.id)
-        else:
+        elif kernel.device is not Device.LINKS:
             writers.update(dict.fromkeys(kernel.outputs, kernel.id))
     gradients = [
         Bucket(trace.tensors[tensor].size_bytes, kernel, frozenset(users[tensor]))

@@ -118,6 +118,11 @@ class Cell:
         """Tell whether the policy copies whole tensors into consecutive GPU memory."""
         return self.make_policy().requirements.placement == "contiguous"
 
+    @property
+    def shares_memory(self) -> bool:
+        """Tell whether replicas have collectives."""
+        return len(self.jobs) > 1 and self.exchange is not None and self.make_policy().partitions
+
     def workload(self, load: Callable[[TraceInput], Trace] | None = None) -> Workload:
         """Load the traces, with ``load`` if it is given. Raises TraceError, also for one that has changed."""
         clock, load = self.system.gpu.clock, load or load_input

@@ -90,7 +90,7 @@ def simulate(
     conditions = Conditions(
         policy.requirements,
         behaviour,
-        keeps_kernels=type(policy).choose_kernels is Policy.choose_kernels,
+        keeps_kernels=policy.keeps_kernels,
         drops=any(job.drops for job in records.jobs),
         uses_in_place=any(record.uses_in_place for record in records.iterations),
     )

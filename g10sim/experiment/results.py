@@ -18,6 +18,7 @@ from g10sim.experiment.cells import Cell
 from g10sim.experiment.execution import CellResult
 from g10sim.experiment.expand import Experiment
 from g10sim.files import write_text, writing
+from g10sim.records import EXCHANGED_COLUMN
 from g10sim.stats.columns import BOUND_COLUMNS, CONTEXT_COLUMN, CPU_COLUMNS, metric_columns
 from g10sim.stats.summary import CONTIGUOUS_COLUMNS, FLASH_COLUMNS, IN_PLACE_COLUMNS, JOB_METRIC_COLUMNS
 from g10sim.stats.swept import as_number
@@ -34,8 +35,8 @@ def result_columns(experiment: Experiment) -> tuple[str, ...]:
 
     A swept quantity has two: as it was written, and as a number.
 
-    Metrics of use in place, CPUs, contiguous memory, flash and jobs are there if any cell has them; bounds
-    always.
+    Metrics of use in place, CPUs, collectives, contiguous memory, flash and jobs are there if any cell has
+    them; bounds always.
     """
     cells = experiment.cells
     tiers = [tier for cell in cells for tier in cell.system.all_tiers]
@@ -45,6 +46,8 @@ def result_columns(experiment: Experiment) -> tuple[str, ...]:
         metrics += IN_PLACE_COLUMNS
     if any(cell.system.cpu is not None for cell in cells):
         metrics += CPU_COLUMNS
+    if any(cell.shares_memory for cell in cells):
+        metrics.append(EXCHANGED_COLUMN)
     if any(cell.system.gpu.context_memory for cell in cells):
         metrics.append(CONTEXT_COLUMN)
     if any(cell.copies_tensors for cell in cells):

@@ -143,9 +143,9 @@ class Residency:
     ``needed`` is the running (or waiting) kernel's working set; it also waits for the evictions of tensors
     that are ``awaited``, and for the arrival of ``awaited_arrivals``. What of it lies in the tiers that
     ``in_place`` names for tensors is used there and does not come in. Tensors that are ``storing`` are on
-    their way from host memory to another tier, and ``pageable`` ones are not pinned there. ``copies`` names
-    the tier that all pages of a tensor on the GPU came from: it has them still where nothing has written
-    them. All of it changes only while the ``door`` is open.
+    their way from host memory to another tier, or leave the GPU after a collective; ``pageable`` ones are not
+    pinned in host memory. ``copies`` names the tier that all pages of a tensor on the GPU came from: it has
+    them still where nothing has written them. All of it changes only while the ``door`` is open.
     """
 
     def __init__(
@@ -498,12 +498,12 @@ class Residency:
         self.pages[target][tensor] += count
 
     def begin_store(self, tensor: int) -> None:
-        """Note that a tensor is on its way from host memory to another tier."""
+        """Note that a tensor is on its way from host memory to another tier, or waits before it leaves."""
         self.door.enter()
         self.storing |= {tensor}
 
     def end_store(self, tensor: int) -> None:
-        """Note that it has left host memory, or stays."""
+        """Note that it has left host memory, stays, or may leave the GPU now."""
         self.door.enter()
         self.storing -= {tensor}
 

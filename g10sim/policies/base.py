@@ -302,6 +302,25 @@ class Policy:
         """
         return trace
 
+    def partition(self, trace: Trace, replicas: int, system: SystemSpec) -> Trace:
+        """Return what one of several data-parallel replicas runs, if they share a training's memory.
+
+        Asked after ``choose_kernels``, with its answer, for 2 replicas or more. Kernels on LINKS may come in
+        between: collectives in which each replica takes part, and which run beside the GPU's kernels.
+        Tensors may become smaller, and there may be further ones behind those of ``trace``.
+        """
+        return trace
+
+    @property
+    def partitions(self) -> bool:
+        """Tell whether replicas share memory under the design."""
+        return type(self).partition is not Policy.partition
+
+    @property
+    def keeps_kernels(self) -> bool:
+        """Tell whether the GPU runs every kernel of a trace as it is."""
+        return type(self).choose_kernels is Policy.choose_kernels and not self.partitions
+
     def plan(
         self, workload: Workload, system: SystemSpec, behaviour: BehaviourSpec
     ) -> Sequence[MigrationPlan | None]:

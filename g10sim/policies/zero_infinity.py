@@ -11,9 +11,10 @@ from g10sim.looks import Look
 from g10sim.policies.base import Requirements
 from g10sim.policies.offload_planning.below import Offloaded, WeightsBelow, read_weights
 from g10sim.policies.offload_planning.gradients import Gradients
+from g10sim.policies.offload_planning.partition import gathered, partitioned
 from g10sim.policies.offload_planning.rewriting import Schedule
 from g10sim.policies.offload_planning.room import gpu_peak, require_gpu
-from g10sim.policies.offload_planning.windows import Limits, windows
+from g10sim.policies.offload_planning.windows import Limits, Window, windows
 from g10sim.policies.parameters import Count, parameter
 from g10sim.policies.planning.machine import PlannedMachine
 from g10sim.policies.registry import register_policy
@@ -40,7 +41,9 @@ class ZeroInfinity(WeightsBelow):
     Weights lie in host memory or on an SSD. The next ones are fetched ahead, each is given up without a copy
     after its use unless it is used again soon, and small ones stay. Gradients leave in buckets. The CPU reads
     optimizer states where they lie; from an SSD they come through a few buffers in host memory and go back.
-    A workload that the tiers cannot hold is unsupported.
+    Each of several replicas has its part of all that: weights are all-gathered when they are fetched, and
+    buckets of gradients reduce-scattered before they leave. A workload that the tiers cannot hold is
+    unsupported.
     """
 
     name = "zero_infinity"
@@ -78,16 +81,28 @@ class ZeroInfinity(WeightsBelow):
         on_ssd = self.offload_optimizer == "ssd"
         return Requirements(addresses="own", drops_dead_tensors=True, cpu_buffers=buffers if on_ssd else None)
 
-    def _schedule(self) -> Schedule:
-        bucket_bytes = self.reduce_bucket_size * self.bytes_per_parameter
-        return Schedule(overlap=False, delayed=False, bucket_bytes=bucket_bytes, returns=False)
+    @property
+    def _bucket_bytes(self) -> int:
+        return self.reduce_bucket_size * self.bytes_per_parameter
 
-    def _plan_job(self, trace: Trace, machine: PlannedMachine, system: SystemSpec) -> Offloaded:
+    def _schedule(self) -> Schedule:
+        return Schedule(overlap=False, delayed=False, bucket_bytes=self._bucket_bytes, returns=False)
+
+    def _stays(self, trace: Trace) -> tuple[Window, ...]:
+        """Return the stays of weights on the GPU, by the sizes of whole weights."""
         size = self.bytes_per_parameter
         weights = read_weights(trace, self.param_persistence_threshold * size)
         limits = (self.prefetch_bucket_size, self.max_live_parameters, self.max_reuse_distance)
-        stays = windows(trace, weights, Limits(*(size * limit for limit in limits)))
-        gradients = Gradients(trace, size * self.reduce_bucket_size, self.births, weights)
+        return windows(trace, weights, Limits(*(size * limit for limit in limits)))
+
+    def partition(self, trace: Trace, replicas: int, system: SystemSpec) -> Trace:
+        """Leave each replica its part of weights, gradients and states (ZeRO stage 3)."""
+        return partitioned(trace, replicas, self._bucket_bytes, self._stays(trace))
+
+    def _plan_job(self, trace: Trace, machine: PlannedMachine, system: SystemSpec) -> Offloaded:
+        stays = gathered(trace) if trace.collectives else self._stays(trace)
+        weights = dict.fromkeys(stay.tensor for stay in stays)
+        gradients = Gradients(trace, self._bucket_bytes, self.births, weights)
         most, kernel = gpu_peak(trace, machine.sizes(trace), gradients.departures, self.births, stays)
         require_gpu(self.name, system, most, kernel, "live weights and activations")
         homes: dict[int, str] = dict.fromkeys(weights, self.offload_param)

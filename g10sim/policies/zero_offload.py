@@ -7,11 +7,11 @@ from collections.abc import Iterable, Sequence
 from g10sim.config.behaviour import BehaviourSpec
 from g10sim.config.effects import Effect
 from g10sim.config.system import SystemSpec
-from g10sim.errors import UnsupportedError
 from g10sim.looks import Look
 from g10sim.policies.base import Policy, PolicyView, Requirements
 from g10sim.policies.moves import Move
 from g10sim.policies.offload_planning.gradients import Gradients, host_bytes
+from g10sim.policies.offload_planning.partition import partitioned
 from g10sim.policies.offload_planning.rewriting import Schedule, taken_over
 from g10sim.policies.offload_planning.room import gpu_peak, require_cpu, require_gpu, require_tier
 from g10sim.policies.offload_planning.takeover import Takeover
@@ -29,8 +29,10 @@ class ZeroOffload(Declared, Policy):
 
     While the backward pass makes gradients, they leave in buckets. The CPU updates the parameters, and the
     new weights come back, those of one kernel while the next one computes. Two bytes a parameter leave in 16
-    bits, and two return: an eighth of what moving the states would take. A workload whose weights and
-    activations the GPU cannot hold, or whose states host memory cannot, is unsupported.
+    bits, and two return: an eighth of what moving the states would take. Each of several replicas has its
+    part of gradients and states: buckets are reduce-scattered before they leave, and new weights all-gathered
+    when they are back. A workload whose weights and activations the GPU cannot hold, or whose states host
+    memory cannot, is unsupported.
     """
 
     name = "zero_offload"
@@ -64,26 +66,29 @@ class ZeroOffload(Declared, Policy):
     def _set_up(self) -> None:
         self._jobs: tuple[Gradients, ...] = ()
 
+    @property
+    def _bucket_bytes(self) -> int:
+        return self.reduce_bucket_size * self.bytes_per_gradient
+
     def choose_kernels(self, trace: Trace, system: SystemSpec) -> Trace:
         """Let the CPU run the optimizer. Raises UnsupportedError without a CPU."""
         require_cpu(self.name, system)
-        bucket_bytes = self.reduce_bucket_size * self.bytes_per_gradient
-        schedule = Schedule(self.overlap and not self.delayed_update, self.delayed_update, bucket_bytes)
+        overlap = self.overlap and not self.delayed_update
+        schedule = Schedule(overlap, self.delayed_update, self._bucket_bytes)
         return taken_over(Takeover.of(trace, self.ratio, self.bytes_per_gradient), schedule)
+
+    def partition(self, trace: Trace, replicas: int, system: SystemSpec) -> Trace:
+        """Let each replica update its part of the parameters (ZeRO stage 2)."""
+        return partitioned(trace, replicas, self._bucket_bytes)
 
     def plan(
         self, workload: Workload, system: SystemSpec, behaviour: BehaviourSpec
     ) -> Sequence[MigrationPlan | None]:
         """Find the buckets of every job; all moves follow from them. Raises UnsupportedError."""
-        if workload.exchange is not None and len(workload.jobs) > 1:
-            raise UnsupportedError(
-                f"policy '{self.name}' does not share the optimizer between replicas; allowed: one GPU"
-            )
-        bucket_bytes = self.reduce_bucket_size * self.bytes_per_gradient
         jobs, in_host = [], 0
         for job in workload.jobs:
             sizes = page_sizes(job.trace, system.gpu.page_size)
-            gradients = Gradients(job.trace, bucket_bytes, self.births)
+            gradients = Gradients(job.trace, self._bucket_bytes, self.births)
             needed, kernel = gpu_peak(job.trace, sizes, gradients.departures, self.births)
             require_gpu(self.name, system, needed, kernel, "weights and activations")
             in_host += host_bytes(job.trace, sizes)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Generator, Iterable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -16,6 +16,8 @@ from g10sim.hardware.fluid import FluidTransfers, Message
 from g10sim.hardware.memory import Residency
 from g10sim.policies.base import Policy
 from g10sim.records import CpuKernelRecord, Location
+from g10sim.sim.claims import Claims
+from g10sim.sim.collectives import Collectives
 from g10sim.sim.exchange import GradientExchange
 from g10sim.sim.machine import Machine
 from g10sim.sim.stores import HostStores
@@ -82,45 +84,6 @@ def _check_room(trace: Trace, system: SystemSpec) -> None:
             )
 
 
-class Claims:
-    """Tensors of kernels on the CPU that were launched and have not ended: nothing else moves them.
-
-    What moves ask for meanwhile is done when these have ended.
-    """
-
-    def __init__(self) -> None:
-        self._users = Counter[int]()
-        self._later: dict[int, list[Callable[[int], None]]] = {}
-
-    def __contains__(self, tensor: object) -> bool:
-        return tensor in self._users
-
-    def take(self, tensors: Iterable[int]) -> None:
-        """Claim the tensors of a kernel that is launched; what was to be done with them is called off."""
-        for tensor in tensors:
-            self._users[tensor] += 1
-            self._later.pop(tensor, None)
-
-    def postpone(self, tensor: int, operation: Callable[[int], None]) -> bool:
-        """Tell whether a tensor is claimed; if so, ``operation`` is due when it is not any more."""
-        if tensor not in self._users:
-            return False
-        waiting = self._later.setdefault(tensor, [])
-        if operation not in waiting:
-            waiting.append(operation)
-        return True
-
-    def give_back(self, tensors: Iterable[int]) -> list[Callable[[], None]]:
-        """Give up the tensors of a kernel that has ended; returns what is to be done now."""
-        due: list[Callable[[], None]] = []
-        for tensor in tensors:
-            self._users[tensor] -= 1
-            if not self._users[tensor]:
-                del self._users[tensor]
-                due += [partial(operation, tensor) for operation in self._later.pop(tensor, ())]
-        return due
-
-
 class _Launched(NamedTuple):
     """A kernel that was launched: its number, the tensors that it uses, and the event of its end."""
 
@@ -155,7 +118,8 @@ class CpuKernels:
     Each waits until its data lie in host memory: what it reads comes there, what it writes without reading
     is allocated there. With unlimited memory it waits for nothing but the CPU. ``release`` is told of the
     tensors that die with a kernel, ``dying`` by kernel. With a number of ``buffers`` data of so many kernels
-    come to host memory one after another, and stay until ``stores`` have sent away what is to leave.
+    come to host memory one after another, and stay until ``stores`` have sent away what is to leave. Data
+    that ``collectives`` use come once these have ended.
     """
 
     def __init__(
@@ -172,6 +136,7 @@ class CpuKernels:
         is_unlimited: bool,
         buffers: int | None = None,
         stores: HostStores | None = None,
+        collectives: Collectives | None = None,
     ) -> None:
         transfers, system = machine.fabric.transfers, machine.system
         if not isinstance(transfers, FluidTransfers) or system.cpu is None:
@@ -183,7 +148,7 @@ class CpuKernels:
         self._socket = transfers.topology.socket_of(gpu)
         self._tiers = {tier.place: tier for tier in system.all_tiers}
         self._host = next(place for place, tier in self._tiers.items() if tier.name == HOST)
-        self._gathers, self._stores = not is_unlimited, stores
+        self._gathers, self._stores, self._collectives = not is_unlimited, stores, collectives
         self._freed = deque[Event](maxlen=None if is_unlimited else buffers)
         self._gathered: Event | None = None
         self._pending = deque[_Launched]()
@@ -211,6 +176,10 @@ class CpuKernels:
                 return launched.ended
         return None
 
+    def ends_of(self, tensors: Iterable[int]) -> tuple[Event, ...]:
+        """Return the ends of kernels that were launched and use any of some tensors."""
+        return tuple(one.ended for one in self._pending if not one.tensors.isdisjoint(tensors))
+
     def drain(self) -> Generator[Event, Any, None]:
         """SimPy process: wait until all kernels have ended."""
         if self._pending:
@@ -219,7 +188,8 @@ class CpuKernels:
     def launch(self, iteration: int, kernel: Kernel, exchange: GradientExchange | None) -> None:
         """Let a kernel's data set out for host memory, and let it compute once they are there."""
         memory, claims = self._memory, self._claims
-        fresh = [tensor for tensor in kernel.touched if tensor not in claims]
+        sending = () if self._collectives is None else self._collectives.claims
+        fresh = [tensor for tensor in kernel.touched if tensor not in claims and tensor not in sending]
         claims.take(kernel.touched)
         if self._gathers:
             for tensor in fresh:
@@ -235,12 +205,17 @@ class CpuKernels:
         self._fabric.clock.process(self._run(iteration, kernel, turn, before, launched.ended, exchange))
 
     def _take_buffer(self, kernel: Kernel, ended: Event) -> _Turn:
-        """Return when the data of a kernel that is launched may come: after those before it, to a buffer."""
+        """Return when the data of a kernel that is launched may come: after those before it, to a buffer.
+
+        And when the collectives have ended that make them.
+        """
         freed, clock = self._freed, self._fabric.clock
+        sent = () if self._collectives is None else self._collectives.ends_of(kernel.touched)
         if freed.maxlen is None:
-            return _Turn((), clock.event())
+            return _Turn(sent, clock.event())
         wanted = (freed[0] if len(freed) == freed.maxlen else None, self._gathered)
-        turn = _Turn(tuple(event for event in wanted if event and not event.triggered), clock.event())
+        after = tuple(event for event in wanted if event and not event.triggered)
+        turn = _Turn((*after, *sent), clock.event())
         self._gathered = turn.gathered
         freed.append(clock.event())
         clock.process(self._free_buffer(kernel, ended, freed[-1]))

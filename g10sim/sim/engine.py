@@ -229,7 +229,7 @@ class _Simulation:
         """Return the addresses of a trace's tensors in unified memory."""
         required, gpu = self._policy.requirements, self._system.gpu
         wanted = {self._behaviour.addresses, required.addresses}
-        if required.unlimited_memory or "own" in wanted or trace.cpu_kernels:
+        if required.unlimited_memory or "own" in wanted or trace.cpu_kernels or trace.collectives:
             return OwnAddresses(trace)
         return PooledAddresses(trace, gpu.page_size, self._system.page_fault.group, CachingPoolSpec())
 

@@ -17,10 +17,12 @@ from g10sim.hardware.memory import Residency
 from g10sim.policies.base import Policy
 from g10sim.policies.moves import Move
 from g10sim.policies.plan import MigrationPlan, Planned
-from g10sim.records import CpuRecord, JobRecord, StallReason
+from g10sim.records import EXCHANGED_COLUMN, CpuRecord, JobRecord, StallReason
 from g10sim.sim.accounts import WaitLog, reason_for_waiting
 from g10sim.sim.addresses import OwnAddresses
-from g10sim.sim.cpu import Claims, CpuKernels
+from g10sim.sim.claims import Claims
+from g10sim.sim.collectives import Collectives
+from g10sim.sim.cpu import CpuKernels
 from g10sim.sim.exchange import GradientExchange
 from g10sim.sim.fabric import Fabric
 from g10sim.sim.gpu import Gpu, admission_bytes
@@ -90,10 +92,10 @@ class JobRun:
             lambda: self._own,
             dropped,
         )
-        claims = Claims()
+        claims, sending = Claims(), Claims()
         stores = self._host_stores(claims) if trace.cpu_kernels else None
-        facts = self._view, memory, addresses, policy, behaviour, self._recomputation, machine.tiers, claims
-        self._migrator = Migrator(*facts, stores)
+        facts = self._view, memory, addresses, policy, behaviour, self._recomputation, machine.tiers
+        self._migrator = Migrator(*facts, claims, sending, stores)
         self._delayed = DelayedMoves(trace, self._migrator, machine.fabric)
         self._ledger = Ledger(number, job.gpu, memory, machine)
         slowed = machine.system.gpu.copy_contention and machine.sharing.compute == "exclusive"
@@ -114,12 +116,20 @@ class JobRun:
         )
         self._releases = releases
         self._dying = released_after(trace) if releases else [()] * len(trace.kernels)
+        self._collectives: Collectives | None = None
+        if trace.collectives:
+            facts_of_job = number, job.gpu, memory, sending, self._dying, self._migrator.release
+            self._collectives = Collectives(*facts_of_job, machine)
         self._cpu: CpuKernels | None = None
         if trace.cpu_kernels:
             given = number, job.gpu, executed, memory, claims, self._dying, self._migrator.release, machine
             needs = policy.requirements
             self._cpu = CpuKernels(
-                *given, is_unlimited=needs.unlimited_memory, buffers=needs.cpu_buffers, stores=stores
+                *given,
+                is_unlimited=needs.unlimited_memory,
+                buffers=needs.cpu_buffers,
+                stores=stores,
+                collectives=self._collectives,
             )
         self._reacts = type(policy).on_kernel_start is not Policy.on_kernel_start
         self._reacts_at_end = type(policy).on_kernel_end is not Policy.on_kernel_end
@@ -200,6 +210,8 @@ class JobRun:
             self._delayed.close()
             if self._cpu is not None:
                 yield from self._cpu.drain()
+            if self._collectives is not None:
+                yield from self._collectives.drain()
             with self._alter():
                 self._migrator.release_all()
 
@@ -209,18 +221,20 @@ class JobRun:
 
     def _iterate(self, iteration: int) -> Generator[Event, Any, None]:
         self._ledger.open_iteration(self._now)
-        before = self._cpu_figures()
+        before, sent = self._cpu_figures(), self._sent_bytes
         self._replan(iteration)
         for kernel in self._executed.kernels:
             moves = self._moves[kernel.id]
             if kernel.id == 0 and iteration > 0:
                 moves = self._moves[-1] + moves
             start, waits = self._now, WaitLog()
-            if self._cpu is not None:
+            if self._collectives is not None:
+                yield from self._await_collective(self._collectives, kernel, waits)
+            if self._cpu is not None and kernel.device is not Device.LINKS:
                 yield from self._await_cpu(self._cpu, kernel, waits)
-                if kernel.device is Device.CPU:
-                    self._launch(self._cpu, iteration, kernel, start, waits, moves)
-                    continue
+            if kernel.device is not Device.GPU:
+                self._launch(iteration, kernel, start, waits, moves)
+                continue
             yield from self._await_gradients(iteration, kernel, waits)
             yield from self._reserve(kernel, waits)
             with self._alter():
@@ -230,10 +244,16 @@ class JobRun:
             yield from self._execute(iteration, kernel, start, waits)
         steady = self._asked("is_steady", lambda: bool(self._policy.is_steady(self._view)))
         cpu = None if self._machine.system.cpu is None else self._cpu_since(before)
+        exchanged = {} if self._collectives is None else {EXCHANGED_COLUMN: self._sent_bytes - sent}
         record = self._ledger.close_iteration(
-            iteration, self._now, self.ideal_cycles, policy_is_steady=steady, cpu=cpu
+            iteration, self._now, self.ideal_cycles, policy_is_steady=steady, cpu=cpu, exchanged=exchanged
         )
         self.iterations.ended(record)
+
+    @property
+    def _sent_bytes(self) -> int:
+        """Bytes that the GPU has sent to other replicas so far."""
+        return 0 if self.exchange is None else self.exchange.sent_bytes[self.job.gpu]
 
     def _cpu_figures(self) -> tuple[int, int]:
         cpu = self._cpu
@@ -250,21 +270,38 @@ class JobRun:
             yield blocker
             waits.add(StallReason.CPU, self._now - since)
 
+    def _await_collective(
+        self, collectives: Collectives, kernel: Kernel, waits: WaitLog
+    ) -> Generator[Event, Any, None]:
+        """Wait until no collective under way uses a tensor of a kernel."""
+        while (blocker := collectives.blocker(kernel)) is not None:
+            for event, reason in (
+                *((event, StallReason.CPU) for event in blocker.after),
+                (blocker.ready, StallReason.LATE_PREFETCH),
+                (blocker.ended, StallReason.BARRIER),
+            ):
+                since = self._now
+                yield event
+                waits.add(reason, self._now - since)
+
     def _launch(
         self,
-        cpu: CpuKernels,
         iteration: int,
         kernel: Kernel,
         start: int,
         waits: WaitLog,
         moves: Iterable[Planned],
     ) -> None:
-        """Launch a kernel on the CPU, which takes the GPU no time."""
+        """Launch a kernel on the CPU, or a collective, which takes the GPU no time."""
         with self._alter():
             self._begin(iteration, kernel, moves)
             execution = self._execution(iteration, kernel, start)
             execution.stalls = waits.charge(self._now - start, StallReason.CPU)
-            cpu.launch(iteration, kernel, self.exchange)
+            if self._collectives is not None and kernel.device is Device.LINKS:
+                after = () if self._cpu is None else self._cpu.ends_of(kernel.tensors)
+                self._collectives.launch(iteration, kernel, self.exchange, after)
+            elif self._cpu is not None:
+                self._cpu.launch(iteration, kernel, self.exchange)
             self._recomputation.kernel_ended(kernel)
             self.addresses.leave(kernel.id)
             self._react_at_end()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from g10sim.hardware.faults import FaultCount
@@ -132,7 +132,14 @@ class Ledger:
             self._checker.kernel_ended(record)
 
     def close_iteration(
-        self, iteration: int, now: int, ideal_cycles: int, *, policy_is_steady: bool, cpu: CpuRecord | None
+        self,
+        iteration: int,
+        now: int,
+        ideal_cycles: int,
+        *,
+        policy_is_steady: bool,
+        cpu: CpuRecord | None,
+        exchanged: Mapping[str, int],
     ) -> IterationRecord:
         """Book an iteration that has just ended; ``policy_is_steady``: as ``Policy.is_steady`` says."""
         memory, page = self._memory, self._memory.page_bytes
@@ -165,6 +172,7 @@ class Ledger:
             in_place_read_bytes=traffic.read_in_place - before.read_in_place,
             in_place_written_bytes=traffic.written_in_place - before.written_in_place,
             cpu=cpu,
+            exchanged=exchanged,
         )
         if self._last is not None:
             settled = policy_is_steady and self._policy_is_steady

@@ -17,7 +17,7 @@ from g10sim.policies.moves import Move
 from g10sim.policies.plan import MigrationPlan, Planned
 from g10sim.records import Location
 from g10sim.sim.addresses import OwnAddresses
-from g10sim.sim.cpu import Claims
+from g10sim.sim.claims import Claims
 from g10sim.sim.fabric import Fabric, Phase, Timer
 from g10sim.sim.recomputation import Recomputation
 from g10sim.sim.stores import HostStores
@@ -44,7 +44,8 @@ class Migrator:
     """Carries out moves on one job's memory; implements ``g10sim.policies.moves.MoveState``.
 
     ``tiers`` are the memory tiers of the system by name. Tensors in ``claims`` stay in host memory until they
-    are not any more; ``stores`` sends them to other tiers from there.
+    are not any more; ``stores`` sends them to other tiers from there. Those that are ``sending`` stay on the
+    GPU until collectives have ended.
     """
 
     def __init__(
@@ -57,6 +58,7 @@ class Migrator:
         recomputation: Recomputation,
         tiers: Mapping[str, Location],
         claims: Claims,
+        sending: Claims,
         stores: HostStores | None = None,
     ) -> None:
         self.view = view
@@ -65,6 +67,7 @@ class Migrator:
         self._memory, self._addresses = memory, addresses
         self._policy, self._tiers = policy.name, tiers
         self._recomputation, self._claims, self._stores = recomputation, claims, stores
+        self._sending = sending
 
     def perform(self, moves: Iterable[Move]) -> None:
         """Carry out moves of a plan or a reaction in order. Raises PolicyError for an illegal one."""
@@ -131,7 +134,7 @@ class Migrator:
 
     def discard(self, tensor: int) -> None:
         """Forget a tensor's contents, except for pages in transfer."""
-        if self._claims.postpone(tensor, self.discard):
+        if self._claims.postpone(tensor, self.discard) or self._sending.postpone(tensor, self.discard):
             return
         for place in self._addresses.discard(tensor):
             self._memory.discard(place)
@@ -161,6 +164,11 @@ class Migrator:
         size_bytes: int | None = None,
     ) -> None:
         """Queue what is on the GPU to go to a tier; pages of a dropped tensor are given back."""
+        if tensor in self._sending:
+            later = partial(self._evict_at_last, tier, is_clean=is_clean, size_bytes=size_bytes)
+            self._sending.postpone(tensor, later)
+            self._memory.begin_store(tensor)
+            return
         if tensor in self._claims:
             return
         if tensor in self._recomputation.dropped:
@@ -174,6 +182,11 @@ class Migrator:
                 place, target, until=until, density=density, is_clean=is_clean, pages=pages
             )
             pages = None if pages is None else pages - (here - memory.idle[place])
+
+    def _evict_at_last(self, tier: str, tensor: int, *, is_clean: bool, size_bytes: int | None) -> None:
+        """Evict a tensor that waited for a collective."""
+        self._memory.end_store(tensor)
+        self.evict(tensor, tier, until=None, density=None, is_clean=is_clean, size_bytes=size_bytes)
 
     def keep_uncompressed(self) -> None:
         """Leave tensors in host memory uncompressed unless compression has begun."""

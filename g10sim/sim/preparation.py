@@ -79,15 +79,17 @@ def settled(
 
 
 def with_chosen_kernels(workload: Workload, system: SystemSpec, policy: Policy) -> Workload:
-    """Return the workload with the algorithms that a policy chooses for its kernels.
+    """Return the workload with the algorithms that a policy chooses for its kernels, and its partition.
 
-    Raises PolicyError when it changes more than :meth:`Policy.choose_kernels` may.
+    Raises PolicyError when it changes more than it may: see :meth:`Policy.choose_kernels`, ``partition``.
     """
-    if type(policy).choose_kernels is Policy.choose_kernels:
+    if policy.keeps_kernels:
         return workload
     chosen: dict[int, Trace] = {}
     for trace in {id(job.trace): job.trace for job in workload.jobs}.values():
         found = asked(policy, "choose_kernels", partial(policy.choose_kernels, trace, system))
+        if workload.replicas > 1:
+            found = asked(policy, "partition", partial(policy.partition, found, workload.replicas, system))
         _check(policy, trace, found)
         more = range(len(trace.tensors), len(found.tensors)) if trace.given_ids else ()
         chosen[id(trace)] = replace(found, given_ids=(*trace.given_ids, *more))
@@ -95,21 +97,30 @@ def with_chosen_kernels(workload: Workload, system: SystemSpec, policy: Policy) 
 
 
 def as_recorded(workload: Workload, system: SystemSpec, policy: Policy) -> Workload:
-    """Return the workload whose kernels and tensors records count: as given, unless kernels went to the CPU.
+    """Return the workload whose kernels and tensors records count.
 
-    Raises UnsupportedError when the policy cannot run it.
+    It is the given one, unless kernels went to the CPU or there are collectives. Raises
+    UnsupportedError when the policy cannot run it.
     """
     chosen = with_chosen_kernels(workload, system, policy)
     pairs = zip(workload.jobs, chosen.jobs, strict=True)
-    takes_over = any(len(job.trace.cpu_kernels) < len(other.trace.cpu_kernels) for job, other in pairs)
-    return chosen if takes_over else workload
+    changes = any(
+        len(job.trace.cpu_kernels) < len(other.trace.cpu_kernels) or other.trace.collectives
+        for job, other in pairs
+    )
+    return chosen if changes else workload
 
 
 def _check(policy: Policy, trace: Trace, chosen: Trace) -> None:
     """Raise PolicyError unless the GPU has the trace's work to do but for what the CPU takes over."""
     place = f"policy '{policy.name}': choose_kernels"
     takes_over = len(chosen.cpu_kernels) > len(trace.cpu_kernels)
-    counts = len(chosen.kernels), len(trace.kernels)
+    counts = len(chosen.kernels) - len(chosen.collectives), len(trace.kernels)
+    if chosen.collectives and policy.requirements.placement == "contiguous":
+        raise PolicyError(
+            f"policy '{policy.name}': partition adds collectives, and copies whole tensors; allowed: with "
+            "paged memory"
+        )
     if chosen.ticks_per_second != trace.ticks_per_second or (not takes_over and len(set(counts)) > 1):
         raise PolicyError(
             f"{place} returned {counts[0]} kernels; allowed: as many as the trace has, {counts[1]}, in its "

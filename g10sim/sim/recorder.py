@@ -8,6 +8,7 @@ from dataclasses import replace
 from g10sim.hardware.memory import Residency
 from g10sim.records import (
     AccessRecord,
+    CollectiveRecord,
     CpuKernelRecord,
     IterationRecord,
     JobRecord,
@@ -44,6 +45,7 @@ class Recorder:
         self.jobs: list[JobRecord] = []
         self.kernels: list[KernelRecord] = []
         self.cpu_kernels: list[CpuKernelRecord] = []
+        self.collectives: list[CollectiveRecord] = []
         self._migrations: list[MigrationRecord] = []
         self._memory: list[MemoryRecord] = []
         self._accesses: list[AccessRecord] = []
@@ -113,4 +115,5 @@ class Recorder:
             tuple(TrafficRecord(*stretch, size_bytes) for stretch, size_bytes in self._traffic.items()),
             tuple(self._accesses),
             cpu_kernels=tuple(self.cpu_kernels),
+            collectives=tuple(self.collectives),
         )

@@ -111,9 +111,9 @@ def summarize(
 ) -> list[Row]:
     """Return one row with the columns METRIC_COLUMNS for each job; an empty one where it never ran.
 
-    Systems with a CPU have the CPU_COLUMNS, too, designs that copy whole tensors the CONTIGUOUS_COLUMNS,
-    systems whose SSD is modelled as flash the FLASH_COLUMNS, and those with a tier that kernels use in place
-    the IN_PLACE_COLUMNS.
+    Systems with a CPU have the CPU_COLUMNS, too, replicas with collectives the EXCHANGED_COLUMN, designs that
+    copy whole tensors the CONTIGUOUS_COLUMNS, systems whose SSD is modelled as flash the FLASH_COLUMNS, and
+    those with a tier that kernels use in place the IN_PLACE_COLUMNS.
 
     ``moves_ahead`` says whether the policy asks for migrations before they are demanded, ``copies_tensors``
     whether it copies whole tensors instead of using unified memory.
@@ -145,6 +145,7 @@ def summarize(
             | _steady(by_job[number])
             | ({} if copies_tensors else _in_place(record, system))
             | _cpu(record)
+            | dict(record.exchanged)
             | _contexts(workload, system, number)
             | _contiguous(record)
             | flash_metrics(record, system)

@@ -16,6 +16,7 @@ from g10sim.config.system import SystemSpec
 from g10sim.places import direction, place
 from g10sim.records import (
     AccessRecord,
+    CollectiveRecord,
     CpuKernelRecord,
     IterationRecord,
     KernelRecord,
@@ -34,6 +35,7 @@ from g10sim.units import duration_to_cycles
 
 _SHARED = "memory system"
 _ON_CPU = "kernels on the CPU"
+_COLLECTIVES = "collectives"
 _GIB = 2**30
 _NANOSECONDS = 10**9
 _OF_ARRIVALS = (
@@ -97,11 +99,13 @@ class _Timeline:
         for number, job in enumerate(self._workload.jobs):
             rows = ["iterations", "kernels", "compute and stalls"]
             rows += [_ON_CPU] if job.trace.cpu_kernels else []
+            rows += [_COLLECTIVES] if job.trace.collectives else []
             rows += ["page faults"] if self._with_faults else []
             self._events.declare(_gpu(job.gpu), *(self._row(row, number, job.gpu) for row in rows))
         self._iterations(records.iterations)
         self._kernels(records.kernels)
-        self._cpu_kernels(records.cpu_kernels)
+        self._beside(_ON_CPU, records.cpu_kernels)
+        self._beside(_COLLECTIVES, records.collectives)
         self._migrations(records.migrations)
         self._flows()
         self._accesses(records.accesses)
@@ -135,7 +139,7 @@ class _Timeline:
     def _kernels(self, kernels: Iterable[KernelRecord]) -> None:
         for record in kernels:
             kernel = self._workload.jobs[record.job].trace.kernels[record.kernel]
-            if kernel.device is Device.CPU and record.start == record.end:
+            if kernel.device is not Device.GPU and record.start == record.end:
                 continue
             micro_batch = {"micro_batch": kernel.micro_batch} if kernel.micro_batch else {}
             self._events.slice(
@@ -154,11 +158,12 @@ class _Timeline:
             self._owners(record)
             self._faults(record)
 
-    def _cpu_kernels(self, kernels: Iterable[CpuKernelRecord]) -> None:
-        for record in kernels:
+    def _beside(self, row: str, records: Iterable[CpuKernelRecord | CollectiveRecord]) -> None:
+        """Add what runs beside the kernels of the GPU."""
+        for record in records:
             self._events.slice(
                 _gpu(record.gpu),
-                self._row(_ON_CPU, record.job, record.gpu),
+                self._row(row, record.job, record.gpu),
                 self._workload.jobs[record.job].trace.kernels[record.kernel].name,
                 record.start,
                 record.end,

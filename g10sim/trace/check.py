@@ -41,9 +41,9 @@ def problems(trace: Trace) -> Iterator[Problem]:
     most once among the inputs and once among the outputs; durations are not negative, and on the GPU not all
     zero; duration <= outputs_faulting <= all_faulting; ``reads``, if any, has a positive number for each
     input; numbers are no larger than 64-bit arithmetic bears; a kernel on the CPU has a duration or
-    parameters, not both, and no fault profile, and only there are parameters; and a tensor is written before
-    it is read unless its contents come from before the iteration (persistent) or from outside (kind input).
-    All that holds for every time that a block occurs.
+    parameters, not both, and no fault profile, and only there are parameters; none is a collective; and a
+    tensor is written before it is read unless its contents come from before the iteration (persistent) or
+    from outside (kind input). All that holds for every time that a block occurs.
     """
     for message in _trace_problems(trace):
         yield Problem("trace", -1, message)
@@ -189,6 +189,8 @@ def _reads_problem(kernel: Kernel) -> str:
 def _device_problem(kernel: Kernel) -> str:
     if not 0 <= kernel.parameters <= _LARGEST:
         return f"found parameters {kernel.parameters}; allowed: 0 to 2^63-1"
+    if kernel.device is Device.LINKS:
+        return "found device links; allowed: gpu, cpu (policies add collectives)"
     if kernel.device is Device.GPU:
         found = f"parameters {kernel.parameters} on the GPU" if kernel.parameters else ""
         return found and f"found {found}; allowed: with device cpu"

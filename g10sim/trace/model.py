@@ -38,10 +38,11 @@ class Phase(StrEnum):
 
 
 class Device(StrEnum):
-    """Processor that a kernel runs on."""
+    """Processor that a kernel runs on; LINKS: a collective of replicas, on the links between GPUs."""
 
     GPU = "gpu"
     CPU = "cpu"
+    LINKS = "links"
 
 
 class TimeSource(StrEnum):
@@ -95,9 +96,10 @@ class Kernel:
     ("Conv2d"). ``flops`` and ``moved_bytes`` are 0 where unknown. ``operator_class`` is the class of
     operators whose efficiencies a roofline duration used. ``reads`` says how many times the kernel reads the
     bytes of each input from memory, in the order of ``inputs``; empty: once each. A kernel on the CPU has a
-    duration, or it is an optimizer step and has the number of ``parameters`` that it updates. Where an update
-    of the weights accumulates the gradients of several micro-batches, ``micro_batch`` counts them from 1; it
-    is 0 for kernels that belong to none.
+    duration, or it is an optimizer step and has the number of ``parameters`` that it updates. One on LINKS
+    uses tensors on the GPU, and each replica sends ``moved_bytes`` to the next one. Where an update of the
+    weights accumulates the gradients of several micro-batches, ``micro_batch`` counts them from 1; it is 0
+    for kernels that belong to none.
     """
 
     id: int
@@ -126,7 +128,7 @@ class Kernel:
     @property
     def tensors(self) -> tuple[int, ...]:
         """Ids of all tensors it needs on the GPU, inputs first, each once; none if it runs on the CPU."""
-        return self.touched if self.device is Device.GPU else ()
+        return () if self.device is Device.CPU else self.touched
 
     @property
     def block(self) -> str:
@@ -233,8 +235,16 @@ class Trace(Displayed):
     @cached_property
     def cpu_kernels(self) -> tuple[Kernel, ...]:
         """The kernels that run on the CPU."""
-        on_cpu = each(self.kernels, lambda kernel: kernel.device is Device.CPU)
-        return tuple(map(self.kernels.__getitem__, compress(count(), on_cpu)))
+        return self._kernels_on(Device.CPU)
+
+    @cached_property
+    def collectives(self) -> tuple[Kernel, ...]:
+        """The collectives with other replicas; only designs that partition a training add any."""
+        return self._kernels_on(Device.LINKS)
+
+    def _kernels_on(self, device: Device) -> tuple[Kernel, ...]:
+        found = each(self.kernels, lambda kernel: kernel.device is device)
+        return tuple(map(self.kernels.__getitem__, compress(count(), found)))
 
     @cached_property
     def only_on_cpu(self) -> frozenset[int]:

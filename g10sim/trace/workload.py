@@ -46,6 +46,11 @@ class Workload:
     sharing: SharingSpec = field(default_factory=SharingSpec)
     exchange: ExchangeSpec | None = None
 
+    @property
+    def replicas(self) -> int:
+        """Jobs that wait for each other as replicas of one training; 1 where none does."""
+        return len(self.jobs) if self.exchange is not None and self.exchange.method != "none" else 1
+
     def as_planned(self) -> Workload:
         """Return the workload without variation: what policies plan for."""
         return Workload(self.jobs, sharing=self.sharing, exchange=self.exchange)

@@ -7,7 +7,6 @@ crosses the link in 0.02 s, either way, and is updated in 0.1 s.
 
 import pytest
 
-from g10sim.config.sharing import ExchangeSpec
 from g10sim.config.system import SystemSpec
 from g10sim.errors import UnsupportedError
 from g10sim.policies.zero_offload import ZeroOffload
@@ -151,10 +150,3 @@ def test_the_wait_for_the_cpu_has_an_owner():
 def test_what_does_not_fit_is_unsupported(system, message):
     with pytest.raises(UnsupportedError, match=message):
         simulated(offload(), system=system)
-
-
-def test_replicas_are_unsupported():
-    trace = layer()
-    workload = Workload((Job(trace), Job(trace, gpu=1)), exchange=ExchangeSpec())
-    with pytest.raises(UnsupportedError, match="does not share the optimizer between replicas"):
-        run(workload, machine(gpus=2), offload())

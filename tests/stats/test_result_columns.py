@@ -12,19 +12,20 @@ from memories import GPU, HOST, NONE
 import g10sim
 from g10sim.config.behaviour import BehaviourSpec
 from g10sim.config.host import CpuSpec
-from g10sim.config.sharing import SharingSpec
+from g10sim.config.sharing import ExchangeSpec, SharingSpec
 from g10sim.config.system import SystemSpec
 from g10sim.experiment.execution import simulate
 from g10sim.policies.base import Requirements
 from g10sim.policies.base_uvm import BaseUvm
 from g10sim.policies.ideal import Ideal
 from g10sim.policies.plan import MigrationPlan
+from g10sim.policies.zero_offload import ZeroOffload
 from g10sim.records import ContiguousRecord, FlashRecord, IterationRecord, StallReason
 from g10sim.stats.columns import BOUND_COLUMNS, CONTEXT_COLUMN, metric_columns
 from g10sim.stats.summary import summarize
 from g10sim.stats.tables import TABLES, records_table
 from g10sim.trace.format import save_trace
-from g10sim.trace.model import Device, TensorKind
+from g10sim.trace.model import Device, Phase, TensorKind
 from g10sim.trace.synthetic import TraceBuilder
 from g10sim.trace.workload import Job, Workload
 
@@ -271,6 +272,23 @@ def test_cpu():
     assert list(records_table("kernels", records)["stall_cpu_cycles"]) == [0, 0, 3000]
 
 
+EXCHANGED_BY_HAND = {"exchanged_bytes": 3000}
+
+
+def test_exchanged_bytes():
+    # Of the gradient of 4000 bytes half goes to the other replica, and of the weight of 2000 bytes half.
+    builder = TraceBuilder("replicated")
+    weight = builder.tensor("w", 2000, TensorKind.WEIGHT, persistent=True)
+    gradient = builder.tensor("g", 4000, TensorKind.GRADIENT)
+    builder.kernel("Backward", 5000, [weight], [gradient], Phase.BACKWARD)
+    builder.kernel("Update", 3000, [gradient], [weight], Phase.OPTIMIZER)
+    trace = builder.build()
+    workload = Workload((Job(trace), Job(trace, gpu=1)), exchange=ExchangeSpec())
+    system = machine(20, gpus=2).model_copy(update={"cpu": CpuSpec(optimizer_rate="1 G/s")})
+    _, rows = simulate(workload, system, ZeroOffload(), BehaviourSpec())
+    assert [{column: row[column] for column in EXCHANGED_BY_HAND} for row in rows] == [EXCHANGED_BY_HAND] * 2
+
+
 def test_contexts():
     """Every job that may be on the GPU has a context; jobs one after another have one at a time."""
     changed = machine(20).gpu.model_copy(update={"context_memory": 3000})
@@ -428,7 +446,7 @@ def test_the_page_defines_these_columns_and_no_others():
     section = text[text.index("## results.csv") : text.index("## timing.csv")]
     cells = re.findall(r"^\| (`[^|]*|swept keys) \|", section, re.MULTILINE)
     found = [name for cell in cells for name in re.findall(r"`(\w+)`|(swept keys)", cell)]
-    more = CONTIGUOUS_BY_HAND, FLASH_BY_HAND, IN_PLACE_BY_HAND, CPU_BY_HAND
+    more = CONTIGUOUS_BY_HAND, FLASH_BY_HAND, IN_PLACE_BY_HAND, CPU_BY_HAND, EXCHANGED_BY_HAND
     groups = (BY_HAND, BOUND_COLUMNS, *more, JOBS_BY_HAND, CELLS_BY_HAND)
     known = {name for group in groups for name in group} | {"trace", "message", CONTEXT_COLUMN}
     assert {name or "system.host.memory" for name, _ in found} == known

@@ -1,7 +1,7 @@
 """Timelines against the trace event format, and against the records they are made of."""
 
 import json
-from collections import defaultdict
+from collections import Counter, defaultdict
 from dataclasses import replace
 from fractions import Fraction
 from itertools import pairwise
@@ -12,12 +12,16 @@ from machines import OWN, FollowPlan, machine, trace_of
 from memories import FLASH, HOST
 
 import g10sim
+from g10sim.config.sharing import ExchangeSpec
+from g10sim.policies.zero_infinity import ZeroInfinity
 from g10sim.records import Location, MigrationCause, MigrationRecord, RunRecords, StallReason, TrafficRecord
 from g10sim.sim.engine import run
+from g10sim.sim.preparation import as_recorded
 from g10sim.stats.timeline import TraceEvents, chrome_trace
 from g10sim.stats.utilization import link_traffic
 from g10sim.trace.model import Device
 from g10sim.trace.synthetic import chain
+from g10sim.trace.transformer import Transformer
 from g10sim.trace.workload import Job, Workload
 
 NUMBER = {"type": "number", "minimum": 0}
@@ -329,6 +333,22 @@ def test_kernels_on_the_cpu_have_a_row_of_their_own():
     assert [one["args"]["iteration"] for one in on_cpu] == list(range(len(found.records.iterations)))
     names = [one["name"] for one in viewer.slices["GPU 0", "kernels"]]
     assert len(names) == len(on_cpu) * (len(kernels) - 1)
+
+
+def test_collectives_have_a_row_of_their_own():
+    trace = Transformer(2, 256, sequence=64, batch=1, flops_per_second=1e12, bytes_per_second=1e12).trace()
+    system = g10sim.system("8xa100-40g-nvswitch-node", cpu={"optimizer_rate": "4 G/s"})
+    workload = Workload((Job(trace), Job(trace, gpu=1)), exchange=ExchangeSpec())
+    policy = ZeroInfinity(param_persistence_threshold=0)
+    records = run(workload, system, policy, record=("timeline",))
+    shown = Viewer(json.dumps(chrome_trace(as_recorded(workload, system, policy), system, records))).slices
+    for gpu in ("GPU 0", "GPU 1"):
+        # In each of two iterations eight weights come and stay, and one bucket has all gradients.
+        names = Counter(one["name"] for one in shown[gpu, "collectives"])
+        assert names == {"All-gather": 2 * 8, "Reduce-scatter": 2}
+        spans = [(one["ts"], one["ts"] + one["dur"]) for one in shown[gpu, "collectives"]]
+        assert all(one[1] <= other[0] for one, other in pairwise(sorted(spans)))
+        assert {"All-gather", "Reduce-scatter"}.isdisjoint(one["name"] for one in shown[gpu, "kernels"])
 
 
 def test_utilization_worked_out_by_hand():

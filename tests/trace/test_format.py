@@ -329,6 +329,7 @@ KERNEL_CASES = [
     ({"inputs": ["out"]}, "inputs: found 'out' in a list; allowed: integers"),
     ({"inputs": 0}, "inputs: found 0; allowed: a list of integers"),
     ({"phase": "up"}, "phase: found 'up'; allowed: forward, backward, optimizer, other"),
+    ({"device": "links"}, "device: found 'links'; allowed: gpu, cpu"),
     (
         {"time_source": "guess"},
         "time_source: found 'guess'; allowed: measured, benchmarked, roofline, bytes, synthetic",

@@ -17,7 +17,6 @@ from g10sim.experiment.cells import Cell
 from g10sim.experiment.expand import Experiment
 from g10sim.experiment.sizing.resources import Resource
 from g10sim.hardware.bounds import bound_machine
-from g10sim.policies.base import Policy
 from g10sim.stats.bounds import Conditions
 
 
@@ -72,8 +71,7 @@ class Case:
         """Why no bound holds; empty if one does."""
         cell = self.cells[0]
         policy = cell.make_policy()
-        keeps_kernels = type(policy).choose_kernels is Policy.choose_kernels
-        return Conditions(policy.requirements, cell.behaviour, keeps_kernels).obstacle(cell.workload())
+        return Conditions(policy.requirements, cell.behaviour, policy.keeps_kernels).obstacle(cell.workload())
 
     @cached_property
     def may_drop(self) -> bool:

@@ -25,7 +25,7 @@ from g10sim.trace.workload import Workload
 
 def read_only(trace: Trace) -> frozenset[int]:
     """Return the persistent tensors that kernels on the GPU read and never write."""
-    written = {t for one in trace.kernels if one.device is Device.GPU for t in one.outputs}
+    written = {t for one in trace.kernels if one.device is not Device.CPU for t in one.outputs}
     lasting = (tensor.id for tensor in trace.tensors if tensor.persistent)
     return frozenset(tensor for tensor in lasting if trace.uses[tensor] and tensor not in written)
 
@@ -106,7 +106,7 @@ class WeightsBelow(Declared, Policy):
         self, workload: Workload, system: SystemSpec, behaviour: BehaviourSpec
     ) -> Sequence[MigrationPlan | None]:
         """Plan when weights come and go; the moves follow. Raises UnsupportedError."""
-        if workload.exchange is not None and len(workload.jobs) > 1:
+        if workload.replicas > 1 and not workload.jobs[0].trace.collectives:
             raise UnsupportedError(
                 f"policy '{self.name}' does not share weights and optimizer between replicas; "
                 "allowed: one GPU"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from g10sim.policies.moves import Fetch, Move
-from g10sim.trace.model import Trace
+from g10sim.trace.model import Device, Trace
 
 
 class Births:
@@ -15,7 +15,9 @@ class Births:
         self._ahead = ahead
         self._born = [list[int]() for _ in range(len(trace.kernels))]
         for tensor, uses in enumerate(trace.uses):
-            if uses and not trace.tensors[tensor].persistent and trace.births[tensor] == uses[0]:
+            if not uses or trace.kernels[uses[0]].device is Device.LINKS:
+                continue  # a collective maps what it makes
+            if not trace.tensors[tensor].persistent and trace.births[tensor] == uses[0]:
                 self._born[uses[0]].append(tensor)
 
     def before(self, kernel: int) -> Iterator[Move]:

@@ -7,30 +7,47 @@ from functools import cached_property
 
 from g10sim.policies.moves import Await, Evict, Fetch, Move
 from g10sim.policies.offload_planning.births import Births
-from g10sim.policies.offload_planning.takeover import cpu_inputs, filled_buckets
+from g10sim.policies.offload_planning.takeover import Bucket, cpu_inputs, filled_buckets
 from g10sim.trace.model import Device, Trace
 
 
 class Gradients:
     """Moves of one job: buckets of gradients leave, what the CPU has updated comes back.
 
-    A bucket waits until the one before it has left: two buffers are enough. New tensors of the next
-    ``births`` kernels are mapped while a kernel runs. What is ``left`` where the CPU updates it stays there.
+    A bucket waits until the one before it has left: two buffers are enough. What a reduce-scatter makes is a
+    bucket, and leaves when that has ended. New tensors of the next ``births`` kernels are mapped while a
+    kernel runs. What is ``left`` where the CPU updates it stays there.
     """
 
     def __init__(
         self, trace: Trace, bucket_bytes: int, births: int, left: Container[int] = frozenset()
     ) -> None:
         self._trace, self._births, self._left = trace, Births(trace, births), left
-        self._buckets = filled_buckets(trace, cpu_inputs(trace), bucket_bytes)
+        inputs = dict(cpu_inputs(trace))
+        reduced = (Bucket(one.outputs, one.id) for one in trace.collectives if one.outputs[0] in inputs)
+        self._buckets = tuple(reduced) or filled_buckets(trace, tuple(inputs.items()), bucket_bytes)
         self._full = {bucket.ready: number for number, bucket in enumerate(self._buckets)}
 
     @cached_property
     def departures(self) -> dict[int, int]:
         """For each gradient that leaves the last kernel during which it is on the GPU."""
-        nexts = [*(bucket.ready for bucket in self._buckets[1:]), len(self._trace.kernels)]
+        nexts = [*(self._waits_for_last(bucket) for bucket in self._buckets[1:]), len(self._trace.kernels)]
         pairs = zip(self._buckets, nexts, strict=False)
-        return {tensor: ready for bucket, ready in pairs for tensor in bucket.tensors}
+        return {tensor: ready for bucket, ready in pairs for tensor in self._emptied(bucket)}
+
+    def _waits_for_last(self, bucket: Bucket) -> int:
+        """Return the last kernel that starts to map tensors before the bucket before this one has left."""
+        kernels, last = self._trace.kernels, bucket.ready
+        if kernels[last].device is Device.LINKS:  # which nothing waits for until a kernel on the GPU does
+            last += 1
+            while last < len(kernels) and kernels[last].device is not Device.GPU:
+                last += 1
+        return last
+
+    def _emptied(self, bucket: Bucket) -> tuple[int, ...]:
+        """Return what is gone when a bucket has left: with it, the gradients that were reduce-scattered."""
+        last = self._trace.kernels[bucket.ready]
+        return last.touched if last.device is Device.LINKS else bucket.tensors
 
     def before(self, kernel: int) -> Iterator[Move]:
         """Yield the moves of a kernel that is about to start."""

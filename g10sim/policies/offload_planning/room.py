@@ -10,7 +10,7 @@ from g10sim.config.system import SystemSpec
 from g10sim.config.tiers import Tier
 from g10sim.errors import UnsupportedError
 from g10sim.policies.offload_planning.windows import Window
-from g10sim.trace.model import Kernel, Trace
+from g10sim.trace.model import Device, Kernel, Trace
 from g10sim.units import format_bytes
 
 
@@ -25,8 +25,9 @@ def gpu_peak(
     """Return the most bytes that lie on the GPU, and the kernel at which they do.
 
     That is what persists and the GPU uses, but for weights that have ``stays`` there, and all else from
-    ``ahead`` kernels before its first use to its last use, or until the kernel that ``ends`` gives for it.
-    ``sizes`` are in whole pages. What lies ``below`` and has no stays does not count.
+    ``ahead`` kernels before its first use to its last use, or until the kernel that ``ends`` gives for it;
+    what a collective makes, from that on. ``sizes`` are in whole pages. What lies ``below`` and has no stays
+    does not count.
     """
     kernels = len(trace.kernels)
     changes = np.zeros(kernels + 1, dtype=np.int64)
@@ -38,7 +39,8 @@ def gpu_peak(
         if uses and tensor not in come_and_go:
             lasts = trace.tensors[tensor].persistent
             end = kernels if lasts else min(kernels, ends.get(tensor, uses[-1]) + 1)
-            changes[0 if lasts else max(0, uses[0] - ahead)] += sizes[tensor]
+            early = ahead if trace.kernels[uses[0]].device is Device.GPU else 0
+            changes[0 if lasts else max(0, uses[0] - early)] += sizes[tensor]
             changes[end] -= sizes[tensor]
     levels = np.cumsum(changes[:-1])
     kernel = int(levels.argmax())

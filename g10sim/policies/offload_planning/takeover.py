@@ -161,7 +161,7 @@ def cpu_inputs(trace: Trace, takes: Collection[int] = ()) -> tuple[tuple[int, in
     """
     writers, found = dict[int, int](), dict[int, int]()
     for kernel in trace.kernels:
-        if kernel.device is Device.GPU and kernel.id not in takes:
+        if kernel.device is not Device.CPU and kernel.id not in takes:
             writers.update(dict.fromkeys(kernel.outputs, kernel.id))
         else:
             for tensor in kernel.inputs:
