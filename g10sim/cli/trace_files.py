@@ -1,4 +1,4 @@
-"""``g10sim trace import nsight``, ``export``, ``reorder``, ``models``: traces in other forms; models."""
+"""``g10sim trace import nsight``, ``export``, ``reorder``, ``block``, ``models``: other forms; models."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from g10sim.cli.output import say, show_table
 from g10sim.display import rounded_bytes
 from g10sim.errors import ConfigError
 from g10sim.importers.nsight import Report, import_nsight, read_report
+from g10sim.trace.batches import block_of
 from g10sim.trace.chakra import save_chakra
 from g10sim.trace.format import load_trace, save_trace
 from g10sim.trace.model import TensorKind, Trace
@@ -84,6 +85,18 @@ def reorder(
     ):
         before, after = (rounded_bytes(measure(one)) for one in (given, trace))
         say(f"{what}: {after} (before: {before})")
+
+
+def block(
+    file: TraceFile,
+    output: TraceOutput,
+    batches: Annotated[int, typer.Option(min=2, help="Batches that share the weights.")],
+) -> None:
+    """Write the inference of several batches, all of which run a layer before the next one."""
+    given = load_trace(file)
+    trace = block_of(given, batches, str(file))
+    save_trace(trace, output)
+    say(f"{output}: {len(trace.kernels)} kernels, {len(trace.tensors)} tensors")
 
 
 def _peak_activations(trace: Trace) -> int:

@@ -295,9 +295,10 @@ class Policy:
     def choose_kernels(self, trace: Trace, system: SystemSpec) -> Trace:
         """Return the trace with other algorithms for its kernels: other durations and scratch space.
 
-        Its kernels stay the same in number and order, unless the CPU takes over some of the optimizer's. It
-        then has more kernels on the CPU and fewer of that phase on the GPU, which keeps all others in order,
-        and may have further tensors, behind those of ``trace``, and kernels on the GPU without duration.
+        Its kernels stay the same in number and order, unless the CPU takes over some of the optimizer's, or
+        runs some of a forward pass, with their tensors, bytes and reads. It then has more kernels on the CPU
+        and fewer of these phases on the GPU, which keeps all others in order, and may have further tensors,
+        behind those of ``trace``, and kernels on the GPU without duration.
         Results compare with the durations of ``trace``.
         """
         return trace

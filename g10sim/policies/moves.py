@@ -38,6 +38,9 @@ class MoveState(Protocol):
     def keeps_needed(self) -> bool:
         """Tell whether the pages of tensors that the current kernel needs may not leave."""
 
+    def was_away(self, tensor: int) -> bool:
+        """Tell whether what is on the GPU of a tensor, or some of it, came from a tier."""
+
     def drop_problem(self, tensor: int) -> str:
         """Say why a tensor cannot be computed again before its next use; empty if it can."""
 
@@ -77,8 +80,8 @@ class MoveState(Protocol):
     def use_in_place(self, tensor: int, tier: str) -> None:
         """Let the kernel that is about to start use what a tier has of a tensor where it lies."""
 
-    def store(self, tensor: int, tier: str) -> None:
-        """Send what lies of a tensor in host memory to another tier."""
+    def store(self, tensor: int, tier: str, *, is_clean: bool) -> None:
+        """Send what lies of a tensor in host memory to another tier; ``is_clean`` is that of ``Store``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,7 +230,8 @@ class Evict(TensorMove):
 
     With ``size_bytes`` no more than so many leave, in whole pages (paged memory). An ``is_clean`` tensor lies
     in the tier already and is not copied: its memory is free at once, as far as the tier has room. In paged
-    memory no kernel on the GPU may write such a tensor, and it is copied unless all of it came from there.
+    memory no kernel on the GPU may write such a tensor, but for one that made it before it was away, and it
+    is copied unless all of it came from there.
 
     The other options are for contiguous memory and tier ``host`` only, and so is ``is_clean`` there. Kernels
     up to ``until`` may still read the tensor while it is copied; its space is free once it has been copied
@@ -273,7 +277,8 @@ class Evict(TensorMove):
             return self.refusal(state, "evicts", f"leaves with {self.size_bytes} bytes; allowed: 0 or more")
         trace = state.view.trace
         is_written = any(self.tensor in trace.kernels[use].outputs for use in trace.uses[self.tensor])
-        if self.is_clean and is_written:
+        has_returned = self.tensor not in trace.rewritten and state.was_away(self.tensor)
+        if self.is_clean and is_written and not has_returned:
             rule = "kernels on the GPU write; allowed: tensors that they only read"
             return self.refusal(state, "evicts as clean", rule)
         return self._check_use(state)
@@ -394,12 +399,14 @@ class Store(TensorMove):
     """Send what lies of a tensor in host memory to another memory tier, without a stop on the GPU.
 
     While a kernel on the CPU uses the tensor, that waits for its end. One that is launched before the tensor
-    is away keeps it in host memory.
+    is away keeps it in host memory. An ``is_clean`` tensor is not copied, as far as the tier has room, if all
+    of it was stored there before. No kernel may write such a tensor, but for the one that makes it.
     """
 
     name = "store"
     memories = ("paged",)
     tier: str = "ssd"
+    is_clean: bool = False
 
     def tiers(self) -> Collection[str]:
         """Return the tier."""
@@ -411,11 +418,14 @@ class Store(TensorMove):
             return self.refusal(state, "stores", "is to go to host; allowed: another tier")
         if not state.view.trace.cpu_kernels:
             return self.refusal(state, "stores", "no kernel on the CPU uses; allowed: where some do")
+        if self.is_clean and self.tensor in state.view.trace.rewritten:
+            rule = "kernels change; allowed: tensors that they only read, once they are made"
+            return self.refusal(state, "stores as clean", rule)
         return None
 
     def apply(self, state: MoveState) -> None:
         """Send it."""
-        state.store(self.tensor, self.tier)
+        state.store(self.tensor, self.tier, is_clean=self.is_clean)
 
 
 @register_move

@@ -194,6 +194,11 @@ Count = Annotated[int, Field(ge=0)]
 Density = Annotated[
     Share | Annotated[Sequence[Share], Field(min_length=1)], _text("a number from 0 to 1, or a list of them")
 ]
+Percentages = Annotated[
+    Sequence[Annotated[float, Field(ge=0, le=100)]],
+    Field(min_length=6, max_length=6),
+    _text("six numbers from 0 to 100", "array"),
+]
 PlanFile = Annotated[str, _text("the path of a plan file")]
 AlgorithmsFile = Annotated[str, AfterValidator(_existing), _text("the path of a file of algorithms")]
 PoolParameters = Annotated[dict[str, object], _text("parameters of a caching pool", "object")]

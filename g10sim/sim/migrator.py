@@ -94,14 +94,12 @@ class Migrator:
         for place in self._addresses.held(tensor):
             self._memory.use_in_place(place, self._tiers[tier])
 
-    def store(self, tensor: int, tier: str) -> None:
+    def store(self, tensor: int, tier: str, *, is_clean: bool) -> None:
         """Send what lies of a tensor in host memory to another tier, once no kernel on the CPU uses it."""
-        if self._stores is not None and not self._claims.postpone(tensor, partial(self._send, tier)):
-            self._send(tier, tensor)
-
-    def _send(self, tier: str, tensor: int) -> None:
         if self._stores is not None:
-            self._stores.start(tensor, self._tiers[tier])
+            send = partial(self._stores.start, target=self._tiers[tier], is_clean=is_clean)
+            if not self._claims.postpone(tensor, send):
+                send(tensor)
 
     def release(self, tensors: Iterable[int]) -> None:
         """Free dead tensors for good: nothing of them stays queued."""
@@ -117,6 +115,8 @@ class Migrator:
         for place in places:
             self._memory.cancel(place)
             self._memory.discard(place)
+            if self._stores is not None:
+                self._stores.forget(place)
 
     def fetch(self, tensor: int) -> None:
         """Queue what is elsewhere to come in, and what has no contents to be allocated."""
@@ -146,6 +146,10 @@ class Migrator:
 
     def _places(self, tensors: Iterable[int]) -> frozenset[int]:
         return frozenset(place for tensor in tensors for place in self._addresses.open_to(tensor))
+
+    def was_away(self, tensor: int) -> bool:
+        """Tell whether what is on the GPU of a tensor, or some of it, came from a tier."""
+        return any(self._memory.copies[place] != Location.NONE for place in self._addresses.held(tensor))
 
     def drop_problem(self, tensor: int) -> str:
         """Say why a tensor cannot be computed again before its next use; empty if it can."""

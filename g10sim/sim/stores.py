@@ -37,13 +37,20 @@ class HostStores:
         self._fabric, self._transfers, self._tiers = fabric, transfers, tiers
         self._host = next(place for place, tier in tiers.items() if tier.name == "host")
         self._under_way: dict[int, Event] = {}
+        self._copies: dict[int, Location] = {}
         self.stored_bytes = 0
 
-    def start(self, tensor: int, target: Location) -> None:
-        """Send what lies of a tensor in host memory to a tier."""
+    def start(self, tensor: int, target: Location, *, is_clean: bool = False) -> None:
+        """Send what lies of a tensor in host memory to a tier.
+
+        Pages of one that is clean are there at once if the whole tensor was stored there before.
+        """
         memory = self._memory
         count = memory.pages[self._host][tensor]
         if not count or tensor in self._under_way:
+            return
+        if is_clean and self._copies.get(tensor) == target:
+            memory.store_in(target, tensor, min(count, memory.pools[target].free), self._host)
             return
         links = self._transfers.topology.to_host(self._gpu, self._tiers[target], back=True)
         if not links:
@@ -53,6 +60,10 @@ class HostStores:
         memory.begin_store(tensor)
         message = self._transfers.send(links, count * memory.page_bytes)
         self._fabric.clock.process(self._carry(tensor, target, count, message))
+
+    def forget(self, tensor: int) -> None:
+        """Note that a tensor's contents are no more: those to come were not stored."""
+        self._copies.pop(tensor, None)
 
     def end_of(self, tensors: Iterable[int]) -> Event | None:
         """Return the end of a copy of some tensors that is under way; None where none is."""
@@ -78,3 +89,5 @@ class HostStores:
         if count:
             memory.store_in(target, tensor, count, self._host)
             self.stored_bytes += count * memory.page_bytes
+            if memory.pages[target][tensor] == memory.sizes[tensor]:
+                self._copies[tensor] = target

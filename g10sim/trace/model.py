@@ -252,6 +252,23 @@ class Trace(Displayed):
         used = {tensor for kernel in self.cpu_kernels for tensor in kernel.touched}
         return frozenset(tensor for tensor in used if not self.uses[tensor])
 
+    @cached_property
+    def written(self) -> frozenset[int]:
+        """Tensors that kernels write."""
+        return frozenset(chain.from_iterable(named(self.kernels, attrgetter("outputs"))))
+
+    @cached_property
+    def rewritten(self) -> frozenset[int]:
+        """Tensors that kernels write which have contents already: any, but for the one that makes them."""
+        births, lasts = self.births, each(self.tensors, attrgetter("persistent"))
+        outputs = named(self.kernels, attrgetter("outputs"))
+        return frozenset(
+            tensor
+            for kernel, tensors in enumerate(outputs)
+            for tensor in tensors
+            if lasts[tensor] or births[tensor] != kernel
+        )
+
     def workspace_bytes(self, kernel: Kernel) -> int:
         """Bytes of scratch space that a kernel uses."""
         outputs = (self.tensors[i] for i in kernel.outputs)

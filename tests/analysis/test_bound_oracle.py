@@ -55,7 +55,8 @@ def policies(case, seed):
     """All policies that move pages on demand or ahead, and two that move them at random."""
     workload = Workload((Job(case.trace),))
     with_cpu = ("zero_offload", "zero_infinity", "lohan", "tencache")  # no bound holds for them
-    made = [create(name) for name in available() if name != "replay" and name not in with_cpu]
+    left_out = ("replay", "flexgen", *with_cpu)  # FlexGen keeps all on the GPU unless it is told otherwise
+    made = [create(name) for name in available() if name not in left_out]
     paged = [one for one in made if not obstacle(one.requirements, BehaviourSpec(), workload)]
     assert len(paged) >= 5
     paged.append(create({"name": "pressure", "recompute": True}))

@@ -59,6 +59,7 @@ DESIGNS = {
     ],
     "ideal": [{}],
     "in_place": [{}],
+    "flexgen": [{"percent": [0, 70, 0, 60, 0, 50]}],
     "lohan": [{}],
     "pressure": [
         {},
@@ -109,6 +110,11 @@ DESIGNS = {
 
 
 OFFLOADING = {
+    "flexgen": [
+        {"percent": [0, 100, 0, 100, 0, 100]},
+        {"percent": [30, 40, 20, 30, 10, 50], "overlap": "none", "births": 0},
+        {"percent": [40, 40, 0, 50, 0, 70], "overlap": "batches"},
+    ],
     "lohan": [{}, {"swap_ratio": 0.0, "optimizer_buffers": 1}],
     "tencache": [
         {},
@@ -127,7 +133,7 @@ OFFLOADING = {
         {"ratio": 0.5},
     ],
 }
-"""Parameters of policies that let the CPU run the optimizer, where it is described and all has room."""
+"""Parameters of policies that let the CPU run the optimizer, or keep data below, where all has room."""
 
 
 def designs_on(policy, machine):

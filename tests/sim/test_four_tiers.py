@@ -19,7 +19,7 @@ NETWORKS = {"vdnn": "100 MiB", "vdnnpp": "100 MiB", "flashneuron": "60 MiB"}
 WITH_CPU = {"zero_offload", "zero_infinity", "lohan", "tencache"}
 """Policies that need a CPU for the optimizer."""
 
-CHAINED = sorted(set(available()) - set(NETWORKS) - WITH_CPU - {"ideal", "replay"})
+CHAINED = sorted(set(available()) - set(NETWORKS) - WITH_CPU - {"flexgen", "ideal", "replay"})
 SSD_ALONE = {"flashneuron", "g10_gds"}
 """Policies of designs without host memory."""
 

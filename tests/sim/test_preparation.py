@@ -136,6 +136,32 @@ def test_the_cpu_takes_over_kernels_of_the_optimizer():
     assert last.end - last.start == 8000 + 3000 + 4000 + 5000
 
 
+def a_pass():
+    builder = TraceBuilder("pass")
+    states = [builder.tensor(f"state{number}", 4000, TensorKind.ACTIVATION) for number in range(3)]
+    for number, name in enumerate(("First", "Second", "Last")):
+        read, written = states[:number][-1:], states[number : number + 1]
+        builder.kernel(name, 1000, read, written, Phase.FORWARD)
+    return builder.build()
+
+
+def test_the_cpu_runs_kernels_of_a_forward_pass_as_they_are():
+    class InPlace(Policy):
+        name = "in_place_on_cpu"
+        moved_bytes = 0
+
+        def choose_kernels(self, trace, system):
+            changes = {"device": Device.CPU, "duration": 0, "moved_bytes": self.moved_bytes}
+            second = dataclasses.replace(trace.kernels[1], **changes)
+            return dataclasses.replace(trace, kernels=(trace.kernels[0], second, trace.kernels[2]))
+
+    last = simulate(a_pass(), with_cpu(), InPlace(), iterations=3).iterations[-1]
+    assert (last.ideal_cycles, last.compute_cycles) == (3000, 2000)
+    InPlace.moved_bytes = 1
+    with pytest.raises(PolicyError, match=r"and of a forward pass that it runs as they are$"):
+        simulate(a_pass(), with_cpu(), InPlace())
+
+
 @pytest.mark.parametrize(
     ("policy", "message"),
     [

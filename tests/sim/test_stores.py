@@ -109,6 +109,28 @@ def test_clean_tensors_leave_without_a_copy():
     assert last.end - last.start == 3000 + 2 * 5000
 
 
+def test_what_was_made_and_has_returned_leaves_without_a_copy():
+    trace = trace_of(
+        {"x": 5}, [(1000, "", "x"), (1000, "", ""), (1000, "x", ""), (1000, "", ""), (1000, "x", "")]
+    )
+    first, again = [Evict(0), Await()], [Evict(0, is_clean=True), Await()]
+    last = simulated(trace, Scripted({0: first, 2: again})).iterations[-1]
+    assert (last.traffic["gpu_to_host_bytes"], last.traffic["host_to_gpu_bytes"]) == (5 * PAGE, 10 * PAGE)
+    with pytest.raises(PolicyError, match=r"evicts as clean .*, which kernels on the GPU write"):
+        simulated(trace, Scripted({0: again}))
+
+
+def test_what_is_only_read_goes_back_to_the_ssd_without_a_copy():
+    reads, waits = (1000, "k", "g", "cpu"), (60_000, "", "")
+    kernels = [(1000, "", "k"), reads, waits, reads, (15_000, "", ""), reads, waits]
+    trace = trace_of({"k": 5, "g": 1}, kernels)
+    stores = {kernel: [Store(0, is_clean=True)] for kernel in (1, 3, 5)}
+    for iteration in simulated(trace, Scripted(stores)).iterations:
+        # New in every iteration, it is copied in 20,000 cycles; then it is there again at once, and is read
+        # by the last kernel, too, which would find a copy under way otherwise.
+        assert iteration.cpu.fetched_bytes == 2 * 5 * PAGE
+
+
 def test_what_came_from_two_tiers_is_copied_though_it_is_said_to_be_clean():
     trace = trace_of({"w*": 5, "x": 1}, [(1000, "w", ""), (1000, "", "x"), (1000, "w x", "")])
     parts = [Evict(0, size_bytes=2 * PAGE), Await(), Evict(0, "ssd"), Await()]
@@ -132,3 +154,9 @@ def test_what_cannot_be_is_refused(move, message):
     trace = trace_of({"w*": 5, "x": 1}, [(1000, "w", "w"), (1000, "", "x")])
     with pytest.raises(PolicyError, match=message):
         simulated(trace, Scripted({0: [move]}))
+
+
+def test_what_kernels_change_is_not_stored_as_clean():
+    message = "stores as clean .*, which kernels change; allowed: tensors that they only read, once they are"
+    with pytest.raises(PolicyError, match=message):
+        simulated(STEP, Scripted({1: [Store(TENSORS["m"], is_clean=True)]}))

@@ -1,0 +1,1 @@
+"""Planning of the policy ``flexgen``: layers of a block of batches, where tensors lie, and when they move."""
