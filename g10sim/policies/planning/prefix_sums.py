@@ -12,7 +12,7 @@ from g10sim.analysis.timeline import Integers
 Numbers: TypeAlias = npt.NDArray[Any]
 """Integers or floats."""
 
-BLOCK = 1 << 14
+BLOCK = 1 << 13
 """Values in a block: those of a shorter iteration have the sums of ``numpy.cumsum``, to the last bit."""
 
 
