@@ -20,7 +20,7 @@ from g10sim.trace.repetition import changed, each, named
 # Addresses repeat from the second or third iteration on, when the allocator has all the chunks it needs.
 _MOST_ITERATIONS = 8
 _UNLIMITED_PAGES = 2**53
-_Sides: TypeAlias = tuple[tuple[int, ...], tuple[int, ...]]
+Sides: TypeAlias = tuple[tuple[int, ...], tuple[int, ...]]
 
 
 class OwnAddresses:
@@ -47,6 +47,10 @@ class OwnAddresses:
 
     def leave(self, kernel: int) -> None:
         """Note which tensors are dead when a kernel has ended."""
+
+    def sides(self, kernel: Kernel) -> Sides:
+        """Return the ranges that a kernel reads, and those that it writes."""
+        return kernel.inputs, kernel.outputs
 
     def is_dead(self, place: int) -> bool:
         """Tell whether nobody will read what lies at a range."""
@@ -117,6 +121,7 @@ class PooledAddresses(OwnAddresses):
         self._dying = released_after(trace)
         self._settle_in(reversed(range(len(stays))))
         self._alive = {stay.tensor for stay in stays if stay.birth < 0}
+        self._sides = self._mapped_sides(trace)
         super().__init__(self._mapped(trace, blocks, page_bytes))
         self.neighbours = _neighbours(blocks, chunks, chunk_pages)
 
@@ -128,10 +133,10 @@ class PooledAddresses(OwnAddresses):
             for place in self._ranges[number]:
                 self._owner[place] = tensor
 
-    def _mapped(self, trace: Trace, blocks: Sequence[Block], page_bytes: int) -> Trace:
+    def _mapped_sides(self, trace: Trace) -> list[Sides]:
         ranges = list(self._now)
-        known: dict[_Sides, _Sides] = {}
-        places: list[_Sides] = []
+        known: dict[Sides, Sides] = {}
+        found: list[Sides] = []
 
         def at(tensors: tuple[int, ...]) -> tuple[int, ...]:
             return tuple([place for tensor in tensors for place in ranges[tensor]])
@@ -141,12 +146,20 @@ class PooledAddresses(OwnAddresses):
             for number in self._stays_from(kernel):
                 ranges[self._tenants[number]] = self._ranges[number]
             sides = at(read), at(written)
-            places.append(known.setdefault(sides, sides))
+            found.append(known.setdefault(sides, sides))
+        return found
+
+    def _mapped(self, trace: Trace, blocks: Sequence[Block], page_bytes: int) -> Trace:
         tensors = tuple(
             Tensor(number, f"{block.start * page_bytes:#x}", block.pages * page_bytes, TensorKind.OTHER, True)
             for number, block in enumerate(blocks)
         )
-        return replace(trace, tensors=tensors, kernels=changed(trace.kernels, partial(_touching, places)))
+        kernels = changed(trace.kernels, partial(_touching, self._sides))
+        return replace(trace, tensors=tensors, kernels=kernels)
+
+    def sides(self, kernel: Kernel) -> Sides:
+        """Return the ranges that a kernel reads, and those that it writes."""
+        return self._sides[kernel.id]
 
     def enter(self, kernel: int) -> tuple[int, ...]:
         """Give ranges to the tensors that are born when a kernel starts; returns those discarded before."""
@@ -201,9 +214,9 @@ class PooledAddresses(OwnAddresses):
         )
 
 
-def _touching(places: Sequence[_Sides], kernel: Kernel) -> Kernel:
+def _touching(sides: Sequence[Sides], kernel: Kernel) -> Kernel:
     """Return a kernel that touches ranges."""
-    return kernel.with_tensors(*places[kernel.id])
+    return kernel.with_tensors(*sides[kernel.id])
 
 
 def _steady_stays(trace: Trace, page_bytes: int, spec: CachingPoolSpec) -> tuple[list[_Stay], list[Block]]:

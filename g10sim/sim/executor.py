@@ -19,7 +19,7 @@ from g10sim.policies.moves import Move
 from g10sim.policies.plan import MigrationPlan, Planned
 from g10sim.records import EXCHANGED_COLUMN, CpuRecord, JobRecord, StallReason
 from g10sim.sim.accounts import WaitLog, reason_for_waiting
-from g10sim.sim.addresses import OwnAddresses
+from g10sim.sim.addresses import OwnAddresses, Sides
 from g10sim.sim.claims import Claims
 from g10sim.sim.collectives import Collectives
 from g10sim.sim.cpu import CpuKernels
@@ -494,7 +494,8 @@ class JobRun:
             self._migrator.perform(self._ask(self._policy.on_kernel_end))
 
     def _execution(self, iteration: int, kernel: Kernel, start: int) -> Execution:
-        inputs, outputs = count_faults(self._seen(kernel), self.memory)
+        sides: Sides = self.addresses.sides(kernel) if kernel.device is Device.GPU else ((), ())
+        inputs, outputs = count_faults(*sides, self.memory)
         return Execution(
             iteration,
             kernel,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 from operator import attrgetter
 
 from g10sim.config.behaviour import BehaviourSpec
@@ -12,7 +13,7 @@ from g10sim.hardware.faults import FaultCount, ProfiledFaultCost
 from g10sim.hardware.memory import Residency
 from g10sim.records import StallReason
 from g10sim.sim.accounts import fault_reason
-from g10sim.trace.model import Device, FaultProfile, Kernel, Trace
+from g10sim.trace.model import FaultProfile, Kernel, Trace
 from g10sim.trace.repetition import each, named
 from g10sim.units import format_bytes
 
@@ -32,16 +33,16 @@ def check_working_sets(trace: Trace, memory: Residency) -> None:
             )
 
 
-def count_faults(kernel: Kernel, memory: Residency) -> tuple[FaultCount, FaultCount]:
+def count_faults(
+    read: Iterable[int], written: Iterable[int], memory: Residency
+) -> tuple[FaultCount, FaultCount]:
     """Count the pages of inputs and of outputs that are neither on the GPU nor in transfer.
 
-    A tensor that is both counts as an input only, but its pages belong to both sides. None of a kernel on the
-    CPU fault.
+    A tensor that is both counts as an input only, but its pages belong to both sides.
     """
     inputs, outputs = (FaultCount([0] * len(memory.pages)) for _ in range(2))
     seen: set[int] = set()
-    sides = ((inputs, kernel.inputs), (outputs, kernel.outputs)) if kernel.device is Device.GPU else ()
-    for count, tensors in sides:
+    for count, tensors in ((inputs, read), (outputs, written)):
         for tensor in tensors:
             count.pages += memory.sizes[tensor]
             if tensor not in seen and tensor not in memory.space.held:

@@ -11,7 +11,7 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from g10sim.display import Displayed, rounded_bytes, rounded_seconds
-from g10sim.trace.repetition import MadeOnDemand, Value, chosen, each, is_identity, named, shifted
+from g10sim.trace.repetition import MadeOnDemand, Repeated, Value, chosen, each, is_identity, named, shifted
 
 
 class TensorKind(StrEnum):
@@ -356,7 +356,17 @@ class _Renumbered(MadeOnDemand[Kernel]):
         self.kernels, self.new = kernels, new
 
     def _make(self, number: int) -> Kernel:
-        return self.kernels[number].renumbered(self.new)
+        if not isinstance(self.kernels, Repeated):
+            return self.kernels[number].renumbered(self.new)
+        kernel: Kernel
+        kernel, since, shift = self.kernels.first(number)
+        inputs, outputs = (self._renamed(ids, since, shift) for ids in (kernel.inputs, kernel.outputs))
+        return kernel.with_tensors(inputs, outputs, number)
+
+    def _renamed(self, ids: tuple[int, ...], since: int, shift: int) -> tuple[int, ...]:
+        """Return the new ids of tensors that an item of a repeated block names at a later time."""
+        new = self.new
+        return tuple([new[old + shift if old >= since else old] for old in ids])
 
     def each(self, value: Callable[[Kernel], Value]) -> list[Value]:
         """Return a value of every kernel: see :func:`g10sim.trace.repetition.each`."""

@@ -14,6 +14,10 @@ from typing import Generic, Protocol, Self, TypeVar, overload
 class Repeatable(Protocol):
     """A tensor or a kernel."""
 
+    @property
+    def id(self) -> int:
+        """Its place among all."""
+
     def again(self, number: int, since: int, shift: int) -> Self:
         """Return it with another id; ids of tensors from ``since`` on that it names grow by ``shift``."""
 
@@ -118,12 +122,16 @@ class Repeated(MadeOnDemand[Item]):
         *self._starts, total = accumulate((block.count for block in self.blocks), initial=0)
         super().__init__(total)
 
-    def _make(self, number: int) -> Item:
+    def first(self, number: int) -> tuple[Item, int, int]:
+        """Return the item that one repeats, and ``since`` and ``shift`` of the tensors that it names."""
         place = bisect_right(self._starts, number) - 1
         block = self.blocks[place]
         time, index = divmod(number - self._starts[place], len(block.items))
-        item = block.items[index]
-        return item.again(number, block.since, time * block.shift) if time else item
+        return block.items[index], block.since, time * block.shift
+
+    def _make(self, number: int) -> Item:
+        item, since, shift = self.first(number)
+        return item.again(number, since, shift) if item.id != number else item
 
     def each(self, value: Callable[[Item], Value]) -> list[Value]:
         """Return a value of every item: see :func:`each`."""

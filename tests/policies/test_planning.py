@@ -14,6 +14,7 @@ from g10sim.policies.planning.budget import Budget
 from g10sim.policies.planning.channel import Channel, Interval, latest, queued, queued_backwards
 from g10sim.policies.planning.machine import link_bandwidth, planned_machine
 from g10sim.policies.planning.occupancy import Occupancy, Pressure
+from g10sim.policies.planning.prefix_sums import BLOCK, PrefixSums
 from g10sim.policies.planning.timeline import Timeline
 from g10sim.policies.registry import create
 from g10sim.trace.synthetic import chain
@@ -171,6 +172,34 @@ def test_a_budget_says_when_transfers_end_and_may_begin():
     # Here the first kernel takes no time: what uses up all that is free behind the border begins behind it.
     budget = Budget(np.array([0, 10, 10, 10]), 1.0, {"host": 0.5})
     assert [budget.latest_start(6, size, "host") for size in (5, 6, 10, 20)] == [5, 3, 3, 1]
+
+
+@pytest.mark.parametrize("count", [0, 1, BLOCK - 1, BLOCK, BLOCK + 1, 3 * BLOCK + 7])
+def test_prefix_sums_follow_changes_of_values(count):
+    draw = np.random.default_rng(count)
+    values = draw.integers(0, 4, count)
+    sums = PrefixSums(values)
+    for _ in range(4):
+        expected = np.concatenate([[0], np.cumsum(values)])
+        wanted = draw.integers(-2, expected[-1] + 3, 50)
+        assert sums.total == expected[-1]
+        assert sums.before(np.arange(count + 1)).tolist() == expected.tolist()
+        assert sums.search(wanted).tolist() == expected.searchsorted(wanted).tolist()
+        assert sums.search(wanted, "right").tolist() == expected.searchsorted(wanted, "right").tolist()
+        start, stop = sorted(draw.integers(0, count + 1, 2))
+        values[start:stop] = draw.integers(0, 4, stop - start)
+        sums.change(start, stop)
+
+
+def test_the_peak_of_an_occupancy_follows_what_is_added():
+    occupancy = Occupancy(np.zeros(10_000, dtype=np.int64))
+    occupancy.add(4_000, 9_000, 5)
+    occupancy.add(8_999, 10_001, 2)  # over the border of the iteration
+    assert occupancy.peak_bytes == 7
+    occupancy.add(8_999, 9_000, -6)
+    assert occupancy.peak_bytes == 5
+    occupancy.add(0, 10_000, -8)
+    assert occupancy.peak_bytes == 0
 
 
 def test_what_a_transfer_uses_is_taken_from_the_kernels_that_it_overlaps():

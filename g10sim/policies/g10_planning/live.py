@@ -66,10 +66,11 @@ _SSD_SHARE = 0.25
 _DEAR, _NEVER = 2**60, 2**62
 
 
-@dataclass(frozen=True, slots=True)
-class _Window:
+class _Window(NamedTuple):
+    """What an absence achieves; ``place`` is that of the tier in the machine's list."""
+
     relief_cycles: int
-    tier: PlannedTier
+    place: int
     out_by: int
     prefetch: int
 
@@ -195,11 +196,11 @@ class _Selection(Draft):
             for entry, window in zip(popped, windows, strict=True):
                 if best <= entry:
                     heapq.heappush(heap, entry)
-                elif window is not None:
+                elif window.relief_cycles:
                     _, tie, number = entry
-                    size = int(choices.sizes[number])
+                    size, tier = int(choices.sizes[number]), self.machine.tiers[window.place]
                     benefit = window.relief_cycles * size
-                    waiting.append(((-rank(benefit, size, window.tier, self._ranking), tie, number), window))
+                    waiting.append(((-rank(benefit, size, tier, self._ranking), tie, number), window))
                     best = min(best, waiting[-1][0])
             count = min(2 * count, 256)
         found = None
@@ -210,8 +211,8 @@ class _Selection(Draft):
                 heapq.heappush(heap, entry)
         return found
 
-    def _windows(self, choices: _Choices, numbers: list[int]) -> list[_Window | None]:
-        """Return what each candidate's best tier achieves, of equals the cheapest; None: no relief."""
+    def _windows(self, choices: _Choices, numbers: list[int]) -> list[_Window]:
+        """Return what each candidate's best tier achieves, of equals the cheapest."""
         starts, ends, sizes = choices.starts[numbers], choices.ends[numbers], choices.sizes[numbers]
         best: list[Integers] = [np.zeros_like(starts) for _ in range(4)]
         relief, cost = best[0], np.zeros_like(starts)
@@ -227,11 +228,7 @@ class _Selection(Draft):
             for kept, new in zip(best, (found, np.full_like(starts, place), out_by, prefetch), strict=True):
                 kept[better] = new[better]
             cost[better] = costs[better]
-        tiers = self.machine.tiers
-        return [
-            _Window(cycles, tiers[place], out_by, prefetch) if cycles else None
-            for cycles, place, out_by, prefetch in zip(*(one.tolist() for one in best), strict=True)
-        ]
+        return list(map(_Window._make, zip(*(one.tolist() for one in best), strict=True)))
 
     def _leave_out_full(
         self, tier: PlannedTier, wanted: Flags, numbers: Sequence[int], choices: _Choices
@@ -247,14 +244,13 @@ class _Selection(Draft):
                 choices.costs[self.machine.tiers.index(tier)][number] = _NEVER
 
     def _evict(self, absence: Absence, window: _Window) -> None:
-        size, name, out_by, prefetch = absence.size_bytes, window.tier.name, window.out_by, window.prefetch
+        size, tier = absence.size_bytes, self.machine.tiers[window.place]
+        name, out_by, prefetch = tier.name, window.out_by, window.prefetch
         self.out.debit(absence.start, size, name)
         self.into.debit(prefetch, size, name)
         self.used[name].add(absence.start, absence.end, size)
         self.occupancy.add(out_by + 1, prefetch, -size)
-        self.evictions.append(
-            PlannedEviction(**vars(absence), tier=window.tier, out_by=out_by, prefetch=prefetch)
-        )
+        self.evictions.append(PlannedEviction(**vars(absence), tier=tier, out_by=out_by, prefetch=prefetch))
 
 
 def _expected_stalls(pressure: Integers, base: Integers, selection: _Selection) -> Integers:

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from g10sim.analysis.timeline import Integers
+from g10sim.policies.planning.prefix_sums import PrefixSums
 
 Bytes: TypeAlias = npt.NDArray[np.float64]
 
@@ -24,8 +25,7 @@ class Budget:
     """One direction of the GPU's link, and the channels of the tiers that go over it.
 
     A transfer uses up both; the free budget of a tier is never more than the link's. Rates are bytes/cycle,
-    by name of the tier. ``free_bytes`` are those of each kernel on the way to or from a tier, ``sums`` their
-    prefix sums, one more than kernels; both are read only.
+    by name of the tier. ``free_bytes`` are those of each kernel on the way to or from a tier; read only.
     """
 
     def __init__(self, durations: Integers, link_rate: float, rates: Mapping[str, float]) -> None:
@@ -33,62 +33,53 @@ class Budget:
         self._link: Bytes = cycles * link_rate
         self.free_bytes = {tier: cycles * min(rate, link_rate) for tier, rate in rates.items()}
         self.num_kernels = len(durations)
-        self.sums = {tier: np.zeros(self.num_kernels + 1) for tier in rates}
-        self._sum()
-
-    def _sum(self, start: int = 0) -> None:
-        """Add up anew from a kernel on."""
-        for tier, free in self.free_bytes.items():
-            rest = free[start:].copy()
-            rest[:1] += self.sums[tier][start]
-            np.cumsum(rest, out=self.sums[tier][start + 1 :])
+        self._sums = {tier: PrefixSums(free) for tier, free in self.free_bytes.items()}
 
     def finish(self, starts: Integers, sizes_bytes: Integers, tier: str) -> Integers:
         """Kernels during which transfers end that may begin with kernels ``starts``.
 
         Three iterations on where an iteration's budget is not enough.
         """
-        sums, kernels = self.sums[tier], self.num_kernels
+        sums, kernels = self._sums[tier], self.num_kernels
         begins, laps = _without_laps(starts, kernels)
-        wanted = sums[begins] + sizes_bytes
-        is_next = wanted > sums[-1]
-        wanted, laps = np.where(is_next, wanted - sums[-1], wanted), np.where(is_next, laps + kernels, laps)
-        found = np.maximum(starts, sums.searchsorted(wanted - _TOLERANCE) - 1 + laps)
-        return np.where(wanted > sums[-1], 3 * kernels, found)
+        wanted, total = sums.before(begins) + sizes_bytes, sums.total
+        is_next = wanted > total
+        wanted, laps = np.where(is_next, wanted - total, wanted), np.where(is_next, laps + kernels, laps)
+        found = np.maximum(starts, sums.search(wanted - _TOLERANCE) - 1 + laps)
+        return np.where(wanted > total, 3 * kernels, found)
 
     def latest_start(self, ends: Integers, sizes_bytes: Integers, tier: str) -> Integers:
         """Last kernels with which transfers can begin and end before kernels ``ends``; -1 for none."""
-        sums, kernels = self.sums[tier], self.num_kernels
+        sums, kernels = self._sums[tier], self.num_kernels
         stops, laps = _without_laps(ends, kernels)
-        wanted = sums[stops] - sizes_bytes
+        wanted = sums.before(stops) - sizes_bytes
         is_before = (wanted < 0) & (laps > 0)
-        wanted = np.where(is_before, wanted + sums[-1], wanted)
+        wanted = np.where(is_before, wanted + sums.total, wanted)
         laps = np.where(is_before, laps - kernels, laps)
-        found = np.minimum(ends - 1, sums.searchsorted(wanted + _TOLERANCE, side="right") - 1 + laps)
+        found = np.minimum(ends - 1, sums.search(wanted + _TOLERANCE, "right") - 1 + laps)
         return np.where(wanted < 0, -1, found)
 
     def debit(self, start: int, size_bytes: float, tier: str) -> None:
         """Use up budget for a transfer, from kernel ``start`` on, for at most one iteration."""
         path = self.free_bytes[tier]
         kernel, left = start % self.num_kernels, float(size_bytes)
-        first = kernel
         for begin, stop in ((kernel, self.num_kernels), (0, kernel)):
             if left <= _TOLERANCE or begin == stop:
                 continue
-            first = begin
             sums = _sums_up_to(left, path[begin:stop])
             last = min(int(sums.searchsorted(left)) + 1, stop - begin)
             used = path[begin : begin + last].copy()
             used[-1] -= max(0.0, float(sums[last - 1]) - left)
             left -= float(used.sum())
             self._take(slice(begin, begin + last), used, tier)
-        self._sum(first)
 
     def _take(self, kernels: slice, used: Bytes, tier: str) -> None:
         self._link[kernels] = np.maximum(self._link[kernels] - used, 0.0)
         self.free_bytes[tier][kernels] -= used
         for free in self.free_bytes.values():
             free[kernels] = np.minimum(free[kernels], self._link[kernels])
+        for sums in self._sums.values():
+            sums.change(kernels.start, kernels.stop)
 
 
 def _without_laps(kernels: Integers, num_kernels: int) -> tuple[Integers, Integers]:

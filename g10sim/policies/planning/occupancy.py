@@ -8,8 +8,11 @@ from operator import attrgetter
 import numpy as np
 
 from g10sim.analysis.timeline import Integers
+from g10sim.policies.planning.prefix_sums import PrefixSums
 from g10sim.trace.model import Trace
 from g10sim.trace.repetition import each
+
+_BLOCK = 4096
 
 
 class Occupancy:
@@ -20,16 +23,22 @@ class Occupancy:
 
     def __init__(self, occupancy_bytes: Integers) -> None:
         self.bytes = occupancy_bytes
+        blocks = -(-len(occupancy_bytes) // _BLOCK)
+        self._peaks, self._altered = np.zeros(blocks, dtype=np.int64), set(range(blocks))
 
     @property
     def peak_bytes(self) -> int:
-        """Highest occupancy."""
-        return int(self.bytes.max(initial=0))
+        """Highest occupancy; looks at the kernels around those that have changed."""
+        for block in self._altered:
+            self._peaks[block] = self.bytes[block * _BLOCK : (block + 1) * _BLOCK].max()
+        self._altered.clear()
+        return int(self._peaks.max(initial=0))
 
     def add(self, first: int, stop: int, size_bytes: int) -> None:
         """Add bytes (or take away, if negative) during a span."""
         for part in span_slices(first, stop, len(self.bytes)):
             self.bytes[part] += size_bytes
+            self._altered.update(range(part.start // _BLOCK, (part.stop - 1) // _BLOCK + 1))
 
     def most(self, first: int, stop: int) -> int:
         """Return the highest occupancy within a span; 0 for an empty one."""
@@ -63,17 +72,15 @@ class Pressure(Occupancy):
     def __init__(self, occupancy_bytes: Integers, durations: Integers, limit_bytes: float) -> None:
         super().__init__(occupancy_bytes)
         self._durations, self._limit_bytes = durations, limit_bytes
-        self._over_sums = prefix_sums(np.where(self.bytes > limit_bytes, durations, 0))
+        self._over: Integers = np.where(self.bytes > limit_bytes, durations, 0)
+        self._over_sums = PrefixSums(self._over)
 
     def add(self, first: int, stop: int, size_bytes: int) -> None:
         """Add bytes (or take away, if negative) during a span."""
         super().add(first, stop, size_bytes)
         for part in span_slices(first, stop, len(self.bytes)):
-            over = np.where(self.bytes[part] > self._limit_bytes, self._durations[part], 0)
-            sums = self._over_sums[part.start + 1 :]
-            changed = self._over_sums[part.start] + np.cumsum(over)
-            sums[len(over) :] += changed[-1] - sums[len(over) - 1]
-            sums[: len(over)] = changed
+            self._over[part] = np.where(self.bytes[part] > self._limit_bytes, self._durations[part], 0)
+            self._over_sums.change(part.start, part.stop)
 
     def over_cycles(self, first: Integers, stop: Integers) -> Integers:
         """Return the cycles of spans during which occupancy exceeds the limit."""
@@ -81,7 +88,7 @@ class Pressure(Occupancy):
 
     def _over_before(self, kernel: Integers) -> Integers:
         laps, places = np.divmod(kernel, max(1, len(self.bytes)))
-        sums: Integers = laps * self._over_sums[-1] + self._over_sums[places]
+        sums: Integers = laps * self._over_sums.total + self._over_sums.before(places)
         return sums
 
 

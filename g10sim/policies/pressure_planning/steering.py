@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import accumulate
 
 import numpy as np
@@ -25,8 +25,9 @@ class Steering:
 
     ``_here`` are bytes on the GPU that do not leave, ``_away`` those that lie elsewhere or leave, both by
     tensor. Bytes on their way in are neither. Between kernels only tensors that may have changed are looked
-    at; ``_named`` are the lists of victims given since then. ``_ids`` are the tensors alive, in the order of
-    their next use, those with the same one ascending.
+    at; ``_named`` are the lists of victims given since then. ``_members`` are the tensors alive, ascending,
+    ``_ids`` the same in the order of their next use. What a kernel costs grows with their number, not with
+    that of all tensors.
     """
 
     def __init__(self, forecast: Forecast, machine: PlannedMachine, settings: Settings) -> None:
@@ -37,7 +38,8 @@ class Steering:
         self._tier_of = np.zeros(tensors, dtype=np.int8)
         self._is_alive = np.zeros(tensors, dtype=np.bool_)
         self._alive = self._is_alive.data
-        self._ids = np.zeros(0, dtype=np.int64)
+        self._ids = self._members = np.zeros(0, dtype=np.int64)
+        self._is_there = np.zeros(tensors, dtype=np.bool_)
         self._leaving: dict[int, PlannedTier] = {}
         self._coming = Arrivals()
         self._asked: set[int] = set()
@@ -119,11 +121,12 @@ class Steering:
 
     def victims(self, view: PolicyView) -> list[int]:
         """Return tensors for a full GPU to evict: those first that are needed last."""
-        is_there = self._is_alive & (self._here > 0)
+        is_there, alive = self._is_there, self._members
+        is_there[alive] = self._here.take(alive) > 0
         for tensor in (*self._coming, *self._leaving, *self._used_by(view, view.kernel)):
             if self._alive[tensor]:
                 is_there[tensor] = view.resident_bytes(tensor) and not view.is_needed(tensor)
-        found = np.flatnonzero(is_there)
+        found = alive[is_there.take(alive)]
         named: list[int] = found[np.argsort(-self._next[found], kind="stable")].tolist()
         self._named.append(named)
         return named
@@ -141,16 +144,29 @@ class Steering:
             for tensor in self._changed:
                 self._next[tensor], self._tier_of[tensor] = forecast.next_use(tensor, kernel), 0
         dead = forecast.dead[kernel or forecast.kernels]
-        for tensor in (*dead, *forecast.dropped[kernel]):
+        gone, born = (*dead, *forecast.dropped[kernel]), forecast.born[kernel]
+        for tensor in gone:
             self._alive[tensor] = False
             self._forget(tensor)
-        for tensor in forecast.born[kernel]:
-            self._alive[tensor] = True
-        ids = np.flatnonzero(self._is_alive)
+        self._count_in(born, is_first=kernel == 0, some_are_gone=bool(gone))
+        ids = self._members
         self._ids = ids[self._next.take(ids).argsort(kind="stable")]
         if kernel == 0:
             self._changed = set(self._ids.tolist())
         return dead
+
+    def _count_in(self, born: Sequence[int], *, is_first: bool, some_are_gone: bool) -> None:
+        """Bring the tensors alive up to those of a kernel, the first of an iteration or a later one."""
+        members = self._members
+        if some_are_gone:
+            members = members[self._is_alive.take(members)]
+        new = [tensor for tensor in born if not self._alive[tensor]]
+        self._is_alive[new] = True
+        if is_first:
+            members = np.flatnonzero(self._is_alive)
+        elif new:
+            members = np.sort(np.concatenate((members, np.array(new, dtype=np.int64))))
+        self._members = members
 
     def _with(self, sizes: Integers) -> Integers:
         """Return the tensors of which there are such bytes, in the order of ``_ids``."""
