@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from statistics import fmean
 from typing import Literal, TypeAlias
@@ -13,9 +13,10 @@ from g10sim.config.effects import Effect
 from g10sim.config.system import SystemSpec
 from g10sim.looks import Look
 from g10sim.policies.base import JointPolicy, Policy, PolicyView, Trials
-from g10sim.policies.g10_planning.draft import PlannerOptions, PlanningParameters
+from g10sim.policies.g10_planning.draft import Draft, PlannerOptions, PlanningParameters
 from g10sim.policies.g10_planning.planner import draft_g10, to_plan
 from g10sim.policies.g10_planning.recovery import Recovery
+from g10sim.policies.g10_planning.waiting import Waiting
 from g10sim.policies.moves import Move
 from g10sim.policies.parameters import Count, parameter
 from g10sim.policies.plan import MigrationPlan
@@ -24,16 +25,23 @@ from g10sim.policies.registry import register_policy
 from g10sim.trace.model import Trace
 from g10sim.trace.workload import Workload
 
-Method: TypeAlias = Literal["fastest", "paced", "unpaced", "published"]
+# Of ideal speed: iterations that are steady agree no better than to the rest.
+_NEARLY_IDEAL = 0.999
+# Where kernels that wait make the paced plan faster than the unpaced one by this factor, with recovery, too,
+# memory is so short that no other way came near it on any trace.
+_MUCH = 1.1
+
+Method: TypeAlias = Literal["fastest", "waiting", "paced", "unpaced", "published"]
 
 
 @register_policy
 class G10Paced(PlannerOptions, JointPolicy):
     """G10's plan in the time that the GPU will really take, or without, whichever is faster.
 
-    The paced plan counts the stalls that it expects; the unpaced one is that of the policy g10. What leaves
-    the GPU against a plan may be fetched back ahead of use. Trial iterations of all of them decide, and where
-    an SSD is needed of those of the published planner, too; of equals the simplest is taken.
+    The paced plan counts the stalls that it expects, and kernels may wait for the room that it makes; the
+    unpaced one is that of the policy g10. What leaves the GPU against a plan may be fetched back ahead of
+    use. Trial iterations decide, where an SSD is needed of the published planner's plan, too; of equals the
+    simplest is taken.
     """
 
     name = "g10_paced"
@@ -44,42 +52,63 @@ class G10Paced(PlannerOptions, JointPolicy):
     )
 
     method: Method = parameter(default="fastest")
-    """How to plan; ``fastest``: trial iterations decide."""
+    """How to plan; ``fastest``: trial iterations decide; ``waiting``: paced, and kernels wait for the room
+    that the plan makes."""
     pacing_rounds: int = parameter(
         default=20,
         ge=1,
         le=100,
         effect=Effect(
-            lambda run, policy: policy.method in ("fastest", "paced"),
-            "with method fastest or paced",
+            lambda run, policy: policy.method in ("fastest", "waiting", "paced"),
+            "with method fastest, waiting or paced",
             "no plan is paced",
         ),
     )
     """Most rounds of planning with the stalls that the round before expects."""
     recovery_look_ahead: Count = parameter(default=128)
     """Kernels ahead of which tensors are fetched back that left the GPU against the plan; 0: page faults do
-    it. With method fastest trial iterations decide between the two."""
+    it. With method fastest trial iterations decide between the two; where kernels wait it is the latter."""
 
     def _set_up(self) -> None:
         self._recoveries: tuple[Recovery, ...] = ()
+        self._waiting: tuple[Waiting, ...] = ()
+        self._drafts: dict[tuple[object, ...], tuple[Trace, Draft]] = {}
         self._ideal_cycles: list[int] = []
         self._weighs_published = False
 
     def settle(self, obstacle: Trials) -> Policy:
         """Choose the fastest plan by trial iterations."""
+        if self.method == "waiting":
+            return self._variant(self.method, self.recovery_look_ahead)
         if self.method != "fastest":
             return self
+        speeds: dict[G10Paced, float] = {}
+        for design in self._candidates(speeds):
+            speeds[design] = design._speed(obstacle)
+        return max(speeds, key=speeds.__getitem__)
+
+    def _candidates(self, speeds: Mapping[G10Paced, float]) -> Iterator[G10Paced]:
+        """Yield designs to try out, the simplest first, as long as a better one may come.
+
+        ``speeds`` are those of designs that were tried.
+        """
         look_aheads = tuple(dict.fromkeys((0, self.recovery_look_ahead)))
-        designs = [self._variant(method, ahead) for method in ("unpaced", "paced") for ahead in look_aheads]
-        speeds = [design._speed(obstacle) for design in designs]
-        if designs[0]._weighs_published:
-            published = [self._variant("published", ahead) for ahead in look_aheads]
-            speeds += [design._speed(obstacle) for design in published]
-            designs += published
-        return designs[speeds.index(max(speeds))]
+        unpaced = [self._variant("unpaced", ahead) for ahead in look_aheads]
+        yield unpaced[0]
+        if speeds[unpaced[0]] > _NEARLY_IDEAL:
+            return
+        waiting = self._variant("waiting", 0)
+        yield from (waiting, *unpaced[1:])
+        if speeds[waiting] > _MUCH * max(map(speeds.__getitem__, unpaced)):
+            return
+        methods: tuple[Method, ...] = ("paced", "published") if unpaced[0]._weighs_published else ("paced",)
+        yield from (self._variant(method, ahead) for method in methods for ahead in look_aheads)
 
     def _variant(self, method: Method, look_ahead: int) -> G10Paced:
-        return type(self)(**{**self.parameters(), "method": method, "recovery_look_ahead": look_ahead})
+        given = {**self.parameters(), "method": method, "recovery_look_ahead": look_ahead}
+        variant = (_Waiting if method == "waiting" else G10Paced)(**given)
+        variant._drafts = self._drafts
+        return variant
 
     def _speed(self, obstacle: Trials) -> float:
         """Mean over jobs of ideal over actual time; 0 when the plan cannot be carried out."""
@@ -98,18 +127,30 @@ class G10Paced(PlannerOptions, JointPolicy):
             published_order=behaviour.planner == "published",
             pacing_rounds=1 if self.method == "unpaced" else self.pacing_rounds,
         )
-        plans, recoveries, tiers = [], [], set[str]()
+        plans, recoveries, waiting, tiers = [], [], [], set[str]()
         for job, machine in zip(workload.jobs, planned_machines(workload, system, behaviour), strict=True):
-            draft = draft_g10(*self._counted(job.trace, machine, behaviour), parameters)
+            draft = self._draft(job.trace, machine, behaviour, parameters)
             plans.append(to_plan(draft, job.trace, parameters))
             tiers.update(eviction.tier.kind for eviction in draft.evictions)
             kernels = [kernel.tensors for kernel in job.trace.kernels]
             recoveries.append(Recovery(draft, kernels, system.gpu.memory))
-        self._recoveries = tuple(recoveries)
+            if self.method == "waiting":
+                waiting.append(Waiting(draft, kernels))
+        self._recoveries, self._waiting = tuple(recoveries), tuple(waiting)
         self._weighs_published = "ssd" in tiers or behaviour.planner == "published"
         clock = system.gpu.clock
         self._ideal_cycles = [int(kernel_durations(job.trace, clock).sum()) for job in workload.jobs]
         return tuple(plans)
+
+    def _draft(
+        self, trace: Trace, machine: PlannedMachine, behaviour: BehaviourSpec, parameters: PlanningParameters
+    ) -> Draft:
+        """Plan one job, once for all designs that differ in nothing that counts for it, and all trials."""
+        key = id(trace), machine, parameters.planner, parameters.pacing_rounds, parameters.published_order
+        if key not in self._drafts:
+            counted = self._counted(trace, machine, behaviour)
+            self._drafts[key] = trace, draft_g10(*counted, parameters)
+        return self._drafts[key][1]
 
     def _counted(
         self, trace: Trace, machine: PlannedMachine, behaviour: BehaviourSpec
@@ -132,6 +173,16 @@ class G10Paced(PlannerOptions, JointPolicy):
 
     def on_kernel_start(self, view: PolicyView) -> Iterable[Move]:
         """Fetch back what left the GPU against the plan."""
+        if view.job < len(self._waiting):
+            self._waiting[view.job].begin(view.kernel)
         if not self.recovery_look_ahead or view.job >= len(self._recoveries):
             return ()
         return self._recoveries[view.job].prefetches(view, self.recovery_look_ahead)
+
+
+class _Waiting(G10Paced):
+    """G10 paced whose kernels wait: only designs that act at their end let go of what they used then."""
+
+    def on_kernel_end(self, view: PolicyView) -> Iterable[Move]:
+        """Wait for the room that the plan makes for the next kernel."""
+        return self._waiting[view.job].waits(view) if view.job < len(self._waiting) else ()

@@ -4,20 +4,27 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
-from machines import iteration_times, machine, trace_of
+from machines import iteration_times, machine, simulate, trace_of
 
 from g10sim.config.behaviour import GPG, BehaviourSpec
 from g10sim.config.system import SystemSpec
 from g10sim.policies.base import Policy
+from g10sim.policies.g10_paced import G10Paced
+from g10sim.policies.g10_planning import draft_g10
 from g10sim.policies.moves import Evict
 from g10sim.policies.registry import create
+from g10sim.records import StallReason
 from g10sim.sim.engine import run
 from g10sim.trace.synthetic import chain, random_trace
 from g10sim.trace.workload import Job, Workload
 
 LEAN = BehaviourSpec(addresses="own", recency="use")
 """Few runs of pages: fast to simulate."""
-METHODS = ("unpaced", "paced", "published")
+DESIGNS = [
+    ("unpaced", 0),
+    ("waiting", 0),
+    *((method, ahead) for method in ("unpaced", "paced", "published") for ahead in (0, 128)),
+]
 TRACES = {
     "chain": chain(24, activation_bytes=8 << 20, forward_ticks=300_000, backward_ticks=300_000),
     "quick": chain(24, activation_bytes=8 << 20, forward_ticks=50_000, backward_ticks=50_000),
@@ -45,8 +52,7 @@ def test_the_fastest_plan_is_carried_out_and_none_is_slower_than_that_of_g10(tra
         (method, ahead): iteration_times(
             simulated(trace, tight, {"name": "g10_paced", "method": method, "recovery_look_ahead": ahead})
         )[-1]
-        for method in METHODS
-        for ahead in (0, 128)
+        for method, ahead in DESIGNS
     }
     assert iteration_times(simulated(trace, tight, "g10"))[-1] == found["unpaced", 0]
     if host_mib:
@@ -114,3 +120,63 @@ def test_the_published_plan_counts_nothing_that_is_never_used():
         for one, system in ((used, machine(13)), (trace, SystemSpec(**roomless)))
     ]
     assert found[0] == found[1]
+
+
+# c needs 30 of the 60 pages of a, which are not used while two long kernels read c.
+LACKING = trace_of(
+    {"a": 60, "b": 10, "c": 60},
+    [
+        *((1000, "", "a"), (1000, "a", "b"), (1000, "", ""), (1000, "", "c")),
+        *((100_000, "c", ""), (100_000, "c", ""), (1000, "b", ""), (1000, "a", "")),
+    ],
+)
+
+
+@pytest.mark.parametrize(
+    ("method", "ends", "stalls"),
+    [
+        # a leaves at 1000 cycles a page from 2600 on, and c is mapped when it is gone.
+        ("waiting", [1600, 2600, 62_600, 64_200], [(StallReason.SYNCHRONIZATION, 59_000)]),
+        # The kernel that writes c pushes out 30 pages of a.
+        ("unpaced", [1600, 2600, 3600, 34_900], []),
+    ],
+)
+def test_kernels_wait_for_the_room_that_the_plan_makes(method, ends, stalls):
+    policy = create({"name": "g10_paced", "method": method, "recovery_look_ahead": 0})
+    records = simulate(LACKING, machine(100, mapping="100 GB/s"), policy)
+    assert [kernel.end for kernel in records.kernels[:4]] == ends
+    assert list(records.kernels[2].stalls) == stalls
+
+
+@pytest.mark.parametrize(
+    ("speeds", "tried", "chosen"),
+    [
+        ({("unpaced", 0): 0.9991}, 1, ("unpaced", 0)),
+        ({("unpaced", 0): 0.3, ("waiting", 0): 0.6, ("unpaced", 128): 0.5}, 3, ("waiting", 0)),
+        ({("unpaced", 0): 0.4, ("waiting", 0): 0.5, ("unpaced", 128): 0.48}, 7, ("waiting", 0)),
+        ({("published", 128): 0.5}, 7, ("published", 128)),
+    ],
+)
+def test_plans_are_tried_as_long_as_a_better_one_may_come(monkeypatch, speeds, tried, chosen):
+    told = []
+
+    def speed(design, obstacle):
+        told.append((design.method, design.recovery_look_ahead))
+        design._weighs_published = True
+        return speeds.get(told[-1], 0.1)
+
+    monkeypatch.setattr(G10Paced, "_speed", speed)
+    found = create("g10_paced").settle(None)
+    assert (len(told), (found.method, found.recovery_look_ahead)) == (tried, chosen)
+
+
+def test_every_plan_is_made_once(monkeypatch):
+    made = []
+
+    def draft(trace, machine, parameters):
+        made.append((parameters.planner, parameters.pacing_rounds))
+        return draft_g10(trace, machine, parameters)
+
+    monkeypatch.setattr("g10sim.policies.g10_paced.draft_g10", draft)
+    simulated("chain", system(64, 1000), "g10_paced")
+    assert sorted(made) == [("live", 1), ("live", 20)]

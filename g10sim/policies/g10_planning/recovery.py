@@ -8,6 +8,7 @@ its way will take.
 
 from __future__ import annotations
 
+from bisect import insort
 from collections.abc import Sequence
 
 from g10sim.policies.base import PolicyView
@@ -23,8 +24,8 @@ class Recovery:
 
     def __init__(self, draft: Draft, kernels: Sequence[Sequence[int]], capacity_bytes: int) -> None:
         """``kernels`` are the tensors that each kernel needs."""
-        self._uses = _with_distances(kernels)
-        self._capacity_bytes = capacity_bytes
+        self._uses = _NextUses(kernels)
+        self._kernels, self._capacity_bytes = len(kernels), capacity_bytes
         self._away: dict[int, list[tuple[int, int]]] = {}
         for eviction in draft.evictions:
             back = eviction.end if eviction.prefetch is None else eviction.prefetch
@@ -32,15 +33,14 @@ class Recovery:
 
     def prefetches(self, view: PolicyView, look_ahead: int) -> list[Fetch]:
         """Return prefetches of strays that the next ``look_ahead`` kernels need, in order of need."""
+        now, found = view.kernel, list[Fetch]()
+        self._uses.advance(now)
         room = view.free_bytes - _RESERVED * self._capacity_bytes
-        found: list[Fetch] = []
-        now = view.kernel
-        for ahead in range(1, look_ahead + 1):
+        for kernel in range(now + 1, now + min(look_ahead, self._kernels) + 1):
             if room <= 0:
                 break
-            kernel = now + ahead
-            for tensor, distance in self._uses[kernel % len(self._uses)]:
-                if distance < ahead or view.is_whole(tensor):
+            for _, tensor in self._uses.of[kernel % self._kernels]:
+                if view.is_whole(tensor):
                     continue
                 room -= view.in_transfer_bytes(tensor)
                 stray = view.away_bytes(tensor)
@@ -55,21 +55,38 @@ class Recovery:
     def _wanted(self, view: PolicyView, tensor: int, kernel: int) -> bool:
         if view.is_dead(tensor):
             return False
-        if kernel >= len(self._uses) and not view.trace.tensors[tensor].persistent:
+        if kernel >= self._kernels and not view.trace.tensors[tensor].persistent:
             return False
-        now, later = view.kernel, view.kernel + len(self._uses)
+        now, later = view.kernel, view.kernel + self._kernels
         return not any(
             start <= now <= back or start <= later <= back for start, back in self._away.get(tensor, ())
         )
 
 
-def _with_distances(kernels: Sequence[Sequence[int]]) -> list[list[tuple[int, int]]]:
-    """Give each tensor of each kernel the number of kernels since its last use, iteration after iteration."""
-    last: dict[int, int] = {}
-    found: list[list[tuple[int, int]]] = []
-    for position in range(-len(kernels), len(kernels)):
-        tensors = kernels[position]
-        if position >= 0:
-            found.append([(tensor, position - last[tensor]) for tensor in tensors])
-        last.update(dict.fromkeys(tensors, position))
-    return found
+class _NextUses:
+    """For each kernel the tensors that it is the next to use, iteration after iteration, from one on.
+
+    ``of`` has for each kernel pairs of a tensor's place among those it needs and the tensor, in order.
+    """
+
+    def __init__(self, kernels: Sequence[Sequence[int]]) -> None:
+        self.of: list[list[tuple[int, int]]] = [[] for _ in kernels]
+        self._following: list[list[tuple[int, tuple[int, int]]]] = [[] for _ in kernels]
+        first: dict[int, tuple[int, tuple[int, int]]] = {}
+        for number in reversed(range(2 * len(kernels))):
+            kernel = number % len(kernels)
+            if number < len(kernels):
+                self._following[kernel] = [first[tensor] for tensor in kernels[kernel]]
+            for place, tensor in enumerate(kernels[kernel]):
+                first[tensor] = kernel, (place, tensor)
+        for kernel, use in first.values():
+            insort(self.of[kernel], use)
+        self._now = -1
+
+    def advance(self, now: int) -> None:
+        """Go on to kernel ``now``: what it uses, and those before it, is next used later."""
+        while self._now != now:
+            self._now = (self._now + 1) % len(self.of)
+            self.of[self._now].clear()
+            for kernel, use in self._following[self._now]:
+                insort(self.of[kernel], use)

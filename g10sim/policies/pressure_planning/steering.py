@@ -10,6 +10,7 @@ import numpy as np
 from g10sim.analysis.timeline import Integers
 from g10sim.policies.base import PolicyView
 from g10sim.policies.moves import Await, Drop, Evict, Fetch, Free, Move
+from g10sim.policies.planning.leaving import by_departure
 from g10sim.policies.planning.machine import PlannedMachine, PlannedTier
 from g10sim.policies.pressure_planning.arrivals import Arrivals
 from g10sim.policies.pressure_planning.forecast import Forecast
@@ -68,8 +69,7 @@ class Steering:
         Kernels that demand room push out what is at hand, to the fastest tier, beside what is to leave. New
         tensors come in as soon as they have room unless dead ones give room that no transfer uses meanwhile.
         """
-        leaving = {tensor: view.in_transfer_bytes(tensor) for tensor in self._leaving}
-        lack = sum(leaving.values()) - self._spare
+        lack = sum(map(view.in_transfer_bytes, self._leaving)) - self._spare
         if lack <= 0:
             return
         forecast, following = self._forecast, (view.kernel + 1) % self._forecast.kernels
@@ -81,14 +81,13 @@ class Steering:
         if lack <= 0:
             return
         yield from self._evictions(view, self._shortage(view.kernel), lack / self._machine.out_rate)
-        leaving = {tensor: view.in_transfer_bytes(tensor) for tensor in self._leaving}
         unused = free - view.largest_hole_bytes + freed
-        room = free + freed + sum(leaving.values())
+        room = free + freed + sum(map(view.in_transfer_bytes, self._leaving))
         if born and following and unused < lack and self._has_victims(view, following, room):
             yield from map(Fetch, born)
             yield Await(frozenset(born), evictions=False, prefetches=True)
             return
-        yield Await(frozenset(self._first_gone(leaving, lack)))
+        yield Await(frozenset(self._first_gone(view, lack)))
 
     def _missing(self, view: PolicyView, following: int) -> int:
         """Return the bytes that the next kernel needs and that are not on the GPU yet.
@@ -106,18 +105,13 @@ class Steering:
         victims = int(self._here[self._ids].sum() - self._here[kept].sum())
         return int(forecast.sizes[list(forecast.born[following])].sum()) <= room + victims
 
-    def _first_gone(self, leaving: dict[int, int], lack: int) -> Iterator[int]:
+    def _first_gone(self, view: PolicyView, lack: int) -> Iterator[int]:
         """Yield the tensors that will be gone first, of about so many bytes together."""
-        ahead, when = dict.fromkeys(self._debts, 0), {}
-        for tensor, size in leaving.items():
-            tier = self._leaving[tensor]
-            ahead[tier.name] += size
-            when[tensor] = ahead[tier.name] / tier.write_rate
-        for tensor in sorted(when, key=lambda tensor: when[tensor]):
-            if 2 * lack <= leaving[tensor]:
+        for tensor, size in by_departure(view, self._leaving):
+            if 2 * lack <= size:
                 return
             yield tensor
-            lack -= leaving[tensor]
+            lack -= size
 
     def victims(self, view: PolicyView) -> list[int]:
         """Return tensors for a full GPU to evict: those first that are needed last."""

@@ -1,0 +1,23 @@
+"""Tensors on their way off the GPU, in the order in which they will be gone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from g10sim.policies.base import PolicyView
+from g10sim.policies.planning.machine import PlannedTier
+
+
+def by_departure(view: PolicyView, leaving: Mapping[int, PlannedTier]) -> list[tuple[int, int]]:
+    """Return pairs of a tensor and its bytes under way, those first that will be gone first.
+
+    ``leaving`` are tensors in the order in which they were asked to leave, each with the tier where it goes;
+    those for one tier go one after another at its rate.
+    """
+    ahead, found = dict[str, int](), list[tuple[float, int, int]]()
+    for tensor, tier in leaving.items():
+        size = view.in_transfer_bytes(tensor)
+        ahead[tier.name] = ahead.get(tier.name, 0) + size
+        found.append((ahead[tier.name] / tier.write_rate, tensor, size))
+    found.sort(key=lambda entry: entry[0])
+    return [(tensor, size) for _, tensor, size in found]
