@@ -67,7 +67,7 @@ _DEAR, _NEVER = 2**60, 2**62
 
 
 class _Window(NamedTuple):
-    """What an absence achieves; ``place`` is that of the tier in the machine's list."""
+    """Effect of an absence; ``place`` is that of the tier in the machine's list."""
 
     relief_cycles: int
     place: int

@@ -94,7 +94,7 @@ class WeightsBelow(Declared, Policy):
 
     @property
     def note(self) -> str:
-        """What the plans say of themselves."""
+        """Return the notes that the plans carry."""
         return "; ".join(dict.fromkeys(job.note for job in self._jobs if job.note))
 
     def choose_kernels(self, trace: Trace, system: SystemSpec) -> Trace:
