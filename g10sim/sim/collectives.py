@@ -1,10 +1,10 @@
-"""Collectives of one job with the other replicas: launched in order, they run beside its kernels."""
+"""Collectives of one job, and transfers with other stages: launched in order, they run beside kernels."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from simpy import Event
 
@@ -12,11 +12,19 @@ from g10sim.errors import InvariantError
 from g10sim.hardware.memory import Residency
 from g10sim.records import CollectiveRecord
 from g10sim.sim.claims import Claims
-from g10sim.sim.exchange import GradientExchange
 from g10sim.sim.machine import Machine
 from g10sim.sim.working_set import free_room
 from g10sim.trace.model import Kernel
 from g10sim.units import format_bytes
+
+
+class Peers(Protocol):
+    """The GPUs that a job has collectives or transfers with."""
+
+    sent_bytes: dict[int, int]
+
+    def join(self, iteration: int, kernel: Kernel) -> Event:
+        """Note that a GPU is ready for a kernel on LINKS; returns its end, an event with its beginning."""
 
 
 class Launched(NamedTuple):
@@ -29,9 +37,9 @@ class Launched(NamedTuple):
 
 
 class Collectives:
-    """All-gathers and reduce-scatters of one job.
+    """All-gathers and reduce-scatters of one job, and what it sends to other stages and receives from them.
 
-    Each brings its tensors to the GPU, and maps those without contents. It begins when all replicas have
+    Each brings its tensors to the GPU, and maps those without contents. It begins when all that take part have
     theirs, and ends when all bytes have arrived; ``release`` is then told of the tensors that die with it,
     ``dying`` by kernel. What moves ask for meanwhile of tensors that are in ``claims`` is done after that.
     """
@@ -69,11 +77,11 @@ class Collectives:
             yield self._pending[-1].ended
 
     def launch(
-        self, iteration: int, kernel: Kernel, exchange: GradientExchange | None, after: tuple[Event, ...]
+        self, iteration: int, kernel: Kernel, peers: Peers | None, after: tuple[Event, ...]
     ) -> None:
         """Let a collective's tensors come to the GPU ``after`` some events, and let it begin then."""
-        if exchange is None:
-            raise InvariantError(f"kernel {kernel.id} ({kernel.name}) is a collective without replicas")
+        if peers is None:
+            raise InvariantError(f"kernel {kernel.id} ({kernel.name}) has nobody to send to or receive from")
         clock = self._fabric.clock
         launched = Launched(kernel, after, clock.event(), clock.event())
         self.claims.take(kernel.tensors)
@@ -82,11 +90,9 @@ class Collectives:
             for tensor in kernel.tensors:
                 self._memory.cancel_eviction(tensor)
             self._bring(kernel)
-        clock.process(self._run(iteration, launched, exchange))
+        clock.process(self._run(iteration, launched, peers))
 
-    def _run(
-        self, iteration: int, launched: Launched, exchange: GradientExchange
-    ) -> Generator[Event, Any, None]:
+    def _run(self, iteration: int, launched: Launched, peers: Peers) -> Generator[Event, Any, None]:
         """SimPy process: one collective."""
         kernel, launch = launched.kernel, self._fabric.now
         yield from launched.after
@@ -94,7 +100,7 @@ class Collectives:
             waits = partial(self._describe_wait, kernel)
             yield self._fabric.until(partial(self._bring, kernel), waits, self._number)
         launched.ready.succeed()
-        start: int = yield exchange.join(iteration, kernel)
+        start: int = yield peers.join(iteration, kernel)
         if self._recorder.wants_kernels:
             facts = self._number, self._gpu, iteration, kernel.id
             self._recorder.collectives.append(CollectiveRecord(*facts, launch, start, self._fabric.now))

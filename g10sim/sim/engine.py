@@ -39,6 +39,7 @@ from g10sim.sim.gpu import Allotment, Gpu
 from g10sim.sim.hooks import asked, plans_of
 from g10sim.sim.iterations import Iterations, with_numbers
 from g10sim.sim.machine import Machine
+from g10sim.sim.pipeline import StageTransfers
 from g10sim.sim.preparation import settled, with_chosen_kernels
 from g10sim.sim.recorder import Recorder
 from g10sim.trace.model import Trace
@@ -158,6 +159,7 @@ class _Simulation:
         recorder.tensor_at = {number: job.given_id_at for number, job in enumerate(self._jobs)}
         tell_deaths(self._pools, self._jobs)
         self._exchange = self._gradient_exchange(workload)
+        self._connect_stages(workload)
 
     def _run_until_steady(self) -> None:
         """Let jobs without a number of iterations decide together when they have run enough."""
@@ -183,8 +185,22 @@ class _Simulation:
             )
         exchange = GradientExchange(workload.jobs[0].trace, gpus, spec, self._machine.fabric, transfers)
         for job_run in self._jobs:
-            job_run.exchange = exchange
+            job_run.exchange = job_run.peers = exchange
         return exchange
+
+    def _connect_stages(self, workload: Workload) -> None:
+        """Let stages of a pipeline send to each other. Raises ConfigError for what cannot be."""
+        transfers = self._machine.fabric.transfers
+        if workload.exchange is not None or not any(job.trace.link_kernels for job in workload.jobs):
+            return
+        if not isinstance(transfers, FluidTransfers):
+            raise ConfigError(
+                "workload.jobs: found stages of a pipeline with compat.transfers 'batched'; allowed: fluid "
+                "transfers"
+            )
+        stages = StageTransfers(workload.jobs, self._machine.fabric, transfers)
+        for job_run in self._jobs:
+            job_run.peers = stages
 
     def compare_with(self, workload: Workload) -> None:
         """Take the ideal times from a workload whose kernels are as fast as they can be."""
@@ -229,7 +245,7 @@ class _Simulation:
         """Return the addresses of a trace's tensors in unified memory."""
         required, gpu = self._policy.requirements, self._system.gpu
         wanted = {self._behaviour.addresses, required.addresses}
-        if required.unlimited_memory or "own" in wanted or trace.cpu_kernels or trace.collectives:
+        if required.unlimited_memory or "own" in wanted or trace.cpu_kernels or trace.link_kernels:
             return OwnAddresses(trace)
         return PooledAddresses(trace, gpu.page_size, self._system.page_fault.group, CachingPoolSpec())
 

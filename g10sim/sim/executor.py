@@ -21,7 +21,7 @@ from g10sim.records import EXCHANGED_COLUMN, CpuRecord, JobRecord, StallReason
 from g10sim.sim.accounts import WaitLog, reason_for_waiting
 from g10sim.sim.addresses import OwnAddresses, Sides
 from g10sim.sim.claims import Claims
-from g10sim.sim.collectives import Collectives
+from g10sim.sim.collectives import Collectives, Peers
 from g10sim.sim.cpu import CpuKernels
 from g10sim.sim.exchange import GradientExchange
 from g10sim.sim.fabric import Fabric
@@ -73,6 +73,7 @@ class JobRun:
         check_working_sets(seen, memory)
         self.job, self._executed, self._number = job, executed, number
         self.exchange: GradientExchange | None = None
+        self.peers: Peers | None = None
         self.iterations = Iterations(most_iterations(job.iterations, machine.behaviour))
         self.memory, self.addresses = memory, addresses
         self._policy, self._machine = policy, machine
@@ -117,7 +118,7 @@ class JobRun:
         self._releases = releases
         self._dying = released_after(trace) if releases else [()] * len(trace.kernels)
         self._collectives: Collectives | None = None
-        if trace.collectives:
+        if trace.link_kernels:
             facts_of_job = number, job.gpu, memory, sending, self._dying, self._migrator.release
             self._collectives = Collectives(*facts_of_job, machine)
         self._cpu: CpuKernels | None = None
@@ -252,8 +253,8 @@ class JobRun:
 
     @property
     def _sent_bytes(self) -> int:
-        """Bytes that the GPU has sent to other replicas so far."""
-        return 0 if self.exchange is None else self.exchange.sent_bytes[self.job.gpu]
+        """Bytes that the GPU has sent to other replicas and stages so far."""
+        return 0 if self.peers is None else self.peers.sent_bytes[self.job.gpu]
 
     def _cpu_figures(self) -> tuple[int, int]:
         cpu = self._cpu
@@ -299,7 +300,7 @@ class JobRun:
             execution.stalls = waits.charge(self._now - start, StallReason.CPU)
             if self._collectives is not None and kernel.device is Device.LINKS:
                 after = () if self._cpu is None else self._cpu.ends_of(kernel.tensors)
-                self._collectives.launch(iteration, kernel, self.exchange, after)
+                self._collectives.launch(iteration, kernel, self.peers, after)
             elif self._cpu is not None:
                 self._cpu.launch(iteration, kernel, self.exchange)
             self._recomputation.kernel_ended(kernel)

@@ -106,7 +106,8 @@ def as_recorded(workload: Workload, system: SystemSpec, policy: Policy) -> Workl
     chosen = with_chosen_kernels(workload, system, policy)
     pairs = zip(workload.jobs, chosen.jobs, strict=True)
     changes = any(
-        len(job.trace.cpu_kernels) < len(other.trace.cpu_kernels) or other.trace.collectives
+        len(job.trace.cpu_kernels) < len(other.trace.cpu_kernels)
+        or len(job.trace.link_kernels) < len(other.trace.link_kernels)
         for job, other in pairs
     )
     return chosen if changes else workload
@@ -116,8 +117,8 @@ def _check(policy: Policy, trace: Trace, chosen: Trace) -> None:
     """Raise PolicyError unless the GPU has the trace's work to do but for what the CPU takes over."""
     place = f"policy '{policy.name}': choose_kernels"
     takes_over = len(chosen.cpu_kernels) > len(trace.cpu_kernels)
-    counts = len(chosen.kernels) - len(chosen.collectives), len(trace.kernels)
-    if chosen.collectives and policy.requirements.placement == "contiguous":
+    counts = tuple(len(one.kernels) - len(one.link_kernels) for one in (chosen, trace))
+    if len(chosen.link_kernels) > len(trace.link_kernels) and policy.requirements.placement == "contiguous":
         raise PolicyError(
             f"policy '{policy.name}': partition adds collectives, and copies whole tensors; allowed: with "
             "paged memory"

@@ -190,13 +190,21 @@ def _device_problem(kernel: Kernel) -> str:
     if not 0 <= kernel.parameters <= _LARGEST:
         return f"found parameters {kernel.parameters}; allowed: 0 to 2^63-1"
     if kernel.device is Device.LINKS:
-        return "found device links; allowed: gpu, cpu (policies add collectives)"
+        return _transfer_problem(kernel)
     if kernel.device is Device.GPU:
         found = f"parameters {kernel.parameters} on the GPU" if kernel.parameters else ""
         return found and f"found {found}; allowed: with device cpu"
     if kernel.parameters and kernel.duration:
         return f"found parameters {kernel.parameters} and duration {kernel.duration}; allowed: one of the two"
     return "found a fault_profile on the CPU; allowed: on the GPU" if kernel.fault_profile else ""
+
+
+def _transfer_problem(kernel: Kernel) -> str:
+    if kernel.duration or kernel.parameters or kernel.fault_profile:
+        return "found duration, parameters or a fault_profile on the links; allowed: none of them"
+    if bool(kernel.inputs) == bool(kernel.outputs):
+        return "found a kernel on the links that does not either send or receive; allowed: inputs or outputs"
+    return ""
 
 
 def _reference_problem(what: str, references: tuple[int, ...], count: int) -> str:

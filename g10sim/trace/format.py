@@ -68,7 +68,7 @@ _TENSOR_VALUES, _KERNEL_VALUES = (
 )
 _KINDS = {kind.value: kind for kind in TensorKind}
 _PHASES = {phase.value: phase for phase in Phase}
-_DEVICES = {device.value: device for device in Device if device is not Device.LINKS}
+_DEVICES = {device.value: device for device in Device}
 _TIME_SOURCES = {source.value: source for source in TimeSource}
 
 

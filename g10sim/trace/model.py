@@ -38,7 +38,7 @@ class Phase(StrEnum):
 
 
 class Device(StrEnum):
-    """Processor that a kernel runs on; LINKS: a collective of replicas, on the links between GPUs."""
+    """Processor that a kernel runs on; LINKS: collectives and transfers between GPUs."""
 
     GPU = "gpu"
     CPU = "cpu"
@@ -97,7 +97,8 @@ class Kernel:
     operators whose efficiencies a roofline duration used. ``reads`` says how many times the kernel reads the
     bytes of each input from memory, in the order of ``inputs``; empty: once each. A kernel on the CPU has a
     duration, or it is an optimizer step and has the number of ``parameters`` that it updates. One on LINKS
-    uses tensors on the GPU, and each replica sends ``moved_bytes`` to the next one. Where an update of the
+    uses tensors on the GPU: a collective, in which each replica sends ``moved_bytes`` to the next one, or what a
+    stage of a pipeline sends (its inputs) or receives (its outputs). Where an update of the
     weights accumulates the gradients of several micro-batches, ``micro_batch`` counts them from 1; it is 0
     for kernels that belong to none.
     """
@@ -238,9 +239,14 @@ class Trace(Displayed):
         return self._kernels_on(Device.CPU)
 
     @cached_property
+    def link_kernels(self) -> tuple[Kernel, ...]:
+        """The kernels on LINKS: collectives, and what stages of a pipeline send and receive."""
+        return self._kernels_on(Device.LINKS)
+
+    @cached_property
     def collectives(self) -> tuple[Kernel, ...]:
         """The collectives with other replicas; only designs that partition a training add any."""
-        return self._kernels_on(Device.LINKS)
+        return tuple(kernel for kernel in self.link_kernels if kernel.inputs and kernel.outputs)
 
     def _kernels_on(self, device: Device) -> tuple[Kernel, ...]:
         found = each(self.kernels, lambda kernel: kernel.device is device)

@@ -32,7 +32,7 @@ def vertical(trace: Trace, place: str = "trace") -> Trace:
         order += _by_block(passes, place) if marked else kernels
     if not several:
         raise TraceError(f"{place}: found no two micro-batches in a row; allowed: kernels with micro_batch")
-    _check_data(trace, order, place)
+    check_data(trace, trace.kernels, order, place, "vertical order")
     return _ordered(trace, order, trace.tensors, "vertical")
 
 
@@ -104,16 +104,18 @@ def _described(run: Sequence[Kernel] | None) -> str:
     return f"kernel {run[0].id} ({run[0].name}, {run[0].phase.value}{where})"
 
 
-def _check_data(trace: Trace, order: Sequence[Kernel], place: str) -> None:
-    """Raise TraceError unless every kernel in an order uses tensors as the same kernel left them."""
-    before, after = _left_by(trace, trace.kernels), _left_by(trace, order)
+def check_data(
+    trace: Trace, given: Iterable[Kernel], order: Iterable[Kernel], place: str, name: str
+) -> None:
+    """Raise TraceError unless every kernel in an order uses tensors as the same kernel left them before."""
+    before, after = _left_by(trace, given), _left_by(trace, order)
     for use, writer in before.items():
         if after[use] != writer:
             number, tensor = use
             kernel, name = trace.kernels[number], shown(trace.tensors[tensor].name)
             raise TraceError(
                 f"{place}: kernel {number} ({kernel.name}) uses {name} as {_left(trace, writer)} left it, "
-                f"and in the vertical order as {_left(trace, after[use])} did; allowed: micro-batches that "
+                f"and in the {name} as {_left(trace, after[use])} did; allowed: micro-batches that "
                 "need each other's results within a block at most"
             )
 
