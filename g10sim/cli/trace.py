@@ -22,7 +22,7 @@ from g10sim.cli.capture import capture, recapture
 from g10sim.cli.options import TraceFile, TraceOutput, names_in, sizes
 from g10sim.cli.output import console, say, show_table, warn, write_table
 from g10sim.cli.trace_facts import PRICED_COLUMNS, origin_rows, priced_rows, work_rows
-from g10sim.cli.trace_files import block, export_app, models, nsight, reorder
+from g10sim.cli.trace_files import block, export_app, models, nsight, reorder, stages
 from g10sim.config.presets import load_system, system_names
 from g10sim.config.system import SystemSpec
 from g10sim.display import rounded_bytes, rounded_seconds
@@ -47,6 +47,7 @@ app.command()(capture)
 app.command()(recapture)
 app.command()(models)
 app.command()(reorder)
+app.command()(stages)
 app.command()(block)
 import_app.command()(nsight)
 

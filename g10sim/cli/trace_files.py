@@ -1,4 +1,4 @@
-"""``g10sim trace import nsight``, ``export``, ``reorder``, ``block``, ``models``: other forms; models."""
+"""``g10sim trace import nsight``, ``export``, ``reorder``, ``stages``, ``block``: other forms; ``models``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from g10sim.capture.known_models import known_models
 from g10sim.cli.options import TraceFile, TraceOutput
 from g10sim.cli.output import say, show_table
 from g10sim.display import rounded_bytes
-from g10sim.errors import ConfigError
+from g10sim.errors import ConfigError, TraceError
+from g10sim.files import writing
 from g10sim.importers.nsight import Report, import_nsight, read_report
 from g10sim.trace.batches import block_of
 from g10sim.trace.chakra import save_chakra
@@ -20,6 +21,9 @@ from g10sim.trace.format import load_trace, save_trace
 from g10sim.trace.model import TensorKind, Trace
 from g10sim.trace.order import delayed_optimizer
 from g10sim.trace.order import vertical as by_block
+from g10sim.trace.pipeline import pipeline_stages
+
+_STAGE_FACTS = "kernels", "computing", "footprint"
 
 export_app = typer.Typer(help="Write a trace file in the form of other tools.", no_args_is_help=True)
 
@@ -85,6 +89,30 @@ def reorder(
     ):
         before, after = (rounded_bytes(measure(one)) for one in (given, trace))
         say(f"{what}: {after} (before: {before})")
+
+
+def stages(
+    file: TraceFile,
+    output: Annotated[
+        Path, typer.Option("-o", "--output", help="Directory to write stage0.g10t and so on in.")
+    ],
+    begin: Annotated[
+        list[str],
+        typer.Option("--begin", help="Block that a stage after the first begins with; once for each."),
+    ],
+) -> None:
+    """Write the stages of a pipeline, a trace for each GPU, with micro-batches in 1F1B order."""
+    found = pipeline_stages(load_trace(file), begin, str(file))
+    with writing(output, TraceError):
+        output.mkdir(parents=True, exist_ok=True)
+    for number, trace in enumerate(found):
+        path = output / f"stage{number}.g10t"
+        save_trace(trace, path)
+        sent = sum(kernel.moved_bytes for kernel in trace.link_kernels if kernel.inputs)
+        facts = ", ".join(
+            f"{what} {value}" for what, value in trace.display().items() if what in _STAGE_FACTS
+        )
+        say(f"{path}: {facts}, sends {rounded_bytes(sent)}")
 
 
 def block(

@@ -110,10 +110,11 @@ class Setting:
 
     @property
     def joins_gpus(self) -> bool:
-        """Tell whether bytes go from GPU to GPU."""
+        """Tell whether bytes may go from GPU to GPU."""
         exchange, gpus = self.config.workload.gradient_exchange, range(self.config.system.gpu.count)
         hosts = self.places & {f"gpu{gpu}" for gpu in gpus}
-        return (self.replicas > 1 and exchange.method == "ring") or (len(gpus) > 1 and bool(hosts))
+        apart = len({job.gpu for job in self.config.workload.jobs}) > 1
+        return (self.replicas > 1 and exchange.method == "ring") or apart or (len(gpus) > 1 and bool(hosts))
 
     @property
     def has_tier_at_socket(self) -> bool:
@@ -335,7 +336,7 @@ RULES: tuple[Rule, ...] = (
         ("nvlink",),
         Effect(
             lambda run, system: run.joins_gpus,
-            "with replicas that exchange gradients around a ring, or a tier at one of several GPUs",
+            "with replicas that exchange gradients around a ring, jobs on several GPUs, or a tier at one",
             "no GPU sends to another",
         ),
     ),

@@ -30,13 +30,17 @@ FILE_PARAMETER_SUFFIX = "_file"
 
 @dataclass(frozen=True)
 class TraceInput:
-    """A trace file: its name in the configuration, where it lies, and what identifies its contents."""
+    """A trace file: its name in the configuration, where it lies, and what identifies its contents.
+
+    ``sends``: it is a stage of a pipeline, which sends to others or receives.
+    """
 
     name: str
     path: str
     sha256: str
     model: str
     batch_size: int
+    sends: bool = False
 
 
 @dataclass(frozen=True)
@@ -119,8 +123,10 @@ class Cell:
         return self.make_policy().requirements.placement == "contiguous"
 
     @property
-    def shares_memory(self) -> bool:
-        """Tell whether replicas have collectives."""
+    def sends(self) -> bool:
+        """Tell whether replicas have collectives, or stages of a pipeline send to each other."""
+        if any(job.trace.sends for job in self.jobs):
+            return True
         return len(self.jobs) > 1 and self.exchange is not None and self.make_policy().partitions
 
     def workload(self, load: Callable[[TraceInput], Trace] | None = None) -> Workload:

@@ -251,7 +251,7 @@ class _Workloads:
 
     def __init__(self, document: Document, config: RunConfig) -> None:
         self._document = document
-        self._read: dict[str, tuple[str, str, int]] = {}
+        self._read: dict[str, tuple[str, str, int, bool]] = {}
         self._inputs: dict[tuple[str, Path], TraceInput] = {}
         self._durations: dict[str, tuple[list[int], int]] = {}
         self._origins: dict[str, Mapping[str, str]] = {}
@@ -303,11 +303,10 @@ class _Workloads:
             where = str(path.resolve())
             if where not in self._read:
                 trace = load_trace(path)
-                self._read[where] = trace_hash(trace), trace.model, trace.batch_size
+                self._read[where] = trace_hash(trace), trace.model, trace.batch_size, bool(trace.link_kernels)
                 self._origins[where], self._on_cpu[where] = trace.origin, first_on_cpu(trace)
                 self._durations[where] = [kernel.duration for kernel in trace.kernels], trace.ticks_per_second
-            sha256, model, batch_size = self._read[where]
-            self._inputs[name, path] = TraceInput(name, where, sha256, model, batch_size)
+            self._inputs[name, path] = TraceInput(name, where, *self._read[where])
         found = self._inputs[name, path]
         if self._on_cpu[found.path]:
             check_processor(self._on_cpu[found.path], config.system)

@@ -35,8 +35,8 @@ def result_columns(experiment: Experiment) -> tuple[str, ...]:
 
     A swept quantity has two: as it was written, and as a number.
 
-    Metrics of use in place, CPUs, collectives, contiguous memory, flash and jobs are there if any cell has
-    them; bounds always.
+    Metrics of use in place, CPUs, collectives and stages, contiguous memory, flash and jobs are there if any
+    cell has them; bounds always.
     """
     cells = experiment.cells
     tiers = [tier for cell in cells for tier in cell.system.all_tiers]
@@ -46,7 +46,7 @@ def result_columns(experiment: Experiment) -> tuple[str, ...]:
         metrics += IN_PLACE_COLUMNS
     if any(cell.system.cpu is not None for cell in cells):
         metrics += CPU_COLUMNS
-    if any(cell.shares_memory for cell in cells):
+    if any(cell.sends for cell in cells):
         metrics.append(EXCHANGED_COLUMN)
     if any(cell.system.gpu.context_memory for cell in cells):
         metrics.append(CONTEXT_COLUMN)

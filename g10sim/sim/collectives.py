@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Sequence
 from functools import partial
+from itertools import chain
 from typing import Any, NamedTuple, Protocol
 
 from simpy import Event
@@ -39,8 +40,8 @@ class Launched(NamedTuple):
 class Collectives:
     """All-gathers and reduce-scatters of one job, and what it sends to other stages and receives from them.
 
-    Each brings its tensors to the GPU, and maps those without contents. It begins when all that take part have
-    theirs, and ends when all bytes have arrived; ``release`` is then told of the tensors that die with it,
+    Each brings its tensors to the GPU, and maps those without contents. It begins when all that take part
+    have theirs, and ends when all bytes have arrived; ``release`` is then told of the tensors that die with it,
     ``dying`` by kernel. What moves ask for meanwhile of tensors that are in ``claims`` is done after that.
     """
 
@@ -58,6 +59,10 @@ class Collectives:
         self._fabric, self._recorder = machine.fabric, machine.recorder
         self.claims, self._dying, self._release = claims, dying, release
         self._pending: list[Launched] = []
+        self.make_room: Callable[[], None] | None = None
+        """Asked for room when the job waits and a tensor finds none, where that takes more than victims."""
+        self.is_awaited = False
+        """Whether the job waits for one that has not begun."""
 
     def blocker(self, kernel: Kernel) -> Launched | None:
         """Return the last collective under way that uses a tensor of a kernel, if there is any."""
@@ -71,14 +76,22 @@ class Collectives:
         found = set(tensors)
         return tuple(one.ended for one in self._pending if not found.isdisjoint(one.kernel.tensors))
 
+    def demand(self) -> None:
+        """Let those that could begin, but for data or room, have them before all else: the job waits."""
+        waiting = [one for one in self._pending if not one.ready.triggered]
+        begun = [one.kernel.tensors for one in waiting if all(event.triggered for event in one.after)]
+        if begun or self.is_awaited:
+            with self._fabric.alter(self._number):
+                self._memory.hold(frozenset(chain.from_iterable(begun)))
+        self.is_awaited = bool(begun)
+
     def drain(self) -> Generator[Event, Any, None]:
         """SimPy process: wait until all have ended."""
         while self._pending:
+            self.demand()
             yield self._pending[-1].ended
 
-    def launch(
-        self, iteration: int, kernel: Kernel, peers: Peers | None, after: tuple[Event, ...]
-    ) -> None:
+    def launch(self, iteration: int, kernel: Kernel, peers: Peers | None, after: tuple[Event, ...]) -> None:
         """Let a collective's tensors come to the GPU ``after`` some events, and let it begin then."""
         if peers is None:
             raise InvariantError(f"kernel {kernel.id} ({kernel.name}) has nobody to send to or receive from")
@@ -100,6 +113,8 @@ class Collectives:
             waits = partial(self._describe_wait, kernel)
             yield self._fabric.until(partial(self._bring, kernel), waits, self._number)
         launched.ready.succeed()
+        if self.is_awaited:
+            self.demand()
         start: int = yield peers.join(iteration, kernel)
         if self._recorder.wants_kernels:
             facts = self._number, self._gpu, iteration, kernel.id
@@ -121,6 +136,9 @@ class Collectives:
             with self._fabric.alter(self._number):
                 for tensor in asked:
                     memory.request_prefetch(tensor)
+        if missing and self.is_awaited and self.make_room is not None:
+            with self._fabric.alter(self._number):
+                self.make_room()
         return not missing
 
     def _describe_wait(self, kernel: Kernel) -> str:

@@ -191,6 +191,8 @@ class ContiguousRun(JobRun):
         self._dying = released_after(trace)
         self._demanded: dict[int, StallReason] = {}
         self._makes_room = type(policy).on_out_of_memory is not Policy.on_out_of_memory
+        if self._collectives is not None:
+            self._collectives.make_room = self._make_room
 
     def _occupy(self) -> Generator[Event, Any, None]:
         shares = self._gpu.working_sets is not None

@@ -276,6 +276,7 @@ class JobRun:
     ) -> Generator[Event, Any, None]:
         """Wait until no collective under way uses a tensor of a kernel."""
         while (blocker := collectives.blocker(kernel)) is not None:
+            collectives.demand()
             for event, reason in (
                 *((event, StallReason.CPU) for event in blocker.after),
                 (blocker.ready, StallReason.LATE_PREFETCH),
@@ -284,6 +285,7 @@ class JobRun:
                 since = self._now
                 yield event
                 waits.add(reason, self._now - since)
+            collectives.is_awaited = False
 
     def _launch(
         self,

@@ -104,9 +104,7 @@ def _described(run: Sequence[Kernel] | None) -> str:
     return f"kernel {run[0].id} ({run[0].name}, {run[0].phase.value}{where})"
 
 
-def check_data(
-    trace: Trace, given: Iterable[Kernel], order: Iterable[Kernel], place: str, name: str
-) -> None:
+def check_data(trace: Trace, given: Iterable[Kernel], order: Iterable[Kernel], place: str, name: str) -> None:
     """Raise TraceError unless every kernel in an order uses tensors as the same kernel left them before."""
     before, after = _left_by(trace, given), _left_by(trace, order)
     for use, writer in before.items():

@@ -12,6 +12,7 @@ from g10sim.text import shown
 from g10sim.trace.model import Device, Kernel, Phase, TimeSource, Trace
 from g10sim.trace.order import check_data
 
+
 class _Pass(NamedTuple):
     """The forward or the backward pass of a micro-batch, or what runs between micro-batches.
 
@@ -35,8 +36,8 @@ class _Crossing(NamedTuple):
 def pipeline_stages(trace: Trace, begin: Sequence[str], place: str = "trace") -> tuple[Trace, ...]:
     """Return the trace of every stage of a pipeline, each for a GPU of its own.
 
-    ``begin`` names the blocks with which the stages after the first begin. A stage runs the forward pass up to
-    the next stage's block, the backward pass from there, and what else uses its tensors. Forward and backward
+    ``begin`` names the blocks with which the stages after the first begin. A stage runs the forward pass up
+    to the next stage's block, the backward pass from there, and what else uses its tensors. Forward and backward
     passes take turns, after as many forward passes as stages follow: 1F1B, the order of PipeDream-Flush
     (Narayanan et al., ICML 2021) and Megatron-LM. What a stage makes and another one reads crosses at the end
     of the pass that makes it, into a tensor of the reader's, which is mapped one pass ahead. Kernels on LINKS
@@ -83,8 +84,8 @@ class _Stages:
         self._stages: dict[int, int] = {}
         """For each kernel its stage."""
         self._cut_passes()
-        self._share_out_rest()
         self._check_lasting()
+        self._share_out_rest()
         self._crossings: dict[_Crossing, list[int]] = {}
         self._connect()
 
@@ -146,7 +147,7 @@ class _Stages:
         if len(found) > 1:
             raise self._refusal(
                 f"kernel {kernel.id} ({kernel.name}), of no micro-batch, with tensors of {len(found)} stages",
-                "an optimizer that updates one weight at a time (foreach=False), and nothing over all weights",
+                "an optimizer that updates one weight at a time (foreach=False), nothing over all weights",
             )
         return next(iter(found), None)
 
@@ -192,14 +193,16 @@ class _Stages:
 
     def _crosses_again(self, tensor: int) -> TraceError:
         return self._refusal(
-            f"{shown(self._trace.tensors[tensor].name)}, which one stage has sent and uses with other contents",
+            f"{shown(self._trace.tensors[tensor].name)}, which a stage has sent and uses with other contents",
             "tensors that cross between stages once",
         )
 
     def trace_of(self, stage: int) -> Trace:
         """Return the trace of a stage."""
         order = list(self._order(stage))
-        own = {one: [kernel for kernel in self._passes[one] if self._stages[kernel.id] == stage] for one in order}
+        own = {
+            one: [kernel for kernel in self._passes[one] if self._stages[kernel.id] == stage] for one in order
+        }
         given = [kernel for kernel in self._trace.kernels if self._stages[kernel.id] == stage]
         moved = [kernel for one in order for kernel in own[one]]
         check_data(self._trace, given, moved, self._place, "1F1B order")
@@ -232,7 +235,12 @@ class _Stages:
                 yield self._transfer(number, crossing, crossing.made.phase, tuple(tensors), ())
 
     def _transfer(
-        self, number: int, crossing: _Crossing, phase: Phase, inputs: tuple[int, ...], outputs: tuple[int, ...]
+        self,
+        number: int,
+        crossing: _Crossing,
+        phase: Phase,
+        inputs: tuple[int, ...],
+        outputs: tuple[int, ...],
     ) -> Kernel:
         return Kernel(
             id=0,

@@ -1,17 +1,21 @@
 """Pipelines of stages on GPUs of their own: times worked out by hand. A cycle is a nanosecond."""
 
 import math
+import re
+from dataclasses import replace
 
 import pytest
 
+from g10sim.config.behaviour import BehaviourSpec
 from g10sim.config.system import SystemSpec
-from g10sim.errors import ConfigError, UnsupportedError
+from g10sim.errors import ConfigError, TraceError
 from g10sim.policies.registry import create
 from g10sim.records import StallReason
 from g10sim.sim.engine import run
+from g10sim.trace.format import load_trace, save_trace
 from g10sim.trace.model import Phase, TensorKind
 from g10sim.trace.pipeline import pipeline_stages
-from g10sim.trace.synthetic import TraceBuilder
+from g10sim.trace.synthetic import TraceBuilder, chain
 from g10sim.trace.workload import Job, Workload
 
 SECOND, GB, PAGE = 10**9, 10**9, 10**6
@@ -59,7 +63,12 @@ def machine(gpus, *, nvlink="1000 TB/s", memory="100 GB", link="100 TB/s", **cha
             "allocation_rate": "1000 TB/s",
         },
         "host": {"memory": "1 TB"},
-        "ssd": {"capacity": "1 TB", "read_bandwidth": "10 GB/s", "write_bandwidth": "10 GB/s", "latency": "0 s"},
+        "ssd": {
+            "capacity": "1 TB",
+            "read_bandwidth": "10 GB/s",
+            "write_bandwidth": "10 GB/s",
+            "latency": "0 s",
+        },
         "pcie": {"bandwidth": link},
         "nvlink": {"bandwidth": nvlink},
         "page_fault": {"latency": "0 s"},
@@ -90,5 +99,94 @@ def test_time_of_a_step_whose_stages_send_for_a_while(micro_batches):
     # Stage 0 runs F1 F2 B1 F3 B2 ... and stage 1 F1 B1 F2 B2 ...; a transfer takes c = .1 s. B1 ends at
     # 2f + 2b + 2c. From F3 on, every other micro-batch waits for both transfers of the one before it.
     for one in simulate(step(2, micro_batches), ["1"], nvlink="10 GB/s"):
-        expected = (micro_batches + 1) * (FORWARD + BACKWARD) + 2 * math.ceil(micro_batches / 2) * SECOND // 10
+        expected = (micro_batches + 1) * (FORWARD + BACKWARD) + 2 * math.ceil(
+            micro_batches / 2
+        ) * SECOND // 10
         assert one.end - one.start == pytest.approx(expected, abs=100)
+
+
+def test_every_stage_waits_for_the_others_and_sends():
+    # Four micro-batches: (m + 1)(f + b) + 4 c, of which a stage computes m (f + b).
+    for one in simulate(step(2, 4), ["1"], nvlink="10 GB/s"):
+        assert dict(one.stalls) == {StallReason.BARRIER: 3_400_000_000}
+        assert one.exchanged == {"exchanged_bytes": 4 * GB}
+
+
+@pytest.mark.parametrize("policy", ["base_uvm", "deepum", "g10", "pressure", "stream", "teraio"])
+def test_memory_of_each_stage_is_managed(policy):
+    # A stage has at most 15 GB alive, and 9 GB of memory; run() checks what is where.
+    for one in simulate(step(4, 4), ["2"], policy, nvlink="10 GB/s", memory="9 GB", link="10 GB/s"):
+        assert one.exchanged == {"exchanged_bytes": 4 * GB}
+        assert 30.4 * SECOND <= one.end - one.start < 36 * SECOND
+
+
+def test_what_crosses_has_a_tensor_on_both_sides():
+    first, second = pipeline_stages(step(2, 1), ["1"])
+    names = [[tensor.name for tensor in one.tensors if "output" in tensor.name] for one in (first, second)]
+    assert names == [["0.0.output"], ["0.0.output", "0.1.output"]]
+    assert [kernel.name for kernel in first.kernels if kernel.duration] == ["forward", "backward", "update"]
+    assert [kernel.name for kernel in first.link_kernels] == [
+        "Transfer 1 from stage 1 to 0",
+        "Transfer 0 from stage 0 to 1",
+    ]
+
+
+def test_stages_in_order():
+    trace = pipeline_stages(step(3, 4), ["1", "2"])[0]
+    passes = [(kernel.name[0], kernel.micro_batch) for kernel in trace.kernels if kernel.micro_batch]
+    order = [("f", 1), ("f", 2), ("f", 3), ("b", 1), ("f", 4), ("b", 2), ("b", 3), ("b", 4)]
+    assert passes == order
+
+
+def tied(**changes):
+    """A step of two layers with one more kernel."""
+    trace = step(2, 2)
+    kernels = list(trace.kernels)
+    number = changes.pop("after", len(kernels))
+    kernels.insert(number, replace(kernels[number - 1], **changes))
+    return replace(trace, kernels=tuple(one.again(number, 0, 0) for number, one in enumerate(kernels)))
+
+
+@pytest.mark.parametrize(
+    ("trace", "begin", "message"),
+    [
+        (step(2, 2), ["5"], "found no block '5' in the forward pass of micro-batch 1; allowed: 0, 1"),
+        (
+            step(3, 2),
+            ["2", "1"],
+            "found stages that begin with '2', '1'; allowed: blocks in the order of the",
+        ),
+        (chain(2), ["1"], "found no micro-batches; allowed: kernels with micro_batch"),
+        (
+            tied(inputs=(0, 1)),
+            ["1"],
+            "(update), of no micro-batch, with tensors of 2 stages; allowed: an opt",
+        ),
+        (tied(after=2, inputs=(0, 1)), ["1"], "found '0.weight', which lasts, is written, and is used by 2"),
+        (tied(after=7, outputs=(9,)), ["1"], "found '0.1.dx', which a stage has sent and uses with other"),
+    ],
+)
+def test_what_cannot_be_cut(trace, begin, message):
+    with pytest.raises(TraceError, match=re.escape(message)):
+        pipeline_stages(trace, begin, "step.g10t")
+
+
+def test_stages_run_together_each_on_a_gpu():
+    first, second = (Job(one, gpu=number) for number, one in enumerate(pipeline_stages(step(2, 2), ["1"])))
+    for jobs, message in [
+        ((first,), "found no job that"),
+        ((first, first, second), "found two jobs that"),
+        ((first, replace(second, gpu=0)), "found stages that share a GPU"),
+        ((first, replace(second, iterations=3)), "run different numbers of iterations"),
+    ]:
+        with pytest.raises(ConfigError, match=message):
+            run(Workload(jobs), machine(2), create("ideal"))
+    together, batched = Workload((first, replace(second, gpu=0))), BehaviourSpec(transfers="batched")
+    with pytest.raises(ConfigError, match=r"stages of a pipeline with compat\.transfers 'batched'"):
+        run(together, machine(1, link="10 GB/s"), create("g10"), batched)
+
+
+def test_a_stage_in_a_file_is_as_it_was(tmp_path):
+    trace = pipeline_stages(step(2, 2), ["1"])[0]
+    save_trace(trace, tmp_path / "stage0.g10t")
+    assert load_trace(tmp_path / "stage0.g10t") == trace

@@ -124,7 +124,11 @@ def test_kernel_times_for_another_gpu_are_told(origin, gpu, told):
         ({"device": Device.CPU, "duration": 0, "parameters": -1}, "found parameters -1;"),
         ({"parameters": 3}, "found parameters 3 on the GPU; allowed: with device cpu"),
         ({"device": Device.CPU, "duration": 5, "fault_profile": FaultProfile(6, 7)}, "found a fault_profile"),
-        ({"device": Device.LINKS}, "found device links; allowed: gpu, cpu (policies add collectives)"),
+        (
+            {"device": Device.LINKS, "duration": 5},
+            "found duration, parameters or a fault_profile on the links",
+        ),
+        ({"device": Device.LINKS, "duration": 0}, "found a kernel on the links that does not either send or"),
     ],
 )
 def test_what_a_kernel_on_the_cpu_may_say(changes, found):
