@@ -51,12 +51,15 @@ class Teraio(Declared, JointPolicy):
             )
         self._ssd, self._farthest = machines[0].ssd.name, FarthestUse()
         self._host = machines[0].memory.name
-        self._host_bytes = parse_bytes(self.host_limit) if self.host_limit is not None else None
-        plans = []
+        limit = parse_bytes(self.host_limit) if self.host_limit is not None else None
+        self._planners, plans = list[Planner](), []
+        self._unplanned: dict[int, list[tuple[int, int]]] = {}
         for job, machine in zip(workload.jobs, machines, strict=True):
-            host_bytes = machine.memory.capacity_bytes if self._host_bytes is None else self._host_bytes
+            host_bytes = machine.memory.capacity_bytes if limit is None else limit
             capacity = int(machine.gpu_bytes * self.memory_target)
-            plans.append(Planner(job.trace, machine, capacity, host_bytes).plan())
+            planner = Planner(job.trace, machine, capacity, host_bytes)
+            plans.append(planner.plan())
+            self._planners.append(planner)
         return tuple(plans)
 
     def places(self, job: Job, plan: MigrationPlan | None, behaviour: BehaviourSpec) -> Sequence[Place]:
@@ -70,9 +73,16 @@ class Teraio(Declared, JointPolicy):
         return () if victim is None else (Evict(victim, self._way_out(view, victim)),)
 
     def _way_out(self, view: PolicyView, tensor: int) -> str:
-        """Return host memory if a tensor may go there and has room, or the SSD; a kernel waits for it."""
-        size, left = view.size_bytes(tensor), view.free_bytes_of(self._host)
-        if self._host_bytes is not None:
-            there = sum(view.bytes_in(other, self._host) for other in range(len(view.trace.tensors)))
-            left = min(left, self._host_bytes - there)
-        return self._host if size <= left else self._ssd
+        """Return host memory if a tensor has room there until its next use, or the SSD: a kernel waits.
+
+        The plan's room in host memory, and that of what has left like this and has not been used since, is
+        taken.
+        """
+        size, kernels = view.size_bytes(tensor), len(view.trace.kernels)
+        now, span = view.iteration * kernels + view.kernel, min(view.next_use(tensor), kernels)
+        there = [(until, other) for until, other in self._unplanned.get(view.job, []) if until > now]
+        left = self._planners[view.job].host_bytes_left(view.kernel, view.kernel + span)
+        if size > min(view.free_bytes_of(self._host), left - sum(other for _, other in there)):
+            return self._ssd
+        self._unplanned[view.job] = [*there, (now + span, size)]
+        return self._host

@@ -41,8 +41,8 @@ class Collectives:
     """All-gathers and reduce-scatters of one job, and what it sends to other stages and receives from them.
 
     Each brings its tensors to the GPU, and maps those without contents. It begins when all that take part
-    have theirs, and ends when all bytes have arrived; ``release`` is then told of the tensors that die with it,
-    ``dying`` by kernel. What moves ask for meanwhile of tensors that are in ``claims`` is done after that.
+    have theirs, and ends when all bytes have arrived; ``release`` is then told of the tensors that die with
+    it, ``dying`` by kernel. What moves ask for meanwhile of tensors in ``claims`` is done after that.
     """
 
     def __init__(

@@ -97,8 +97,8 @@ class Kernel:
     operators whose efficiencies a roofline duration used. ``reads`` says how many times the kernel reads the
     bytes of each input from memory, in the order of ``inputs``; empty: once each. A kernel on the CPU has a
     duration, or it is an optimizer step and has the number of ``parameters`` that it updates. One on LINKS
-    uses tensors on the GPU: a collective, in which each replica sends ``moved_bytes`` to the next one, or what
-    a stage of a pipeline sends (its inputs) or receives (its outputs). Where an update of the weights
+    uses tensors on the GPU: a collective, in which each replica sends ``moved_bytes`` to the next, or what a
+    stage of a pipeline sends (its inputs) or receives (its outputs). Where an update of the weights
     accumulates the gradients of several micro-batches, ``micro_batch`` counts them from 1; it is 0 for
     kernels that belong to none.
     """

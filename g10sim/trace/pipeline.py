@@ -37,12 +37,12 @@ def pipeline_stages(trace: Trace, begin: Sequence[str], place: str = "trace") ->
     """Return the trace of every stage of a pipeline, each for a GPU of its own.
 
     ``begin`` names the blocks with which the stages after the first begin. A stage runs the forward pass up
-    to the next stage's block, the backward pass from there, and what else uses its tensors. Forward and backward
-    passes take turns, after as many forward passes as stages follow: 1F1B, the order of PipeDream-Flush
-    (Narayanan et al., ICML 2021) and Megatron-LM. What a stage makes and another one reads crosses at the end
-    of the pass that makes it, into a tensor of the reader's, which is mapped one pass ahead. Kernels on LINKS
-    send and receive; those of one transfer have one name. What no kernel writes is in every stage that reads
-    it.
+    to the next stage's block, the backward pass from there, and what else uses its tensors. Forward and
+    backward passes take turns, after as many forward passes as stages follow: 1F1B, the order of
+    PipeDream-Flush (Narayanan et al., ICML 2021) and Megatron-LM. What a stage makes and another one reads
+    crosses at the end of the pass that makes it, into a tensor of the reader's, which is mapped one pass
+    ahead. Kernels on LINKS send and receive; those of one transfer have one name. What no kernel writes is
+    in every stage that reads it.
 
     Raises TraceError, its message begun with ``place``, if the trace has no micro-batches, if blocks do not
     cut it, or if a tensor would have to cross more than once, such as a weight that two stages share.

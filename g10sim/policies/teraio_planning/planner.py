@@ -108,6 +108,10 @@ class Planner:
         if absence.tier is self._host:
             self._host_room.add(*self._kernels(absence.period), absence.size_bytes)
 
+    def host_bytes_left(self, first: int, stop: int) -> int:
+        """Return what the plan leaves of host memory within its limit, from a kernel to another."""
+        return self._host_bytes - self._host_room.most(first, stop)
+
     def plan(self) -> MigrationPlan:
         """Return the moves of the best absences: each copy is asked for when it is to begin."""
         moves = []
@@ -131,8 +135,7 @@ class Planner:
         return Interval(self._timeline.lap_time(start), self._timeline.lap_time(end))
 
     def _has_room(self, period: InactivePeriod) -> bool:
-        used = self._host_room.most(*self._kernels(period))
-        return used + self._sizes[period.tensor] <= self._host_bytes
+        return self._sizes[period.tensor] <= self.host_bytes_left(*self._kernels(period))
 
     def _absence(self, period: InactivePeriod, tier: PlannedTier) -> Absence | None:
         size, window, cycles = self._sizes[period.tensor], self._window(period), self._timeline.period
