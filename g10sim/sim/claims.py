@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from functools import partial
 
 
@@ -19,6 +19,11 @@ class Claims:
 
     def __contains__(self, tensor: object) -> bool:
         return tensor in self._users
+
+    @property
+    def tensors(self) -> Collection[int]:
+        """The tensors."""
+        return self._users.keys()
 
     def take(self, tensors: Iterable[int]) -> None:
         """Claim the tensors of a kernel that is launched; what was to be done with them is called off."""

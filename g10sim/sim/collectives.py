@@ -80,10 +80,10 @@ class Collectives:
         """Let those that could begin, but for data or room, have them before all else: the job waits."""
         waiting = [one for one in self._pending if not one.ready.triggered]
         begun = [one.kernel.tensors for one in waiting if all(event.triggered for event in one.after)]
-        if begun or self.is_awaited:
+        was_awaited, self.is_awaited = self.is_awaited, bool(begun)
+        if begun or was_awaited:
             with self._fabric.alter(self._number):
                 self._memory.hold(frozenset(chain.from_iterable(begun)))
-        self.is_awaited = bool(begun)
 
     def drain(self) -> Generator[Event, Any, None]:
         """SimPy process: wait until all have ended."""

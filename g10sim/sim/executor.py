@@ -82,7 +82,7 @@ class JobRun:
         self._transfers = machine.fabric.transfers
         self._recomputation = Recomputation(trace)
         self._charge = FaultCharge(executed, machine.system, behaviour)
-        dropped = self._recomputation.dropped
+        dropped, claims, sending = self._recomputation.dropped, Claims(), Claims()
         self._view = make_view(
             number,
             job,
@@ -92,8 +92,8 @@ class JobRun:
             lambda: self._measured,
             lambda: self._own,
             dropped,
+            sending,
         )
-        claims, sending = Claims(), Claims()
         stores = self._host_stores(claims) if trace.cpu_kernels else None
         facts = self._view, memory, addresses, policy, behaviour, self._recomputation, machine.tiers
         self._migrator = Migrator(*facts, claims, sending, stores)

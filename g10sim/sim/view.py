@@ -9,6 +9,7 @@ from typing import Any
 from g10sim.hardware.contiguous import Contiguous
 from g10sim.hardware.memory import Residency
 from g10sim.sim.addresses import OwnAddresses
+from g10sim.sim.claims import Claims
 from g10sim.trace.model import Trace
 from g10sim.trace.workload import Job
 
@@ -33,11 +34,12 @@ def make_view(
     measured: Callable[[], Sequence[int]],
     own: Callable[[], Sequence[int]],
     dropped: Container[int],
+    sending: Claims,
 ) -> View:
     """Return the view of one job."""
     if addresses.are_shared:
-        return PooledView(addresses, number, job, memory, now, measured, own, dropped)
-    return View(number, job, memory, now, measured, own, dropped)
+        return PooledView(addresses, number, job, memory, now, measured, own, dropped, sending)
+    return View(number, job, memory, now, measured, own, dropped, sending)
 
 
 class View:
@@ -52,7 +54,9 @@ class View:
         measured: Callable[[], Sequence[int]],
         own: Callable[[], Sequence[int]],
         dropped: Container[int],
+        sending: Claims,
     ) -> None:
+        self._sending = sending
         self._job, self._gpu, self._trace, self._memory, self._now = number, job.gpu, job.trace, memory, now
         self._measured, self._own, self._dropped = measured, own, dropped
         self._places = {pool.tier.name: place for place, pool in memory.pools.items()}
@@ -172,7 +176,7 @@ class View:
     def whole_tensors(self) -> frozenset[int]:
         """Tensors of which all is on the GPU and not in transfer."""
         if isinstance(self._memory.space, Contiguous):
-            return frozenset(self._memory.space.whole)
+            return frozenset(self._memory.space.whole).difference(self._sending.tensors)
         return frozenset(filter(self.is_whole, range(len(self._trace.tensors))))
 
     def is_needed(self, tensor: int) -> bool:
