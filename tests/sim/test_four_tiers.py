@@ -19,12 +19,15 @@ NETWORKS = {"vdnn": "100 MiB", "vdnnpp": "100 MiB", "flashneuron": "60 MiB"}
 WITH_CPU = {"zero_offload", "zero_infinity", "lohan", "tencache"}
 """Policies that need a CPU for the optimizer."""
 
-CHAINED = sorted(set(available()) - set(NETWORKS) - WITH_CPU - {"flexgen", "ideal", "replay"})
+CHAINED = sorted(set(available()) - set(NETWORKS) - WITH_CPU - {"ideal", "replay"})
 SSD_ALONE = {"flashneuron", "g10_gds"}
 """Policies of designs without host memory."""
 
-HOST_ALONE = {"g10_host", "teraio"}
+HOST_ALONE = {"flexgen", "g10_host", "teraio"}
 """Policies of designs that know of host memory and SSD alone."""
+
+SHARES = {"flexgen": {"percent": [0, 0, 0, 0, 0, 0], "births": 0}}
+"""Parameters of policies that keep all on the GPU unless they are told otherwise."""
 
 
 @cache
@@ -59,7 +62,7 @@ def simulated(preset, policy, *, cxl=AMPLE, ticks=50_000, host="1 MiB"):
     trace = network() if policy in NETWORKS else chain(12, forward_ticks=ticks, backward_ticks=2 * ticks)
     small = {"gpu": {"memory": memory}, "host": {"memory": host}}
     system = g10sim.system(preset, **small, tiers=tiers_of(preset, cxl))
-    return g10sim.simulate(trace, system, policy, check=True)
+    return g10sim.simulate(trace, system, {"name": policy, **SHARES.get(policy, {})}, check=True)
 
 
 def summary(preset, policy, **case):
