@@ -11,7 +11,7 @@ from g10sim.looks import Look
 from g10sim.policies.base import JointPolicy, Place, PolicyView, Requirements
 from g10sim.policies.farthest_use import FarthestUse
 from g10sim.policies.moves import Evict, Move
-from g10sim.policies.parameters import Count, Declared, Size, parameter
+from g10sim.policies.parameters import Declared, Size, parameter
 from g10sim.policies.plan import MigrationPlan
 from g10sim.policies.planning.machine import planned_machines
 from g10sim.policies.registry import register_policy
@@ -39,8 +39,6 @@ class Teraio(Declared, JointPolicy):
     """Most bytes in host memory; 0 B: the SSD alone. None: as much as there is."""
     memory_target: float = parameter(default=0.9, ge=0.01, le=1)
     """Share of GPU memory that the plan may fill; tensors in one piece need the rest."""
-    rounds: Count = parameter(default=4)
-    """Most times to plan again, with kernels that wait for copies of what is left beyond GPU memory."""
 
     def plan(
         self, workload: Workload, system: SystemSpec, behaviour: BehaviourSpec
@@ -60,13 +58,7 @@ class Teraio(Declared, JointPolicy):
             host_bytes = machine.memory.capacity_bytes if limit is None else limit
             capacity = int(machine.gpu_bytes * self.memory_target)
             planner = Planner(job.trace, machine, capacity, host_bytes)
-            found = planner.plan()
-            for _ in range(self.rounds):
-                if not planner.pressure.highest_bytes:
-                    break
-                planner = planner.with_waits()
-                found = planner.plan()
-            plans.append(found)
+            plans.append(planner.plan())
             self._planners.append(planner)
         return tuple(plans)
 

@@ -10,9 +10,7 @@ from __future__ import annotations
 import heapq
 from dataclasses import dataclass, replace
 
-import numpy as np
-
-from g10sim.analysis.timeline import Integers, kernel_durations
+from g10sim.analysis.timeline import kernel_durations
 from g10sim.analysis.vitality import InactivePeriod, inactive_periods
 from g10sim.policies.moves import Evict, Fetch
 from g10sim.policies.plan import MigrationPlan, Planned
@@ -48,22 +46,12 @@ class Planner:
     """Plans one iteration of a trace for ``capacity_bytes`` of GPU memory, with limited room in host memory.
 
     SSD and host memory have a channel for copies in each direction, or share one where a link has no room for
-    both at once. Kernels take their ``durations`` in cycles: those of the trace, or longer.
+    both at once.
     """
 
-    def __init__(
-        self,
-        trace: Trace,
-        machine: PlannedMachine,
-        capacity_bytes: int,
-        host_bytes: int,
-        durations: Integers | None = None,
-    ) -> None:
-        self._given = trace, machine, capacity_bytes, host_bytes
+    def __init__(self, trace: Trace, machine: PlannedMachine, capacity_bytes: int, host_bytes: int) -> None:
         self._trace, self._sizes = trace, machine.sizes(trace)
-        self._timeline = Timeline(
-            kernel_durations(trace, machine.clock_hz) if durations is None else durations
-        )
+        self._timeline = Timeline(kernel_durations(trace, machine.clock_hz))
         beyond = unmoved_bytes(trace, self._sizes) - capacity_bytes
         self.pressure = CriticalPressure(self._timeline.starts, beyond)
         self._ssd, self._host = machine.ssd, _host(machine)
@@ -132,26 +120,6 @@ class Planner:
             moves.append(self._planned(absence.out.start, Evict(tensor, absence.tier.name)))
             moves.append(self._planned(absence.back.start, Fetch(tensor)))
         return MigrationPlan.ordered(moves, planner="teraio")
-
-    def with_waits(self) -> Planner:
-        """Return a planner whose kernels wait for copies of what this one leaves beyond GPU memory.
-
-        Kernels in a row during which any is left wait together as long as copies of the most take on all
-        tiers at once, each by the bytes that it uses.
-        """
-        durations, left = self._timeline.durations.copy(), self.pressure.by_kernel(self._timeline.starts)
-        sizes = [sum(map(self._sizes.__getitem__, kernel.tensors)) for kernel in self._trace.kernels]
-        used = np.maximum(sizes, 1)
-        edges = np.flatnonzero(np.diff(left > 0, prepend=False, append=False))
-        for first, stop in zip(edges[::2], edges[1::2], strict=True):
-            share = used[first:stop] / used[first:stop].sum()
-            durations[first:stop] += (self._copy_cycles(int(left[first:stop].max())) * share).astype(np.int64)
-        return Planner(*self._given, durations)
-
-    def _copy_cycles(self, size_bytes: int) -> float:
-        """Return how long so many bytes take to leave for the SSD and host memory at the same time."""
-        tiers = [tier for tier in (self._ssd, self._host) if tier is not None]
-        return 1 / sum(1 / max(1, tier.out_cycles(size_bytes)) for tier in tiers)
 
     def _planned(self, time: int, move: Evict | Fetch) -> Planned:
         time %= self._timeline.period

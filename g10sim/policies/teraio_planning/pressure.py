@@ -25,12 +25,6 @@ class CriticalPressure:
         """The most bytes beyond GPU memory; 0 where all fits."""
         return max(0, int(self._beyond.max(initial=0)))
 
-    def by_kernel(self, starts: Integers) -> Integers:
-        """Return the most bytes beyond GPU memory during each kernel; ``starts`` as given at first."""
-        steps = self._times.searchsorted(starts[:-1]).clip(max=len(self._beyond) - 1)
-        found: Integers = np.maximum.reduceat(self._beyond, steps)
-        return found
-
     def relief(self, absence: Interval, size_bytes: int) -> int:
         """Return the pressure that the absence of so many bytes would take away, in bytes x cycles."""
         total = 0
