@@ -23,5 +23,5 @@ class Births:
     def before(self, kernel: int) -> Iterator[Move]:
         """Yield the moves of a kernel that is about to start."""
         ahead = self._ahead
-        for born in self._born[kernel + ahead : kernel + ahead + 1] if kernel else self._born[1 : ahead + 1]:
+        for born in self._born[kernel + ahead : kernel + ahead + 1] if kernel else self._born[: ahead + 1]:
             yield from map(Fetch, born)
