@@ -9,8 +9,12 @@ from g10sim.analysis.vitality import inactive_periods
 from g10sim.errors import UnsupportedError
 from g10sim.policies.planning.channel import Interval
 from g10sim.policies.planning.machine import planned_machine
+from g10sim.policies.registry import create
 from g10sim.policies.teraio import Teraio
 from g10sim.policies.teraio_planning.planner import Planner
+from g10sim.sim.engine import run
+from g10sim.trace.pipeline import pipeline_stages
+from g10sim.trace.workload import Job, Workload
 
 SECOND = 1_000_000
 GB = 1_000_000
@@ -146,3 +150,33 @@ def test_accumulated_gradients_leave_time_for_the_ssd_alone():
 
 def test_with_host_memory_16_gb_per_second_are_enough():
     assert accumulated(16).performance >= 0.9
+
+
+def test_what_leaves_without_a_plan_keeps_to_the_limit_of_host_memory():
+    rates = {"read_bandwidth": "26.8 GB/s", "write_bandwidth": "26 GB/s", "capacity": "8 TB"}
+    system = g10sim.system("h100-80g-pcie5-spec", gpu={"memory": "94 GB"}, host={"memory": "1 TB"}, ssd=rates)
+    spec = {"name": "teraio", "host_limit": "85 GB"}
+    found = g10sim.simulate(stage(batch=16, micro_batches=1), system, spec, iterations=2).summary
+    assert found["stall_allocation_cycles"] > 0
+    assert 0 < found["peak_host_bytes"] <= 85 * 10**9
+
+
+@pytest.mark.nightly
+def test_two_stages_are_faster_than_under_zero_infinity():
+    """The paper, two stages of 8 billion parameters with four drives each: 1.47 times on average."""
+    rates = {"read_bandwidth": "53.6 GB/s", "write_bandwidth": "52 GB/s", "capacity": "8 TB"}
+    system = g10sim.system(
+        "h100-80g-pcie5-spec",
+        gpu={"memory": "94 GB", "count": 2},
+        host={"memory": "1 TB"},
+        pcie={"bandwidth": "55 GB/s"},
+        cpu={"optimizer_rate": "4 G/s"},
+        ssd=rates,
+    )
+    stages = pipeline_stages(stage(batch=4, micro_batches=8, layers=32), ["16"])
+    workload = Workload(tuple(Job(one, gpu=gpu, iterations=3) for gpu, one in enumerate(stages)))
+    planned, streamed = (
+        iteration_times(run(workload, system, create(spec)))[-1]
+        for spec in ({"name": "teraio", "host_limit": "85 GB"}, "zero_infinity")
+    )
+    assert 1.25 < streamed / planned < 1.5
