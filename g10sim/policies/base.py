@@ -172,7 +172,13 @@ class PolicyView(Protocol):
 
 
 class Trials(Protocol):
-    """Simulates some iterations of the workload under designs that a policy chooses among."""
+    """Simulates some iterations of the workload under designs that a policy chooses among.
+
+    ``workload`` is as policies plan for it, with kernel times that do not vary.
+    """
+
+    workload: Workload
+    system: SystemSpec
 
     def __call__(self, design: Policy) -> str | None:
         """Say why one iteration cannot be run, or None if it can."""

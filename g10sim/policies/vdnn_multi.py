@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from statistics import fmean
 
 from g10sim.analysis.timeline import kernel_durations
@@ -45,6 +45,12 @@ from g10sim.policies.vdnn_planning.layers import (
     schedule_of,
 )
 from g10sim.trace.workload import Job, Workload
+
+_Key = tuple[int, int]
+"""Trace of a job and its fair share of the links: those of jobs that offload alike."""
+_TRIED_KERNELS = 60_000
+"""Kernels of a trace times trials: those of long traces take seconds each, so that there are few."""
+_LEAST_TRIALS = 2
 
 
 @register_policy
@@ -139,7 +145,14 @@ class VdnnMulti(LayerWise):
         """Choose by trial iterations what is left open, with an offload set that memory asks for."""
         if self.headroom is not None or not self.weighs_memory:
             return self
-        search = Search(partial(self._speed, obstacle), self._given())
+        self._check_tiers(obstacle.system)
+        kernels = max(len(job.trace.kernels) for job in obstacle.workload.jobs)
+        search = Search(
+            partial(self._speed, obstacle),
+            self._given(),
+            partial(_what_differs, cache(partial(self._offloading, obstacle))),
+            max(_LEAST_TRIALS, _TRIED_KERNELS // kernels),
+        )
         return self._variant(search.best(self.ladder))
 
     def _given(self) -> dict[str, object]:
@@ -154,6 +167,11 @@ class VdnnMulti(LayerWise):
             return 0.0
         return fmean(ideal / took for ideal, took in zip(design._ideal_cycles, cycles, strict=True))
 
+    def _offloading(self, obstacle: Trials, plan: Plan) -> tuple[tuple[int, ...], ...]:
+        """Return the first kernels of the layers that offload, for each job that is not like another."""
+        schedules = self._variant(plan)._alike(obstacle.workload, obstacle.system)
+        return tuple(tuple(schedule.offloads) for schedule in schedules.values())
+
     def _variant(self, plan: Plan) -> VdnnMulti:
         return type(self)(**{**self.parameters(), **vars(plan)})
 
@@ -162,10 +180,7 @@ class VdnnMulti(LayerWise):
     ) -> Sequence[MigrationPlan | None]:
         """Decide what every job offloads; it is carried out kernel by kernel."""
         self._check_tiers(system)
-        gpus = {job.gpu for job in workload.jobs}
-        keys = [(id(job.trace), fair_share(system, job.gpu, gpus)) for job in workload.jobs]
-        distinct = dict(zip(keys, workload.jobs, strict=True))
-        alike = {key: self._schedule_for(job, system, key[1]) for key, job in distinct.items()}
+        keys, alike = _keys(workload, system), self._alike(workload, system)
         jobs = list(zip(workload.jobs, keys, strict=True))
         self._schedules = [alike[key] for key in keys]
         self._by_job = {(id(job.trace), job.gpu): alike[key] for job, key in jobs}
@@ -179,6 +194,11 @@ class VdnnMulti(LayerWise):
         self._ideal_cycles = [int(kernel_durations(job.trace, clock).sum()) for job in workload.jobs]
         self.note = self._describe()
         return (None,) * len(workload.jobs)
+
+    def _alike(self, workload: Workload, system: SystemSpec) -> dict[_Key, Schedule]:
+        """Return the schedules of jobs that are not alike."""
+        distinct = dict(zip(_keys(workload, system), workload.jobs, strict=True))
+        return {key: self._schedule_for(job, system, key[1]) for key, job in distinct.items()}
 
     def _schedule_of(self, job: Job) -> Schedule:
         return self._by_job[id(job.trace), job.gpu]
@@ -269,9 +289,23 @@ class VdnnMulti(LayerWise):
                 yield Evict(victim)
 
 
+def _keys(workload: Workload, system: SystemSpec) -> list[_Key]:
+    gpus = {job.gpu for job in workload.jobs}
+    return [(id(job.trace), fair_share(system, job.gpu, gpus)) for job in workload.jobs]
+
+
 def fair_share(system: SystemSpec, gpu: int, busy: Collection[int]) -> int:
     """Return the rate between a GPU and host memory when all ``busy`` GPUs copy, in whole bytes/second."""
     return max(1, int(link_bandwidth(system, gpu, busy, counts_host_memory=True)))
+
+
+def _what_differs(offloading: Callable[[Plan], tuple[tuple[int, ...], ...]], plan: Plan) -> Hashable:
+    """Return what sets a plan apart: without layers that offload it is the service of links alone."""
+    offloads = offloading(replace(plan, layer_end_join=False, arbitration="machine"))
+    if not any(offloads):
+        return plan.arbitration
+    headroom = plan.headroom if plan.prefetch == "planned" else 0.0
+    return replace(plan, offload="none", headroom=headroom), offloads
 
 
 def _copy_cycles(clock: int, rate: int, size_bytes: int) -> int:

@@ -28,6 +28,7 @@ class _Trials:
         self, workload: Workload, system: SystemSpec, try_out: Callable[[Policy, Workload], RunRecords]
     ) -> None:
         self._workload, self._try_out = workload, try_out
+        self.workload, self.system = workload.as_planned(), system
         self._tiers = system.all_tiers
         self._one_group = one_group(workload, system)
         self._groups = len(workload.jobs) // len(self._one_group.jobs)

@@ -19,7 +19,7 @@ from g10sim.trace.workload import Job, Workload
 STEPS = ("K0", "K1", "K2", "K3", "K4")
 
 
-def searched(step, speeds, given=None, default=0.1):
+def searched(step, speeds, given=None, default=0.1, **limits):
     """Return the plan that is found when plans take what ``speeds`` says, and all that were tried."""
     tried = []
 
@@ -27,7 +27,7 @@ def searched(step, speeds, given=None, default=0.1):
         tried.append(found)
         return next((value for matches, value in speeds if matches(found)), default)
 
-    return Search(try_out, given or {}).best(step), tried
+    return Search(try_out, given or {}, **limits).best(step), tried
 
 
 def plan(step, headroom=0.0, **changes):
@@ -68,6 +68,21 @@ def test_of_equals_the_first_one_is_taken():
 def test_a_plan_that_hardly_waits_ends_the_search():
     found, tried = searched("K4", [(plan("K4", 0.05).__eq__, 0.9995)])
     assert (found, tried) == (plan("K4", 0.05), [plan("K4"), plan("K4", 0.05)])
+
+
+def test_plans_that_differ_in_nothing_that_matters_are_tried_once():
+    _, tried = searched("K4", [], key=lambda found: found.arbitration)
+    assert {found.arbitration for found in tried} == {"deadline", "fair"}
+    assert len(tried) == 2
+
+
+def test_trials_of_plans_that_run_are_counted():
+    slowest = [(lambda found: found.headroom == 0.2, 0.9)]
+    for trials, expected in ((3, plan("K4")), (4, plan("K4", 0.2))):
+        found, tried = searched("K4", slowest, trials=trials)
+        assert (found, len(tried)) == (expected, trials)
+    found, _ = searched("K4", slowest, default=0.0, trials=1)
+    assert found == plan("K4", 0.2)
 
 
 def test_what_is_given_stays():

@@ -5,20 +5,19 @@ It goes by when kernels start if nothing waits, and by how much memory they find
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 
 import numpy as np
 
 from g10sim.analysis.timeline import Integers
-from g10sim.policies.planning.channel import Interval, queued, queued_backwards
 from g10sim.policies.planning.machine import page_sizes
-from g10sim.policies.planning.occupancy import Occupancy, unmoved_bytes
+from g10sim.policies.planning.occupancy import Occupancy, prefix_sums, unmoved_bytes
 from g10sim.policies.planning.timeline import Timeline
 from g10sim.policies.vdnn_planning.layers import Layer, LayerKind, first_backward_kernel
 from g10sim.trace.model import Trace
+
+_LONG_AGO = -(2**62)
 
 
 @dataclass(frozen=True)
@@ -62,20 +61,20 @@ Returns = Callable[[Offloaded, int], int]
 
 
 class _Busy:
-    """When a link is in use: intervals that do not overlap, ascending."""
+    """When a link is in use: copies that do not overlap, given by when they start and how long they take."""
 
-    def __init__(self, intervals: Iterable[Interval]) -> None:
-        found = sorted(intervals)
-        self._starts = [start for start, _ in found]
-        self._lengths = [end - start for start, end in found]
-        self._sums = [0, *accumulate(self._lengths)]
+    def __init__(self, starts: Integers, lengths: Integers) -> None:
+        order = np.argsort(starts, kind="stable")
+        self._starts = np.concatenate([[_LONG_AGO], starts[order]])
+        self._lengths = np.concatenate([[0], lengths[order]])
+        self._sums = prefix_sums(self._lengths)
 
-    def before(self, cycle: int) -> int:
-        """Return the cycles before this one in which the link is in use."""
-        place = bisect_right(self._starts, cycle) - 1
-        if place < 0:
-            return 0
-        return self._sums[place] + min(self._lengths[place], cycle - self._starts[place])
+    def before(self, cycles: Integers) -> Integers:
+        """Return the cycles before each of some in which the link is in use."""
+        places = np.searchsorted(self._starts, cycles, side="right") - 1
+        under_way = np.minimum(self._lengths[places], cycles - self._starts[places])
+        used: Integers = self._sums[places] + under_way
+        return used
 
 
 @dataclass(frozen=True)
@@ -102,13 +101,70 @@ def by_window(layers: Sequence[Layer], closing: LayerKind) -> Returns:
 
     That is the backward pass of the next layer of the ``closing`` kind, or of the last layer.
     """
+    opens: dict[int, int] = {}
+    closes: Layer | None = None
+    for layer in reversed(layers):
+        if closes is not None:
+            opens[layer.index] = closes.backward[0]
+        if layer.backward and (closes is None or layer.kind is closing):
+            closes = layer
 
     def returns(offloaded: Offloaded, copy: int) -> int:
-        later = [layer for layer in layers[offloaded.layer.index + 1 :] if layer.backward]
-        closes = next((layer for layer in later if layer.kind is closing), later[-1] if later else None)
-        return offloaded.needed if closes is None else min(offloaded.needed, closes.backward[0])
+        return min(offloaded.needed, opens.get(offloaded.layer.index, offloaded.needed))
 
     return returns
+
+
+class _Exposure:
+    """How long copies of candidates are exposed to kernels, for all of them at once."""
+
+    def __init__(self, candidates: Sequence[Candidate], starts: Integers) -> None:
+        rows = [(c.offloaded.leaves, c.gone, c.back, c.offloaded.needed, c.copy) for c in candidates]
+        self._leaves, self.gone, self.back, self._needed, self._copies = (
+            np.array(rows, dtype=np.int64).reshape(-1, 5).T
+        )
+        self._starts = starts
+
+    def cycles(self, some: Integers, chosen: Sequence[int], short: Integers) -> Integers:
+        """Return the exposed cycles of some beside those chosen; memory is ``short`` during these kernels."""
+        return self._out(some, chosen, short) + self._in(some, chosen, short)
+
+    def _out(self, some: Integers, chosen: Sequence[int], short: Integers) -> Integers:
+        """Cycles of copies out that do not fit before the memory is first needed."""
+        places = np.minimum(np.searchsorted(short, self.gone[some]), len(short) - 1)
+        first = short[places]
+        is_short = (self.gone[some] <= first) & (first < self.back[some])
+        wanted = np.where(is_short, first, self.back[some])
+        return self._exposed(some, self._leaves[some], wanted, self._busy_out(chosen))
+
+    def _in(self, some: Integers, chosen: Sequence[int], short: Integers) -> Integers:
+        """Cycles of copies back that do not fit between the last shortage of memory and their use."""
+        last = short[np.searchsorted(short, self._needed[some]) - 1]
+        is_short = (self.gone[some] <= last) & (last < self._needed[some])
+        room = np.where(is_short, last + 1, self.gone[some])
+        return self._exposed(some, room, self._needed[some], self._busy_in(chosen))
+
+    def _exposed(self, some: Integers, first: Integers, last: Integers, busy: _Busy) -> Integers:
+        """Return how much of copies does not fit from one kernel to another beside what is busy already."""
+        copies, start, end = self._copies[some], self._starts[first], self._starts[last]
+        left = copies - (end - start - busy.before(end) + busy.before(start))
+        return np.where(end <= start, copies, np.maximum(left, 0))
+
+    def _busy_out(self, chosen: Sequence[int]) -> _Busy:
+        """Return when copies out use the link: first come, first served."""
+        order = sorted(chosen, key=self._leaves.__getitem__)
+        lengths = self._copies[order]
+        sums = np.cumsum(lengths)
+        ends = sums + np.maximum.accumulate(self._starts[self._leaves[order]] - (sums - lengths))
+        return _Busy(ends - lengths, lengths)
+
+    def _busy_in(self, chosen: Sequence[int]) -> _Busy:
+        """Return when copies back use the link: one after another, each as late as possible."""
+        order = sorted(chosen, key=self._needed.__getitem__, reverse=True)
+        lengths = self._copies[order]
+        sums = np.cumsum(lengths)
+        starts = np.minimum.accumulate(self._starts[self._needed[order]] + (sums - lengths)) - sums
+        return _Busy(starts, lengths)
 
 
 class OffloadSet:
@@ -127,20 +183,29 @@ class OffloadSet:
         self, layers: Iterable[Layer], copy_cycles: Callable[[int], int], returns: Returns
     ) -> tuple[Layer, ...]:
         """Return the layers that offload, in order; all that help when even those are not enough."""
-        left = [self._candidate(layer, copy_cycles, returns) for layer in layers if layer.inputs]
-        left = [candidate for candidate in left if candidate.gone < candidate.back]
-        chosen: list[Candidate] = []
+        found = [self._candidate(layer, copy_cycles, returns) for layer in layers if layer.inputs]
+        found = [candidate for candidate in found if candidate.gone < candidate.back]
+        exposure, worth = _Exposure(found, self._timeline.starts), list(map(self._worth, found))
+        chosen, is_left = list[int](), np.ones(len(found), dtype=bool)
         used = self._timeline.occupancy()
         while used.bytes[peak := int(np.argmax(used.bytes))] > self._budget:
-            away = [candidate for candidate in left if candidate.gone <= peak < candidate.back]
-            if not away:
+            away = np.flatnonzero(is_left & (exposure.gone <= peak) & (peak < exposure.back))
+            if not len(away):
                 break
-            out, back = self._busy_out(chosen), self._busy_in(chosen)
-            best = max(away, key=lambda candidate: self._worth(candidate, used, out, back))
-            left.remove(best)
+            cycles = exposure.cycles(away, chosen, np.flatnonzero(used.bytes > self._budget))
+            scores = (
+                (
+                    worth[number] / (1 + exposed),
+                    found[number].offloaded.layer.kind is self._preferred,
+                    -number,
+                )
+                for number, exposed in zip(away.tolist(), cycles.tolist(), strict=True)
+            )
+            best = -max(scores)[-1]
+            is_left[best] = False
             chosen.append(best)
-            used.add(best.gone, best.back, -best.offloaded.size_bytes)
-        kept = self._pruned(chosen, used)
+            used.add(found[best].gone, found[best].back, -found[best].offloaded.size_bytes)
+        kept = self._pruned([found[number] for number in chosen], used)
         return tuple(sorted((c.offloaded.layer for c in kept), key=lambda layer: layer.index))
 
     def _candidate(self, layer: Layer, copy_cycles: Callable[[int], int], returns: Returns) -> Candidate:
@@ -148,37 +213,10 @@ class OffloadSet:
         copy = copy_cycles(offloaded.size_bytes)
         return Candidate(offloaded, offloaded.gone, returns(offloaded, copy), copy)
 
-    def _worth(
-        self, candidate: Candidate, used: Occupancy, out: _Busy, back: _Busy
-    ) -> tuple[float, bool, int]:
-        starts, offloaded = self._timeline.times, candidate.offloaded
-        lifetime = starts[candidate.back] - starts[candidate.gone]
-        exposed = self._exposed_out(candidate, used, out) + self._exposed_in(candidate, used, back)
-        score = offloaded.size_bytes * lifetime / (1 + exposed)
-        return score, offloaded.layer.kind is self._preferred, -offloaded.layer.index
-
-    def _exposed_out(self, candidate: Candidate, used: Occupancy, busy: _Busy) -> int:
-        """Cycles of a copy out that do not fit before the memory is first needed."""
-        times, short = self._timeline.times, used.above(self._budget, candidate.gone, candidate.back)
-        wanted = short[0] if short else candidate.back
-        return _exposed(candidate.copy, Interval(times[candidate.offloaded.leaves], times[wanted]), busy)
-
-    def _exposed_in(self, candidate: Candidate, used: Occupancy, busy: _Busy) -> int:
-        """Cycles of a copy back that do not fit between the last shortage of memory and its use."""
-        times, needed = self._timeline.times, candidate.offloaded.needed
-        short = used.above(self._budget, candidate.gone, needed)
-        room = short[1] + 1 if short else candidate.gone
-        return _exposed(candidate.copy, Interval(times[room], times[needed]), busy)
-
-    def _busy_out(self, chosen: Iterable[Candidate]) -> _Busy:
-        """Return when copies out use the link: first come, first served."""
-        order = sorted(chosen, key=lambda candidate: candidate.offloaded.leaves)
-        return _Busy(queued((self._timeline.times[c.offloaded.leaves], c.copy) for c in order))
-
-    def _busy_in(self, chosen: Iterable[Candidate]) -> _Busy:
-        """Return when copies back use the link: one after another, each as late as possible."""
-        order = sorted(chosen, key=lambda candidate: -candidate.offloaded.needed)
-        return _Busy(queued_backwards((self._timeline.times[c.offloaded.needed], c.copy) for c in order))
+    def _worth(self, candidate: Candidate) -> int:
+        """Return the bytes times cycles that a candidate is away."""
+        starts = self._timeline.times
+        return candidate.offloaded.size_bytes * (starts[candidate.back] - starts[candidate.gone])
 
     def _pruned(self, chosen: Sequence[Candidate], used: Occupancy) -> list[Candidate]:
         kept = list(chosen)
@@ -189,11 +227,3 @@ class OffloadSet:
                 used.add(candidate.gone, candidate.back, size)
                 kept.remove(candidate)
         return kept
-
-
-def _exposed(copy: int, window: Interval, busy: _Busy) -> int:
-    """Return how much of a copy does not fit into a window beside what is busy already."""
-    start, end = window
-    if end <= start:
-        return copy
-    return max(0, copy - (end - start - busy.before(end) + busy.before(start)))

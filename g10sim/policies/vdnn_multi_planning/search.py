@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import inf
 from typing import Literal
 
 Step = Literal["K0", "K1", "K2", "K3", "K4"]
@@ -68,12 +69,19 @@ class Search:
     for what the step and those below it have, until no exchange is faster. Of equals the first one stays, and
     a plan that hardly waits ends the search. What is ``given`` is never exchanged.
 
-    ``speed`` tries a plan out: ideal over actual time, 0 when it cannot be run.
+    ``speed`` tries a plan out: ideal over actual time, 0 when it cannot be run. Of plans with the same
+    ``key`` one is tried. After so many ``trials`` of plans that can be run no other is tried.
     """
 
-    def __init__(self, speed: Callable[[Plan], float], given: Change) -> None:
-        self._speed, self._given = speed, given
-        self._found: dict[Plan, float] = {}
+    def __init__(
+        self,
+        speed: Callable[[Plan], float],
+        given: Change,
+        key: Callable[[Plan], Hashable] = lambda plan: plan,
+        trials: float = inf,
+    ) -> None:
+        self._speed, self._given, self._key, self._left = speed, given, key, trials
+        self._found: dict[Hashable, float] = {}
 
     def best(self, step: Step) -> Plan:
         """Return the fastest plan that is found for a step."""
@@ -112,6 +120,10 @@ class Search:
             yield replace(plan, **{**change, **self._given})  # type: ignore[arg-type]
 
     def _tried(self, plan: Plan) -> float:
-        if plan not in self._found:
-            self._found[plan] = self._speed(plan)
-        return self._found[plan]
+        key = self._key(plan)
+        if key not in self._found:
+            if self._left <= 0:
+                return 0.0
+            self._found[key] = self._speed(plan)
+            self._left -= self._found[key] > 0
+        return self._found[key]
