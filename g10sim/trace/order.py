@@ -110,9 +110,9 @@ def check_data(trace: Trace, given: Iterable[Kernel], order: Iterable[Kernel], p
     for use, writer in before.items():
         if after[use] != writer:
             number, tensor = use
-            kernel, name = trace.kernels[number], shown(trace.tensors[tensor].name)
+            kernel, used = trace.kernels[number], shown(trace.tensors[tensor].name)
             raise TraceError(
-                f"{place}: kernel {number} ({kernel.name}) uses {name} as {_left(trace, writer)} left it, "
+                f"{place}: kernel {number} ({kernel.name}) uses {used} as {_left(trace, writer)} left it, "
                 f"and in the {name} as {_left(trace, after[use])} did; allowed: micro-batches that "
                 "need each other's results within a block at most"
             )

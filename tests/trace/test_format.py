@@ -329,7 +329,7 @@ KERNEL_CASES = [
     ({"inputs": ["out"]}, "inputs: found 'out' in a list; allowed: integers"),
     ({"inputs": 0}, "inputs: found 0; allowed: a list of integers"),
     ({"phase": "up"}, "phase: found 'up'; allowed: forward, backward, optimizer, other"),
-    ({"device": "links"}, "device: found 'links'; allowed: gpu, cpu"),
+    ({"device": "fpga"}, "device: found 'fpga'; allowed: gpu, cpu, links"),
     (
         {"time_source": "guess"},
         "time_source: found 'guess'; allowed: measured, benchmarked, roofline, bytes, synthetic",
@@ -453,4 +453,4 @@ def test_kernels_on_the_cpu_say_so_and_others_nothing(tmp_path, trace):
     assert json.loads(last).items() >= {"device": "cpu", "parameters": 7}.items()
     assert not any("device" in line or "parameters" in line for line in others)
     found = error_of(write_plain(path, edited(lines_of(path), -1, device="tpu")))
-    assert found.endswith("device: found 'tpu'; allowed: gpu, cpu")
+    assert found.endswith("device: found 'tpu'; allowed: gpu, cpu, links")
