@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import accumulate
 
 import numpy as np
@@ -59,27 +59,23 @@ class Steering:
         yield from map(Drop, self._forecast.dropped[view.kernel])
         yield from self._allocations(view, shortage)
         if shortage.worst() > 0:
-            yield from self._evictions(view, shortage, float(self._forecast.cycles[view.kernel]))
+            yield from self._evictions(view, shortage, self._cycles_until_end(view))
         yield from self._fetches(view, shortage)
 
     def waits(self, view: PolicyView) -> Iterator[Move]:
         """Let a kernel end only when planned evictions have made room for the next one.
 
-        What comes in for later kernels needs no room yet. More leaves meanwhile, so that no tier is idle.
-        Kernels that demand room push out what is at hand, to the fastest tier, beside what is to leave. New
+        What has been asked for needs it, too. More leaves meanwhile, so that no tier is idle. Kernels that demand room push out what is at hand, to the fastest tier, beside what is to leave. New
         tensors come in as soon as they have room unless dead ones give room that no transfer uses meanwhile.
         """
         lack = sum(map(view.in_transfer_bytes, self._leaving)) - self._spare
-        if lack <= 0:
-            return
         forecast, following = self._forecast, (view.kernel + 1) % self._forecast.kernels
+        if lack <= 0 or self._run_meanwhile(view, following, lack / self._machine.out_rate):
+            return
         born = forecast.born[following]
         gone = (*forecast.dead[view.kernel + 1], *forecast.dropped[following])
         freed = sum(map(view.resident_bytes, gone))
         free = view.free_bytes
-        lack = min(lack, self._missing(view, following) - free - freed)
-        if lack <= 0:
-            return
         yield from self._evictions(view, self._shortage(view.kernel), lack / self._machine.out_rate)
         unused = free - view.largest_hole_bytes + freed
         room = free + freed + sum(map(view.in_transfer_bytes, self._leaving))
@@ -88,16 +84,6 @@ class Steering:
             yield Await(frozenset(born), evictions=False, prefetches=True)
             return
         yield Await(frozenset(self._first_gone(view, lack)))
-
-    def _missing(self, view: PolicyView, following: int) -> int:
-        """Return the bytes that the next kernel needs and that are not on the GPU yet.
-
-        What lies where a tensor will be that nobody has asked for counts as free memory.
-        """
-        sizes, born = self._forecast.sizes, self._forecast.born[following]
-        missing = sum(self._absent(view, i) if i in self._asked else int(sizes[i]) for i in born)
-        used = set(self._used_by(view, following)).difference(born)
-        return missing + sum(self._absent(view, tensor) for tensor in used)
 
     def _has_victims(self, view: PolicyView, following: int, room: int) -> bool:
         """Tell whether new tensors of the next kernel push out nothing else that it needs."""
@@ -161,6 +147,34 @@ class Steering:
         elif new:
             members = np.sort(np.concatenate((members, np.array(new, dtype=np.int64))))
         self._members = members
+
+    def _cycles_until_end(self, view: PolicyView) -> float:
+        """Return the cycles until the kernel ends, which waits at least for what it needs to come in."""
+        late_bytes = self._late_bytes(view, view.kernel)
+        return float(self._forecast.cycles[view.kernel] + late_bytes / self._machine.in_rate)
+
+    def _run_meanwhile(self, view: PolicyView, kernel: int, cycles: float) -> bool:
+        """Tell whether kernels that have all they need run for so long, from one on."""
+        for following in range(kernel, self._forecast.kernels):
+            if self._late_bytes(view, following) or self._unborn_bytes(view, following):
+                return False
+            cycles -= self._forecast.cycles[following]
+            if cycles <= 0:
+                return True
+        return False
+
+    def _late_bytes(self, view: PolicyView, kernel: int) -> int:
+        """Return the bytes that a kernel reads and that are not on the GPU yet."""
+        late = set(self._used_by(view, kernel)).difference(self._forecast.born[kernel])
+        return sum(self._absent(view, tensor) for tensor in late)
+
+    def _unborn_bytes(self, view: PolicyView, kernel: int) -> int:
+        """Return the bytes of a kernel's new tensors that are not mapped.
+
+        Memory where one will be that nobody has asked for counts as free.
+        """
+        sizes, born = self._forecast.sizes, self._forecast.born[kernel]
+        return sum(self._absent(view, i) if i in self._asked else int(sizes[i]) for i in born)
 
     def _with(self, sizes: Integers) -> Integers:
         """Return the tensors of which there are such bytes, in the order of ``_ids``."""
@@ -261,6 +275,7 @@ class Steering:
         kernel, horizon = view.kernel, self._settings.horizon
         queues = self._queues(view, cycles)
         returning: dict[str, Integers] = {}
+        busy = frozenset[str]()
         candidates = self._with(self._here)
         candidates = candidates[np.argsort(-self._next[candidates], kind="stable")]
         for tensor in candidates.data:
@@ -272,10 +287,11 @@ class Steering:
                 return
             size = int(self._here[tensor])
             peak = shortage.worst_step(away)
-            returning = returning or self._returning(shortage)
-            returned = {name: int(sizes[peak]) for name, sizes in returning.items()}
-            shares = queues.shares(worst, returned)
-            tier = self._choose(queues, shares, size, shortage.worst(2))
+            if not returning:
+                returning = self._returning(shortage)
+                busy = self._busy(queues, shortage, returning)
+            shares = queues.shares(worst, _at(peak, returning))
+            tier = self._choose(queues, shares, size, shortage.worst(2), busy)
             if tier is None:
                 return
             queues.add(tier, size)
@@ -298,6 +314,13 @@ class Steering:
             for number, tier in enumerate(self._machine.tiers)
         }
 
+    def _busy(self, queues: Queues, shortage: Shortage, returning: Mapping[str, Integers]) -> frozenset[str]:
+        """Return the tiers that the worst kernel's shortage keeps busy for at least half of the time."""
+        peak = shortage.worst_step(self._settings.horizon)
+        shares = queues.shares(shortage.worst(), _at(peak, returning))
+        tiers, rate = self._machine.tiers, self._machine.link_rate
+        return frozenset(tier.name for tier in tiers if 2 * shares[tier.name] * rate >= tier.write_rate)
+
     def _queues(self, view: PolicyView, cycles: float) -> Queues:
         free = {tier.name: view.free_bytes_of(tier.name) for tier in self._machine.tiers}
         queues = Queues(self._machine, free, cycles + self._settings.backlog_cycles)
@@ -305,17 +328,22 @@ class Steering:
             queues.add(tier, view.in_transfer_bytes(tensor))
         return queues
 
-    def _choose(self, queues: Queues, shares: dict[str, float], size: int, lack: int) -> PlannedTier | None:
+    def _choose(
+        self, queues: Queues, shares: Mapping[str, float], size: int, lack: int, busy: Collection[str]
+    ) -> PlannedTier | None:
         """Return the tier where bytes go; None: nowhere.
 
         If the next kernel lacks room before the queues of other tiers are empty, that is the tier that is
-        behind its share most; if not, the slowest one that has a share and would idle.
+        behind its share most; if not, the slowest one that has a share and would idle. One that is not busy
+        takes its share evenly, so that not all of it returns at once.
         """
         tiers = [tier for tier in self._machine.tiers if queues.has_room(tier, size)]
         sharing = [tier for tier in tiers if shares[tier.name] > 0] or tiers
-        sharing.sort(key=lambda tier: -(self._debts[tier.name] + shares[tier.name] * size))
+        debts = {tier.name: self._debts[tier.name] + shares[tier.name] * size for tier in sharing}
+        sharing.sort(key=lambda tier: -debts[tier.name])
         if sharing and lack + queues.queued_but_for(sharing[0]) > 0:
             return sharing[0]
+        sharing = [tier for tier in sharing if tier.name in busy or debts[tier.name] > 0] or sharing
         sharing.sort(key=lambda tier: tier.write_rate)
         return next((tier for tier in sharing if queues.takes(tier)), None)
 
@@ -350,3 +378,8 @@ class Steering:
         enough = self._machine.in_rate * cycles
         queued = accumulate(map(view.in_transfer_bytes, self._coming), initial=asked)
         return any(size >= enough for size in queued)
+
+
+def _at(step: int, returning: Mapping[str, Integers]) -> dict[str, int]:
+    """Return by tier the bytes that have returned from there in a step."""
+    return {name: int(sizes[step]) for name, sizes in returning.items()}
