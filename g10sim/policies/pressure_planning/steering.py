@@ -65,8 +65,10 @@ class Steering:
     def waits(self, view: PolicyView) -> Iterator[Move]:
         """Let a kernel end only when planned evictions have made room for the next one.
 
-        What has been asked for needs it, too. More leaves meanwhile, so that no tier is idle. Kernels that demand room push out what is at hand, to the fastest tier, beside what is to leave. New
-        tensors come in as soon as they have room unless dead ones give room that no transfer uses meanwhile.
+        What has been asked for needs it, too. Kernels do not wait while those that follow have all they need
+        and run for as long. More leaves meanwhile, so that no tier is idle. Kernels that demand room push out
+        what is at hand, to the fastest tier, beside what is to leave. New tensors come in as soon as they
+        have room unless dead ones give room that no transfer uses meanwhile.
         """
         lack = sum(map(view.in_transfer_bytes, self._leaving)) - self._spare
         forecast, following = self._forecast, (view.kernel + 1) % self._forecast.kernels
@@ -150,31 +152,18 @@ class Steering:
 
     def _cycles_until_end(self, view: PolicyView) -> float:
         """Return the cycles until the kernel ends, which waits at least for what it needs to come in."""
-        late_bytes = self._late_bytes(view, view.kernel)
-        return float(self._forecast.cycles[view.kernel] + late_bytes / self._machine.in_rate)
+        needed = set(self._used_by(view, view.kernel)).difference(self._forecast.born[view.kernel])
+        return float(self._forecast.cycles[view.kernel]) + self._coming.cycles(view, needed, self._machine)
 
     def _run_meanwhile(self, view: PolicyView, kernel: int, cycles: float) -> bool:
         """Tell whether kernels that have all they need run for so long, from one on."""
         for following in range(kernel, self._forecast.kernels):
-            if self._late_bytes(view, following) or self._unborn_bytes(view, following):
+            if not all(map(view.is_whole, self._used_by(view, following))):
                 return False
             cycles -= self._forecast.cycles[following]
             if cycles <= 0:
                 return True
         return False
-
-    def _late_bytes(self, view: PolicyView, kernel: int) -> int:
-        """Return the bytes that a kernel reads and that are not on the GPU yet."""
-        late = set(self._used_by(view, kernel)).difference(self._forecast.born[kernel])
-        return sum(self._absent(view, tensor) for tensor in late)
-
-    def _unborn_bytes(self, view: PolicyView, kernel: int) -> int:
-        """Return the bytes of a kernel's new tensors that are not mapped.
-
-        Memory where one will be that nobody has asked for counts as free.
-        """
-        sizes, born = self._forecast.sizes, self._forecast.born[kernel]
-        return sum(self._absent(view, i) if i in self._asked else int(sizes[i]) for i in born)
 
     def _with(self, sizes: Integers) -> Integers:
         """Return the tensors of which there are such bytes, in the order of ``_ids``."""
