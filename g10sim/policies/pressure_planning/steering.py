@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
 
 import numpy as np
@@ -15,10 +15,12 @@ from g10sim.policies.planning.machine import PlannedMachine, PlannedTier
 from g10sim.policies.pressure_planning.arrivals import Arrivals
 from g10sim.policies.pressure_planning.forecast import Forecast
 from g10sim.policies.pressure_planning.shortage import Settings, Shortage
-from g10sim.policies.pressure_planning.tiers import Queues
+from g10sim.policies.pressure_planning.tiers import Debts, Queues
 
 _MISFITS = 3
 """Tensors that do not fit yet after which no further one is tried."""
+_BUSY = 0.9
+"""Share of the time that all that has to leave takes from which on a tier may not idle."""
 
 
 class Steering:
@@ -45,7 +47,7 @@ class Steering:
         self._coming = Arrivals()
         self._asked: set[int] = set()
         self._changed: set[int] = set()
-        self._debts = {tier.name: 0.0 for tier in machine.tiers}
+        self._debts, self._overall_debts = Debts(machine.tiers), Debts(machine.tiers)
         self._seen: set[int] = set()
         self._named: list[list[int]] = []
         self._spare = 0
@@ -120,7 +122,7 @@ class Steering:
             self._is_alive[:] = forecast.lasting
             for tensor in range(len(self._next)):
                 self._next[tensor] = forecast.next_use(tensor, 0)
-            self._debts = dict.fromkeys(self._debts, 0.0)
+            self._debts, self._overall_debts = (Debts(self._machine.tiers) for _ in range(2))
         else:
             self._changed = set(filter(self._alive.__getitem__, self._used_by(view, kernel - 1)))
             for tensor in self._changed:
@@ -264,7 +266,7 @@ class Steering:
         kernel, horizon = view.kernel, self._settings.horizon
         queues = self._queues(view, cycles)
         returning: dict[str, Integers] = {}
-        busy = frozenset[str]()
+        overall: dict[str, float] = {}
         candidates = self._with(self._here)
         candidates = candidates[np.argsort(-self._next[candidates], kind="stable")]
         for tensor in candidates.data:
@@ -278,14 +280,14 @@ class Steering:
             peak = shortage.worst_step(away)
             if not returning:
                 returning = self._returning(shortage)
-                busy = self._busy(queues, shortage, returning)
+                overall = self._overall(queues, shortage, kernel, returning)
             shares = queues.shares(worst, _at(peak, returning))
-            tier = self._choose(queues, shares, size, shortage.worst(2), busy)
+            tier = self._choose(queues, shares, overall, size, shortage.worst(2))
             if tier is None:
                 return
             queues.add(tier, size)
-            for name, share in shares.items():
-                self._debts[name] += share * size - (size if name == tier.name else 0)
+            self._debts.add(tier, shares, size)
+            self._overall_debts.add(tier, overall, size)
             self._leaving[tensor] = tier
             self._tier_of[tensor] = self._machine.tiers.index(tier)
             self._away[tensor] += size
@@ -303,12 +305,20 @@ class Steering:
             for number, tier in enumerate(self._machine.tiers)
         }
 
-    def _busy(self, queues: Queues, shortage: Shortage, returning: Mapping[str, Integers]) -> frozenset[str]:
-        """Return the tiers that the worst kernel's shortage keeps busy for at least half of the time."""
+    def _overall(
+        self, queues: Queues, shortage: Shortage, kernel: int, returning: Mapping[str, Integers]
+    ) -> dict[str, float]:
+        """Return what each tier takes evenly of all that has to leave; empty: nothing has to be even.
+
+        Where kernels need longer until the worst of them than the link, slow tiers have time.
+        """
         peak = shortage.worst_step(self._settings.horizon)
-        shares = queues.shares(shortage.worst(), _at(peak, returning))
+        worst, ahead = shortage.worst(), shortage.start(peak)
+        if worst < self._machine.link_rate * self._forecast.cycles_between(kernel, kernel + ahead):
+            return {}
+        shares = queues.shares(worst, _at(peak, returning))
         tiers, rate = self._machine.tiers, self._machine.link_rate
-        return frozenset(tier.name for tier in tiers if 2 * shares[tier.name] * rate >= tier.write_rate)
+        return {t.name: shares[t.name] for t in tiers if shares[t.name] * rate < _BUSY * t.write_rate}
 
     def _queues(self, view: PolicyView, cycles: float) -> Queues:
         free = {tier.name: view.free_bytes_of(tier.name) for tier in self._machine.tiers}
@@ -318,23 +328,26 @@ class Steering:
         return queues
 
     def _choose(
-        self, queues: Queues, shares: Mapping[str, float], size: int, lack: int, busy: Collection[str]
+        self, queues: Queues, shares: Mapping[str, float], overall: Mapping[str, float], size: int, lack: int
     ) -> PlannedTier | None:
         """Return the tier where bytes go; None: nowhere.
 
         If the next kernel lacks room before the queues of other tiers are empty, that is the tier that is
-        behind its share most; if not, the slowest one that has a share and would idle. One that is not busy
-        takes its share evenly, so that not all of it returns at once.
+        behind its share most; if not, the slowest one that has a share and would idle. Those that ``overall``
+        names take that share of all that leaves evenly: what leaves at once returns at once.
         """
         tiers = [tier for tier in self._machine.tiers if queues.has_room(tier, size)]
         sharing = [tier for tier in tiers if shares[tier.name] > 0] or tiers
-        debts = {tier.name: self._debts[tier.name] + shares[tier.name] * size for tier in sharing}
-        sharing.sort(key=lambda tier: -debts[tier.name])
+        sharing.sort(key=lambda tier: -self._debts.with_next(tier, shares, size))
         if sharing and lack + queues.queued_but_for(sharing[0]) > 0:
             return sharing[0]
-        sharing = [tier for tier in sharing if tier.name in busy or debts[tier.name] > 0] or sharing
-        sharing.sort(key=lambda tier: tier.write_rate)
-        return next((tier for tier in sharing if queues.takes(tier)), None)
+        due = [
+            tier
+            for tier in sharing
+            if tier.name not in overall or self._overall_debts.with_next(tier, overall, size) > 0
+        ]
+        due = sorted(due or sharing, key=lambda tier: tier.write_rate)
+        return next((tier for tier in due if queues.takes(tier)), None)
 
     def _fetches(self, view: PolicyView, shortage: Shortage) -> Iterator[Move]:
         """Fetch in the order of need what fits until it is needed, and what is needed now.
