@@ -153,6 +153,35 @@ def test_while_kernels_wait_more_leaves_than_they_wait_for():
     assert abs(without - ample) < 1000
 
 
+@pytest.mark.parametrize(
+    ("gpu", "layers", "weight", "activation", "cycles"),
+    [(60, 3, 10, 20, 1000), (100, 4, 20, 20, 100), (80, 4, 10, 20, 1000), (60, 4, 10, 10, 100)],
+)
+def test_while_kernels_wait_for_what_comes_more_leaves(gpu, layers, weight, activation, cycles):
+    # Kernels are short, so that without a backlog next to nothing would leave but for what they wait for.
+    parts = [" ".join(f"w{layer}.{part}" for part in range(5)) for layer in range(layers)]
+    sizes = {f"{name}*": weight // 5 for names in parts for name in names.split()}
+    sizes |= {f"x{layer}": activation for layer in range(layers)}
+    kernels = [(cycles, f"{parts[i]} x{i - 1}" if i else parts[i], f"x{i}") for i in range(layers)]
+    kernels += [(cycles, f"{parts[i]} x{i}", "") for i in reversed(range(layers))]
+    trace, system = trace_of(sizes, kernels), machine(gpu, 1000, mapping="100 GB/s")
+    without, ample = (iteration_times(run(trace, system, backlog=backlog)) for backlog in (0, 2e-5))
+    assert without == ample
+
+
+@pytest.mark.parametrize("lacking", [4, 8, 12])
+def test_what_host_memory_lacks_goes_to_the_ssd_evenly_and_returns_so(lacking):
+    # 60 of 80 pages leave and return, 1000 cycles a page to and from host memory and 4000 the SSD. As long as
+    # what the SSD takes is beside the rest on the link, it costs no more than the first and last tensor's way.
+    names = [f"x{number}" for number in range(20)]
+    kernels = [(1000, "", name) for name in names] + [(1000, name, "") for name in reversed(names)]
+    trace = trace_of(dict.fromkeys(names, 4), kernels)
+    ample, short = (
+        iteration_times(run(trace, machine(20, 60 - pages, mapping="100 GB/s")))[1] for pages in (0, lacking)
+    )
+    assert 60_000 + 60_000 < ample < short < ample + 4 * 1000
+
+
 def test_the_fastest_tier_fills_what_slower_ones_leave_of_the_link():
     planned = planned_machine(machine(100, 100), OWN)
     host, ssd = planned.tiers

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
+from itertools import accumulate
 
 from g10sim.policies.base import PolicyView
+from g10sim.policies.planning.machine import PlannedMachine
 
 Way = tuple[str, ...]
 
@@ -45,3 +47,25 @@ class Arrivals:
             for tensor in list(way):
                 if not has_moved(tensor) and tensor in way:
                     break
+
+    def cycles(self, view: PolicyView, needed: Collection[int], machine: PlannedMachine) -> float:
+        """Return the cycles until all of these tensors have arrived on links that carry nothing else.
+
+        Of those that nobody has asked for, what each tier holds comes last of what comes from there.
+        """
+        late = [tensor for tensor in needed if not view.is_whole(tensor)]
+        if not late:
+            return 0
+        rates = {tier.name: tier.read_rate for tier in machine.tiers}
+        cycles = dict.fromkeys(rates, 0.0)
+        for way, tensors in self._ways.items():
+            rate = min(map(rates.__getitem__, way), default=machine.in_rate)
+            sizes = list(accumulate(map(view.in_transfer_bytes, tensors)))
+            last = max(
+                (size for size, tensor in zip(sizes, tensors, strict=True) if tensor in late), default=0
+            )
+            for tier in way:
+                cycles[tier] += last / rate
+        for name, rate in rates.items():
+            cycles[name] += sum(view.bytes_in(tensor, name) for tensor in late) / rate
+        return max(cycles.values())

@@ -52,6 +52,7 @@ class Forecast:
         self.kernels = kernels = len(trace.kernels)
         self.sizes = np.array(machine.sizes(trace), dtype=np.int64)
         self.cycles = demand.cycles
+        self._elapsed = np.concatenate(([0], np.cumsum(demand.cycles)))
         room = machine.gpu_bytes // machine.page_bytes * machine.page_bytes
         live = demand.live_bytes.copy()
         for drop in drops:
@@ -72,6 +73,11 @@ class Forecast:
         for drop in drops:
             for source in drop.producer.inputs:
                 self._uses[source] = tuple(sorted({*self._uses[source], drop.end}))
+
+    def cycles_between(self, kernel: int, later: int) -> int:
+        """Return the cycles of kernels from one to before a later one, perhaps of the next iteration."""
+        rounds, place = divmod(later, self.kernels)
+        return int(rounds * self._elapsed[-1] + self._elapsed[place] - self._elapsed[kernel])
 
     def next_use(self, tensor: int, kernel: int) -> int:
         """Return the first kernel from ``kernel`` on that needs a tensor's contents.

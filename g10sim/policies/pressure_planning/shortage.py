@@ -88,6 +88,10 @@ class Shortage:
         """Return the step of the worst of so many kernels, the first of those that are equal."""
         return int(self._most[: bisect_left(self._starts, ahead)].argmax())
 
+    def start(self, step: int) -> int:
+        """Return the number of kernels ahead at which a step begins."""
+        return int(self._starts[step])
+
     def of_next(self) -> int:
         """Return what the next kernel lacks."""
         return int(self._most[1])

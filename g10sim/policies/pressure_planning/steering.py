@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
 
 import numpy as np
@@ -15,10 +15,12 @@ from g10sim.policies.planning.machine import PlannedMachine, PlannedTier
 from g10sim.policies.pressure_planning.arrivals import Arrivals
 from g10sim.policies.pressure_planning.forecast import Forecast
 from g10sim.policies.pressure_planning.shortage import Settings, Shortage
-from g10sim.policies.pressure_planning.tiers import Queues
+from g10sim.policies.pressure_planning.tiers import Debts, Queues
 
 _MISFITS = 3
 """Tensors that do not fit yet after which no further one is tried."""
+_BUSY = 0.9
+"""Share of the time that all that has to leave takes from which on a tier may not idle."""
 
 
 class Steering:
@@ -45,7 +47,7 @@ class Steering:
         self._coming = Arrivals()
         self._asked: set[int] = set()
         self._changed: set[int] = set()
-        self._debts = {tier.name: 0.0 for tier in machine.tiers}
+        self._debts, self._overall_debts = Debts(machine.tiers), Debts(machine.tiers)
         self._seen: set[int] = set()
         self._named: list[list[int]] = []
         self._spare = 0
@@ -59,27 +61,25 @@ class Steering:
         yield from map(Drop, self._forecast.dropped[view.kernel])
         yield from self._allocations(view, shortage)
         if shortage.worst() > 0:
-            yield from self._evictions(view, shortage, float(self._forecast.cycles[view.kernel]))
+            yield from self._evictions(view, shortage, self._cycles_until_end(view))
         yield from self._fetches(view, shortage)
 
     def waits(self, view: PolicyView) -> Iterator[Move]:
         """Let a kernel end only when planned evictions have made room for the next one.
 
-        What comes in for later kernels needs no room yet. More leaves meanwhile, so that no tier is idle.
-        Kernels that demand room push out what is at hand, to the fastest tier, beside what is to leave. New
-        tensors come in as soon as they have room unless dead ones give room that no transfer uses meanwhile.
+        What has been asked for needs it, too. Kernels do not wait while those that follow have all they need
+        and run for as long. More leaves meanwhile, so that no tier is idle. Kernels that demand room push out
+        what is at hand, to the fastest tier, beside what is to leave. New tensors come in as soon as they
+        have room unless dead ones give room that no transfer uses meanwhile.
         """
         lack = sum(map(view.in_transfer_bytes, self._leaving)) - self._spare
-        if lack <= 0:
-            return
         forecast, following = self._forecast, (view.kernel + 1) % self._forecast.kernels
+        if lack <= 0 or self._run_meanwhile(view, following, lack / self._machine.out_rate):
+            return
         born = forecast.born[following]
         gone = (*forecast.dead[view.kernel + 1], *forecast.dropped[following])
         freed = sum(map(view.resident_bytes, gone))
         free = view.free_bytes
-        lack = min(lack, self._missing(view, following) - free - freed)
-        if lack <= 0:
-            return
         yield from self._evictions(view, self._shortage(view.kernel), lack / self._machine.out_rate)
         unused = free - view.largest_hole_bytes + freed
         room = free + freed + sum(map(view.in_transfer_bytes, self._leaving))
@@ -88,16 +88,6 @@ class Steering:
             yield Await(frozenset(born), evictions=False, prefetches=True)
             return
         yield Await(frozenset(self._first_gone(view, lack)))
-
-    def _missing(self, view: PolicyView, following: int) -> int:
-        """Return the bytes that the next kernel needs and that are not on the GPU yet.
-
-        What lies where a tensor will be that nobody has asked for counts as free memory.
-        """
-        sizes, born = self._forecast.sizes, self._forecast.born[following]
-        missing = sum(self._absent(view, i) if i in self._asked else int(sizes[i]) for i in born)
-        used = set(self._used_by(view, following)).difference(born)
-        return missing + sum(self._absent(view, tensor) for tensor in used)
 
     def _has_victims(self, view: PolicyView, following: int, room: int) -> bool:
         """Tell whether new tensors of the next kernel push out nothing else that it needs."""
@@ -132,7 +122,7 @@ class Steering:
             self._is_alive[:] = forecast.lasting
             for tensor in range(len(self._next)):
                 self._next[tensor] = forecast.next_use(tensor, 0)
-            self._debts = dict.fromkeys(self._debts, 0.0)
+            self._debts, self._overall_debts = (Debts(self._machine.tiers) for _ in range(2))
         else:
             self._changed = set(filter(self._alive.__getitem__, self._used_by(view, kernel - 1)))
             for tensor in self._changed:
@@ -161,6 +151,21 @@ class Steering:
         elif new:
             members = np.sort(np.concatenate((members, np.array(new, dtype=np.int64))))
         self._members = members
+
+    def _cycles_until_end(self, view: PolicyView) -> float:
+        """Return the cycles until the kernel ends, which waits at least for what it needs to come in."""
+        needed = set(self._used_by(view, view.kernel)).difference(self._forecast.born[view.kernel])
+        return float(self._forecast.cycles[view.kernel]) + self._coming.cycles(view, needed, self._machine)
+
+    def _run_meanwhile(self, view: PolicyView, kernel: int, cycles: float) -> bool:
+        """Tell whether kernels that have all they need run for so long, from one on."""
+        for following in range(kernel, self._forecast.kernels):
+            if not all(map(view.is_whole, self._used_by(view, following))):
+                return False
+            cycles -= self._forecast.cycles[following]
+            if cycles <= 0:
+                return True
+        return False
 
     def _with(self, sizes: Integers) -> Integers:
         """Return the tensors of which there are such bytes, in the order of ``_ids``."""
@@ -261,6 +266,7 @@ class Steering:
         kernel, horizon = view.kernel, self._settings.horizon
         queues = self._queues(view, cycles)
         returning: dict[str, Integers] = {}
+        overall: dict[str, float] = {}
         candidates = self._with(self._here)
         candidates = candidates[np.argsort(-self._next[candidates], kind="stable")]
         for tensor in candidates.data:
@@ -272,15 +278,16 @@ class Steering:
                 return
             size = int(self._here[tensor])
             peak = shortage.worst_step(away)
-            returning = returning or self._returning(shortage)
-            returned = {name: int(sizes[peak]) for name, sizes in returning.items()}
-            shares = queues.shares(worst, returned)
-            tier = self._choose(queues, shares, size, shortage.worst(2))
+            if not returning:
+                returning = self._returning(shortage)
+                overall = self._overall(queues, shortage, kernel, returning)
+            shares = queues.shares(worst, _at(peak, returning))
+            tier = self._choose(queues, shares, overall, size, shortage.worst(2))
             if tier is None:
                 return
             queues.add(tier, size)
-            for name, share in shares.items():
-                self._debts[name] += share * size - (size if name == tier.name else 0)
+            self._debts.add(tier, shares, size)
+            self._overall_debts.add(tier, overall, size)
             self._leaving[tensor] = tier
             self._tier_of[tensor] = self._machine.tiers.index(tier)
             self._away[tensor] += size
@@ -298,6 +305,21 @@ class Steering:
             for number, tier in enumerate(self._machine.tiers)
         }
 
+    def _overall(
+        self, queues: Queues, shortage: Shortage, kernel: int, returning: Mapping[str, Integers]
+    ) -> dict[str, float]:
+        """Return what each tier takes evenly of all that has to leave; empty: nothing has to be even.
+
+        Where kernels need longer until the worst of them than the link, slow tiers have time.
+        """
+        peak = shortage.worst_step(self._settings.horizon)
+        worst, ahead = shortage.worst(), shortage.start(peak)
+        if worst < self._machine.link_rate * self._forecast.cycles_between(kernel, kernel + ahead):
+            return {}
+        shares = queues.shares(worst, _at(peak, returning))
+        tiers, rate = self._machine.tiers, self._machine.link_rate
+        return {t.name: shares[t.name] for t in tiers if shares[t.name] * rate < _BUSY * t.write_rate}
+
     def _queues(self, view: PolicyView, cycles: float) -> Queues:
         free = {tier.name: view.free_bytes_of(tier.name) for tier in self._machine.tiers}
         queues = Queues(self._machine, free, cycles + self._settings.backlog_cycles)
@@ -305,19 +327,27 @@ class Steering:
             queues.add(tier, view.in_transfer_bytes(tensor))
         return queues
 
-    def _choose(self, queues: Queues, shares: dict[str, float], size: int, lack: int) -> PlannedTier | None:
+    def _choose(
+        self, queues: Queues, shares: Mapping[str, float], overall: Mapping[str, float], size: int, lack: int
+    ) -> PlannedTier | None:
         """Return the tier where bytes go; None: nowhere.
 
         If the next kernel lacks room before the queues of other tiers are empty, that is the tier that is
-        behind its share most; if not, the slowest one that has a share and would idle.
+        behind its share most; if not, the slowest one that has a share and would idle. Those that ``overall``
+        names take that share of all that leaves evenly: what leaves at once returns at once.
         """
         tiers = [tier for tier in self._machine.tiers if queues.has_room(tier, size)]
         sharing = [tier for tier in tiers if shares[tier.name] > 0] or tiers
-        sharing.sort(key=lambda tier: -(self._debts[tier.name] + shares[tier.name] * size))
+        sharing.sort(key=lambda tier: -self._debts.with_next(tier, shares, size))
         if sharing and lack + queues.queued_but_for(sharing[0]) > 0:
             return sharing[0]
-        sharing.sort(key=lambda tier: tier.write_rate)
-        return next((tier for tier in sharing if queues.takes(tier)), None)
+        due = [
+            tier
+            for tier in sharing
+            if tier.name not in overall or self._overall_debts.with_next(tier, overall, size) > 0
+        ]
+        due = sorted(due or sharing, key=lambda tier: tier.write_rate)
+        return next((tier for tier in due if queues.takes(tier)), None)
 
     def _fetches(self, view: PolicyView, shortage: Shortage) -> Iterator[Move]:
         """Fetch in the order of need what fits until it is needed, and what is needed now.
@@ -350,3 +380,8 @@ class Steering:
         enough = self._machine.in_rate * cycles
         queued = accumulate(map(view.in_transfer_bytes, self._coming), initial=asked)
         return any(size >= enough for size in queued)
+
+
+def _at(step: int, returning: Mapping[str, Integers]) -> dict[str, int]:
+    """Return by tier the bytes that have returned from there in a step."""
+    return {name: int(sizes[step]) for name, sizes in returning.items()}

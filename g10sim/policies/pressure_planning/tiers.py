@@ -68,3 +68,20 @@ class Queues:
             now = end
             del rates[name]
         return now
+
+
+class Debts:
+    """Bytes by which each tier is behind its share of what has left."""
+
+    def __init__(self, tiers: Iterable[PlannedTier]) -> None:
+        self._bytes = dict.fromkeys((tier.name for tier in tiers), 0.0)
+
+    def with_next(self, tier: PlannedTier, shares: Mapping[str, float], size_bytes: int) -> float:
+        """Return what a tier is behind when so many bytes more have left that go elsewhere."""
+        return self._bytes[tier.name] + shares[tier.name] * size_bytes
+
+    def add(self, tier: PlannedTier, shares: Mapping[str, float], size_bytes: int) -> None:
+        """Note bytes that have left for a tier."""
+        for name, share in shares.items():
+            self._bytes[name] += share * size_bytes
+        self._bytes[tier.name] -= size_bytes
