@@ -172,7 +172,7 @@ def test_while_kernels_wait_for_what_comes_more_leaves(gpu, layers, weight, acti
 @pytest.mark.parametrize("lacking", [4, 8, 12])
 def test_what_host_memory_lacks_goes_to_the_ssd_evenly_and_returns_so(lacking):
     # 60 of 80 pages leave and return, 1000 cycles a page to and from host memory and 4000 the SSD. As long as
-    # what the SSD takes is beside the rest on the link, it costs no more than the first and last tensor's way.
+    # what the SSD takes is beside the rest on the link, it costs no more than the way of the first and last.
     names = [f"x{number}" for number in range(20)]
     kernels = [(1000, "", name) for name in names] + [(1000, name, "") for name in reversed(names)]
     trace = trace_of(dict.fromkeys(names, 4), kernels)

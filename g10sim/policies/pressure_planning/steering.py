@@ -67,19 +67,21 @@ class Steering:
     def waits(self, view: PolicyView) -> Iterator[Move]:
         """Let a kernel end only when planned evictions have made room for the next one.
 
-        What has been asked for needs it, too. Kernels do not wait while those that follow have all they need
-        and run for as long. More leaves meanwhile, so that no tier is idle. Kernels that demand room push out
-        what is at hand, to the fastest tier, beside what is to leave. New tensors come in as soon as they
-        have room unless dead ones give room that no transfer uses meanwhile.
+        What comes in for later kernels needs no room yet. More leaves meanwhile, so that no tier is idle.
+        Kernels that demand room push out what is at hand, to the fastest tier, beside what is to leave. New
+        tensors come in as soon as they have room unless dead ones give room that no transfer uses meanwhile.
         """
         lack = sum(map(view.in_transfer_bytes, self._leaving)) - self._spare
-        forecast, following = self._forecast, (view.kernel + 1) % self._forecast.kernels
-        if lack <= 0 or self._run_meanwhile(view, following, lack / self._machine.out_rate):
+        if lack <= 0:
             return
+        forecast, following = self._forecast, (view.kernel + 1) % self._forecast.kernels
         born = forecast.born[following]
         gone = (*forecast.dead[view.kernel + 1], *forecast.dropped[following])
         freed = sum(map(view.resident_bytes, gone))
         free = view.free_bytes
+        lack = min(lack, self._missing(view, following) - free - freed)
+        if lack <= 0:
+            return
         yield from self._evictions(view, self._shortage(view.kernel), lack / self._machine.out_rate)
         unused = free - view.largest_hole_bytes + freed
         room = free + freed + sum(map(view.in_transfer_bytes, self._leaving))
@@ -88,6 +90,16 @@ class Steering:
             yield Await(frozenset(born), evictions=False, prefetches=True)
             return
         yield Await(frozenset(self._first_gone(view, lack)))
+
+    def _missing(self, view: PolicyView, following: int) -> int:
+        """Return the bytes that the next kernel needs and that are not on the GPU yet.
+
+        What lies where a tensor will be that nobody has asked for counts as free memory.
+        """
+        sizes, born = self._forecast.sizes, self._forecast.born[following]
+        missing = sum(self._absent(view, i) if i in self._asked else int(sizes[i]) for i in born)
+        used = set(self._used_by(view, following)).difference(born)
+        return missing + sum(self._absent(view, tensor) for tensor in used)
 
     def _has_victims(self, view: PolicyView, following: int, room: int) -> bool:
         """Tell whether new tensors of the next kernel push out nothing else that it needs."""
@@ -156,16 +168,6 @@ class Steering:
         """Return the cycles until the kernel ends, which waits at least for what it needs to come in."""
         needed = set(self._used_by(view, view.kernel)).difference(self._forecast.born[view.kernel])
         return float(self._forecast.cycles[view.kernel]) + self._coming.cycles(view, needed, self._machine)
-
-    def _run_meanwhile(self, view: PolicyView, kernel: int, cycles: float) -> bool:
-        """Tell whether kernels that have all they need run for so long, from one on."""
-        for following in range(kernel, self._forecast.kernels):
-            if not all(map(view.is_whole, self._used_by(view, following))):
-                return False
-            cycles -= self._forecast.cycles[following]
-            if cycles <= 0:
-                return True
-        return False
 
     def _with(self, sizes: Integers) -> Integers:
         """Return the tensors of which there are such bytes, in the order of ``_ids``."""
@@ -352,10 +354,12 @@ class Steering:
     def _fetches(self, view: PolicyView, shortage: Shortage) -> Iterator[Move]:
         """Fetch in the order of need what fits until it is needed, and what is needed now.
 
-        Others go ahead of one that does not fit only if the link would idle: they take room that it awaits.
+        What has no room before the next decision waits for that, which is made with better knowledge. Others
+        go ahead of one that does not fit only if the link would idle: they take room that it awaits.
         """
         kernel, horizon = view.kernel, self._settings.horizon
         misfits = added = asked = 0
+        room: float | None = None
         for tensor in self._with(self._away).data:
             if tensor in self._coming or tensor in self._leaving:
                 continue
@@ -366,13 +370,23 @@ class Steering:
                 if misfits > _MISFITS or self._is_filled(view, asked):
                     break
                 continue
+            if distance > 1:
+                room = self._room_soon(view) - asked if room is None else room
+                if room <= 0:
+                    break
+                room -= size
+                added += size
             self._coming.add(view, tensor)
             self._away[tensor] = 0
             asked += size
-            if distance > 1:
-                added += size
             yield Fetch(tensor)
         self._spare = -(shortage.of_next() + added)
+
+    def _room_soon(self, view: PolicyView) -> float:
+        """Return the bytes that will be free before the next decision and that nobody has asked for."""
+        cycles = self._cycles_until_end(view) + self._settings.backlog_cycles
+        coming = sum(map(view.in_transfer_bytes, self._coming))
+        return view.free_bytes + self._machine.out_rate * cycles - coming
 
     def _is_filled(self, view: PolicyView, asked: int) -> bool:
         """Tell whether the link has enough to bring in until the next decision, with bytes just asked for."""
