@@ -35,10 +35,11 @@ class Slow(Policy):
         self.seed = seed
 
     def plan(self, workload, system, behaviour):
+        with open("worker.new", "w") as file:
+            file.write(str(os.getpid()))
+        os.replace("worker.new", "worker.pid")  # before the log, which is waited for
         with open("planned.log", "a") as log:
             log.write(f"{self.seed}\\n")
-        with open("worker.pid", "w") as file:
-            file.write(str(os.getpid()))
         time.sleep(float(os.environ.get("SLOW_SECONDS", "0.15")))
         return super().plan(workload, system, behaviour)
 '''
