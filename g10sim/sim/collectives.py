@@ -62,7 +62,7 @@ class Collectives:
         self.make_room: Callable[[], None] | None = None
         """Asked for room when the job waits and a tensor finds none, where that takes more than victims."""
         self.is_awaited = False
-        """Whether the job waits for one that has not begun."""
+        """Tell whether the job waits for one that has not begun."""
 
     def blocker(self, kernel: Kernel) -> Launched | None:
         """Return the last collective under way that uses a tensor of a kernel, if there is any."""
