@@ -53,19 +53,16 @@ class Arrivals:
 
         Of those that nobody has asked for, what each tier holds comes last of what comes from there.
         """
-        late = [tensor for tensor in needed if not view.is_whole(tensor)]
+        late = {tensor for tensor in needed if not view.is_whole(tensor)}
         if not late:
             return 0
         rates = {tier.name: tier.read_rate for tier in machine.tiers}
         cycles = dict.fromkeys(rates, 0.0)
         for way, tensors in self._ways.items():
-            rate = min(map(rates.__getitem__, way), default=machine.in_rate)
-            sizes = list(accumulate(map(view.in_transfer_bytes, tensors)))
-            last = max(
-                (size for size, tensor in zip(sizes, tensors, strict=True) if tensor in late), default=0
-            )
+            sizes = zip(accumulate(map(view.in_transfer_bytes, tensors)), tensors, strict=True)
+            last = max((size for size, tensor in sizes if tensor in late), default=0)
             for tier in way:
-                cycles[tier] += last / rate
+                cycles[tier] += last / min(map(rates.__getitem__, way))
         for name, rate in rates.items():
             cycles[name] += sum(view.bytes_in(tensor, name) for tensor in late) / rate
         return max(cycles.values())
