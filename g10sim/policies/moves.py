@@ -275,13 +275,16 @@ class Evict(TensorMove):
             return self.refusal(state, "evicts", "is read or compressed; allowed: with contiguous memory")
         if self.size_bytes is not None and self.size_bytes < 0:
             return self.refusal(state, "evicts", f"leaves with {self.size_bytes} bytes; allowed: 0 or more")
-        trace = state.view.trace
-        is_written = any(self.tensor in trace.kernels[use].outputs for use in trace.uses[self.tensor])
-        has_returned = self.tensor not in trace.rewritten and state.was_away(self.tensor)
-        if self.is_clean and is_written and not has_returned:
+        if self.is_clean and self._has_changed(state):
             rule = "kernels on the GPU write; allowed: tensors that they only read"
             return self.refusal(state, "evicts as clean", rule)
         return self._check_use(state)
+
+    def _has_changed(self, state: MoveState) -> bool:
+        """Tell whether kernels have written the tensor since it was last elsewhere."""
+        trace = state.view.trace
+        is_made_once = self.tensor not in trace.rewritten
+        return self.tensor in trace.written and not (is_made_once and state.was_away(self.tensor))
 
     def _check_readers(self, state: MoveState) -> str | None:
         """Refuse a copy that would miss what the kernels up to ``until`` write."""

@@ -14,12 +14,14 @@ Way = tuple[str, ...]
 class Arrivals:
     """Tensors that were asked for, by the tiers that they come from, first come first served.
 
-    Of those that come the same way, each arrives after the ones before it.
+    Of those that come the same way, each arrives after the ones before it. ``total_bytes`` are yet to come
+    of all together.
     """
 
     def __init__(self) -> None:
-        self._ways: dict[Way, dict[int, None]] = {}
+        self._ways: dict[Way, dict[int, int]] = {}
         self._way_of: dict[int, Way] = {}
+        self.total_bytes = 0
 
     def __contains__(self, tensor: int) -> bool:
         """Tell whether a tensor is on its way."""
@@ -29,17 +31,27 @@ class Arrivals:
         """Yield all of them."""
         return iter(self._way_of)
 
-    def add(self, view: PolicyView, tensor: int) -> None:
-        """Note a tensor that is about to be asked for."""
+    def add(self, view: PolicyView, tensor: int, size_bytes: int) -> None:
+        """Note a tensor that is about to be asked for, and its bytes."""
         way = tuple(tier for tier in view.tiers if view.bytes_in(tensor, tier))
         self._way_of[tensor] = way
-        self._ways.setdefault(way, {})[tensor] = None
+        self._ways.setdefault(way, {})[tensor] = size_bytes
+        self.total_bytes += size_bytes
+
+    def come(self, tensor: int, left_bytes: int) -> None:
+        """Note the bytes of a tensor that are yet to come; 0: it has arrived."""
+        way = self._way_of.get(tensor)
+        if way is None:
+            return
+        sizes = self._ways[way]
+        self.total_bytes += left_bytes - sizes[tensor]
+        sizes[tensor] = left_bytes
+        if not left_bytes:
+            del sizes[tensor], self._way_of[tensor]
 
     def discard(self, tensor: int) -> None:
-        """Forget a tensor, which has arrived or is not wanted any more."""
-        way = self._way_of.pop(tensor, None)
-        if way is not None:
-            del self._ways[way][tensor]
+        """Forget a tensor that is not wanted any more."""
+        self.come(tensor, 0)
 
     def follow(self, has_moved: Callable[[int], bool]) -> None:
         """Ask of each way's tensors whether they have moved, up to the first that has not."""
@@ -59,7 +71,7 @@ class Arrivals:
         rates = {tier.name: tier.read_rate for tier in machine.tiers}
         cycles = dict.fromkeys(rates, 0.0)
         for way, tensors in self._ways.items():
-            sizes = zip(accumulate(map(view.in_transfer_bytes, tensors)), tensors, strict=True)
+            sizes = zip(accumulate(tensors.values()), tensors, strict=True)
             last = max((size for size, tensor in sizes if tensor in late), default=0)
             for tier in way:
                 cycles[tier] += last / min(map(rates.__getitem__, way))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -17,6 +18,11 @@ class Settings:
     backlog_cycles: float
     births: int
     horizon: int
+
+    @cached_property
+    def first(self) -> Integers:
+        """Kernels ahead at each of which a step begins."""
+        return np.arange(min(max(2, self.births), self.horizon - 1) + 1)
 
 
 class Largest:
@@ -45,33 +51,34 @@ class Largest:
 class Shortage:
     """Most bytes that kernels ahead of one lack, in steps: in each of them, the same tensors are away.
 
-    A step begins where some tensor is used next, ``uses`` being kernels, and at each of the first kernels.
-    A number of kernels ahead is one at which a step begins, or the horizon.
+    A step begins where some tensor is used next, ``uses`` being kernels in ascending order, and at each of
+    the first kernels. A number of kernels ahead is one at which a step begins, or the horizon.
     """
 
     def __init__(self, alive: Largest, uses: Integers, kernel: int, settings: Settings) -> None:
-        horizon = settings.horizon
-        until = np.minimum(np.maximum(uses - kernel, 0), horizon)
-        self._order = until.argsort(kind="stable")
-        until = until.take(self._order)
-        first = np.arange(min(max(2, settings.births), horizon - 1) + 1)
-        edges = np.sort(np.concatenate((first, until, [horizon])))
-        edges = edges[np.concatenate(([True], edges[1:] > edges[:-1]))]
-        self._starts = edges[:-1].data
-        self._used = until.searchsorted(edges[:-1], side="right")
-        self._most = alive.between(edges[:-1] + kernel, edges[1:] + kernel)
+        until = np.minimum(np.maximum(uses - kernel, 0), settings.horizon)
+        starts = settings.first
+        used = until.searchsorted(starts, side="right")
+        last, end = int(used[-1]), int(until.searchsorted(settings.horizon))
+        if last < end:
+            further = np.flatnonzero(until[last + 1 : end] > until[last : end - 1]) + (last + 1)
+            starts = np.concatenate((starts, until[last : last + 1], until.take(further)))
+            used = np.concatenate((used, further, (end,)))
+        self._starts, self._used = starts.data, used
+        first = starts + kernel
+        self._most = alive.between(first, np.concatenate((first[1:], (settings.horizon + kernel,))))
         self._worst: Integers | None = None
 
     def spare(self, sizes_bytes: Integers) -> None:
         """Take off what is away of each tensor until its next use."""
-        self._most -= int(sizes_bytes.sum()) - self.returned(sizes_bytes)
+        returned = np.zeros(len(sizes_bytes) + 1, dtype=np.int64)
+        sizes_bytes.cumsum(out=returned[1:])
+        self._most -= returned[-1] - returned.take(self._used)
         self._worst = None
 
-    def returned(self, sizes_bytes: Integers) -> Integers:
-        """Return for each step the bytes of the tensors whose next use it comes after."""
-        found = np.zeros(len(sizes_bytes) + 1, dtype=np.int64)
-        sizes_bytes.take(self._order).cumsum(out=found[1:])
-        return found.take(self._used)
+    def returned_before(self, step: int) -> int:
+        """Return the number of tensors whose next use a step comes after."""
+        return int(self._used[step])
 
     def add(self, ahead: int, size_bytes: int) -> None:
         """Let each of so many kernels lack more."""

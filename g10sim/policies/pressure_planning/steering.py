@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import accumulate
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -41,7 +40,7 @@ class Steering:
         self._tier_of = np.zeros(tensors, dtype=np.int8)
         self._is_alive = np.zeros(tensors, dtype=np.bool_)
         self._alive = self._is_alive.data
-        self._ids = self._members = np.zeros(0, dtype=np.int64)
+        self._ids = self._uses = self._members = np.zeros(0, dtype=np.int64)
         self._is_there = np.zeros(tensors, dtype=np.bool_)
         self._leaving: dict[int, PlannedTier] = {}
         self._coming = Arrivals()
@@ -60,9 +59,10 @@ class Steering:
         yield from map(Free, dead)
         yield from map(Drop, self._forecast.dropped[view.kernel])
         yield from self._allocations(view, shortage)
+        cycles = self._cycles_until_end(view)
         if shortage.worst() > 0:
-            yield from self._evictions(view, shortage, self._cycles_until_end(view))
-        yield from self._fetches(view, shortage)
+            yield from self._evictions(view, shortage, cycles)
+        yield from self._fetches(view, shortage, cycles)
 
     def waits(self, view: PolicyView) -> Iterator[Move]:
         """Let a kernel end only when planned evictions have made room for the next one.
@@ -145,8 +145,9 @@ class Steering:
             self._alive[tensor] = False
             self._forget(tensor)
         self._count_in(born, is_first=kernel == 0, some_are_gone=bool(gone))
-        ids = self._members
-        self._ids = ids[self._next.take(ids).argsort(kind="stable")]
+        uses = self._next.take(self._members)
+        order = uses.argsort(kind="stable")
+        self._ids, self._uses = self._members.take(order), uses.take(order)
         if kernel == 0:
             self._changed = set(self._ids.tolist())
         return dead
@@ -211,15 +212,15 @@ class Steering:
     def _see(self, view: PolicyView, tensor: int) -> None:
         here, moving = view.resident_bytes(tensor), view.in_transfer_bytes(tensor)
         self._here[tensor] = here
+        self._coming.come(tensor, moving)
         if not moving:
             self._leaving.pop(tensor, None)
-            self._coming.discard(tensor)
         is_leaving = tensor in self._leaving
         self._away[tensor] = self._forecast.sizes[tensor] - here if is_leaving else view.away_bytes(tensor)
 
     def _shortage(self, kernel: int) -> Shortage:
         """Return the bytes that the kernels to come lack if nothing else leaves or returns."""
-        shortage = Shortage(self._forecast.alive, self._next.take(self._ids), kernel, self._settings)
+        shortage = Shortage(self._forecast.alive, self._uses, kernel, self._settings)
         shortage.spare(self._away.take(self._ids))
         return shortage
 
@@ -236,9 +237,17 @@ class Steering:
             for tensor in forecast.born[kernel + ahead]:
                 if not self._alive[tensor]:  # those alive now are dropped and made again before then
                     soon.setdefault(tensor, ahead)
+        if soon:
+            yield from self._ahead(view, shortage, soon)
+        self._asked.difference_update(forecast.born[kernel])
+        yield from map(Fetch, forecast.scratch[kernel])
+
+    def _ahead(self, view: PolicyView, shortage: Shortage, soon: Mapping[int, int]) -> Iterator[Move]:
+        """Map new tensors of so many kernels ahead, each as far as there is room until then."""
+        forecast = self._forecast
         leaving = sum(map(view.in_transfer_bytes, self._leaving))
         room = view.largest_hole_bytes if leaving else view.free_bytes
-        room -= sum(self._absent(view, tensor) for tensor in forecast.born[kernel])
+        room -= sum(self._absent(view, tensor) for tensor in forecast.born[view.kernel])
         for tensor, ahead in soon.items():
             if tensor in self._asked:
                 shortage.add(ahead, int(forecast.sizes[tensor]))
@@ -253,8 +262,6 @@ class Steering:
                 self._asked.add(tensor)
                 shortage.add(ahead, size)
                 yield Fetch(tensor)
-        self._asked.difference_update(forecast.born[kernel])
-        yield from map(Fetch, forecast.scratch[kernel])
 
     def _absent(self, view: PolicyView, tensor: int) -> int:
         """Return the bytes of a tensor that are not on the GPU."""
@@ -267,23 +274,20 @@ class Steering:
         """
         kernel, horizon = view.kernel, self._settings.horizon
         queues = self._queues(view, cycles)
-        returning: dict[str, Integers] = {}
-        overall: dict[str, float] = {}
-        candidates = self._with(self._here)
-        candidates = candidates[np.argsort(-self._next[candidates], kind="stable")]
-        for tensor in candidates.data:
+        returned = self._returned_by(shortage)
+        overall: dict[str, float] | None = None
+        for tensor in self._latest_first():
             if tensor in self._leaving:
                 continue
             away = min(int(self._next[tensor]) - kernel, horizon)
             worst = shortage.worst(away) if away > 1 else 0
-            if worst <= 0:
+            if worst <= 0 or (shortage.worst(2) + queues.queued() <= 0 and not queues.take_more()):
                 return
             size = int(self._here[tensor])
             peak = shortage.worst_step(away)
-            if not returning:
-                returning = self._returning(shortage)
-                overall = self._overall(queues, shortage, kernel, returning)
-            shares = queues.shares(worst, _at(peak, returning))
+            if overall is None:
+                overall = self._overall(queues, shortage, kernel, returned)
+            shares = queues.shares(worst, returned(peak))
             tier = self._choose(queues, shares, overall, size, shortage.worst(2))
             if tier is None:
                 return
@@ -299,16 +303,36 @@ class Steering:
             if shortage.worst() <= 0:
                 return
 
-    def _returning(self, shortage: Shortage) -> dict[str, Integers]:
-        """Return by tier the bytes that have returned from there in each step of what is to come."""
-        away, tiers = self._away.take(self._ids), self._tier_of.take(self._ids)
-        return {
-            tier.name: shortage.returned(away * (tiers == number))
-            for number, tier in enumerate(self._machine.tiers)
-        }
+    def _latest_first(self) -> Iterator[int]:
+        """Yield the tensors that do not leave, those first that are needed last."""
+        found = self._with(self._here)
+        uses, end = self._next.take(found), len(found)
+        while end:
+            start = int(uses.searchsorted(uses[end - 1]))
+            yield from found[start:end].tolist()
+            end = start
+
+    def _returned_by(self, shortage: Shortage) -> Callable[[int], dict[str, int]]:
+        """Return a function that tells by tier the bytes that will have returned from there in a step."""
+        away, tiers, known = self._away.take(self._ids), self._tier_of.take(self._ids), {}
+
+        def returned(step: int) -> dict[str, int]:
+            if step not in known:
+                count = shortage.returned_before(step)
+                sizes = np.bincount(tiers[:count], away[:count], len(self._machine.tiers)).tolist()
+                known[step] = {
+                    tier.name: int(size) for tier, size in zip(self._machine.tiers, sizes, strict=True)
+                }
+            return known[step]
+
+        return returned
 
     def _overall(
-        self, queues: Queues, shortage: Shortage, kernel: int, returning: Mapping[str, Integers]
+        self,
+        queues: Queues,
+        shortage: Shortage,
+        kernel: int,
+        returned: Callable[[int], Mapping[str, int]],
     ) -> dict[str, float]:
         """Return what each tier takes evenly of all that has to leave; empty: nothing has to be even.
 
@@ -318,7 +342,7 @@ class Steering:
         worst, ahead = shortage.worst(), shortage.start(peak)
         if worst < self._machine.link_rate * self._forecast.cycles_between(kernel, kernel + ahead):
             return {}
-        shares = queues.shares(worst, _at(peak, returning))
+        shares = queues.shares(worst, returned(peak))
         tiers, rate = self._machine.tiers, self._machine.link_rate
         return {t.name: shares[t.name] for t in tiers if shares[t.name] * rate < _BUSY * t.write_rate}
 
@@ -351,15 +375,18 @@ class Steering:
         due = sorted(due or sharing, key=lambda tier: tier.write_rate)
         return next((tier for tier in due if queues.takes(tier)), None)
 
-    def _fetches(self, view: PolicyView, shortage: Shortage) -> Iterator[Move]:
+    def _fetches(self, view: PolicyView, shortage: Shortage, cycles: float) -> Iterator[Move]:
         """Fetch in the order of need what fits until it is needed, and what is needed now.
 
-        What has no room before the next decision waits for that, which is made with better knowledge. Others
-        go ahead of one that does not fit only if the link would idle: they take room that it awaits.
+        What has no room before the next decision, in so many cycles, waits for that, which is made with
+        better knowledge. Others go ahead of one that does not fit only if the link would idle: they take room
+        that it awaits.
         """
-        kernel, horizon = view.kernel, self._settings.horizon
+        kernel, horizon, machine = view.kernel, self._settings.horizon, self._machine
+        backlog, coming = self._settings.backlog_cycles, self._coming.total_bytes
+        room = view.free_bytes + machine.out_rate * (cycles + backlog) - coming
+        enough = machine.in_rate * (int(self._forecast.cycles[kernel]) + backlog) - coming
         misfits = added = asked = 0
-        room: float | None = None
         for tensor in self._with(self._away).data:
             if tensor in self._coming or tensor in self._leaving:
                 continue
@@ -367,35 +394,15 @@ class Steering:
             size = int(self._away[tensor])
             if distance > 1 and shortage.worst(distance) + added + size > 0:
                 misfits += 1
-                if misfits > _MISFITS or self._is_filled(view, asked):
+                if misfits > _MISFITS or asked >= enough:
                     break
                 continue
             if distance > 1:
-                room = self._room_soon(view) - asked if room is None else room
-                if room <= 0:
+                if asked >= room:
                     break
-                room -= size
                 added += size
-            self._coming.add(view, tensor)
+            self._coming.add(view, tensor, size)
             self._away[tensor] = 0
             asked += size
             yield Fetch(tensor)
         self._spare = -(shortage.of_next() + added)
-
-    def _room_soon(self, view: PolicyView) -> float:
-        """Return the bytes that will be free before the next decision and that nobody has asked for."""
-        cycles = self._cycles_until_end(view) + self._settings.backlog_cycles
-        coming = sum(map(view.in_transfer_bytes, self._coming))
-        return view.free_bytes + self._machine.out_rate * cycles - coming
-
-    def _is_filled(self, view: PolicyView, asked: int) -> bool:
-        """Tell whether the link has enough to bring in until the next decision, with bytes just asked for."""
-        cycles = int(self._forecast.cycles[view.kernel]) + self._settings.backlog_cycles
-        enough = self._machine.in_rate * cycles
-        queued = accumulate(map(view.in_transfer_bytes, self._coming), initial=asked)
-        return any(size >= enough for size in queued)
-
-
-def _at(step: int, returning: Mapping[str, Integers]) -> dict[str, int]:
-    """Return by tier the bytes that have returned from there in a step."""
-    return {name: int(sizes[step]) for name, sizes in returning.items()}

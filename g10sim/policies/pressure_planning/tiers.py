@@ -28,9 +28,17 @@ class Queues:
         """Tell whether a tier has room for more bytes."""
         return self._free[tier.name] >= size_bytes
 
+    def queued(self) -> int:
+        """Return the bytes queued for all tiers."""
+        return sum(self._queued.values())
+
+    def take_more(self) -> bool:
+        """Tell whether some tier would be idle before the time is over."""
+        return any(map(self.takes, self._machine.tiers))
+
     def queued_but_for(self, tier: PlannedTier) -> int:
         """Return the bytes queued for other tiers."""
-        return sum(self._queued.values()) - self._queued[tier.name]
+        return self.queued() - self._queued[tier.name]
 
     def takes(self, tier: PlannedTier) -> bool:
         """Tell whether a tier would be idle before the time is over, with what slower ones leave it."""
