@@ -182,6 +182,17 @@ def test_what_host_memory_lacks_goes_to_the_ssd_evenly_and_returns_so(lacking):
     assert 60_000 + 60_000 < ample < short < ample + 4 * 1000
 
 
+def test_what_dies_makes_room_at_once():
+    # Two weights make room for x, and return from host memory and the SSD beside each other after its end.
+    def cycles(parts):
+        kernels = [(1000, "h s", ""), (50_000, "", "x"), (50_000, "x", "")]
+        trace = trace_of({"h*": 8, "s*": 8, "x": 16}, [*kernels, *[(4000 // parts, "", "")] * parts])
+        system = machine(17, 8, mapping="100 GB/s")
+        return iteration_times(simulate(trace, system, Pressure(backlog=0), BehaviourSpec()))[1]
+
+    assert cycles(1) == cycles(40)
+
+
 def test_the_fastest_tier_fills_what_slower_ones_leave_of_the_link():
     planned = planned_machine(machine(100, 100), OWN)
     host, ssd = planned.tiers

@@ -62,7 +62,7 @@ class Steering:
         cycles = self._cycles_until_end(view)
         if shortage.worst() > 0:
             yield from self._evictions(view, shortage, cycles)
-        yield from self._fetches(view, shortage, cycles)
+        yield from self._fetches(view, shortage, cycles, dead)
 
     def waits(self, view: PolicyView) -> Iterator[Move]:
         """Let a kernel end only when planned evictions have made room for the next one.
@@ -375,16 +375,19 @@ class Steering:
         due = sorted(due or sharing, key=lambda tier: tier.write_rate)
         return next((tier for tier in due if queues.takes(tier)), None)
 
-    def _fetches(self, view: PolicyView, shortage: Shortage, cycles: float) -> Iterator[Move]:
+    def _fetches(
+        self, view: PolicyView, shortage: Shortage, cycles: float, dead: Sequence[int]
+    ) -> Iterator[Move]:
         """Fetch in the order of need what fits until it is needed, and what is needed now.
 
         What has no room before the next decision, in so many cycles, waits for that, which is made with
-        better knowledge. Others go ahead of one that does not fit only if the link would idle: they take room
-        that it awaits.
+        better knowledge; dead tensors give room at once. Others go ahead of one that does not fit only if the
+        link would idle: they take room that it awaits.
         """
         kernel, horizon, machine = view.kernel, self._settings.horizon, self._machine
         backlog, coming = self._settings.backlog_cycles, self._coming.total_bytes
-        room = view.free_bytes + machine.out_rate * (cycles + backlog) - coming
+        freed = sum(map(view.resident_bytes, (*dead, *self._forecast.dropped[kernel])))
+        room = view.free_bytes + freed + machine.out_rate * (cycles + backlog) - coming
         enough = machine.in_rate * (int(self._forecast.cycles[kernel]) + backlog) - coming
         misfits = added = asked = 0
         for tensor in self._with(self._away).data:
