@@ -193,6 +193,18 @@ def test_what_dies_makes_room_at_once():
     assert cycles(1) == cycles(40)
 
 
+def test_a_slow_tier_takes_what_has_time_to_return():
+    # a is needed last, at once after d, which has its room: from the SSD it would come 160,000 cycles late,
+    # from host memory 40,000. b has the whole time between c and its use. Host memory has room for one.
+    kernels = [(1000, "", "a"), (1000, "", "b"), (400_000, "", ""), (1000, "", "c"), (1000, "c", "")]
+    kernels += [(1000, "", "d"), (300_000, "", ""), (1000, "b", ""), (1000, "d", ""), (1000, "a", "")]
+    trace = trace_of({"a": 40, "b": 40, "c": 90, "d": 50}, kernels)
+    records = run(trace, machine(100, 50, mapping="100 GB/s"))
+    went = {(m.tensor, m.target.name) for m in records.migrations if m.source.name == "GPU" and m.size_bytes}
+    assert went == {(0, "HOST"), (1, "FLASH")}
+    assert iteration_times(records)[1] < sum(cycles for cycles, _, _ in kernels) + 41_000
+
+
 def test_the_fastest_tier_fills_what_slower_ones_leave_of_the_link():
     planned = planned_machine(machine(100, 100), OWN)
     host, ssd = planned.tiers

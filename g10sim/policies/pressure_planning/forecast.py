@@ -10,6 +10,7 @@ from operator import attrgetter
 import numpy as np
 
 from g10sim.analysis.bound.demand import Demand
+from g10sim.analysis.timeline import Integers
 from g10sim.policies.planning.machine import PlannedMachine
 from g10sim.policies.pressure_planning.dropping import Dropped
 from g10sim.policies.pressure_planning.shortage import Largest
@@ -34,11 +35,11 @@ class PerKernel:
 class Forecast:
     """An iteration of a job, after which the next one comes.
 
-    ``sizes`` are bytes in whole pages, ``cycles`` the durations of kernels. ``alive`` are the bytes beyond
-    GPU memory that are alive at a kernel (negative: room). For each kernel, ``born`` are the tensors that
-    need pages from then on, ``dead`` those that do not any more, ``dropped`` those to be dropped when it is
-    about to start. ``sources`` are read by kernels that run again before it, which write ``scratch`` besides:
-    results that nobody needs any more.
+    ``sizes`` are bytes in whole pages, ``cycles`` the durations of kernels. ``lack`` are the bytes beyond
+    GPU memory that are alive at a kernel (negative: room), ``alive`` the most of them. For each kernel,
+    ``born`` are the tensors that need pages from then on, ``dead`` those that do not any more, ``dropped``
+    those to be dropped when it is about to start. ``sources`` are read by kernels that run again before it,
+    which write ``scratch`` besides: results that nobody needs any more.
     """
 
     def __init__(
@@ -57,12 +58,14 @@ class Forecast:
         live = demand.live_bytes.copy()
         for drop in drops:
             live[drop.start : drop.end] -= self.sizes[drop.tensor]
-        self.alive = Largest(live - room, horizon)
+        self.lack = live - room
+        self.alive = Largest(self.lack, horizon)
         self.never = 3 * kernels - 1
         persistent = each(trace.tensors, attrgetter("persistent"))
         used = list(map(bool, trace.uses))
         self.lasting = np.array(persistent) & np.array(used)
         mortal = np.flatnonzero(~np.array(persistent) & np.array(used)).tolist()
+        self._mortal, self._births, self._deaths, self._drops = mortal, trace.births, trace.deaths, drops
         self._uses = [uses[: bisect_left(uses, trace.deaths[i])] for i, uses in enumerate(trace.uses)]
         again = [(drop.end, drop.tensor) for drop in drops]
         self.born = PerKernel(kernels, [*((trace.births[i], i) for i in mortal), *again])
@@ -74,10 +77,22 @@ class Forecast:
             for source in drop.producer.inputs:
                 self._uses[source] = tuple(sorted({*self._uses[source], drop.end}))
 
+    def alive_at(self, kernel: int) -> list[int]:
+        """Return the tensors that have contents or pages at a kernel."""
+        births, deaths = self._births, self._deaths
+        dropped = {drop.tensor for drop in self._drops if drop.start <= kernel < drop.end}
+        mortal = [tensor for tensor in self._mortal if births[tensor] <= kernel < deaths[tensor]]
+        return sorted({*np.flatnonzero(self.lasting).tolist(), *mortal} - dropped)
+
+    def elapsed(self, kernels: Integers | int) -> Integers:
+        """Return the cycles from the start of the iteration to kernels of this one or the next."""
+        rounds, place = divmod(kernels, self.kernels)
+        found: Integers = rounds * self._elapsed[-1] + self._elapsed[place]
+        return found
+
     def cycles_between(self, kernel: int, later: int) -> int:
         """Return the cycles of kernels from one to before a later one, perhaps of the next iteration."""
-        rounds, place = divmod(later, self.kernels)
-        return int(rounds * self._elapsed[-1] + self._elapsed[place] - self._elapsed[kernel])
+        return int(self.elapsed(later) - self.elapsed(kernel))
 
     def next_use(self, tensor: int, kernel: int) -> int:
         """Return the first kernel from ``kernel`` on that needs a tensor's contents.

@@ -13,6 +13,7 @@ from g10sim.policies.planning.leaving import by_departure
 from g10sim.policies.planning.machine import PlannedMachine, PlannedTier
 from g10sim.policies.pressure_planning.arrivals import Arrivals
 from g10sim.policies.pressure_planning.forecast import Forecast
+from g10sim.policies.pressure_planning.returning import most_patient
 from g10sim.policies.pressure_planning.shortage import Settings, Shortage
 from g10sim.policies.pressure_planning.tiers import Debts, Queues
 
@@ -28,8 +29,8 @@ class Steering:
     ``_here`` are bytes on the GPU that do not leave, ``_away`` those that lie elsewhere or leave, both by
     tensor. Bytes on their way in are neither. Between kernels only tensors that may have changed are looked
     at; ``_named`` are the lists of victims given since then. ``_members`` are the tensors alive, ascending,
-    ``_ids`` the same in the order of their next use. What a kernel costs grows with their number, not with
-    that of all tensors.
+    ``_ids`` the same in the order of their next use. ``_patient`` are those that suit slow tiers. What a
+    kernel costs grows with the number of tensors alive, not with that of all.
     """
 
     def __init__(self, forecast: Forecast, machine: PlannedMachine, settings: Settings) -> None:
@@ -50,6 +51,7 @@ class Steering:
         self._seen: set[int] = set()
         self._named: list[list[int]] = []
         self._spare = 0
+        self._patient = most_patient(forecast, machine)
 
     def moves(self, view: PolicyView) -> Iterator[Move]:
         """Return the moves of a kernel that is about to start."""
@@ -288,9 +290,11 @@ class Steering:
             if overall is None:
                 overall = self._overall(queues, shortage, kernel, returned)
             shares = queues.shares(worst, returned(peak))
-            tier = self._choose(queues, shares, overall, size, shortage.worst(2))
-            if tier is None:
+            tier = self._choose(queues, shares, overall, tensor, shortage.worst(2))
+            if tier is None and (overall or not self._patient):
                 return
+            if tier is None:
+                continue
             queues.add(tier, size)
             self._debts.add(tier, shares, size)
             self._overall_debts.add(tier, overall, size)
@@ -354,14 +358,21 @@ class Steering:
         return queues
 
     def _choose(
-        self, queues: Queues, shares: Mapping[str, float], overall: Mapping[str, float], size: int, lack: int
+        self,
+        queues: Queues,
+        shares: Mapping[str, float],
+        overall: Mapping[str, float],
+        tensor: int,
+        lack: int,
     ) -> PlannedTier | None:
-        """Return the tier where bytes go; None: nowhere.
+        """Return the tier where a tensor goes; None: nowhere.
 
         If the next kernel lacks room before the queues of other tiers are empty, that is the tier that is
-        behind its share most; if not, the slowest one that has a share and would idle. Those that ``overall``
-        names take that share of all that leaves evenly: what leaves at once returns at once.
+        behind its share most; if not, the slowest one that has a share, would idle and suits the tensor.
+        Those that ``overall`` names take that share of all that leaves evenly: what leaves at once returns at
+        once.
         """
+        size = int(self._here[tensor])
         tiers = [tier for tier in self._machine.tiers if queues.has_room(tier, size)]
         sharing = [tier for tier in tiers if shares[tier.name] > 0] or tiers
         sharing.sort(key=lambda tier: -self._debts.with_next(tier, shares, size))
@@ -373,7 +384,11 @@ class Steering:
             if tier.name not in overall or self._overall_debts.with_next(tier, overall, size) > 0
         ]
         due = sorted(due or sharing, key=lambda tier: tier.write_rate)
-        return next((tier for tier in due if queues.takes(tier)), None)
+        for tier in due:
+            suits = bool(overall) or tier is tiers[0] or tensor in self._patient.get(tier.name, (tensor,))
+            if suits and queues.takes(tier):
+                return tier
+        return None
 
     def _fetches(
         self, view: PolicyView, shortage: Shortage, cycles: float, dead: Sequence[int]
