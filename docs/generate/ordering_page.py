@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from math import exp, log
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 from tables import fill, table
 
@@ -12,6 +14,8 @@ from g10sim.units import parse_bytes
 
 POLICIES = ("base_uvm", "deepum", "g10", "g10_paced")
 HOST = "system.host.memory"
+# Jung et al., DeepUM, ASPLOS 2023: over naive unified memory.
+_PUBLISHED_DEEPUM = 3.06
 _NAMES = ("model", "batch", "host memory")
 
 
@@ -37,8 +41,24 @@ def page(results: Path) -> str:
         paced=int(paced.sum()),
         cells=len(ordered),
         performance=table(_NAMES, (*POLICIES, "in order"), rows),
+        over_base_uvm=_over_base_uvm(frame),
         exceptions=_exceptions(frame, set(cases.index[~ordered])),
     )
+
+
+def _over_base_uvm(frame: pd.DataFrame) -> str:
+    """Return geometric means, by host memory, of the time of Base UVM over that of others and the bound."""
+    base = frame[frame.policy == "base_uvm"].set_index("case")
+    cycles = frame.pivot(index="case", columns="policy", values="exec_cycles").loc[base.index]
+    cycles = cycles.assign(bound=base.exec_cycles * base.of_bound, ideal=base.ideal_cycles)
+    columns = (*POLICIES[1:], "bound", "ideal")
+    rows = []
+    for memory, ratios in np.log(cycles.rdiv(base.exec_cycles, axis=0)).groupby(base.host_bytes):
+        slow = ratios[ratios.ideal > log(_PUBLISHED_DEEPUM)]
+        means = [f"{exp(ratios[column].mean()):.2f}" for column in columns]
+        cells = f"{len(slow)} of {len(ratios)}"
+        rows.append([f"{memory / 2**30:g} GiB", *means, cells, f"{exp(slow.deepum.mean()):.2f}"])
+    return table(("host memory",), (*columns, "slow cells", "deepum there"), rows)
 
 
 def _exceptions(frame: pd.DataFrame, cases: set[tuple[object, ...]]) -> str:

@@ -476,14 +476,18 @@ def test_what_comes_back_for_one_kernel_takes_the_link_in_turn():
     assert moves == [(1, 8), (2, 7)]
 
 
-@pytest.mark.parametrize(("host_pages", "tier"), [(1000, "host"), (4, "ssd")])
-def test_host_memory_is_spared_where_it_does_not_hold_all_that_is_too_much(host_pages, tier):
-    # x and y are idle from kernel 1 to 8; beside b (8 pages), which lives at 3 and 4, 7 pages are too many.
+@pytest.mark.parametrize(
+    ("host_pages", "b_pages", "tiers"),
+    [(1000, 8, ["host", "host"]), (4, 8, ["ssd", "host"]), (4, 10, ["ssd", "ssd"])],
+)
+def test_host_memory_is_spared_until_it_holds_all_that_is_too_much(host_pages, b_pages, tiers):
+    # x and y (4 pages each) are idle from kernel 1 to 8; beside b, which lives at 3 and 4, 7 or 9 pages are
+    # too many, and 3 or 5 once the first has left.
     reads = {0: "x y", 4: "b", 9: "x y"}
     kernels = [(100_000, reads.get(kernel, ""), "b" if kernel == 3 else "") for kernel in range(10)]
-    trace = trace_of({"x*": 4, "y*": 4, "b": 8}, kernels)
+    trace = trace_of({"x*": 4, "y*": 4, "b": b_pages}, kernels)
     draft = draft_of(trace, machine(9, host_pages), PlanningParameters(memory_target=1.0))
-    assert [eviction.tier.name for eviction in draft.evictions] == [tier] * 2
+    assert [eviction.tier.name for eviction in draft.evictions] == tiers
 
 
 def test_of_what_is_evicted_for_demand_the_most_bytes_and_time_go_first():

@@ -8,8 +8,9 @@ from the published planner:
 * *Destination.* The relief of a period is what its own destination achieves with the budget that is left on
   the links that tiers share; the one that relieves more is taken. Of equals it is the one with the shortest
   copies there and back, latency included, unless memories below the GPU's cannot hold all that exceeds it:
-  their room is scarce then, and what an SSD hides as well goes there. (Published: relief is judged by the
-  SSD's budget alone, which comes first, so that planning ends when the SSD is busy, though the host is not.)
+  their room is scarce then, and what an SSD hides as well goes there, until they can hold the rest.
+  (Published: relief is judged by the SSD's budget alone, which comes first, so that planning ends when the
+  SSD is busy, though the host is not.)
 * *The border of the iteration.* Periods of persistent tensors that cross it are treated like all others:
   budget, host, prefetching.
 * *Space for newborn tensors* is counted from birth; asking for it ahead happens where memory is free.
@@ -147,8 +148,12 @@ class _Selection(Draft):
         self.out = Budget(durations, machine.out_rate, {t.name: t.write_rate for t in machine.tiers})
         self.into = Budget(durations, machine.in_rate, {t.name: t.read_rate for t in machine.tiers})
         self._safety_margin, self._ranking = parameters.safety_margin, parameters.ranking
-        room = sum(tier.capacity_bytes for tier in machine.tiers if tier.kind == "memory")
-        self._spares_memory = self.occupancy.peak_bytes - target > room
+        self._off_ssds = Occupancy(base.copy())
+
+    def _spares_memory(self) -> bool:
+        """Tell whether the memories below the GPU's cannot hold all above the target that is on no SSD."""
+        room = sum(tier.capacity_bytes for tier in self.machine.tiers if tier.kind == "memory")
+        return self._off_ssds.peak_bytes - self.target_bytes > room
 
     def choose(self, candidates: Sequence[Absence]) -> None:
         """Evict until the estimate is within the target or nothing relieves pressure any more."""
@@ -178,7 +183,6 @@ class _Selection(Draft):
             if tier.kind != "ssd":
                 fits &= sizes <= tier.capacity_bytes
             cost = np.array([copy_cycles(size, tier) for size in sizes.tolist()], dtype=np.int64)
-            cost += _DEAR if self._spares_memory and tier.kind != "ssd" else 0
             costs.append(np.where(fits, cost, _NEVER))
         return _Choices(starts, ends, sizes, costs)
 
@@ -216,11 +220,13 @@ class _Selection(Draft):
         starts, ends, sizes = choices.starts[numbers], choices.ends[numbers], choices.sizes[numbers]
         best: list[Integers] = [np.zeros_like(starts) for _ in range(4)]
         relief, cost = best[0], np.zeros_like(starts)
+        memory_cost = _DEAR if self._spares_memory() else 0
         for place, tier in enumerate(self.machine.tiers):
             out_by = self.out.finish(starts, sizes, tier.name)
             prefetch = self.into.latest_start(ends, sizes, tier.name)
             found = self.occupancy.over_cycles(out_by + 1, prefetch)
             costs = choices.costs[place][numbers]
+            costs += 0 if tier.kind == "ssd" else memory_cost
             better = (found > relief) | ((found == relief) & (costs < cost))
             better &= costs < _NEVER
             if tier.kind != "ssd":
@@ -250,6 +256,8 @@ class _Selection(Draft):
         self.into.debit(prefetch, size, name)
         self.used[name].add(absence.start, absence.end, size)
         self.occupancy.add(out_by + 1, prefetch, -size)
+        if tier.kind == "ssd":
+            self._off_ssds.add(out_by + 1, prefetch, -size)
         self.evictions.append(PlannedEviction(**vars(absence), tier=tier, out_by=out_by, prefetch=prefetch))
 
 
