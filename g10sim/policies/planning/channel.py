@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
@@ -40,6 +40,24 @@ class Channel:
             end = after[0].end if after and after[0].start == part.end else part.end
             low, high = place - (start < part.start), place + (end > part.end)
             self._taken[low:high] = [Interval(start, end)]
+
+    def fill(self, window: Interval, period: int) -> None:
+        """Take all that is free of a window."""
+        for part in self.free(window, period):
+            self.take(part, period)
+
+    def free(self, window: Interval, period: int) -> list[Interval]:
+        """Return the free parts of a window that ends in the next iteration at the latest."""
+        edges = [window.start]
+        for shift in (0, period):
+            first = max(0, bisect_right(self._taken, (window.start - shift, math.inf)) - 1)
+            stop = bisect_left(self._taken, (window.end - shift,))
+            for start, end in self._taken[first:stop]:
+                edges.append(min(start + shift, window.end))
+                edges.append(min(max(end + shift, window.start), window.end))
+        edges.append(window.end)
+        parts = map(Interval, edges[::2], edges[1::2])
+        return [part for part in parts if part.start < part.end]
 
     def give_back(self, interval: Interval, period: int) -> None:
         """Undo ``take``."""
@@ -99,6 +117,26 @@ def latest(
         if blocked is None:
             return Interval(end - length, end)
         end = blocked.start
+    return None
+
+
+def earliest_in_parts(channel: Channel, window: Interval, length: int, period: int) -> Interval | None:
+    """Return from the first to the last of the earliest free parts of a window that last for ``length``."""
+    parts = channel.free(window, period)
+    for part in parts:
+        if length <= part.end - part.start:
+            return Interval(parts[0].start, part.start + length)
+        length -= part.end - part.start
+    return None
+
+
+def latest_in_parts(channel: Channel, window: Interval, length: int, period: int) -> Interval | None:
+    """Return from the first to the last of the latest free parts of a window that last for ``length``."""
+    parts = channel.free(window, period)
+    for part in reversed(parts):
+        if length <= part.end - part.start:
+            return Interval(part.end - length, parts[-1].end)
+        length -= part.end - part.start
     return None
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import heapq
 from dataclasses import dataclass, replace
 
-from g10sim.analysis.timeline import kernel_durations
+from g10sim.analysis.timeline import Integers, kernel_durations
 from g10sim.analysis.vitality import InactivePeriod, inactive_periods
 from g10sim.policies.moves import Evict, Fetch
 from g10sim.policies.plan import MigrationPlan, Planned
@@ -51,11 +51,9 @@ class Planner:
 
     def __init__(self, trace: Trace, machine: PlannedMachine, capacity_bytes: int, host_bytes: int) -> None:
         self._trace, self._sizes = trace, machine.sizes(trace)
-        self._timeline = Timeline(kernel_durations(trace, machine.clock_hz))
-        beyond = unmoved_bytes(trace, self._sizes) - capacity_bytes
-        self.pressure = CriticalPressure(self._timeline.starts, beyond)
+        self._beyond = unmoved_bytes(trace, self._sizes) - capacity_bytes
         self._ssd, self._host = machine.ssd, _host(machine)
-        self._host_room = Occupancy(self._timeline.durations * 0)
+        self._host_room = Occupancy(self._beyond * 0)
         self._host_bytes = min(host_bytes, machine.memory.capacity_bytes) if self._host else 0
         self.out = {tier.name: Channel() for tier in machine.tiers}
         self.back = {tier.name: Channel() for tier in machine.tiers}
@@ -63,6 +61,19 @@ class Planner:
             for channels, in_turn in zip((self.out, self.back), _in_turn(machine), strict=True):
                 if in_turn:
                     channels[self._host.name] = channels[self._ssd.name]
+        self._timeline = Timeline(self._durations(kernel_durations(trace, machine.clock_hz)))
+        self.pressure = CriticalPressure(self._timeline.starts, self._beyond)
+
+    @property
+    def kernel_cycles(self) -> int:
+        """The time of an iteration in which nothing is waited for but what the plan counts with."""
+        return self._timeline.period
+
+    @property
+    def expected_cycles(self) -> float:
+        """The time of an iteration: what stays beyond GPU memory leaves and returns while kernels wait."""
+        left, (out_rate, in_rate) = self.pressure.highest_bytes, self._rates()
+        return self.kernel_cycles + left / out_rate + left / in_rate
 
     def absence(self, period: InactivePeriod) -> Absence | None:
         """Return what an absence achieves with the bandwidth that is left; None: nothing.
@@ -102,8 +113,8 @@ class Planner:
     def take(self, absence: Absence) -> None:
         """Reserve the bandwidth and the room of an absence."""
         cycles = self._timeline.period
-        self.out[absence.tier.name].take(absence.out, cycles)
-        self.back[absence.tier.name].take(absence.back, cycles)
+        self.out[absence.tier.name].fill(absence.out, cycles)
+        self.back[absence.tier.name].fill(absence.back, cycles)
         self.pressure.lower(Interval(absence.out.end, absence.back.start), absence.size_bytes)
         if absence.tier is self._host:
             self._host_room.add(*self._kernels(absence.period), absence.size_bytes)
@@ -121,13 +132,34 @@ class Planner:
             moves.append(self._planned(absence.back.start, Fetch(tensor)))
         return MigrationPlan.ordered(moves, planner="teraio")
 
+    def _durations(self, alone: Integers) -> Integers:
+        """Return the cycles of kernels that take so long alone: no kernel waits."""
+        return alone
+
+    def _earliest(self, channel: Channel, window: Interval, length: int) -> Interval | None:
+        """Return the earliest time for a copy in a window."""
+        return earliest(channel, window, length, self._timeline.period)
+
+    def _latest(self, channel: Channel, window: Interval, length: int) -> Interval | None:
+        """Return the latest time for a copy in a window."""
+        return latest(channel, window, length, self._timeline.period)
+
+    def _rates(self) -> tuple[float, float]:
+        """Return the bytes/cycle off the GPU and to it of the SSD and, if it may be used, host memory."""
+        out_rate, in_rate = self._ssd.write_rate, self._ssd.read_rate
+        if self._host is not None and self._host_bytes:
+            name, ssd = self._host.name, self._ssd.name
+            out_rate += self._host.write_rate if self.out[name] is not self.out[ssd] else 0
+            in_rate += self._host.read_rate if self.back[name] is not self.back[ssd] else 0
+        return out_rate, in_rate
+
     def _planned(self, time: int, move: Evict | Fetch) -> Planned:
         time %= self._timeline.period
         kernel = self._timeline.lap_last_until(time)
         return Planned(kernel, move, time - self._timeline.times[kernel])
 
     def _kernels(self, period: InactivePeriod) -> tuple[int, int]:
-        kernels = self._timeline.num_kernels
+        kernels = len(self._trace.kernels)
         return period.start, period.end + (kernels if period.start >= period.end else 0)
 
     def _window(self, period: InactivePeriod) -> Interval:
@@ -138,14 +170,14 @@ class Planner:
         return self._sizes[period.tensor] <= self.host_bytes_left(*self._kernels(period))
 
     def _absence(self, period: InactivePeriod, tier: PlannedTier) -> Absence | None:
-        size, window, cycles = self._sizes[period.tensor], self._window(period), self._timeline.period
+        size, window = self._sizes[period.tensor], self._window(period)
         if not self.pressure.relief(window, size):
             return None
-        out = earliest(self.out[tier.name], window, tier.out_cycles(size), cycles)
+        out = self._earliest(self.out[tier.name], window, tier.out_cycles(size))
         if out is None:
             return None
         rest = Interval(out.end, window.end)
-        back = latest(self.back[tier.name], rest, tier.in_cycles(size), cycles)
+        back = self._latest(self.back[tier.name], rest, tier.in_cycles(size))
         if back is None:
             return None
         relief = self.pressure.relief(Interval(out.end, back.start), size)
