@@ -281,10 +281,10 @@ class Evict(TensorMove):
         return self._check_use(state)
 
     def _has_changed(self, state: MoveState) -> bool:
-        """Tell whether kernels have written the tensor since it was last elsewhere."""
+        """Tell whether kernels on the GPU have written the tensor since it was last elsewhere."""
         trace = state.view.trace
         is_made_once = self.tensor not in trace.rewritten
-        return self.tensor in trace.written and not (is_made_once and state.was_away(self.tensor))
+        return self.tensor in trace.written_on_gpu and not (is_made_once and state.was_away(self.tensor))
 
     def _check_readers(self, state: MoveState) -> str | None:
         """Refuse a copy that would miss what the kernels up to ``until`` write."""

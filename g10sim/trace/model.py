@@ -264,6 +264,12 @@ class Trace(Displayed):
         return frozenset(chain.from_iterable(named(self.kernels, attrgetter("outputs"))))
 
     @cached_property
+    def written_on_gpu(self) -> frozenset[int]:
+        """Tensors that kernels write which need them on the GPU."""
+        outputs = named(self.kernels, lambda kernel: tuple(set(kernel.outputs).intersection(kernel.tensors)))
+        return frozenset(chain.from_iterable(outputs))
+
+    @cached_property
     def rewritten(self) -> frozenset[int]:
         """Tensors that kernels write which have contents already: any, but for the one that makes them."""
         births, lasts = self.births, each(self.tensors, attrgetter("persistent"))
