@@ -56,8 +56,8 @@ def _over_base_uvm(frame: pd.DataFrame) -> str:
     for memory, ratios in np.log(cycles.rdiv(base.exec_cycles, axis=0)).groupby(base.host_bytes):
         slow = ratios[ratios.ideal > log(_PUBLISHED_DEEPUM)]
         means = [f"{exp(ratios[column].mean()):.2f}" for column in columns]
-        cells = f"{len(slow)} of {len(ratios)}"
-        rows.append([f"{memory / 2**30:g} GiB", *means, cells, f"{exp(slow.deepum.mean()):.2f}"])
+        there = f"{exp(slow.deepum.mean()):.2f}" if len(slow) else ""
+        rows.append([f"{memory / 2**30:g} GiB", *means, f"{len(slow)} of {len(ratios)}", there])
     return table(("host memory",), (*columns, "slow cells", "deepum there"), rows)
 
 
