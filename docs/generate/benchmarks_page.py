@@ -35,7 +35,9 @@ def page(results: Path) -> str:
     computer = json.loads((results / "computer.json").read_text(encoding="utf-8"))
     groups = {group: rows[rows["group"] == group] for group in _GROUPS}
     parts = {
-        group: _summary(chosen) + _table(group, chosen) for group, chosen in groups.items() if len(chosen)
+        group: _summary(chosen) + (_by_policy(chosen) if group == "bundled" else _table(group, chosen))
+        for group, chosen in groups.items()
+        if len(chosen)
     }
     reproduced = results / "reproduce.csv"
     reproduction = _reproduction(pd.read_csv(reproduced)) if reproduced.is_file() else {}
@@ -119,6 +121,21 @@ def _table(group: str, rows: pd.DataFrame) -> str:
             for _, row in rows.iterrows()
         ),
     )
+
+
+def _by_policy(rows: pd.DataFrame) -> str:
+    """Return a table with a line per policy: medians over the traces that it can run, and the worst."""
+    measures = ["cpu_seconds", "plan_seconds", "simulate_seconds", "events", "memory_bytes"]
+    found = []
+    for policy, able in rows[rows["exec_cycles"] != ""].groupby("policy"):
+        numbers = able[measures].astype(float)
+        typical, most = numbers.median(), numbers.max()
+        worst = able.loc[numbers["cpu_seconds"] == most["cpu_seconds"], "model"].iloc[0]
+        medians = [_number(name, typical[name]) for name in measures[:-1]]
+        most_of = (f"{most['cpu_seconds']:.2f} ({worst})", f"{most['memory_bytes'] / 1e6:.0f}")
+        found.append((f"`{policy}`", f"{len(able)}", *medians, *most_of))
+    titles = [_COLUMNS[name] for name in measures[:-1]]
+    return table(("policy",), ("traces", *titles, "CPU at most (s)", "memory at most (MB)"), found)
 
 
 def _names(group: str, row: pd.Series[Any]) -> tuple[str, str]:
