@@ -46,8 +46,8 @@ class Teraio(Declared, JointPolicy):
     memory_target: float = parameter(default=0.9, ge=0.01, le=1)
     """Share of GPU memory that the plan may fill; tensors in one piece need the rest."""
     plans_waits: bool = parameter(default=True, published="false")
-    """Where the plan leaves memory short, plan with kernels that wait for copies, too, and take that plan if
-    it is expected to take a tenth less time."""
+    """Plan a second time with kernels that wait for copies where the plan leaves memory short; take that plan
+    if it is expected to take a tenth less time."""
 
     def plan(
         self, workload: Workload, system: SystemSpec, behaviour: BehaviourSpec
