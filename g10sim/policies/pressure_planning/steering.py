@@ -291,10 +291,10 @@ class Steering:
                 overall = self._overall(queues, shortage, kernel, returned)
             shares = queues.shares(worst, returned(peak))
             tier = self._choose(queues, shares, overall, tensor, shortage.worst(2))
-            if tier is None and (overall or not self._patient):
-                return
             if tier is None:
-                continue
+                if self._patient and not overall:
+                    continue
+                return
             queues.add(tier, size)
             self._debts.add(tier, shares, size)
             self._overall_debts.add(tier, overall, size)
