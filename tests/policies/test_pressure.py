@@ -50,9 +50,9 @@ PEAK = trace_of(
 
 def test_a_tensor_leaves_ahead_of_the_shortage_and_is_back_in_time():
     records = run(PEAK, machine(100, 1000))
-    # 60,000 cycles each way: the kernel of b needs 20 of a's pages to be gone by 10,000 + 50,000, and a
-    # returns once b is dead. Only mapping a, 60 pages of 1000 cycles, is waited for.
-    assert moved(records) == (60_000, 60_000)
+    # 20,000 cycles each way: the kernel of b needs 20 of a's pages to be gone by 10,000 + 50,000, and they
+    # return once b is dead. Only mapping a, 60 pages of 1000 cycles, is waited for.
+    assert moved(records) == (20_000, 20_000)
     stalls = {reason for kernel in records.kernels[6:] for reason, _ in kernel.stalls}
     assert stalls <= {StallReason.LATE_PREFETCH}
     assert records.iterations[1].page_faults == 0

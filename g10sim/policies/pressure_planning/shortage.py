@@ -95,6 +95,10 @@ class Shortage:
         """Return the step of the worst of so many kernels, the first of those that are equal."""
         return int(self._most[: bisect_left(self._starts, ahead)].argmax())
 
+    def later(self) -> tuple[Integers, Integers]:
+        """Return the kernels ahead at which steps begin after the next kernel's, and what these lack."""
+        return np.asarray(self._starts)[2:], self._most[2:]
+
     def start(self, step: int) -> int:
         """Return the number of kernels ahead at which a step begins."""
         return int(self._starts[step])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -12,15 +12,13 @@ from g10sim.policies.moves import Await, Drop, Evict, Fetch, Free, Move
 from g10sim.policies.planning.leaving import by_departure
 from g10sim.policies.planning.machine import PlannedMachine, PlannedTier
 from g10sim.policies.pressure_planning.arrivals import Arrivals
+from g10sim.policies.pressure_planning.dividing import Division, Returned
 from g10sim.policies.pressure_planning.forecast import Forecast
-from g10sim.policies.pressure_planning.returning import most_patient
 from g10sim.policies.pressure_planning.shortage import Settings, Shortage
-from g10sim.policies.pressure_planning.tiers import Debts, Queues
+from g10sim.policies.pressure_planning.tiers import Queues
 
 _MISFITS = 3
 """Tensors that do not fit yet after which no further one is tried."""
-_BUSY = 0.9
-"""Share of the time that all that has to leave takes from which on a tier may not idle."""
 
 
 class Steering:
@@ -29,8 +27,8 @@ class Steering:
     ``_here`` are bytes on the GPU that do not leave, ``_away`` those that lie elsewhere or leave, both by
     tensor. Bytes on their way in are neither. Between kernels only tensors that may have changed are looked
     at; ``_named`` are the lists of victims given since then. ``_members`` are the tensors alive, ascending,
-    ``_ids`` the same in the order of their next use. ``_patient`` are those that suit slow tiers. What a
-    kernel costs grows with the number of tensors alive, not with that of all.
+    ``_ids`` the same in the order of their next use. What a kernel costs grows with the number of tensors
+    alive, not with that of all.
     """
 
     def __init__(self, forecast: Forecast, machine: PlannedMachine, settings: Settings) -> None:
@@ -47,11 +45,10 @@ class Steering:
         self._coming = Arrivals()
         self._asked: set[int] = set()
         self._changed: set[int] = set()
-        self._debts, self._overall_debts = Debts(machine.tiers), Debts(machine.tiers)
         self._seen: set[int] = set()
         self._named: list[list[int]] = []
         self._spare = 0
-        self._patient = most_patient(forecast, machine)
+        self._division = Division(forecast, machine)
 
     def moves(self, view: PolicyView) -> Iterator[Move]:
         """Return the moves of a kernel that is about to start."""
@@ -136,7 +133,7 @@ class Steering:
             self._is_alive[:] = forecast.lasting
             for tensor in range(len(self._next)):
                 self._next[tensor] = forecast.next_use(tensor, 0)
-            self._debts, self._overall_debts = (Debts(self._machine.tiers) for _ in range(2))
+            self._division.start_iteration()
         else:
             self._changed = set(filter(self._alive.__getitem__, self._used_by(view, kernel - 1)))
             for tensor in self._changed:
@@ -276,8 +273,7 @@ class Steering:
         """
         kernel, horizon = view.kernel, self._settings.horizon
         queues = self._queues(view, cycles)
-        returned = self._returned_by(shortage)
-        overall: dict[str, float] | None = None
+        self._division.start_kernel(kernel, queues, shortage, self._returned_by(shortage))
         for tensor in self._latest_first():
             if tensor in self._leaving:
                 continue
@@ -285,27 +281,25 @@ class Steering:
             worst = shortage.worst(away) if away > 1 else 0
             if worst <= 0 or (shortage.worst(2) + queues.queued() <= 0 and not queues.take_more()):
                 return
-            size = int(self._here[tensor])
-            peak = shortage.worst_step(away)
-            if overall is None:
-                overall = self._overall(queues, shortage, kernel, returned)
-            shares = queues.shares(worst, returned(peak))
-            tier = self._choose(queues, shares, overall, tensor, shortage.worst(2))
+            size = self._part(tensor, worst)
+            tier = self._division.place(tensor, size, away)
             if tier is None:
-                if self._patient and not overall:
+                if self._division.is_choosy:
                     continue
                 return
-            queues.add(tier, size)
-            self._debts.add(tier, shares, size)
-            self._overall_debts.add(tier, overall, size)
             self._leaving[tensor] = tier
             self._tier_of[tensor] = self._machine.tiers.index(tier)
             self._away[tensor] += size
-            self._here[tensor] = 0
-            yield Evict(tensor, tier.name)
+            self._here[tensor] -= size
+            yield Evict(tensor, tier.name, size_bytes=size)
             shortage.add(away, -size)
             if shortage.worst() <= 0:
                 return
+
+    def _part(self, tensor: int, lack: int) -> int:
+        """Return the bytes of a tensor that leave where so many are lacking, in whole pages."""
+        page = self._machine.page_bytes
+        return min(int(self._here[tensor]), -(-lack // page) * page)
 
     def _latest_first(self) -> Iterator[int]:
         """Yield the tensors that do not leave, those first that are needed last."""
@@ -316,7 +310,7 @@ class Steering:
             yield from found[start:end].tolist()
             end = start
 
-    def _returned_by(self, shortage: Shortage) -> Callable[[int], dict[str, int]]:
+    def _returned_by(self, shortage: Shortage) -> Returned:
         """Return a function that tells by tier the bytes that will have returned from there in a step."""
         away, tiers, known = self._away.take(self._ids), self._tier_of.take(self._ids), {}
 
@@ -331,64 +325,12 @@ class Steering:
 
         return returned
 
-    def _overall(
-        self,
-        queues: Queues,
-        shortage: Shortage,
-        kernel: int,
-        returned: Callable[[int], Mapping[str, int]],
-    ) -> dict[str, float]:
-        """Return what each tier takes evenly of all that has to leave; empty: nothing has to be even.
-
-        Where kernels need longer until the worst of them than the link, slow tiers have time.
-        """
-        peak = shortage.worst_step(self._settings.horizon)
-        worst, ahead = shortage.worst(), shortage.start(peak)
-        if worst < self._machine.link_rate * self._forecast.cycles_between(kernel, kernel + ahead):
-            return {}
-        shares = queues.shares(worst, returned(peak))
-        tiers, rate = self._machine.tiers, self._machine.link_rate
-        return {t.name: shares[t.name] for t in tiers if shares[t.name] * rate < _BUSY * t.write_rate}
-
     def _queues(self, view: PolicyView, cycles: float) -> Queues:
         free = {tier.name: view.free_bytes_of(tier.name) for tier in self._machine.tiers}
         queues = Queues(self._machine, free, cycles + self._settings.backlog_cycles)
         for tensor, tier in self._leaving.items():
             queues.add(tier, view.in_transfer_bytes(tensor))
         return queues
-
-    def _choose(
-        self,
-        queues: Queues,
-        shares: Mapping[str, float],
-        overall: Mapping[str, float],
-        tensor: int,
-        lack: int,
-    ) -> PlannedTier | None:
-        """Return the tier where a tensor goes; None: nowhere.
-
-        If the next kernel lacks room before the queues of other tiers are empty, that is the tier that is
-        behind its share most; if not, the slowest one that has a share, would idle and suits the tensor.
-        Those that ``overall`` names take that share of all that leaves evenly: what leaves at once returns at
-        once.
-        """
-        size = int(self._here[tensor])
-        tiers = [tier for tier in self._machine.tiers if queues.has_room(tier, size)]
-        sharing = [tier for tier in tiers if shares[tier.name] > 0] or tiers
-        sharing.sort(key=lambda tier: -self._debts.with_next(tier, shares, size))
-        if sharing and lack + queues.queued_but_for(sharing[0]) > 0:
-            return sharing[0]
-        due = [
-            tier
-            for tier in sharing
-            if tier.name not in overall or self._overall_debts.with_next(tier, overall, size) > 0
-        ]
-        due = sorted(due or sharing, key=lambda tier: tier.write_rate)
-        for tier in due:
-            suits = bool(overall) or tier is tiers[0] or tensor in self._patient.get(tier.name, (tensor,))
-            if suits and queues.takes(tier):
-                return tier
-        return None
 
     def _fetches(
         self, view: PolicyView, shortage: Shortage, cycles: float, dead: Sequence[int]
