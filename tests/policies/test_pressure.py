@@ -17,6 +17,7 @@ from g10sim.policies.checks import check_policy
 from g10sim.policies.planning.machine import PlannedTier, planned_machine
 from g10sim.policies.pressure import Pressure
 from g10sim.policies.pressure_planning.arrivals import Arrivals
+from g10sim.policies.pressure_planning.dividing import Division
 from g10sim.policies.pressure_planning.dropping import chosen_drops, machine_of
 from g10sim.policies.pressure_planning.forecast import Forecast
 from g10sim.policies.pressure_planning.shortage import Largest, Settings, Shortage
@@ -203,6 +204,43 @@ def test_a_slow_tier_takes_what_has_time_to_return():
     went = {(m.tensor, m.target.name) for m in records.migrations if m.source.name == "GPU" and m.size_bytes}
     assert went == {(0, "HOST"), (1, "FLASH")}
     assert iteration_times(records)[1] < sum(cycles for cycles, _, _ in kernels) + 41_000
+
+
+def tiers_until_the_last(cycles, monkeypatch):
+    """Tiers of the pages that leave at once when the last of 20 kernels of so many cycles lacks 20.
+
+    Ten fit in host memory. Queues may take 4000 cycles, in which the link carries four pages and the SSD one.
+    """
+    monkeypatch.setattr("g10sim.policies.pressure_planning.dividing.most_patient", lambda *_: {})
+    planned, kernels = planned_machine(machine(100, 10), OWN), 20
+    forecast = SimpleNamespace(
+        kernels=kernels,
+        cycles_between=lambda kernel, later: cycles * (later - kernel),
+        elapsed=lambda kernel: cycles * kernel,
+    )
+    lacks = np.array([0] * (kernels - 1) + [20_000])
+    settings = Settings(backlog_cycles=0, births=4, horizon=kernels)
+    shortage = Shortage(Largest(lacks, kernels), np.arange(kernels), 0, settings)
+    queues = Queues(planned, {"host": 10_000, "ssd": 10**9}, 4000)
+    division, found = Division(forecast, planned), []
+    division.start_kernel(0, queues, shortage, lambda _: {})
+    while tier := division.place(0, 1000, kernels):
+        found.append(tier.name)
+        shortage.add(kernels, -1000)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("cycles", "tiers"),
+    [
+        # 19 * 2500 is more than twice the link's 20,000: host memory has its half, and half a page to come.
+        (2500, ["ssd", "host", "host"]),
+        # It is less than twice that: whoever has time takes what comes.
+        (2000, ["ssd", "host", "host", "host"]),
+    ],
+)
+def test_a_fast_tier_takes_its_share_evenly_while_there_is_time(cycles, tiers, monkeypatch):
+    assert tiers_until_the_last(cycles, monkeypatch) == tiers
 
 
 def test_the_fastest_tier_fills_what_slower_ones_leave_of_the_link():

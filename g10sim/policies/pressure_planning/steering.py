@@ -242,7 +242,10 @@ class Steering:
         yield from map(Fetch, forecast.scratch[kernel])
 
     def _ahead(self, view: PolicyView, shortage: Shortage, soon: Mapping[int, int]) -> Iterator[Move]:
-        """Map new tensors of so many kernels ahead, each as far as there is room until then."""
+        """Map new tensors of so many kernels ahead, each as far as there is room until then.
+
+        What has to return until then takes its room first: copies need more time than mapping.
+        """
         forecast = self._forecast
         leaving = sum(map(view.in_transfer_bytes, self._leaving))
         room = view.largest_hole_bytes if leaving else view.free_bytes
@@ -251,9 +254,11 @@ class Steering:
             if tensor in self._asked:
                 shortage.add(ahead, int(forecast.sizes[tensor]))
                 room -= view.in_transfer_bytes(tensor)
+        returning = np.concatenate(([0], self._away.take(self._ids).cumsum()))
         for tensor, ahead in soon.items():
             size = int(forecast.sizes[tensor])
-            if tensor in self._asked or shortage.worst(ahead) + leaving + size > 0:
+            first = returning[self._uses.searchsorted(view.kernel + ahead, side="right")]
+            if tensor in self._asked or shortage.worst(ahead) + leaving + first + size > 0:
                 continue
             absent = self._absent(view, tensor)
             if absent <= room:
