@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -284,7 +285,9 @@ def _draw_map(axes: Axes, points: Points, found: pd.DataFrame, scale: Normalize)
 
 def _title(text: str, room: int) -> str:
     """Break a title where it is too long, after a comma if it has one."""
-    lines = text.replace("\n", " ").split(", ") if len(text) > room else [text]
+    # A name that was broken after one of its own characters has no space there.
+    joined = re.sub(r"(?<=[_/-])\n", "", text).replace("\n", " ")
+    lines = joined.split(", ") if len(text) > room else [text]
     return ",\n".join(textwrap.fill(line, room) for line in lines)
 
 

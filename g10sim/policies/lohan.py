@@ -2,36 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import ClassVar
+from typing import ClassVar, TypeVar
 
-from g10sim.analysis.recomputation import Recomputability
+from g10sim.config.effects import Effect
 from g10sim.config.system import SystemSpec
 from g10sim.looks import Look
 from g10sim.policies.base import PolicyView, Requirements
 from g10sim.policies.moves import Drop, Evict, Fetch, Move
 from g10sim.policies.offload_planning.below import Offloaded, WeightsBelow, read_only
-from g10sim.policies.offload_planning.gradients import Gradients, used_on_cpu
+from g10sim.policies.offload_planning.gradients import Gradients, host_bytes, used_on_cpu
 from g10sim.policies.offload_planning.rewriting import Schedule
-from g10sim.policies.offload_planning.saved import (
-    Saved,
-    before_module,
-    module_starts,
-    saved_tensors,
-)
+from g10sim.policies.offload_planning.saved import before_module, module_starts
+from g10sim.policies.offload_planning.swaps import Budget, chosen
 from g10sim.policies.offload_planning.windows import Limits, windows
 from g10sim.policies.parameters import Count, parameter
 from g10sim.policies.planning.machine import PlannedMachine
 from g10sim.policies.registry import register_policy
 from g10sim.trace.model import Phase, Trace
 
+_T = TypeVar("_T")
+
+_PIPELINED = Effect(
+    lambda run, policy: policy.pipeline,
+    "with pipeline true",
+    "one step at a time has its states in host memory",
+)
+
 
 @dataclass(frozen=True)
 class _Job(Offloaded):
     """Moves of one job, with activations by kernel."""
 
-    swapped: Mapping[int, Sequence[int]] = field(default_factory=dict)
+    swapped: Mapping[int, Sequence[tuple[int, str]]] = field(default_factory=dict)
     returned: Mapping[int, Sequence[int]] = field(default_factory=dict)
     dropped: Mapping[int, Sequence[int]] = field(default_factory=dict)
 
@@ -43,18 +47,19 @@ class _Job(Offloaded):
     def after(self, view: PolicyView) -> Iterator[Move]:
         """Yield the moves of a kernel that has ended, or was launched."""
         yield from super().after(view)
-        yield from (Evict(tensor, "ssd") for tensor in self.swapped.get(view.kernel, ()))
+        yield from (Evict(tensor, tier) for tensor, tier in self.swapped.get(view.kernel, ()))
         yield from map(Drop, self.dropped.get(view.kernel, ()))
 
 
 @register_policy
 class LoHan(WeightsBelow):
-    """Weights, optimizer states and activations lie on the SSD; the CPU updates beside the backward pass.
+    """Weights and optimizer states lie on the SSD; the CPU updates beside the backward pass.
 
     A gradient leaves as soon as it is complete, and its step runs while the GPU computes those of other
     layers (active gradient offloading). The input of every layer is swapped. Of its other activations those
-    are swapped that take longest to compute again for their size, as many as the SSD takes in beside
-    ``swap_ratio`` of the forward pass; the others are dropped and computed again.
+    are swapped that take longest to compute again for their size, as many as leave beside ``swap_ratio`` of
+    the forward pass: to host memory as far as it has room, then to the SSD as far as that takes them in. The
+    others are dropped and computed again.
     """
 
     name = "lohan"
@@ -67,7 +72,10 @@ class LoHan(WeightsBelow):
 
     swap_ratio: float = parameter(default=1.0, ge=0, le=10, published="1, authors' program")
     """Share of the forward pass during which activations may leave."""
-    optimizer_buffers: int = parameter(default=8, ge=1, published="8, authors' program")
+    pipeline: bool = parameter(default=False, published="true, paper; its measurements are those of false")
+    """Read the states of the next steps, and write those of the last ones, beside a step; otherwise each step
+    reads, updates and writes, one after the other."""
+    optimizer_buffers: int = parameter(default=8, ge=1, published="8, authors' program", effect=_PIPELINED)
     """Steps whose states are in host memory at a time."""
     prefetch_parameters: Count = parameter(default=1_200_000_000, published="1200000000, authors' program")
     """Parameters that are fetched ahead of their use."""
@@ -86,7 +94,11 @@ class LoHan(WeightsBelow):
     @property
     def requirements(self) -> Requirements:
         """Addresses of its own, and buffers for states."""
-        return Requirements(addresses="own", drops_dead_tensors=True, cpu_buffers=self.optimizer_buffers)
+        return Requirements(addresses="own", drops_dead_tensors=True, cpu_buffers=self._buffers)
+
+    @property
+    def _buffers(self) -> int:
+        return self.optimizer_buffers if self.pipeline else 1
 
     def _schedule(self) -> Schedule:
         return Schedule(overlap=True, delayed=False, bucket_bytes=1, returns=False)
@@ -97,43 +109,32 @@ class LoHan(WeightsBelow):
         away = frozenset(tensor for tensor in on_cpu if trace.tensors[tensor].persistent)
         limits = Limits(size * self.prefetch_parameters, size * self.live_parameters, 1)
         stays = windows(trace, away & read_only(trace), limits)
-        swapped, dropped = self._activations(trace, machine)
-        starts = module_starts(trace)
-        back = [(before_module(starts, one.until, self.modules_ahead), one) for one in swapped]
+        cycles = trace.durations_cycles(machine.clock_hz)
+        choice, starts = chosen(trace, sizes, cycles, self._budget(trace, machine)), module_starts(trace)
+        back = [(before_module(starts, one.until, self.modules_ahead), one) for one, _ in choice.swapped]
         back.sort(key=lambda pair: (pair[1].until, pair[1].tensor))
-        shares = [sum(sizes[one.tensor] for one in some) / 1e9 for some in (swapped, dropped)]
         return replace(
             _Job.of(Gradients(trace, 1, self.births, on_cpu), dict.fromkeys(away, "ssd"), stays),
-            note="swaps {:.3g} GB of activations and computes {:.3g} GB again".format(*shares),
-            swapped=_grouped((one.since, one.tensor) for one in swapped),
+            note=choice.note(sizes),
+            swapped=_grouped((one.since, (one.tensor, tier)) for one, tier in choice.swapped),
             returned=_grouped((max(kernel, one.since + 1), one.tensor) for kernel, one in back),
-            dropped=_grouped((one.since, one.tensor) for one in dropped),
+            dropped=_grouped((one.since, one.tensor) for one in choice.dropped),
         )
 
-    def _activations(self, trace: Trace, machine: PlannedMachine) -> tuple[list[Saved], list[Saved]]:
-        """Return the activations that are swapped, and those that are computed again."""
-        saved, rules = saved_tensors(trace), Recomputability(trace)
+    def _budget(self, trace: Trace, machine: PlannedMachine) -> Budget:
+        """Return what may leave in the forward pass, beside gradients and states in host memory."""
+        sizes, on_cpu = machine.sizes(trace), used_on_cpu(trace)
+        away = frozenset(tensor for tensor in on_cpu if trace.tensors[tensor].persistent)
+        needed = host_bytes(trace, sizes, away, self._buffers)
+        host = next((tier.capacity_bytes for tier in machine.tiers if tier.name == "host"), 0)
         cycles = trace.durations_cycles(machine.clock_hz)
         forward = sum(cycles[kernel.id] for kernel in trace.kernels if kernel.phase is Phase.FORWARD)
-        left = self.swap_ratio * forward * machine.tier("ssd").write_rate
-        inner = list[tuple[float, Saved]]()
-        swapped, dropped = list[Saved](), list[Saved]()
-        for one in saved:
-            producer = rules.producer(one.tensor, one.since + 1)
-            crosses = len({trace.kernels[use].block for use in trace.uses[one.tensor]}) > 1
-            if producer is None or crosses or rules.problem(one.tensor, one.since + 1):
-                swapped.append(one)
-                left -= trace.tensors[one.tensor].size_bytes
-            else:
-                inner.append((cycles[producer.id] / trace.tensors[one.tensor].size_bytes, one))
-        for _, one in sorted(inner, key=lambda pair: (-pair[0], pair[1].tensor)):
-            left -= trace.tensors[one.tensor].size_bytes
-            (swapped if left >= 0 else dropped).append(one)
-        return sorted(swapped, key=lambda one: (one.since, one.tensor)), dropped
+        spell = self.swap_ratio * forward
+        return Budget(spell * machine.out_rate, host - needed, spell * machine.tier("ssd").write_rate)
 
 
-def _grouped(pairs: Iterator[tuple[int, int]]) -> dict[int, list[int]]:
-    found: dict[int, list[int]] = {}
-    for kernel, tensor in pairs:
-        found.setdefault(kernel, []).append(tensor)
+def _grouped(pairs: Iterable[tuple[int, _T]]) -> dict[int, list[_T]]:
+    found: dict[int, list[_T]] = {}
+    for kernel, one in pairs:
+        found.setdefault(kernel, []).append(one)
     return found

@@ -12,6 +12,7 @@ from readable import assert_readable
 
 from g10sim import plots
 from g10sim.errors import ConfigError
+from g10sim.plots import charts
 from g10sim.plots.charts import DRAWINGS
 from g10sim.plots.points import Roles, points
 from g10sim.plots.traces import trace_names
@@ -259,3 +260,8 @@ def test_traces_of_one_model_are_told_apart_by_sequence_length_and_type():
     ]
     shown = [name.batch for name in trace_names(pd.DataFrame(rows))]
     assert shown == ["192 seq 512", "256 seq 128", "8 (gpt2-b8-s1024)", "8 bf16", "64", "128"]
+
+
+def test_a_broken_name_in_a_title_gets_no_space():
+    title = charts._title("transformer-\n72x3072\nbatch 16", 24)
+    assert title == "transformer-72x3072\nbatch 16"
