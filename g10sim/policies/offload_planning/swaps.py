@@ -1,4 +1,4 @@
-"""Which activations are swapped, and to which tier; the others are computed again."""
+"""Choice of the activations that are swapped, and of the tiers they go to; the others are computed again."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Budget:
 
 @dataclass(frozen=True)
 class Choice:
-    """What is swapped, by tier, and what is computed again."""
+    """Activations that are swapped, each with its tier, and those that are computed again."""
 
     swapped: Sequence[tuple[Saved, str]]
     dropped: Sequence[Saved]

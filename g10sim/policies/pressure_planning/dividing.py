@@ -1,4 +1,4 @@
-"""Which memory tier each tensor that leaves goes to."""
+"""Division of what leaves over memory tiers."""
 
 from __future__ import annotations
 
