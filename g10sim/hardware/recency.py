@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterable, Iterator
 from itertools import count as counter
 
 # An arrival joins a run of its own tensor among the last few, so that interleaved arrivals of several
@@ -13,6 +13,7 @@ MERGE_PAGES = 4096
 _MERGE_DEPTH = 4
 _COMPACT_AT = 64
 _PRUNE_AT = 64
+_AHEAD = 64
 
 
 class Run:
@@ -180,6 +181,21 @@ class Recency:
             place += 1
         self._scan = self._scanned = None
         return None
+
+    def scan_ahead(self, tensors: Container[int]) -> Iterable[Run]:
+        """Return the next runs of a scan outside ``tensors``, but for the latest run."""
+        return () if self._scan is None else self._ahead(max(self._scan, self._head), tensors)
+
+    def oldest_ahead(self, tensors: Container[int]) -> Iterable[Run]:
+        """Return the next runs to go outside ``tensors``, but for the latest run."""
+        return self._ahead(self._head, tensors)
+
+    def _ahead(self, place: int, tensors: Container[int]) -> Iterator[Run]:
+        """Yield runs outside ``tensors`` from a place on, as far as one may look."""
+        runs = self._runs
+        for run in runs[place : min(place + _AHEAD, len(runs) - 1)]:
+            if run.count and run.tensor not in tensors:
+                yield run
 
     def is_scanned_to_end(self, run: Run) -> bool:
         """Tell whether a run is the scan's, and the most recent one."""

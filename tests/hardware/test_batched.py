@@ -27,6 +27,11 @@ class ByAge:
             return memory.recency.scan_outside(memory.protected)
         return memory.recency.oldest()
 
+    def upcoming(self, memory, demanded):
+        if not demanded and memory.protected:
+            return memory.recency.scan_ahead(memory.protected)
+        return memory.recency.oldest_ahead(())
+
     def is_worthless(self, tensor):
         return tensor in self.worthless
 
@@ -38,6 +43,9 @@ class OneByOne(BatchedTransfers):
     """Computes every batch by itself."""
 
     def _run_repeats(self):
+        return 0
+
+    def _stream_repeats(self, batch_pages):
         return 0
 
 
