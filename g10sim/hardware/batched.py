@@ -265,26 +265,25 @@ class BatchedTransfers:
             self._serve(new, _NONE, self._arrivals, demanded=demanded)
 
     def _serve(self, queue: deque[Run], source: Location, limit: int, *, demanded: bool) -> int:
-        memory = self._memory
+        memory, victims, frames = self._memory, self._victims, self._memory.frames
         moved = 0
         while queue and moved < limit:
             run = queue[0]
-            count = min(run.count, limit - moved)
+            count, free = min(run.count, limit - moved), frames.free
             victim, target = None, _NONE
-            if memory.frames.free:
-                count = min(count, memory.frames.free)
+            if free:
+                count = min(count, free)
             else:
-                victim = self._victims.choose(memory, demanded or run.tensor in memory.needed)
+                victim = victims.choose(memory, demanded or run.tensor in memory.needed)
                 if victim is None:
                     break
-                count = min(count, victim.count)
                 target, room = self._destination(source)
                 if not room:
                     break
-                if self._victims.is_worthless(victim.tensor):
-                    target = _NONE
+                if victims.is_worthless(victim.tensor):
+                    count, target = min(count, victim.count), _NONE
                 else:
-                    count = min(count, room)
+                    count = min(count, victim.count, room)
                     self._spend(count, source, target)
             moved += count
             if source == self._host:
@@ -313,8 +312,9 @@ class BatchedTransfers:
 
     def _do(self, move: Move) -> None:
         self._apply(move, move.pages)
-        self._steady = self._steady and self._leaves_all_alike(move)
         self._moves.append(move)
+        if self._steady:
+            self._steady = self._leaves_all_alike(move)
         if self._observer is not None:
             self._report(move, move.pages, self._next)
 

@@ -95,7 +95,7 @@ def has_one_run(moves: Sequence[Move], host: Location) -> bool:
 
     These were dropped, or went to host memory.
     """
-    first = moves[0]
-    if first.victim is None or (first.target and first.target != host):
+    run, target = moves[0].run, moves[0].target
+    if moves[0].victim is None or moves[-1].run is not run or (target and target != host):
         return False
-    return all(move.run is first.run and move.target == first.target for move in moves)
+    return all([move.target == target for move in moves])

@@ -64,29 +64,28 @@ class Recency:
 
     def append(self, tensor: int, count: int) -> None:
         """Add pages at the recent end."""
-        runs = self._runs
-        last = len(runs) - 1
-        if last >= self._head:
-            run = runs[last]
-            if run.tensor == tensor and run.count and run is not self._scanned:
-                run.count += count
-                return
-        later = 0
-        for i in range(last, max(last - _MERGE_DEPTH, self._head - 1), -1):
-            run = runs[i]
-            if run.tensor == tensor:
-                fits = i == last or (i > self._head and run.count + count <= self.merge_pages)
-                if run.count and fits and run is not self._scanned:
-                    run.count += count
-                    return
-                break
-            later += run.count
-            if later > self.merge_pages:
-                break
+        run = self._joined(tensor, count)
+        if run is not None:
+            run.count += count
+            return
         own = self._of[tensor]
         if len(own) >= _PRUNE_AT and len(own) % _PRUNE_AT == 0:
             own[:] = [old for old in own if old.count]
-        self._add(Run(tensor, count, stamp=next(self._clock)))
+        self._add(Run(tensor, count, 0, next(self._clock)))
+
+    def _joined(self, tensor: int, count: int) -> Run | None:
+        """Return the run that so many pages of a tensor join when they arrive, or None."""
+        runs, head, most = self._runs, self._head, self.merge_pages
+        last = place = len(runs) - 1
+        later = 0
+        while place >= head and place > last - _MERGE_DEPTH and later <= most:
+            run = runs[place]
+            if run.tensor == tensor:
+                fits = place == last or (place > head and run.count + count <= most)
+                return run if fits and run.count and run is not self._scanned else None
+            later += run.count
+            place -= 1
+        return None
 
     def renew(self, tensor: int, count: int) -> None:
         """Put every page of a tensor, ``count`` in all, at the recent end."""
