@@ -186,7 +186,8 @@ class BatchedTransfers:
             victim = self._victims.choose(self._memory, self._is_demanded(last))
             if victim is None:
                 raise InvariantError("fewer pages make room than were foreseen")
-            move = last._replace(victim=victim, pages=min(victim.count, pages - done))
+            count, target = min(victim.count, pages - done), self._target_of(victim)
+            move = Move(last.queue, last.source, last.run, victim, count, target, last.demanded)
             self._apply(move, move.pages)
             if self._observer is not None:
                 self._report_stream(move, done)
@@ -361,19 +362,33 @@ class BatchedTransfers:
                 self._repeats = min(self._repeats, self._room_repeats())
 
     def _stream_repeats(self, batch_pages: int) -> int:
-        """Batches in which one run goes on to arrive while victims make room alike."""
-        memory, move, victims = self._memory, self._moves[0], self._victims
+        """Batches in which one run goes on to arrive while victims make room alike.
+
+        Whether they are dropped or leave does not matter to a run from a tier that is alone in the queues.
+        """
+        memory, moves = self._memory, self._moves
+        move = moves[0]
         if move.run.count <= batch_pages or not memory.recency.grows(move.run.tensor):
             return 0
-        most = min((move.run.count - 1) // batch_pages, self._room_repeats())
-        is_worthless, pages = not move.target, 0
-        for victim in victims.upcoming(memory, self._is_demanded(move)) if most else ():
-            if victim.tensor in memory.needed or victims.is_worthless(victim.tensor) != is_worthless:
+        targets = {move.target for move in moves}
+        if move.source and memory.queues.count == 1:
+            targets = {_NONE, self._host}
+            moves = [move._replace(pages=batch_pages, target=self._host)]
+        elif len(targets) > 1:
+            return 0
+        most = min((move.run.count - 1) // batch_pages, repeats_in_room(memory, moves, self._link_pages))
+        pages = 0
+        for victim in self._victims.upcoming(memory, self._is_demanded(move)) if most else ():
+            if victim.tensor in memory.needed or self._target_of(victim) not in targets:
                 break
             pages += victim.count
             if pages >= most * batch_pages:
                 return most
         return pages // batch_pages
+
+    def _target_of(self, victim: Run) -> Location:
+        """Return where a victim goes while host memory is roomy."""
+        return _NONE if self._victims.is_worthless(victim.tensor) else self._host
 
     def _host_is_roomy(self) -> bool:
         """Tell whether host memory is so far from full that it cannot matter to the next batch."""

@@ -91,11 +91,7 @@ def repeats_in_room(memory: Residency, moves: Iterable[Move], batch_pages: int) 
 
 
 def has_one_run(moves: Sequence[Move], host: Location) -> bool:
-    """Tell whether all that a batch did is let one run arrive, for victims with one ``target``.
-
-    These were dropped, or went to host memory.
-    """
-    run, target = moves[0].run, moves[0].target
-    if moves[0].victim is None or moves[-1].run is not run or (target and target != host):
+    """Tell whether all that a batch did is let one run arrive, for victims dropped or sent to host memory."""
+    if moves[0].victim is None or moves[-1].run is not moves[0].run:
         return False
-    return all([move.target == target for move in moves])
+    return all([not move.target or move.target == host for move in moves])

@@ -117,6 +117,11 @@ class Queues:
         """Tell whether anything is in transfer."""
         return any(self._all)
 
+    @property
+    def count(self) -> int:
+        """Number of queues with anything in them."""
+        return sum(map(bool, self._all))
+
 
 class Frames(Watched):
     """The pages of one GPU, whichever jobs use them, and one clock for the eviction orders of all jobs."""
