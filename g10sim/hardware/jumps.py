@@ -94,4 +94,4 @@ def has_one_run(moves: Sequence[Move], host: Location) -> bool:
     """Tell whether all that a batch did is let one run arrive, for victims dropped or sent to host memory."""
     if moves[0].victim is None or moves[-1].run is not moves[0].run:
         return False
-    return all([not move.target or move.target == host for move in moves])
+    return all(not move.target or move.target == host for move in moves)

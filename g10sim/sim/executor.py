@@ -520,15 +520,11 @@ class JobRun:
             return False
         if memory.in_place:
             return all(memory.space.is_usable(tensor) for tensor in memory.needed)
-        idle, sizes = memory.idle, memory.sizes
-        return all([idle[tensor] == sizes[tensor] for tensor in memory.needed])
+        return all(memory.idle[tensor] == memory.sizes[tensor] for tensor in memory.needed)
 
     def _has_arrived(self) -> bool:
         memory = self.memory
-        if memory.queues.faulting:
-            return False
-        moving = memory.moving
-        return not any([moving[tensor] for tensor in memory.needed])
+        return not memory.queues.faulting and not any(map(memory.moving.__getitem__, memory.needed))
 
     def _fetch(self, execution: Execution, waits: WaitLog) -> Generator[Event, Any, None]:
         """Demand what is missing and wait until it is there."""
