@@ -309,6 +309,38 @@ def test_batches_of_a_tensor_that_pushes_itself_out_are_jumped():
     assert bench.transfers.events < 30
 
 
+@pytest.mark.parametrize("worthless", [set(), {1, 4, 7}, set(range(40))])
+def test_batches_that_bring_one_run_in_past_many_victims_are_jumped(worthless):
+    bench = Bench([*[(60, GPU)] * 40, (2400, HOST)], gpu=2400, worthless=worthless)
+    bench.demand(40)
+    bench.transfers.advance(INTERVAL * 46)
+    dropped = sum(bench.memory.absent)
+    assert (bench.memory.idle[40], dropped) == (2350, sum(min(60, 2350 - 60 * i) for i in worthless))
+    assert moved(bench.memory) == (0, 0, 2350, 2350 - dropped)
+    assert bench.transfers.events == 2
+
+
+def test_parts_of_a_jump_past_victims_are_told_batch_by_batch():
+    bench = Bench([(60, GPU), (170, GPU), (500, GPU), (500, HOST)], gpu=730)
+    bench.demand(3)
+    bench.transfers.advance(INTERVAL * 5)
+    told = [
+        (tensor, start // INTERVAL + 1, end // INTERVAL, pages)
+        for _, _, tensor, source, _, _, start, end, pages in bench.moves
+        if source == GPU
+    ]
+    assert told == [
+        (0, 0, 0, 50),
+        (0, 1, 1, 10),
+        (1, 1, 1, 40),
+        (1, 2, 3, 100),
+        (1, 4, 4, 30),
+        (2, 4, 4, 20),
+        (2, 5, 5, 50),
+    ]
+    assert bench.transfers.events == 2
+
+
 def test_observer_hears_of_jumped_batches_too():
     bench = Bench([(1000, GPU), (2000, HOST), (100, GPU)], gpu=1100)
     bench.evict(2, FLASH)
