@@ -350,7 +350,7 @@ class BatchedTransfers:
         self._busy += self.interval_cycles
         self._streamed = 0
         is_roomy = self._host_is_roomy()
-        if is_roomy and has_one_run(moves, self._host):
+        if is_roomy and has_one_run(self._memory, moves):
             pages = sum([move.pages for move in moves])
             self._repeats = self._stream_repeats(pages)
             if self._repeats:

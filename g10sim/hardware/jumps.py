@@ -90,8 +90,15 @@ def repeats_in_room(memory: Residency, moves: Iterable[Move], batch_pages: int) 
     return max(0, min(limits))
 
 
-def has_one_run(moves: Sequence[Move], host: Location) -> bool:
-    """Tell whether all that a batch did is let one run arrive, for victims dropped or sent to host memory."""
+def has_one_run(memory: Residency, moves: Sequence[Move]) -> bool:
+    """Tell whether all that a batch did is let one run arrive, for victims dropped or sent to host memory.
+
+    None of these is needed, so that none has come back to the fault queues.
+    """
     if moves[0].victim is None or moves[-1].run is not moves[0].run:
         return False
-    return all(not move.target or move.target == host for move in moves)
+    targets, needed = (Location.NONE, memory.tiers[0]), memory.needed
+    return all(
+        move.target in targets and move.victim is not None and move.victim.tensor not in needed
+        for move in moves
+    )

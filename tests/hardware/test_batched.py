@@ -258,6 +258,12 @@ def test_pages_that_fault_again_come_back_in_the_next_batch():
     assert [bench.batch() for _ in range(2)] == [(0, 0, 0, 50), (0, 0, 50, 50)]
 
 
+def test_pages_that_fault_again_are_not_passed_by_others():
+    bench = Bench([(50, GPU), (950, GPU), (1000, NONE)], gpu=1000)
+    bench.demand(0, 2)
+    assert [bench.batch() for _ in range(3)] == [(0, 0, 0, 50), (0, 0, 50, 50), (0, 0, 0, 50)]
+
+
 def test_nothing_is_foreseen_when_nothing_can_move():
     bench = Bench([(100, GPU), (10, FLASH)], gpu=100)
     assert bench.transfers.next_change() is None
