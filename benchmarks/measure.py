@@ -6,6 +6,7 @@ that nothing of an earlier one is left in memory or in a cache.
 
 from __future__ import annotations
 
+import gc
 import json
 import sys
 import tempfile
@@ -56,6 +57,7 @@ class Measurement:
 def measure(cell: dict[str, Any]) -> Measurement:
     """Load, plan and simulate a cell once."""
     registry.available()
+    gc.freeze()  # as in the processes of cells
     system, behaviour = load_system(cell["system"]), load_behaviour(cell["compat"])
     base = _start_of_memory()
     trace, load_seconds = _timed(lambda: _trace(cell))

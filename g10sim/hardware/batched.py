@@ -2,52 +2,28 @@
 
 At every multiple of an interval a batch of pages moves at once; the directions are independent. This is
 how the published G10 simulator moves data. A batch is computed exactly, run by run; when a batch
-uses nothing up, or two in a row make the same moves, as many further ones as must be alike are applied
-in one step.
+uses nothing up, two in a row make the same moves, or one run streams in past victims that are treated
+alike, as many further ones as must be alike are applied in one step.
 """
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Collection, Sequence
-from typing import NamedTuple
+from itertools import pairwise
 
 from g10sim.config.behaviour import BehaviourSpec
 from g10sim.config.system import SystemSpec, published_drive
 from g10sim.errors import ConfigError, InvariantError
 from g10sim.hardware.door import Door
+from g10sim.hardware.jumps import Move, are_same, has_one_run, repeats_in_room, repeats_of_runs
 from g10sim.hardware.memory import Pool, Residency
-from g10sim.hardware.recency import MERGE_PAGES, Run
+from g10sim.hardware.recency import Run
 from g10sim.hardware.transfers import Due, Observer, VictimRule, report, restart_choice
 from g10sim.records import Location, StallReason
 from g10sim.units import format_rate
 
 _NONE, _GPU = Location.NONE, Location.GPU
-
-
-class _Move(NamedTuple):
-    """``pages`` of ``run`` came from ``source``; as many of ``victim`` went to ``target`` for them.
-
-    A planned eviction has source GPU, no victim, and its own target.
-    """
-
-    queue: deque[Run]
-    source: Location
-    run: Run
-    victim: Run | None
-    pages: int
-    target: Location
-    demanded: bool
-
-    def same(self, other: _Move) -> bool:
-        """Tell whether two moves take the same number of pages from the same runs to the same place."""
-        return (
-            self.run is other.run
-            and self.victim is other.victim
-            and self.pages == other.pages
-            and self.target == other.target
-            and self.source == other.source
-        )
 
 
 class BatchedTransfers:
@@ -91,9 +67,10 @@ class BatchedTransfers:
         self._next = 0
         self._busy = 0
         self._repeats = 0
-        self._moves: list[_Move] = []
+        self._streamed = 0
+        self._moves: list[Move] = []
         self._steady = False
-        self._previous: list[_Move] | None = None
+        self._previous: list[Move] | None = None
         self._stuck = True
         self._attached = False
 
@@ -174,6 +151,18 @@ class BatchedTransfers:
 
     def _repeat(self, times: int) -> None:
         self.events += 1
+        if self._streamed:
+            self._stream(times * self._streamed)
+        else:
+            self._move_again(times)
+        self._memory.space.note_peak()
+        self._busy += times * self.interval_cycles
+        self._repeats -= times
+        self._next += times * self.interval_cycles
+        self._changes = self._door.changes
+
+    def _move_again(self, times: int) -> None:
+        """Make the moves of the last batch so many times more."""
         pools = self._memory.pools
         # Leavers of many batches would overfill a pool before the arrivals of the same batches empty it.
         lent = [(pools[move.target], move.pages * times) for move in self._moves if move.target in pools]
@@ -183,16 +172,38 @@ class BatchedTransfers:
             self._apply(move, move.pages * times)
             if self._observer is not None:
                 end = self._next + (times - 1) * self.interval_cycles
-                self._report(move, times, end)
+                self._report(move, move.pages * times, end)
         for pool, count in lent:
             pool.free -= count
         for pool in pools.values():
             pool.take(0)
-        self._memory.space.note_peak()
-        self._busy += times * self.interval_cycles
-        self._repeats -= times
-        self._next += times * self.interval_cycles
-        self._changes = self._door.changes
+
+    def _stream(self, pages: int) -> None:
+        """Let so many pages of the last batch's run arrive, past one victim after another."""
+        last = self._moves[-1]
+        done = 0
+        while done < pages:
+            victim = self._victims.choose(self._memory, self._is_demanded(last))
+            if victim is None:
+                raise InvariantError("fewer pages make room than were foreseen")
+            count, target = min(victim.count, pages - done), self._target_of(victim)
+            move = Move(last.queue, last.source, last.run, victim, count, target, last.demanded)
+            self._apply(move, move.pages)
+            if self._observer is not None:
+                self._report_stream(move, done)
+            done += move.pages
+
+    def _report_stream(self, move: Move, done: int) -> None:
+        """Tell of a part of a stream, after so many of its pages, batch by batch."""
+        quota, end = self._streamed, done + move.pages
+        first, last = -(-done // quota) * quota, end // quota * quota
+        for start, stop in pairwise(sorted({done, end, *(cut for cut in (first, last) if done < cut < end)})):
+            since = self._next + start // quota * self.interval_cycles
+            until = self._next + (stop - 1) // quota * self.interval_cycles
+            self._report(move, stop - start, until, since)
+
+    def _is_demanded(self, move: Move) -> bool:
+        return move.demanded or move.run.tensor in self._memory.needed
 
     def _form_batch(self) -> None:
         self.events += 1
@@ -237,7 +248,7 @@ class BatchedTransfers:
         self._link_out -= count
         if target == self._flash:
             self._flash_out -= count
-        self._do(_Move(queue, _GPU, run, None, count, target, False))
+        self._do(Move(queue, _GPU, run, None, count, target, False))
 
     def _arrive(self, queues: Sequence[deque[Run]], *, demanded: bool) -> None:
         """Bring pages in; those from flash that find no room hold up those behind them."""
@@ -255,31 +266,30 @@ class BatchedTransfers:
             self._serve(new, _NONE, self._arrivals, demanded=demanded)
 
     def _serve(self, queue: deque[Run], source: Location, limit: int, *, demanded: bool) -> int:
-        memory = self._memory
+        memory, victims, frames = self._memory, self._victims, self._memory.frames
         moved = 0
         while queue and moved < limit:
             run = queue[0]
-            count = min(run.count, limit - moved)
+            count, free = min(run.count, limit - moved), frames.free
             victim, target = None, _NONE
-            if memory.frames.free:
-                count = min(count, memory.frames.free)
+            if free:
+                count = min(count, free)
             else:
-                victim = self._victims.choose(memory, demanded or run.tensor in memory.needed)
+                victim = victims.choose(memory, demanded or run.tensor in memory.needed)
                 if victim is None:
                     break
-                count = min(count, victim.count)
                 target, room = self._destination(source)
                 if not room:
                     break
-                if self._victims.is_worthless(victim.tensor):
-                    target = _NONE
+                if victims.is_worthless(victim.tensor):
+                    count, target = min(count, victim.count), _NONE
                 else:
-                    count = min(count, room)
+                    count = min(count, victim.count, room)
                     self._spend(count, source, target)
             moved += count
             if source == self._host:
                 self._spill = False
-            self._do(_Move(queue, source, run, victim, count, target, demanded))
+            self._do(Move(queue, source, run, victim, count, target, demanded))
         self._arrivals -= moved
         return moved
 
@@ -301,14 +311,15 @@ class BatchedTransfers:
         elif source != self._host and self._host_pool.free == count:
             self._spill = True
 
-    def _do(self, move: _Move) -> None:
+    def _do(self, move: Move) -> None:
         self._apply(move, move.pages)
-        self._steady = self._steady and self._leaves_all_alike(move)
         self._moves.append(move)
+        if self._steady:
+            self._steady = self._leaves_all_alike(move)
         if self._observer is not None:
-            self._report(move, 1, self._next)
+            self._report(move, move.pages, self._next)
 
-    def _leaves_all_alike(self, move: _Move) -> bool:
+    def _leaves_all_alike(self, move: Move) -> bool:
         """Tell whether a move used nothing up and sent nothing back to the fault queues."""
         victim = move.victim
         if victim is None:
@@ -316,13 +327,14 @@ class BatchedTransfers:
             return bool(move.run.count and self._memory.frames.free) and not returns
         return bool(move.run.count and victim.count) and victim.tensor not in self._memory.needed
 
-    def _report(self, move: _Move, times: int, end: int) -> None:
+    def _report(self, move: Move, pages: int, end: int, first: int | None = None) -> None:
+        """Tell of pages that moved in batches: in that at the cycle ``first`` (None: the next) to ``end``."""
         if self._observer is not None:
             moved = [(self._job, 0, run.tensor) for run in (move.run, move.victim) if run is not None]
-            ends, span = (move.source, move.target), (self._next - self.interval_cycles, end)
-            report(self._observer, moved, ends, span, move.pages * times, demanded=move.demanded)
+            span = (self._next if first is None else first) - self.interval_cycles, end
+            report(self._observer, moved, (move.source, move.target), span, pages, demanded=move.demanded)
 
-    def _apply(self, move: _Move, pages: int) -> None:
+    def _apply(self, move: Move, pages: int) -> None:
         queue, source, run, victim, _, target, _ = move
         self._memory.commit(queue, run, pages, source, target, victim)
 
@@ -336,57 +348,54 @@ class BatchedTransfers:
             self._stuck = True
             return
         self._busy += self.interval_cycles
-        if (self._steady and self._host_is_roomy()) or self._same_moves(previous):
-            self._repeats = max(0, min(self._run_repeats(), self._room_repeats()))
+        self._streamed = 0
+        is_roomy = self._host_is_roomy()
+        if is_roomy and has_one_run(self._memory, moves):
+            pages = sum([move.pages for move in moves])
+            self._repeats = self._stream_repeats(pages)
+            if self._repeats:
+                self._streamed = pages
+                return
+        if (self._steady and is_roomy) or are_same(moves, previous):
+            self._repeats = self._run_repeats()
+            if self._repeats:
+                self._repeats = min(self._repeats, self._room_repeats())
+
+    def _stream_repeats(self, batch_pages: int) -> int:
+        """Batches in which one run goes on to arrive while victims make room alike.
+
+        Whether they are dropped or leave does not matter to a run from a tier that is alone in the queues.
+        """
+        memory, moves = self._memory, self._moves
+        move = moves[0]
+        if move.run.count <= batch_pages or not memory.recency.grows(move.run.tensor):
+            return 0
+        targets = {move.target for move in moves}
+        if move.source and memory.queues.count == 1:
+            targets = {_NONE, self._host}
+            moves = [move._replace(pages=batch_pages, target=self._host)]
+        elif len(targets) > 1:
+            return 0
+        most = min((move.run.count - 1) // batch_pages, repeats_in_room(memory, moves, self._link_pages))
+        pages = 0
+        for victim in self._victims.upcoming(memory, self._is_demanded(move)) if most else ():
+            if victim.tensor in memory.needed or self._target_of(victim) not in targets:
+                break
+            pages += victim.count
+            if pages >= most * batch_pages:
+                return most
+        return pages // batch_pages
+
+    def _target_of(self, victim: Run) -> Location:
+        """Return where a victim goes while host memory is roomy."""
+        return _NONE if self._victims.is_worthless(victim.tensor) else self._host
 
     def _host_is_roomy(self) -> bool:
         """Tell whether host memory is so far from full that it cannot matter to the next batch."""
         return self._host_pool.free > 2 * self._link_pages
 
-    def _same_moves(self, previous: list[_Move] | None) -> bool:
-        moves = self._moves
-        if previous is None or len(previous) != len(moves):
-            return False
-        return all(move.same(other) for move, other in zip(moves, previous, strict=True))
-
     def _run_repeats(self) -> int:
-        """Batches until a run is used up, and until interleaved arrivals would blur the order too much."""
-        memory = self._memory
-        used, arrivals = Counter[Run](), Counter[int]()
-        for _, source, run, victim, count, target, _ in self._moves:
-            used[run] += count
-            if source != _GPU:
-                arrivals[run.tensor] += count
-            leaver = run.tensor if source == _GPU else None
-            if victim is not None:
-                used[victim] += count
-                leaver = victim.tensor
-            if leaver in memory.needed and target != _NONE:
-                back = memory.queues.fault[target]
-                if back and back[-1].tensor == leaver:
-                    used[back[-1]] -= count
-        counts = ((run.count - 1) // use for run, use in used.items() if use > 0)
-        repeats = min(counts, default=MERGE_PAGES)
-        if len(arrivals) > 1:
-            repeats = min(repeats, MERGE_PAGES // max(arrivals.values()))
-        return repeats
+        return repeats_of_runs(self._memory, self._moves)
 
     def _room_repeats(self) -> int:
-        """Batches until the GPU, host memory or flash comes so close to full that moves may differ."""
-        memory = self._memory
-        gpu = host = flash = 0
-        for _, source, _, victim, count, target, _ in self._moves:
-            host += count * ((target == self._host) - (source == self._host))
-            flash += count * ((target == self._flash) - (source == self._flash))
-            if source == _GPU:
-                gpu -= count
-            elif victim is None:
-                gpu += count
-        limits = [1 << 62]
-        if gpu > 0:
-            limits.append((memory.frames.free - 1) // gpu)
-        if host > 0:
-            limits.append((self._host_pool.free - self._link_pages - 1) // host)
-        if flash > 0:
-            limits.append(memory.pools[self._flash].free // flash)
-        return min(limits)
+        return repeats_in_room(self._memory, self._moves, self._link_pages)

@@ -117,6 +117,11 @@ class Queues:
         """Tell whether anything is in transfer."""
         return any(self._all)
 
+    @property
+    def count(self) -> int:
+        """Number of queues with anything in them."""
+        return sum(map(bool, self._all))
+
 
 class Frames(Watched):
     """The pages of one GPU, whichever jobs use them, and one clock for the eviction orders of all jobs."""
@@ -291,35 +296,28 @@ class Residency:
         run.count -= count
         if run.is_empty:
             self.traffic.moved_in[source] += count
-        else:
-            self._change_place(tensor, count, source, target, victim, owner or self)
-        if not run.count and queue and queue[0] is run:
-            queue.popleft()
-
-    def _change_place(
-        self,
-        tensor: int,
-        count: int,
-        source: Location,
-        target: Location,
-        victim: Run | None,
-        owner: Residency,
-    ) -> None:
-        self.moving[tensor] -= count
-        if source == _GPU:
+        elif source == _GPU:
+            self.moving[tensor] -= count
             self.frames.free += count
             self.filled -= count
             self._put(tensor, count, target)
         else:
-            self._add(tensor, count, source)
+            self.moving[tensor] -= count
             self.filled += count
+            self._add(tensor, count, source)
             if victim is None:
                 self.frames.free -= count
             else:
-                victim.count -= count
-                owner.idle[victim.tensor] -= count
-                owner.filled -= count
-                owner._put(victim.tensor, count, target)
+                (owner or self)._make_way(victim, count, target)
+        if not run.count and queue and queue[0] is run:
+            queue.popleft()
+
+    def _make_way(self, victim: Run, count: int, target: Location) -> None:
+        """Let pages in the eviction order leave the GPU."""
+        victim.count -= count
+        self.idle[victim.tensor] -= count
+        self.filled -= count
+        self._put(victim.tensor, count, target)
 
     def rotate(self, run: Run, victim: Run, rounds: int, source: Location, target: Location) -> None:
         """Let a run's pages arrive from ``source`` in rounds that each push out those of the one before."""

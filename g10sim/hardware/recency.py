@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterable, Iterator
 from itertools import count as counter
 
 # An arrival joins a run of its own tensor among the last few, so that interleaved arrivals of several
@@ -13,6 +13,7 @@ MERGE_PAGES = 4096
 _MERGE_DEPTH = 4
 _COMPACT_AT = 64
 _PRUNE_AT = 64
+_AHEAD = 64
 
 
 class Run:
@@ -63,29 +64,28 @@ class Recency:
 
     def append(self, tensor: int, count: int) -> None:
         """Add pages at the recent end."""
-        runs = self._runs
-        last = len(runs) - 1
-        if last >= self._head:
-            run = runs[last]
-            if run.tensor == tensor and run.count and run is not self._scanned:
-                run.count += count
-                return
-        later = 0
-        for i in range(last, max(last - _MERGE_DEPTH, self._head - 1), -1):
-            run = runs[i]
-            if run.tensor == tensor:
-                fits = i == last or (i > self._head and run.count + count <= self.merge_pages)
-                if run.count and fits and run is not self._scanned:
-                    run.count += count
-                    return
-                break
-            later += run.count
-            if later > self.merge_pages:
-                break
+        run = self._joined(tensor, count)
+        if run is not None:
+            run.count += count
+            return
         own = self._of[tensor]
         if len(own) >= _PRUNE_AT and len(own) % _PRUNE_AT == 0:
             own[:] = [old for old in own if old.count]
-        self._add(Run(tensor, count, stamp=next(self._clock)))
+        self._add(Run(tensor, count, 0, next(self._clock)))
+
+    def _joined(self, tensor: int, count: int) -> Run | None:
+        """Return the run that so many pages of a tensor join when they arrive, or None."""
+        runs, head, most = self._runs, self._head, self.merge_pages
+        last = place = len(runs) - 1
+        later = 0
+        while place >= head and place > last - _MERGE_DEPTH and later <= most:
+            run = runs[place]
+            if run.tensor == tensor:
+                fits = place == last or (place > head and run.count + count <= most)
+                return run if fits and run.count and run is not self._scanned else None
+            later += run.count
+            place -= 1
+        return None
 
     def renew(self, tensor: int, count: int) -> None:
         """Put every page of a tensor, ``count`` in all, at the recent end."""
@@ -180,6 +180,21 @@ class Recency:
             place += 1
         self._scan = self._scanned = None
         return None
+
+    def scan_ahead(self, tensors: Container[int]) -> Iterable[Run]:
+        """Return the next runs of a scan outside ``tensors``, but for the latest run."""
+        return () if self._scan is None else self._ahead(max(self._scan, self._head), tensors)
+
+    def oldest_ahead(self, tensors: Container[int]) -> Iterable[Run]:
+        """Return the next runs to go outside ``tensors``, but for the latest run."""
+        return self._ahead(self._head, tensors)
+
+    def _ahead(self, place: int, tensors: Container[int]) -> Iterator[Run]:
+        """Yield runs outside ``tensors`` from a place on, as far as one may look."""
+        runs = self._runs
+        for run in runs[place : min(place + _AHEAD, len(runs) - 1)]:
+            if run.count and run.tensor not in tensors:
+                yield run
 
     def is_scanned_to_end(self, run: Run) -> bool:
         """Tell whether a run is the scan's, and the most recent one."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Protocol
 
 from g10sim.hardware.memory import Residency
@@ -23,6 +23,9 @@ class VictimRule(Protocol):
 
     def choose(self, memory: Residency, demanded: bool) -> Run | None:
         """Return the run that makes room for a demanded or a prefetched page; None when none may go."""
+
+    def upcoming(self, memory: Residency, demanded: bool) -> Iterable[Run]:
+        """Return the runs that make room one after another, as far as they are known already."""
 
     def is_worthless(self, tensor: int) -> bool:
         """Tell whether the tensor's contents are never read again, so its pages need not be written out."""

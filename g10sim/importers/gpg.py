@@ -92,15 +92,20 @@ class _Lines:
 
     def __iter__(self) -> Iterator[str]:
         """Yield the lines that have not been read yet."""
-        while (line := next(self._lines, None)) is not None:
-            self._number += 1
-            yield decode_text(self._path, self._number, line, TraceError)
+        return self
+
+    def __next__(self) -> str:
+        """Return the next line."""
+        line = next(self._lines)
+        self._number += 1
+        return decode_text(self._path, self._number, line, TraceError)
 
     def next_of(self, kernel: int) -> str:
         """Return the next line, which has to be about a kernel."""
-        for text in self:
-            return text
-        self.fail_at_end(f"the rest of kernel {kernel}")
+        text = next(self, None)
+        if text is None:
+            self.fail_at_end(f"the rest of kernel {kernel}")
+        return text
 
     def fail(self, found: str, allowed: str) -> NoReturn:
         """Raise TraceError for the line read last."""

@@ -53,15 +53,13 @@ class DeepUm(Declared, Policy):
 
     def on_kernel_start(self, view: PolicyView) -> Iterable[Move]:
         """Prefetch for the kernel ``look_ahead`` later; protect those up to it."""
-        kernels = view.trace.kernels
-        window = {
-            tensor
-            for step in range(min(self.look_ahead, len(kernels)))
-            for tensor in kernels[(view.kernel + step) % len(kernels)].tensors
-        }
+        kernels, now = view.trace.kernels, view.kernel
+        window: set[int] = set()
+        for step in range(now, now + min(self.look_ahead, len(kernels))):
+            window.update(kernels[step % len(kernels)].tensors)
         if self.order_file is None:
-            order = hash_order(kernels[(view.kernel + self.look_ahead) % len(kernels)].tensors)
+            order = hash_order(kernels[(now + self.look_ahead) % len(kernels)].tensors)
         else:
-            given = _orders(self.order_file).get(view.kernel, ())
+            given = _orders(self.order_file).get(now, ())
             order = tuple(map(view.trace.ids_of_given.__getitem__, given))
         return (Protect(frozenset(window)), *map(Fetch, order))

@@ -21,7 +21,7 @@ def reason_for_waiting(memory: Residency) -> StallReason:
     for place in memory.origins:
         if queues.fault[place]:
             return fault_reason(place.name)
-    if any(run.tensor in memory.needed for queue in queues.evict for run in queue):
+    if any(queues.evict) and any(run.tensor in memory.needed for queue in queues.evict for run in queue):
         return StallReason.EVICTION
     return StallReason.LATE_PREFETCH
 

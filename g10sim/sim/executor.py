@@ -524,7 +524,7 @@ class JobRun:
 
     def _has_arrived(self) -> bool:
         memory = self.memory
-        return not memory.queues.faulting and not any(memory.moving[tensor] for tensor in memory.needed)
+        return not memory.queues.faulting and not any(map(memory.moving.__getitem__, memory.needed))
 
     def _fetch(self, execution: Execution, waits: WaitLog) -> Generator[Event, Any, None]:
         """Demand what is missing and wait until it is there."""

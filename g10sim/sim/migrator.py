@@ -145,7 +145,9 @@ class Migrator:
         self._memory.await_transfers(places, evictions=evictions, prefetches=prefetches)
 
     def _places(self, tensors: Iterable[int]) -> frozenset[int]:
-        return frozenset(place for tensor in tensors for place in self._addresses.open_to(tensor))
+        if not self._addresses.are_shared:
+            return frozenset(tensors)
+        return frozenset([place for tensor in tensors for place in self._addresses.open_to(tensor)])
 
     def was_away(self, tensor: int) -> bool:
         """Tell whether what is on the GPU of a tensor, or some of it, came from a tier."""

@@ -39,6 +39,12 @@ class RecencyVictims:
             return memory.recency.oldest_outside(memory.needed)
         return run
 
+    def upcoming(self, memory: Residency, demanded: bool) -> Iterable[Run]:
+        """Return the runs that make room one after another, as far as they are known already."""
+        if not demanded and memory.protected:
+            return memory.recency.scan_ahead(memory.protected)
+        return memory.recency.oldest_ahead(memory.needed if self._pinned else ())
+
     def is_worthless(self, place: int) -> bool:
         """Tell whether what lies at a range is dead, or not computed yet, and is not written out."""
         addresses = self._addresses
@@ -90,6 +96,10 @@ class NominatedVictims(RecencyVictims):
             if attempt == 0:
                 self._waiting = list(self._nominate())[::-1]
         return super().choose(memory, demanded)
+
+    def upcoming(self, memory: Residency, demanded: bool) -> Iterable[Run]:
+        """Return nothing: the policy is asked first."""
+        return ()
 
     def _next(self, memory: Residency) -> Run | None:
         if self._current is not None and self._current.count:

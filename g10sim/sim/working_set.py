@@ -40,15 +40,18 @@ def count_faults(
 
     A tensor that is both counts as an input only, but its pages belong to both sides.
     """
-    inputs, outputs = (FaultCount([0] * len(memory.pages)) for _ in range(2))
+    sizes, pages, held = memory.sizes, memory.pages, memory.space.held
+    inputs, outputs = FaultCount([0] * len(pages)), FaultCount([0] * len(pages))
     seen: set[int] = set()
     for count, tensors in ((inputs, read), (outputs, written)):
         for tensor in tensors:
-            count.pages += memory.sizes[tensor]
-            if tensor not in seen and tensor not in memory.space.held:
+            count.pages += sizes[tensor]
+            if tensor not in seen and tensor not in held:
                 seen.add(tensor)
+                if memory.idle[tensor] == sizes[tensor]:
+                    continue
                 for place in memory.origins:
-                    count.at[place] += memory.pages[place][tensor]
+                    count.at[place] += pages[place][tensor]
                 if tensor in memory.in_place:
                     count.at[memory.in_place[tensor]] -= memory.used_in_place(tensor)
     return inputs, outputs

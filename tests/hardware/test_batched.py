@@ -27,6 +27,11 @@ class ByAge:
             return memory.recency.scan_outside(memory.protected)
         return memory.recency.oldest()
 
+    def upcoming(self, memory, demanded):
+        if not demanded and memory.protected:
+            return memory.recency.scan_ahead(memory.protected)
+        return memory.recency.oldest_ahead(())
+
     def is_worthless(self, tensor):
         return tensor in self.worthless
 
@@ -38,6 +43,9 @@ class OneByOne(BatchedTransfers):
     """Computes every batch by itself."""
 
     def _run_repeats(self):
+        return 0
+
+    def _stream_repeats(self, batch_pages):
         return 0
 
 
@@ -250,6 +258,12 @@ def test_pages_that_fault_again_come_back_in_the_next_batch():
     assert [bench.batch() for _ in range(2)] == [(0, 0, 0, 50), (0, 0, 50, 50)]
 
 
+def test_pages_that_fault_again_are_not_passed_by_others():
+    bench = Bench([(50, GPU), (950, GPU), (1000, NONE)], gpu=1000)
+    bench.demand(0, 2)
+    assert [bench.batch() for _ in range(3)] == [(0, 0, 0, 50), (0, 0, 50, 50), (0, 0, 0, 50)]
+
+
 def test_nothing_is_foreseen_when_nothing_can_move():
     bench = Bench([(100, GPU), (10, FLASH)], gpu=100)
     assert bench.transfers.next_change() is None
@@ -299,6 +313,38 @@ def test_batches_of_a_tensor_that_pushes_itself_out_are_jumped():
     # As many of the 200 waiting pages come back to the queue as leave it, so that it is never used up.
     assert moved(bench.memory) == (0, 0, 50_000, 45_000)
     assert bench.transfers.events < 30
+
+
+@pytest.mark.parametrize("worthless", [set(), {1, 4, 7}, set(range(40))])
+def test_batches_that_bring_one_run_in_past_many_victims_are_jumped(worthless):
+    bench = Bench([*[(60, GPU)] * 40, (2400, HOST)], gpu=2400, worthless=worthless)
+    bench.demand(40)
+    bench.transfers.advance(INTERVAL * 46)
+    dropped = sum(bench.memory.absent)
+    assert (bench.memory.idle[40], dropped) == (2350, sum(min(60, 2350 - 60 * i) for i in worthless))
+    assert moved(bench.memory) == (0, 0, 2350, 2350 - dropped)
+    assert bench.transfers.events == 2
+
+
+def test_parts_of_a_jump_past_victims_are_told_batch_by_batch():
+    bench = Bench([(60, GPU), (170, GPU), (500, GPU), (500, HOST)], gpu=730)
+    bench.demand(3)
+    bench.transfers.advance(INTERVAL * 5)
+    told = [
+        (tensor, start // INTERVAL + 1, end // INTERVAL, pages)
+        for _, _, tensor, source, _, _, start, end, pages in bench.moves
+        if source == GPU
+    ]
+    assert told == [
+        (0, 0, 0, 50),
+        (0, 1, 1, 10),
+        (1, 1, 1, 40),
+        (1, 2, 3, 100),
+        (1, 4, 4, 30),
+        (2, 4, 4, 20),
+        (2, 5, 5, 50),
+    ]
+    assert bench.transfers.events == 2
 
 
 def test_observer_hears_of_jumped_batches_too():

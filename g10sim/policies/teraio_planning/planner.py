@@ -81,8 +81,10 @@ class Planner:
         It is on the SSD, but in host memory if the SSD is busy when the tensor could leave or return, and
         host memory has room.
         """
+        start, end = window = self._window(period)
+        if not self.pressure.relief(window, self._sizes[period.tensor]):
+            return None
         found = self._absence(period, self._ssd)
-        start, end = self._window(period)
         if found is not None and found.out.start == start and found.back.end == end:
             return found
         if self._host is None or not self._has_room(period):
@@ -171,8 +173,6 @@ class Planner:
 
     def _absence(self, period: InactivePeriod, tier: PlannedTier) -> Absence | None:
         size, window = self._sizes[period.tensor], self._window(period)
-        if not self.pressure.relief(window, size):
-            return None
         out = self._earliest(self.out[tier.name], window, tier.out_cycles(size))
         if out is None:
             return None

@@ -18,6 +18,7 @@ class CriticalPressure:
 
     def __init__(self, starts: Integers, beyond_bytes: Integers) -> None:
         self._times, self._beyond = starts.copy(), beyond_bytes.copy()
+        self._lengths: Integers = np.diff(self._times)
         self._period = int(starts[-1])
 
     @property
@@ -31,8 +32,11 @@ class CriticalPressure:
         for part in self._parts(absence):
             first = int(self._times.searchsorted(part.start, side="right")) - 1
             last = int(self._times.searchsorted(part.end, side="left"))
-            edges = self._times[first : last + 1].clip(part.start, part.end)
-            total += int((self._beyond[first:last].clip(0, size_bytes) * np.diff(edges)).sum())
+            lengths = self._lengths[first:last].copy()
+            lengths[0] -= part.start - self._times[first]
+            lengths[-1] -= self._times[last] - part.end
+            taken = np.minimum(np.maximum(self._beyond[first:last], 0), size_bytes)
+            total += int(taken.dot(lengths))
         return total
 
     def lower(self, absence: Interval, size_bytes: int) -> None:
@@ -48,6 +52,7 @@ class CriticalPressure:
             return place
         self._times = np.insert(self._times, place, time)
         self._beyond = np.insert(self._beyond, place, self._beyond[place - 1])
+        self._lengths = np.diff(self._times)
         return place
 
     def _parts(self, absence: Interval) -> Iterator[Interval]:

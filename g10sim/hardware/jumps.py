@@ -1,0 +1,104 @@
+"""How many DMA batches to come are like the last one, and may be applied in one step."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from g10sim.hardware.memory import Residency
+from g10sim.hardware.recency import MERGE_PAGES, Run
+from g10sim.records import Location
+
+_GPU = Location.GPU
+
+
+class Move(NamedTuple):
+    """``pages`` of ``run`` came from ``source``; as many of ``victim`` went to ``target`` for them.
+
+    A planned eviction has source GPU, no victim, and its own target.
+    """
+
+    queue: deque[Run]
+    source: Location
+    run: Run
+    victim: Run | None
+    pages: int
+    target: Location
+    demanded: bool
+
+    def same(self, other: Move) -> bool:
+        """Tell whether two moves take the same number of pages from the same runs to the same place."""
+        return (
+            self.run is other.run
+            and self.victim is other.victim
+            and self.pages == other.pages
+            and self.target == other.target
+            and self.source == other.source
+        )
+
+
+def are_same(moves: Sequence[Move], others: Sequence[Move] | None) -> bool:
+    """Tell whether two batches make the same moves."""
+    if others is None or len(others) != len(moves):
+        return False
+    return all(move.same(other) for move, other in zip(moves, others, strict=True))
+
+
+def repeats_of_runs(memory: Residency, moves: Iterable[Move]) -> int:
+    """Return the batches until a run is used up, or interleaved arrivals would blur the order too much."""
+    used: dict[Run, int] = {}
+    arrivals: dict[int, int] = {}
+    for _, source, run, victim, count, target, _ in moves:
+        used[run] = used.get(run, 0) + count
+        leaver = victim
+        if source == _GPU:
+            leaver = run
+        else:
+            arrivals[run.tensor] = arrivals.get(run.tensor, 0) + count
+        if victim is not None:
+            used[victim] = used.get(victim, 0) + count
+        if target and leaver is not None and leaver.tensor in memory.needed:
+            back = memory.queues.fault[target]
+            if back and back[-1].tensor == leaver.tensor:
+                used[back[-1]] = used.get(back[-1], 0) - count
+    counts = [(run.count - 1) // use for run, use in used.items() if use > 0]
+    repeats = min(counts, default=MERGE_PAGES)
+    if len(arrivals) > 1:
+        repeats = min(repeats, MERGE_PAGES // max(arrivals.values()))
+    return max(0, repeats)
+
+
+def repeats_in_room(memory: Residency, moves: Iterable[Move], batch_pages: int) -> int:
+    """Return the batches until the GPU or a tier comes so close to full that moves may differ."""
+    host_place, flash_place = memory.tiers
+    gpu = host = flash = 0
+    for _, source, _, victim, count, target, _ in moves:
+        host += count * ((target == host_place) - (source == host_place))
+        flash += count * ((target == flash_place) - (source == flash_place))
+        if source == _GPU:
+            gpu -= count
+        elif victim is None:
+            gpu += count
+    limits = [1 << 62]
+    if gpu > 0:
+        limits.append((memory.frames.free - 1) // gpu)
+    if host > 0:
+        limits.append((memory.pools[host_place].free - batch_pages - 1) // host)
+    if flash > 0:
+        limits.append(memory.pools[flash_place].free // flash)
+    return max(0, min(limits))
+
+
+def has_one_run(memory: Residency, moves: Sequence[Move]) -> bool:
+    """Tell whether all that a batch did is let one run arrive, for victims dropped or sent to host memory.
+
+    None of these is needed, so that none has come back to the fault queues.
+    """
+    if moves[0].victim is None or moves[-1].run is not moves[0].run:
+        return False
+    targets, needed = (Location.NONE, memory.tiers[0]), memory.needed
+    return all(
+        move.target in targets and move.victim is not None and move.victim.tensor not in needed
+        for move in moves
+    )
