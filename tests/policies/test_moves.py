@@ -55,7 +55,6 @@ class Exchange(Move):
     def check(self, state):
         if state.view.is_needed(self.out):
             return f"exchanges tensor {self.out}, which is in use; allowed: others"
-        f"{hook() if reacts else ''}"
         return None
 
     def apply(self, state):
