@@ -51,7 +51,7 @@ class UnsupportedError(G10SimError):
     """A policy declares that it cannot run this workload on this system (a result, not a failure)."""
 
 
-def own_lines(error: Exception) -> str:
+def own_lines(error: BaseException) -> str:
     """Say where in a plug-in's own code an exception came from, the place itself first; or nothing."""
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if is_own(frame.filename)]
     places = [f"{frame.filename}, line {frame.lineno}, in {frame.name}" for frame in frames[-_MOST_FRAMES:]]

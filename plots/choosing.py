@@ -19,11 +19,13 @@ def check_sweeps(results: pd.DataFrame, figure: str, known: Iterable[str]) -> No
 
     ``known`` are regular expressions of the keys that it shows all values of.
     """
-    for key in swept_keys(list(map(str, results.columns))):
-        if results[key].nunique(dropna=False) > 1 and not any(
-            re.fullmatch(known_key, key) for known_key in known
-        ):
-            raise ConfigError(
-                f"results: found {several_values(results, key)}; "
-                f"allowed for {figure}: one of them, as with --where {key}=VALUE"
-            )
+    several = [
+        key
+        for key in swept_keys(list(map(str, results.columns)))
+        if results[key].nunique(dropna=False) > 1 and not any(re.fullmatch(one, key) for one in known)
+    ]
+    if several:
+        found = " and ".join(several_values(results, key) for key in several)
+        chosen = " ".join(f"--where {key}=VALUE" for key in several)
+        each = "one of each" if len(several) > 1 else "one of them"
+        raise ConfigError(f"results: found {found}; allowed for {figure}: {each}, as with {chosen}")

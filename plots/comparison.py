@@ -147,7 +147,7 @@ def fig15(results: pd.DataFrame) -> Figure:
         draw_groups(
             axes,
             cells,
-            {trace.trace: trace.batch.replace(" ", "\n", 1) for trace in traces},
+            {trace.trace: trace.batch.replace(" ", "\n") for trace in traces},
             policies,
             "samples_per_s",
         )

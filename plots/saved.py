@@ -144,7 +144,7 @@ def swaps(results: pd.DataFrame) -> Figure:
             for gib, status in zip(missing["gib"], missing["status"], strict=True):
                 mark_missing(axes, gib + aside, status, look.colour)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-        axes.set_ylim(bottom=-0.03 * axes.get_ylim()[1])
+        axes.set_ylim(bottom=-0.06 * axes.get_ylim()[1])
     return made.figure
 
 

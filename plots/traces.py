@@ -23,6 +23,7 @@ Cells: TypeAlias = dict[tuple[Any, ...], dict[str, Any]]
 
 _KNOWN_WORD = re.compile(r"s\d+|(bf|fp|float|int)\d+|tf32")
 """Parts of the names of files that say the sequence length or the type of numbers."""
+_LENGTH = "seq"
 _THIRD_OF_COLUMN, _HALF_COLUMN = 14, 26
 """As many characters as have room in a part of a column."""
 
@@ -30,7 +31,7 @@ _THIRD_OF_COLUMN, _HALF_COLUMN = 14, 26
 def _narrow(text: str) -> str:
     """Break a text into lines that have room in a third of a column."""
     lines = [""]
-    for part in re.findall(r"[^\s_/-]+[\s_/-]*|[\s_/-]+", text):
+    for part in re.findall(rf"{_LENGTH}\s\d+\s*|[^\s_/-]+[\s_/-]*|[\s_/-]+", text):
         if lines[-1] and len(lines[-1] + part.rstrip()) > _THIRD_OF_COLUMN:
             lines.append("")
         lines[-1] += part
@@ -131,7 +132,7 @@ def _detail(row: dict[str, Any], rows: Sequence[dict[str, Any]]) -> str:
     ]
     if len(twins) > 1 and not found:
         return f"({Path(row['trace']).stem})"
-    return " ".join(re.sub(r"^s(\d+)$", r"seq \1", word) for word in found)
+    return " ".join(re.sub(r"^s(\d+)$", rf"{_LENGTH} \1", word) for word in found)
 
 
 def _words(row: Mapping[str, Any]) -> list[str]:

@@ -104,7 +104,7 @@ def report(directory: Path) -> str:
         stamp=stamp(cell_keys(provenance).values()),
         name=str(results["name"].iloc[0]) if len(results) else directory.name,
         summary=_summary(results, directory, provenance),
-        failures=records(named[results["status"] != _OK]),
+        failures=_failures(named),
         results=_results(named),
         shares=_shares(ran),
         cells=cells,
@@ -138,27 +138,37 @@ def _inert_json(data: Mapping[str, Any]) -> str:
 
 def _in_words(directory: Path, ran: pd.DataFrame) -> tuple[list[CellInWords], list[str]]:
     """Return what can be said of each cell, and notes on what was left out."""
-    found, notes, keys = [], [], [key for key in _swept(ran) if key != "seed"]
+    found, notes, keys = [], [], _swept(ran)
     count = ran["cell"].nunique()
     if count > _MOST_CELLS:
-        notes.append(f"Words are on the first {_MOST_CELLS} of {count} cells that ran.")
+        notes.append(
+            f"Words are on the first {_MOST_CELLS} of {count} cells that ran; 'explain' has them on any."
+        )
     try:
         for opened in open_cells(directory, _MOST_CELLS):
             number = int(opened.row["cell"])
             timeline = timeline_name(number)
             heading, sections = describe_cell(opened)
             linked = timeline if (directory / timeline).is_file() else ""
-            row = opened.row
-            named = [
-                str(row["trace"]),
-                opened.labels[row["policy"]],
-                *(f"{key} = {row[key]}" for key in keys),
-            ]
-            title = f"cell {number}: {', '.join(named)}: {row['performance']:.1%} of ideal"
+            row = {**opened.row, "policy": opened.labels[opened.row["policy"]]}
+            title = f"cell {number}: {_what_it_is(row, keys)}: {row['performance']:.1%} of ideal"
             found.append(CellInWords(number, title, [(heading, []), *sections], linked))
     except G10SimError as error:  # traces may be gone; a report without words is still a report
         notes.append(f"No words on further cells: {error}")
     return found, notes
+
+
+def _failures(named: pd.DataFrame) -> list[dict[str, Any]]:
+    """Return the rows of cells without a result, each with what the cell is."""
+    keys = _swept(named)
+    found = records(named[named["status"] != _OK])
+    return [{**row, "what": _what_it_is(row, keys)} for row in found]
+
+
+def _what_it_is(row: Mapping[str, Any], keys: Sequence[str]) -> str:
+    """Name a cell by its trace, its policy and the values that it has of these keys."""
+    values = [f"{key} = {row[key]}" for key in keys if _text(row[key])]
+    return ", ".join([row["trace"], row["policy"], *values])
 
 
 def _summary(results: pd.DataFrame, directory: Path, provenance: Mapping[str, Any]) -> str:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import cache
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Protocol, get_args, get_origin, get_type_hints
+from typing import Any, ClassVar, Literal, Protocol, get_args, get_type_hints
 
 from g10sim.config.allocator import CachingPoolSpec
 from g10sim.config.behaviour import BehaviourSpec
@@ -196,15 +196,25 @@ class Trials(Protocol):
         """
 
 
+_WORDS: Mapping[Any, str] = {
+    bool: "True or False",
+    int: "a whole number",
+    CachingPoolSpec: "CachingPoolSpec(...)",
+    type(None): "None",
+}
+
+
 @cache
-def _choices() -> dict[str, tuple[str, ...]]:
-    """Return the choices of every requirement that has some."""
-    parts = {name: (hint, *get_args(hint)) for name, hint in get_type_hints(Requirements).items()}
-    found = {
-        name: tuple(choice for part in of_one if get_origin(part) is Literal for choice in get_args(part))
-        for name, of_one in parts.items()
-    }
-    return {name: choices for name, choices in found.items() if choices}
+def _choices() -> dict[str, tuple[Any, ...]]:
+    """Return what is allowed for every requirement: values, and types of values."""
+    return {name: tuple(_parts(hint)) for name, hint in get_type_hints(Requirements).items()}
+
+
+def _parts(hint: Any) -> Iterator[Any]:
+    if isinstance(hint, type | str):
+        yield hint
+    for part in get_args(hint):
+        yield from _parts(part)
 
 
 @dataclass(frozen=True)
@@ -256,8 +266,9 @@ class Requirements:
         """Refuse other values than the declared ones. Raises ValueError."""
         for name, choices in _choices().items():
             found = getattr(self, name)
-            if found is not None and found not in choices:
-                raise ValueError(f"{name}: found {found!r}{not_found(found, choices)}")
+            if type(found) not in choices and not (isinstance(found, str) and found in choices):
+                words = [_WORDS.get(choice, choice) for choice in choices]
+                raise ValueError(f"{name}: found {found!r}{not_found(found, words)}")
 
 
 class Policy:

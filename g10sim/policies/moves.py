@@ -132,10 +132,14 @@ class Move:
     def flaw(self, trace: Trace | None, tiers: Collection[str] | None) -> str | None:
         """Say which tensor or tier of the move does not exist, as far as the trace and tiers are known."""
         count = sys.maxsize if trace is None else len(trace.tensors)
-        for tensor in self.subjects():
+        subjects: object = self.subjects()
+        if not isinstance(subjects, Collection):
+            return f"found {subjects!r} as tensors; allowed: a set of tensors"
+        for tensor in subjects:
             if type(tensor) is not int or not 0 <= tensor < count:
                 end = " or more" if trace is None else f" to {count - 1} (the trace has {count} tensors)"
-                return f"found unknown tensor {tensor!r}; allowed: 0{end}"
+                kind = "" if type(tensor) is int else ", as int"
+                return f"found unknown tensor {tensor!r}; allowed: 0{end}{kind}"
         for tier in self.tiers():
             if tiers is not None and tier not in tiers:
                 return f"found unknown tier {tier!r}; allowed: {choices_text(tiers)}"

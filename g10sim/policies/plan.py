@@ -44,8 +44,15 @@ class MigrationPlan:
 
     @classmethod
     def ordered(cls, moves: Iterable[Planned], planner: str = "") -> MigrationPlan:
-        """Build a plan from moves in any order of kernels; the order within a kernel is kept."""
-        return cls(tuple(sorted(moves, key=lambda planned: planned.kernel)), planner)
+        """Build a plan from moves in any order of kernels; the order within a kernel is kept.
+
+        Raises TypeError for what is no planned move.
+        """
+        given = tuple(moves)
+        other = [planned for planned in given if not isinstance(planned, Planned)]
+        if other:
+            raise TypeError(f"found {other[0]!r}; allowed: Planned(kernel, move)")
+        return cls(tuple(sorted(given, key=lambda planned: planned.kernel)), planner)
 
     def with_ids(self, ids: Sequence[int]) -> MigrationPlan:
         """Return the plan with ``ids[tensor]`` for every tensor; raises PolicyError as moves do."""

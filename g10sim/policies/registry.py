@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import g10sim.policies
 from g10sim.errors import ConfigError, PolicyError, own_lines
 from g10sim.policies.base import Policy, Requirements
+from g10sim.policies.names import check_class
 from g10sim.registry import choices_text, nearest, not_found, register_class
 
 ENTRY_POINT_GROUP = "g10sim.policies"
@@ -80,6 +81,7 @@ def create(spec: str | Mapping[str, Any]) -> Policy:
     except (TypeError, ValueError) as error:
         raise ConfigError(f"policy '{name}': {error}{own_lines(error)}") from error
     _check_requirements(made, name)
+    _check_stored(made, name, parameters)
     return made
 
 
@@ -91,6 +93,17 @@ def _check_requirements(policy: Policy, name: str) -> None:
         raise PolicyError(f"policy '{name}': requirements: {error}{own_lines(error)}") from error
     if not isinstance(found, Requirements):
         raise PolicyError(f"policy '{name}': requirements: found {found!r}; allowed: Requirements(...)")
+
+
+def _check_stored(policy: Policy, name: str, given: Mapping[str, Any]) -> None:
+    """Refuse a policy that does not keep its parameters under their names. Raises PolicyError."""
+    for key in policy.parameter_names():
+        if not hasattr(policy, key) or (key in given and getattr(policy, key) != given[key]):
+            found = repr(getattr(policy, key)) if hasattr(policy, key) else "no such attribute"
+            raise PolicyError(
+                f"policy '{name}': parameter '{key}': found {found}; allowed: what was given, stored as "
+                f"self.{key}"
+            )
 
 
 def find(name: str) -> type[Policy]:
@@ -133,4 +146,5 @@ def _policies_in(module: ModuleType) -> list[str]:
 def _checked(found: object, path: str) -> type[Policy]:
     if not (inspect.isclass(found) and issubclass(found, Policy)):
         raise PolicyError(f"policy plug-in '{path}': found {found!r}; allowed: a subclass of Policy")
+    check_class(found)
     return found

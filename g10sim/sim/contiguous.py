@@ -270,7 +270,7 @@ class ContiguousRun(JobRun):
             return
         self._space.withdraw_requests(memory.needed)
         if self._space.waiting and not memory.queues.busy:
-            self._migrator.perform(self._ask(self._policy.on_out_of_memory))
+            self._react("on_out_of_memory")
 
     def _reason(self) -> StallReason:
         """Return what the kernel waits for: space first, then what it demanded, then what is late."""

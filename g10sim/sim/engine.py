@@ -23,7 +23,7 @@ from g10sim.hardware.space import Mapped, Paged
 from g10sim.hardware.staging import Staging
 from g10sim.hardware.transfers import Observer, Transfers
 from g10sim.policies.base import Policy
-from g10sim.policies.names import check_names
+from g10sim.policies.names import check_class
 from g10sim.policies.plan import MigrationPlan
 from g10sim.records import Location, RunRecords
 from g10sim.sim.addresses import OwnAddresses, PooledAddresses
@@ -36,7 +36,7 @@ from g10sim.sim.executor import JobRun
 from g10sim.sim.fabric import Clock, Fabric
 from g10sim.sim.flash import check_flash, tell_deaths
 from g10sim.sim.gpu import Allotment, Gpu
-from g10sim.sim.hooks import asked, plans_of
+from g10sim.sim.hooks import asked, kind_of, plans_of
 from g10sim.sim.iterations import Iterations, with_numbers
 from g10sim.sim.machine import Machine
 from g10sim.sim.pipeline import StageTransfers
@@ -66,7 +66,7 @@ def run(
     With ``check`` every invariant is tested while time passes. Raises UnsupportedError when the policy
     cannot run the workload, CapacityError when no policy could, PolicyError for an illegal or failing policy.
     """
-    check_names(type(policy))
+    check_class(type(policy))
     behaviour = behaviour or BehaviourSpec()
     for number, job in enumerate(workload.jobs):
         if not 0 <= job.gpu < system.gpu.count:
@@ -105,7 +105,9 @@ def _simulate(
     simulation = _Simulation(workload, system, policy, plans, behaviour, record, check)
     if workload is not given:
         simulation.compare_with(given)
-    return replace(simulation.run(), note=policy.note, tiers=system.kinds)
+    records = simulation.run()
+    note = asked(policy, "note", lambda: kind_of(policy.note, str, "text"))
+    return replace(records, note=note, tiers=system.kinds)
 
 
 def _check_sharing(workload: Workload, policy: Policy, behaviour: BehaviourSpec) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 from simpy import Event
 
 from g10sim.config.run import most_iterations
-from g10sim.errors import G10SimError
+from g10sim.errors import G10SimError, PolicyError
 from g10sim.hardware.fluid import FluidTransfers, Message
 from g10sim.hardware.memory import Residency
 from g10sim.policies.base import Policy
@@ -26,7 +26,7 @@ from g10sim.sim.cpu import CpuKernels
 from g10sim.sim.exchange import GradientExchange
 from g10sim.sim.fabric import Fabric
 from g10sim.sim.gpu import Gpu, admission_bytes
-from g10sim.sim.hooks import Answer, asked, moves_of, plan_of, victims_of
+from g10sim.sim.hooks import Answer, asked, moves_of, place_of, plan_of, truth_of, victims_of
 from g10sim.sim.in_place import InPlace
 from g10sim.sim.iterations import Iterations
 from g10sim.sim.ledger import Execution, Ledger
@@ -243,7 +243,7 @@ class JobRun:
             if self._recomputation.dropped:
                 yield from self._recompute(iteration, kernel, waits)
             yield from self._execute(iteration, kernel, start, waits)
-        steady = self._asked("is_steady", lambda: bool(self._policy.is_steady(self._view)))
+        steady = self._asked("is_steady", lambda: truth_of(self._policy.is_steady(self._view)))
         cpu = None if self._machine.system.cpu is None else self._cpu_since(before)
         exchanged = {} if self._collectives is None else {EXCHANGED_COLUMN: self._sent_bytes - sent}
         record = self._ledger.close_iteration(
@@ -413,7 +413,7 @@ class JobRun:
         self._hold(kernel)
         self._migrator.perform(self._delayed.hold(iteration, kernel.id, moves))
         if self._reacts:
-            self._migrator.perform(self._ask(self._policy.on_kernel_start))
+            self._react("on_kernel_start")
         if self._behaviour.recency == "use":
             memory.touch(*self._tensors[kernel.id])
 
@@ -494,7 +494,7 @@ class JobRun:
     def _react_at_end(self) -> None:
         if self._reacts_at_end:
             self.memory.hold(frozenset())
-            self._migrator.perform(self._ask(self._policy.on_kernel_end))
+            self._react("on_kernel_end")
 
     def _execution(self, iteration: int, kernel: Kernel, start: int) -> Execution:
         sides: Sides = self.addresses.sides(kernel) if kernel.device is Device.GPU else ((), ())
@@ -576,8 +576,14 @@ class JobRun:
             f"{format_bytes(missing * memory.page_bytes)}: nothing moves any more; {free_room(memory)}"
         )
 
-    def _ask(self, hook: Callable[[View], Iterable[Move]]) -> Iterable[Move]:
-        return self._asked(hook.__name__, lambda: moves_of(hook(self._view)))
+    def _react(self, hook: str) -> None:
+        """Carry out what a hook answers with. Raises PolicyError for what is not allowed."""
+        ask: Callable[[View], Iterable[Move]] = getattr(self._policy, hook)
+        moves = self._asked(hook, lambda: moves_of(ask(self._view)))
+        try:
+            self._migrator.perform(moves)
+        except PolicyError as error:
+            raise PolicyError(f"{error}{place_of(self._policy, hook)}") from error
 
     def _nominate(self) -> Iterable[int]:
         return self._asked("choose_victims", lambda: victims_of(self._policy.choose_victims(self._view)))

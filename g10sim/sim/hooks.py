@@ -7,19 +7,22 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from inspect import signature
+from inspect import isfunction, signature
+from itertools import pairwise
+from traceback import walk_tb
 from typing import TypeVar
 
 from g10sim.errors import G10SimError, PolicyError, is_own, own_lines
-from g10sim.policies.base import Policy
+from g10sim.policies.base import Policy, PolicyView
 from g10sim.policies.moves import Move
-from g10sim.policies.plan import MigrationPlan
+from g10sim.policies.plan import MigrationPlan, Planned
 from g10sim.registry import not_found
 
 Answer = TypeVar("Answer")
 _Item = TypeVar("_Item")
 _PLANNING = ("settle", "plan", "on_iteration_start")
 """Hooks that answer with plans, or choose what to plan with."""
+MOVES = "moves, such as Fetch(tensor) and Evict(tensor)"
 _CALL = " argument"
 """Part of what Python says about a call with other arguments than a function takes."""
 
@@ -72,30 +75,48 @@ def asked(policy: Policy, hook: str, ask: Callable[[], Answer], kernel: int | No
         return ask() if watch is None else watch.measured(hook, ask)
     except G10SimError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         where = f"policy '{policy.name}'" + ("" if kernel is None else f", kernel {kernel}")
         said = f"{type(error).__name__}: {error}{_advice(policy, hook, error)}"
         raise PolicyError(f"{where}: {hook} raised {said}") from error
 
 
-def _advice(policy: Policy, hook: str, error: Exception) -> str:
+def place_of(policy: Policy, hook: str) -> str:
+    """Say where the plug-in's own code for a hook begins; nothing for a hook of g10sim's."""
+    found = getattr(type(policy), hook, None)
+    code = getattr(getattr(found, "fget", found), "__code__", None)
+    return f" ({code.co_filename}, line {code.co_firstlineno})" if code and is_own(code.co_filename) else ""
+
+
+def _advice(policy: Policy, hook: str, error: BaseException) -> str:
     """Say what is allowed, as far as that is known, and where the plug-in's own code is wrong."""
     lines = own_lines(error)
     if lines:
         return f"{_meant(error)}{lines}"
     for name in (hook, f"{hook}_job"):
-        code = getattr(getattr(type(policy), name, None), "__code__", None)
-        if code is not None and is_own(code.co_filename):
+        place = place_of(policy, name)
+        if place:
             allowed = f"; allowed: {name}{signature(getattr(Policy, name))}" if _CALL in str(error) else ""
-            return f"{allowed} ({code.co_filename}, line {code.co_firstlineno})"
+            return f"{allowed}{place}"
     return ""
 
 
-def _meant(error: Exception) -> str:
-    """Name the attribute that was meant, where one of this package's objects has none of that name."""
-    if not isinstance(error, AttributeError) or not type(error.obj).__module__.startswith("g10sim."):
-        return ""
-    return not_found(error.name, (name for name in dir(error.obj) if not name.startswith("_")))
+def _meant(error: BaseException) -> str:
+    """Name the attribute that was meant, or the question of the view and what it is asked with."""
+    if isinstance(error, AttributeError) and type(error.obj).__module__.startswith("g10sim."):
+        return not_found(error.name, (name for name in dir(error.obj) if not name.startswith("_")))
+    called = [frame.f_code for frame, _ in walk_tb(error.__traceback__)]
+    for caller, code in pairwise(called):
+        question = vars(PolicyView).get(code.co_name)
+        if is_own(caller.co_filename) and not is_own(code.co_filename) and isfunction(question):
+            return f"; allowed: view.{code.co_name}{_arguments(question)}, with the number of a tensor"
+    return ""
+
+
+def _arguments(question: Callable[..., object]) -> str:
+    """Write the arguments of a question of the view as they are given."""
+    found = signature(question)
+    return str(found.replace(parameters=list(found.parameters.values())[1:]))
 
 
 def moves_of(answer: Iterable[Move] | Move | None) -> tuple[Move, ...]:
@@ -104,7 +125,7 @@ def moves_of(answer: Iterable[Move] | Move | None) -> tuple[Move, ...]:
         return ()
     if isinstance(answer, Move):
         return (answer,)
-    return _all_of(answer, "moves, such as Fetch(tensor) and Evict(tensor)")
+    return _all_of(answer, MOVES)
 
 
 def victims_of(answer: Iterable[int] | None) -> tuple[int, ...]:
@@ -122,12 +143,36 @@ def plans_of(answer: Iterable[MigrationPlan | None], jobs: int) -> tuple[Migrati
 
 def plan_of(answer: MigrationPlan | None) -> MigrationPlan | None:
     """Return the plan that a hook answers with. Raises TypeError."""
-    if answer is None or isinstance(answer, MigrationPlan):
+    if answer is None:
         return answer
-    raise TypeError(f"found {answer!r}; allowed: a MigrationPlan (see MigrationPlan.ordered), or None")
+    if not isinstance(answer, MigrationPlan):
+        raise TypeError(f"found {answer!r}; allowed: a MigrationPlan (see MigrationPlan.ordered), or None")
+    for number, (before, entry) in enumerate(pairwise((None, *answer.moves))):
+        if not isinstance(entry, Planned) or not isinstance(entry.move, Move):
+            raise TypeError(f"move {number}: found {entry!r}; allowed: Planned(kernel, move)")
+        if before is not None and entry.kernel < before.kernel:
+            raise ValueError(
+                f"move {number}: found kernel {entry.kernel} after kernel {before.kernel}; allowed: kernels "
+                "in ascending order (see MigrationPlan.ordered)"
+            )
+    return answer
+
+
+def truth_of(answer: object) -> bool:
+    """Return a yes or no that a hook answers with. Raises TypeError."""
+    if answer not in (True, False):
+        raise TypeError(f"found {answer!r}; allowed: True, False")
+    return bool(answer)
+
+
+def kind_of(answer: object, kind: type[Answer], allowed: str) -> Answer:
+    """Return an answer of a kind. Raises TypeError."""
+    if not isinstance(answer, kind):
+        raise TypeError(f"found {answer!r}; allowed: {allowed}")
+    return answer
 
 
 def _all_of(answer: Iterable[_Item], allowed: str) -> tuple[_Item, ...]:
-    if not isinstance(answer, Iterable):
+    if not isinstance(answer, Iterable) or isinstance(answer, str):
         raise TypeError(f"found {answer!r}; allowed: {allowed}")
     return tuple(answer)

@@ -19,6 +19,7 @@ from g10sim.records import Location
 from g10sim.sim.addresses import OwnAddresses
 from g10sim.sim.claims import Claims
 from g10sim.sim.fabric import Fabric, Phase, Timer
+from g10sim.sim.hooks import MOVES
 from g10sim.sim.recomputation import Recomputation
 from g10sim.sim.stores import HostStores
 from g10sim.trace.model import Trace
@@ -85,7 +86,7 @@ class Migrator:
     def _cannot(self, move: object) -> str:
         """Say why something is no move that this kind of memory can do."""
         if not isinstance(move, Move):
-            return f"found {move!r}; allowed: moves, such as Fetch(tensor) and Evict(tensor)"
+            return f"found {move!r}; allowed: {MOVES}"
         found = f"found move '{move.name}' with {self.memory_kind} memory"
         return f"{found}; allowed: with {' or '.join(move.memories)} memory"
 

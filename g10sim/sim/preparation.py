@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from itertools import product
 from operator import attrgetter
 
@@ -15,7 +14,7 @@ from g10sim.errors import CapacityError, PolicyError, UnsupportedError
 from g10sim.policies.base import Policy
 from g10sim.records import IterationRecord, RunRecords
 from g10sim.sim.alike import one_group
-from g10sim.sim.hooks import asked
+from g10sim.sim.hooks import asked, kind_of
 from g10sim.sim.iterations import shortened
 from g10sim.trace.model import Device, Kernel, Phase, Trace
 from g10sim.trace.workload import Workload
@@ -77,7 +76,8 @@ def settled(
     ``try_out`` simulates a workload under a policy. Raises UnsupportedError when nothing can run, PolicyError
     for a policy that fails.
     """
-    return asked(policy, "settle", lambda: policy.settle(_Trials(workload, system, try_out)))
+    trials = _Trials(workload, system, try_out)
+    return asked(policy, "settle", lambda: kind_of(policy.settle(trials), Policy, "a policy"))
 
 
 def with_chosen_kernels(workload: Workload, system: SystemSpec, policy: Policy) -> Workload:
@@ -89,13 +89,17 @@ def with_chosen_kernels(workload: Workload, system: SystemSpec, policy: Policy) 
         return workload
     chosen: dict[int, Trace] = {}
     for trace in {id(job.trace): job.trace for job in workload.jobs}.values():
-        found = asked(policy, "choose_kernels", partial(policy.choose_kernels, trace, system))
+        found = _trace_of(policy, "choose_kernels", trace, system)
         if workload.replicas > 1:
-            found = asked(policy, "partition", partial(policy.partition, found, workload.replicas, system))
+            found = _trace_of(policy, "partition", found, workload.replicas, system)
         _check(policy, trace, found)
         more = range(len(trace.tensors), len(found.tensors)) if trace.given_ids else ()
         chosen[id(trace)] = replace(found, given_ids=(*trace.given_ids, *more))
     return replace(workload, jobs=tuple(replace(job, trace=chosen[id(job.trace)]) for job in workload.jobs))
+
+
+def _trace_of(policy: Policy, hook: str, *given: object) -> Trace:
+    return asked(policy, hook, lambda: kind_of(getattr(policy, hook)(*given), Trace, "a Trace"))
 
 
 def as_recorded(workload: Workload, system: SystemSpec, policy: Policy) -> Workload:

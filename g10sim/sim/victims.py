@@ -11,6 +11,7 @@ from g10sim.hardware.memory import Residency
 from g10sim.hardware.recency import Run
 from g10sim.policies.base import Policy, PolicyView
 from g10sim.sim.addresses import OwnAddresses
+from g10sim.sim.hooks import place_of
 from g10sim.trace.repetition import each
 
 
@@ -72,7 +73,7 @@ class NominatedVictims(RecencyVictims):
     ) -> None:
         super().__init__(addresses, policy, behaviour, dropped)
         self._view, self._nominate = view, nominate
-        self._policy = policy.name
+        self._policy, self._place = policy.name, place_of(policy, "choose_victims")
         self._names = each(view.trace.tensors, attrgetter("name"))
         self._waiting: list[int] = []
         self._places: list[int] = []
@@ -115,14 +116,14 @@ class NominatedVictims(RecencyVictims):
 
     def _named(self, tensor: object) -> Sequence[int]:
         """Return the ranges of a tensor that the policy names. Raises PolicyError."""
-        where = f"policy '{self._policy}', kernel {self._view.kernel}: victim"
-        if not isinstance(tensor, int) or not 0 <= tensor < len(self._names):
+        where, count = f"policy '{self._policy}', kernel {self._view.kernel}: victim", len(self._names)
+        if not isinstance(tensor, int) or not 0 <= tensor < count:
             raise PolicyError(
-                f"{where} {tensor!r} is no tensor of the trace; allowed: 0 to {len(self._names) - 1}"
+                f"{where} {tensor!r} is no tensor of the trace; allowed: 0 to {count - 1}{self._place}"
             )
         if self._view.is_needed(tensor):
             raise PolicyError(
                 f"{where} '{self._names[tensor]}' is in the running kernel's working set; "
-                "allowed: tensors that it does not need"
+                f"allowed: tensors that it does not need{self._place}"
             )
         return self._addresses.held(tensor)

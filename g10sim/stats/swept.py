@@ -87,7 +87,7 @@ def _is_number(value: object) -> bool:
 
 def _numbers(name: str, numbers: Mapping[Any, float], unit: str) -> Values:
     ordered = dict(sorted(numbers.items(), key=lambda pair: pair[1]))
-    return Values(name, {value: f"{number:.6g}" for value, number in ordered.items()}, ordered, unit)
+    return Values(name, {value: _text(number) for value, number in ordered.items()}, ordered, unit)
 
 
 def _as_quantities(name: str, texts: Mapping[Any, str]) -> Values | None:
@@ -104,10 +104,17 @@ def _as_quantities(name: str, texts: Mapping[Any, str]) -> Values | None:
 
 
 def _unit(quantity: Quantity, texts: Mapping[Any, str], amounts: Mapping[Any, int]) -> str:
-    """Return the unit that the largest amount is written in."""
-    largest = max(amounts, key=lambda value: amounts[value])
-    match = re.search(r"[A-Za-z/]+$", texts[largest].strip())
-    return match.group() if match else next(iter(quantity.units))
+    """Return the unit, of those that amounts are written in, in which the numbers are shortest together."""
+    found = (
+        re.search(r"[A-Za-z/]+$", texts[value].strip())
+        for value in sorted(amounts, key=lambda value: amounts[value], reverse=True)
+    )
+    units = dict.fromkeys(match.group() for match in found if match) or quantity.units
+    return min(units, key=lambda unit: sum(len(_text(n / quantity.units[unit])) for n in amounts.values()))
+
+
+def _text(number: float) -> str:
+    return f"{number:.6g}"
 
 
 def _entries(texts: Mapping[Any, str]) -> tuple[dict[Any, str], tuple[str, ...]]:

@@ -62,6 +62,8 @@ def test_it_fits(page, width):
     page.wait_for_timeout(500)
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     assert page.locator("#chart .main-svg").first.bounding_box()["width"] > width / 2
+    tables = "[...document.querySelectorAll('.scroll')].filter(box => box.offsetParent)"
+    assert page.evaluate(f"{tables}.every(box => box.scrollWidth <= box.clientWidth)")
     assert page.locator("#configuration, details").first.get_attribute("open") is None
 
 
@@ -88,7 +90,8 @@ def test_charts_show_the_results(page):
     shown = {line["name"]: line for line in page.evaluate(
         "document.getElementById('chart').data.map(line => ({name: line.name, x: line.x, y: line.y}))"
     )}  # fmt: skip
-    assert set(shown) == {"Base UVM", "DeepUM+", "Bound"}
+    assert set(shown) == {"Base UVM", "DeepUM+", "Ideal", "Bound"}
+    assert shown["Ideal"]["y"] == [1, 1, 1]
     for policy, label in (("base_uvm", "Base UVM"), ("deepum", "DeepUM+")):
         expected = results[results["policy"] == policy]["performance"]
         assert shown[label]["x"] == ["6.34766", "8", "64"]  # in MiB, as the legend of the axis says

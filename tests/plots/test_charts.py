@@ -226,6 +226,7 @@ def test_charts_of_a_swept_mapping_can_be_read(kind, role):
     ("texts", "numbers", "label"),
     [
         (["512 MiB", "16 GiB", "8 GiB"], [0.5, 8, 16], "key (GiB)"),
+        (["400 MiB", "600 MiB", "1 GiB"], [400, 600, 1024], "key (MiB)"),
         (["3.2 GB/s", "800 MB/s"], [0.8, 3.2], "key (GB/s)"),
         (["45 us", "0 us"], [0, 45], "key (us)"),
         ([0.1, 0.05], [0.05, 0.1], "key"),

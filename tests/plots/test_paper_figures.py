@@ -254,6 +254,20 @@ def test_a_figure_refuses_several_values_of_what_it_shows_one_of(swept):
         plots.draw("fig11", swept)
 
 
+def test_a_figure_names_every_key_of_which_it_shows_one_value(swept):
+    rows = pd.read_csv(swept / "results.csv")
+    rates = [rows.assign(link=link) for link in ("32 GB/s", "8 GB/s")]
+    both = pd.concat(rates)
+    both.insert(int(both.columns.get_loc("policy")) + 1, "system.pcie.bandwidth", both.pop("link"))
+    both.to_csv(swept / "results.csv", index=False)
+    with pytest.raises(
+        ConfigError,
+        match=r"and 2 values of system\.host\.memory \(32 GiB, 0 GiB\); allowed for fig11: one of each, "
+        r"as with --where system\.pcie\.bandwidth=VALUE --where system\.host\.memory=VALUE$",
+    ):
+        plots.draw("fig11", swept)
+
+
 def test_a_figure_shows_the_cells_with_a_value(swept):
     tallest = []
     for memory in ("32 GiB", "0 GiB"):

@@ -78,7 +78,7 @@ MISTAKES = {
     ),
     "victims by their names": (
         hook("return ['a', 'b']", "def choose_victims(self, view):"),
-        "victim 'a' is no tensor of the trace",
+        "victim 'a' is no tensor of the trace; allowed: 0 to 3 ({mine}, line 11)",
     ),
     "victims that are no list": (
         hook("return 3.5", "def choose_victims(self, view):"),
@@ -131,5 +131,89 @@ MISTAKES = {
     "a constructor that raises": (
         hook("raise ValueError('odd')", "def __init__(self):"),
         "odd ({mine}, line 12, in __init__)",
+    ),
+    "a hook in capitals": (
+        hook("return []", "def onKernelStart(self, view):"),
+        "found 'onKernelStart', which nobody asks (did you mean 'on_kernel_start'?); allowed: the names",
+    ),
+    "a hook that is no method": (
+        _HEAD + "    on_kernel_start = [Fetch(0)]\n",
+        "on_kernel_start: found [Fetch(tensor=0, recalls=False)]; allowed: a method",
+    ),
+    "requirements as a method": (
+        _HEAD + "    def requirements(self):\n        return Requirements()\n",
+        "; allowed: a value, or a method with @property",
+    ),
+    "a requirement of another type": (
+        _HEAD + "    requirements = Requirements(unlimited_memory='no')\n",
+        "unlimited_memory: found 'no'; allowed: True or False ({mine}, line 11, in Mine;",
+    ),
+    "a label that is no text": (
+        _HEAD.replace('"Mine", "none"', '3, "none"'),
+        "label: found 3; allowed: text",
+    ),
+    "a look that is none": (
+        _HEAD + "    look = {'colour': 'red'}\n",
+        "look: found {'colour': 'red'}; allowed: g10sim.looks.Look(...)",
+    ),
+    "exemptions without reasons": (
+        _HEAD + "    check_exemptions = ['reusable']\n",
+        "check_exemptions: found ['reusable']; allowed: a mapping of checks to reasons",
+    ),
+    "a note that is no text": (
+        _HEAD + "    @property\n    def note(self):\n        return 3\n",
+        "note raised TypeError: found 3; allowed: text ({mine}, line 11)",
+    ),
+    "a word instead of moves": (
+        hook("return 'fetch'"),
+        "found 'fetch'; allowed: moves, such as Fetch(tensor) and Evict(tensor) ({mine}, line 11)",
+    ),
+    "one number instead of a set of tensors": (
+        hook("return [Protect(0)]"),
+        "found 0 as tensors; allowed: a set of tensors ({mine}, line 11)",
+    ),
+    "a number of another library": (
+        "import numpy as np\n" + hook("return [Fetch(np.int64(1))]"),
+        "found unknown tensor np.int64(1); allowed: 0 to 3 (the trace has 4 tensors), as int ({mine},",
+    ),
+    "a plan of moves without kernels": (
+        hook("return MigrationPlan((Fetch(0),))", "def plan_job(self, job, system, behaviour):"),
+        "move 0: found Fetch(tensor=0, recalls=False); allowed: Planned(kernel, move) ({mine}, line 11)",
+    ),
+    "a plan of pairs": (
+        hook("return MigrationPlan.ordered([(0, Fetch(0))])", "def plan_job(self, job, system, behaviour):"),
+        "found (0, Fetch(tensor=0, recalls=False)); allowed: Planned(kernel, move) ({mine}, line 12, in",
+    ),
+    "a plan in another order": (
+        "from g10sim.policies.plan import Planned\n"
+        + hook(
+            "return MigrationPlan((Planned(2, Fetch(0)), Planned(1, Fetch(0))))",
+            "def plan_job(self, job, system, behaviour):",
+        ),
+        "move 1: found kernel 1 after kernel 2; allowed: kernels in ascending order",
+    ),
+    "a tensor that the view does not know": (
+        hook("return [] if view.next_use(44) else []"),
+        "allowed: view.next_use(tensor: 'int') -> 'int', with the number of a tensor ({mine}, line 12,",
+    ),
+    "neither steady nor not": (
+        hook("pass", "def is_steady(self, view):"),
+        "is_steady raised TypeError: found None; allowed: True, False ({mine}, line 11)",
+    ),
+    "no other kernels": (
+        hook("pass", "def choose_kernels(self, trace, system):"),
+        "choose_kernels raised TypeError: found None; allowed: a Trace ({mine}, line 11)",
+    ),
+    "no design to settle on": (
+        hook("pass", "def settle(self, obstacle):"),
+        "settle raised TypeError: found None; allowed: a policy ({mine}, line 11)",
+    ),
+    "leaving the program": (
+        "import sys\n" + hook("sys.exit(3)"),
+        "on_kernel_start raised SystemExit: 3 ({mine}, line 13, in on_kernel_start)",
+    ),
+    "a parameter that is not kept": (
+        hook("pass", "def __init__(self, *, depth: int = 3):"),
+        "parameter 'depth': found no such attribute; allowed: what was given, stored as self.depth",
     ),
 }

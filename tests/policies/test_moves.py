@@ -105,13 +105,18 @@ def test_a_move_of_a_plug_in_works_in_a_plan_a_reaction_and_a_plan_file(tmp_path
     assert run(Replay(plan_file=str(path))) == planned
 
 
+def hook():
+    """Where the code of the hook begins, as messages say it."""
+    return f" ({__file__}, line {Does.on_kernel_start.__code__.co_firstlineno})"
+
+
 @pytest.mark.parametrize("reacts", [False, True])
 def test_a_move_that_memory_cannot_do_is_refused(reacts):
     with pytest.raises(PolicyError) as error:
         run(Does(*EXCHANGES, reacts=reacts, memory="contiguous"))
     assert str(error.value) == (
         "policy 'does', kernel 2 (Kernel2): found move 'exchange' with contiguous memory; allowed: with "
-        "paged memory"
+        f"paged memory{hook() if reacts else ''}"
     )
 
 
@@ -121,6 +126,7 @@ def test_the_check_of_a_plug_in_counts(reacts):
         run(Does(Planned(4, Exchange(0, 1)), reacts=reacts))
     assert str(error.value) == (
         "policy 'does', kernel 4 (Kernel4): exchanges tensor 0, which is in use; allowed: others"
+        f"{hook() if reacts else ''}"
     )
 
 

@@ -77,7 +77,7 @@ function draw() {
   const count = Math.ceil(panels.length / columns), traces = [];
   const layout = {
     grid: { rows: count, columns, pattern: "independent", ygap: 0.35, xgap: 0.14 }, width, height: 160 + 270 * count,
-    margin: { l: 60, r: 10, t: 100, b: 60 }, annotations: [], shapes: [], barmode: "group", hovermode: "closest",
+    margin: { l: 60, r: 10, t: 100, b: 60 }, annotations: [], barmode: "group", hovermode: "closest",
     legend: { orientation: "h", y: 1 + 45 / (270 * count), yanchor: "bottom" }, font: { size: 12 }
   };
   const lines = hue < 0 ? [-1] : KEYS[hue].texts.map((_, place) => place);
@@ -104,7 +104,7 @@ function draw() {
       });
       shown.add(name);
     });
-    if (isPerformance) addLines(traces, layout, mine, x, hue, axis, shown);
+    if (isPerformance) addLines(traces, mine, x, hue, axis, shown);
     layout["xaxis" + axis] = Object.assign(layout["xaxis" + axis] || {}, {
       type: "category", categoryorder: "array", categoryarray: KEYS[x].texts,
       title: { text: escaped(KEYS[x].title), font: { size: 11 } }
@@ -122,23 +122,26 @@ function draw() {
 }
 
 // Unlimited GPU memory, and what no policy can exceed.
-function addLines(traces, layout, rows, x, hue, axis, shown) {
-  layout.shapes.push({ type: "line", xref: "x" + axis + " domain", yref: "y" + axis, x0: 0, x1: 1, y0: 1, y1: 1,
-    line: { color: "#000", width: 1, dash: "dash" } });
+function addLines(traces, rows, x, hue, axis, shown) {
+  addLine("Ideal", new Map(rows.map(row => [row.at[x], 1])), "#000000", "dash");
   const bound = DATA.metrics.indexOf("bound (of ideal)");
   if (bound < 0 || (hue >= 0 && hue !== POLICY)) return;
   const best = new Map();
   rows.forEach(row => {
-    if (row.values[bound] !== null && row.at[x] >= 0) best.set(row.at[x], Math.max(best.get(row.at[x]) || 0, row.values[bound]));
+    if (row.values[bound] !== null) best.set(row.at[x], Math.max(best.get(row.at[x]) || 0, row.values[bound]));
   });
-  if (!best.size) return;
-  const places = [...best.keys()].sort((one, other) => one - other);
-  traces.push({
-    type: "scatter", mode: "lines+markers", name: "Bound", legendgroup: "Bound", showlegend: !shown.has("Bound"),
-    xaxis: "x" + axis, yaxis: "y" + axis, x: places.map(place => KEYS[x].texts[place]), y: places.map(place => best.get(place)),
-    line: { color: "#117733", dash: "dot" }, marker: { color: "#117733", symbol: "line-ew-open", size: 14 }
-  });
-  shown.add("Bound");
+  addLine("Bound", best, "#117733", "dot");
+
+  function addLine(name, heights, color, dash) {
+    const places = [...heights.keys()].filter(place => place >= 0).sort((one, other) => one - other);
+    if (!places.length) return;
+    traces.push({
+      type: "scatter", mode: "lines+markers", name, legendgroup: name, showlegend: !shown.has(name),
+      xaxis: "x" + axis, yaxis: "y" + axis, x: places.map(place => KEYS[x].texts[place]), y: places.map(place => heights.get(place)),
+      line: { color, dash, width: 1.5 }, marker: { color, symbol: "line-ew-open", size: 14 }
+    });
+    shown.add(name);
+  }
 }
 
 function escaped(text) { return String(text).replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;"); }

@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 
 from g10sim.config.behaviour import BehaviourSpec
-from g10sim.errors import UnsupportedError
+from g10sim.errors import PolicyError, UnsupportedError
 from g10sim.policies.base import Policy, Requirements
 from g10sim.policies.checks.subject import PolicyCheckError, Scenario, Subject, roomy, scenarios
 from g10sim.policies.parameters import Declared
@@ -185,7 +185,10 @@ def _parameters_are_yaml(subject: Subject) -> None:
     except yaml.YAMLError as error:
         raise PolicyCheckError(f"parameters {parameters} cannot be written as YAML") from error
     _require(read == spec, f"parameters {parameters} come back from YAML as {read}")
-    again = create(read).parameters()
+    try:
+        again = create(read).parameters()
+    except PolicyError as error:
+        raise PolicyCheckError(str(error)) from error
     _require(again == parameters, f"made again from {parameters} it has {again}")
 
 

@@ -13,6 +13,7 @@ from g10sim.config.presets import load_system
 from g10sim.config.system import SystemSpec
 from g10sim.errors import G10SimError, UnsupportedError
 from g10sim.policies.base import Policy
+from g10sim.policies.names import check_class
 from g10sim.policies.registry import create
 from g10sim.records import RunRecords
 from g10sim.sim.engine import run
@@ -47,6 +48,7 @@ class Subject:
     def __init__(self, policy: type[Policy] | str | Mapping[str, Any]) -> None:
         self._policy = policy
         self.cls = type(self.make())
+        check_class(self.cls)
         self._fresh: dict[str, RunRecords | None] = {}
 
     @property
