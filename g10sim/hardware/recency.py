@@ -115,6 +115,8 @@ class Recency:
         self.remove(tensor)
         run = Run(tensor, count, stamp=-1)
         self._of[tensor].append(run)
+        if self._scan is not None:
+            self._scan = max(self._scan, self._head)
         if self._head:
             self._head -= 1
             self._runs[self._head] = run

@@ -238,6 +238,16 @@ def test_what_is_retired_while_a_scan_goes_on_does_not_turn_it_back():
     assert recency.oldest().tensor == 4
 
 
+def test_what_is_retired_comes_before_a_scan_that_began_at_a_run_now_empty():
+    recency = filled((1, 1), (2, 1), (3, 1))
+    recency.restart_scan()
+    recency.oldest().count = 0
+    assert recency.oldest().tensor == 2
+    recency.retire(3)
+    assert recency.scan_outside(set()).tensor == 2
+    assert recency.oldest().tensor == 3
+
+
 def test_stamps_tell_the_age_of_runs_of_jobs_that_share_a_memory():
     clock = count_from(0)
     one, other = Recency(2, clock), Recency(2, clock)
