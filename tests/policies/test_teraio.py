@@ -1,5 +1,6 @@
 """TERAIO: what its planner prefers, worked out by hand, and what its plans do."""
 
+import numpy as np
 import pytest
 from accumulated import stage
 from machines import OWN, iteration_times, machine, simulate, trace_of
@@ -12,6 +13,7 @@ from g10sim.policies.planning.machine import planned_machine
 from g10sim.policies.registry import create
 from g10sim.policies.teraio import Teraio
 from g10sim.policies.teraio_planning.planner import Planner
+from g10sim.policies.teraio_planning.pressure import CriticalPressure
 from g10sim.policies.teraio_planning.waiting import WaitingPlanner
 from g10sim.sim.engine import run
 from g10sim.trace.pipeline import pipeline_stages
@@ -62,6 +64,11 @@ def test_with_the_queue_busy_until_1_5_the_small_tensor_is_first():
 
 
 @pytest.mark.parametrize(("limit", "tier"), [(4, "host"), (3, "ssd"), (0, "ssd")])
+def test_periods_as_long_as_those_of_published_traces_are_scored():
+    pressure = CriticalPressure(np.array([0, 10**11, 2 * 10**11]), np.array([20 * 10**9, -(10**9)]))
+    assert pressure.relief(Interval(10**10, 2 * 10**11), 10**10) == 9 * 10**10 * 10**10
+
+
 def test_host_memory_is_for_the_time_in_which_the_ssd_is_busy(limit, tier):
     found, periods = planner(limit * GB, link="8 GB/s")
     assert found.absence(periods["x"]).tier.name == "ssd"

@@ -9,6 +9,8 @@ import numpy as np
 from g10sim.analysis.timeline import Integers
 from g10sim.policies.planning.channel import Interval
 
+_LARGEST = np.iinfo(np.int64).max
+
 
 class CriticalPressure:
     """Bytes beyond GPU memory (negative: room), the same in every iteration, in steps at any time.
@@ -36,6 +38,8 @@ class CriticalPressure:
             lengths[0] -= part.start - self._times[first]
             lengths[-1] -= self._times[last] - part.end
             taken = np.minimum(np.maximum(self._beyond[first:last], 0), size_bytes)
+            if size_bytes * (part.end - part.start) > _LARGEST:
+                taken = taken.astype(object)
             total += int(taken.dot(lengths))
         return total
 
