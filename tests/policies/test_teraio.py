@@ -63,12 +63,12 @@ def test_with_the_queue_busy_until_1_5_the_small_tensor_is_first():
     assert found.pressure.relief(span, 10 * GB) == (4 + 2) * GB * SECOND // 2
 
 
-@pytest.mark.parametrize(("limit", "tier"), [(4, "host"), (3, "ssd"), (0, "ssd")])
 def test_periods_as_long_as_those_of_published_traces_are_scored():
     pressure = CriticalPressure(np.array([0, 10**11, 2 * 10**11]), np.array([20 * 10**9, -(10**9)]))
     assert pressure.relief(Interval(10**10, 2 * 10**11), 10**10) == 9 * 10**10 * 10**10
 
 
+@pytest.mark.parametrize(("limit", "tier"), [(4, "host"), (3, "ssd"), (0, "ssd")])
 def test_host_memory_is_for_the_time_in_which_the_ssd_is_busy(limit, tier):
     found, periods = planner(limit * GB, link="8 GB/s")
     assert found.absence(periods["x"]).tier.name == "ssd"
