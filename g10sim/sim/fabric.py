@@ -43,7 +43,7 @@ class Clock(Environment):
     @property
     def cycle(self) -> int:
         """Current cycle."""
-        return self._now  # type: ignore[return-value]  # all delays are whole cycles
+        return self.now  # type: ignore[return-value]  # all delays are whole cycles
 
 
 class Timer(Timeout):
