@@ -233,10 +233,10 @@ def tiers_until_the_last(cycles, monkeypatch):
 @pytest.mark.parametrize(
     ("cycles", "tiers"),
     [
-        # 19 * 2500 is more than twice the link's 20,000: host memory has its half, and half a page to come.
-        (2500, ["ssd", "host", "host"]),
-        # It is less than twice that: whoever has time takes what comes.
-        (2000, ["ssd", "host", "host", "host"]),
+        # The link's 20,000 are less than .28 of 19 * 4000: host memory has its half, and half a page to come.
+        (4000, ["ssd", "host", "host"]),
+        # They are more than that: whoever has time takes what comes.
+        (3500, ["ssd", "host", "host", "host"]),
     ],
 )
 def test_a_fast_tier_takes_its_share_evenly_while_there_is_time(cycles, tiers, monkeypatch):
