@@ -15,7 +15,7 @@ from g10sim.policies.pressure_planning.tiers import Debts, Queues
 _BUSY = 0.9
 """Share of the time that all that has to leave takes from which on a tier may not idle."""
 _EARLY = 0.28
-"""Share of what the link can carry until a kernel that may be left for that time; as much as five traces bear."""
+"""Share of what the link can carry until a kernel that may be left for that time: chosen on five traces."""
 
 Returned = Callable[[int], Mapping[str, int]]
 """Bytes by tier that will have returned from there in a step of a shortage."""
