@@ -115,7 +115,7 @@ OFFLOADING = {
         {"percent": [30, 40, 20, 30, 10, 50], "overlap": "none", "births": 0},
         {"percent": [40, 40, 0, 50, 0, 70], "overlap": "batches"},
     ],
-    "lohan": [{}, {"swap_ratio": 0.0}, {"pipeline": True}],
+    "lohan": [{}, {"swap_ratio": 0.0}, {"pipeline": True, "optimizer_buffers": 2}],
     "tencache": [
         {},
         {"prefetch": False, "buffers": "none"},
