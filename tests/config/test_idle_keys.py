@@ -338,6 +338,7 @@ PARAMETERS = [
     Parameter("zero_offload", "overlap", (True, False), {**CPU, "delayed_update": True}, CPU),
     Parameter("zero_infinity", "pipeline", (True, False), CPU, ON_SSD),
     Parameter("zero_infinity", "buffer_count", (1, 3), ON_SSD, {**ON_SSD, "pipeline": True}),
+    Parameter("lohan", "optimizer_buffers", (1, 3), CPU, {**CPU, "pipeline": True}),
 ]
 ALL = [*CASES, *(parameter.case() for parameter in PARAMETERS)]
 
