@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import cache
+from itertools import chain
+from operator import attrgetter
 
 from g10sim.hardware.memory import Residency
 from g10sim.records import Location, StallReason
+
+_tensor = attrgetter("tensor")
 
 
 @cache
@@ -21,7 +25,7 @@ def reason_for_waiting(memory: Residency) -> StallReason:
     for place in memory.origins:
         if queues.fault[place]:
             return fault_reason(place.name)
-    if any(queues.evict) and any(run.tensor in memory.needed for queue in queues.evict for run in queue):
+    if not memory.needed.isdisjoint(map(_tensor, chain.from_iterable(queues.evict))):
         return StallReason.EVICTION
     return StallReason.LATE_PREFETCH
 

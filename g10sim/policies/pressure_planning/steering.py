@@ -277,8 +277,7 @@ class Steering:
         What the next kernel lacks leaves in any case.
         """
         kernel, horizon = view.kernel, self._settings.horizon
-        queues = self._queues(view, cycles)
-        self._division.start_kernel(kernel, queues, shortage, self._returned_by(shortage))
+        queues, is_divided = self._queues(view, cycles), False
         for tensor in self._latest_first():
             if tensor in self._leaving:
                 continue
@@ -286,6 +285,9 @@ class Steering:
             worst = shortage.worst(away) if away > 1 else 0
             if worst <= 0 or (shortage.worst(2) + queues.queued() <= 0 and not queues.take_more()):
                 return
+            if not is_divided:
+                self._division.start_kernel(kernel, queues, shortage, self._returned_by(shortage))
+                is_divided = True
             size = self._part(tensor, worst)
             tier = self._division.place(tensor, size, away)
             if tier is None:
