@@ -1,4 +1,4 @@
-"""Whether a figure shows all that is swept in its results."""
+"""Check that a figure shows all that is swept in its results."""
 
 from __future__ import annotations
 

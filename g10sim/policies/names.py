@@ -1,4 +1,4 @@
-"""What a policy class says of itself: names that nobody asks, and values of other types than allowed."""
+"""Names that a policy class gives itself: those that nobody asks, and values of another type."""
 
 from __future__ import annotations
 
