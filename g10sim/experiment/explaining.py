@@ -251,6 +251,8 @@ def _help(opened: OpenedCell, uses: Uses) -> Iterator[str]:
             f"Policy: new pages were mapped only when touched, "
             f"{seconds(opened, row['stall_first_touch_cycles'])}; one that allocates ahead hides that"
         )
+    if isinstance(row["message"], str) and row["message"]:
+        yield f"Policy, in its own words: {row['message']}"
     yield from _nothing_ahead(opened)
     yield from _other_policies(opened)
 

@@ -159,7 +159,11 @@ def test_a_plan_that_was_given_up_is_told(explained, g10sim, here):
     system = {"preset": "a100-40g-pcie3-znand", "gpu": {"memory": "8 MiB"}}
     changes = {"workload": {"trace": "circle.g10t"}, "policies": ["g10", "base_uvm", "pressure"]}
     said = "Policy: it moved nothing ahead of its use in this iteration"
-    assert said in explained("--cell", "0", system=system, **changes).out
+    shown = explained("--cell", "0", system=system, **changes).out
+    assert said in shown
+    note = read_results("out").iloc[0]["message"]
+    assert note.startswith("the plan leaves")
+    assert f"Policy, in its own words: {note}" in shown
     assert said not in g10sim("explain", "out", "--cell", "1").out
     assert said not in g10sim("explain", "out", "--cell", "2").out
 
