@@ -23,7 +23,10 @@ PAGE = 1000
 GPG10 = GPG.model_copy(update={"batch_pages": 10})
 
 # What is worked out by hand here is worked out for tensors with addresses of their own.
-OWN = BehaviourSpec(addresses="own", recency="use")
+OWN = BehaviourSpec(addresses="own", recency="use", initial_tier="last")
+
+# Weights come from the SSD in the first iteration.
+FROM_SSD = BehaviourSpec(initial_tier="last")
 
 
 def machine(

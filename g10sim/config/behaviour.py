@@ -44,6 +44,11 @@ class BehaviourSpec(Spec):
     running_tensors: Literal["pinned", "evictable"] = Field(
         default="pinned", description="whether the running kernel's pages may be evicted"
     )
+    initial_tier: Literal["first", "last"] = Field(
+        default="first",
+        description="tier in which persistent tensors of unified memory lie before the first iteration:"
+        " the first that has room for the tensor, or the last",
+    )
     flash_capacity: Literal["limited", "unlimited"] = Field(
         default="limited", description="whether the SSD can fill up"
     )
@@ -111,6 +116,7 @@ GPG = BehaviourSpec(
     recency="arrival",
     dead_tensors="kept",
     running_tensors="evictable",
+    initial_tier="last",
     flash_capacity="unlimited",
     fault_cost="profiled",
     compute_overlap="while_arriving",

@@ -56,6 +56,11 @@ class Setting:
         """Tell whether a policy has a trait."""
         return not self.policies or any(getattr(policy, trait) for policy in self.policies)
 
+    @property
+    def has_further_tiers(self) -> bool:
+        """Tell whether more than one memory tier has room."""
+        return sum(tier.capacity > 0 for tier in self.config.system.all_tiers) > 1
+
     @cached_property
     def is_paged(self) -> bool:
         """Tell whether a policy moves pages."""
@@ -235,6 +240,15 @@ RULES: tuple[Rule, ...] = (
             lambda run, compat: run.most_iterations > 1,
             "with several iterations",
             "there is one iteration",
+        ),
+    ),
+    Rule(
+        (BehaviourSpec,),
+        ("initial_tier",),
+        Effect(
+            lambda run, compat: run.is_paged and run.has_further_tiers,
+            "with a policy that moves pages, and several memory tiers",
+            "no pages move, or one memory tier has room",
         ),
     ),
     Rule(

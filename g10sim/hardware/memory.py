@@ -262,6 +262,10 @@ class Residency:
         self.frames.free -= count
         self.filled += count
 
+    def tier_for(self, pages: int) -> Location:
+        """Return the first memory tier with room for so many pages; without any, the last."""
+        return next((tier for tier in self.tiers if self.pools[tier].free >= pages), self.tiers[-1])
+
     def place(self, tensor: int, location: Location) -> None:
         """Put a tensor without contents somewhere before time starts. Raises CapacityError."""
         self.door.enter()

@@ -31,6 +31,9 @@ _NEARLY_IDEAL = 0.999
 # memory is so short that no other way came near it on any trace.
 _MUCH = 1.1
 
+# A plan that counts on less of the SSD sends less there; how much less is best depends on the trace.
+_SPARING = (0.5, 0.25)
+
 Method: TypeAlias = Literal["fastest", "waiting", "paced", "unpaced", "published"]
 
 
@@ -40,8 +43,8 @@ class G10Paced(PlannerOptions, JointPolicy):
 
     The paced plan counts the stalls that it expects, and kernels may wait for the room that it makes; the
     unpaced one is that of the policy g10. What leaves the GPU against a plan may be fetched back ahead of
-    use. Trial iterations decide, where an SSD is needed of the published planner's plan, too; of equals the
-    simplest is taken.
+    use. Trial iterations decide, where an SSD is needed also of the published planner's plan and of plans
+    that spare the SSD; of equals the simplest is taken.
     """
 
     name = "g10_paced"
@@ -65,6 +68,9 @@ class G10Paced(PlannerOptions, JointPolicy):
         ),
     )
     """Most rounds of planning with the stalls that the round before expects."""
+    ssd_share: float = parameter(default=1.0, ge=0.01, le=1)
+    """Share of the SSD's rates that plans count on. With method fastest trial iterations decide, where an
+    SSD is needed and kernels wait, between this, half and a quarter of it."""
     recovery_look_ahead: Count = parameter(default=128)
     """Kernels ahead of which tensors are fetched back that left the GPU against the plan; 0: page faults do
     it. With method fastest trial iterations decide between the two; where kernels wait it is the latter."""
@@ -74,7 +80,7 @@ class G10Paced(PlannerOptions, JointPolicy):
         self._waiting: tuple[Waiting, ...] = ()
         self._drafts: dict[tuple[object, ...], tuple[Trace, Draft]] = {}
         self._ideal_cycles: list[int] = []
-        self._weighs_published = False
+        self._needs_ssd = False
 
     def settle(self, obstacle: Trials) -> Policy:
         """Choose the fastest plan by trial iterations."""
@@ -101,11 +107,14 @@ class G10Paced(PlannerOptions, JointPolicy):
         yield from (waiting, *unpaced[1:])
         if speeds[waiting] > _MUCH * max(map(speeds.__getitem__, unpaced)):
             return
-        methods: tuple[Method, ...] = ("paced", "published") if unpaced[0]._weighs_published else ("paced",)
-        yield from (self._variant(method, ahead) for method in methods for ahead in look_aheads)
+        if not unpaced[0]._needs_ssd:
+            return
+        yield from (self._variant("waiting", 0, share * self.ssd_share) for share in _SPARING)
+        yield from (self._variant("published", ahead) for ahead in look_aheads)
 
-    def _variant(self, method: Method, look_ahead: int) -> G10Paced:
+    def _variant(self, method: Method, look_ahead: int, ssd_share: float | None = None) -> G10Paced:
         given = {**self.parameters(), "method": method, "recovery_look_ahead": look_ahead}
+        given["ssd_share"] = ssd_share or self.ssd_share
         variant = (_Waiting if method == "waiting" else G10Paced)(**given)
         variant._drafts = self._drafts
         return variant
@@ -128,7 +137,8 @@ class G10Paced(PlannerOptions, JointPolicy):
             pacing_rounds=1 if self.method == "unpaced" else self.pacing_rounds,
         )
         plans, recoveries, waiting, tiers = [], [], [], set[str]()
-        for job, machine in zip(workload.jobs, planned_machines(workload, system, behaviour), strict=True):
+        machines = map(self._sparing, planned_machines(workload, system, behaviour))
+        for job, machine in zip(workload.jobs, machines, strict=True):
             draft = self._draft(job.trace, machine, behaviour, parameters)
             plans.append(to_plan(draft, job.trace, parameters))
             tiers.update(eviction.tier.kind for eviction in draft.evictions)
@@ -137,10 +147,21 @@ class G10Paced(PlannerOptions, JointPolicy):
             if self.method == "waiting":
                 waiting.append(Waiting(draft, kernels))
         self._recoveries, self._waiting = tuple(recoveries), tuple(waiting)
-        self._weighs_published = "ssd" in tiers or behaviour.planner == "published"
+        self._needs_ssd = "ssd" in tiers or behaviour.planner == "published"
         clock = system.gpu.clock
         self._ideal_cycles = [int(kernel_durations(job.trace, clock).sum()) for job in workload.jobs]
         return tuple(plans)
+
+    def _sparing(self, machine: PlannedMachine) -> PlannedMachine:
+        """Return the machine with as much of the SSDs' rates as plans count on."""
+        share = self.ssd_share
+        tiers = [
+            replace(tier, read_rate=share * tier.read_rate, write_rate=share * tier.write_rate)
+            if tier.kind == "ssd"
+            else tier
+            for tier in machine.tiers
+        ]
+        return replace(machine, tiers=tuple(tiers))
 
     def _draft(
         self, trace: Trace, machine: PlannedMachine, behaviour: BehaviourSpec, parameters: PlanningParameters
@@ -168,8 +189,9 @@ class G10Paced(PlannerOptions, JointPolicy):
     @property
     def note(self) -> str:
         """The plan that was chosen."""
+        sparing = f"{self.ssd_share:g} of the SSD's rates" if self.ssd_share < 1 else ""
         recovery = f"recovery {self.recovery_look_ahead} kernels ahead" if self.recovery_look_ahead else ""
-        return ", ".join(filter(None, (f"plan {self.method}", recovery)))
+        return ", ".join(filter(None, (f"plan {self.method}", sparing, recovery)))
 
     def on_kernel_start(self, view: PolicyView) -> Iterable[Move]:
         """Fetch back what left the GPU against the plan."""

@@ -277,6 +277,7 @@ class _Simulation:
         page = self._system.gpu.page_size
         pages = addresses.trace.page_sizes(page)
         unlimited = self._policy.requirements.unlimited_memory
+        starts_last = self._behaviour.initial_tier == "last"
         capacity = sum(pages) if unlimited else self._system.gpu.memory // page
         frames = self._frames[job.gpu] if self._frames else Frames(capacity)
         behaviour = self._behaviour
@@ -288,7 +289,8 @@ class _Simulation:
         for tensor, lasts in enumerate(lasting):
             if unlimited or lasts:
                 for place in addresses.held(tensor):
-                    memory.place(place, Location.GPU if unlimited else memory.tiers[-1])
+                    tier = memory.tiers[-1] if starts_last else memory.tier_for(pages[place])
+                    memory.place(place, Location.GPU if unlimited else tier)
         return memory
 
     def _shared_frames(self, workload: Workload) -> tuple[Frames, ...]:

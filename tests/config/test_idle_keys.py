@@ -66,6 +66,7 @@ PAGEABLE = {"pageable_bandwidth": "1 GB/s"}
 CPU = {"system.cpu": {"optimizer_rate": "1 G/s"}, "system.gpu.memory": "300 MB"}
 PINNING = {**CPU, "policies": ["tencache"], "system.host.pinned": PAGEABLE}
 BOUNCE = {"bandwidth": "2 GB/s", "latency": "50 us"}
+NO_HOST = {"system.host.memory": "0 B"}
 LINK = [{"name": "switch", "gpus": [0], "bandwidth": "2 GB/s"}]
 
 
@@ -106,6 +107,7 @@ CASES = [
     compat("recency", "use", "arrival", COPYING, PAGED),
     compat("addresses", "own", "pooled", COPYING, PAGED),
     compat("dead_tensors", "kept", "released", PAGED, {**PAGED, "compat.addresses": "own"}),
+    compat("initial_tier", "last", "first", {**PAGED, **NO_HOST}, PAGED),
     compat("fault_cost", "profiled", "latency", COPYING, PAGED),
     compat("compute_overlap", "while_arriving", "after_arrival", COPYING, PAGED),
     compat("batch_pages", 80, 50, PAGED, {**PAGED, **BATCHED}),
@@ -187,14 +189,26 @@ CASES = [
         "system.ssd",
         ({"read_bandwidth": "1 GB/s"}, {"read_bandwidth": "2 GB/s"}),
         {"system.tiers": ["host", CXL]},
-        {"system.tiers": ["host", "ssd"]},
+        {**NO_HOST, "system.tiers": ["host", "ssd"]},
     ),
     Case("system.gpu.count", (2, 1), PAGED, {"workload.replicas": 2}),
     Case("system.gpu.count", (3, 1), {"policies": ["g10"]}, {"workload.replicas": 2}),
     Case("system.nvlink", ({"bandwidth": "1 GB/s"}, None), PAGED, RING),
-    ssd("path", "host", "direct", {**BATCHED, "system.ssd.bounce": BOUNCE}, {"system.ssd.bounce": BOUNCE}),
-    ssd("bounce", BOUNCE, {**BOUNCE, "bandwidth": "1 GB/s"}, {}, {"system.ssd.path": "host"}),
-    ssd("behind", "switch", None, {**BATCHED, "system.pcie": {"shared": LINK}}, {"system.pcie.shared": LINK}),
+    ssd(
+        "path",
+        "host",
+        "direct",
+        {**BATCHED, "system.ssd.bounce": BOUNCE},
+        {**NO_HOST, "system.ssd.bounce": BOUNCE},
+    ),
+    ssd("bounce", BOUNCE, {**BOUNCE, "bandwidth": "1 GB/s"}, {}, {**NO_HOST, "system.ssd.path": "host"}),
+    ssd(
+        "behind",
+        "switch",
+        None,
+        {**BATCHED, "system.pcie": {"shared": LINK}},
+        {**NO_HOST, "system.pcie.shared": LINK},
+    ),
     ssd("write_window", 1, 2, FLASH, {**FLASH, "system.ssd.write_buffer": "1 MB"}),
     ssd("read_command_plane", "9 us", "1 us", ONE_PLANE, FLASH),
     ssd("program_command_plane", "900 us", "1 us", ONE_PLANE, FLASH),
@@ -223,7 +237,7 @@ CASES = [
         "system.tiers.1.bounce",
         (BOUNCE, {**BOUNCE, "bandwidth": "1 GB/s"}),
         {"system.tiers": ["host", {**DISK, "path": "direct"}]},
-        {"system.tiers": ["host", {**DISK, "path": "host", "bounce": BOUNCE}]},
+        {**NO_HOST, "system.tiers": ["host", {**DISK, "path": "host", "bounce": BOUNCE}]},
     ),
     Case("system.pcie.shared", (LINK, None), {**PAGED, **BATCHED}, PAGED),
     Case("workload.gradient_exchange", ("host", "ring"), {}, RING),

@@ -189,7 +189,7 @@ CASES = [
         ("settle begins a fetch", narrow, wants(1, frees=[0]), lambda memory: memory.settle()),
     )
 ]
-READERS = {"arriving", "evicting", "used_in_place"}
+READERS = {"arriving", "evicting", "tier_for", "used_in_place"}
 """Public methods of a residency that look at it."""
 SPACE_READERS = {
     "block_pages",

@@ -110,8 +110,10 @@ class SlowModel:
         for tensor in trace.tensors:
             if tensor.persistent:
                 for number in self.at.of(tensor.id):
-                    for one in self.pages[number]:
-                        self._put(one, "ssd")
+                    pages = self.pages[number]
+                    place = "host" if len(pages) <= self.free["host"] else "ssd"
+                    for one in pages:
+                        self._put(one, place)
 
     def run(self, iterations):
         """Simulate; returns cycles, faults and moved pages of every iteration."""

@@ -1,5 +1,6 @@
 """G10 paced: the plan that trial iterations find fastest is carried out."""
 
+import re
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -21,10 +22,10 @@ from g10sim.trace.workload import Job, Workload
 LEAN = BehaviourSpec(addresses="own", recency="use")
 """Few runs of pages: fast to simulate."""
 DESIGNS = [
-    ("unpaced", 0),
-    ("waiting", 0),
-    *((method, ahead) for method in ("unpaced", "paced", "published") for ahead in (0, 128)),
+    *(("waiting", 0, share) for share in (1, 0.5, 0.25)),
+    *((method, ahead, 1) for method in ("unpaced", "published") for ahead in (0, 128)),
 ]
+KEYS = ("method", "recovery_look_ahead", "ssd_share")
 TRACES = {
     "chain": chain(24, activation_bytes=8 << 20, forward_ticks=300_000, backward_ticks=300_000),
     "quick": chain(24, activation_bytes=8 << 20, forward_ticks=50_000, backward_ticks=50_000),
@@ -44,23 +45,30 @@ def simulated(trace, machine, policy, behaviour=LEAN):
     return run(Workload((Job(TRACES[trace], iterations=2),)), machine, create(policy), behaviour)
 
 
+def note_of(note):
+    """Return the design that a note names."""
+    method, ahead, share = re.fullmatch(
+        r"plan (\w+)(?:, ([\d.]+) of the SSD's rates)?(?:, recovery (\d+) kernels ahead)?", note
+    ).group(1, 3, 2)
+    return method, int(ahead or 0), float(share or 1)
+
+
 @pytest.mark.parametrize("host_mib", [0, 1000])
 @pytest.mark.parametrize(("trace", "gpu_mib"), [("chain", 64), ("quick", 48), ("random", 28)])
 def test_the_fastest_plan_is_carried_out_and_none_is_slower_than_that_of_g10(trace, gpu_mib, host_mib):
     tight = system(gpu_mib, host_mib)
     found = {
-        (method, ahead): iteration_times(
-            simulated(trace, tight, {"name": "g10_paced", "method": method, "recovery_look_ahead": ahead})
+        design: iteration_times(
+            simulated(trace, tight, {"name": "g10_paced", **dict(zip(KEYS, design, strict=True))})
         )[-1]
-        for method, ahead in DESIGNS
+        for design in DESIGNS
     }
-    assert iteration_times(simulated(trace, tight, "g10"))[-1] == found["unpaced", 0]
+    assert iteration_times(simulated(trace, tight, "g10"))[-1] == found["unpaced", 0, 1]
     if host_mib:
-        found = {key: cycles for key, cycles in found.items() if key[0] != "published"}
+        found = {key: cycles for key, cycles in found.items() if key[0] != "published" and key[2] == 1}
     records = simulated(trace, tight, "g10_paced")
     assert iteration_times(records)[-1] == min(found.values())
-    method, ahead = min(found, key=found.get)
-    assert records.note == f"plan {method}" + (f", recovery {ahead} kernels ahead" if ahead else "")
+    assert found[note_of(records.note)] == min(found.values())
 
 
 def test_the_published_plan_is_among_them_where_g10_follows_it():
@@ -162,7 +170,7 @@ def test_plans_are_tried_as_long_as_a_better_one_may_come(monkeypatch, speeds, t
 
     def speed(design, obstacle):
         told.append((design.method, design.recovery_look_ahead))
-        design._weighs_published = True
+        design._needs_ssd = True
         return speeds.get(told[-1], 0.1)
 
     monkeypatch.setattr(G10Paced, "_speed", speed)

@@ -4,7 +4,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
-from machines import GPG10, OWN, FollowPlan, kernel_times, machine, simulate, trace_of
+from machines import FROM_SSD, GPG10, OWN, FollowPlan, kernel_times, machine, simulate, trace_of
 from memories import FLASH, GPU, HOST, flash_pool, host_pool, memory_of
 
 from g10sim.config.behaviour import GPG
@@ -142,7 +142,7 @@ class Shared:
         system = machine(gpus=gpus, read="2 GB/s", pcie="2 GB/s", shared=[uplink])
         system = system.model_copy(update={"pcie": system.pcie.model_copy(update={"service": "deadline"})})
         self.records = run(
-            Workload(jobs), system, policy or PrefetchAll(), record=("migrations",), check=True
+            Workload(jobs), system, policy or PrefetchAll(), FROM_SSD, record=("migrations",), check=True
         )
 
     @property

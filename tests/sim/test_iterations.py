@@ -6,7 +6,7 @@ import pytest
 from drawn import traces
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from machines import iteration_times, kernel_times, machine, simulate, trace_of
+from machines import FROM_SSD, iteration_times, kernel_times, machine, simulate, trace_of
 
 from g10sim.config.behaviour import GPG, BehaviourSpec
 from g10sim.config.sharing import ExchangeSpec, SharingSpec, VariationSpec
@@ -193,7 +193,7 @@ class EvictsOnOne(Evicts):
 
 def test_a_replica_goes_on_until_the_other_is_steady_too():
     policy = EvictsOnOne(lambda iteration: iteration < 2)
-    records = run(together(STAYS, STAYS), machine(gpus=2), policy, check=True)
+    records = run(together(STAYS, STAYS), machine(gpus=2), policy, FROM_SSD, check=True)
     # Twice it comes from the host, and leaves once less. The second replica is steady at 109,000; the first
     # one has begun its sixth iteration at 105,000.
     assert iteration_times(records) == [25_000, 25_000, 20_000, 22_000, 20_000, 22_000, *[20_000] * 6]

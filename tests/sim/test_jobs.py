@@ -1,7 +1,7 @@
 """Several jobs: turns on one GPU, sharing of links, arrival, and order of events within a cycle."""
 
 import pytest
-from machines import GPG10, FollowPlan, machine, trace_of
+from machines import FROM_SSD, GPG10, FollowPlan, machine, trace_of
 from memories import GPU
 from scripted import Scripted
 
@@ -23,7 +23,9 @@ def reader(pages=8, duration=10_000):
 
 
 def simulate_jobs(jobs, system, policy=None, behaviour=None, **options):
-    return run(Workload(tuple(jobs)), system, policy or BaseUvm(), behaviour, check=True, **options)
+    return run(
+        Workload(tuple(jobs)), system, policy or BaseUvm(), behaviour or FROM_SSD, check=True, **options
+    )
 
 
 def spans(records):
@@ -267,4 +269,6 @@ def test_prefetches_of_two_gpus_share_the_ssd():
 
 def test_default_behaviour_is_that_of_the_hardware():
     jobs = [Job(reader())]
-    assert simulate_jobs(jobs, machine()) == simulate_jobs(jobs, machine(), behaviour=BehaviourSpec())
+    assert run(Workload(jobs), machine(), BaseUvm()) == run(
+        Workload(jobs), machine(), BaseUvm(), BehaviourSpec()
+    )

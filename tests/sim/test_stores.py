@@ -1,7 +1,7 @@
 """Copies from host memory to an SSD, clean evictions, and buffers for data of kernels on the CPU."""
 
 import pytest
-from machines import PAGE
+from machines import FROM_SSD, PAGE
 from test_cpu import cpu_spans, system, trace_of
 
 from g10sim.errors import PolicyError
@@ -33,7 +33,7 @@ class Scripted(Policy):
 
 def simulated(trace, policy, iterations=2, **changes):
     workload = Workload((Job(trace, iterations=iterations),))
-    return run(workload, system(**changes), policy, record=("timeline",), check=True)
+    return run(workload, system(**changes), policy, FROM_SSD, record=("timeline",), check=True)
 
 
 # The SSD reads half a byte a cycle and writes a quarter.

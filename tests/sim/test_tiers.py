@@ -7,6 +7,7 @@ import yaml
 from machines import kernel_times, machine, simulate, trace_of
 from memories import FLASH, GPU, HOST
 
+from g10sim.config.behaviour import BehaviourSpec
 from g10sim.config.presets import load_system
 from g10sim.errors import ConfigError
 from g10sim.hardware.links import Topology
@@ -366,3 +367,34 @@ def test_jobs_on_several_gpus_share_the_port(tmp_path):
 
 def test_the_machine_of_the_other_tests_has_two_tiers():
     assert [tier.place for tier in machine().all_tiers] == [HOST, FLASH]
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "homes"),
+    [
+        (BehaviourSpec(), {"host": [0, 3], "cxl": [1], "ssd": [2, 4]}),
+        (BehaviourSpec(initial_tier="last"), {"ssd": [0, 1, 2, 3, 4]}),
+    ],
+)
+def test_weights_start_in_the_first_tier_with_room_for_them(behaviour, homes, tmp_path):
+    """Host memory has room for two pages, CXL memory for three, and b, of two, would leave one."""
+    trace = trace_of(
+        {"a*": 1, "b*": 2, "c*": 5, "d*": 1, "e*": 2},
+        [(1000, name, "") for name in ("a", "b", "c", "d", "e")],
+    )
+    policy = Looks()
+    simulate(trace, load(TINY, tmp_path), policy, behaviour, iterations=1)
+    assert policy.homes == homes
+
+
+class Looks(Policy):
+    """Notes in which tiers tensors lie before the first kernel."""
+
+    name = "looks"
+
+    def on_iteration_start(self, view):
+        self.homes = {
+            tier: tensors
+            for tier in view.tiers
+            if (tensors := [t.id for t in view.trace.tensors if view.bytes_in(t.id, tier)])
+        }
