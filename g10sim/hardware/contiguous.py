@@ -168,9 +168,10 @@ class Contiguous:
         )
 
     def home(self, tensor: int, location: Location) -> Location:
-        """Return where a tensor goes before time starts: the first tier with room instead of a full GPU."""
+        """Return where a tensor goes before time starts: the last tier with room instead of a full GPU."""
         if location == Location.GPU and not self._allocate(tensor):
-            return self._memory.tier_for(self._memory.absent[tensor])
+            tiers, pools, pages = self._memory.tiers, self._memory.pools, self._memory.absent[tensor]
+            return next((tier for tier in reversed(tiers) if pools[tier].free >= pages), tiers[-1])
         if location == Location.GPU:
             self.whole.add(tensor)
         return location

@@ -65,7 +65,7 @@ def contiguous_memory(
     door: Door,
     frames: Frames | None = None,
 ) -> Residency:
-    """Return a job's GPU memory with its persistent tensors in it, those in a tier that find no room.
+    """Return a job's GPU memory with its persistent tensors in it, those in the last tier that find no room.
 
     ``pools`` are those of the tiers. ``frames`` are the pages of a GPU that jobs share: each has addresses
     of its own over them, and its persistent tensors move in when it is let on. Raises PolicyError when the

@@ -10,8 +10,9 @@ from g10sim.analysis.timeline import Integers
 from g10sim.policies.base import PolicyView
 from g10sim.policies.moves import Await, Drop, Evict, Fetch, Free, Move
 from g10sim.policies.planning.leaving import by_departure
-from g10sim.policies.planning.machine import PlannedMachine, PlannedTier
+from g10sim.policies.planning.machine import PlannedMachine
 from g10sim.policies.pressure_planning.arrivals import Arrivals
+from g10sim.policies.pressure_planning.departures import Departures
 from g10sim.policies.pressure_planning.dividing import Division, Returned
 from g10sim.policies.pressure_planning.forecast import Forecast
 from g10sim.policies.pressure_planning.shortage import Settings, Shortage
@@ -41,7 +42,7 @@ class Steering:
         self._alive = self._is_alive.data
         self._ids = self._uses = self._members = np.zeros(0, dtype=np.int64)
         self._is_there = np.zeros(tensors, dtype=np.bool_)
-        self._leaving: dict[int, PlannedTier] = {}
+        self._leaving = Departures(machine.tiers)
         self._coming = Arrivals()
         self._asked: set[int] = set()
         self._changed: set[int] = set()
@@ -70,7 +71,9 @@ class Steering:
         Kernels that demand room push out what is at hand, to the fastest tier, beside what is to leave. New
         tensors come in as soon as they have room unless dead ones give room that no transfer uses meanwhile.
         """
-        lack = sum(map(view.in_transfer_bytes, self._leaving)) - self._spare
+        self._leaving.follow(view.in_transfer_bytes)
+        leaving = self._leaving.total_bytes
+        lack = leaving - self._spare
         if lack <= 0:
             return
         forecast, following = self._forecast, (view.kernel + 1) % self._forecast.kernels
@@ -83,7 +86,7 @@ class Steering:
             return
         yield from self._evictions(view, self._shortage(view.kernel), lack / self._machine.out_rate)
         unused = free - view.largest_hole_bytes + freed
-        room = free + freed + sum(map(view.in_transfer_bytes, self._leaving))
+        room = free + freed + leaving
         if born and following and unused < lack and self._has_victims(view, following, room):
             yield from map(Fetch, born)
             yield Await(frozenset(born), evictions=False, prefetches=True)
@@ -108,7 +111,7 @@ class Steering:
 
     def _first_gone(self, view: PolicyView, lack: int) -> Iterator[int]:
         """Yield the tensors that will be gone first, of about so many bytes together."""
-        for tensor, size in by_departure(view, self._leaving):
+        for tensor, size in by_departure(view, self._leaving.tiers):
             if 2 * lack <= size:
                 return
             yield tensor
@@ -161,7 +164,8 @@ class Steering:
         if is_first:
             members = np.flatnonzero(self._is_alive)
         elif new:
-            members = np.sort(np.concatenate((members, np.array(new, dtype=np.int64))))
+            members = np.concatenate((members, np.array(new, dtype=np.int64)))
+            members.sort(kind="stable")  # quick where nearly all are in order
         self._members = members
 
     def _cycles_until_end(self, view: PolicyView) -> float:
@@ -180,13 +184,14 @@ class Steering:
 
     def _forget(self, tensor: int) -> None:
         self._here[tensor] = self._away[tensor] = 0
-        self._leaving.pop(tensor, None)
+        self._leaving.discard(tensor)
         self._coming.discard(tensor)
 
     def _look(self, view: PolicyView) -> None:
         """See where tensors are that may have moved."""
         self._seen.clear()
-        for tensor in self._changed | self._leaving.keys():
+        gone = self._leaving.follow(view.in_transfer_bytes)
+        for tensor in (*self._changed, *gone, *(self._leaving if self._named else ())):
             self._has_moved(view, tensor)
         self._coming.follow(lambda tensor: self._has_moved(view, tensor))
         if any(all(self._has_moved(view, tensor) for tensor in named) for named in self._named):
@@ -195,7 +200,7 @@ class Steering:
         self._named.clear()
         for tensor in self._used_by(view, view.kernel):
             if self._alive[tensor]:
-                self._leaving.pop(tensor, None)
+                self._leaving.discard(tensor)
                 self._away[tensor] = view.away_bytes(tensor)
                 self._here[tensor] = 0
 
@@ -213,7 +218,7 @@ class Steering:
         self._here[tensor] = here
         self._coming.come(tensor, moving)
         if not moving:
-            self._leaving.pop(tensor, None)
+            self._leaving.discard(tensor)
         is_leaving = tensor in self._leaving
         self._away[tensor] = self._forecast.sizes[tensor] - here if is_leaving else view.away_bytes(tensor)
 
@@ -247,7 +252,7 @@ class Steering:
         What has to return until then takes its room first: copies need more time than mapping.
         """
         forecast = self._forecast
-        leaving = sum(map(view.in_transfer_bytes, self._leaving))
+        leaving = self._leaving.total_bytes
         room = view.largest_hole_bytes if leaving else view.free_bytes
         room -= sum(self._absent(view, tensor) for tensor in forecast.born[view.kernel])
         for tensor, ahead in soon.items():
@@ -294,7 +299,7 @@ class Steering:
                 if self._division.is_choosy:
                     continue
                 return
-            self._leaving[tensor] = tier
+            self._leaving.add(tensor, tier, size)
             self._tier_of[tensor] = self._machine.tiers.index(tier)
             self._away[tensor] += size
             self._here[tensor] -= size
@@ -334,10 +339,7 @@ class Steering:
 
     def _queues(self, view: PolicyView, cycles: float) -> Queues:
         free = {tier.name: view.free_bytes_of(tier.name) for tier in self._machine.tiers}
-        queues = Queues(self._machine, free, cycles + self._settings.backlog_cycles)
-        for tensor, tier in self._leaving.items():
-            queues.add(tier, view.in_transfer_bytes(tensor))
-        return queues
+        return Queues(self._machine, free, cycles + self._settings.backlog_cycles, self._leaving.queued)
 
     def _fetches(
         self, view: PolicyView, shortage: Shortage, cycles: float, dead: Sequence[int]

@@ -11,13 +11,19 @@ class Queues:
     """Evictions under way to each tier, and what its path may still be asked to carry.
 
     ``free_bytes`` are those of each tier by name. Queues may be as long as their paths take ``cycles`` to
-    empty.
+    empty. ``queued_bytes`` are on their way already.
     """
 
-    def __init__(self, machine: PlannedMachine, free_bytes: Mapping[str, int], cycles: float) -> None:
+    def __init__(
+        self,
+        machine: PlannedMachine,
+        free_bytes: Mapping[str, int],
+        cycles: float,
+        queued_bytes: Mapping[str, int] | None = None,
+    ) -> None:
         self._machine, self._cycles = machine, cycles
-        self._free = dict(free_bytes)
-        self._queued = dict.fromkeys(self._free, 0)
+        self._queued = dict.fromkeys(free_bytes, 0) | dict(queued_bytes or {})
+        self._free = {name: free - self._queued[name] for name, free in free_bytes.items()}
 
     def add(self, tier: PlannedTier, size_bytes: int) -> None:
         """Queue bytes for a tier, which its room is kept for."""
