@@ -485,6 +485,15 @@ def test_the_largest_of_a_range_is_that_of_its_values(values, data):
     assert found.tolist() == [max((3 * values)[start : start + length])]
 
 
+def test_of_tensors_used_in_turn_a_part_stays():
+    """Twelve weights of 10 pages, room for 80: those of two kernels move besides what lacks room."""
+    names = [f"w{number}" for number in range(12)]
+    trace = trace_of({f"{name}*": 10 for name in names}, [(100, name, "") for name in names])
+    records = simulate(trace, machine(80), Pressure(backlog=0), BehaviourSpec(), iterations=6)
+    returned = [iteration.traffic["host_to_gpu_bytes"] for iteration in records.iterations]
+    assert returned == [120_000, *[60_000] * 5]
+
+
 @given(
     live=st.lists(st.integers(-50, 50), min_size=2, max_size=30),
     tensors=st.lists(st.tuples(st.integers(0, 60), st.integers(0, 20)), min_size=1, max_size=8).map(sorted),

@@ -10,6 +10,7 @@ from operator import attrgetter
 import numpy as np
 
 from g10sim.analysis.bound.demand import Demand
+from g10sim.analysis.footprint import working_set_bytes
 from g10sim.analysis.timeline import Integers
 from g10sim.policies.planning.machine import PlannedMachine
 from g10sim.policies.pressure_planning.dropping import Dropped
@@ -36,10 +37,11 @@ class Forecast:
     """An iteration of a job, after which the next one comes.
 
     ``sizes`` are bytes in whole pages, ``cycles`` the durations of kernels. ``lack`` are the bytes beyond
-    GPU memory that are alive at a kernel (negative: room), ``alive`` the most of them. For each kernel,
-    ``born`` are the tensors that need pages from then on, ``dead`` those that do not any more, ``dropped``
-    those to be dropped when it is about to start. ``sources`` are read by kernels that run again before it,
-    which write ``scratch`` besides: results that nobody needs any more.
+    GPU memory that are alive at a kernel (negative: room), ``alive`` the most of them in a range of kernels
+    and ``most_lacking`` that of all; no kernel uses more than ``largest_set``. For each kernel, ``born`` are
+    the tensors that need pages from then on, ``dead`` those that do not any more, ``dropped`` those to be
+    dropped when it is about to start. ``sources`` are read by kernels that run again before it, which write
+    ``scratch`` besides: results that nobody needs any more.
     """
 
     def __init__(
@@ -59,6 +61,8 @@ class Forecast:
         for drop in drops:
             live[drop.start : drop.end] -= self.sizes[drop.tensor]
         self.lack = live - room
+        self.most_lacking = int(self.lack.max())
+        self.largest_set = int(working_set_bytes(trace).max(initial=0))
         self.alive = Largest(self.lack, horizon)
         self.never = 3 * kernels - 1
         persistent = each(trace.tensors, attrgetter("persistent"))

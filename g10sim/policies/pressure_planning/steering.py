@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from math import inf
 
 import numpy as np
 
@@ -20,6 +21,9 @@ from g10sim.policies.pressure_planning.tiers import Queues
 
 _MISFITS = 3
 """Tensors that do not fit yet after which no further one is tried."""
+_SOON = 0.25
+"""Share of the backlog for which memory has free room at least: with more of it more moves in decoding, with
+less small steps wait longer."""
 
 
 class Steering:
@@ -61,7 +65,7 @@ class Steering:
         yield from self._allocations(view, shortage)
         cycles = self._cycles_until_end(view)
         if shortage.worst() > 0:
-            yield from self._evictions(view, shortage, cycles)
+            yield from self._evictions(view, shortage, cycles, self._wanted(view, cycles))
         yield from self._fetches(view, shortage, cycles, dead)
 
     def waits(self, view: PolicyView) -> Iterator[Move]:
@@ -84,7 +88,7 @@ class Steering:
         lack = min(lack, self._missing(view, following) - free - freed)
         if lack <= 0:
             return
-        yield from self._evictions(view, self._shortage(view.kernel), lack / self._machine.out_rate)
+        yield from self._evictions(view, self._shortage(view.kernel), lack / self._machine.out_rate, inf)
         unused = free - view.largest_hole_bytes + freed
         room = free + freed + leaving
         if born and following and unused < lack and self._has_victims(view, following, room):
@@ -276,10 +280,13 @@ class Steering:
         """Return the bytes of a tensor that are not on the GPU."""
         return int(self._forecast.sizes[tensor]) - view.resident_bytes(tensor)
 
-    def _evictions(self, view: PolicyView, shortage: Shortage, cycles: float) -> Iterator[Move]:
+    def _evictions(
+        self, view: PolicyView, shortage: Shortage, cycles: float, wanted: float
+    ) -> Iterator[Move]:
         """Evict what is needed last, as far as the worst kernel lacks room and links would idle.
 
-        What the next kernel lacks leaves in any case.
+        No more than the ``wanted`` bytes are on their way at a time. What the next kernel lacks leaves in any
+        case.
         """
         kernel, horizon = view.kernel, self._settings.horizon
         queues, is_divided = self._queues(view, cycles), False
@@ -288,7 +295,8 @@ class Steering:
                 continue
             away = min(int(self._next[tensor]) - kernel, horizon)
             worst = shortage.worst(away) if away > 1 else 0
-            if worst <= 0 or (shortage.worst(2) + queues.queued() <= 0 and not queues.take_more()):
+            has_time = shortage.worst(2) + queues.queued() <= 0
+            if worst <= 0 or (has_time and (queues.queued() >= wanted or not queues.take_more())):
                 return
             if not is_divided:
                 self._division.start_kernel(kernel, queues, shortage, self._returned_by(shortage))
@@ -307,6 +315,18 @@ class Steering:
             shortage.add(away, -size)
             if shortage.worst() <= 0:
                 return
+
+    def _wanted(self, view: PolicyView, cycles: float) -> float:
+        """Return the bytes that have to leave by now, where the next kernel has what it needs.
+
+        They make room for what is born until memory is fullest, or for kernels to come and for what can
+        return soon. Where all tensors are used in turn, as in decoding, each that leaves earlier is one more
+        to return.
+        """
+        forecast, machine = self._forecast, self._machine
+        growth = forecast.most_lacking - int(forecast.lack[view.kernel])
+        soon = machine.in_rate * (cycles + _SOON * self._settings.backlog_cycles)
+        return max(growth, forecast.largest_set + soon) - view.free_bytes
 
     def _part(self, tensor: int, lack: int) -> int:
         """Return the bytes of a tensor that leave where so many are lacking, in whole pages."""
