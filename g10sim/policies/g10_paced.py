@@ -33,6 +33,7 @@ _MUCH = 1.1
 
 # A plan that counts on less of the SSD sends less there; how much less is best depends on the trace.
 _SPARING = (0.5, 0.25)
+_LEAST_SHARE = 0.01
 
 Method: TypeAlias = Literal["fastest", "waiting", "paced", "unpaced", "published"]
 
@@ -68,7 +69,7 @@ class G10Paced(PlannerOptions, JointPolicy):
         ),
     )
     """Most rounds of planning with the stalls that the round before expects."""
-    ssd_share: float = parameter(default=1.0, ge=0.01, le=1)
+    ssd_share: float = parameter(default=1.0, ge=_LEAST_SHARE, le=1)
     """Share of the SSD's rates that plans count on. With method fastest trial iterations decide, where an
     SSD is needed and kernels wait, between this, half and a quarter of it."""
     recovery_look_ahead: Count = parameter(default=128)
@@ -109,12 +110,13 @@ class G10Paced(PlannerOptions, JointPolicy):
             return
         if not unpaced[0]._needs_ssd:
             return
-        yield from (self._variant("waiting", 0, share * self.ssd_share) for share in _SPARING)
+        yield from (self._variant("waiting", 0, share) for share in _SPARING)
         yield from (self._variant("published", ahead) for ahead in look_aheads)
 
-    def _variant(self, method: Method, look_ahead: int, ssd_share: float | None = None) -> G10Paced:
+    def _variant(self, method: Method, look_ahead: int, share: float = 1) -> G10Paced:
+        """Return the policy with another method, which counts on a share of what this one does of the SSD."""
         given = {**self.parameters(), "method": method, "recovery_look_ahead": look_ahead}
-        given["ssd_share"] = ssd_share or self.ssd_share
+        given["ssd_share"] = max(_LEAST_SHARE, share * self.ssd_share)
         variant = (_Waiting if method == "waiting" else G10Paced)(**given)
         variant._drafts = self._drafts
         return variant

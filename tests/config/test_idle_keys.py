@@ -404,7 +404,7 @@ def outcome(trace_file, setting, case, value):
 
 
 def effects_of(case):
-    """What may be said of a key: the effects of all keys of its name, or of the policy's parameter."""
+    """Return what may be said of a key: the effects of all keys of its name, or of the policy's parameter."""
     key = case.key.split(".")[-1]
     if case.key.startswith("policies"):
         return [available()[case.idle["policies"][0]["name"]].parameter_effects()[key]]

@@ -313,7 +313,7 @@ class SlowModel:
         return next((one for one in self.order if one.number not in spared), None)
 
     def _room(self, source, wish):
-        """Where pages go: as wished, to a slower or a faster tier, or to where room becomes free."""
+        """Return where pages go: as wished, to a slower or a faster tier, or to where room becomes free."""
         for place in (wish, "ssd", "host"):
             if self.free[place] or place == source:
                 return place
@@ -382,7 +382,7 @@ class SlowModel:
         return bool(run.pages) and (flow.follows or self._may_go_on(flow))
 
     def _may_go_on(self, flow):
-        """Whether a flow still has the room, or the victims, that it was given."""
+        """Tell whether a flow still has the room, or the victims, that it was given."""
         if flow.target not in ("", "none", flow.source) and not self.free[flow.target]:
             return False
         if flow.pushes_out is not None:

@@ -147,7 +147,7 @@ class Shared:
 
     @property
     def arrivals(self):
-        """What came from the SSD in order of its last page: (GPU, tensor, cycle)."""
+        """Arrivals from the SSD in order of its last page: (GPU, tensor, cycle)."""
         came = [move for move in self.records.migrations if move.source == FLASH]
         return [(move.gpu, move.tensor, move.end) for move in sorted(came, key=lambda move: move.end)]
 
