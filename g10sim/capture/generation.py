@@ -20,23 +20,29 @@ from g10sim.capture.workload import Model, input_tensors
 from g10sim.errors import ConfigError
 
 _PROMPT = "input_ids"
+_CACHE_NAMES = ("cache", "past_key_values")  # since transformers 5.24, and before
 _CACHES = {"dynamic": "DynamicCache", "static": "StaticCache"}
+
+
+def cache_name(network: Any) -> str:
+    """Return the name under which a causal language model takes its cache."""
+    accepted = inspect.signature(network.forward).parameters
+    return next((name for name in _CACHE_NAMES if name in accepted), _CACHE_NAMES[0])
 
 
 class Decoding:
     """Calls of a network that continue a text: the first with what is given, later ones with a token each."""
 
     def __init__(self, network: Any, cache: Any, tokens: Any) -> None:
-        self._network, self._cache, self._tokens, self._given = network, cache, tokens, tokens
-        accepted = inspect.signature(network.forward).parameters
-        self._options = {"logits_to_keep": 1} if "logits_to_keep" in accepted else {}
+        self._network, self._tokens, self._given = network, tokens, tokens
+        self._options = {cache_name(network): cache, "use_cache": True}
+        if "logits_to_keep" in inspect.signature(network.forward).parameters:
+            self._options["logits_to_keep"] = 1
 
     def run(self) -> None:
         """Call the network and take the likeliest token of each sample."""
         with torch.no_grad():
-            output = self._network(
-                input_ids=self._tokens, past_key_values=self._cache, use_cache=True, **self._options
-            )
+            output = self._network(input_ids=self._tokens, **self._options)
             self._tokens = output.logits[:, -1:].argmax(-1)
 
     def parts(self) -> Parts:
@@ -55,14 +61,11 @@ class Generation:
         self._workspace_bytes = options.workspace_bytes
         tokens = input_tensors(model.inputs)
         accepted = inspect.signature(self.network.forward).parameters
-        if (
-            "past_key_values" not in accepted
-            or _PROMPT not in accepted
-            or not hasattr(self.network, "config")
-        ):
+        needed = {_PROMPT, cache_name(self.network)}
+        if not needed <= set(accepted) or not hasattr(self.network, "config"):
             raise ConfigError(
                 f"--generate: found {type(self.network).__name__}; allowed: a causal language model of "
-                f"transformers, whose forward takes {_PROMPT} and past_key_values"
+                f"transformers, whose forward takes {_PROMPT} and {' or '.join(_CACHE_NAMES)}"
             )
         if len(tokens) != 1:
             raise ConfigError(f"--generate: found inputs {', '.join(tokens)}; allowed: {_PROMPT} alone")

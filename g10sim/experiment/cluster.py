@@ -87,7 +87,7 @@ def _connect(scheduler: str) -> Client:
         return Client(**known, timeout=_SECONDS_TO_CONNECT, set_as_default=False)
     except ConfigError:
         raise
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, KeyError, AssertionError) as error:  # an assertion: no event loop in time
         raise ConfigError(
             f"scheduler {scheduler}: found no Dask scheduler there ({one_line(error)}); "
             "allowed: the address of one that runs, such as tcp://HOST:8786, or its scheduler file"

@@ -3,6 +3,8 @@
 import torch
 import transformers
 
+from g10sim.capture.generation import cache_name
+
 PROMPT, SAMPLES = 24, 2
 SIZES = {
     "hidden_size": 64,
@@ -48,7 +50,9 @@ class Buffered(torch.nn.Module):
             self.register_buffer(f"values{number}", layer.values)
 
     def forward(self, input_ids):
-        return self.network(input_ids=input_ids, past_key_values=self.cache, use_cache=True).logits
+        return self.network(
+            input_ids=input_ids, use_cache=True, **{cache_name(self.network): self.cache}
+        ).logits
 
 
 def decode_step(kept, layers=8, samples=8, length=256, **sizes):
@@ -69,6 +73,6 @@ def decode_step(kept, layers=8, samples=8, length=256, **sizes):
         token = torch.zeros(samples, 1, dtype=torch.int64)
         if kept == "buffers":
             return Buffered(model, cache), {"input_ids": token}
-        return model, {"input_ids": token, "past_key_values": cache, "use_cache": True}
+        return model, {"input_ids": token, cache_name(model): cache, "use_cache": True}
 
     return build
