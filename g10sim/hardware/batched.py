@@ -18,7 +18,7 @@ from g10sim.errors import ConfigError, InvariantError
 from g10sim.hardware.door import Door
 from g10sim.hardware.jumps import Move, are_same, has_one_run, repeats_in_room, repeats_of_runs
 from g10sim.hardware.memory import Pool, Residency
-from g10sim.hardware.recency import Run
+from g10sim.hardware.recency import ANY_NUMBER, Run
 from g10sim.hardware.transfers import Due, Observer, VictimRule, report, restart_choice
 from g10sim.records import Location, StallReason
 from g10sim.units import format_rate
@@ -368,7 +368,7 @@ class BatchedTransfers:
         """
         memory, moves = self._memory, self._moves
         move = moves[0]
-        if move.run.count <= batch_pages or not memory.recency.grows(move.run.tensor):
+        if move.run.count <= batch_pages or memory.recency.merging(move.run.tensor) < ANY_NUMBER:
             return 0
         targets = {move.target for move in moves}
         if move.source and memory.queues.count == 1:

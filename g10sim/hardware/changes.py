@@ -88,12 +88,20 @@ class NextChange:
         return soonest
 
     def _cycles_of_turn(self, users: list[Flow]) -> int:
-        """Cycles until something is used up, or one of several arrivals has a part of the eviction order.
+        """Cycles until something is used up, or one of the arrivals has a part of the eviction order.
 
         Such parts are as large as those that merge there.
         """
-        merge = users[0].lane.site.memory.recency.merge_pages if len(users) > 1 else users[0].run.count
-        return min(self.cycles_for(flow, min(flow.run.count, max(merge, 1))) for flow in users)
+        pages = max(self._merging(users), 1)
+        return min(self.cycles_for(flow, min(flow.run.count, pages)) for flow in users)
+
+    @staticmethod
+    def _merging(users: list[Flow]) -> int:
+        """Return how many pages of each of several arrivals, or of one flow, may change place at once."""
+        first, memory = users[0], users[0].lane.site.memory
+        if len(users) > 1:
+            return memory.recency.merge_pages
+        return first.run.count if first.source == Location.GPU else memory.space.merging(first.run.tensor)
 
     def _refilled_room(self, rooms: _Rooms, flows: list[Flow]) -> _Place | None:
         """Return the smallest room that is always made before its users need it.
@@ -120,7 +128,7 @@ class NextChange:
         if len(self._on_gpu[site.gpu]) > 1 or any(tier and not tier.free for tier in tiers):
             return False
         leaving = [other for other in flows if other.source == Location.GPU and other.lane.site is site]
-        if len(users) == 1 and not site.memory.recency.grows(users[0].run.tensor):
+        if len(users) == 1 and self._merging(users) < 2:
             return False
         return self._always_leave_room(leaving, users, site.memory.frames.free)
 

@@ -88,6 +88,10 @@ class Contiguous:
     def unmap(self) -> None:
         """Do nothing: the space of discarded tensors is free at once."""
 
+    def merging(self, tensor: int) -> int:
+        """Return how many pages of a tensor may arrive at once, for the same order as one by one makes."""
+        return self._memory.recency.merging(tensor)
+
     def reorder(self) -> bool:
         """Change nothing: policies name what is evicted."""
         return False

@@ -369,10 +369,8 @@ class Residency:
     def touch(self, *tensors: int) -> None:
         """Make resident pages of tensors the most recent ones, one tensor after another."""
         self.door.enter()
-        idle, renew = self.idle, self.recency.renew
-        for tensor in tensors:
-            if idle[tensor]:
-                renew(tensor, idle[tensor])
+        idle = self.idle
+        self.recency.renew([(tensor, idle[tensor]) for tensor in tensors if idle[tensor]])
 
     def demand(self, tensor: int, rate: Callable[[int, Location], int] | None = None) -> None:
         """Ask for what a kernel waits for; ``rate`` gives (pages, place) a limit in bytes/second."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from bisect import bisect_left
 from collections.abc import Container, Iterable, Iterator
 from itertools import count as counter
@@ -10,6 +11,7 @@ from itertools import count as counter
 # tensors make few runs. Joining any but the last run moves pages past at most this many others. The oldest
 # run takes nothing in: pages that push out pages of their own tensor would come next again, for ever.
 MERGE_PAGES = 4096
+ANY_NUMBER = sys.maxsize
 _MERGE_DEPTH = 4
 _COMPACT_AT = 64
 _PRUNE_AT = 64
@@ -87,12 +89,17 @@ class Recency:
             place -= 1
         return None
 
-    def renew(self, tensor: int, count: int) -> None:
-        """Put every page of a tensor, ``count`` in all, at the recent end."""
-        for run in self._of[tensor]:
-            run.count = 0
-        self._of[tensor].clear()
-        self._add(Run(tensor, count, stamp=next(self._clock)))
+    def renew(self, pages: Iterable[tuple[int, int]]) -> None:
+        """Put every page of tensors, so many of each in all, at the recent end, one tensor after another."""
+        runs, of = self._runs, self._of
+        for tensor, count in pages:
+            for run in of[tensor]:
+                run.count = 0
+            if len(runs) >= self._compact_at and self._head < len(runs):
+                self._compact()
+            run = Run(tensor, count, 0, next(self._clock))
+            runs.append(run)
+            of[tensor] = [run]
 
     def _add(self, run: Run) -> None:
         """Make a run the most recent one."""
@@ -102,10 +109,19 @@ class Recency:
         runs.append(run)
         self._of[run.tensor].append(run)
 
-    def grows(self, tensor: int) -> bool:
-        """Tell whether what arrives of a tensor joins the latest run, be it many pages or few."""
-        run = self._runs[-1] if len(self._runs) > self._head else None
-        return run is not None and run.tensor == tensor and run.count > 0 and run is not self._scanned
+    def merging(self, tensor: int, followers: Container[int] = ()) -> int:
+        """Return how many pages of a tensor may arrive at once, for the same order as one by one makes.
+
+        ``followers`` become more recent with each arrival: their runs may lie behind the tensor's own.
+        """
+        runs = self._runs
+        for run in reversed(runs[max(self._head, len(runs) - (_AHEAD if followers else 1)) :]):
+            if run.tensor == tensor and run.count:
+                return 0 if run is self._scanned else ANY_NUMBER
+            if run.count and run.tensor not in followers:
+                break
+        joined = None if followers else self._joined(tensor, 1)
+        return 0 if joined is None else self.merge_pages - joined.count
 
     def retire(self, tensor: int) -> None:
         """Put every page of a tensor at the oldest end."""

@@ -114,6 +114,10 @@ class Paged:
     def settle(self) -> None:
         """Leave free pages to the next transfer, which takes any."""
 
+    def merging(self, tensor: int) -> int:
+        """Return how many pages of a tensor may arrive at once, for the same order as one by one makes."""
+        return self._memory.recency.merging(tensor)
+
     def reorder(self) -> bool:
         """Order evictions anew after arrivals; tells whether that changed anything."""
         return False
@@ -165,6 +169,10 @@ class Mapped(Paged):
     def arrived(self, tensor: int, source: Location) -> None:
         """Remember what has arrived: transfers under way hold on to the order as it is."""
         self._arrived[tensor] = None
+
+    def merging(self, tensor: int) -> int:
+        """Return the same where arrivals take their neighbours along."""
+        return self._memory.recency.merging(tensor, self._neighbours[tensor] if self._neighbours else ())
 
     def reorder(self) -> bool:
         """Make what else is in the chunks as recent as what has arrived."""

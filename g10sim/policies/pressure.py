@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import partial
 
 from g10sim.analysis.bound.demand import demand_of
 from g10sim.config.behaviour import BehaviourSpec
@@ -15,6 +16,7 @@ from g10sim.policies.plan import MigrationPlan
 from g10sim.policies.planning.machine import planned_machines
 from g10sim.policies.pressure_planning.dropping import chosen_drops
 from g10sim.policies.pressure_planning.forecast import Forecast
+from g10sim.policies.pressure_planning.repeating import Repeating
 from g10sim.policies.pressure_planning.shortage import Settings
 from g10sim.policies.pressure_planning.steering import Steering
 from g10sim.policies.registry import register_policy
@@ -47,7 +49,7 @@ class Pressure(Declared, Policy):
     """Also drop tensors and compute them again."""
 
     def _set_up(self) -> None:
-        self._jobs: tuple[Steering, ...] = ()
+        self._jobs: tuple[Steering | Repeating, ...] = ()
 
     @property
     def requirements(self) -> Requirements:
@@ -59,7 +61,7 @@ class Pressure(Declared, Policy):
     ) -> Sequence[MigrationPlan | None]:
         """Forecast each job; all else is decided kernel by kernel."""
         machines = planned_machines(workload, system, behaviour)
-        steerings = []
+        jobs: list[Steering | Repeating] = []
         for job, machine in zip(workload.jobs, machines, strict=True):
             settings = Settings(
                 backlog_cycles=self.backlog * machine.clock_hz,
@@ -69,8 +71,9 @@ class Pressure(Declared, Policy):
             demand = demand_of(job.trace, machine.clock_hz, machine.page_bytes)
             drops = chosen_drops(job.trace, demand, machine) if self.recompute else ()
             forecast = Forecast(job.trace, machine, demand, settings.horizon, drops)
-            steerings.append(Steering(forecast, machine, settings))
-        self._jobs = tuple(steerings)
+            steering = partial(Steering, forecast, machine, settings)
+            jobs.append(Repeating(forecast, machine, steering) if len(machines) == 1 else steering())
+        self._jobs = tuple(jobs)
         return (None,) * len(workload.jobs)
 
     def on_kernel_start(self, view: PolicyView) -> Iterable[Move]:

@@ -206,6 +206,7 @@ class PooledView(View):
         super().__init__(*parts)
         self._addresses = addresses
         self._pages = self._trace.page_sizes(self._memory.page_bytes)
+        self._changes, self._discarded_bytes = -1, 0
 
     def _bytes(self, tensor: int, counts: Sequence[int]) -> int:
         places = self._addresses.open_to(tensor)
@@ -216,8 +217,12 @@ class PooledView(View):
     @property
     def free_bytes(self) -> int:
         """Empty GPU memory, and what was discarded."""
-        discarded = sum(map(self._memory.idle.__getitem__, self._addresses.discarded))
-        return super().free_bytes + discarded * self._memory.page_bytes
+        memory = self._memory
+        if memory.door.changes != self._changes:
+            self._changes = memory.door.changes
+            pages = sum(map(memory.idle.__getitem__, self._addresses.discarded))
+            self._discarded_bytes = pages * memory.page_bytes
+        return super().free_bytes + self._discarded_bytes
 
     def bytes_in(self, tensor: int, tier: str) -> int:
         """Bytes of a tensor in a tier and not in transfer; 0 for one that the system does not have."""

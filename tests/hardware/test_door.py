@@ -196,6 +196,7 @@ SPACE_READERS = {
     "check",
     "figures",
     "is_usable",
+    "merging",
     "needs_space",
     "note_peak",
     "restart_peaks",

@@ -301,7 +301,43 @@ def test_a_tensor_that_is_used_comes_as_if_it_had_gone_and_arrived_again(operati
         if operation != "renew":
             assert changed(renewed, operation, what, pages) == changed(other, operation, what, pages)
         elif count := other.pages(what):
-            renewed.renew(what, count)
+            renewed.renew([(what, count)])
             other.remove(what)
             other.append(what, count)
     assert drain(renewed) == drain(other)
+
+
+@given(
+    st.lists(changes, max_size=12),
+    st.integers(0, 5),
+    st.sets(st.integers(0, 5), max_size=2),
+    st.integers(1, 40),
+)
+def test_pages_that_may_arrive_at_once_come_as_if_one_by_one(operations, tensor, followers, pages):
+    followers.discard(tensor)
+    at_once, one_by_one = Recency(6), Recency(6)
+    for recency in (at_once, one_by_one):
+        recency.merge_pages = 25
+        for operation, what, count in operations:
+            changed(recency, operation, what, count)
+
+    def arrive(recency, count):
+        recency.append(tensor, count)
+        recency.renew([(other, recency.pages(other)) for other in followers if recency.pages(other)])
+
+    arrive(at_once, 1)
+    arrive(one_by_one, 1)
+    pages = min(pages, at_once.merging(tensor, followers))
+    if pages:
+        arrive(at_once, pages)
+        for _ in range(pages):
+            arrive(one_by_one, 1)
+    assert drain(at_once) == drain(one_by_one)
+
+
+def test_what_arrives_behind_other_tensors_merges_up_to_the_bound():
+    recency = filled((9, 1), (0, 5), (1, 3))
+    assert recency.merging(0) == MERGE_PAGES - 5
+    assert recency.merging(1) > MERGE_PAGES
+    assert recency.merging(0, followers={1}) > MERGE_PAGES
+    assert recency.merging(9) == 0  # the oldest run takes nothing in

@@ -14,15 +14,20 @@ from g10sim.analysis.bound.demand import demand_of
 from g10sim.config.behaviour import BehaviourSpec
 from g10sim.hardware.bounds import bound_machine
 from g10sim.policies.checks import check_policy
+from g10sim.policies.moves import Drop, Fetch
 from g10sim.policies.planning.machine import PlannedTier, planned_machine
 from g10sim.policies.pressure import Pressure
 from g10sim.policies.pressure_planning.arrivals import Arrivals
 from g10sim.policies.pressure_planning.dividing import Division
 from g10sim.policies.pressure_planning.dropping import chosen_drops, machine_of
 from g10sim.policies.pressure_planning.forecast import Forecast
+from g10sim.policies.pressure_planning.repeating import Repeating
 from g10sim.policies.pressure_planning.shortage import Largest, Settings, Shortage
+from g10sim.policies.pressure_planning.steering import Steering
 from g10sim.policies.pressure_planning.tiers import Queues
 from g10sim.records import StallReason
+from g10sim.sim.engine import run as run_workload
+from g10sim.trace.workload import Job, Workload
 
 
 def run(trace, system, *, record=("kernels", "migrations"), **parameters):
@@ -524,3 +529,105 @@ def test_steps_say_of_all_kernels_ahead_what_each_would(live, tensors, kernel, c
         assert shortage.worst(ahead) == worst
         back = sum(size for use, size in zip(until, sizes, strict=True) if use <= each.index(worst))
         assert sizes[: shortage.returned_before(shortage.worst_step(ahead))].sum() == back
+
+
+class Decisions:
+    """Stands in for what decides: names the number of its decision."""
+
+    def __init__(self, log):
+        self._log = log
+
+    def moves(self, view):
+        self._log.append(view.iteration)
+        return [Fetch(len(self._log))]
+
+    def waits(self, view):
+        return [Drop(len(self._log))]
+
+    def victims(self, view):
+        return [7]
+
+
+def repeated(cycles, places=None, kernels=1):
+    """The iterations that are decided, and the moves of each, where iterations take so many cycles.
+
+    Bytes of the only weight on the GPU at the start of each are ``places``, of 1000 that fit there.
+    """
+    trace = trace_of({"w*": 10}, [(100, "w", "") for _ in range(kernels)])
+    planned = planned_machine(machine(10), OWN)
+    forecast = Forecast(trace, planned, demand_of(trace, planned.clock_hz, planned.page_bytes), 2)
+    log = []
+    repeating = Repeating(forecast, SimpleNamespace(gpu_bytes=1000), lambda: Decisions(log))
+    now, moves = 0, []
+    for iteration, (duration, here) in enumerate(zip(cycles, places or [500] * len(cycles), strict=True)):
+        view = SimpleNamespace(
+            iteration=iteration,
+            now_cycles=now,
+            tiers=("host",),
+            resident_bytes=lambda tensor, here=here: here,
+            bytes_in=lambda tensor, tier, here=here: 1000 - here,
+        )
+        moves.append([])
+        for kernel in range(kernels):
+            view.kernel = kernel
+            moves[-1] += [*repeating.moves(view), *repeating.waits(view)]
+        now += duration
+    return log, moves
+
+
+def test_after_three_iterations_the_last_is_repeated():
+    decided, moves = repeated([1000] * 6, kernels=2)
+    assert decided == [0, 0, 1, 1, 2, 2]
+    assert moves[2] == [Fetch(5), Drop(5), Fetch(6), Drop(6)]
+    assert moves[2:] == [moves[2]] * 4
+
+
+def test_what_takes_longer_when_it_is_repeated_is_decided_anew_and_repeated_once_more():
+    # The fourth repeats the third and is .2 % slower, which is the most; the fifth is slower, so that the
+    # sixth is decided; the seventh repeats that one.
+    assert repeated([1000, 1000, 1000, 1002, 1003, 900, 900, 900])[0] == [0, 1, 2, 5]
+    # What was slower twice is not repeated any more.
+    assert repeated([1000, 1000, 1000, 1100, 1000, 1100, 1000, 1000, 1000])[0] == [0, 1, 2, 4, 6, 7, 8]
+
+
+def test_nothing_is_repeated_where_tensors_lie_elsewhere():
+    # 3 % of GPU memory is 30 bytes, which are missing in one place and lie in another.
+    assert repeated([1000] * 5, [0, 0, 500, 530, 530])[0] == [0, 1, 2]
+    assert repeated([1000] * 5, [0, 0, 500, 531, 531])[0] == [0, 1, 2, 3]
+
+
+def test_victims_of_a_repeated_iteration_are_those_needed_last():
+    trace = trace_of({"a*": 10, "b*": 10, "c*": 10}, [(100, "a", ""), (100, "b", ""), (100, "c", "")])
+    planned = planned_machine(machine(50), OWN)
+    forecast = Forecast(trace, planned, demand_of(trace, planned.clock_hz, planned.page_bytes), 4)
+    repeating = Repeating(forecast, SimpleNamespace(gpu_bytes=10**6), lambda: Decisions([]))
+    view = SimpleNamespace(
+        iteration=0,
+        kernel=0,
+        now_cycles=0,
+        tiers=(),
+        resident_bytes=lambda tensor: 10,
+        is_needed=lambda tensor: tensor == view.kernel,
+    )
+    for _ in range(4):
+        for view.kernel in range(3):
+            repeating.moves(view)
+            repeating.waits(view)
+    view.kernel = 1
+    assert repeating.victims(view) == [0, 2]
+
+
+def test_jobs_beside_others_decide_every_iteration(monkeypatch):
+    trace, decided = trace_of({"w*": 60, "a": 60}, [(1000, "w", "a"), (1000, "a", "")]), []
+    moves = Steering.moves
+
+    def noted(steering, view):
+        decided.append((view.job, view.iteration))
+        return moves(steering, view)
+
+    monkeypatch.setattr(Steering, "moves", noted)
+    for jobs, iterations in ((1, 3), (2, 5)):
+        decided.clear()
+        workload = Workload(tuple(Job(trace, iterations=5) for _ in range(jobs)))
+        run_workload(workload, machine(300), Pressure(), OWN)
+        assert set(decided) == {(job, number) for job in range(jobs) for number in range(iterations)}

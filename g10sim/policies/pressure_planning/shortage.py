@@ -10,6 +10,9 @@ import numpy as np
 
 from g10sim.analysis.timeline import Integers
 
+_FEW = 8
+"""Steps of which the worst is found sooner than that of all."""
+
 
 @dataclass(frozen=True)
 class Settings:
@@ -56,6 +59,7 @@ class Shortage:
     """
 
     def __init__(self, alive: Largest, uses: Integers, kernel: int, settings: Settings) -> None:
+        self._uses, self._kernel = uses, kernel
         until = np.minimum(np.maximum(uses - kernel, 0), settings.horizon)
         starts = settings.first
         used = until.searchsorted(starts, side="right")
@@ -74,7 +78,11 @@ class Shortage:
         returned = np.zeros(len(sizes_bytes) + 1, dtype=np.int64)
         sizes_bytes.cumsum(out=returned[1:])
         self._most -= returned[-1] - returned.take(self._used)
-        self._worst = None
+        self._returned, self._worst = returned, None
+
+    def returned_bytes(self, ahead: int) -> int:
+        """Return the bytes spared that have to be back for the kernel so many ahead."""
+        return int(self._returned[self._uses.searchsorted(self._kernel + ahead, side="right")])
 
     def returned_before(self, step: int) -> int:
         """Return the number of tensors whose next use a step comes after."""
@@ -87,9 +95,12 @@ class Shortage:
 
     def worst(self, ahead: int | None = None) -> int:
         """Return what the worst of so many kernels lacks, or the worst of all."""
+        steps = len(self._most) if ahead is None else bisect_left(self._starts, ahead)
+        if self._worst is None and steps <= _FEW:
+            return max(map(int, self._most[:steps].tolist()))
         if self._worst is None:
             self._worst = np.maximum.accumulate(self._most)
-        return int(self._worst[-1 if ahead is None else bisect_left(self._starts, ahead) - 1])
+        return int(self._worst[steps - 1])
 
     def worst_step(self, ahead: int) -> int:
         """Return the step of the worst of so many kernels, the first of those that are equal."""

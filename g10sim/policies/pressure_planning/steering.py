@@ -31,9 +31,8 @@ class Steering:
 
     ``_here`` are bytes on the GPU that do not leave, ``_away`` those that lie elsewhere or leave, both by
     tensor. Bytes on their way in are neither. Between kernels only tensors that may have changed are looked
-    at; ``_named`` are the lists of victims given since then. ``_members`` are the tensors alive, ascending,
-    ``_ids`` the same in the order of their next use. What a kernel costs grows with the number of tensors
-    alive, not with that of all.
+    at; ``_named`` are the lists of victims given since then. ``_ids`` are the tensors alive in the order of
+    their next use. What a kernel costs grows with the number of tensors alive, not with that of all.
     """
 
     def __init__(self, forecast: Forecast, machine: PlannedMachine, settings: Settings) -> None:
@@ -44,7 +43,8 @@ class Steering:
         self._tier_of = np.zeros(tensors, dtype=np.int8)
         self._is_alive = np.zeros(tensors, dtype=np.bool_)
         self._alive = self._is_alive.data
-        self._ids = self._uses = self._members = np.zeros(0, dtype=np.int64)
+        self._ids = self._uses = np.zeros(0, dtype=np.int64)
+        self._id_bits = tensors.bit_length()
         self._is_there = np.zeros(tensors, dtype=np.bool_)
         self._leaving = Departures(machine.tiers)
         self._coming = Arrivals()
@@ -123,7 +123,7 @@ class Steering:
 
     def victims(self, view: PolicyView) -> list[int]:
         """Return tensors for a full GPU to evict: those first that are needed last."""
-        is_there, alive = self._is_there, self._members
+        is_there, alive = self._is_there, np.sort(self._ids)
         is_there[alive] = self._here.take(alive) > 0
         for tensor in (*self._coming, *self._leaving, *self._used_by(view, view.kernel)):
             if self._alive[tensor]:
@@ -151,26 +151,24 @@ class Steering:
             self._alive[tensor] = False
             self._forget(tensor)
         self._count_in(born, is_first=kernel == 0, some_are_gone=bool(gone))
-        uses = self._next.take(self._members)
-        order = uses.argsort(kind="stable")
-        self._ids, self._uses = self._members.take(order), uses.take(order)
         if kernel == 0:
             self._changed = set(self._ids.tolist())
         return dead
 
     def _count_in(self, born: Sequence[int], *, is_first: bool, some_are_gone: bool) -> None:
         """Bring the tensors alive up to those of a kernel, the first of an iteration or a later one."""
-        members = self._members
+        ids = self._ids
         if some_are_gone:
-            members = members[self._is_alive.take(members)]
+            ids = ids[self._is_alive.take(ids)]
         new = [tensor for tensor in born if not self._alive[tensor]]
         self._is_alive[new] = True
         if is_first:
-            members = np.flatnonzero(self._is_alive)
+            ids = np.flatnonzero(self._is_alive)
         elif new:
-            members = np.concatenate((members, np.array(new, dtype=np.int64)))
-            members.sort(kind="stable")  # quick where nearly all are in order
-        self._members = members
+            ids = np.concatenate((ids, np.array(new, dtype=np.int64)))
+        keys = self._next.take(ids) << self._id_bits | ids
+        keys.sort(kind="stable")  # quick where nearly all are in order
+        self._ids, self._uses = keys & ((1 << self._id_bits) - 1), keys >> self._id_bits
 
     def _cycles_until_end(self, view: PolicyView) -> float:
         """Return the cycles until the kernel ends, which waits at least for what it needs to come in."""
@@ -218,13 +216,14 @@ class Steering:
         return bool(self._here[tensor] != before)
 
     def _see(self, view: PolicyView, tensor: int) -> None:
-        here, moving = view.resident_bytes(tensor), view.in_transfer_bytes(tensor)
+        size, here = int(self._forecast.sizes[tensor]), view.resident_bytes(tensor)
+        moving = view.in_transfer_bytes(tensor) if here < size else 0
         self._here[tensor] = here
         self._coming.come(tensor, moving)
         if not moving:
             self._leaving.discard(tensor)
-        is_leaving = tensor in self._leaving
-        self._away[tensor] = self._forecast.sizes[tensor] - here if is_leaving else view.away_bytes(tensor)
+        is_there = here == size or tensor in self._leaving
+        self._away[tensor] = size - here if is_there else view.away_bytes(tensor)
 
     def _shortage(self, kernel: int) -> Shortage:
         """Return the bytes that the kernels to come lack if nothing else leaves or returns."""
@@ -263,10 +262,9 @@ class Steering:
             if tensor in self._asked:
                 shortage.add(ahead, int(forecast.sizes[tensor]))
                 room -= view.in_transfer_bytes(tensor)
-        returning = np.concatenate(([0], self._away.take(self._ids).cumsum()))
         for tensor, ahead in soon.items():
             size = int(forecast.sizes[tensor])
-            first = returning[self._uses.searchsorted(view.kernel + ahead, side="right")]
+            first = shortage.returned_bytes(ahead)
             if tensor in self._asked or shortage.worst(ahead) + leaving + first + size > 0:
                 continue
             absent = self._absent(view, tensor)
