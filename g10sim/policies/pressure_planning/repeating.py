@@ -47,15 +47,13 @@ class Repeating:
             self._begin_iteration(view)
         if self._steering is None:
             return self._starts[view.kernel]
-        self._starts.append(tuple(self._steering.moves(view)))
-        return self._starts[-1]
+        return self._noted(self._starts, self._steering.moves(view))
 
     def waits(self, view: PolicyView) -> Iterable[Move]:
         """Return the moves of a kernel that has computed."""
         if self._steering is None:
             return self._ends[view.kernel]
-        self._ends.append(tuple(self._steering.waits(view)))
-        return self._ends[-1]
+        return self._noted(self._ends, self._steering.waits(view))
 
     def victims(self, view: PolicyView) -> Iterable[int]:
         """Return tensors for a full GPU to evict: those first that are needed last."""
@@ -64,6 +62,13 @@ class Repeating:
         alive = self._forecast.alive_at(view.kernel)
         there = [tensor for tensor in alive if view.resident_bytes(tensor) and not view.is_needed(tensor)]
         return sorted(there, key=lambda tensor: -self._forecast.next_use(tensor, view.kernel))
+
+    def _noted(self, found: list[Sequence[Move]], moves: Iterable[Move]) -> Sequence[Move]:
+        """Return moves, and keep those of an iteration that may be repeated."""
+        made = tuple(moves)
+        if self._decided >= _DECIDED:
+            found.append(made)
+        return made
 
     def _begin_iteration(self, view: PolicyView) -> None:
         """Decide anew, or repeat the last iteration that was decided."""
