@@ -33,7 +33,7 @@ def configured(kind, **sizes):
 
 
 def llama(layers=4, samples=SAMPLES, prompt=PROMPT, kind="LlamaConfig", **sizes):
-    """What builds a model and its prompt."""
+    """Return a function that builds a model and its prompt."""
     configuration, network = configured(kind, num_hidden_layers=layers, **(SIZES | sizes))
     return lambda: (network(configuration), {"input_ids": torch.zeros(samples, prompt, dtype=torch.int64)})
 
@@ -56,7 +56,7 @@ class Buffered(torch.nn.Module):
 
 
 def decode_step(kept, layers=8, samples=8, length=256, **sizes):
-    """What builds one decode step after ``length`` tokens, with keys and values ``kept`` somewhere."""
+    """Return a function that builds a decode step after ``length`` tokens, with keys and values ``kept``."""
     configuration, network = configured("LlamaConfig", num_hidden_layers=layers, **(WEIGHTY | sizes))
     heads = configuration.num_key_value_heads
     width = configuration.hidden_size // configuration.num_attention_heads
