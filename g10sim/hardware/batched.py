@@ -24,6 +24,8 @@ from g10sim.records import Location, StallReason
 from g10sim.units import format_rate
 
 _NONE, _GPU = Location.NONE, Location.GPU
+# Half the time of the constructor of a named tuple, which a move takes a tenth of.
+_move = tuple.__new__
 
 
 class BatchedTransfers:
@@ -175,7 +177,7 @@ class BatchedTransfers:
                 self._report(move, move.pages * times, end)
         for pool, count in lent:
             pool.free -= count
-        for pool in pools.values():
+        for pool, _ in lent:
             pool.take(0)
 
     def _stream(self, pages: int) -> None:
@@ -266,42 +268,39 @@ class BatchedTransfers:
             self._serve(new, _NONE, self._arrivals, demanded=demanded)
 
     def _serve(self, queue: deque[Run], source: Location, limit: int, *, demanded: bool) -> int:
-        memory, victims, frames = self._memory, self._victims, self._memory.frames
-        moved = 0
+        memory, victims, frames, pool = self._memory, self._victims, self._memory.frames, self._host_pool
+        moved, is_from_host = 0, source == self._host
         while queue and moved < limit:
             run = queue[0]
-            count, free = min(run.count, limit - moved), frames.free
+            count = run.count if run.count < limit - moved else limit - moved
             victim, target = None, _NONE
-            if free:
-                count = min(count, free)
+            if frames.free:
+                count = min(count, frames.free)
             else:
                 victim = victims.choose(memory, demanded or run.tensor in memory.needed)
-                if victim is None:
+                if victim is None or not self._link_out or not (pool.free or self._flash_out):
                     break
-                target, room = self._destination(source)
-                if not room:
-                    break
-                if victims.is_worthless(victim.tensor):
-                    count, target = min(count, victim.count), _NONE
-                else:
-                    count = min(count, victim.count, room)
+                if victim.count < count:
+                    count = victim.count
+                if not victims.is_worthless(victim.tensor):
+                    target, room = self._destination(source)
+                    count = min(count, room)
                     self._spend(count, source, target)
             moved += count
-            if source == self._host:
+            if is_from_host:
                 self._spill = False
-            self._do(Move(queue, source, run, victim, count, target, demanded))
+            self._do(_move(Move, (queue, source, run, victim, count, target, demanded)))
         self._arrivals -= moved
         return moved
 
     def _destination(self, source: Location) -> tuple[Location, int]:
         """Return the target of the next victims and how many may go there before it is asked again."""
-        free = self._host_pool.free
-        if not self._link_out or (not free and not self._flash_out):
-            return _NONE, 0
         if self._spill and self._flash_out:
             count = min(self._flash_out, self._link_out)
             return self._flash, 1 if source == self._host else count
-        return self._host, self._link_out if source == self._host else min(free, self._link_out)
+        return self._host, self._link_out if source == self._host else min(
+            self._host_pool.free, self._link_out
+        )
 
     def _spend(self, count: int, source: Location, target: Location) -> None:
         self._link_out -= count
@@ -312,20 +311,21 @@ class BatchedTransfers:
             self._spill = True
 
     def _do(self, move: Move) -> None:
-        self._apply(move, move.pages)
+        queue, source, run, victim, pages, target, _ = move
+        self._memory.commit(queue, run, pages, source, target, victim)
         self._moves.append(move)
         if self._steady:
-            self._steady = self._leaves_all_alike(move)
+            if victim is None:
+                self._steady = run.count > 0 and self._leaves_room(move)
+            else:
+                self._steady = run.count > 0 and victim.count > 0 and victim.tensor not in self._memory.needed
         if self._observer is not None:
-            self._report(move, move.pages, self._next)
+            self._report(move, pages, self._next)
 
-    def _leaves_all_alike(self, move: Move) -> bool:
-        """Tell whether a move used nothing up and sent nothing back to the fault queues."""
-        victim = move.victim
-        if victim is None:
-            returns = move.source == _GPU and move.run.tensor in self._memory.needed
-            return bool(move.run.count and self._memory.frames.free) and not returns
-        return bool(move.run.count and victim.count) and victim.tensor not in self._memory.needed
+    def _leaves_room(self, move: Move) -> bool:
+        """Tell whether a move without victims left empty pages, and sent nothing back to the fault queues."""
+        returns = move.source == _GPU and move.run.tensor in self._memory.needed
+        return bool(self._memory.frames.free) and not returns
 
     def _report(self, move: Move, pages: int, end: int, first: int | None = None) -> None:
         """Tell of pages that moved in batches: in that at the cycle ``first`` (None: the next) to ``end``."""
@@ -349,17 +349,18 @@ class BatchedTransfers:
             return
         self._busy += self.interval_cycles
         self._streamed = 0
-        is_roomy = self._host_is_roomy()
-        if is_roomy and has_one_run(self._memory, moves):
+        # Host memory so far from full does not matter to the next batch.
+        is_roomy = self._host_pool.free > 2 * self._link_pages
+        if is_roomy and moves[-1].run is moves[0].run and has_one_run(self._memory, moves):
             pages = sum([move.pages for move in moves])
             self._repeats = self._stream_repeats(pages)
             if self._repeats:
                 self._streamed = pages
                 return
         if (self._steady and is_roomy) or are_same(moves, previous):
-            self._repeats = self._run_repeats()
+            self._repeats = repeats_of_runs(self._memory, moves)
             if self._repeats:
-                self._repeats = min(self._repeats, self._room_repeats())
+                self._repeats = min(self._repeats, repeats_in_room(self._memory, moves, self._link_pages))
 
     def _stream_repeats(self, batch_pages: int) -> int:
         """Batches in which one run goes on to arrive while victims make room alike.
@@ -368,15 +369,14 @@ class BatchedTransfers:
         """
         memory, moves = self._memory, self._moves
         move = moves[0]
-        if move.run.count <= batch_pages or memory.recency.merging(move.run.tensor) < ANY_NUMBER:
-            return 0
         targets = {move.target for move in moves}
         if move.source and memory.queues.count == 1:
             targets = {_NONE, self._host}
             moves = [move._replace(pages=batch_pages, target=self._host)]
-        elif len(targets) > 1:
+        most = (move.run.count - 1) // batch_pages if len(targets) == 1 or len(moves) == 1 else 0
+        if most < 1 or memory.recency.merging(move.run.tensor) < ANY_NUMBER:
             return 0
-        most = min((move.run.count - 1) // batch_pages, repeats_in_room(memory, moves, self._link_pages))
+        most = min(most, repeats_in_room(memory, moves, self._link_pages))
         pages = 0
         for victim in self._victims.upcoming(memory, self._is_demanded(move)) if most else ():
             if victim.tensor in memory.needed or self._target_of(victim) not in targets:
@@ -389,13 +389,3 @@ class BatchedTransfers:
     def _target_of(self, victim: Run) -> Location:
         """Return where a victim goes while host memory is roomy."""
         return _NONE if self._victims.is_worthless(victim.tensor) else self._host
-
-    def _host_is_roomy(self) -> bool:
-        """Tell whether host memory is so far from full that it cannot matter to the next batch."""
-        return self._host_pool.free > 2 * self._link_pages
-
-    def _run_repeats(self) -> int:
-        return repeats_of_runs(self._memory, self._moves)
-
-    def _room_repeats(self) -> int:
-        return repeats_in_room(self._memory, self._moves, self._link_pages)

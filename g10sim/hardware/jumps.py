@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
@@ -62,10 +63,13 @@ def repeats_of_runs(memory: Residency, moves: Iterable[Move]) -> int:
             back = memory.queues.fault[target]
             if back and back[-1].tensor == leaver.tensor:
                 used[back[-1]] = used.get(back[-1], 0) - count
-    counts = [(run.count - 1) // use for run, use in used.items() if use > 0]
-    repeats = min(counts, default=MERGE_PAGES)
     if len(arrivals) > 1:
-        repeats = min(repeats, MERGE_PAGES // max(arrivals.values()))
+        repeats = MERGE_PAGES // max(arrivals.values())
+    else:
+        repeats = sys.maxsize if any(use > 0 for use in used.values()) else MERGE_PAGES
+    for run, use in used.items():
+        if run.count <= repeats * use:
+            repeats = (run.count - 1) // use
     return max(0, repeats)
 
 
@@ -97,8 +101,8 @@ def has_one_run(memory: Residency, moves: Sequence[Move]) -> bool:
     """
     if moves[0].victim is None or moves[-1].run is not moves[0].run:
         return False
-    targets, needed = (Location.NONE, memory.tiers[0]), memory.needed
-    return all(
-        move.target in targets and move.victim is not None and move.victim.tensor not in needed
-        for move in moves
-    )
+    host, needed = memory.tiers[0], memory.needed
+    for _, _, _, victim, _, target, _ in moves:
+        if victim is None or (target and target != host) or victim.tensor in needed:
+            return False
+    return True

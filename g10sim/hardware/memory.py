@@ -105,7 +105,7 @@ class Queues:
 
     def __init__(self, places: int) -> None:
         self.fault, self.prefetch, self.evict = (tuple(deque[Run]() for _ in range(places)) for _ in range(3))
-        self._all = (*self.fault, *self.prefetch, *self.evict)
+        self._all = (*self.prefetch, *self.evict, *self.fault)
 
     @property
     def faulting(self) -> bool:
@@ -318,10 +318,14 @@ class Residency:
 
     def _make_way(self, victim: Run, count: int, target: Location) -> None:
         """Let pages in the eviction order leave the GPU."""
+        tensor = victim.tensor
         victim.count -= count
-        self.idle[victim.tensor] -= count
+        self.idle[tensor] -= count
         self.filled -= count
-        self._put(victim.tensor, count, target)
+        if target:
+            self._put(tensor, count, target)
+        else:
+            self.absent[tensor] += count
 
     def rotate(self, run: Run, victim: Run, rounds: int, source: Location, target: Location) -> None:
         """Let a run's pages arrive from ``source`` in rounds that each push out those of the one before."""

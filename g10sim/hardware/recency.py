@@ -66,6 +66,11 @@ class Recency:
 
     def append(self, tensor: int, count: int) -> None:
         """Add pages at the recent end."""
+        runs = self._runs
+        latest = runs[-1] if len(runs) > self._head else None
+        if latest is not None and latest.tensor == tensor and latest.count and latest is not self._scanned:
+            latest.count += count
+            return
         run = self._joined(tensor, count)
         if run is not None:
             run.count += count
@@ -73,7 +78,11 @@ class Recency:
         own = self._of[tensor]
         if len(own) >= _PRUNE_AT and len(own) % _PRUNE_AT == 0:
             own[:] = [old for old in own if old.count]
-        self._add(Run(tensor, count, 0, next(self._clock)))
+        if len(runs) >= self._compact_at and self._head < len(runs):
+            self._compact()
+        run = Run(tensor, count, 0, next(self._clock))
+        runs.append(run)
+        own.append(run)
 
     def _joined(self, tensor: int, count: int) -> Run | None:
         """Return the run that so many pages of a tensor join when they arrive, or None."""
@@ -100,14 +109,6 @@ class Recency:
             run = Run(tensor, count, 0, next(self._clock))
             runs.append(run)
             of[tensor] = [run]
-
-    def _add(self, run: Run) -> None:
-        """Make a run the most recent one."""
-        runs = self._runs
-        if len(runs) >= self._compact_at and self._head < len(runs):
-            self._compact()
-        runs.append(run)
-        self._of[run.tensor].append(run)
 
     def merging(self, tensor: int, followers: Container[int] = ()) -> int:
         """Return how many pages of a tensor may arrive at once, for the same order as one by one makes.
@@ -184,18 +185,16 @@ class Recency:
 
         None once the scan went past the most recent page: later arrivals wait for the next scan.
         """
-        if self._scan is None:
-            return None
         if self._scanned is not None and self._scanned.count:
             return self._scanned
+        if self._scan is None:
+            return None
         runs = self._runs
-        place = max(self._scan, self._head)
-        while place < len(runs):
+        for place in range(max(self._scan, self._head), len(runs)):
             run = runs[place]
             if run.count and run.tensor not in tensors:
                 self._scan, self._scanned = place, run
                 return run
-            place += 1
         self._scan = self._scanned = None
         return None
 

@@ -8,8 +8,8 @@ workload, and often the profiled kernel times ``cudnnBATCH.txt`` (data resident)
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
@@ -55,9 +55,10 @@ def import_gpg(directory: str | Path, model: str | None = None, batch_size: int 
                 "allowed: a directory MODEL/BATCH, or the batch size as an option"
             )
         batch_size = int(place.name)
-    entries = _read_tensors(_find(directory, "tensors.config"))
-    kernels = _read_kernels(_find(directory, "kernels.config"), len(entries))
-    kernels = _with_fault_profiles(kernels, directory, batch_size)
+    entries, known = _read_tensors(_find(directory, "tensors.config"))
+    made = _read_kernels(_find(directory, "kernels.config"), known)
+    profiles = _fault_profiles([duration for duration, _ in made], directory, batch_size)
+    kernels = [make(fault_profile=profile) for (_, make), profile in zip(made, profiles, strict=True)]
     kinds = _tensor_kinds([is_global for is_global, _ in entries], kernels)
     tensors = tuple(
         Tensor(index, f"tensor{index}", size_bytes, kinds[index], is_global)
@@ -117,10 +118,11 @@ class _Lines:
         self.fail("the end of the file", allowed)
 
 
-def _read_tensors(path: Path) -> list[tuple[bool, int]]:
-    """Read (global, bytes) of every tensor."""
+def _read_tensors(path: Path) -> tuple[list[tuple[bool, int]], dict[str, int]]:
+    """Read (global, bytes) of every tensor, and its number by its line, which kernels repeat."""
     lines = _Lines(path)
     entries: list[tuple[bool, int]] = []
+    known: dict[str, int] = {}
     for text in lines:
         match = _TENSOR.fullmatch(text)
         if match is None:
@@ -128,23 +130,29 @@ def _read_tensors(path: Path) -> list[tuple[bool, int]]:
             lines.fail(shown(text), allowed)
         if int(match[1]) != len(entries):
             lines.fail(f"tensor{match[1]}", f"tensor{len(entries)}")
+        known[text] = len(entries)
         entries.append((match[2] == "1", int(match[3])))
-    return entries
+    return entries, known
 
 
-def _read_kernels(path: Path, num_tensors: int) -> list[Kernel]:
-    """Read ``kernels.config``: for every kernel its name, parent, time, shape (CNNs only) and tensors."""
+def _read_kernels(path: Path, known: Mapping[str, int]) -> list[tuple[int, Callable[..., Kernel]]]:
+    """Read ``kernels.config``: for every kernel its name, parent, time, shape (CNNs only) and tensors.
+
+    Returns the time of each, and what makes it of its fault profile.
+    """
     lines = _Lines(path)
-    kernels: list[Kernel] = []
+    kernels: list[tuple[int, Callable[..., Kernel]]] = []
     for text in lines:
         match = _KERNEL.fullmatch(text)
         if match is None or int(match[1]) != len(kernels):
             lines.fail(shown(text), f"'Kernel ID: {len(kernels)}, Name: NAME'")
-        kernels.append(_read_kernel(lines, len(kernels), match[2], num_tensors))
+        kernels.append(_read_kernel(lines, len(kernels), match[2], known))
     return kernels
 
 
-def _read_kernel(lines: _Lines, number: int, name: str, num_tensors: int) -> Kernel:
+def _read_kernel(
+    lines: _Lines, number: int, name: str, known: Mapping[str, int]
+) -> tuple[int, Callable[..., Kernel]]:
     layer = layer_type = ""
     duration: int | None = None
     while (text := lines.next_of(number)) != "Input Tensors:" or duration is None:
@@ -158,20 +166,25 @@ def _read_kernel(lines: _Lines, number: int, name: str, num_tensors: int) -> Ker
                 "after the time, 'Input Tensors:'"
             )
             lines.fail(shown(text), allowed)
-    inputs, outputs = _read_references(lines, number, num_tensors)
-    return Kernel(number, name, duration, inputs, outputs, _phase(name), layer, layer_type)
+    inputs, outputs = _read_references(lines, number, known)
+    facts = number, name, duration, inputs, outputs, _phase(name), layer, layer_type
+    return duration, partial(Kernel, *facts)
 
 
-def _read_references(lines: _Lines, number: int, num_tensors: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def _read_references(
+    lines: _Lines, number: int, known: Mapping[str, int]
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
     inputs: list[int] = []
     outputs: list[int] = []
     found = inputs
     while True:
         text = lines.next_of(number)
-        if text == "Output Tensors:" and found is inputs:
+        if text in known:
+            found.append(known[text])
+        elif text == "Output Tensors:" and found is inputs:
             found = outputs
         elif text.startswith("tensor"):
-            found.append(_reference(lines, text, num_tensors))
+            found.append(_reference(lines, text, len(known)))
         elif found is outputs and _RULE.fullmatch(text):
             return tuple(inputs), tuple(outputs)
         else:
@@ -199,27 +212,25 @@ def _phase(name: str) -> Phase:
     return Phase.OTHER
 
 
-def _with_fault_profiles(kernels: list[Kernel], directory: Path, batch_size: int) -> list[Kernel]:
+def _fault_profiles(
+    durations: Sequence[int], directory: Path, batch_size: int
+) -> Sequence[FaultProfile | None]:
     names = (f"cudnn{batch_size}InputPF.txt", f"cudnn{batch_size}PF.txt")
     paths = [_find_optional(directory, name) for name in names]
     if paths == [None, None]:
-        return kernels
+        return [None] * len(durations)
     for path, name in zip(paths, names, strict=True):
         if path is None:
             raise TraceError(
                 f"{directory}: found only one page-fault time file; allowed: {name} as well, or neither"
             )
-    outputs, everything = (_read_times(path, len(kernels)) for path in paths if path is not None)
-    return [
-        _with_fault_profile(kernel, *profiled)
-        for kernel, *profiled in zip(kernels, outputs, everything, strict=True)
-    ]
+    outputs, everything = (_read_times(path, len(durations)) for path in paths if path is not None)
+    return list(map(_fault_profile, durations, outputs, everything))
 
 
-def _with_fault_profile(kernel: Kernel, outputs_faulting: int, all_faulting: int) -> Kernel:
-    outputs_faulting = max(outputs_faulting, kernel.duration)
-    profile = FaultProfile(outputs_faulting, max(all_faulting, outputs_faulting))
-    return replace(kernel, fault_profile=profile)
+def _fault_profile(duration: int, outputs_faulting: int, all_faulting: int) -> FaultProfile:
+    outputs_faulting = max(outputs_faulting, duration)
+    return FaultProfile(outputs_faulting, max(all_faulting, outputs_faulting))
 
 
 def _read_times(path: Path, num_kernels: int) -> list[int]:

@@ -54,12 +54,11 @@ class DeepUm(Declared, Policy):
     def on_kernel_start(self, view: PolicyView) -> Iterable[Move]:
         """Prefetch for the kernel ``look_ahead`` later; protect those up to it."""
         kernels, now = view.trace.kernels, view.kernel
-        window: set[int] = set()
-        for step in range(now, now + min(self.look_ahead, len(kernels))):
-            window.update(kernels[step % len(kernels)].tensors)
+        ahead = range(now, now + min(self.look_ahead, len(kernels)))
+        window = frozenset[int]().union(*[kernels[step % len(kernels)].tensors for step in ahead])
         if self.order_file is None:
             order = hash_order(kernels[(now + self.look_ahead) % len(kernels)].tensors)
         else:
             given = _orders(self.order_file).get(now, ())
             order = tuple(map(view.trace.ids_of_given.__getitem__, given))
-        return (Protect(frozenset(window)), *map(Fetch, order))
+        return (Protect(window), *map(Fetch, order))

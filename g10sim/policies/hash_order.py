@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from functools import lru_cache
 
 # Initial size of a hash set in the C++ library that the published simulator was built with.
 _HASH_BUCKETS = 13
 
 
-def hash_order(tensors: Sequence[int]) -> tuple[int, ...]:
+@lru_cache(maxsize=4096)
+def hash_order(tensors: tuple[int, ...]) -> tuple[int, ...]:
     """Return a kernel's tensors (inputs, then outputs) in a fixed order, that of an ideal hash set.
 
     The last one comes first, but a tensor whose id is congruent modulo 13 to an earlier one's goes right

@@ -133,7 +133,7 @@ class Move:
         """Say which tensor or tier of the move does not exist, as far as the trace and tiers are known."""
         count = sys.maxsize if trace is None else len(trace.tensors)
         subjects: object = self.subjects()
-        if not isinstance(subjects, Collection):
+        if not isinstance(subjects, (tuple, Collection)):  # a tuple is told at once
             return f"found {subjects!r} as tensors; allowed: a set of tensors"
         for tensor in subjects:
             if type(tensor) is not int or not 0 <= tensor < count:

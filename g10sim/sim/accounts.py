@@ -25,7 +25,7 @@ def reason_for_waiting(memory: Residency) -> StallReason:
     for place in memory.origins:
         if queues.fault[place]:
             return fault_reason(place.name)
-    if not memory.needed.isdisjoint(map(_tensor, chain.from_iterable(queues.evict))):
+    if any(queues.evict) and not memory.needed.isdisjoint(map(_tensor, chain.from_iterable(queues.evict))):
         return StallReason.EVICTION
     return StallReason.LATE_PREFETCH
 

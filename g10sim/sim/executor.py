@@ -537,15 +537,18 @@ class JobRun:
             memory.traffic.faults += execution.faulting_pages
         since, reason = self._now, self._reason()
 
-        def step() -> bool:
+        def step(now: int) -> bool:
             nonlocal since, reason
-            now = self._now
             waits.add(reason, now - since)
-            since, reason = now, self._reason()
-            return self._has_arrived()
+            since = now
+            if self._has_arrived():
+                return True
+            reason = self._reason()
+            return False
 
         if not self._has_arrived():
-            yield self._fabric.until(step, self._describe_wait, self._number)
+            ahead = None if self._victims.asks_policy else step
+            yield self._fabric.until(lambda: step(self._now), self._describe_wait, self._number, ahead=ahead)
 
     def _has_joined(self) -> bool:
         return self.memory.has_joined

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from enum import IntEnum
 from types import TracebackType
+from typing import NamedTuple
 
 from simpy import Environment, Event, Timeout
 from simpy.core import SimTime
@@ -40,10 +41,8 @@ class Clock(Environment):
         """Let an event happen after ``delay`` cycles, in its own phase if it has one."""
         _schedule(self, event, getattr(event, "phase", priority), delay)
 
-    @property
-    def cycle(self) -> int:
-        """Current cycle."""
-        return self.now  # type: ignore[return-value]  # all delays are whole cycles
+    cycle: int = Environment.now  # type: ignore[assignment]  # all delays are whole cycles
+    """Current cycle."""
 
 
 class Timer(Timeout):
@@ -53,6 +52,15 @@ class Timer(Timeout):
         self.phase = phase
         super().__init__(clock, cycles)
         self.callbacks.append(callback)
+
+
+class _Wait(NamedTuple):
+    """What ``Fabric.until`` is told."""
+
+    job: int | None
+    done: Callable[[], bool]
+    stuck: Callable[[], str | G10SimError]
+    ahead: Callable[[int], bool] | None
 
 
 class Fabric:
@@ -66,9 +74,7 @@ class Fabric:
         self._door, self._depth = door, 0
         self._altered: set[int] = set()
         self._is_stale = False
-        self._waiting: dict[
-            Event, tuple[int | None, Callable[[], bool], Callable[[], str | G10SimError]]
-        ] = {}
+        self._waiting: dict[Event, _Wait] = {}
         self._timer: Timer | None = None
         self._watch: Callable[[], None] | None = None
 
@@ -128,35 +134,41 @@ class Fabric:
         done: Callable[[], bool],
         stuck: Callable[[], str | G10SimError],
         job: int | None = None,
+        ahead: Callable[[int], bool] | None = None,
     ) -> Event:
         """Return an event that happens once ``done``, called after each change, is true.
 
         ``done`` may change memory. ``stuck`` describes the wait should it turn out to have no end, or gives
-        the error that it is. Victims are chosen anew for a ``job`` that has waited.
+        the error that it is. Victims are chosen anew for a ``job`` that has waited. While nothing else can
+        happen, ``ahead`` is called instead, before the clock is there, with the cycle of each change: it
+        tells whether ``done`` is to be called then, and changes nothing.
         """
         event = self.clock.event()
-        self._waiting[event] = (job, done, stuck)
+        self._waiting[event] = _Wait(job, done, stuck, ahead)
         self._visit()
         return event
 
     def explain_deadlock(self) -> G10SimError | None:
         """Return an error that says which wait has no end, or None when nothing waits."""
-        for *_, stuck in self._waiting.values():
-            found = stuck()
+        for wait in self._waiting.values():
+            found = wait.stuck()
             return CapacityError(found) if isinstance(found, str) else found
         return None
 
     def _ring(self, timer: Event) -> None:
         if timer is self._timer:
-            self._visit()
+            self._visit(ahead=True)
 
-    def _visit(self) -> None:
-        """Bring transfers up to now and let waiting kernels look, where nothing else has changed."""
+    def _visit(self, *, ahead: bool = False) -> None:
+        """Bring transfers up to now and let waiting kernels look, where nothing else has changed.
+
+        ``ahead``: nobody acts any more before the next event.
+        """
         self._depth += 1
         self._door.is_open = True
         now = self.clock.cycle
         self.transfers.advance(now)
-        self._look(now)
+        self._look(now, ahead=ahead)
         self._depth -= 1
         self._door.is_open = self._depth > 0
 
@@ -166,14 +178,14 @@ class Fabric:
         self.transfers.changed(self._altered, now)
         self._altered.clear()
 
-    def _look(self, now: int) -> None:
+    def _look(self, now: int, *, ahead: bool = False) -> None:
         """Wake those whose wait is over; set the timer for the others."""
-        for event, (job, done, _) in list(self._waiting.items()):
-            if done():
+        for event, wait in list(self._waiting.items()):
+            if wait.done():
                 del self._waiting[event]
                 event.succeed()
-                if job is not None:
-                    self._altered.add(job)
+                if wait.job is not None:
+                    self._altered.add(wait.job)
                     self._is_stale = True
         if self._is_stale:
             self._share_anew(now)
@@ -182,6 +194,18 @@ class Fabric:
             self._watch()
             is_awaited = True
         change = self.transfers.next_change(now) if is_awaited else None
+        if ahead and self._watch is None and len(self._waiting) == 1:
+            change = self._change_ahead(change, *self._waiting.values())
         self._timer = None
         if change is not None:
             self._timer = Timer(self.clock, Phase.TRANSFERS, change - now, self._ring)
+
+    def _change_ahead(self, change: int | None, wait: _Wait) -> int | None:
+        """Let transfers go on while nothing else happens; return the change that the only wait looks for."""
+        horizon = self.clock.peek()
+        while wait.ahead is not None and change is not None and change < horizon:
+            self.transfers.advance(change)
+            if wait.ahead(change):
+                break
+            change = self.transfers.next_change(change)
+        return change

@@ -125,7 +125,9 @@ class Migrator:
             return
         for place in self._addresses.open_to(tensor):
             self._memory.request_prefetch(place)
-        self._memory.touch(*self._addresses.reclaim(tensor))
+        reclaimed = self._addresses.reclaim(tensor)
+        if reclaimed:
+            self._memory.touch(*reclaimed)
 
     def recall(self, tensor: int) -> None:
         """Keep what is still here of a tensor that was to be evicted."""

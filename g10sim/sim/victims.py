@@ -49,9 +49,9 @@ class RecencyVictims:
     def is_worthless(self, place: int) -> bool:
         """Tell whether what lies at a range is dead, or not computed yet, and is not written out."""
         addresses = self._addresses
-        if place in addresses.discarded or place in self._dropped:
+        if self._drops_dead and addresses.is_dead(place):
             return True
-        return self._drops_dead and addresses.is_dead(place)
+        return place in addresses.discarded or place in self._dropped
 
 
 class NominatedVictims(RecencyVictims):

@@ -64,7 +64,7 @@ _REPEATED_KERNELS = Fields({"repeat_kernels": int, "times": int, "since": int, "
 # The keys of a line stand in the order of the fields of the class.
 _TENSOR_FIELDS, _KERNEL_FIELDS = itemgetter(*_TENSOR.types), itemgetter(*_KERNEL.types)
 _TENSOR_VALUES, _KERNEL_VALUES = (
-    attrgetter(*(field.name for field in fields(kind))) for kind in (Tensor, Kernel)
+    attrgetter(*(field.name for field in fields(kind) if field.init)) for kind in (Tensor, Kernel)
 )
 _KINDS = {kind.value: kind for kind in TensorKind}
 _PHASES = {phase.value: phase for phase in Phase}

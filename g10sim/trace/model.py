@@ -120,16 +120,17 @@ class Kernel:
     device: Device = Device.GPU
     parameters: int = 0
     micro_batch: int = 0
+    tensors: tuple[int, ...] = field(init=False, repr=False, compare=False)
+    """Ids of all tensors it needs on the GPU, inputs first, each once; none if it runs on the CPU."""
+
+    def __post_init__(self) -> None:
+        """Note the tensors once: they are asked for again and again."""
+        object.__setattr__(self, "tensors", () if self.device is Device.CPU else self.touched)
 
     @property
     def touched(self) -> tuple[int, ...]:
         """Ids of all tensors it reads or writes, inputs first, each once."""
         return tuple(dict.fromkeys(self.inputs + self.outputs))
-
-    @property
-    def tensors(self) -> tuple[int, ...]:
-        """Ids of all tensors it needs on the GPU, inputs first, each once; none if it runs on the CPU."""
-        return () if self.device is Device.CPU else self.touched
 
     @property
     def block(self) -> str:

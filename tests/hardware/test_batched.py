@@ -42,11 +42,9 @@ class ByAge:
 class OneByOne(BatchedTransfers):
     """Computes every batch by itself."""
 
-    def _run_repeats(self):
-        return 0
-
-    def _stream_repeats(self, batch_pages):
-        return 0
+    def _foresee(self):
+        super()._foresee()
+        self._repeats = self._streamed = 0
 
 
 class Bench:

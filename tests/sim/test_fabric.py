@@ -232,6 +232,25 @@ def test_transfers_have_no_timer_while_nobody_waits():
     assert (fabric.now, fabric.transfers.visits) == (10, [0, 0, 10])
 
 
+@pytest.mark.parametrize(
+    ("busy_at", "looks", "visits"),
+    [([], [0, 10, 30], [0, 10, 20, 30, 30]), ([15], [0, 10, 20, 30], [0, 10, 20, 30, 30])],
+)
+def test_changes_before_anything_else_happens_are_looked_at_ahead_of_the_clock(busy_at, looks, visits):
+    fabric, looked = scripted(10, 20, 30), []
+    for cycle in busy_at:
+        Timer(fabric.clock, Phase.KERNELS, cycle, lambda timer: None)
+
+    def done():
+        looked.append(fabric.now)
+        return fabric.now == 30
+
+    fabric.until(done, lambda: "", ahead=lambda cycle: cycle == 30)
+    fabric.clock.run()
+    assert looked == looks
+    assert fabric.transfers.visits == visits
+
+
 def test_a_wait_without_end_is_explained_by_those_who_wait():
     fabric = scripted()
     assert fabric.explain_deadlock() is None
