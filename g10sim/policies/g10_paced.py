@@ -75,6 +75,14 @@ class G10Paced(PlannerOptions, JointPolicy):
     recovery_look_ahead: Count = parameter(default=128)
     """Kernels ahead of which tensors are fetched back that left the GPU against the plan; 0: page faults do
     it. With method fastest trial iterations decide between the two; where kernels wait it is the latter."""
+    trial_kernels: Count = parameter(
+        default=10_000,
+        effect=Effect(
+            lambda run, policy: policy.method == "fastest", "with method fastest", "nothing is tried out"
+        ),
+    )
+    """Most kernels in an iteration of all jobs for which trial iterations decide: they take as long as the
+    run. With more of them kernels wait."""
 
     def _set_up(self) -> None:
         self._recoveries: tuple[Recovery, ...] = ()
@@ -84,11 +92,13 @@ class G10Paced(PlannerOptions, JointPolicy):
         self._needs_ssd = False
 
     def settle(self, obstacle: Trials) -> Policy:
-        """Choose the fastest plan by trial iterations."""
+        """Choose the fastest plan by trial iterations, unless they take too long."""
         if self.method == "waiting":
             return self._variant(self.method, self.recovery_look_ahead)
         if self.method != "fastest":
             return self
+        if sum(len(job.trace.kernels) for job in obstacle.workload.jobs) > self.trial_kernels:
+            return self._variant("waiting", 0)
         speeds: dict[G10Paced, float] = {}
         for design in self._candidates(speeds):
             speeds[design] = design._speed(obstacle)

@@ -309,6 +309,13 @@ PARAMETERS = [
         {"method": "published"},
         {"method": "paced", "system.gpu.memory": "42 MB", "system.host.memory": "0 B"},
     ),
+    Parameter(
+        "g10_paced",
+        "trial_kernels",
+        (0, 1000),
+        {"method": "waiting"},
+        {"method": "fastest", "system.gpu.memory": "42 MB", "system.host.memory": "0 B"},
+    ),
     Parameter("flashneuron", "density", (0.3, 0.9), {"compression": "half"}, {"compression": "csr"}),
     Parameter(
         "autoswap",

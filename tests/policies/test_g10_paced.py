@@ -102,9 +102,22 @@ def test_trials_judge_the_iteration_that_is_reported(iterations, last):
     assert iterations == 2 or times[last] > 18_000
 
 
+def trials(speed=None):
+    """Trials of 72 kernels, of which each gives the same cycles."""
+    workload = Workload((Job(TRACES["chain"]),))
+    return SimpleNamespace(workload=workload, cycles=lambda design, until_steady: speed)
+
+
 def test_where_no_plan_can_be_carried_out_the_simplest_is_taken():
-    chosen = create("g10_paced").settle(SimpleNamespace(cycles=lambda design, until_steady: None))
+    chosen = create("g10_paced").settle(trials())
     assert (chosen.method, chosen.recovery_look_ahead) == ("unpaced", 0)
+
+
+@pytest.mark.parametrize(("most", "method"), [(72, "unpaced"), (71, "waiting")])
+def test_kernels_wait_without_trials_where_there_are_too_many(most, method):
+    assert len(TRACES["chain"].kernels) == 72
+    chosen = create({"name": "g10_paced", "trial_kernels": most}).settle(trials())
+    assert (chosen.method, chosen.recovery_look_ahead) == (method, 0)
 
 
 @pytest.mark.parametrize(
@@ -119,7 +132,7 @@ def test_plans_spare_half_and_three_quarters_of_the_ssd_and_leave_a_hundredth(mo
         return 0.1
 
     monkeypatch.setattr(G10Paced, "_speed", speed)
-    create({"name": "g10_paced", "ssd_share": share}).settle(None)
+    create({"name": "g10_paced", "ssd_share": share}).settle(trials())
     assert told == tried
 
 
@@ -191,7 +204,7 @@ def test_plans_are_tried_as_long_as_a_better_one_may_come(monkeypatch, speeds, t
         return speeds.get(told[-1], 0.1)
 
     monkeypatch.setattr(G10Paced, "_speed", speed)
-    found = create("g10_paced").settle(None)
+    found = create("g10_paced").settle(trials())
     assert (len(told), (found.method, found.recovery_look_ahead)) == (tried, chosen)
 
 

@@ -27,6 +27,8 @@ ROUNDS = 200
 _MOVED_BLOCKS = 64
 _PATIENCE = 50
 """Rounds without a lower footprint after which the search gives up."""
+_MOST_PLACED = 155_000
+"""Copies placed anew after which it gives up: more than on any bundled trace, a few seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +164,8 @@ class _Layout:
         self.offsets: Integers = np.zeros(len(order), dtype=np.int64)
         self.tops = self.offsets.copy()
         self._is_stale = np.zeros(len(order), dtype=np.bool_)
+        self.placed = 0
+        """Copies placed anew so far."""
         for block in order.tolist():
             self._put(block, self._offset(block, self._neighbors.of(block)))
 
@@ -185,6 +189,7 @@ class _Layout:
         self._is_stale |= self.tops[order] > bound_bytes
         while self._is_stale[place := int(self._is_stale.argmax())]:
             self._is_stale[place] = False
+            self.placed += 1
             block = int(order[place])
             beside = self._neighbors.of(block)
             turns = places_of_pieces[beside]
@@ -235,9 +240,9 @@ def search_placement(
     """Place blocks by descending size, then look for an order with a footprint of at most the target.
 
     In each round one of the largest blocks moves to another place in the order, and best fit and first fit
-    take turns; what is not worse is kept. It ends early when nothing gets better for some time. The same
-    seed gives the same placement. Lifetimes, alignment and errors are those of
-    :func:`place_blocks`.
+    take turns; what is not worse is kept. It ends early when nothing gets better for some time, or very many
+    blocks have been placed anew. The same seed gives the same placement. Lifetimes, alignment and errors are
+    those of :func:`place_blocks`.
     """
     instance = Instance(blocks, period, alignment_bytes)
     order = instance.in_order("size")
@@ -249,6 +254,8 @@ def search_placement(
     improved = 0
     for number in range(rounds):
         if footprint <= target_bytes or movable < 2 or number - improved > _PATIENCE:
+            break
+        if sum(layout.placed for layout in layouts.values()) > _MOST_PLACED:
             break
         source, goal = draw.integers(0, movable, 2).tolist()
         changed = np.insert(np.delete(order, source), goal, order[source])
