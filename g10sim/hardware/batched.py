@@ -284,6 +284,8 @@ class BatchedTransfers:
                     count = victim.count
                 if not victims.is_worthless(victim.tensor):
                     target, room = self._destination(source)
+                    if not room:
+                        break
                     count = min(count, room)
                     self._spend(count, source, target)
             moved += count
@@ -298,9 +300,9 @@ class BatchedTransfers:
         if self._spill and self._flash_out:
             count = min(self._flash_out, self._link_out)
             return self._flash, 1 if source == self._host else count
-        return self._host, self._link_out if source == self._host else min(
-            self._host_pool.free, self._link_out
-        )
+        if source == self._host:
+            return self._host, self._link_out
+        return self._host, min(self._host_pool.free, self._link_out)
 
     def _spend(self, count: int, source: Location, target: Location) -> None:
         self._link_out -= count
