@@ -24,7 +24,7 @@ from g10sim.records import Location, StallReason
 from g10sim.units import format_rate
 
 _NONE, _GPU = Location.NONE, Location.GPU
-# Half the time of the constructor of a named tuple, which a move takes a tenth of.
+# Makes a move in half the time of its constructor.
 _move = tuple.__new__
 
 
@@ -353,7 +353,7 @@ class BatchedTransfers:
         self._streamed = 0
         # Host memory so far from full does not matter to the next batch.
         is_roomy = self._host_pool.free > 2 * self._link_pages
-        if is_roomy and moves[-1].run is moves[0].run and has_one_run(self._memory, moves):
+        if is_roomy and has_one_run(self._memory, moves):
             pages = sum([move.pages for move in moves])
             self._repeats = self._stream_repeats(pages)
             if self._repeats:

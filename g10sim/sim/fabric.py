@@ -55,7 +55,7 @@ class Timer(Timeout):
 
 
 class _Wait(NamedTuple):
-    """What ``Fabric.until`` is told."""
+    """A wait as ``Fabric.until`` begins it."""
 
     job: int | None
     done: Callable[[], bool]
@@ -141,7 +141,7 @@ class Fabric:
         ``done`` may change memory. ``stuck`` describes the wait should it turn out to have no end, or gives
         the error that it is. Victims are chosen anew for a ``job`` that has waited. While nothing else can
         happen, ``ahead`` is called instead, before the clock is there, with the cycle of each change: it
-        tells whether ``done`` is to be called then, and changes nothing.
+        tells whether ``done`` is to be called then, and changes no memory.
         """
         event = self.clock.event()
         self._waiting[event] = _Wait(job, done, stuck, ahead)
