@@ -318,9 +318,10 @@ class BatchedTransfers:
         self._moves.append(move)
         if self._steady:
             if victim is None:
-                self._steady = run.count > 0 and self._leaves_room(move)
+                self._steady = run.count > pages and self._leaves_room(move)
             else:
-                self._steady = run.count > 0 and victim.count > 0 and victim.tensor not in self._memory.needed
+                enough = run.count > pages and victim.count > pages
+                self._steady = enough and victim.tensor not in self._memory.needed
         if self._observer is not None:
             self._report(move, pages, self._next)
 
@@ -371,12 +372,14 @@ class BatchedTransfers:
         """
         memory, moves = self._memory, self._moves
         move = moves[0]
+        most = (move.run.count - 1) // batch_pages
+        if most < 1 or memory.recency.merging(move.run.tensor) < ANY_NUMBER:
+            return 0
         targets = {move.target for move in moves}
         if move.source and memory.queues.count == 1:
             targets = {_NONE, self._host}
             moves = [move._replace(pages=batch_pages, target=self._host)]
-        most = (move.run.count - 1) // batch_pages if len(targets) == 1 or len(moves) == 1 else 0
-        if most < 1 or memory.recency.merging(move.run.tensor) < ANY_NUMBER:
+        elif len(targets) > 1:
             return 0
         most = min(most, repeats_in_room(memory, moves, self._link_pages))
         pages = 0
