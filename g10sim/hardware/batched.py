@@ -171,7 +171,8 @@ class BatchedTransfers:
         for pool, count in lent:
             pool.free += count
         for move in self._moves:
-            self._apply(move, move.pages * times)
+            queue, source, run, victim, pages, target, _ = move
+            self._memory.commit(queue, run, pages * times, source, target, victim)
             if self._observer is not None:
                 end = self._next + (times - 1) * self.interval_cycles
                 self._report(move, move.pages * times, end)
@@ -182,18 +183,17 @@ class BatchedTransfers:
 
     def _stream(self, pages: int) -> None:
         """Let so many pages of the last batch's run arrive, past one victim after another."""
-        last = self._moves[-1]
-        done = 0
+        queue, source, run, _, _, _, demanded = last = self._moves[-1]
+        memory, victims, is_demanded, done = self._memory, self._victims, self._is_demanded(last), 0
         while done < pages:
-            victim = self._victims.choose(self._memory, self._is_demanded(last))
+            victim = victims.choose(memory, is_demanded)
             if victim is None:
                 raise InvariantError("fewer pages make room than were foreseen")
             count, target = min(victim.count, pages - done), self._target_of(victim)
-            move = Move(last.queue, last.source, last.run, victim, count, target, last.demanded)
-            self._apply(move, move.pages)
+            memory.commit(queue, run, count, source, target, victim)
             if self._observer is not None:
-                self._report_stream(move, done)
-            done += move.pages
+                self._report_stream(Move(queue, source, run, victim, count, target, demanded), done)
+            done += count
 
     def _report_stream(self, move: Move, done: int) -> None:
         """Tell of a part of a stream, after so many of its pages, batch by batch."""
@@ -336,10 +336,6 @@ class BatchedTransfers:
             moved = [(self._job, 0, run.tensor) for run in (move.run, move.victim) if run is not None]
             span = (self._next if first is None else first) - self.interval_cycles, end
             report(self._observer, moved, (move.source, move.target), span, pages, demanded=move.demanded)
-
-    def _apply(self, move: Move, pages: int) -> None:
-        queue, source, run, victim, _, target, _ = move
-        self._memory.commit(queue, run, pages, source, target, victim)
 
     def _foresee(self) -> None:
         """Decide how many of the following batches must make the same moves as this one."""
