@@ -275,10 +275,13 @@ class BatchedTransfers:
             count = run.count if run.count < limit - moved else limit - moved
             victim, target = None, _NONE
             if frames.free:
-                count = min(count, frames.free)
+                if frames.free < count:
+                    count = frames.free
+            elif not self._link_out or not (pool.free or self._flash_out):
+                break
             else:
                 victim = victims.choose(memory, demanded or run.tensor in memory.needed)
-                if victim is None or not self._link_out or not (pool.free or self._flash_out):
+                if victim is None:
                     break
                 if victim.count < count:
                     count = victim.count
@@ -286,7 +289,8 @@ class BatchedTransfers:
                     target, room = self._destination(source)
                     if not room:
                         break
-                    count = min(count, room)
+                    if room < count:
+                        count = room
                     self._spend(count, source, target)
             moved += count
             if is_from_host:
@@ -351,7 +355,7 @@ class BatchedTransfers:
         # Host memory so far from full does not matter to the next batch.
         is_roomy = self._host_pool.free > 2 * self._link_pages
         if is_roomy and has_one_run(self._memory, moves):
-            pages = sum([move.pages for move in moves])
+            pages = moves[0].pages if len(moves) == 1 else sum([move.pages for move in moves])
             self._repeats = self._stream_repeats(pages)
             if self._repeats:
                 self._streamed = pages

@@ -189,8 +189,8 @@ class Recency:
             return self._scanned
         if self._scan is None:
             return None
-        runs = self._runs
-        for place in range(max(self._scan, self._head), len(runs)):
+        runs, start = self._runs, self._scan if self._scan > self._head else self._head
+        for place in range(start, len(runs)):
             run = runs[place]
             if run.count and run.tensor not in tensors:
                 self._scan, self._scanned = place, run

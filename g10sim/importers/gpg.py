@@ -88,22 +88,20 @@ class _Lines:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._lines = read_lines(path, TraceError)
         self._number = 0
+        self._texts = self._read()
+
+    def _read(self) -> Iterator[str]:
+        for self._number, line in enumerate(read_lines(self._path, TraceError), 1):
+            yield decode_text(self._path, self._number, line, TraceError)
 
     def __iter__(self) -> Iterator[str]:
         """Yield the lines that have not been read yet."""
-        return self
-
-    def __next__(self) -> str:
-        """Return the next line."""
-        line = next(self._lines)
-        self._number += 1
-        return decode_text(self._path, self._number, line, TraceError)
+        return self._texts
 
     def next_of(self, kernel: int) -> str:
         """Return the next line, which has to be about a kernel."""
-        text = next(self, None)
+        text = next(self._texts, None)
         if text is None:
             self.fail_at_end(f"the rest of kernel {kernel}")
         return text
