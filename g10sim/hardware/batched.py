@@ -16,7 +16,7 @@ from g10sim.config.behaviour import BehaviourSpec
 from g10sim.config.system import SystemSpec, published_drive
 from g10sim.errors import ConfigError, InvariantError
 from g10sim.hardware.door import Door
-from g10sim.hardware.jumps import Move, are_same, has_one_run, repeats_in_room, repeats_of_runs
+from g10sim.hardware.jumps import Move, are_same, past_alike, repeats_in_room, repeats_of_runs
 from g10sim.hardware.memory import Pool, Residency
 from g10sim.hardware.recency import ANY_NUMBER, Run
 from g10sim.hardware.transfers import Due, Observer, VictimRule, report, restart_choice
@@ -275,8 +275,7 @@ class BatchedTransfers:
             count = run.count if run.count < limit - moved else limit - moved
             victim, target = None, _NONE
             if frames.free:
-                if frames.free < count:
-                    count = frames.free
+                count = min(count, frames.free)
             elif not self._link_out or not (pool.free or self._flash_out):
                 break
             else:
@@ -354,7 +353,7 @@ class BatchedTransfers:
         self._streamed = 0
         # Host memory so far from full does not matter to the next batch.
         is_roomy = self._host_pool.free > 2 * self._link_pages
-        if is_roomy and has_one_run(self._memory, moves):
+        if is_roomy and moves[-1].run is moves[0].run and past_alike(self._memory, moves):
             pages = moves[0].pages if len(moves) == 1 else sum([move.pages for move in moves])
             self._repeats = self._stream_repeats(pages)
             if self._repeats:

@@ -43,7 +43,7 @@ def are_same(moves: Sequence[Move], others: Sequence[Move] | None) -> bool:
     """Tell whether two batches make the same moves."""
     if others is None or len(others) != len(moves):
         return False
-    return all(move.same(other) for move, other in zip(moves, others, strict=True))
+    return all(map(Move.same, moves, others))
 
 
 def repeats_of_runs(memory: Residency, moves: Iterable[Move]) -> int:
@@ -94,13 +94,11 @@ def repeats_in_room(memory: Residency, moves: Iterable[Move], batch_pages: int) 
     return max(0, min(limits))
 
 
-def has_one_run(memory: Residency, moves: Sequence[Move]) -> bool:
-    """Tell whether all that a batch did is let one run arrive, for victims dropped or sent to host memory.
+def past_alike(memory: Residency, moves: Sequence[Move]) -> bool:
+    """Tell whether all that a batch did was to drop victims for arrivals, or send them to host memory.
 
     None of these is needed, so that none has come back to the fault queues.
     """
-    if moves[0].victim is None or moves[-1].run is not moves[0].run:
-        return False
     host, needed = memory.tiers[0], memory.needed
     for _, _, _, victim, _, target, _ in moves:
         if victim is None or (target and target != host) or victim.tensor in needed:

@@ -300,7 +300,7 @@ class Residency:
         run.count -= count
         if run.is_empty:
             self.traffic.moved_in[source] += count
-        elif source == _GPU:
+        elif source is _GPU:
             self.moving[tensor] -= count
             self.frames.free += count
             self.filled -= count

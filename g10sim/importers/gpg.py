@@ -92,8 +92,9 @@ class _Lines:
         self._texts = self._read()
 
     def _read(self) -> Iterator[str]:
-        for self._number, line in enumerate(read_lines(self._path, TraceError), 1):
-            yield decode_text(self._path, self._number, line, TraceError)
+        for number, line in enumerate(read_lines(self._path, TraceError), 1):
+            self._number = number
+            yield decode_text(self._path, number, line, TraceError)
 
     def __iter__(self) -> Iterator[str]:
         """Yield the lines that have not been read yet."""
