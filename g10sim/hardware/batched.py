@@ -276,11 +276,9 @@ class BatchedTransfers:
             victim, target = None, _NONE
             if frames.free:
                 count = min(count, frames.free)
-            elif not self._link_out or not (pool.free or self._flash_out):
-                break
             else:
                 victim = victims.choose(memory, demanded or run.tensor in memory.needed)
-                if victim is None:
+                if victim is None or not self._link_out or not (pool.free or self._flash_out):
                     break
                 if victim.count < count:
                     count = victim.count
