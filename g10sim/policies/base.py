@@ -389,6 +389,15 @@ class Policy:
         """
         return {}
 
+    def homes(self, job: int) -> Mapping[int, str]:
+        """Return the tiers in which persistent tensors of a job lie before time starts, by name.
+
+        The job is given by its position in the workload. All others, and what finds no room there, lie as
+        ``compat.initial_tier`` says. Asked with paged GPU memory; only designs with addresses of their own
+        may name any.
+        """
+        return {}
+
     def pageable(self, job: int) -> Collection[int]:
         """Return the tensors of a job, given by its position in the workload, that host memory does not pin.
 

@@ -107,12 +107,12 @@ class TenCache(WeightsBelow):
         bucket_bytes = self.reduce_bucket_size * self.bytes_per_parameter
         gradients = Gradients(trace, bucket_bytes, self.births, weights)
         ends = gradients.departures
-        others, _ = gpu_peak(trace, sizes, ends, self.births, below=weights)
+        others, _ = gpu_peak(trace, sizes, ends, self.births, gradients.stays, below=weights)
         room = machine.gpu_bytes // machine.page_bytes * machine.page_bytes - others
         capacity = room if self.cache is None else min(room, parse_bytes(self.cache))
         found = cached(trace, weights, sizes, capacity, looks_ahead=self.prefetch)
         stays, kept = _released(trace, found.stays)
-        most, kernel = gpu_peak(trace, sizes, ends, self.births, [*stays, *kept])
+        most, kernel = gpu_peak(trace, sizes, ends, self.births, [*stays, *kept, *gradients.stays])
         require_gpu(self.name, system, most, kernel, "weights of one kernel and activations")
         homes = _homes(trace, machine, weights, self.optimizer_buffers)
         in_host = [tensor for tensor in _by_first_use(trace, weights) if homes[tensor] == "host"]

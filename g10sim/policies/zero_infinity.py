@@ -103,7 +103,8 @@ class ZeroInfinity(WeightsBelow):
         stays = gathered(trace) if trace.collectives else self._stays(trace)
         weights = dict.fromkeys(stay.tensor for stay in stays)
         gradients = Gradients(trace, self._bucket_bytes, self.births, weights)
-        most, kernel = gpu_peak(trace, machine.sizes(trace), gradients.departures, self.births, stays)
+        there = (*stays, *gradients.stays)
+        most, kernel = gpu_peak(trace, machine.sizes(trace), gradients.departures, self.births, there)
         require_gpu(self.name, system, most, kernel, "live weights and activations")
         homes: dict[int, str] = dict.fromkeys(weights, self.offload_param)
         homes |= {t: self.offload_optimizer for t in trace.only_on_cpu if trace.tensors[t].persistent}

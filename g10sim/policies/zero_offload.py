@@ -89,7 +89,8 @@ class ZeroOffload(Declared, Policy):
         for job in workload.jobs:
             sizes = page_sizes(job.trace, system.gpu.page_size)
             gradients = Gradients(job.trace, self._bucket_bytes, self.births)
-            needed, kernel = gpu_peak(job.trace, sizes, gradients.departures, self.births)
+            ends, stays = gradients.departures, gradients.stays
+            needed, kernel = gpu_peak(job.trace, sizes, ends, self.births, stays)
             require_gpu(self.name, system, needed, kernel, "weights and activations")
             in_host += host_bytes(job.trace, sizes)
             jobs.append(gradients)

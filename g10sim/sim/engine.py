@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from operator import attrgetter
 
@@ -13,7 +13,7 @@ from g10sim.config.run import AUTO, most_iterations
 from g10sim.config.ssd import FlashSsdSpec
 from g10sim.config.system import SystemSpec
 from g10sim.config.tiers import Tier
-from g10sim.errors import ConfigError, PolicyError, UnsupportedError
+from g10sim.errors import ConfigError, UnsupportedError
 from g10sim.hardware.batched import BatchedTransfers
 from g10sim.hardware.door import Door
 from g10sim.hardware.flash.pool import FlashPool
@@ -39,6 +39,7 @@ from g10sim.sim.gpu import Allotment, Gpu
 from g10sim.sim.hooks import asked, kind_of, plans_of
 from g10sim.sim.iterations import Iterations, with_numbers
 from g10sim.sim.machine import Machine
+from g10sim.sim.named_tensors import NamedTensors
 from g10sim.sim.pipeline import StageTransfers
 from g10sim.sim.preparation import settled, with_chosen_kernels
 from g10sim.sim.recorder import Recorder
@@ -217,8 +218,9 @@ class _Simulation:
         policy, machine = self._policy, self._machine
         if self._staging is None:
             addresses = self._addresses(job.trace)
-            memory = self._memory(job, addresses)
-            memory.pageable = self._pageable(number, job, addresses)
+            tensors = NamedTensors(policy, number, job, addresses)
+            memory = self._memory(job, addresses, tensors.homes(self._system.all_tiers))
+            memory.pageable = tensors.pageable()
             return JobRun(number, job, executed, memory, addresses, policy, plan, machine)
         job = simulated_job(job, self._behaviour)
         frames = self._frames[job.gpu] if self._frames else None
@@ -226,22 +228,6 @@ class _Simulation:
             number, job, plan, policy, machine, self._staging, self._pools, self._door, frames
         )
         return ContiguousRun(number, job, executed, memory, OwnAddresses(job.trace), policy, plan, machine)
-
-    def _pageable(self, number: int, job: Job, addresses: OwnAddresses) -> frozenset[int]:
-        """Return a job's tensors that are not pinned in host memory. Raises PolicyError for unknown ones."""
-        policy, count = self._policy, len(job.trace.tensors)
-        found = asked(policy, "pageable", lambda: frozenset(policy.pageable(number)))
-        if found and addresses.are_shared:
-            raise PolicyError(
-                f"policy '{policy.name}': pageable names tensors that share addresses; allowed: with "
-                "requirements.addresses 'own'"
-            )
-        for tensor in found:
-            if type(tensor) is not int or not 0 <= tensor < count:
-                raise PolicyError(
-                    f"policy '{policy.name}': pageable names tensor {tensor!r}; allowed: 0 to {count - 1}"
-                )
-        return found
 
     def _addresses(self, trace: Trace) -> OwnAddresses:
         """Return the addresses of a trace's tensors in unified memory."""
@@ -273,7 +259,7 @@ class _Simulation:
             return FlashPool(tier, tier.drive, self._system.gpu.clock, page)
         return Pool(tier, page)
 
-    def _memory(self, job: Job, addresses: OwnAddresses) -> Residency:
+    def _memory(self, job: Job, addresses: OwnAddresses, homes: Mapping[int, Location]) -> Residency:
         page = self._system.gpu.page_size
         pages = addresses.trace.page_sizes(page)
         unlimited = self._policy.requirements.unlimited_memory
@@ -290,6 +276,8 @@ class _Simulation:
             if unlimited or lasts:
                 for place in addresses.held(tensor):
                     tier = memory.tiers[-1] if starts_last else memory.tier_for(pages[place])
+                    home = homes.get(tensor, tier)
+                    tier = home if memory.pools[home].free >= pages[place] else tier
                     memory.place(place, Location.GPU if unlimited else tier)
         return memory
 

@@ -7,7 +7,10 @@ from test_zero_infinity import PAGE, SECOND, layers, machine, seconds
 
 from g10sim.config.host import HostSpec
 from g10sim.errors import PolicyError, UnsupportedError
+from g10sim.policies.base import Requirements
+from g10sim.policies.offload_planning.below import Offloaded
 from g10sim.policies.offload_planning.caching import cached
+from g10sim.policies.offload_planning.gradients import Gradients
 from g10sim.policies.tencache import TenCache
 from g10sim.policies.zero_infinity import ZeroInfinity
 from g10sim.sim.engine import run
@@ -149,6 +152,35 @@ class Unknown(TenCache):
         return [99]
 
 
-def test_only_tensors_can_be_pageable():
-    with pytest.raises(PolicyError, match="pageable names tensor 99; allowed: 0 to"):
-        records(FOUR, machine(), Unknown)
+class Nowhere(TenCache):
+    """Names a tier that does not exist."""
+
+    name = "nowhere"
+
+    def homes(self, job):
+        return {0: "tape"}
+
+
+class Shared(Nowhere):
+    """Has no addresses of its own."""
+
+    requirements = Requirements()
+
+    def choose_kernels(self, trace, system):
+        return trace
+
+    def _plan_job(self, trace, machine, system):
+        return Offloaded(Gradients(trace, 1, 0), {}, {}, {}, frozenset())
+
+
+@pytest.mark.parametrize(
+    ("design", "message"),
+    [
+        (Unknown, "pageable names tensor 99; allowed: 0 to"),
+        (Nowhere, "homes names the tier 'tape'; allowed: host, ssd"),
+        (Shared, "homes names tensors that share addresses; allowed: with requirements.addresses 'own'"),
+    ],
+)
+def test_only_tensors_and_tiers_can_be_named(design, message):
+    with pytest.raises(PolicyError, match=message):
+        records(FOUR, machine(), design)

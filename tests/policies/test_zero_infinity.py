@@ -28,8 +28,11 @@ def machine(*, gpu="30 GB", host="100 GB", link="10 GB/s", drive="10 GB/s", rate
     return SystemSpec(**plain | changes)
 
 
-def layers(count, parameters, *, forward, recomputed=0, backward, state=12):
-    """Layers of so many parameters; ``recomputed``: forward again before the backward pass."""
+def layers(count, parameters, *, forward, recomputed=0, backward, state=12, micro_batches=1):
+    """Layers of so many parameters; ``recomputed``: forward again before the backward pass.
+
+    Gradients add up over micro-batches.
+    """
     builder = TraceBuilder("layers")
 
     def tensors(name, size, kind, *, persistent=True):
@@ -38,12 +41,14 @@ def layers(count, parameters, *, forward, recomputed=0, backward, state=12):
     weights = tensors("weight", 2 * parameters, TensorKind.WEIGHT)
     states = tensors("state", state * parameters, TensorKind.OPTIMIZER_STATE)
     gradients = tensors("gradient", 2 * parameters, TensorKind.GRADIENT, persistent=False)
-    for weight in weights:
-        builder.kernel("Forward", forward, [weight], [], Phase.FORWARD)
-    for weight, gradient in reversed(list(zip(weights, gradients, strict=True))):
-        if recomputed:
-            builder.kernel("Forward again", recomputed, [weight], [], Phase.BACKWARD)
-        builder.kernel("Backward", backward, [weight], [gradient], Phase.BACKWARD)
+    for number in range(1, micro_batches + 1):
+        for weight in weights:
+            builder.kernel("Forward", forward, [weight], [], Phase.FORWARD, micro_batch=number)
+        for weight, gradient in reversed(list(zip(weights, gradients, strict=True))):
+            if recomputed:
+                builder.kernel("Forward again", recomputed, [weight], [], Phase.BACKWARD)
+            used = [weight, gradient] if number > 1 else [weight]
+            builder.kernel("Backward", backward, used, [gradient], Phase.BACKWARD, micro_batch=number)
     for weight, gradient, own in zip(weights, gradients, states, strict=True):
         builder.kernel("Update", 1, [gradient, own], [own, weight], Phase.OPTIMIZER)
     return builder.build()
@@ -171,3 +176,56 @@ def test_weights_on_the_ssd_are_read_from_there_and_written_once():
 def test_what_does_not_fit_is_unsupported(system, parameters, message):
     with pytest.raises(UnsupportedError, match=message):
         last(FOUR, system, **parameters)
+
+
+BUCKETS = AHEAD | {"reduce_bucket_size": 10**9, "births": 0}
+
+
+def test_gradients_that_add_up_lie_in_host_memory_between_micro_batches():
+    # Four gradients of 2 GB. The GPU has at most two weights of 2 GB, and gradients of the bucket that fills,
+    # of the one that leaves and of the one that comes back.
+    trace = layers(4, 10**9, forward=SECOND, backward=SECOND, micro_batches=3)
+    found = last(trace, machine(), **BUCKETS)
+    weights = 7 + 6 + 6  # where a pass ends the next one begins
+    assert found.traffic["gpu_to_host_bytes"] == 3 * 4 * 2 * 10**9
+    signal = PAGE  # that the step has ended
+    assert found.traffic["host_to_gpu_bytes"] == (weights + 2 * 4) * 2 * 10**9 + signal
+    assert found.peak_gpu_bytes <= 5 * 2 * 10**9
+    # The first weight comes in 0.2 s, the last gradient leaves in 0.2 s: all else is beside kernels.
+    assert seconds(found) == pytest.approx(24 + 0.2 + 0.2, abs=1e-3)
+
+
+def test_gradients_of_one_bucket_stay_until_the_micro_batch_has_ended():
+    trace = layers(4, 10**9, forward=SECOND, backward=SECOND, micro_batches=2)
+    found = last(trace, machine(), **AHEAD | {"reduce_bucket_size": 10**10})
+    assert found.traffic["gpu_to_host_bytes"] == 2 * 4 * 2 * 10**9
+
+
+def test_a_gradient_that_comes_back_needs_room():
+    trace = layers(4, 10**9, forward=SECOND, backward=SECOND, micro_batches=2)
+    with pytest.raises(UnsupportedError, match="keeps live weights and activations on the GPU: 10 GB"):
+        last(trace, machine(gpu="9 GB"), **BUCKETS)
+
+
+def test_states_on_the_ssd_lie_there_from_the_start():
+    # 64 GB in all, of which 48 GB are states: the first iteration goes as all others do.
+    records = run(
+        Workload((Job(FOUR, iterations=2),)),
+        machine(host="29 GB", drive="100 GB/s"),
+        ZeroInfinity(offload_optimizer="ssd", **AHEAD),
+        check=True,
+    )
+    first, second = records.iterations
+    assert seconds(first) == pytest.approx(seconds(second), rel=1e-6)
+
+
+def test_all_gradients_of_a_kernel_leave():
+    builder = TraceBuilder("twins")
+    weights = [builder.tensor(f"weight{i}", 2 * 10**9, TensorKind.WEIGHT, persistent=True) for i in (0, 1)]
+    gradients = [builder.tensor(f"gradient{i}", 2 * 10**9, TensorKind.GRADIENT) for i in (0, 1)]
+    builder.kernel("Backward", SECOND, weights, gradients, Phase.BACKWARD)
+    for weight, gradient in zip(weights, gradients, strict=True):
+        builder.kernel("Update", 1, [gradient], [weight], Phase.OPTIMIZER)
+    found = last(builder.build(), machine(), reduce_bucket_size=10**9)
+    assert found.traffic["gpu_to_host_bytes"] == 4 * 10**9
+    assert found.page_faults == 0

@@ -124,6 +124,10 @@ class WeightsBelow(Declared, Policy):
         self._jobs = tuple(jobs)
         return (None,) * len(jobs)
 
+    def homes(self, job: int) -> Mapping[int, str]:
+        """Return the tiers of weights and optimizer states."""
+        return self._jobs[job].homes
+
     def _bytes_below(self, trace: Trace, sizes: Sequence[int], job: Offloaded) -> dict[str, int]:
         """Return the most bytes of a job in every tier, and those of some steps on their way through."""
         on_cpu = used_on_cpu(trace)

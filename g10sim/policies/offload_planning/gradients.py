@@ -1,13 +1,16 @@
-"""Traffic of steps on the CPU: gradients leave in buckets, weights return."""
+"""Traffic of steps on the CPU: gradients leave in buckets, and return to add up; weights return."""
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from collections import Counter
 from collections.abc import Container, Iterator, Sequence
 from functools import cached_property
 
 from g10sim.policies.moves import Await, Evict, Fetch, Move
 from g10sim.policies.offload_planning.births import Births
-from g10sim.policies.offload_planning.takeover import Bucket, cpu_inputs, filled_buckets
+from g10sim.policies.offload_planning.takeover import Bucket, cpu_inputs, filled_buckets, partial_sums
+from g10sim.policies.offload_planning.windows import Window, by_kernel
 from g10sim.trace.model import Device, Trace
 
 
@@ -15,25 +18,52 @@ class Gradients:
     """Moves of one job: buckets of gradients leave, what the CPU has updated comes back.
 
     A bucket waits until the one before it has left: two buffers are enough. What a reduce-scatter makes is a
-    bucket, and leaves when that has ended. New tensors of the next ``births`` kernels are mapped while a
-    kernel runs. What is ``left`` where the CPU updates it stays there.
+    bucket, and leaves when that has ended. Otherwise gradients that add up over micro-batches leave after
+    each one, and come back for the next one as many kernels ahead as their bucket takes to fill. New tensors
+    of the next ``births`` kernels are mapped while a kernel runs. What is ``left`` where the CPU updates it
+    stays there. Source: ``partition_grads`` in DeepSpeed's stage3.py, which adds up on the GPU what it keeps
+    in host memory.
     """
 
     def __init__(
         self, trace: Trace, bucket_bytes: int, births: int, left: Container[int] = frozenset()
     ) -> None:
         self._trace, self._births, self._left = trace, Births(trace, births), left
-        inputs = dict(cpu_inputs(trace))
-        reduced = (Bucket(one.outputs, one.id) for one in trace.collectives if one.outputs[0] in inputs)
-        self._buckets = tuple(reduced) or filled_buckets(trace, tuple(inputs.items()), bucket_bytes)
+        self._ahead = births
+        inputs = cpu_inputs(trace)
+        made = {tensor for tensor, _ in inputs}
+        reduced = (Bucket(one.outputs, one.id) for one in trace.collectives if one.outputs[0] in made)
+        self._buckets = tuple(reduced) or filled_buckets(trace, partial_sums(trace, inputs), bucket_bytes)
         self._full = {bucket.ready: number for number, bucket in enumerate(self._buckets)}
+        self._ends = [*(self._waits_for_last(bucket) for bucket in self._buckets[1:]), len(trace.kernels) - 1]
+        returns = (stay for stay in self.stays if stay.fetched > trace.births[stay.tensor])
+        self._returns = by_kernel(returns, "fetched")
 
     @cached_property
     def departures(self) -> dict[int, int]:
         """For each gradient that leaves the last kernel during which it is on the GPU."""
-        nexts = [*(self._waits_for_last(bucket) for bucket in self._buckets[1:]), len(self._trace.kernels)]
-        pairs = zip(self._buckets, nexts, strict=False)
+        pairs = zip(self._buckets, self._ends, strict=False)
         return {tensor: ready for bucket, ready in pairs for tensor in self._emptied(bucket)}
+
+    @cached_property
+    def stays(self) -> tuple[Window, ...]:
+        """The stays on the GPU of gradients that leave it more than once."""
+        found, left = list[Window](), dict[int, int]()
+        several = Counter(tensor for bucket in self._buckets for tensor in bucket.tensors)
+        for bucket, end in zip(self._buckets, self._ends, strict=False):
+            uses = {tensor: self._first_use(tensor, left.get(tensor, -1)) for tensor in bucket.tensors}
+            ahead = bucket.ready - min(uses.values()) + 1
+            for tensor, first in uses.items():
+                if several[tensor] > 1:
+                    since = max(first - ahead, left[tensor] + 1) if tensor in left else first - self._ahead
+                    found.append(Window(tensor, max(0, since), first, end))
+                left[tensor] = bucket.ready
+        return tuple(found)
+
+    def _first_use(self, tensor: int, left: int) -> int:
+        """Return the first kernel that uses a tensor after the one with which it left."""
+        uses = self._trace.uses[tensor]
+        return uses[bisect_right(uses, left)]
 
     def _waits_for_last(self, bucket: Bucket) -> int:
         """Return the last kernel that starts to map tensors before the bucket before this one has left."""
@@ -52,6 +82,7 @@ class Gradients:
     def before(self, kernel: int) -> Iterator[Move]:
         """Yield the moves of a kernel that is about to start."""
         yield from self._births.before(kernel)
+        yield from map(Fetch, self._returns.get(kernel, ()))
 
     def after(self, kernel: int) -> Iterator[Move]:
         """Yield the moves of a kernel that has ended, or was launched."""

@@ -170,6 +170,19 @@ def cpu_inputs(trace: Trace, takes: Collection[int] = ()) -> tuple[tuple[int, in
     return tuple(sorted(found.items(), key=itemgetter(1)))
 
 
+def partial_sums(trace: Trace, gradients: Sequence[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
+    """Return gradients with their last writers in every micro-batch, in the order of these.
+
+    ``gradients`` have the last writers of all.
+    """
+    lasts, found = dict(gradients), dict[tuple[int, int], int]()
+    for kernel in trace.kernels:
+        for tensor in kernel.outputs:
+            if kernel.id <= lasts.get(tensor, -1):
+                found[tensor, kernel.micro_batch] = kernel.id
+    return tuple(sorted(((tensor, last) for (tensor, _), last in found.items()), key=itemgetter(1)))
+
+
 @dataclass(frozen=True)
 class Bucket:
     """Gradients that leave the GPU together once kernel ``ready`` has ended."""
@@ -181,12 +194,18 @@ class Bucket:
 def filled_buckets(
     trace: Trace, gradients: Sequence[tuple[int, int]], bucket_bytes: int
 ) -> tuple[Bucket, ...]:
-    """Group gradients with their last writers, in order of completion: a bucket leaves when it is full."""
-    buckets, filling, size = list[Bucket](), list[int](), 0
+    """Group gradients with their writers, in order of completion: a bucket leaves when it is full.
+
+    With the last one of a micro-batch it leaves as it is.
+    """
+    buckets, filling, size = list[Bucket](), dict[int, None](), 0
+    ends = set({trace.kernels[ready].micro_batch: ready for _, ready in gradients}.values())
     for number, (tensor, ready) in enumerate(gradients):
-        filling.append(tensor)
-        size += trace.tensors[tensor].size_bytes
-        if size >= bucket_bytes or number + 1 == len(gradients):
+        size += 0 if tensor in filling else trace.tensors[tensor].size_bytes
+        filling[tensor] = None
+        if number + 1 < len(gradients) and gradients[number + 1][1] == ready:
+            continue
+        if size >= bucket_bytes or ready in ends:
             buckets.append(Bucket(tuple(filling), ready))
-            filling, size = [], 0
+            filling, size = {}, 0
     return tuple(buckets)

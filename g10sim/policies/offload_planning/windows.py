@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 
@@ -92,7 +92,7 @@ def _stays(trace: Trace, weights: Collection[int], reuse: int) -> Iterator[tuple
             yield tensor, first, last
 
 
-def by_kernel(stays: Sequence[Window], which: str) -> dict[int, list[int]]:
+def by_kernel(stays: Iterable[Window], which: str) -> dict[int, list[int]]:
     """Return the weights that are ``fetched`` at each kernel, or whose stay is over with it (``last``)."""
     found: dict[int, list[int]] = {}
     for window in stays:
