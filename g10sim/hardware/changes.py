@@ -55,7 +55,9 @@ class NextChange:
                 continue
             if is_rotation(flow.victim, others, site.memory):
                 pool = self._filled_by(flow)
-                rounds = rounds_of(flow, others, self._page_work, None if pool is None else pool.free)
+                room = None if pool is None else pool.free
+                memory = site.memory if flow is flows[-1] else None
+                rounds = rounds_of(flow, others, self._page_work, room, memory)
                 if rounds > 1:
                     self.rotating = flow
                     return self.cycles_for(flow, rounds * flow.victim.count)

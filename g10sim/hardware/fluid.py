@@ -543,11 +543,17 @@ class FluidTransfers:
 
     def _turn(self, flow: Flow, victim: Run) -> bool:
         """Carry out all rounds of a rotation that have ended; False: none has."""
-        rounds = flow.progress // (victim.count * self._page_work)
+        pages, memory = victim.count, flow.lane.site.memory
+        rounds = flow.progress // (pages * self._page_work)
         if not rounds:
             return False
-        flow.progress -= rounds * victim.count * self._page_work
-        flow.lane.site.memory.rotate(flow.run, victim, rounds, flow.source, flow.target)
+        flow.progress -= rounds * pages * self._page_work
+        latest: Run | None = victim
+        if not memory.recency.is_scanned_to_end(victim):  # pages that went by are more recent
+            self._carry_out(flow, pages, self._now)
+            rounds, latest = rounds - 1, memory.recency.scan_outside(memory.protected)
+        if rounds and latest is not None:
+            memory.rotate(flow.run, latest, rounds, flow.source, flow.target)
         flow.lane.carry = flow.progress
         return True
 

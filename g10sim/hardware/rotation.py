@@ -1,8 +1,9 @@
 """Rotations: a prefetch that pushes out the latest pages of its own tensor, run after run.
 
 Where a scan for victims has come to the end of the eviction order, what arrives is the only victim left for
-the pages that follow it. Each round exchanges as many pages as the last one brought; rounds between which no
-other page moves are alike, and are jumped together.
+the pages that follow it. Each round exchanges as many pages as the last one brought. Rounds are alike, and are
+jumped together, as long as no other page moves but those that go by: they come in for victims of their own,
+and the scan passes them.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ class RotatingFlow(Protocol):
     run: Run
     victim: Run | None
     source: Location
+    target: Location
+    follows: bool
     rate: int
     progress: int
 
@@ -41,12 +44,28 @@ def is_rotation(victim: Run, others: Collection[RotatingFlow], memory: Residency
     )
 
 
+def goes_by(other: RotatingFlow, memory: Residency) -> bool:
+    """Tell whether a flow that is served before a rotation brings in pages that this leaves alone.
+
+    They become more recent than the pages that rotate, and in the next round less recent; the scan passes
+    them. Their own victims are dropped.
+    """
+    if other.victim is None or other.target or other.source == Location.GPU or other.follows:
+        return False
+    return other.run.tensor in memory.protected and other.victim.tensor not in memory.needed
+
+
 def rounds_of(
-    flow: RotatingFlow, others: Collection[RotatingFlow], page_work: int, room_pages: int | None
+    flow: RotatingFlow,
+    others: Collection[RotatingFlow],
+    page_work: int,
+    room_pages: int | None,
+    memory: Residency | None,
 ) -> int:
     """Return how many rounds of a rotation are alike: before another page moves, or what moves is used up.
 
-    ``room_pages`` is the room where the victims go; None: it does not fill.
+    ``room_pages`` is the room where the victims go; None: it does not fill. Pages of a single other flow that
+    goes by do not count; without ``memory`` none does.
     """
     assert flow.victim is not None
     if not 0 <= flow.progress < flow.rate <= page_work:
@@ -56,6 +75,10 @@ def rounds_of(
     if room_pages is not None:
         rounds = min(rounds, (room_pages - len(others)) // pages - 1)
     waits = [cycles_to_page(other, page_work) for other in others if other.rate]
+    for other in others if waits and len(others) == 1 and room_pages is None else ():
+        if memory is not None and other.victim is not None and goes_by(other, memory):
+            pages_left = min(other.run.count, other.victim.count)
+            waits = [max(*waits, (pages_left * page_work - other.progress) // other.rate)]
     if waits:
         rounds = min(rounds, (flow.progress + flow.rate * (min(waits) - 1)) // (pages * page_work))
     return max(0, rounds)

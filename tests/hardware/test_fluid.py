@@ -1,5 +1,6 @@
 """Fluid transfers: times by formula, who goes first, and what a full memory does."""
 
+from itertools import groupby
 from types import SimpleNamespace
 
 import pytest
@@ -435,7 +436,8 @@ def ended(transfers, memory, stops):
     while memory.queues.busy and (change := transfers.next_change()) is not None:
         now = change
         transfers.advance(now)
-    order = [(run.tensor, run.count) for run in memory.recency._runs if run.count]
+    runs = groupby((run for run in memory.recency._runs if run.count), lambda run: run.tensor)
+    order = [(tensor, sum(run.count for run in same)) for tensor, same in runs]
     rooms = [memory.frames.free, *(pool.free for pool in memory.pools.values())]
     return (now, memory.pages, rooms, memory.traffic, transfers.busy_cycles(0), order, seen), transfers.events
 
@@ -467,14 +469,52 @@ def test_rounds_of_a_tensor_that_pushes_itself_out_are_jumped(place, worthless, 
     assert events < 6 < 20 <= many
 
 
+class OldestOnDemand(Scanning):
+    """Prefetches spare the protected tensors."""
+
+    def choose(self, memory, demanded):
+        return memory.recency.oldest() if demanded else super().choose(memory, demanded)
+
+
+def rotating_beside_a_fault(link, *, protected, worthless, asks_policy, stops):
+    """Let tensor 1 rotate in 5 pages, and later tensor 2 come in on demand, for pages of tensor 0."""
+    system, door = machine(45, pcie=link), Door()
+    pools = [Pool(tier, system.gpu.page_size) for tier in system.all_tiers]
+    memory = memory_of([40, 505, 30], 45, pools, system.gpu.page_size, door)
+    transfers = FluidTransfers(system, pools, door=door)
+    memory.place(0, GPU)
+    memory.place(2, HOST)
+    transfers.attach(0, 0, memory, OldestOnDemand(worthless, asks_policy=asks_policy))
+    memory.protect(protected)
+    memory.request_prefetch(1)
+    transfers.changed()
+    transfers.advance(12_345)
+    memory.hold(frozenset({2}))
+    transfers.demand(0, 2)
+    return ended(transfers, memory, stops)
+
+
+@pytest.mark.parametrize("stops", [(), (30_000, 30_001, 41_700, 90_000)])
+@pytest.mark.parametrize("worthless", [{0, 1}, {1}])
+@pytest.mark.parametrize("protected", [{0, 2}, {0}])
+@pytest.mark.parametrize("link", ["1 GB/s", "0.7 GB/s", "0.13 GB/s"])
+def test_pages_that_faulted_go_by_a_rotation(link, protected, worthless, stops):
+    rule = {"protected": protected, "worthless": worthless, "stops": stops}
+    jumped, events = rotating_beside_a_fault(link, **rule, asks_policy=False)
+    one_by_one, many = rotating_beside_a_fault(link, **rule, asks_policy=True)
+    assert jumped == one_by_one
+    if protected == {0, 2} and worthless == {0, 1}:
+        assert 3 * events < many
+
+
 @pytest.mark.parametrize(("rate", "rounds"), [(None, 19), (50, 3), (100, 1), (125, 1), (200, 0)])
 def test_rounds_are_jumped_until_another_page_moves(rate, rounds):
     """5 of 100 pages at a time, one in a cycle, while another flow moves one in 1000 / rate."""
     flow = SimpleNamespace(run=Run(1, 100), victim=Run(1, 5), source=HOST, rate=1000, progress=0)
     others = [SimpleNamespace(rate=rate, progress=0)] if rate else []
-    assert rounds_of(flow, others, 1000, None) == rounds
+    assert rounds_of(flow, others, 1000, None, None) == rounds
     slower = [*others, SimpleNamespace(rate=1, progress=0), SimpleNamespace(rate=0, progress=0)]
-    assert rounds_of(flow, slower, 1000, None) == rounds
+    assert rounds_of(flow, slower, 1000, None, None) == rounds
 
 
 @pytest.mark.parametrize("place", [NONE, HOST, FLASH])
