@@ -1,9 +1,9 @@
 """Rotations: a prefetch that pushes out the latest pages of its own tensor, run after run.
 
 Where a scan for victims has come to the end of the eviction order, what arrives is the only victim left for
-the pages that follow it. Each round exchanges as many pages as the last one brought. Rounds are alike, and are
-jumped together, as long as no other page moves but those that go by: they come in for victims of their own,
-and the scan passes them.
+the pages that follow it. Each round exchanges as many pages as the last one brought. Rounds are alike, and
+are jumped together, as long as no other page moves but those that go by: they come in for victims of their
+own, and the scan passes them.
 """
 
 from __future__ import annotations
