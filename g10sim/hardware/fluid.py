@@ -552,7 +552,9 @@ class FluidTransfers:
         if not memory.recency.is_scanned_to_end(victim):  # pages that went by are more recent
             self._carry_out(flow, pages, self._now)
             rounds, latest = rounds - 1, memory.recency.scan_outside(memory.protected)
-        if rounds and latest is not None:
+        if latest is None:
+            raise InvariantError("nothing makes room for a rotation that was foreseen")
+        if rounds:
             memory.rotate(flow.run, latest, rounds, flow.source, flow.target)
         flow.lane.carry = flow.progress
         return True

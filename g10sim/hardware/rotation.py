@@ -17,7 +17,7 @@ from g10sim.records import Location
 
 
 class RotatingFlow(Protocol):
-    """What a flow of transfers says about itself; ``progress`` is less than a page that has moved already."""
+    """A flow of transfers as rotations see it; ``progress`` is less than a page that has moved already."""
 
     run: Run
     victim: Run | None

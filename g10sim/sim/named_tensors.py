@@ -1,4 +1,4 @@
-"""What a policy says of single tensors before time starts."""
+"""Tensors that a policy names before time starts, and what it says of them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class NamedTensors:
         places = {tier.name: tier.place for tier in tiers}
         homes = self._found("homes", lambda: dict(self._policy.homes(self._number)))
         for tier in homes.values():
-            if tier not in places:
+            if tier not in list(places):  # whatever it is
                 raise PolicyError(
                     f"policy '{self._policy.name}': homes names the tier {tier!r}; "
                     f"allowed: {choices_text(places)}"

@@ -93,7 +93,7 @@ def _stays(trace: Trace, weights: Collection[int], reuse: int) -> Iterator[tuple
 
 
 def by_kernel(stays: Iterable[Window], which: str) -> dict[int, list[int]]:
-    """Return the weights that are ``fetched`` at each kernel, or whose stay is over with it (``last``)."""
+    """Return the tensors that are ``fetched`` at each kernel, or whose stay is over with it (``last``)."""
     found: dict[int, list[int]] = {}
     for window in stays:
         found.setdefault(attrgetter(which)(window), []).append(window.tensor)
