@@ -6,7 +6,8 @@ the parameters and of the machine in their lists.
 
 import json
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, is_dataclass
 from functools import cache
 from pathlib import Path
 from zlib import crc32
@@ -21,10 +22,7 @@ from g10sim.policies.registry import create
 
 TABLES = Path(__file__).parent / "cells"
 
-SHOWN = ("exec_cycles", "events", "page_faults", "peak_gpu_bytes", "bound_cycles")
-"""Columns of results that a table shows where they are not 0, beside stalls, traffic and memory peaks."""
 _RECORDS = {
-    "results": ("iterations", "jobs"),
     "kernels": ("kernels", "cpu_kernels"),
     "moves": ("migrations", "traffic", "accesses"),
     "memory": ("memory",),
@@ -74,8 +72,9 @@ def workload_of(name):
 def numbers(cell, parameters):
     """Simulate a cell, with every check on, and return what its table keeps.
 
-    Numbers of several jobs are listed. ``checksums`` are those of all columns of the results and of every
-    record of a run: they tell that something else has changed.
+    That is every column of its results and every field of its iterations and jobs, as a list where there are
+    several, and checksums of the other records. Nothing that is zero or empty is kept: a column that says
+    nothing of a cell changes nothing in its table.
     """
     workload = workload_of(cell.workload)
     system, behaviour = machine_for(cell.machine, workload, copies=_copies(cell.policy))
@@ -84,37 +83,46 @@ def numbers(cell, parameters):
         records, rows = simulate(workload, system, policy, behaviour, tables=("timeline",), check=True)
     except G10SimError as error:
         return {"refused": type(error).__name__}
-    found = {name: _of_jobs([row.get(name, 0) for row in rows]) for name in _shown(rows)}
-    found["iterations"] = _of_jobs([it.end - it.start for it in records.iterations])
-    parts = {part: [getattr(records, name) for name in names] for part, names in _RECORDS.items()}
-    parts["results"] += [_rounded(row) for row in rows]
-    return found | {"checksums": {part: _checksum(values) for part, values in parts.items()}}
-
-
-def _shown(rows):
-    names = dict.fromkeys(name for row in rows for name in row)
-    wanted = [
-        name
-        for name in names
-        if name in SHOWN or name.startswith(("stall_", "gpu_to_")) or name.endswith("_to_gpu_bytes")
-    ]
-    return [name for name in wanted if any(row.get(name) for row in rows)]
-
-
-def _of_jobs(values):
-    return values[0] if len(values) == 1 else values
-
-
-def _rounded(row):
-    """Return a row whose fractions do not depend on the last digits."""
+    sums = {part: checksum([getattr(records, name) for name in names]) for part, names in _RECORDS.items()}
     return {
-        name: f"{value:.9g}" if isinstance(value, float) and math.isfinite(value) else value
-        for name, value in row.items()
+        "results": columns(rows),
+        "iterations": columns(records.iterations),
+        "jobs": columns(records.jobs),
+        "checksums": sums,
     }
 
 
-def _checksum(values):
-    return f"{crc32(repr(values).encode()):08x}"
+def columns(records):
+    """Return what is neither zero nor empty in some record, by the name of its column."""
+    said = [dict(_said(record)) for record in records]
+    names = dict.fromkeys(name for record in said for name in record)
+    return {name: _of_all([record.get(name, 0) for record in said]) for name in names}
+
+
+def _of_all(values):
+    return values[0] if len(values) == 1 else values
+
+
+def _said(value, name=""):
+    """Yield names and values of what is neither zero nor empty in a record, records within it included."""
+    if is_dataclass(value):
+        value = {field.name: getattr(value, field.name) for field in fields(value)}
+    if isinstance(value, Mapping):
+        for key, inner in value.items():
+            yield from _said(inner, f"{name}.{key}" if name else str(key))
+    elif isinstance(value, list | tuple):
+        for key, inner in enumerate(value):
+            named = isinstance(inner, tuple) and len(inner) == 2 and isinstance(inner[0], str)
+            yield from _said(inner[1] if named else inner, f"{name}.{inner[0] if named else key}")
+    elif isinstance(value, float) and value:
+        yield name, float(f"{value:.9g}") if math.isfinite(value) else str(value)
+    elif value:
+        yield name, value if isinstance(value, str) or type(value) in (int, bool) else repr(value)
+
+
+def checksum(records):
+    """Return a checksum over what is neither zero nor empty in records, or lists or mappings of them."""
+    return f"{crc32(repr(list(_said(records))).encode()):08x}"
 
 
 def read_table(policy):
@@ -139,20 +147,26 @@ def computed(policy, machines=(*MACHINES, *WITH_CPU)):
 
 
 def differences(recorded, found):
-    """Return a line for each cell whose numbers are not those recorded, with what was and what is."""
-    lines = []
-    for name, numbers in found.items():
-        before = recorded[name]
-        names = dict.fromkeys([*before, *numbers])
-        parts = [
-            f"{key} {before.get(key, 'nothing')} -> {numbers.get(key, 'nothing')}"
-            for key in names
-            if key != "checksums" and before.get(key) != numbers.get(key)
-        ]
-        sums, others = before.get("checksums", {}), numbers.get("checksums", {})
-        changed = [key for key in dict.fromkeys([*sums, *others]) if sums.get(key) != others.get(key)]
-        if changed:
-            parts.append(f"other {', '.join(changed)}")
-        if parts:
-            lines.append(f"  {name}: {', '.join(parts)}")
-    return lines
+    """Return a line for each number that is not the one recorded: of which cell, column and iteration."""
+    return [
+        f"  {cell}: {line}"
+        for cell, numbers in found.items()
+        for line in _unlike(recorded[cell], numbers, "")
+    ]
+
+
+def _unlike(before, after, name):
+    if before == after:
+        return
+    if isinstance(before, dict) and isinstance(after, dict):
+        for key in dict.fromkeys([*before, *after]):
+            yield from _unlike(before.get(key), after.get(key), f"{name}.{key}" if name else key)
+    elif isinstance(before, list) and isinstance(after, list) and len(before) == len(after):
+        for position, (old, new) in enumerate(zip(before, after, strict=True)):
+            yield from _unlike(old, new, f"{name}[{position}]")
+    else:
+        yield f"{name} {_written(before)} -> {_written(after)}"
+
+
+def _written(value):
+    return "nothing" if value is None else json.dumps(value)

@@ -1,9 +1,6 @@
 """What statistics say about one cell on each machine, kept in ``cells/statistics.json``."""
 
-import json
-from zlib import crc32
-
-from recorded_cells import cells_of, machine_for, workload_of
+from recorded_cells import cells_of, checksum, machine_for, workload_of
 from recorded_machines import MACHINES
 
 from g10sim.experiment.execution import simulate
@@ -47,7 +44,7 @@ def statistics(machine):
     groups = by_main_reason(kernels)
     edges = [start + (end - start) * part / 7 for part in range(8)]
     traffic = {
-        link.name: [(part.start, part.end, _plain(part.size_bytes)) for part in stretches]
+        link.name: [vars(part) for part in stretches]
         for link, stretches in link_traffic(system, records.traffic, (end - start) // 50)
     }
     everything = {
@@ -67,18 +64,5 @@ def statistics(machine):
         "stalled_kernels": {str(reason): group["kernel"].tolist() for reason, group in groups.items()},
         "waited": {str(tensor): round(cycles) for tensor, cycles in waits["waited_cycles"].items()},
         "busy": [round(share, 6) for share in busy_share(moves["start"], moves["end"], edges)],
-        "checksums": {name: f"{crc32(_text(value).encode()):08x}" for name, value in everything.items()},
+        "checksums": {name: checksum(value) for name, value in everything.items()},
     }
-
-
-def _text(value):
-    return json.dumps(_plain(value))
-
-
-def _plain(value):
-    """Return numbers to nine digits, and texts."""
-    if isinstance(value, dict):
-        return {str(key): _plain(one) for key, one in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(one) for one in value]
-    return f"{value:.9g}" if isinstance(value, float) else str(value)

@@ -6,8 +6,10 @@ a change that is meant to give other numbers, ``python tests/recorded`` records 
 ``tests/recorded/cells`` show which.
 """
 
+from dataclasses import dataclass
+
 import pytest
-from recorded_cells import cells_of, differences, numbers, read_table
+from recorded_cells import cells_of, checksum, columns, differences, numbers, read_table
 from recorded_designs import DESIGNS
 from recorded_machines import MACHINES, WITH_CPU
 
@@ -41,8 +43,41 @@ def test_every_policy_is_recorded():
     assert set(DESIGNS) == built_in - {"replay"}
 
 
-def test_differences_name_the_cell_and_its_numbers():
-    recorded = {"a": {"exec_cycles": 3, "checksums": {"kernels": "00", "jobs": "11"}}, "b": {"events": 1}}
-    found = {"a": {"exec_cycles": 5, "checksums": {"kernels": "22", "jobs": "11"}}, "b": {"events": 1}}
-    assert differences(recorded, found) == ["  a: exec_cycles 3 -> 5, other kernels"]
+def test_differences_name_cell_column_and_iteration():
+    recorded = {
+        "a": {"results": {"exec_cycles": 3}, "iterations": {"end": [4, 7]}, "checksums": {"kernels": "00"}},
+        "b": {"results": {"events": 1}},
+    }
+    found = {
+        "a": {"results": {"exec_cycles": 5}, "iterations": {"end": [4, 9]}, "checksums": {"kernels": "22"}},
+        "b": {"results": {"events": 1}},
+    }
+    assert differences(recorded, found) == [
+        "  a: results.exec_cycles 3 -> 5",
+        "  a: iterations.end[1] 7 -> 9",
+        '  a: checksums.kernels "00" -> "22"',
+    ]
     assert differences({"b": {}}, {"b": {"events": 1}}) == ["  b: events nothing -> 1"]
+
+
+@dataclass(frozen=True)
+class Before:
+    start: int
+    stalls: tuple
+
+
+@dataclass(frozen=True)
+class After(Before):
+    faults: int = 0
+    flash: Before | None = None
+
+
+def test_what_is_zero_or_empty_is_not_kept():
+    before = [Before(0, (("eviction", 3),)), Before(5, ())]
+    kept = {"stalls.eviction": [3, 0], "start": [0, 5]}
+    assert columns(before) == kept
+    assert columns([After(0, (("eviction", 3), ("novel", 0))), After(5, ())]) == kept
+    assert checksum([before]) == checksum([[After(one.start, one.stalls) for one in before]])
+    said = [After(0, (("eviction", 3), ("novel", 1))), After(5, (), 2, Before(1, ()))]
+    assert columns(said) == kept | {"stalls.novel": [1, 0], "faults": [0, 2], "flash.start": [0, 1]}
+    assert checksum([said]) != checksum([before])
