@@ -10,6 +10,20 @@ settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")
 
 
+SLOW = {"models", "recorded", "site", "torch"}
+"""Fixtures that capture or record models, or build the site."""
+
+
+def pytest_collection_modifyitems(items):
+    """Mark the tests that use slow fixtures, and those that need the published data."""
+    for item in items:
+        used = set(getattr(item, "fixturenames", ()))
+        if used & SLOW:
+            item.add_marker("slow")
+        if "published" in used:
+            item.add_marker("reference")
+
+
 @pytest.fixture(scope="session")
 def published():
     """Directory of the published simulator's data."""

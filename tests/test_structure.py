@@ -1,6 +1,7 @@
 """Rules about the source itself: who may import whom, and where names of policies may stand."""
 
 import ast
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -51,8 +52,18 @@ def height(name):
     return found
 
 
+@cache
+def parsed(path):
+    return ast.parse(path.read_text())
+
+
+@cache
 def imports(path):
-    for node in ast.walk(ast.parse(path.read_text())):
+    return list(imported(path))
+
+
+def imported(path):
+    for node in ast.walk(parsed(path)):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):

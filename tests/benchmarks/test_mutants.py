@@ -105,6 +105,7 @@ def test_the_score_leaves_out_what_is_equivalent():
     }
 
 
+@pytest.mark.slow
 def test_every_equivalent_mutant_is_one_of_todays_program():
     listed = equivalents()
     modules = sorted({name.partition(" ")[0] for name in listed})

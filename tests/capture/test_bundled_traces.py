@@ -152,11 +152,13 @@ def workload(request):
     return load_trace(data_path("traces", request.param.file))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", POLICIES)
 def test_policies_run_every_bundled_trace(workload, policy):
     assert 0 < simulated(workload, policy) <= 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", CONTIGUOUS)
 def test_designs_of_contiguous_memory_run_a_bundled_trace_or_say_why_they_cannot(workload, policy):
     performance, reason = 0, ""

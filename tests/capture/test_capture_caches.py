@@ -12,6 +12,8 @@ from g10sim.capture import capture_step
 from g10sim.trace.check import check_trace
 from g10sim.trace.model import TensorKind
 
+pytestmark = pytest.mark.slow
+
 LAYERS, SAMPLES, LENGTH, HEADS, WIDTH = 16, 8, 64, 4, 64
 CACHE_BYTES = LAYERS * 2 * SAMPLES * LENGTH * WIDTH * 4
 

@@ -1,7 +1,12 @@
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+pytest.importorskip("torch", reason="PyTorch is not installed: pip install 'g10sim[capture]'")
+
 from g10sim.capture.operators import CHUNK_ELEMENTS, MOST_BLOCKS, MOST_TENSORS, launches
+
+pytestmark = pytest.mark.slow
 
 _sizes = st.lists(
     st.one_of(st.integers(0, 100), st.integers(0, 40 * MOST_BLOCKS * CHUNK_ELEMENTS)), max_size=200

@@ -7,6 +7,8 @@ torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip insta
 from g10sim.capture import capture_step
 from g10sim.trace.model import TensorKind
 
+pytestmark = pytest.mark.slow
+
 FLOPS = 2 * (8 * 16 * 10 * 10) * (4 * 3 * 3)
 """Of one gradient, as of the convolution: two for each product of an output's element and a filter's."""
 

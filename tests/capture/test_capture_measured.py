@@ -40,6 +40,8 @@ from g10sim.importers.kineto_events import read_profile
 from g10sim.trace.check import check_trace
 from g10sim.trace.model import TimeSource
 
+pytestmark = pytest.mark.slow
+
 OPTIONS = StepOptions(optimizer="sgd")
 A100 = load_gpu("a100-40g")
 CONSTANT_US = 3

@@ -10,6 +10,8 @@ from g10sim.analysis.footprint import peak_live_bytes
 from g10sim.capture import capture_step
 from g10sim.capture.libraries import make_torchvision_importable
 
+pytestmark = pytest.mark.slow
+
 CASES = {
     "language": ("language", {}),
     "language, checkpointed": ("language", {"activation_checkpointing": True}),

@@ -11,6 +11,8 @@ from g10sim.errors import ConfigError, TraceError
 from g10sim.trace.check import check_trace
 from g10sim.trace.model import Phase, TensorKind, TimeSource
 
+pytestmark = pytest.mark.slow
+
 FLOAT_BYTES = 4
 
 

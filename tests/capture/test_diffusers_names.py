@@ -14,6 +14,8 @@ from g10sim.errors import ConfigError
 from g10sim.trace.check import check_trace
 from g10sim.trace.model import Phase, TensorKind
 
+pytestmark = pytest.mark.slow
+
 SDXL = "stable-diffusion-xl-base-1.0"
 TINY = {
     "_class_name": "UNet2DConditionModel",

@@ -12,6 +12,8 @@ from g10sim.capture.gpu import load_gpu
 from g10sim.cli.commands import app
 from g10sim.trace.model import TimeSource
 
+pytestmark = pytest.mark.slow
+
 SAMPLES, LENGTH, WIDTH, HIDDEN = 8, 10, 64, 128
 
 

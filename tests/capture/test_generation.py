@@ -28,6 +28,8 @@ from g10sim.trace.format import load_trace, save_trace
 from g10sim.trace.model import TensorKind
 from g10sim.trace.repetition import blocks_of
 
+pytestmark = pytest.mark.slow
+
 TOKENS = 12
 LAYERS = 4
 HEADS, WIDTH = SIZES["num_attention_heads"], SIZES["hidden_size"] // SIZES["num_attention_heads"]

@@ -19,6 +19,8 @@ from g10sim.errors import ConfigError
 from g10sim.trace.check import check_trace
 from g10sim.trace.model import Phase
 
+pytestmark = pytest.mark.slow
+
 QUICK_FAMILIES = ("gpt-oss", "qwen2", "t5")
 OF_A_FILE = [
     pytest.param(name, marks=() if name in QUICK_FAMILIES else pytest.mark.nightly)

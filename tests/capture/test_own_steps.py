@@ -28,6 +28,8 @@ from g10sim.trace.check import check_trace
 from g10sim.trace.format import load_trace, save_trace
 from g10sim.trace.model import Phase, TensorKind
 
+pytestmark = pytest.mark.slow
+
 HERE = str(Path(__file__).parent)
 OPTIMIZERS = (
     *("Adadelta", "Adafactor", "Adagrad", "Adam", "AdamW", "Adamax", "ASGD", "Muon", "NAdam", "RAdam"),

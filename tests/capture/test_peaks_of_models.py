@@ -11,6 +11,8 @@ from g10sim.capture.attention import one_sequence_a_sample
 from g10sim.capture.libraries import hugging_face_builder, make_torchvision_importable
 from g10sim.capture.options import Sizes, StepOptions
 
+pytestmark = pytest.mark.slow
+
 NEW = ("qwen3", "qwen3-moe", "gemma3_text", "gpt-oss", "qwen2_5_vl")
 QUICK = ("qwen3-moe", "t5")
 REAL = ("Qwen3-0.6B", "Llama-3.2-1B", "t5-base", "gemma-3-1b-pt")

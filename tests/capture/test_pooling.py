@@ -1,9 +1,14 @@
 """Pooling as cuDNN has it, beside PyTorch's own."""
 
-import torch
+import pytest
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install 'g10sim[capture]'")
+
 from torch import nn
 
 from g10sim.capture.step import capture_step
+
+pytestmark = pytest.mark.slow
 
 
 def network():

@@ -8,6 +8,8 @@ from g10sim.capture import capture_step
 from g10sim.capture.libraries import make_torchvision_importable
 from g10sim.importers.gpg import import_gpg
 
+pytestmark = pytest.mark.slow
+
 SMALLEST = {"BERT_Base": 128, "Inceptionv3": 512, "ResNet152": 256, "SENet154": 256, "VIT": 256}
 
 

@@ -14,6 +14,8 @@ from g10sim.errors import ConfigError, TraceError
 from g10sim.trace.format import save_trace
 from g10sim.trace.model import Phase
 
+pytestmark = pytest.mark.slow
+
 BATCH, LENGTH, EXPERTS, CHOSEN, WIDTH = 2, 32, 8, 2, 64
 TOKENS = BATCH * LENGTH
 OPTIONS = {"gpu": "h100", "batch_size": BATCH, "seq_len": LENGTH}

@@ -10,6 +10,8 @@ from g10sim.analysis.throughput import throughput
 from g10sim.capture import capture_step
 from g10sim.capture.utilisation import utilisation
 
+pytestmark = pytest.mark.slow
+
 
 def test_a_perceptron_spends_its_products_on_the_peak_of_its_format(models):
     products = 2 * 16 * (64 * 128 + 128 * 32) * 2 + 2 * 16 * 128 * 32  # no gradient of the inputs

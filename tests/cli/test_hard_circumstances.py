@@ -13,6 +13,8 @@ import yaml
 from g10sim.trace.format import save_trace
 from g10sim.trace.synthetic import chain
 
+pytestmark = pytest.mark.slow
+
 G10SIM = Path(sys.executable).with_name("g10sim")
 MODULE = (sys.executable, "-m", "g10sim")
 

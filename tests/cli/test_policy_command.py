@@ -11,6 +11,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.slow
 def test_a_generated_package_works_as_generated(g10sim, here):
     (here / "pyproject.toml").write_text('[tool.pytest.ini_options]\naddopts = "--of-another-project"\n')
     made = g10sim("policy", "new", "far_sighted")

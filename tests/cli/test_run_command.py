@@ -109,6 +109,7 @@ def test_runs_and_numbers_of_workers_give_the_same_bytes(g10sim, config):
     assert Path("a/results.csv").read_bytes() == Path("c/results.csv").read_bytes()
 
 
+@pytest.mark.slow
 def test_the_module_runs_as_the_command_does(config, here, g10sim):
     name = config(policies=["ideal", "base_uvm"])
     command = [sys.executable, "-m", "g10sim", "run", name, "-j", "2"]
@@ -317,6 +318,7 @@ class Slow(Policy):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("how", "code"), [(signal.SIGKILL, -signal.SIGKILL), (signal.SIGINT, 130)])
 def test_a_run_ended_in_the_middle_resumes_and_ends_with_the_same_results(config, here, g10sim, how, code):
     (here / "slow.py").write_text(SLOW)
@@ -353,6 +355,7 @@ class Waits(Policy):
 """
 
 
+@pytest.mark.slow
 def test_no_cell_outlives_a_run_that_is_killed(config, here):
     (here / "waits.py").write_text(WAITS)
     killed = subprocess.Popen([G10SIM, "run", config(policies=["waits:Waits"])], cwd=here)
@@ -378,6 +381,7 @@ def is_running(process):
         return False
 
 
+@pytest.mark.slow
 def test_an_interrupted_run_keeps_finished_cells(config, here):
     (here / "slow.py").write_text(SLOW.replace(">= 3", ">= 0"))
     name = config(policies=["ideal", "slow:Slow"])
@@ -395,6 +399,7 @@ def test_an_interrupted_run_keeps_finished_cells(config, here):
     assert len(list(cells.glob("*.json"))) == 1
 
 
+@pytest.mark.slow
 def test_simulating_imports_no_torch_and_no_matplotlib(here):
     save_trace(chain(2), here / "chain.g10t")
     program = (

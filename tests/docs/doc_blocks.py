@@ -1,8 +1,10 @@
 """Finds the code blocks of a page, with the directives in the comment before them.
 
+``python tests/docs/doc_blocks.py PAGE`` prints the commands of the blocks that install, a line each.
+
 A comment ``<!-- test: DIRECTIVE; DIRECTIVE -->`` right before a block says how the test treats it:
 
-- ``install``: not run here; the checks in ``.ci/run`` must run these commands
+- ``install``: not run here; ``.ci/run`` runs those of the README
 - ``reference``: needs the published data; ``torch``: needs PyTorch
 - ``file NAME``: save the block under this name (every block of YAML says where)
 - ``run COMMAND``: run this first
@@ -10,7 +12,9 @@ A comment ``<!-- test: DIRECTIVE; DIRECTIVE -->`` right before a block says how 
 """
 
 import re
+import sys
 from dataclasses import dataclass
+from pathlib import Path
 
 _FENCE = re.compile(r"^( *)```(\w*)\s*$")
 _DIRECTIVES = re.compile(r"<!--\s*test:\s*(.*?)\s*-->")
@@ -65,3 +69,12 @@ def blocks(page):
             assert not directives, f"{page}: line {number + 1}: directives without a block"
         number += 1
     return found
+
+
+def installing(page):
+    """Return the commands of the blocks that install."""
+    return [block.text.strip() for block in blocks(page) if block.has("install")]
+
+
+if __name__ == "__main__":
+    sys.stdout.writelines(f"{command}\n" for command in installing(Path(sys.argv[1])))

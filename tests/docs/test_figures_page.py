@@ -1,7 +1,5 @@
 """The page of the figures is that of the experiments, and has a picture for each."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 from matplotlib.image import imread
@@ -13,13 +11,12 @@ from g10sim.plots.registry import paper_figures
 ROOT = Path(__file__).parents[2]
 
 
-def test_the_page_is_generated_from_the_experiments(tmp_path):
+def test_the_page_is_generated_from_the_experiments(generate, tmp_path):
     trace = data_path("traces", "bert-base-b256-s128.g10t")
     settings = [f"workload.trace={trace}"]
     g10sim.run(ROOT / "experiments" / "fig2.yaml", output=tmp_path / "paper" / "fig2", settings=settings)
     page = tmp_path / "page" / "figures.md"
-    command = [sys.executable, ROOT / "docs" / "generate", "figures", tmp_path / "paper", "-o", page]
-    subprocess.run(command, check=True, capture_output=True, cwd=ROOT)
+    generate("figures", tmp_path / "paper", "-o", page)
     current = (ROOT / "docs" / "figures.md").read_text(encoding="utf-8")
     assert page.read_text(encoding="utf-8") == current, "outdated: python docs/generate figures"
     assert [path.name for path in (page.parent / "images").iterdir()] == ["fig2.png"]

@@ -1,8 +1,6 @@
 """Pages that are made from data say what the data say."""
 
 import re
-import subprocess
-import sys
 from dataclasses import fields
 from inspect import isfunction
 from pathlib import Path
@@ -10,6 +8,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+import g10sim
 from g10sim.config.behaviour import BehaviourSpec
 from g10sim.experiment.claims import load_claims
 from g10sim.experiment.results import JOB_COLUMNS
@@ -28,22 +27,17 @@ COLUMNS = (
 )  # fmt: skip
 
 
-def generate(*arguments):
-    command = [sys.executable, ROOT / "docs" / "generate", *arguments]
-    subprocess.run(command, check=True, capture_output=True, cwd=ROOT)
-
-
 def page(name):
     return (ROOT / "docs" / name).read_text(encoding="utf-8")
 
 
-def test_the_keys_of_the_configuration_are_documented_as_they_are(tmp_path):
+def test_the_keys_of_the_configuration_are_documented_as_they_are(generate, tmp_path):
     generate("configuration", "-o", tmp_path / "page.md")
     current = (tmp_path / "page.md").read_text(encoding="utf-8")
     assert current == page("configuration.md"), "outdated: python docs/generate configuration"
 
 
-def test_the_commands_are_documented_as_they_are(tmp_path):
+def test_the_commands_are_documented_as_they_are(generate, tmp_path):
     generate("commands", "-o", tmp_path / "page.md")
     current = (tmp_path / "page.md").read_text(encoding="utf-8")
     assert current == page("commands.md"), "outdated: python docs/generate commands"
@@ -58,7 +52,7 @@ def test_every_claim_of_the_list_is_on_its_page():
         assert claim.source in text
 
 
-def test_the_page_of_claims_says_what_was_measured(tmp_path):
+def test_the_page_of_claims_says_what_was_measured(generate, tmp_path):
     claim = {"claim": "one", "system": "Made up", "data": "bundled", "published": 0.5, "unit": "percent"}
     words = {"source": "A paper", "says": "half", "means": "of all", "experiment": "small", "lacks": "a link"}
     measured = {"value": 0.25, "verdict": "not reproduced", "low": 0.4, "high": 0.6, "breakdown": "one: all"}
@@ -81,7 +75,7 @@ def test_the_page_of_claims_says_what_was_measured(tmp_path):
         assert line in text
 
 
-def test_the_front_page_says_what_the_page_of_claims_says(tmp_path):
+def test_the_front_page_says_what_the_page_of_claims_says(generate, tmp_path):
     generate("claims-lines", "-o", tmp_path / "README.md")
     current = (tmp_path / "README.md").read_text(encoding="utf-8")
     assert current == page("../README.md"), "outdated: python docs/generate claims-lines"
@@ -89,7 +83,7 @@ def test_the_front_page_says_what_the_page_of_claims_says(tmp_path):
     assert len(lines.splitlines()) == 5
 
 
-def test_the_table_of_moves_is_current(tmp_path):
+def test_the_table_of_moves_is_current(generate, tmp_path):
     (tmp_path / "page.md").write_text(page("policies.md"), encoding="utf-8")
     generate("moves", "-o", tmp_path / "page.md")
     current = (tmp_path / "page.md").read_text(encoding="utf-8")
@@ -97,7 +91,7 @@ def test_the_table_of_moves_is_current(tmp_path):
     assert current.count("| refused |") >= 4
 
 
-def test_the_parameters_of_policies_are_documented_as_they_are(tmp_path):
+def test_the_parameters_of_policies_are_documented_as_they_are(generate, tmp_path):
     generate("parameters", "-o", tmp_path / "page.md")
     current = (tmp_path / "page.md").read_text(encoding="utf-8")
     assert current == page("policies.md"), "outdated: python docs/generate parameters"
@@ -110,7 +104,7 @@ def row(policy, error, plan="", status="ok", batch=8):
     return dict(zip(COLUMNS, [*row, status], strict=True))
 
 
-def test_the_page_of_the_validation_sums_up(tmp_path):
+def test_the_page_of_the_validation_sums_up(generate, tmp_path):
     rows = [
         row("ideal", 0.0),
         row("ideal", 0.0, batch=16),
@@ -167,7 +161,7 @@ def ordering_row(policy, performance, host, stalls=0):
     return always | row | numbers | {"ssd_to_gpu_bytes": 12_300_000_000}
 
 
-def test_the_page_of_the_order_lists_its_exceptions_with_their_stalls(tmp_path):
+def test_the_page_of_the_order_lists_its_exceptions_with_their_stalls(generate, tmp_path):
     good = {"ideal": 1.0, "base_uvm": 0.4, "deepum": 0.6, "g10": 0.9, "g10_paced": 0.9}
     bad = {"ideal": 1.0, "base_uvm": 0.3, "deepum": 0.9, "g10": 0.6, "g10_paced": 0.95}
     rows = [ordering_row(policy, value, "64 GiB") for policy, value in good.items()]
@@ -184,7 +178,7 @@ def test_the_page_of_the_order_lists_its_exceptions_with_their_stalls(tmp_path):
     assert not any(line.startswith("| Net | 8 | 64 GiB | g10") for line in lines)
 
 
-def test_the_page_of_rates_compares_with_the_specification_on_the_left(tmp_path):
+def test_the_page_of_rates_compares_with_the_specification_on_the_left(generate, tmp_path):
     found = {"h100-80g-pcie5-spec": 0.8, "h100-80g-pcie5-nvme": 0.6, "gh200-96g-nvlink-c2c-spec": 0.9}
     names = {"cell": 0, "trace": "net.g10t", "status": "ok", "model": "Net", "batch_size": 8, "policy": "g10"}
     rows = [{**names, "system.preset": preset, "performance": share} for preset, share in found.items()]
@@ -208,7 +202,7 @@ def test_every_check_of_policies_and_everything_they_may_do_is_described():
     assert [name for name in questions if f"`{name}`" not in text] == []
 
 
-def test_the_tables_of_distances_to_the_bound_are_those_of_results(tmp_path):
+def test_the_tables_of_distances_to_the_bound_are_those_of_results(generate, tmp_path):
     chosen = {
         "workload.trace": "traces/bert-base-b256-s128.g10t",
         "workload.iterations": "2",
@@ -216,9 +210,8 @@ def test_the_tables_of_distances_to_the_bound_are_those_of_results(tmp_path):
         "policies": "[g10, pressure]",
         "sweep.system.host.memory": "[32 GiB]",
     }
-    settings = [part for key, value in chosen.items() for part in ("--set", f"{key}={value}")]
-    run = ["g10sim", "run", "experiments/bound.yaml", "-o", tmp_path / "bound", *settings]
-    subprocess.run(run, check=True, capture_output=True, cwd=ROOT)
+    settings = [f"{key}={value}" for key, value in chosen.items()]
+    g10sim.run(ROOT / "experiments" / "bound.yaml", output=tmp_path / "bound", settings=settings)
     (tmp_path / "page.md").write_text(
         "<!-- distances -->\nold\n<!-- end of distances -->\n", encoding="utf-8"
     )

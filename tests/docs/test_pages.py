@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from doc_blocks import blocks
+from doc_blocks import blocks, installing
 from warm import warm_commands
 
 ROOT = Path(__file__).parents[2]
@@ -98,6 +98,7 @@ def run_block(block, clone, page, warm):
         run([*start, block.code], clone, where, first)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", pages(needs=None), ids=name)
 def test_blocks_run(page, clone, warm):
     for block in runnable(page):
@@ -105,6 +106,7 @@ def test_blocks_run(page, clone, warm):
             run_block(block, clone, page, warm)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", pages(needs="reference"), ids=name)
 def test_blocks_with_the_published_data_run(page, clone, published, warm):
     for block in runnable(page):
@@ -112,6 +114,7 @@ def test_blocks_with_the_published_data_run(page, clone, published, warm):
             run_block(block, clone, page, warm)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(find_spec("torch") is None, reason="needs PyTorch: pip install 'g10sim[capture]'")
 @pytest.mark.parametrize("page", pages(needs="torch"), ids=name)
 def test_blocks_with_pytorch_run(page, clone, warm):
@@ -121,16 +124,13 @@ def test_blocks_with_pytorch_run(page, clone, warm):
 
 
 def test_the_checks_run_the_commands_of_the_readme():
-    script = re.sub(r" --quiet| -n \d+", "", (ROOT / ".ci" / "run").read_text(encoding="utf-8"))
-    commands = [
-        command.strip()
-        for block in blocks(ROOT / "README.md")
-        if block.has("install")
-        for command in block.text.split("&&")
-    ]
-    assert len(commands) == 4
-    done = [line.strip() for line in script.splitlines()]
-    assert [command for command in commands if command not in done] == []
+    installs, tests = installing(ROOT / "README.md")
+    assert installs.startswith("pip install . && ")
+    assert tests == "pip install -e '.[dev]' && pytest"
+    script = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
+    assert "mapfile -t commands < <(python3 tests/docs/doc_blocks.py README.md)" in script
+    assert script.count('bash -euc "${commands[') == len(installing(ROOT / "README.md"))
+    assert installing(ROOT / "CONTRIBUTING.md") == [tests]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name)

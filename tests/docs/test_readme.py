@@ -10,6 +10,8 @@ from doc_blocks import blocks
 import g10sim
 from g10sim.policies.checks import check_policy
 
+pytestmark = pytest.mark.slow
+
 README = Path(__file__).parents[2] / "README.md"
 SYSTEM = "a100-40g-pcie3-znand"
 ROUGHLY = 0.05

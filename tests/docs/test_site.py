@@ -51,6 +51,7 @@ def test_every_page_can_be_found_from_the_readme_and_the_first_page(page):
     assert f"]({page})" in (DOCS / "index.md").read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", PAGES)
 def test_tables_pictures_and_code_become_what_they_are(site, page):
     source = (DOCS / page).read_text(encoding="utf-8")
@@ -61,6 +62,7 @@ def test_tables_pictures_and_code_become_what_they_are(site, page):
     assert "test: " not in re.sub(r"<!--.*?-->", "", built, flags=re.DOTALL)
 
 
+@pytest.mark.slow
 def test_the_python_interface_is_described_from_its_docstrings(site):
     built = html(site, "api.md")
     for name in (
@@ -75,6 +77,7 @@ def test_the_python_interface_is_described_from_its_docstrings(site):
         assert re.search(rf'id="g10sim\.[\w.]*\b{name}"', built), name
 
 
+@pytest.mark.slow
 def test_nothing_is_fetched_from_elsewhere(site):
     for page in site.rglob("*.html"):
         found = re.findall(r"""(?:src|<link[^>]*href)=["']?(https?://[^"' >]+)""", page.read_text("utf-8"))

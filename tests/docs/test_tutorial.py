@@ -46,6 +46,7 @@ def made_small(notebook, docs, system, small):
     return notebook
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("default")  # the machinery of notebooks warns of its own affairs
 def test_the_tutorial_runs_where_it_lies(notebook, docs):
     shutil.copy(TUTORIAL, docs)
@@ -60,6 +61,7 @@ def test_the_tutorial_runs_where_it_lies(notebook, docs):
     assert (docs / "results" / "tutorial" / "report.html").is_file()
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("default")
 def test_the_gallery_draws_every_figure(docs):
     gallery = nbformat.read(GALLERY, as_version=4)

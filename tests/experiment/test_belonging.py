@@ -85,6 +85,7 @@ STEPS = st.tuples(
 )
 
 
+@pytest.mark.slow
 @QUICK
 @given(st.lists(STEPS, min_size=2, max_size=4))
 def test_no_sequence_of_runs_leaves_a_table_of_another(config, tmp_path_factory, steps):
@@ -181,6 +182,7 @@ def contents(directory):
     return {name: (directory / name).read_bytes() for name in names}
 
 
+@pytest.mark.slow
 def test_damages_are_noticed_or_harmless_and_repaired_by_the_next_run(whole, tmp_path, caplog):
     config, pristine = whole
     out, refused, named = Path(shutil.copytree(pristine, tmp_path / "out")), 0, 0

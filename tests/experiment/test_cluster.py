@@ -26,7 +26,8 @@ from g10sim.stats.reading import read_results
 if find_spec("distributed") is None:
     pytest.skip("needs Dask: pip install 'g10sim[distributed]'", allow_module_level=True)
 
-pytestmark = pytest.mark.filterwarnings("default")  # what Dask warns of is not ours
+# What Dask warns of is not ours.
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("default")]
 
 PLUGINS = "experiment.plugins"
 TESTS = Path(__file__).parents[1]

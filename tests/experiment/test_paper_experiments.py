@@ -20,6 +20,7 @@ def test_every_figure_has_an_experiment():
     assert len(NAMES) == 15
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_it_is_whole(name):
     document = load_run(Path("experiments") / f"{name}.yaml")

@@ -3,6 +3,8 @@
 import pytest
 from faults import FAULTS, two_at_once, worker_killed
 
+pytestmark = pytest.mark.slow
+
 DAILY = (worker_killed, two_at_once)
 
 

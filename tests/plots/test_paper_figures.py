@@ -16,18 +16,29 @@ from g10sim.plots.registry import ENTRIES, paper_figures
 from g10sim.policies.registry import available
 
 FIGURES = paper_figures()
+DRAWN = {}
 TRACES = {"one trace": made_up.FEW, "one model": made_up.SOME, "seven models": made_up.MANY}
 
 
 def made(figure, traces=made_up.SOME, **named):
+    """Draw a figure; one of the same traces and options once."""
+    key = (figure, tuple(traces), *named.items())
+    if key not in DRAWN:
+        DRAWN[key] = drawn(figure, traces, **named)
+    return DRAWN[key]
+
+
+def drawn(figure, traces, **named):
     rows = made_up.results(figure, traces, **named)
     return getattr(plots, figure).draw(rows, *made_up.tables(ENTRIES[figure].tables, rows))
 
 
-@pytest.mark.parametrize("traces", TRACES.values(), ids=TRACES)
+@pytest.mark.parametrize(
+    "traces", [pytest.param(one, marks=() if one == "one model" else pytest.mark.slow) for one in TRACES]
+)
 @pytest.mark.parametrize("name", FIGURES)
 def test_texts_are_large_enough_apart_and_inside(name, traces):
-    assert_readable(made(name, traces))
+    assert_readable(made(name, TRACES[traces]))
 
 
 @pytest.mark.parametrize("name", ["fig11", "fig12", "fig13", "fig14", "fig15"])
@@ -178,10 +189,11 @@ def test_of_many_kernels_the_largest_of_neighbours_is_shown():
     assert table["weight"].idxmax() == 777
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FIGURES)
 def test_files_are_the_same_every_time(name, tmp_path):
     for place in ("one", "two"):
-        paths = plots.save(made(name, made_up.FEW), tmp_path / place, name)
+        paths = plots.save(drawn(name, made_up.FEW), tmp_path / place, name)
         assert [path.name for path in paths] == [f"{name}.pdf", f"{name}.png"]
     for path in paths:
         assert path.read_bytes() == (tmp_path / "one" / path.name).read_bytes()

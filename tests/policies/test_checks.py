@@ -27,9 +27,9 @@ from g10sim.sim import checks
 NEEDS_A_FILE = {"replay"}
 
 
-@parametrize_with_policy_checks(sorted(set(available()) - NEEDS_A_FILE))
-def test_policies_that_come_with_g10sim(subject, check):
-    run_check(check, subject)
+@pytest.mark.parametrize("policy", sorted(set(available()) - NEEDS_A_FILE))
+def test_policies_that_come_with_g10sim(policy):
+    check_policy(policy)
 
 
 def test_a_policy_that_needs_a_file_is_checked_with_one(tmp_path):
@@ -141,6 +141,11 @@ BAD = {
     "picklable": CannotTravel,
     "inputs_unchanged": ChangesItself,
 }
+
+
+@parametrize_with_policy_checks(["base_uvm", "ssdtrain"])
+def test_each_check_of_a_policy_can_be_a_test(subject, check):
+    run_check(check, subject)
 
 
 @pytest.mark.parametrize(("check", "policy"), BAD.items(), ids=BAD.keys())

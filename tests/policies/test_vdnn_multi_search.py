@@ -130,6 +130,7 @@ def peak_bytes(trace):
     return max(record.peak_gpu_bytes for record in records.iterations)
 
 
+@pytest.mark.slow
 @settings(max_examples=15, deadline=None)
 @given(chains(largest=60), st.integers(1, 3), st.integers(50, 110))
 def test_no_step_is_slower_than_those_below_it(trace, gpus, percent):
@@ -139,6 +140,7 @@ def test_no_step_is_slower_than_those_below_it(trace, gpus, percent):
     assert speeds["K4"] >= speeds["K3"] * 0.995
 
 
+@pytest.mark.slow
 def test_two_gpus_of_the_experiment_share_fairly_where_that_is_faster():
     """Joined to what K2 does, planned prefetches take less than copies in turn, whatever is offloaded."""
     settings = ["workload.trace=traces/vdnn/vgg19-b192.g10t", "sweep={workload.replicas: [2]}"]

@@ -15,14 +15,18 @@ from g10sim.trace.workload import Job
 
 TRACES = sorted((Path(__file__).parents[2] / "traces").glob("*.g10t"))
 LARGE = ("gpt2", "llama", "senet154")
+QUICK = ("bert-base-b256-s128", "resnet152-b512")
+
+
+def marks(stem):
+    if stem.startswith(LARGE):
+        return pytest.mark.nightly
+    return () if stem in QUICK else pytest.mark.slow
 
 
 @pytest.fixture(
     scope="module",
-    params=[
-        pytest.param(path, id=path.stem, marks=pytest.mark.nightly if path.stem.startswith(LARGE) else ())
-        for path in TRACES
-    ],
+    params=[pytest.param(path, id=path.stem, marks=marks(path.stem)) for path in TRACES],
 )
 def trace(request):
     return load_trace(request.param)

@@ -106,7 +106,7 @@ def test_what_cannot_be_searched_is_refused(rows, options, message):
         batch_search(rows, **options)
 
 
-@pytest.mark.parametrize(("gpus", "gain"), [(1, 1.5), (4, 1.2)])
+@pytest.mark.parametrize(("gpus", "gain"), [(1, 1.5), pytest.param(4, 1.2, marks=pytest.mark.slow)])
 def test_planned_offloading_lets_the_batch_grow_at_no_loss(gpus, gain):
     """The batch gain of the whole ladder over no offloading, on cards that share an uplink."""
     plain = titan_x(memory="12 GB", host="1024 GiB").model_dump(mode="json")

@@ -153,6 +153,7 @@ def timeline(trace, system, policy):
     return result, Viewer(json.dumps(result.timeline()))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", ["g10", "deepum"])
 def test_kernels_of_bert_base_fill_the_iteration(policy):
     result, viewer = timeline("traces/bert-base-b256-s128.g10t", "a100-40g-pcie3-znand", policy)

@@ -17,6 +17,7 @@ from g10sim.policies.names import check_class
 from g10sim.policies.registry import create
 from g10sim.records import RunRecords
 from g10sim.sim.engine import run
+from g10sim.trace.format import trace_hash
 from g10sim.trace.model import Trace
 from g10sim.trace.synthetic import chain, random_trace
 from g10sim.trace.workload import Job, Workload
@@ -42,7 +43,8 @@ class Subject:
     """Makes fresh instances of one policy.
 
     ``policy`` is a class, a key, ``module:Class``, or a mapping with the key ``name`` and parameters. Raises
-    PolicyError when it cannot be made.
+    PolicyError when it cannot be made. ``changing`` names the scenarios whose traces, system or parameters a
+    fresh instance has changed.
     """
 
     def __init__(self, policy: type[Policy] | str | Mapping[str, Any]) -> None:
@@ -50,6 +52,7 @@ class Subject:
         self.cls = type(self.make())
         check_class(self.cls)
         self._fresh: dict[str, RunRecords | None] = {}
+        self.changing: set[str] = set()
 
     @property
     def name(self) -> str:
@@ -68,7 +71,11 @@ class Subject:
     def fresh(self, scenario: Scenario) -> RunRecords | None:
         """Return what a fresh instance does; simulated once."""
         if scenario.name not in self._fresh:
-            self._fresh[scenario.name] = self.run(scenario)
+            policy = self.make()
+            before = _inputs(scenario, policy)
+            self._fresh[scenario.name] = self.run(scenario, policy)
+            if _inputs(scenario, policy) != before:
+                self.changing.add(scenario.name)
         return self._fresh[scenario.name]
 
     def run(self, scenario: Scenario, policy: Policy | None = None) -> RunRecords | None:
@@ -82,6 +89,11 @@ class Subject:
             return None
         except G10SimError as error:
             raise PolicyCheckError(f"{scenario.name}: {error}") from error
+
+
+def _inputs(scenario: Scenario, policy: Policy) -> tuple[object, ...]:
+    traces = tuple(trace_hash(job.trace) for job in scenario.workload.jobs)
+    return traces, scenario.system.model_dump_json(), repr(policy.parameters())
 
 
 def _system(gpu_bytes: int, host_bytes: int, gpus: int = 1, **host: Any) -> SystemSpec:
