@@ -8,6 +8,7 @@ from matplotlib.figure import Figure
 
 import g10sim
 from g10sim import plots
+from g10sim.config.tiers import FlashTierSpec
 from g10sim.errors import ConfigError
 from g10sim.plots.registry import ENTRIES
 from g10sim.records import FlashRecord, IterationRecord
@@ -54,6 +55,15 @@ def test_a_drive_that_nobody_writes_to_lasts_for_ever():
     metrics = flash_metrics(iteration(FlashRecord(1, 0, 0, 0, 0, 0, 0)), with_drive(drive()))
     assert metrics["ssd_write_amplification"] == 1
     assert metrics["ssd_years_to_rated_cycles"] == metrics["ssd_years_to_rated_writes"] == math.inf
+
+
+def test_of_two_drives_the_slower_tier_counts():
+    offered = {"blocks": 400, "rating": {"cycles": 1000, "written": "9 GB", "years": 5}}
+    first = FlashTierSpec(name="first", kind="ssd", **drive(**offered).model_dump(mode="json"))
+    system = with_drive(drive()).model_copy(update={"tiers": ("host", first, "ssd")})
+    metrics = flash_metrics(iteration(FlashRecord(0, 1000, 0, 0, 0, 1000, 1000)), system)
+    assert metrics["ssd_years_to_rated_writes"] == pytest.approx(10**9 / (1000 * YEAR))
+    assert metrics["ssd_drive_writes_per_day"] == pytest.approx(1000 * 86_400 / 4_800_000)
 
 
 @pytest.fixture(scope="module")

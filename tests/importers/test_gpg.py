@@ -106,6 +106,21 @@ def test_kinds(directory):
     ]
 
 
+def test_what_its_first_kernel_both_reads_and_writes_is_an_input(directory):
+    loss = (*KERNELS[2][:5], [4, 5])
+    kernels = [*KERNELS[:2], loss, *KERNELS[3:]]
+    write(directory / "kernels.config", (line for i, k in enumerate(kernels) for line in kernel_lines(i, k)))
+    assert import_gpg(directory).tensors[5].kind is TensorKind.INPUT
+
+
+def test_workspaces_are_numbered_in_the_order_of_their_kernels(directory):
+    # The kernel of the last tensor comes before that of the one before it.
+    kernels = [*KERNELS[:1], (*KERNELS[1][:5], [7, 2]), KERNELS[2], (*KERNELS[3][:5], [6, 3]), KERNELS[4]]
+    write(directory / "kernels.config", (line for i, k in enumerate(kernels) for line in kernel_lines(i, k)))
+    kinds = [tensor.kind for tensor in import_gpg(directory).tensors[6:]]
+    assert kinds == [TensorKind.TEMPORARY, TensorKind.WORKSPACE]
+
+
 def test_transformer_layout_and_gzip(directory):
     kernels = [(name, "OP", *rest) for name, _, *rest in KERNELS]
     (directory / "kernels.config").unlink()
@@ -133,6 +148,12 @@ def test_fault_profiles(directory):
         FaultProfile(3_600_001, 3_600_001),
         FaultProfile(120_000, 120_000),
     ]
+
+
+def test_faulting_times_are_truncated_to_whole_cycles(directory):
+    # 0.0000015 ms are 1.8 cycles; the last kernel has no duration that would be longer.
+    write_times(directory, ["1", "1", "1", "1", "0.0000015"], ["1", "1", "1", "1", "0.0000033"])
+    assert import_gpg(directory).kernels[4].fault_profile == FaultProfile(1, 3)
 
 
 def test_times_are_those_of_the_batch_size(directory):

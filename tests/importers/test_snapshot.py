@@ -240,3 +240,11 @@ def test_every_operation_of_a_dumped_snapshot_is_allowed():
     for protocol in (2, 3, 4, 5):
         names = {operation.name for operation, _, _ in pickletools.genops(pickle.dumps(value, protocol))}
         assert names <= plain_pickle._ALLOWED
+
+
+def test_blocks_from_before_the_history_have_the_bytes_that_were_asked_for(saved):
+    block = {"size": 2048, "requested_size": 1600, "state": "active_allocated"}
+    early = segment(0, 2 * MIB) | {"blocks": [block]}
+    late = [event("segment_alloc", 4 * MIB, 2 * MIB), event("alloc", 4 * MIB, 512)]
+    found = read_snapshot(saved({"segments": [early], "device_traces": [late]}))
+    assert [found.size_bytes for found in found.before] == [1600]

@@ -46,6 +46,12 @@ def test_a_stall_is_divided_among_what_arrived():
     assert 9 in everything.index
 
 
+def test_a_kernel_that_waited_for_a_tensor_twice_counts_once():
+    parts = moves((7, "HOST", "GPU", 0, 50, 500), (7, "FLASH", "GPU", 50, 100, 500))
+    waits = tensor_waits(TWO, parts, None)
+    assert (list(waits["waited_cycles"]), list(waits["kernels"])) == ([100], [1])
+
+
 def test_nothing_arrived():
     assert tensor_waits(TWO, moves((7, "GPU", "HOST", 0, 100, 50)), None).empty
 

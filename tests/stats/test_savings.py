@@ -1,5 +1,7 @@
 """MSR, EOR and CBR."""
 
+import math
+
 import pandas as pd
 import pytest
 from machines import machine, trace_of
@@ -47,6 +49,20 @@ def test_jobs_of_a_cell_count_together():
     declared = pd.DataFrame([one | {"context_gpu_bytes": 40} for one in rows])
     assert savings(declared, "ideal").peak_gpu_bytes.tolist() == [170, 105]
     assert savings(declared, "ideal", context_bytes=0).peak_gpu_bytes.tolist() == [130, 65]
+
+
+def test_the_peak_of_a_cell_is_that_of_its_fullest_gpu():
+    rows = [row(0, "ideal", 70, 100, job=0, gpu=0), row(0, "ideal", 40, 100, job=1, gpu=1)]
+    rows += [row(1, "x", 30, 100, 5, job=0, gpu=0), row(1, "x", 35, 100, 5, job=1, gpu=1)]
+    found = savings(pd.DataFrame(rows), "ideal")
+    assert found.peak_gpu_bytes.tolist() == [70, 35]
+    assert found.msr.tolist() == [0, 0.5]
+
+
+def test_a_refused_job_takes_nothing_off_the_contexts_of_its_gpu():
+    rows = [row(0, "ideal", 70, 100, job=0, gpu=0, context_gpu_bytes=40)]
+    rows += [row(0, "ideal", math.nan, math.nan, math.nan, job=1, gpu=0, context_gpu_bytes=math.nan)]
+    assert savings(pd.DataFrame(rows), "ideal").peak_gpu_bytes.tolist() == [110]
 
 
 def kernel(cell, job, iteration, start, end, faults=0):

@@ -6,6 +6,7 @@ from g10sim.config.document import Document
 from g10sim.experiment.execution import CellResult
 from g10sim.experiment.expand import expand
 from g10sim.experiment.sizing import judging, sizing
+from g10sim.experiment.sizing.cases import Case
 from g10sim.experiment.sizing.prices import PriceList
 from g10sim.experiment.sizing.resources import find
 from g10sim.experiment.sizing.sizing import Goal, size
@@ -78,6 +79,18 @@ def test_a_target_that_is_always_reached(sized):
     assert row["answer"] == "10 MB/s"
     assert not row["holds"]
     assert row["note"] == "nothing less can be asked for"
+
+
+@pytest.mark.parametrize(
+    ("formula", "answer"), [(lambda rate: rate / 40, "20 GB/s"), (lambda rate: 0.5, "10 MB/s")]
+)
+def test_what_is_exactly_the_target_reaches_it(sized, monkeypatch, formula, answer):
+    def bound(case, system):  # the policy is as fast as the bound allows
+        return formula(system.pcie.bandwidth / GB), "the link is short"
+
+    monkeypatch.setattr(Case, "best", bound)
+    row, _ = sized(formula)
+    assert (row["status"], row["answer"]) == ("found", answer)
 
 
 def test_cases_are_told_apart_by_their_names(trace_file):
