@@ -151,7 +151,7 @@ def mutants(
     seed: Annotated[int, typer.Option("--seed", help="Other mutants are drawn with another seed.")] = 1,
     modules: Annotated[
         str, typer.Option(help="Modules or packages of g10sim to change, comma-separated.")
-    ] = "sim,hardware,stats,policies",
+    ] = "",
     tests: Annotated[str, typer.Option(help="Files or directories of tests, comma-separated.")] = "",
     budget: Annotated[
         float, typer.Option("--budget", min=1, help="CPU seconds of tests that a mutant meets, at most.")
@@ -166,7 +166,8 @@ def mutants(
     from benchmarks import noticed  # needs the libraries of the tests
 
     chosen = tests.split(",") if tests else noticed.TESTS
-    plan = noticed.Plan(count, seed, modules.split(","), chosen, budget, workers)
+    changed = modules.split(",") if modules else noticed.MODULES
+    plan = noticed.Plan(count, seed, changed, chosen, budget, workers)
 
     def write(rows: list[noticed.Row]) -> None:
         report.write(output, "mutants", rows)

@@ -13,10 +13,10 @@ from rich.console import Console
 from rich.progress import Progress
 
 from benchmarks.mutants import Mutant
-from benchmarks.mutation import KILLED, TESTS, Tester, Verdict, draw
+from benchmarks.mutation import KILLED, MODULES, TESTS, Tester, Verdict, draw
 from g10sim.errors import ConfigError
 
-__all__ = ["TESTS", "Plan", "Score", "by_module", "equivalents", "measure", "score"]
+__all__ = ["MODULES", "TESTS", "Plan", "Score", "by_module", "equivalents", "measure", "score"]
 
 EQUIVALENT = "equivalent"
 EQUIVALENTS = Path(__file__).with_name("equivalent_mutants.yaml")
@@ -115,7 +115,13 @@ def _row(mutant: Mutant, outcome: str, test: str, reason: str = "") -> Row:
 
 def by_module(rows: Sequence[Mapping[str, Any]]) -> dict[str, Score]:
     """Return the score of every package of the program."""
-    packages = dict.fromkeys("/".join(row["module"].split("/")[:2]) for row in rows)
+    packages = dict.fromkeys(_package(row["module"]) for row in rows)
     return {
         package: score(row for row in rows if row["module"].startswith(f"{package}/")) for package in packages
     }
+
+
+def _package(module: str) -> str:
+    """Return the package that a module was drawn from; outside of all, the one right below the program."""
+    found = [f"g10sim/{name}" for name in MODULES if module.startswith(f"g10sim/{name}/")]
+    return found[0] if found else "/".join(module.split("/")[:2])

@@ -97,11 +97,14 @@ def test_the_score_leaves_out_what_is_equivalent():
     rows = [
         {"module": "g10sim/sim/a.py", "outcome": outcome}
         for outcome in ("killed", "killed", "killed", "survived", EQUIVALENT)
-    ] + [{"module": "g10sim/stats/b.py", "outcome": "survived"}]
-    assert score(rows).share == 3 / 5
+    ] + [
+        {"module": f"g10sim/{name}.py", "outcome": "survived"} for name in ("stats/b", "experiment/sizing/c")
+    ]
+    assert score(rows).share == 3 / 6
     assert {package: found.share for package, found in by_module(rows).items()} == {
         "g10sim/sim": 0.75,
         "g10sim/stats": 0.0,
+        "g10sim/experiment/sizing": 0.0,
     }
 
 

@@ -8,12 +8,13 @@ from fractions import Fraction
 from pathlib import Path
 from statistics import fmean
 
+from g10sim.errors import InvariantError
 from g10sim.experiment.cells import Cell
 from g10sim.experiment.execution import FAILED, OK, CellResult
 from g10sim.experiment.run import Progress, ignore, run_cells
 from g10sim.experiment.sizing.cases import Case
 from g10sim.experiment.sizing.resources import Resource
-from g10sim.experiment.sizing.search import Found, Judged, Span, least_amount
+from g10sim.experiment.sizing.search import MOST_STEPS, Found, Judged, Span, least_amount
 from g10sim.experiment.workers import Executor
 
 FOUND, FORBIDDEN, UNREACHED, ABSENT = "found", "forbidden", "not reached", "not applicable"
@@ -130,13 +131,15 @@ class Search:
         if self._best(least) >= self.target:
             return None, least
         failed, allowed = least, most
-        while allowed - failed > grain:
+        for _ in range(MOST_STEPS):
+            if allowed - failed <= grain:
+                return failed, allowed
             middle = failed + max(1, (allowed - failed) // 2 // grain) * grain
             if self._best(middle) >= self.target:
                 allowed = middle
             else:
                 failed = middle
-        return failed, allowed
+        raise InvariantError(f"the bounds of {self.resource.title} have no end")
 
     def _best(self, amount: int) -> float:
         return self.case.best(self.resource.changed(self.case.system, amount))[0]

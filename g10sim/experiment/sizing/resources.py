@@ -79,9 +79,9 @@ class Resource:
 
     def rounded(self, amount: int, coarsest: int, grain: int) -> int:
         """Return an amount near this one that is short to write: a multiple of at most ``coarsest``."""
-        step, base = grain, 2 if self.quantity is SIZE else 10
-        while step * base <= coarsest:
-            step *= base
+        base = 2 if self.quantity is SIZE else 10
+        steps = (grain * base**power for power in range(coarsest.bit_length()))
+        step = max((step for step in steps if step <= coarsest), default=grain)
         return (amount + step // 2) // step * step
 
     def _keys(self, data: Mapping[str, Any]) -> tuple[str, ...]:

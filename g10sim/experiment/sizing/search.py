@@ -6,6 +6,8 @@ from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from fractions import Fraction
 
+from g10sim.errors import InvariantError
+
 Judged = Generator[tuple[int, ...], tuple[bool, ...], "Found"]
 """Asks whether amounts reach the target, gets the answers in the same order, and returns what it found."""
 
@@ -14,6 +16,10 @@ TENTH = Fraction(1, 10)
 
 AROUND = (Fraction(1, 4), Fraction(1, 2), Fraction(3, 4), Fraction(3, 2), Fraction(2), Fraction(4))
 """Multiples of an answer that are asked for in the end, to see what lies around it."""
+
+MOST_STEPS = 128
+"""More than any loop takes: amounts are below 2^60 (``units``), strides double at each step, and a bisection
+leaves at most five eighths of its gap."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +57,7 @@ def least_amount(span: Span, precision: Fraction) -> Judged:
 
     The search doubles its stride until one amount reaches it and one does not, and bisects between them up
     to the precision, a share of the answer. Then a tenth more and less are asked for; where less reaches the
-    target, too, the search goes on below.
+    target, too, the search goes on below. Raises InvariantError where amounts do not close in on an answer.
     """
     high, failed = yield from _upwards(span)
     if high is None:
@@ -67,45 +73,57 @@ def least_amount(span: Span, precision: Fraction) -> Judged:
         reached = dict(zip(asked, (yield asked), strict=True))
         if below is None or not reached[below]:
             return Found(answer, below, above)
+        if below >= answer:
+            raise InvariantError(f"a search goes on at {below}, not below {answer}")
         high, failed = below, None
 
 
 def _upwards(span: Span) -> Generator[tuple[int, ...], tuple[bool, ...], tuple[int | None, int | None]]:
     """Return the first amount from the start upwards that reaches the target, and the last that does not."""
-    here, failed, stride = span.start, span.failed, span.stride
-    while not (yield (here,))[0]:
+    here, failed = span.start, span.failed
+    for doubling in range(MOST_STEPS):
+        if (yield (here,))[0]:
+            return here, failed
         failed = here
         if here == span.most:
             return None, failed
+        stride = span.stride << doubling
         here = min(span.most, max(here + span.grain, span.rounded(here + stride, stride // 4)))
-        stride *= 2
-    return here, failed
+    raise _endless(span)
 
 
 def _downwards(span: Span, high: int) -> Generator[tuple[int, ...], tuple[bool, ...], tuple[int, int | None]]:
     """Return the last amount from ``high`` downwards that reaches the target, and the first that does not."""
-    stride, known = span.stride, -1 if span.failed is None else span.failed
+    known = -1 if span.failed is None else span.failed
     lowest = max(span.least, known + 1)
-    while high > lowest:
+    for doubling in range(MOST_STEPS):
+        if high <= lowest:
+            return high, span.failed
+        stride = span.stride << doubling
         here = max(lowest, min(high - span.grain, span.rounded(high - stride, stride // 4)))
         if not (yield (here,))[0]:
             return high, here
         high = here
-        stride *= 2
-    return high, span.failed
+    raise _endless(span)
 
 
 def _bisected(
     span: Span, failed: int | None, high: int, precision: Fraction
 ) -> Generator[tuple[int, ...], tuple[bool, ...], int]:
     """Return an amount that reaches the target, no further from one that does not than the precision."""
-    while failed is not None and high - failed > max(span.grain, int(precision * high)):
+    for _ in range(MOST_STEPS):
+        if failed is None or high - failed <= max(span.grain, int(precision * high)):
+            return high
         middle = span.rounded((failed + high) // 2, (high - failed) // 4)
         if (yield (middle,))[0]:
             high = middle
         else:
             failed = middle
-    return high
+    raise _endless(span)
+
+
+def _endless(span: Span) -> InvariantError:
+    return InvariantError(f"a search from {span.least} to {span.most} does not end")
 
 
 def _near(amount: Fraction, span: Span, *, up: bool) -> int | None:

@@ -9,9 +9,12 @@ GIB, GB = 2**30, 10**9
 
 
 def prices(**bought):
-    given = {name.replace("_", "-"): {"price": price, "for": amount} for name, (price, amount) in bought.items()}
+    given = {
+        name.replace("_", "-"): {"price": price, "for": amount} for name, (price, amount) in bought.items()
+    }
     return PriceList(
-        currency="EUR", prices={name: price | {"source": "a shop", "date": "2026"} for name, price in given.items()}
+        currency="EUR",
+        prices={name: price | {"source": "a shop", "date": "2026"} for name, price in given.items()},
     )
 
 

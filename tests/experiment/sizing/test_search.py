@@ -1,11 +1,13 @@
 """Bisection with a judge that is a formula: the answer is known, and so is how often it may ask."""
 
 import random
+from dataclasses import replace
 from fractions import Fraction
 
 import pytest
 
 from g10sim.config.presets import load_system
+from g10sim.errors import InvariantError
 from g10sim.experiment.sizing.resources import RESOURCES, find
 from g10sim.experiment.sizing.search import Span, least_amount
 
@@ -78,6 +80,26 @@ def test_a_target_that_everything_reaches_ends_at_the_least():
     assert len(asked) < 20
 
 
+AROUND_300 = (70, 150, 220, 270, 330, 450, 600)
+"""A quarter to twice 300, in multiples of 10 away from it."""
+
+
+@pytest.mark.parametrize(
+    ("start", "questions"),
+    [
+        # Up by 10, 20, 40, 80, 160; then between 250 and 410, until 10 are left.
+        (100, [100, 110, 130, 170, 250, 410, 330, 290, 310, 300]),
+        # Down by as much; then between 170 and 490.
+        (600, [600, 590, 570, 530, 450, 290, 370, 330, 310, 300]),
+    ],
+)
+def test_strides_double_and_gaps_are_halved(start, questions):
+    looked = span(least=70, most=600, start=start, stride=10, grain=10)
+    found, asked = searched(looked, lambda amount: amount >= 300)
+    assert (found.answer, found.below, found.above) == (300, 270, 330)
+    assert asked == [*((amount,) for amount in questions), AROUND_300]
+
+
 def test_the_search_goes_on_below_where_a_tenth_less_reaches_it_too():
     def reaches(amount):  # a hole from 9.05 to 9.9
         return amount >= 9_900_000_000 or 5_000_000_000 <= amount < 9_050_000_000
@@ -86,6 +108,16 @@ def test_the_search_goes_on_below_where_a_tenth_less_reaches_it_too():
     assert 5_000_000_000 <= found.answer <= 5_100_000_000
     assert not reaches(found.below)
     assert reaches(found.above)
+
+
+@pytest.mark.parametrize("reaches", [(10**9).__le__, (10**11).__le__])
+def test_a_search_that_does_not_close_in_is_a_defect(reaches):
+    def stuck(amount, coarsest):
+        return 10**10
+
+    closing = span(start=10**10, failed=10**8, stride=10**9)
+    with pytest.raises(InvariantError, match="a search from 1000 to 1000000000000 does not end"):
+        searched(replace(closing, rounded=stuck), reaches, Fraction(1, 1000))
 
 
 @pytest.mark.parametrize(
