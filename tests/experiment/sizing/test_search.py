@@ -73,9 +73,10 @@ def test_a_target_that_nothing_reaches_is_asked_for_up_to_the_most():
     assert asked[-1] == (10**12,)
 
 
-def test_a_target_that_everything_reaches_ends_at_the_least():
-    found, asked = searched(span(), lambda amount: True)
-    assert found.answer == 1000
+@pytest.mark.parametrize("least", [1000, 0])
+def test_a_target_that_everything_reaches_ends_at_the_least(least):
+    found, asked = searched(span(least=least), lambda amount: True)
+    assert found.answer == least
     assert found.below is None
     assert len(asked) < 20
 
