@@ -35,7 +35,17 @@ MODULES = ("sim", "hardware", "stats", "policies", "importers", "experiment/sizi
 TESTS = tuple(f"tests/{name}" for name in (*MODULES, "flash", "pools", "recorded"))
 KILLED, SURVIVED = "killed", "survived"
 
-_OPTIONS = ("-o", "addopts=", "-s", "-p", "no:cacheprovider", "-p", "no:terminal")
+_OPTIONS = (
+    "-o",
+    "addopts=",
+    "-m",
+    "not slow and not nightly",
+    "-s",
+    "-p",
+    "no:cacheprovider",
+    "-p",
+    "no:terminal",
+)
 # Tests that take more CPU seconds than that, while their lines are noted, are left out.
 _SLOWEST_SECONDS = 5
 _STUCK_SECONDS = 120

@@ -20,14 +20,20 @@ def pytest_collection_modifyitems(items):
         used = set(getattr(item, "fixturenames", ()))
         if used & SLOW:
             item.add_marker("slow")
-        if "published" in used:
+        if "reference" in used:
             item.add_marker("reference")
 
 
 @pytest.fixture(scope="session")
-def published():
-    """Directory of the published simulator's data."""
-    reference = os.environ.get("G10SIM_REFERENCE")
-    if not reference:
+def reference():
+    """Directory of data that others published."""
+    directory = os.environ.get("G10SIM_REFERENCE")
+    if not directory:
         pytest.skip("needs the published data: set G10SIM_REFERENCE to the directory that holds gpg/traces")
-    return Path(reference) / "gpg"
+    return Path(directory)
+
+
+@pytest.fixture(scope="session")
+def published(reference):
+    """Directory of the published simulator's data."""
+    return reference / "gpg"

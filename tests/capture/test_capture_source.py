@@ -94,6 +94,7 @@ def test_a_value_dependent_model_is_refused_by_its_source_and_line(here):
         capture_source("capture_models:undecided", gpu="a100-40g")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("missing", ["torch", "transformers"])
 def test_a_missing_library_is_named_with_the_extra_to_install(monkeypatch, missing):
     if missing == "transformers":

@@ -1,6 +1,5 @@
 """The flash model against tables measured with MQSim, and the page that shows them."""
 
-import os
 from pathlib import Path
 
 import pytest
@@ -12,11 +11,8 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
-def comparisons():
-    reference = os.environ.get("G10SIM_REFERENCE")
-    if not reference:
-        pytest.skip("needs G10SIM_REFERENCE, a directory with systems/mqsim/*.csv")
-    return compare(Path(reference) / "systems" / "mqsim")
+def comparisons(reference):
+    return compare(reference / "systems" / "mqsim")
 
 
 @pytest.mark.parametrize(

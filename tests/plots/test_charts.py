@@ -172,6 +172,7 @@ def test_policies_without_a_swept_parameter_are_level(tmp_path):
     assert [label.get_text() for label in axes.get_xticklabels()] == ["8", "64"]
 
 
+@pytest.mark.slow
 def test_many_panels_flow_to_further_pages(tmp_path):
     traces = [(model, batch) for model in made_up.MODELS for batch in (64, 256, 1024)]
     rows = swept(policies=("ideal", "g10"), traces=traces)

@@ -27,7 +27,17 @@ from g10sim.sim import checks
 NEEDS_A_FILE = {"replay"}
 
 
-@pytest.mark.parametrize("policy", sorted(set(available()) - NEEDS_A_FILE))
+MANY_TRIALS = {"g10_paced", "vdnn_multi"}
+
+
+def marks(policy):
+    return pytest.mark.slow if policy in MANY_TRIALS else ()
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [pytest.param(policy, marks=marks(policy)) for policy in sorted(set(available()) - NEEDS_A_FILE)],
+)
 def test_policies_that_come_with_g10sim(policy):
     check_policy(policy)
 
