@@ -17,30 +17,26 @@ from rich.table import Table
 from g10sim.analysis.footprint import footprint_bytes, live_bytes, peak_live_bytes, working_set_bytes
 from g10sim.analysis.timeline import Integers, kernel_starts
 from g10sim.analysis.vitality import inactive_periods, live_ranges
-from g10sim.capture.gpu import KernelCost, OperatorClass, load_gpu
+from g10sim.cli.accounts import account_tables
 from g10sim.cli.capture import capture, recapture
-from g10sim.cli.options import TraceFile, TraceOutput, names_in, sizes
+from g10sim.cli.options import TraceFile, names_in, sizes
 from g10sim.cli.output import console, say, show_table, warn, write_table
-from g10sim.cli.trace_facts import PRICED_COLUMNS, origin_rows, priced_rows, work_rows
-from g10sim.cli.trace_files import block, export_app, models, nsight, reorder, stages
+from g10sim.cli.trace_facts import PRICED_COLUMNS, origin_rows, priced_rows, summary, work_rows
+from g10sim.cli.trace_files import block, export_app, models, reorder, stages
+from g10sim.cli.trace_imports import import_app
 from g10sim.config.presets import load_system, system_names
 from g10sim.config.system import SystemSpec
 from g10sim.display import rounded_bytes, rounded_seconds
 from g10sim.errors import ConfigError
 from g10sim.files import write_text, writing
 from g10sim.hardware.allocators.pool import PoolUse, compare_pools
-from g10sim.importers.execution_trace import Price, import_execution_trace
-from g10sim.importers.gpg import import_gpg
-from g10sim.importers.kineto import import_kineto
-from g10sim.importers.kineto_events import read_profile
-from g10sim.importers.snapshot import import_snapshot, read_snapshot, replay
+from g10sim.importers.account import account_of
 from g10sim.trace.check import cut_durations
-from g10sim.trace.format import load_trace, save_trace, trace_hash
+from g10sim.trace.format import load_trace, trace_hash
 from g10sim.trace.model import Trace
 from g10sim.units import format_bytes
 
 app = typer.Typer(help="Make, look at and check trace files.", no_args_is_help=True, add_completion=False)
-import_app = typer.Typer(help="Make a trace file from files of other tools.", no_args_is_help=True)
 app.add_typer(import_app, name="import")
 app.add_typer(export_app, name="export")
 app.command()(capture)
@@ -49,114 +45,11 @@ app.command()(models)
 app.command()(reorder)
 app.command()(stages)
 app.command()(block)
-import_app.command()(nsight)
 
 _GPU_SUFFIX = ".yaml"
 _GPU_WIDTH = 110
 _DEFAULT_FIT = "BERT_Base,ResNet152,SENet154"
 _BUCKETS_SECONDS = (1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0)
-
-Model = Annotated[
-    str | None, typer.Option(help="Name of the model, instead of the file's.", show_default=False)
-]
-BatchSize = Annotated[int, typer.Option(min=1, help="Samples in the step; such files do not tell.")]
-
-
-@import_app.command()
-def kineto(
-    file: Annotated[Path, typer.Argument(help="Profile (JSON, plain or .gz) with shapes and memory events.")],
-    output: TraceOutput,
-    model: Model = None,
-    batch_size: BatchSize = 1,
-) -> None:
-    """Import the last step of a profile of PyTorch, as export_chrome_trace writes it."""
-    _save(import_kineto(read_profile(file), model=model, batch_size=batch_size), output)
-
-
-@import_app.command()
-def chakra(
-    file: Annotated[Path, typer.Argument(help="Execution trace (JSON, plain or .gz).")],
-    output: TraceOutput,
-    profile: Annotated[
-        Path | None, typer.Option(help="Profile of the same run, for the times.", show_default=False)
-    ] = None,
-    gpu: Annotated[
-        str | None, typer.Option(help="Without a profile: GPU to price bytes on.", show_default=False)
-    ] = None,
-    model: Model = None,
-    batch_size: BatchSize = 1,
-) -> None:
-    """Import the last step of an execution trace of PyTorch, as ExecutionTraceObserver writes it."""
-    if (profile is None) == (gpu is None):
-        found = "neither" if profile is None else "both"
-        raise ConfigError(f"--profile, --gpu: found {found}; allowed: one of them, for the times")
-    trace = import_execution_trace(
-        file,
-        profile=None if profile is None else read_profile(profile),
-        price=None if gpu is None else _price(gpu),
-        model=model,
-        batch_size=batch_size,
-    )
-    _save(trace, output)
-
-
-@import_app.command()
-def snapshot(
-    file: Annotated[Path, typer.Argument(help="Snapshot (pickle, or exported as JSON).")],
-    output: TraceOutput,
-    device: Annotated[
-        int | None, typer.Option(min=0, help="Device, if several have a history.", show_default=False)
-    ] = None,
-    model: Model = None,
-    batch_size: BatchSize = 1,
-) -> None:
-    """Import the lifetimes of a memory snapshot of PyTorch, and replay it through g10sim's caching pool."""
-    found = read_snapshot(file, device)
-    result = replay(found)
-    _save(import_snapshot(found, model=model, batch_size=batch_size), output)
-    say(f"recorded: at most {_reserved(result.recorded_peak_bytes, result.recorded_end_bytes)}")
-    say(f"replayed: at most {_reserved(result.peak_bytes, result.end_bytes)}")
-    if result.blocks_before:
-        say(f"{result.blocks_before} blocks are from before the history: where they lay is not recorded")
-
-
-def _reserved(peak_bytes: int, end_bytes: int) -> str:
-    return f"{peak_bytes} bytes reserved, {end_bytes} at the end"
-
-
-@import_app.command("gpg")
-def import_published(
-    directory: Annotated[Path, typer.Argument(help="Directory of kernels.config and tensors.config.")],
-    output: TraceOutput,
-    model: Annotated[
-        str | None,
-        typer.Option(help="Name of the model, instead of the upper directory's.", show_default=False),
-    ] = None,
-    batch_size: Annotated[
-        int | None,
-        typer.Option(min=1, help="Batch size, instead of the directory's name.", show_default=False),
-    ] = None,
-) -> None:
-    """Import a trace of the published G10 simulator, with its fault profiles where they lie beside it."""
-    _save(import_gpg(directory, model, batch_size), output)
-
-
-def _price(gpu: str) -> Price:
-    timing = load_gpu(gpu)
-    return lambda moved: timing.duration_ns(KernelCost("", OperatorClass.OTHER, moved_bytes=moved))
-
-
-def _save(trace: Trace, output: Path) -> None:
-    """Write a trace file and say what is in it."""
-    save_trace(trace, output)
-    say(f"{output}: {_summary(trace)}")
-
-
-def _summary(trace: Trace) -> str:
-    """Describe a trace in a few words."""
-    size = f"{len(trace.kernels)} kernels, {len(trace.tensors)} tensors"
-    footprint = rounded_bytes(footprint_bytes(trace))
-    return f"{trace.model}, batch size {trace.batch_size}: {size}, footprint {footprint}"
 
 
 @app.command()
@@ -248,7 +141,7 @@ def calibrate(
 def check(file: TraceFile) -> None:
     """Check that a trace file is whole, unchanged since it was written and keeps every rule."""
     trace = load_trace(file)
-    say(f"{file}: good; {_summary(trace)}; sha256 {trace_hash(trace)}")
+    say(f"{file}: good; {summary(trace)}; sha256 {trace_hash(trace)}")
 
 
 @app.command()
@@ -272,8 +165,10 @@ def info(
     systems = _systems(system, gpu_memory)
     memories = [(name, found.gpu.memory) for name, found in systems.items()]
     memories += [("", size_bytes) for size_bytes in sizes("--gpu-memory", gpu_memory or ())]
+    account = account_of(trace)
     for table in (
         _overview(file, trace),
+        *([] if account is None else account_tables(account)),
         _kinds(trace),
         _table("Kernel times", PRICED_COLUMNS, priced_rows(trace)),
         _lifetimes(trace),
@@ -285,6 +180,8 @@ def info(
     warnings = (cut_durations(durations, trace.ticks_per_second, clock) for clock in clocks)
     if warning := next(filter(None, warnings), ""):
         warn(f"{file}: {warning}")
+    for text in [] if account is None else account.warnings():
+        warn(f"{file}: {text}")
 
 
 def _systems(names: list[str] | None, gpu_memories: list[str] | None) -> dict[str, SystemSpec]:

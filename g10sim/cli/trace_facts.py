@@ -6,9 +6,11 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from operator import attrgetter
 
+from g10sim.analysis.footprint import footprint_bytes
 from g10sim.analysis.throughput import Throughput, throughput
 from g10sim.capture.utilisation import known_gpu, utilisation
-from g10sim.display import rounded_seconds
+from g10sim.display import rounded_bytes, rounded_seconds
+from g10sim.importers.account import KEY, account_of
 from g10sim.trace.model import Kernel, TensorKind, Trace
 from g10sim.trace.repetition import each
 
@@ -16,6 +18,13 @@ PRICED_COLUMNS = ("class of operators", "priced by", "kernels", "time", "of time
 _PER_TERA = 1e12
 _FORMATS = ("dtype", "autocast")
 _MOST_SHOWN = 1000
+
+
+def summary(trace: Trace) -> str:
+    """Describe a trace in a few words."""
+    size = f"{len(trace.kernels)} kernels, {len(trace.tensors)} tensors"
+    footprint = rounded_bytes(footprint_bytes(trace))
+    return f"{trace.model}, batch size {trace.batch_size}: {size}, footprint {footprint}"
 
 
 def work_rows(trace: Trace) -> Iterator[tuple[str, str]]:
@@ -81,11 +90,16 @@ def _sums(kernels: Sequence[Kernel]) -> tuple[int, int, int]:
 
 
 def origin_rows(trace: Trace) -> list[tuple[str, str]]:
-    """Return what a trace says of its making, long texts (tokens of every expert) cut."""
+    """Return what a trace says of its making, long texts (tokens of every expert) cut.
+
+    The account of an import has tables of its own.
+    """
+    has_account = account_of(trace) is not None
     return [
         (
             f"origin: {key}",
             value if len(value) <= _MOST_SHOWN else f"{value[:_MOST_SHOWN]}... ({len(value)} characters)",
         )
         for key, value in sorted(trace.origin.items())
+        if not (has_account and key == KEY)
     ]

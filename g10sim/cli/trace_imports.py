@@ -1,0 +1,112 @@
+"""``g10sim trace import``: make trace files from files of other tools."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from g10sim.capture.gpu import KernelCost, OperatorClass, load_gpu
+from g10sim.cli.accounts import save_imported
+from g10sim.cli.options import TraceOutput
+from g10sim.cli.output import say
+from g10sim.cli.trace_files import nsight
+from g10sim.errors import ConfigError
+from g10sim.importers.execution_trace import Price, import_execution_trace
+from g10sim.importers.gpg import import_gpg
+from g10sim.importers.kineto import import_kineto
+from g10sim.importers.kineto_events import read_profile
+from g10sim.importers.snapshot import import_snapshot, read_snapshot, replay
+
+import_app = typer.Typer(help="Make a trace file from files of other tools.", no_args_is_help=True)
+import_app.command()(nsight)
+
+Model = Annotated[
+    str | None, typer.Option(help="Name of the model, instead of the file's.", show_default=False)
+]
+BatchSize = Annotated[int, typer.Option(min=1, help="Samples in the step; such files do not tell.")]
+
+
+@import_app.command()
+def kineto(
+    file: Annotated[Path, typer.Argument(help="Profile (JSON, plain or .gz) with shapes and memory events.")],
+    output: TraceOutput,
+    model: Model = None,
+    batch_size: BatchSize = 1,
+) -> None:
+    """Import the last step of a profile of PyTorch, as export_chrome_trace writes it."""
+    save_imported(import_kineto(read_profile(file), model=model, batch_size=batch_size), output)
+
+
+@import_app.command()
+def chakra(
+    file: Annotated[Path, typer.Argument(help="Execution trace (JSON, plain or .gz).")],
+    output: TraceOutput,
+    profile: Annotated[
+        Path | None, typer.Option(help="Profile of the same run, for the times.", show_default=False)
+    ] = None,
+    gpu: Annotated[
+        str | None, typer.Option(help="Without a profile: GPU to price bytes on.", show_default=False)
+    ] = None,
+    model: Model = None,
+    batch_size: BatchSize = 1,
+) -> None:
+    """Import the last step of an execution trace of PyTorch, as ExecutionTraceObserver writes it."""
+    if (profile is None) == (gpu is None):
+        found = "neither" if profile is None else "both"
+        raise ConfigError(f"--profile, --gpu: found {found}; allowed: one of them, for the times")
+    trace = import_execution_trace(
+        file,
+        profile=None if profile is None else read_profile(profile),
+        price=None if gpu is None else _price(gpu),
+        model=model,
+        batch_size=batch_size,
+    )
+    save_imported(trace, output)
+
+
+@import_app.command()
+def snapshot(
+    file: Annotated[Path, typer.Argument(help="Snapshot (pickle, or exported as JSON).")],
+    output: TraceOutput,
+    device: Annotated[
+        int | None, typer.Option(min=0, help="Device, if several have a history.", show_default=False)
+    ] = None,
+    model: Model = None,
+    batch_size: BatchSize = 1,
+) -> None:
+    """Import the lifetimes of a memory snapshot of PyTorch, and replay it through g10sim's caching pool."""
+    found = read_snapshot(file, device)
+    result = replay(found)
+    save_imported(import_snapshot(found, model=model, batch_size=batch_size), output)
+    say(f"recorded: at most {_reserved(result.recorded_peak_bytes, result.recorded_end_bytes)}")
+    say(f"replayed: at most {_reserved(result.peak_bytes, result.end_bytes)}")
+    if result.blocks_before:
+        say(f"{result.blocks_before} blocks are from before the history: where they lay is not recorded")
+
+
+def _reserved(peak_bytes: int, end_bytes: int) -> str:
+    return f"{peak_bytes} bytes reserved, {end_bytes} at the end"
+
+
+@import_app.command("gpg")
+def import_published(
+    directory: Annotated[Path, typer.Argument(help="Directory of kernels.config and tensors.config.")],
+    output: TraceOutput,
+    model: Annotated[
+        str | None,
+        typer.Option(help="Name of the model, instead of the upper directory's.", show_default=False),
+    ] = None,
+    batch_size: Annotated[
+        int | None,
+        typer.Option(min=1, help="Batch size, instead of the directory's name.", show_default=False),
+    ] = None,
+) -> None:
+    """Import a trace of the published G10 simulator, with its fault profiles where they lie beside it."""
+    save_imported(import_gpg(directory, model, batch_size), output)
+
+
+def _price(gpu: str) -> Price:
+    timing = load_gpu(gpu)
+    return lambda moved: timing.duration_ns(KernelCost("", OperatorClass.OTHER, moved_bytes=moved))
