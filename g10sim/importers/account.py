@@ -130,9 +130,7 @@ class Account:
             yield TimeRow(f"left out: {reason}", time_ns, self._of_step(time_ns))
         for reason, time_ns in _falling(self.aside):
             whole = self.step_ns + time_ns if reason == Reason.GAPS else 0
-            yield TimeRow(
-                f"aside: {reason}", time_ns, f"{time_ns / whole:.1%} of both" if whole else ""
-            )
+            yield TimeRow(f"aside: {reason}", time_ns, f"{time_ns / whole:.1%} of both" if whole else "")
 
     def _of_step(self, time_ns: int) -> str:
         return f"{time_ns / self.step_ns:.1%}" if self.step_ns else ""
