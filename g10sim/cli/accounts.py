@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -21,6 +22,19 @@ _NANOSECONDS_PER_MICROSECOND = 1000
 Partial = Annotated[
     bool,
     typer.Option("--partial", help="Import even if more than 20 % of the step's device time is left out."),
+]
+
+
+class Gap(StrEnum):
+    """Ways to treat time in which the device did nothing."""
+
+    DROP = "drop"
+    KEEP = "keep"
+
+
+Gaps = Annotated[
+    Gap,
+    typer.Option(help="Time in which the device waited: left out, or kept as idle time of its host."),
 ]
 
 
@@ -55,5 +69,7 @@ def save_imported(trace: Trace, output: Path) -> None:
         return
     for table in account_tables(account):
         console().print(table)
+    for fact in account.facts:
+        say(fact)
     for text in account.warnings():
         warn(f"{output}: {text}")

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from g10sim.capture.gpu import KernelCost, OperatorClass, load_gpu
-from g10sim.cli.accounts import save_imported
+from g10sim.cli.accounts import Gap, Gaps, Partial, save_imported
 from g10sim.cli.options import TraceOutput
 from g10sim.cli.output import say
 from g10sim.cli.trace_files import nsight
@@ -17,15 +17,41 @@ from g10sim.importers.execution_trace import Price, import_execution_trace
 from g10sim.importers.gpg import import_gpg
 from g10sim.importers.kineto import import_kineto
 from g10sim.importers.kineto_events import read_profile
+from g10sim.importers.operations import ByHand
 from g10sim.importers.snapshot import import_snapshot, read_snapshot, replay
 
 import_app = typer.Typer(help="Make a trace file from files of other tools.", no_args_is_help=True)
 import_app.command()(nsight)
+_LONGEST_RANGE, _MOST_NUMBERS = 20, 10**6
 
 Model = Annotated[
     str | None, typer.Option(help="Name of the model, instead of the file's.", show_default=False)
 ]
 BatchSize = Annotated[int, typer.Option(min=1, help="Samples in the step; such files do not tell.")]
+
+
+Step = Annotated[
+    int | None,
+    typer.Option(
+        "--step", min=0, help="Number of the step (ProfilerStep#N).", show_default="the last whole one"
+    ),
+]
+Weights = Annotated[
+    str,
+    typer.Option(
+        help="Numbers of tensors from before the step that last, such as 3,7-9.",
+        show_default="as they are used",
+    ),
+]
+Inputs = Annotated[
+    str,
+    typer.Option(
+        help="Numbers of tensors from before the step that are fed anew.", show_default="as they are used"
+    ),
+]
+DeviceName = Annotated[
+    str | None, typer.Option("--device", help="Device, if several did work.", show_default=False)
+]
 
 
 @import_app.command()
@@ -34,9 +60,29 @@ def kineto(
     output: TraceOutput,
     model: Model = None,
     batch_size: BatchSize = 1,
+    step: Step = None,
+    device: DeviceName = None,
+    process: Annotated[
+        str | None, typer.Option(help="Process, if several are in the file.", show_default=False)
+    ] = None,
+    weights: Weights = "",
+    inputs: Inputs = "",
+    gaps: Gaps = Gap.DROP,
+    partial: Partial = False,
 ) -> None:
-    """Import the last step of a profile of PyTorch, as export_chrome_trace writes it."""
-    save_imported(import_kineto(read_profile(file), model=model, batch_size=batch_size), output)
+    """Import a step of a profile of PyTorch, as export_chrome_trace writes it."""
+    trace = import_kineto(
+        read_profile(file),
+        model=model,
+        batch_size=batch_size,
+        process=process,
+        device=device,
+        step=step,
+        by_hand=_by_hand(weights, inputs),
+        keep_gaps=gaps is Gap.KEEP,
+        partial=partial,
+    )
+    save_imported(trace, output)
 
 
 @import_app.command()
@@ -51,8 +97,14 @@ def chakra(
     ] = None,
     model: Model = None,
     batch_size: BatchSize = 1,
+    step: Step = None,
+    device: DeviceName = None,
+    weights: Weights = "",
+    inputs: Inputs = "",
+    gaps: Gaps = Gap.DROP,
+    partial: Partial = False,
 ) -> None:
-    """Import the last step of an execution trace of PyTorch, as ExecutionTraceObserver writes it."""
+    """Import a step of an execution trace of PyTorch, as ExecutionTraceObserver writes it."""
     if (profile is None) == (gpu is None):
         found = "neither" if profile is None else "both"
         raise ConfigError(f"--profile, --gpu: found {found}; allowed: one of them, for the times")
@@ -62,8 +114,28 @@ def chakra(
         price=None if gpu is None else _price(gpu),
         model=model,
         batch_size=batch_size,
+        device=device,
+        step=step,
+        by_hand=_by_hand(weights, inputs),
+        keep_gaps=gaps is Gap.KEEP,
+        partial=partial,
     )
     save_imported(trace, output)
+
+
+def _by_hand(weights: str, inputs: str) -> ByHand:
+    return ByHand(_numbers("--weights", weights), _numbers("--inputs", inputs))
+
+
+def _numbers(option: str, text: str) -> frozenset[int]:
+    """Read numbers of tensors, such as 3,7-9. Raises ConfigError."""
+    found: set[int] = set()
+    for part in filter(None, (one.strip() for one in text.split(","))):
+        first, _, last = part.partition("-")
+        if not (first.isdecimal() and (last or first).isdecimal() and len(part) <= _LONGEST_RANGE):
+            raise ConfigError(f"{option}: found '{part}'; allowed: numbers of tensors, such as 3,7-9")
+        found.update(range(int(first), min(int(last or first), int(first) + _MOST_NUMBERS) + 1))
+    return frozenset(found)
 
 
 @import_app.command()

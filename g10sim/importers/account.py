@@ -86,6 +86,7 @@ class Account:
     ``left_out`` and ``aside`` have nanoseconds by reason. The device time of the step is what is imported
     and what is left out. ``aside`` is no part of it: time that counts once because streams overlap, time
     in which the device did nothing, and what lies outside the step or on a device that was not asked for.
+    ``notes`` are warned about, ``facts`` are told.
     """
 
     imported_ns: int = 0
@@ -93,6 +94,7 @@ class Account:
     aside: dict[str, int] = field(default_factory=dict)
     memory: list[Compared] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    facts: list[str] = field(default_factory=list)
 
     def leave_out(self, reason: str, time_ns: int) -> None:
         """Add time of the step that the trace lacks; none is no reason."""

@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-import json
-import re
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path
-from typing import Annotated, Any, NoReturn, TypeVar
+from typing import Annotated, Any, NamedTuple, NoReturn, TypeVar
 
 from pydantic import Field, TypeAdapter, ValidationError
 
 from g10sim.errors import TraceError
+from g10sim.importers.near_json import read_json
 from g10sim.text import shown
-from g10sim.trace.jsonlines import BROKEN_GZIP, refuse_half_characters, unpacked
 
 STEP = "ProfilerStep#"
 """Beginning of the name under which the profiler marks a step."""
 
 _MOST_CHARACTERS = 80
-_HALF_CHARACTER = re.compile(r"\\u[dD][89a-fA-F]")
 
 Whole = Annotated[int, Field(strict=True, ge=0, le=2**63 - 1)]
 Shape = Annotated[list[Whole], Field(max_length=64)]
@@ -62,41 +59,40 @@ class Entry:
 
 
 def read_json_list(path: Path, key: str, what: str) -> tuple[dict[str, Any], list[Any]]:
-    """Read a JSON file, gzip-compressed or plain; return its top object and the list at a key of it.
+    """Read a JSON file and return its top object and the list at a key of it.
 
     Raises TraceError, which calls the file ``what``.
     """
-    try:
-        with unpacked(path) as file:
-            text = file.read().decode("utf-8-sig")
-        found = json.loads(text)
-    except (OSError, *BROKEN_GZIP) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise TraceError(f"{path}: cannot be read: {reason}; allowed: {what} (JSON)") from error
-    except (ValueError, RecursionError) as error:
-        raise TraceError(f"{path}: found no JSON ({error}); allowed: {what} (JSON)") from error
+    found = read_json(path, what)
     if not isinstance(found, dict) or key not in found:
         raise TraceError(f"{path}: found no object with '{key}'; allowed: {what} (JSON)")
     if not isinstance(found[key], list):
         raise TraceError(f"{path}: {key}: found no list; allowed: {what}")
-    if _HALF_CHARACTER.search(text):
-        refuse_half_characters(str(path), found, TraceError)
     return found, found[key]
 
 
 NANOSECONDS_PER_MICROSECOND = 1000
+_WHAT = "a profile of PyTorch"
+_OPERATOR, _ANNOTATION = "cpu_op", "user_annotation"
 _DEVICE = frozenset({"kernel", "gpu_memcpy", "gpu_memset"})
-_LAUNCHES = frozenset({"cuda_runtime", "cuda_driver"})
-_SPANS = frozenset({"cpu_op", "user_annotation"}) | _DEVICE | _LAUNCHES
+_LAUNCHES = ("runtime", "driver")
+_EARLIER = {"operator": _OPERATOR, "memcpy": "gpu_memcpy", "memset": "gpu_memset"}
+"""Categories of profiles before PyTorch 1.12, in small letters, and those of today."""
 _MEMORY = "[memory]"
 _LATEST_MICROSECONDS = 10**18
+_DIMS, _STRIDES, _TYPES = ("Input Dims", "Input dims"), "Input Strides", "Input type"
 _ITEM_BYTES = {
-    **dict.fromkeys(("double", "long int", "long", "c10::complex<float>"), 8),
-    **dict.fromkeys(("float", "int"), 4),
-    **dict.fromkeys(("c10::Half", "c10::BFloat16", "short"), 2),
-    **dict.fromkeys(("unsigned char", "signed char", "bool", "c10::Float8_e4m3fn", "c10::Float8_e5m2"), 1),
+    **dict.fromkeys(("c10::complex<double>", "std::complex<double>"), 16),
+    **dict.fromkeys(("double", "long", "int64_t", "c10::complex<float>", "std::complex<float>"), 8),
+    **dict.fromkeys(("float", "int", "int32_t", "c10::complex<c10::Half>", "c10::qint32"), 4),
+    **dict.fromkeys(("c10::Half", "at::Half", "c10::BFloat16", "at::BFloat16", "short", "c10::bits16"), 2),
+    **dict.fromkeys(("char", "bool", "c10::qint8", "c10::quint8", "c10::quint4x2", "c10::quint2x4"), 1),
+    **dict.fromkeys(("c10::bits1x8", "c10::bits2x4", "c10::bits4x2", "c10::bits8"), 1),
 }
-"""Bytes of an element by the name of its C++ type, which Kineto writes."""
+"""Bytes of an element by the name of its C++ type, which Kineto writes, as :func:`_plain` shortens it."""
+_EIGHT_BITS = "c10::Float8_", "c10::Float4_"
+_WHOLE = frozenset({"long", "int64_t", "int", "int32_t", "short", "char", "bool"})
+_NO_TENSOR = frozenset({"", "Scalar", "ScalarList", "GenericList", "nullptr (uninitialized)"})
 _LIST = "TensorList"
 _SHAPES = TypeAdapter(list[Shape | list[Shape]])
 _TEXTS = TypeAdapter(list[str])
@@ -104,12 +100,25 @@ _TEXTS = TypeAdapter(list[str])
 Thread = tuple[Any, Any]
 
 
+class Operand(NamedTuple):
+    """A tensor among an operator's arguments, as far as a profile tells.
+
+    ``elements`` are those from the first to the last one that it reaches in its storage, ``most`` those of
+    the storage if the tensor is every so many-th part of it. ``item_bytes`` is 0 in a list, without a type.
+    """
+
+    elements: int
+    most: int
+    item_bytes: int
+    is_whole: bool
+
+
 @dataclass(frozen=True, slots=True)
 class Span:
     """An interval of time: an operator, an annotation, a launch, or a kernel on the device.
 
     Times are nanoseconds; ``thread`` is (process, thread), of device events (device, stream). ``inputs`` are
-    bytes of an operator's tensors, for each argument that has any which are not empty.
+    an operator's tensors, for each argument that has any which are not empty; ``place`` begins messages.
     """
 
     name: str
@@ -117,35 +126,56 @@ class Span:
     end_ns: int
     thread: Thread
     args: Mapping[str, Any]
-    inputs: tuple[tuple[int, ...], ...] = ()
+    inputs: tuple[tuple[Operand, ...], ...] = ()
+    place: str = ""
 
     @property
     def duration_ns(self) -> int:
         """Time from start to end."""
         return self.end_ns - self.start_ns
 
+    @property
+    def device(self) -> Any:
+        """Device of a device event."""
+        return self.args.get("device", self.thread[0])
+
 
 @dataclass(frozen=True, slots=True)
 class MemoryEvent:
-    """An allocation (``size_bytes`` above zero) or a release (below zero) of a block of memory."""
+    """An allocation (``size_bytes`` above zero) or a release (below zero) of a block of memory.
+
+    ``total_bytes`` are allocated after it; None where the file does not tell.
+    """
 
     time_ns: int
     thread: Thread
     address: int
     size_bytes: int
     on_device: bool
+    device: int = 0
+    total_bytes: int | None = None
 
 
 @dataclass
 class Profile:
-    """A recorded profile; every list is in the order of start times, outer spans before inner ones."""
+    """A recorded profile; every list is in the order of start times, outer spans before inner ones.
+
+    ``launches`` are by correlation. ``unknown_types`` counts tensors whose type has no known size.
+    """
 
     path: Path
     operators: list[Span] = field(default_factory=list)
     annotations: list[Span] = field(default_factory=list)
-    launches: dict[int, Span] = field(default_factory=dict)
+    launches: dict[int, list[Span]] = field(default_factory=dict)
     device: list[Span] = field(default_factory=list)
     memory: list[MemoryEvent] = field(default_factory=list)
+    unknown_types: dict[str, int] = field(default_factory=dict)
+
+    def launch_of(self, event: Span) -> Span | None:
+        """Return the launch of a device event: of several processes' with its number, the last before it."""
+        found = self.launches.get(event.args["correlation"], ())
+        before = [launch for launch in found if launch.start_ns <= event.start_ns]
+        return max(before or found, key=lambda launch: launch.start_ns, default=None)
 
     def device_times(self, owners: Sequence[Span]) -> list[list[Span]]:
         """For each owner, the device events whose launch it is the innermost owner of.
@@ -155,7 +185,7 @@ class Profile:
         found: list[list[Span]] = [[] for _ in owners]
         owner_at = innermost(owners)
         for event in self.device:
-            launch = self.launches.get(event.args["correlation"])
+            launch = self.launch_of(event)
             owner = None if launch is None else owner_at(launch.thread, launch.start_ns)
             if owner is not None:
                 found[owner].append(event)
@@ -206,13 +236,20 @@ def _segments(spans: Sequence[Span], positions: Iterable[int]) -> tuple[list[int
 
 
 def read_profile(path: str | Path) -> Profile:
-    """Read a profile, gzip-compressed or plain, as ``export_chrome_trace`` writes it.
+    """Read a profile as ``export_chrome_trace`` writes it, packed or plain, or a bare list of its events.
 
     Raises TraceError naming the file, the event, what was found and what is allowed.
     """
     path = Path(path)
+    top = read_json(path, _WHAT)
+    if isinstance(top, list) and top:
+        events = top
+    elif not isinstance(top, dict) or "traceEvents" not in top:
+        raise TraceError(f"{path}: found no object with 'traceEvents'; allowed: {_WHAT} (JSON)")
+    elif not isinstance(events := top["traceEvents"], list):
+        raise TraceError(f"{path}: traceEvents: found no list; allowed: {_WHAT}")
     profile, place = Profile(path), f"{path}: event"
-    for number, event in enumerate(read_json_list(path, "traceEvents", "a profile of PyTorch")[1]):
+    for number, event in enumerate(events):
         _Event(event, f"{place} {number}").add_to(profile)
     for spans in (profile.operators, profile.annotations, profile.device):
         spans.sort(key=lambda span: (span.start_ns, -span.end_ns))
@@ -227,54 +264,70 @@ class _Event(Entry):
 
     def add_to(self, profile: Profile) -> None:
         """Add what the event says; events of other kinds are passed over."""
-        category, kind = str(self.values.get("cat")), self.values.get("ph")
-        if kind == "X" and category in _SPANS:
+        category, kind = str(self.values.get("cat")).lower(), self.values.get("ph")
+        category = _EARLIER.get(category, category)
+        if kind == "X" and category in _DEVICE:
             args = self._args()
-            span = self._span(args)
-            if category in _DEVICE:
-                args.get("correlation", "an integer", int)
-                profile.device.append(span)
-            elif category == "cpu_op":
-                profile.operators.append(span)
-            elif category not in _LAUNCHES:
-                profile.annotations.append(span)
-            elif "correlation" in span.args:
-                profile.launches[args.get("correlation", "an integer", int)] = span
+            args.get("correlation", "an integer", int)
+            profile.device.append(self._span(args))
+        elif kind == "X" and category == _OPERATOR:
+            profile.operators.append(self._operator(self._args(), profile.unknown_types))
+        elif kind == "X" and category == _ANNOTATION:
+            profile.annotations.append(self._span(self._args()))
+        elif kind == "X" and category.endswith(_LAUNCHES):
+            args = self._args()
+            if "correlation" in args.values:
+                number = args.get("correlation", "an integer", int)
+                profile.launches.setdefault(number, []).append(self._span(args))
         elif kind == "i" and self.values.get("name") == _MEMORY:
             profile.memory.append(self._memory(self._args()))
 
-    def _span(self, args: Entry) -> Span:
+    def _span(self, args: Entry, inputs: tuple[tuple[Operand, ...], ...] = ()) -> Span:
         start, duration = self._time_ns("ts"), self._time_ns("dur")
-        if duration < 0:
-            self.fail(f"dur {self.values['dur']!r}", "at least 0")
-        name, end = self.get("name", "a text", str), start + duration
-        return Span(name, start, end, self._thread(), args.values, tuple(self._inputs(args)))
+        name = self.get("name", "a text", str)
+        return Span(name, start, start + duration, self._thread(), args.values, inputs, self.place)
 
-    def _inputs(self, args: Entry) -> Iterator[tuple[int, ...]]:
-        dims, kinds = args.values.get("Input Dims", []), args.values.get("Input type", [])
+    def _operator(self, args: Entry, unknown: dict[str, int]) -> Span:
+        values = args.values
+        dims: object = next((values[key] for key in _DIMS if key in values), [])
         shapes = args.fitting("Input Dims", dims, _SHAPES, "a list of shapes, or of lists of them")
-        types = args.fitting("Input type", kinds, _TEXTS, "texts")
-        for shape, kind in zip(shapes, types, strict=False):
-            if kind != _LIST and kind not in _ITEM_BYTES:
+        types = args.fitting(_TYPES, values.get(_TYPES, []), _TEXTS, "texts")
+        strides: list[Any] = args.fitting(
+            _STRIDES, values.get(_STRIDES, []), _SHAPES, "a list of strides, or of lists of them"
+        )
+        strides += [None] * (len(shapes) - len(strides))
+        found = []
+        for shape, kind, stride in zip(shapes, types, strides, strict=False):
+            item, is_whole = _item(kind)
+            if item is None:
+                if shape and kind not in _NO_TENSOR:
+                    unknown[kind] = unknown.get(kind, 0) + 1
                 continue
             wanted = list if kind == _LIST else int
             if any(type(part) is not wanted for part in shape):
                 args.fail(f"Input Dims {shown(shape)} of type {kind}", "a shape; of a list, several")
-            # Kineto gives no type for lists; those of optimizers hold float32.
             parts: Any = shape if kind == _LIST else [shape]
-            item = _ITEM_BYTES["float" if kind == _LIST else kind]
-            if sizes := tuple(size for part in parts if (size := prod(part) * item)):
-                yield sizes
+            steps: Any = stride if kind == _LIST and stride else [stride] * len(parts)
+            reaches = (_reach(part, step) for part, step in zip(parts, steps, strict=False))
+            if operands := tuple(Operand(*one, item, is_whole) for one in reaches if one[0]):
+                found.append(operands)
+        return self._span(args, tuple(found))
 
     def _memory(self, args: Entry) -> MemoryEvent:
         address, size, device = (args.get(key, "an integer", int) for key in ("Addr", "Bytes", "Device Type"))
-        return MemoryEvent(self._time_ns("ts"), self._thread(), address, size, device != 0)
+        number = args.get("Device Id", "an integer", int, default=0)
+        total = args.get("Total Allocated", "an integer", int, type(None))
+        return MemoryEvent(self._time_ns("ts"), self._thread(), address, size, device != 0, number, total)
 
     def _time_ns(self, key: str) -> int:
-        microseconds: float = self.get(key, "a number of microseconds", int, float)
-        if not abs(microseconds) < _LATEST_MICROSECONDS:  # not a number, too
+        microseconds = self.get(key, "a number of microseconds", int, float, str)
+        try:
+            number = float(microseconds) if isinstance(microseconds, str) else microseconds
+        except ValueError:
+            number = float("nan")
+        if not abs(number) < _LATEST_MICROSECONDS:  # not a number, too
             self.fail(f"{key} {shown(microseconds)}", "a number of microseconds")
-        return round(microseconds * NANOSECONDS_PER_MICROSECOND)
+        return round(number * NANOSECONDS_PER_MICROSECOND)
 
     def _thread(self) -> Thread:
         allowed = "a number or a text"
@@ -282,3 +335,37 @@ class _Event(Entry):
 
     def _args(self) -> Entry:
         return Entry(self.get("args", "an object", dict, default={}), self.place)
+
+
+def _item(kind: str) -> tuple[int | None, bool]:
+    """Return the bytes of an element of a C++ type (0 of a list, None where unknown), and if it is whole."""
+    if kind == _LIST:
+        return 0, False
+    plain = _plain(kind)
+    if plain.startswith(_EIGHT_BITS):
+        return 1, False
+    return _ITEM_BYTES.get(plain), plain in _WHOLE
+
+
+def _plain(kind: str) -> str:
+    """Return the shortest name of an integer's type (``long`` for ``unsigned __int64``), or the name itself.
+
+    ``long`` has 8 bytes: Windows, where it has 4, names types of 8 bytes ``__int64``.
+    """
+    words = [word for word in kind.split() if word not in ("signed", "unsigned")]
+    names = {"__int64": "long", "uint8_t": "char", "int8_t": "char", "uint16_t": "short"}
+    words = [names.get(word, word) for word in words]
+    if len(words) > 1:
+        words = [word for word in words if word != "int"]
+    return words[0] if words else "int" if kind else ""
+
+
+def _reach(shape: Sequence[int], strides: Sequence[int] | None) -> tuple[int, int]:
+    """Return the elements that a tensor reaches to, and those of the storage it may be a part of.
+
+    Without strides, as before PyTorch 2.2, the tensor is contiguous.
+    """
+    if not prod(shape) or strides is None or len(strides) != len(shape):
+        return prod(shape), prod(shape)
+    reach = sum((size - 1) * step for size, step in zip(shape, strides, strict=True)) + 1
+    return reach, max((size * step for size, step in zip(shape, strides, strict=True)), default=reach)

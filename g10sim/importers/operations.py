@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from g10sim.errors import TraceError
 from g10sim.importers.aten import ALLOCATIONS, aten
 from g10sim.trace.check import check_trace
-from g10sim.trace.model import Kernel, Phase, Tensor, TensorKind, TimeSource, Trace
+from g10sim.trace.model import Device, Kernel, Phase, Tensor, TensorKind, TimeSource, Trace
 
 TICKS_PER_SECOND = 1_000_000_000
 NO_KERNELS = ALLOCATIONS | aten("detach_ set_ resize_ record_stream requires_grad_ _local_scalar_dense item")
@@ -19,22 +20,49 @@ _OPTIMIZER = "Optimizer."
 
 @dataclass(eq=False, slots=True)
 class Storage:
-    """An allocation; an ``external`` one is from before the recording."""
+    """An allocation; an ``external`` one is from before the recording.
+
+    ``role`` is its kind where the optimizer does not tell it; None leaves it to :func:`build_trace`.
+    """
 
     size_bytes: int
     external: bool = False
+    role: TensorKind | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ByHand:
+    """Tensors from before the recording, by number, that a user says are weights, or inputs."""
+
+    weights: frozenset[int] = frozenset()
+    inputs: frozenset[int] = frozenset()
+
+
+BY_ITSELF = ByHand()
+"""Nothing said by hand."""
 
 
 @dataclass(slots=True)
 class Operation:
-    """One kernel of the trace: an operator that did work."""
+    """One kernel of the trace: an operator that did work.
+
+    ``holds`` are storages that it does not touch and that are released after it: inputs of the kernel, of
+    which it moves nothing.
+    """
 
     name: str
     phase: Phase
     reads: dict[Storage, None] = field(default_factory=dict)
     writes: dict[Storage, None] = field(default_factory=dict)
+    holds: dict[Storage, None] = field(default_factory=dict)
     duration_ns: int = 0
     time_source: TimeSource = TimeSource.MEASURED
+    device: Device = Device.GPU
+
+    @property
+    def touched(self) -> dict[Storage, None]:
+        """Storages that must be there while it runs."""
+        return self.reads | self.writes | self.holds
 
     @property
     def moved_bytes(self) -> int:
@@ -55,9 +83,10 @@ def forget_reads_of_nothing(operations: Sequence[Operation]) -> set[Storage]:
     """Remove reads of storages that have not been written yet; return the storages that are written."""
     written: set[Storage] = set()
     for operation in operations:
-        operation.reads = {
-            storage: None for storage in operation.reads if storage.external or storage in written
-        }
+        operation.reads, operation.holds = (
+            {storage: None for storage in found if storage.external or storage in written}
+            for found in (operation.reads, operation.holds)
+        )
         written.update(operation.writes)
     return written
 
@@ -68,22 +97,31 @@ def build_trace(
     model: str | None,
     batch_size: int,
     origin: Mapping[str, str],
+    *,
+    unused: Sequence[Storage] = (),
+    by_hand: ByHand = BY_ITSELF,
 ) -> Trace:
     """Make and check the trace of a file: number the storages that are used and tell their kinds.
 
     A storage from before the recording is a weight where the optimizer and another phase use it, an optimizer
-    state where only the optimizer does, a buffer where it is updated otherwise, else an input. One from the
-    recording: a gradient (made in the backward pass for the optimizer), an activation (made in the forward
-    pass, used in the backward pass), else temporary. Reads of contents that were never written are dropped.
+    state where only the optimizer does, a buffer where it is updated otherwise, else what its role says, or
+    an input; ``by_hand`` overrules that. One from the recording: a gradient (made in the backward pass for
+    the optimizer), an activation (made in the forward pass, used in the backward pass), else temporary. Reads
+    of contents that were never written are dropped. ``unused`` storages are persistent and used by no kernel.
+    Raises TraceError for numbers by hand of other tensors.
     """
     written = forget_reads_of_nothing(operations)
     phases: dict[Storage, dict[Phase, None]] = {}
     for operation in operations:
-        for storage in (*operation.reads, *operation.writes):
+        for storage in operation.touched:
             phases.setdefault(storage, {})[operation.phase] = None
     tensors, numbers = [], {}
+    phases.update((storage, {}) for storage in unused)
+    _check_by_hand(by_hand, [storage.external for storage in phases], path)
     for number, (storage, found) in enumerate(phases.items()):
         kind = _kind(storage, list(found), storage in written)
+        if number in by_hand.weights | by_hand.inputs:
+            kind = TensorKind.WEIGHT if number in by_hand.weights else TensorKind.INPUT
         persistent = storage.external and kind is not TensorKind.INPUT
         tensors.append(Tensor(number, f"{kind.value}{number}", storage.size_bytes, kind, persistent))
         numbers[storage] = number
@@ -93,11 +131,40 @@ def build_trace(
     return trace
 
 
+def _check_by_hand(by_hand: ByHand, external: Sequence[bool], path: Path) -> None:
+    for option, numbers in (("--weights", by_hand.weights), ("--inputs", by_hand.inputs)):
+        for number in sorted(numbers):
+            if number in by_hand.weights & by_hand.inputs:
+                raise TraceError(
+                    f"{path}: --weights, --inputs: found {number} in both; allowed: in one of them"
+                )
+            if number >= len(external) or not external[number]:
+                raise TraceError(
+                    f"{path}: {option}: found {number}; allowed: numbers of tensors from before the step, "
+                    f"{ranges(one for one, is_external in enumerate(external) if is_external) or 'none'}"
+                )
+
+
+def ranges(numbers: Iterable[int]) -> str:
+    """Write ascending numbers in short (``1-3, 7``)."""
+    found: list[list[int]] = []
+    for number in numbers:
+        if found and number == found[-1][1] + 1:
+            found[-1][1] = number
+        else:
+            found.append([number, number])
+    return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in found)
+
+
 def _kind(storage: Storage, phases: Sequence[Phase], written: bool) -> TensorKind:
     if storage.external:
         if Phase.OPTIMIZER in phases:
             return TensorKind.OPTIMIZER_STATE if phases == [Phase.OPTIMIZER] else TensorKind.WEIGHT
-        return TensorKind.BUFFER if written else TensorKind.INPUT
+        if written and storage.role is not TensorKind.INPUT:
+            return TensorKind.BUFFER
+        return storage.role or TensorKind.INPUT
+    if storage.role is not None:
+        return storage.role
     if phases[0] is Phase.BACKWARD and Phase.OPTIMIZER in phases:
         return TensorKind.GRADIENT
     if phases[0] is Phase.FORWARD and Phase.BACKWARD in phases:
@@ -110,9 +177,10 @@ def _kernel(number: int, operation: Operation, numbers: Mapping[Storage, int]) -
         id=number,
         name=operation.name,
         duration=operation.duration_ns,
-        inputs=tuple(numbers[storage] for storage in operation.reads),
+        inputs=tuple(numbers[storage] for storage in operation.reads | operation.holds),
         outputs=tuple(numbers[storage] for storage in operation.writes),
         phase=operation.phase,
         moved_bytes=operation.moved_bytes,
         time_source=operation.time_source,
+        device=operation.device,
     )

@@ -1,0 +1,255 @@
+"""Kernels of a profile's step: operators with the device time that they launched, and launches of graphs."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from g10sim.importers.account import Account, Reason
+from g10sim.importers.aten import aten, short_name
+from g10sim.importers.kineto_events import Profile, Span, innermost
+from g10sim.importers.kineto_steps import Scope
+from g10sim.importers.operations import NO_KERNELS, Operation, phase_of
+from g10sim.trace.model import Device, Phase
+
+_OWN_SHARE = 0.5
+"""An operator on the CPU with a smaller share of its own time, which passes all its tensors to operators
+inside it, does no work itself."""
+_GRAPH, _WAIT = "GraphLaunch", "Synchronize"
+_SEQUENCE, _FORWARD_THREAD = "Sequence number", "Fwd thread id"
+_TO_HOST, _FEW = "DtoH", 1024
+"""A copy to the host, and bytes that no scalar has."""
+IDLE = "idle"
+"""Name of a kernel without tensors for the time in which the device waited for its host."""
+_VIEWS = aten(
+    """
+    T alias as_strided chunk detach diagonal expand expand_as flatten is_nonzero lift_fresh mT movedim narrow
+    numpy_T permute reshape resolve_conj resolve_neg result_type select slice split split_with_sizes squeeze
+    t transpose unbind unflatten unfold unsqueeze view view_as _reshape_alias _unsafe_view
+    """
+)
+
+
+@dataclass(eq=False)
+class Draft:
+    """What becomes a kernel: its span (an operator, or a launch without one) and the operators around it.
+
+    ``events`` are its device events; ``idle_ns`` is how long the device had nothing to do before them.
+    """
+
+    span: Span
+    around: list[Span]
+    operation: Operation
+    events: list[Span] = field(default_factory=list)
+    idle_ns: int = 0
+
+    @property
+    def sequence(self) -> int | None:
+        """The number that a backward operator shares with its forward operator."""
+        numbers = (span.args.get(_SEQUENCE) for span in (self.span, *self.around))
+        return next((number for number in numbers if type(number) is int and number >= 0), None)
+
+
+def drafts_of(profile: Profile, scope: Scope, account: Account) -> list[Draft]:
+    """Return the kernels of a step in the order of their launches, and put their times into the account."""
+    if profile.device:
+        drafts = _on_device(profile, scope, account)
+    else:
+        drafts = _on_host(scope.operators)
+        account.imported_ns = sum(draft.operation.duration_ns for draft in drafts)
+    _tell_phases(drafts, scope)
+    account.put_aside(Reason.OUTSIDE, scope.outside_ns)
+    account.put_aside(Reason.DEVICES, scope.other_devices_ns)
+    return drafts
+
+
+def _tell_phases(drafts: Sequence[Draft], scope: Scope) -> None:
+    around = innermost(scope.annotations)
+    for draft in drafts:
+        names = [span.name for span in draft.around]
+        note = around(draft.span.thread, draft.span.start_ns)
+        phase = phase_of([*names, *([] if note is None else [scope.annotations[note].name])])
+        if phase is Phase.FORWARD and any(
+            span.args.get(_FORWARD_THREAD) for span in (draft.span, *draft.around)
+        ):
+            phase = Phase.BACKWARD
+        draft.operation.phase = phase
+
+
+def _nested(operators: Sequence[Span]) -> list[list[int]]:
+    """For each operator the positions of those around it, the nearest first."""
+    open_by_thread: defaultdict[Any, list[int]] = defaultdict(list)
+    found = []
+    for position, span in enumerate(operators):
+        stack = open_by_thread[span.thread]
+        while stack and operators[stack[-1]].end_ns <= span.start_ns:
+            stack.pop()
+        found.append(stack[::-1])
+        stack.append(position)
+    return found
+
+
+def _draft(span: Span, around: list[Span], events: Sequence[Span] = (), *, name: str = "") -> Draft:
+    return Draft(span, around, Operation(name or short_name(span.name), Phase.FORWARD), list(events))
+
+
+def _on_device(profile: Profile, scope: Scope, account: Account) -> list[Draft]:
+    """Give every device event to the operator that launched it, or make it a kernel of its own.
+
+    Kernels of a graph are kernels of the trace, each by its name.
+    """
+    operators, nested = scope.operators, _nested(scope.operators)
+    owner_at = innermost(operators)
+    by_operator: dict[int, Draft] = {}
+    drafts: list[Draft] = []
+    launched: set[int] = set()
+    for event in scope.device:
+        launch = profile.launch_of(event)
+        owner = None if launch is None else owner_at(launch.thread, launch.start_ns)
+        around = [] if owner is None else [operators[one] for one in (owner, *nested[owner])]
+        if launch is not None and _GRAPH in launch.name:
+            launched.add(event.args["correlation"])
+            drafts.append(_draft(launch, around, [event], name=event.name))
+        elif owner is None:
+            drafts.append(_draft(launch or event, [], [event], name=event.name))
+        elif owner in by_operator:
+            by_operator[owner].events.append(event)
+        else:
+            by_operator[owner] = _draft(operators[owner], around[1:], [event])
+            drafts.append(by_operator[owner])
+    drafts += _silent_graphs(profile, scope, launched, account)
+    drafts += _on_cpu(profile, scope, nested, set(by_operator), account)
+    drafts.sort(key=lambda draft: draft.span.start_ns)
+    _take_times(drafts, account)
+    return drafts
+
+
+def _take_times(drafts: Sequence[Draft], account: Account) -> None:
+    """Give drafts the time for which their events keep the device busy; what runs at a time counts once.
+
+    Events of one stream that begin at the same time, as older profiles round it, run one after another.
+    """
+    pairs = [(event, draft) for draft in drafts for event in draft.events]
+    pairs.sort(key=lambda pair: (pair[0].start_ns, pair[0].end_ns))
+    busy = pairs[0][0].start_ns if pairs else 0
+    latest: dict[Any, tuple[int, int]] = {}
+    idle = taken = 0
+    for event, draft in pairs:
+        began, ended = latest.get(event.thread, (-1, -1))
+        start = ended if event.start_ns == began else event.start_ns
+        end = start + event.duration_ns
+        latest[event.thread] = event.start_ns, end
+        used = max(end - max(start, busy), 0)
+        draft.operation.duration_ns += used
+        draft.idle_ns += max(start - busy, 0)
+        taken, idle, busy = taken + used, idle + max(start - busy, 0), max(busy, end)
+    account.imported_ns = taken
+    account.put_aside(Reason.OVERLAP, sum(event.duration_ns for event, _ in pairs) - taken)
+    account.put_aside(Reason.GAPS, idle)
+
+
+def _silent_graphs(profile: Profile, scope: Scope, launched: set[int], account: Account) -> list[Draft]:
+    """Make a kernel of each graph whose kernels are not recorded.
+
+    It takes the time in which the device shows nothing else: from the launch, or the end of what ran before,
+    to the next device event or the end of the next operator that waits.
+    """
+    pid = next((span.thread[0] for span in scope.operators), None)
+    own = [launch for found in profile.launches.values() for launch in found if launch.thread[0] == pid]
+    silent = [
+        launch
+        for launch in sorted(own, key=lambda one: one.start_ns)
+        if _GRAPH in launch.name
+        and launch.args["correlation"] not in launched
+        and scope.start_ns <= launch.start_ns < scope.end_ns
+    ]
+    ends = sorted(event.end_ns for event in scope.device)
+    marks = [event.start_ns for event in scope.device] + [launch.start_ns for launch in silent]
+    marks = sorted([*marks, *(one.end_ns for one in own if _WAIT in one.name)])
+    drafts = []
+    for launch in silent:
+        before = bisect_right(ends, launch.end_ns)
+        begin = max(launch.start_ns, ends[before - 1] if before else 0)
+        end = next(iter(marks[bisect_right(marks, begin) :]), max([launch.end_ns, *ends[-1:]]))
+        event = Span("graph", begin, max(end, begin), launch.thread, {})
+        drafts.append(_draft(launch, [], [event], name="graph"))
+    if silent:
+        time_ns = sum(draft.events[0].duration_ns for draft in drafts)
+        account.note(
+            f"{len(silent)} graph launches have no kernels in the file: each is one kernel, without tensors, of "
+            f"the time in which the device shows nothing else ({time_ns / 1000:,.0f} us together)"
+        )
+    return drafts
+
+
+def _on_cpu(
+    profile: Profile, scope: Scope, nested: Sequence[Sequence[int]], launching: set[int], account: Account
+) -> list[Draft]:
+    """Return what an offloaded optimizer computes on the CPU: operators that launch nothing, on real tensors."""
+    if not any(_TO_HOST in event.name and event.args.get("bytes", _FEW) >= _FEW for event in scope.device):
+        return []  # no gradient comes to the host
+    around = innermost(scope.annotations)
+    launches = [launch for found in profile.launches.values() for launch in found]
+    owner_at = innermost(scope.operators)
+    busy = launching | {owner_at(launch.thread, launch.start_ns) for launch in launches}
+    busy |= {outer for one in busy if one is not None for outer in nested[one]}
+    positions = []
+    for position, span in enumerate(scope.operators):
+        note = around(span.thread, span.start_ns)
+        names = [*(scope.operators[one].name for one in nested[position]),
+                 *([] if note is None else [scope.annotations[note].name])]  # fmt: skip
+        if (
+            position not in busy
+            and phase_of(names) is Phase.OPTIMIZER
+            and _works(span)
+            and _elements(span) > 1
+        ):
+            positions.append(position)
+    found = _on_host([scope.operators[position] for position in positions])
+    for draft in found:
+        draft.operation.device = Device.CPU
+    if found:
+        time_ns = sum(draft.operation.duration_ns for draft in found)
+        account.facts.append(
+            f"{len(found)} kernels of the optimizer run on the CPU ({time_ns / 1000:,.0f} us)"
+        )
+    return found
+
+
+def _elements(span: Span) -> int:
+    return max((one.elements for argument in span.inputs for one in argument), default=0)
+
+
+def _on_host(operators: Sequence[Span]) -> list[Draft]:
+    """Choose operators that do work themselves; those inside them are part of them."""
+    nested = _nested(operators)
+    inner = [0] * len(operators)
+    handed: list[set[int]] = [set() for _ in operators]
+    for position, span in enumerate(operators):
+        for outer in nested[position][:1]:
+            inner[outer] += span.duration_ns
+        if _works(span):
+            for outer in nested[position]:
+                handed[outer].update(_sizes(span))
+    chosen: set[int] = set()
+    for position, span in enumerate(operators):
+        own = span.duration_ns - inner[position] >= _OWN_SHARE * span.duration_ns
+        own = own or not handed[position].issuperset(_sizes(span))
+        if _works(span) and own and not chosen.intersection(nested[position]):
+            chosen.add(position)
+    drafts = [_draft(operators[one], [operators[outer] for outer in nested[one]]) for one in sorted(chosen)]
+    for draft in drafts:
+        draft.operation.duration_ns = draft.span.duration_ns
+    return drafts
+
+
+def _works(span: Span) -> bool:
+    autograd = span.name.startswith(("autograd::", "torch::autograd::"))
+    return "::" in span.name and not autograd and span.name not in _VIEWS | NO_KERNELS
+
+
+def _sizes(span: Span) -> list[int]:
+    return [one.elements * max(one.item_bytes, 1) for argument in span.inputs for one in argument]
