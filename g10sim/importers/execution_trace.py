@@ -7,72 +7,32 @@ last use.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
-
-from pydantic import Field, TypeAdapter
 
 from g10sim.errors import TraceError
-from g10sim.importers.aten import OVERWRITING, short_name
-from g10sim.importers.kineto_events import STEP, Entry, Profile, Shape, Span, Whole, read_json_list
+from g10sim.importers.account import Account, Reason, accounted
+from g10sim.importers.aten import short_name
+from g10sim.importers.execution_nodes import HOST, WHAT, Node, parents_of, read_nodes
+from g10sim.importers.execution_storages import Storages
+from g10sim.importers.kineto_events import STEP, Profile
+from g10sim.importers.kineto_steps import chosen_step
+from g10sim.importers.kineto_work import Draft, idle_between, take_times
 from g10sim.importers.operations import (
-    NO_KERNELS,
+    BY_ITSELF,
+    ByHand,
     Operation,
     Storage,
     build_trace,
     forget_reads_of_nothing,
     phase_of,
 )
-from g10sim.text import shown
-from g10sim.trace.model import TimeSource, Trace
+from g10sim.registry import choices_text
+from g10sim.trace.model import Device, TimeSource, Trace
 
-_WHAT = "an execution trace of PyTorch"
-_SCHEMA = "chakra"
-_Id = Annotated[int, Field(strict=True)]
-_REFERENCE = TypeAdapter(tuple[_Id, _Id, Whole, Whole, Whole, str])
-_SHAPE = TypeAdapter(Shape)
-_LISTS = TypeAdapter(tuple[list[Any], list[Any], list[Any]])
-_HOST = "cpu"
-# PyTorch makes tensors of the numbers among an operator's arguments, without an operator, in storages whose
-# ids have been used before.
-_NUMBER_BYTES = 8
-
+_MOST_NAMED = 5
 Price = Callable[[int], int]
-
-
-class Reference(NamedTuple):
-    """A tensor where an operator uses it: ids, the bytes of its storage it reaches to, and its device."""
-
-    tensor: int
-    storage: int
-    extent_bytes: int
-    device: str
-
-
-@dataclass(eq=False)
-class Node:
-    """One operator or annotation; ``position`` is its number in the order of starts."""
-
-    id: int
-    name: str
-    parent: int
-    schema: str
-    function_id: int
-    inputs: list[tuple[Reference, ...]]
-    outputs: list[Reference]
-    reads: dict[Storage, None] = field(default_factory=dict)
-    writes: dict[Storage, None] = field(default_factory=dict)
-
-    @cached_property
-    def mutated(self) -> list[Reference]:
-        """Tensors among the arguments that the schema says are written to."""
-        inside = self.schema.partition("(")[2].partition(" -> ")[0]
-        arguments = [part for part in inside.split(", ") if part != "*"]
-        pairs = zip(arguments, self.inputs, strict=False)
-        return [one for text, found in pairs if "!)" in text.partition(" ")[0] for one in found]
 
 
 def import_execution_trace(
@@ -82,188 +42,96 @@ def import_execution_trace(
     price: Price | None = None,
     model: str | None = None,
     batch_size: int = 1,
+    device: str | None = None,
+    step: int | None = None,
+    by_hand: ByHand = BY_ITSELF,
+    keep_gaps: bool = False,
+    partial: bool = False,
 ) -> Trace:
-    """Read an execution trace; of several steps (``ProfilerStep#N``) the last.
+    """Read an execution trace; of several steps (``ProfilerStep#N``) the last whole one, or ``step``.
 
     Times come from ``profile``, of the same run, or else from ``price``, which gives nanoseconds for the
-    bytes that an operator moves. Raises TraceError naming the file, the node, what was found and what is
-    allowed.
+    bytes that an operator moves. An optimizer on the CPU is work of the CPU: without a profile an update of
+    all that it writes. Raises TraceError naming the file, the node, what was found and what is allowed.
     """
-    path = Path(path)
-    nodes = _read_nodes(path)
-    chosen = _last_step(nodes)
-    device = _device(chosen.values())
-    _Storages(device).follow(chosen)
+    path, account = Path(path), Account()
+    nodes = read_nodes(path)
+    chosen, words = _step(path, nodes, step)
+    name = _device(path, chosen.values(), device)
+    Storages(name).follow(chosen, nodes)
     kernels = _kernels(chosen)
     if not kernels:
-        raise TraceError(f"{path}: found no operator that writes a tensor; allowed: {_WHAT} of a step")
-    operations = []
-    for node in kernels:
-        phase = phase_of([parent.name for parent in _parents(node, nodes)])
-        operations.append(Operation(short_name(node.name), phase, node.reads, node.writes))
+        raise TraceError(f"{path}: found no operator that writes a tensor; allowed: {WHAT} of a step")
+    drafts = _drafts(kernels, nodes, name)
+    operations = [operation for _, operation in drafts]
     forget_reads_of_nothing(operations)
+    source = TimeSource.BYTES if profile is None else TimeSource.MEASURED
     if profile is not None:
-        durations, source = _measured(path, kernels, profile), TimeSource.MEASURED
+        found = _measured(path, drafts, profile, account)
+        operations = idle_between(found, account, keep_gaps=keep_gaps)
     elif price is not None:
-        durations, source = [price(one.moved_bytes) for one in operations], TimeSource.BYTES
+        _price(operations, price, account)
     else:
         raise TraceError(
             f"{path}: found no times; allowed: a profile of the same run, or a GPU to price bytes"
         )
-    for operation, duration in zip(operations, durations, strict=True):
-        operation.duration_ns, operation.time_source = duration, source
-    origin = {"source": "PyTorch execution trace", "time_source": source.value}
-    return build_trace(operations, path, model, batch_size, origin)
+    for operation in operations:
+        operation.time_source = source
+    _tell_others(chosen.values(), name, account)
+    account.facts.append(f"step: {words}")
+    origin = {"source": "PyTorch execution trace", "time_source": source.value, "step": words}
+    trace = build_trace(operations, path, model, batch_size, origin, by_hand=by_hand)
+    return accounted(trace, account, path, partial=partial)
 
 
-def _read_nodes(path: Path) -> dict[int, Node]:
-    """Return the nodes of a file by id, in the order in which they started."""
-    found, listed = read_json_list(path, "nodes", _WHAT)
-    schema = found.get("schema")
-    if not isinstance(schema, str) or _SCHEMA not in schema:
-        raise TraceError(f"{path}: schema: found {schema!r}; allowed: one with '{_SCHEMA}' (of PyTorch)")
-    nodes = {}
-    for number, values in enumerate(listed):
-        entry = Entry(values, f"{path}: node number {number}")
-        entry.place = f"{path}: node {shown(entry.values.get('id', 'without id'))}"
-        node = _node(entry)
-        if node.id in nodes:
-            entry.fail(f"id {node.id} twice", "once")
-        if node.parent > node.id:
-            entry.fail(f"ctrl_deps {node.parent}", "a node that started before, or the node itself")
-        nodes[node.id] = node
-    return dict(sorted(nodes.items()))
+def _step(path: Path, nodes: Mapping[int, Node], wanted: int | None) -> tuple[dict[int, Node], str]:
+    """Return the nodes of a step, over all threads, and words on it; all where steps are not marked."""
+    steps = [node for node in nodes.values() if node.name.startswith(STEP)]
+    ranges = [_range(node, nodes) for node in steps]
+    inside = [
+        {number: node for number, node in nodes.items() if first <= number < end} for first, end in ranges
+    ]
+    works = [sum(bool(node.schema) or node.is_kernel for node in found.values()) for found in inside]
+    if wanted is None and not any(works):
+        return dict(
+            nodes
+        ), "all of the file: no step is marked" if not steps else "all: no step has operators"
+    sizes = [(node.name, float(count)) for node, count in zip(steps, works, strict=True)]
+    position, words = chosen_step(sizes, wanted, str(path))
+    return inside[position], words
 
 
-def _node(entry: Entry) -> Node:
-    attributes = Entry({}, entry.place)
-    for attribute in entry.get("attrs", "list", list):
-        if not isinstance(attribute, dict) or not isinstance(attribute.get("name"), str):
-            entry.fail("an attribute without a name", "objects with name and value")
-        attributes.values[attribute["name"]] = attribute.get("value")
-    return Node(
-        id=entry.get("id", "int", int),
-        name=entry.get("name", "str", str),
-        parent=entry.get("ctrl_deps", "int", int),
-        schema=str(attributes.values.get("op_schema", "")),
-        function_id=attributes.get("rf_id", "int", int),
-        inputs=list(_arguments(entry, "inputs")),
-        outputs=[one for part in _arguments(entry, "outputs") for one in part],
-    )
-
-
-def _arguments(node: Entry, key: str) -> Iterator[tuple[Reference, ...]]:
-    """Yield the tensors of each argument; an argument may be a list of them, or hold none."""
-    side = Entry(node.get(key, "dict", dict), node.place)
-    columns = [side.get(column, "list", list) for column in ("values", "types", "shapes", "strides")]
-    if len({len(column) for column in columns}) != 1:
-        side.fail("values, types, shapes and strides of different lengths", "one of each per argument")
-    for value, kind, shape, stride in zip(*columns, strict=True):
-        if not isinstance(kind, str):
-            side.fail(f"type {shown(kind)}", "a text")
-        if kind.startswith("Tensor("):
-            yield tuple(_reference(side, value, shape, stride))
-        elif kind.startswith("GenericList[Tensor("):
-            lists = side.fitting("list", (value, shape, stride), _LISTS, "tensors, shapes and strides")
-            parts = zip(*lists, strict=False)
-            yield tuple(one for part in parts for one in _reference(side, *part))
-        else:
-            yield ()
-
-
-def _reference(side: Entry, value: Any, shape: Any, stride: Any) -> Iterator[Reference]:
-    """Yield the tensor, or nothing for one that is not defined or is empty."""
-    allowed = "[tensor id, storage id, offset, elements, bytes, device]: five integers and a text"
-    found = side.fitting("tensor", value, _REFERENCE, allowed)
-    tensor, storage, offset, elements, item_bytes, device = found
-    if not elements or not item_bytes:
-        return
-    sizes = side.fitting("shape", shape, _SHAPE, "sizes")
-    steps = side.fitting("strides", stride, _SHAPE, "a distance for each dimension")
-    if len(sizes) != len(steps):
-        side.fail(f"shape {shown(shape)} with strides {shown(stride)}", "as many strides as dimensions")
-    reach = sum(max(size - 1, 0) * step for size, step in zip(sizes, steps, strict=True)) + 1
-    yield Reference(tensor, storage, (offset + reach) * item_bytes, device)
-
-
-def _last_step(nodes: Mapping[int, Node]) -> dict[int, Node]:
-    """Return the nodes of the last profiled step, or all where steps are not marked."""
-    steps = [node.id for node in nodes.values() if node.name.startswith(STEP)]
-    if not steps:
-        return dict(nodes)
-    inside = {steps[-1]}
-    for node in nodes.values():  # a parent has a smaller id
+def _range(step: Node, nodes: Mapping[int, Node]) -> tuple[int, int]:
+    """Return the ids of a step: to the next node of its thread that is not inside it."""
+    inside = {step.id}
+    numbers = list(nodes)
+    for number in numbers[bisect_left(numbers, step.id) + 1 :]:
+        node = nodes[number]
         if node.parent in inside:
-            inside.add(node.id)
-    return {number: nodes[number] for number in nodes if number in inside}
+            inside.add(number)
+        elif node.parent == step.parent or node.name.startswith(STEP):
+            return step.id, number
+    return step.id, numbers[-1] + 1
 
 
-def _device(nodes: Iterable[Node]) -> str:
-    devices = {one.device for node in nodes for part in node.inputs for one in part}
-    return min((device for device in devices if device != _HOST), default=_HOST)
+def _device(path: Path, nodes: Iterable[Node], wanted: str | None) -> str:
+    """Return the only device, or the one that is wanted by its name or number. Raises TraceError."""
+    found = {one.device for node in nodes for one in (*node.arguments, *node.outputs)} - {HOST, ""}
+    names = sorted(found) or [HOST]
+    chosen = [name for name in names if wanted in (None, name, name.rpartition(":")[2])]
+    if len(chosen) == 1:
+        return chosen[0]
+    what = f"work of {len(names)} devices" if wanted is None else f"--device {wanted}"
+    raise TraceError(f"{path}: found {what}; allowed: --device with one of {choices_text(names)}")
 
 
-class _Storages:
-    """Matches tensors to allocations, since ids are used again after a release."""
-
-    def __init__(self, device: str) -> None:
-        self._device = device
-        self._current: dict[int, Storage] = {}
-        self._of_tensor: dict[int, dict[int, Storage]] = {}
-        self._maker: dict[Storage, int] = {}
-
-    def follow(self, chosen: Mapping[int, Node]) -> None:
-        """Go through the chosen operators in the order of their starts and give them their storages."""
-        for node in chosen.values():
-            if not node.schema:
-                continue
-            inputs = [one for part in node.inputs for one in part if one.device == self._device]
-            before = {one.storage for one in inputs}
-            reads = {one: self._used(one) for one in inputs}
-            mutated = {one for one in node.mutated if one.device == self._device}
-            overwritten = mutated if node.name in OVERWRITING else set()
-            node.reads = {reads[one]: None for one in inputs if one not in overwritten}
-            node.writes = {reads[one]: None for one in inputs if one in mutated}
-            running = [node.id, *(parent.id for parent in _parents(node, chosen))]
-            for one in node.outputs:
-                if one.device == self._device and one.storage not in before:
-                    node.writes[self._made(one, running)] = None
-            if node.name in NO_KERNELS:
-                node.reads, node.writes = {}, {}
-
-    def _used(self, one: Reference) -> Storage:
-        known = self._of_tensor.get(one.storage, {}).get(one.tensor)
-        if known is None:
-            known = self._current.get(one.storage)
-            if known is None or one.extent_bytes <= _NUMBER_BYTES < known.size_bytes:
-                known = self._current[one.storage] = Storage(0, external=True)
-        return self._seen(one, known)
-
-    def _made(self, one: Reference, running: Sequence[int]) -> Storage:
-        """Return the storage of an output: of the same tensor that an operator around it returns, or new."""
-        tensors = self._of_tensor.get(one.storage, {})
-        made = tensors.get(one.tensor)
-        if made is None or self._maker.get(made) not in running:
-            made = Storage(0)
-            self._maker[made] = running[0]
-            # What an operator still running will return has its ids from the end of that operator on.
-            self._of_tensor[one.storage] = {
-                tensor: storage for tensor, storage in tensors.items() if self._maker.get(storage) in running
-            }
-        self._current[one.storage] = made
-        return self._seen(one, made)
-
-    def _seen(self, one: Reference, storage: Storage) -> Storage:
-        self._of_tensor.setdefault(one.storage, {})[one.tensor] = storage
-        storage.size_bytes = max(storage.size_bytes, one.extent_bytes)
-        return storage
-
-
-def _parents(node: Node, nodes: Mapping[int, Node]) -> Iterator[Node]:
-    """Yield the operators and annotations around a node, the nearest first."""
-    while (parent := nodes.get(node.parent)) is not None and parent.id != node.id:
-        yield parent
-        node = parent
+def _tell_others(nodes: Iterable[Node], device: str, account: Account) -> None:
+    others: dict[str, int] = {}
+    for node in nodes:
+        for name in {one.device for one in (*node.arguments, *node.outputs)} - {device, HOST, ""}:
+            others[name] = others.get(name, 0) + bool(node.schema)
+    for name, count in sorted(others.items()):
+        account.facts.append(f"{count} operators on {name} are left out: --device {name} imports them")
 
 
 def _kernels(nodes: Mapping[int, Node]) -> list[Node]:
@@ -286,19 +154,75 @@ def _kernels(nodes: Mapping[int, Node]) -> list[Node]:
     return sorted((node for found in working.values() for node in found), key=lambda node: node.id)
 
 
-def _measured(path: Path, kernels: Sequence[Node], profile: Profile) -> list[int]:
-    """Return times from a profile: of device events, or the operators' own where there is no device."""
+def _drafts(kernels: Sequence[Node], nodes: Mapping[int, Node], device: str) -> list[tuple[Node, Operation]]:
+    """Make the operations of the kernels; those that only use tensors of the host run on the CPU."""
+    found = []
+    for node in kernels:
+        phase = phase_of([parent.name for parent in parents_of(node, nodes)])
+        operation = Operation(short_name(node.name), phase, node.reads, node.writes)
+        used = {one.device for one in (*node.arguments, *node.outputs)}
+        if device != HOST and device not in used:
+            operation.device = Device.CPU
+        found.append((node, operation))
+    return found
+
+
+def _price(operations: Sequence[Operation], price: Price, account: Account) -> None:
+    """Price bytes; on the CPU an optimizer updates what its operators write, each storage once."""
+    updated: set[Storage] = set()
+    for operation in operations:
+        if operation.device is Device.CPU:
+            fresh = [one for one in operation.writes if one.external and one not in updated]
+            operation.parameters = sum(one.size_bytes // one.item_bytes for one in fresh)
+            updated.update(fresh)
+        else:
+            operation.duration_ns = price(operation.moved_bytes)
+            account.imported_ns += operation.duration_ns
+
+
+def _measured(
+    path: Path, kernels: Sequence[tuple[Node, Operation]], profile: Profile, account: Account
+) -> list[Draft]:
+    """Set times from a profile: of device events, or the operators' own where there is no device."""
     numbers = ((span.args.get("Record function id"), span) for span in profile.operators)
     spans = {number: span for number, span in numbers if type(number) is int}
-    owners: list[Span] = []
-    for node in kernels:
-        span = spans.get(node.function_id)
-        if span is None or span.name != node.name:
-            raise TraceError(
-                f"{profile.path}: found no operator '{node.name}' with Record function id {node.function_id} "
-                f"(node {node.id} of {path}); allowed: the profile of the same run"
-            )
-        owners.append(span)
+    missing = [
+        node for node, _ in kernels
+        if (span := spans.get(node.function_id)) is None or span.name != node.name
+    ]  # fmt: skip
+    if missing:
+        raise TraceError(f"{profile.path}: {_missing_text(path, missing, len(kernels), bool(spans))}")
+    drafts = [Draft(spans[node.function_id], [], operation) for node, operation in kernels]
+    owners = [draft.span for draft in drafts]
+    for draft, events in zip(drafts, profile.device_times(owners), strict=True):
+        draft.events = events
     if not profile.device:
-        return [span.duration_ns for span in owners]
-    return [sum(event.duration_ns for event in events) for events in profile.device_times(owners)]
+        for draft in drafts:
+            draft.operation.duration_ns = draft.span.duration_ns
+            account.imported_ns += draft.span.duration_ns
+        return drafts
+    for draft in drafts:
+        if draft.operation.device is Device.CPU:
+            draft.operation.duration_ns = draft.span.duration_ns
+    take_times(drafts, account)
+    start, end = min(span.start_ns for span in owners), max(span.end_ns for span in owners)
+    known = {id(event) for draft in drafts for event in draft.events}
+    for event in profile.device:
+        launch = profile.launch_of(event)
+        issued = event.start_ns if launch is None else launch.start_ns
+        if id(event) not in known:
+            reason = Reason.OUTPUTS if start <= issued <= end else Reason.OUTSIDE
+            put = account.leave_out if reason is Reason.OUTPUTS else account.put_aside
+            put(reason, max(event.duration_ns, 0))
+    return drafts
+
+
+def _missing_text(path: Path, missing: Sequence[Node], count: int, has_numbers: bool) -> str:
+    """Say which operators a profile lacks."""
+    named = ", ".join(f"{node.function_id} ('{node.name}')" for node in missing[:_MOST_NAMED])
+    more = f" and {len(missing) - _MOST_NAMED} more" if len(missing) > _MOST_NAMED else ""
+    what = "operator with this name and number" if has_numbers else "'Record function id' in any operator"
+    return (
+        f"found no {what}: {len(missing)} of the {count} kernels of {path} cannot be joined, with rf_id "
+        f"{named}{more}; allowed: the profile of the same run"
+    )

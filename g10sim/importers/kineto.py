@@ -16,9 +16,9 @@ from g10sim.importers.account import Account, Reason, accounted
 from g10sim.importers.kineto_events import Profile
 from g10sim.importers.kineto_memory import Memory
 from g10sim.importers.kineto_steps import Scope, scope_of
-from g10sim.importers.kineto_work import IDLE, Draft, drafts_of
-from g10sim.importers.operations import BY_ITSELF, ByHand, Operation, Storage, build_trace
-from g10sim.trace.model import Phase, TensorKind, Trace
+from g10sim.importers.kineto_work import Draft, drafts_of, idle_between
+from g10sim.importers.operations import BY_ITSELF, ByHand, Storage, build_trace
+from g10sim.trace.model import TensorKind, Trace
 
 _TOLD = 0.01
 
@@ -52,9 +52,7 @@ def import_kineto(
     memory = Memory(drafts, scope, on_device=bool(profile.device))
     memory.follow()
     memory.hold_to_the_end()
-    operations = list(_operations(drafts, account, keep_gaps=keep_gaps))
-    if keep_gaps and (gaps := account.aside.pop(Reason.GAPS, 0)):
-        account.put_aside("gaps, kept as idle time of the host", gaps)
+    operations = idle_between(_with_outputs(drafts, account), account, keep_gaps=keep_gaps)
     unused = (
         [Storage(memory.unused_bytes, external=True, role=TensorKind.OTHER)] if memory.unused_bytes else []
     )
@@ -82,17 +80,14 @@ def _check_recorded(profile: Profile, scope: Scope, account: Account, *, partial
         account.note(f"the file has {found} ({option}): tensors are not all known")
 
 
-def _operations(drafts: Sequence[Draft], account: Account, *, keep_gaps: bool) -> list[Operation]:
+def _with_outputs(drafts: Sequence[Draft], account: Account) -> list[Draft]:
     """Return the kernels; of operators on the CPU only those that write what the file records."""
-    found = []
-    for draft in drafts:
-        if keep_gaps and draft.idle_ns:
-            found.append(Operation(IDLE, Phase.OTHER, duration_ns=draft.idle_ns))
-        if draft.events or draft.operation.writes:
-            found.append(draft.operation)
-        else:
-            account.imported_ns -= draft.operation.duration_ns
-            account.leave_out(Reason.OUTPUTS, draft.operation.duration_ns)
+    found = [draft for draft in drafts if draft.events or draft.operation.writes]
+    lost = sum(draft.operation.duration_ns for draft in drafts) - sum(
+        one.operation.duration_ns for one in found
+    )
+    account.imported_ns -= lost
+    account.leave_out(Reason.OUTPUTS, lost)
     return found
 
 

@@ -2,8 +2,8 @@
 
 Inputs are matched by size: to the latest written allocation of that size that is alive, otherwise to a
 tensor from before the recording. A backward operator reads the gradient first, and then what the forward
-operator with the same sequence number used. A released tensor is read by the last operator before its release: that
-operator kept it alive. An operator that allocates nothing writes into one of its arguments.
+operator with the same sequence number used. A released tensor is held by the last operator before its
+release: that operator kept it alive. An operator that allocates nothing writes into one of its arguments.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _UNSPLIT = 2**20
 _ITEMS = (4, 2, 8, 1)
 _TO_DEVICE, _TO_HOST = "HtoD", "DtoH"
 _ATEN = "aten::"
-_DATA = {"aten::addmm": 1, "aten::baddbmm": 1, "aten::addmv": 1} | dict.fromkeys(
+DATA = {"aten::addmm": 1, "aten::baddbmm": 1, "aten::addmv": 1} | dict.fromkeys(
     aten(
         "mm bmm mv matmul linear convolution _convolution conv2d cudnn_convolution miopen_convolution "
         "mkldnn_convolution convolution_overrideable _scaled_mm _addmm_activation native_layer_norm"
@@ -154,11 +154,10 @@ class Memory:
             del self._pending[released]
         elif released.external or draft.operation.device is Device.GPU:
             draft.operation.holds[released] = None
-            if released.external:
-                released.role = TensorKind.INPUT  # it does not outlive the step
+            released.is_freed = released.external
 
     def _released_from_before(self, size_bytes: int) -> Storage | None:
-        known = [one for one in self._outside[size_bytes] if one.role is not TensorKind.INPUT]
+        known = [one for one in self._outside[size_bytes] if not one.is_freed]
         return known[-1] if known else None
 
     def _inputs(self, draft: Draft) -> list[Storage | None]:
@@ -181,7 +180,7 @@ class Memory:
                 one = self._part_of_latest(needed, taken)
             if one is None:
                 is_fed = draft.operation.phase is Phase.FORWARD and (
-                    is_whole or (bool(self._events) and number == _DATA.get(draft.span.name))
+                    is_whole or (bool(self._events) and number == DATA.get(draft.span.name))
                 )
                 one = self._outside_one(
                     draft, needed, taken, TensorKind.INPUT if is_fed else TensorKind.WEIGHT
@@ -193,7 +192,7 @@ class Memory:
         return found
 
     def _sized(self, span: Span) -> Iterator[tuple[int, int, bool]]:
-        """Yield bytes of each operand, those of the storage it may be a part of, and if it is of whole numbers."""
+        """Yield bytes of each operand, those of the storage it may be a part of, and if it is whole."""
         for argument in span.inputs:
             item = argument[0].item_bytes or self._item_of_list(argument)
             for one in argument:
@@ -265,7 +264,7 @@ class Memory:
 
         Where the file says how much was there, a tensor that finds no room in it is one that was seen before.
         """
-        known = next((one for one in self._outside[size] if one not in taken), None)
+        known = next((one for one in self._outside[size] if one not in taken and not one.is_freed), None)
         is_full = self._room is not None and self._room < size
         if known is not None and (is_full or draft.operation.phase is Phase.OPTIMIZER):
             self._outside[size].remove(known)
@@ -284,7 +283,7 @@ class Memory:
         return -(-size_bytes // self._rounding) * self._rounding
 
     def _write(self, draft: Draft, reads: Sequence[Storage | None], handed: dict[Storage, None]) -> None:
-        """Give the operator what it writes: what it allocates, what it was given for that, what it updates."""
+        """Give the operator what it writes: what it allocates, what it was given, what it updates."""
         operation, span = draft.operation, draft.span
         targets = {reads[one] for one in _targets(span) if one < len(reads)} - {None}
         made = [*self._fresh, *(one for one in handed if one in self._live.values())]
@@ -306,13 +305,13 @@ class Memory:
         self._fresh.clear()
         self._scratch.clear()
         self._changes.clear()
-        for storage in reads:
-            if storage in targets and storage is not None:
-                operation.writes[storage] = None
+        for target in reads:
+            if target in targets and target is not None:
+                operation.writes[target] = None
                 if span.name in OVERWRITING:
-                    operation.reads.pop(storage, None)
-                if self._written[storage.size_bytes].pop(storage, storage) is None:
-                    self._written[storage.size_bytes][storage] = None  # the latest again
+                    operation.reads.pop(target, None)
+                if self._written[target.size_bytes].pop(target, target) is None:
+                    self._written[target.size_bytes][target] = None  # the latest again
 
     def _note_written(self, storage: Storage) -> None:
         if storage.size_bytes not in self._written:
@@ -369,4 +368,4 @@ def _data_position(span: Span, operands: Sequence[tuple[int, int, bool]]) -> int
     if span.name in _TABLES or not operands:
         return -1
     sizes = [size for size, _, _ in operands]
-    return _DATA.get(span.name, sizes.index(max(sizes)))
+    return DATA.get(span.name, sizes.index(max(sizes)))

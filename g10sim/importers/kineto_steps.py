@@ -11,8 +11,8 @@ from g10sim.importers.kineto_events import STEP, MemoryEvent, Profile, Span
 from g10sim.registry import choices_text
 
 _SLIVER = 0.1
-"""The last step is a sliver, begun by the last ``prof.step()``, where it has less than this share of the largest
-other step: of its time in a profile, of its operators in an execution trace."""
+"""The last step is a sliver, begun by the last ``prof.step()``, where it has less than this share of the
+largest other step: of its time in a profile, of its operators in an execution trace."""
 _EVER = 2**63
 _SEVERAL = {"process": "processes", "device": "devices"}
 
@@ -143,7 +143,7 @@ def _check_times(spans: Iterable[Span]) -> None:
 def _of_device(memory: Sequence[MemoryEvent], number: Any) -> list[MemoryEvent]:
     """Return the memory events of a device; of the host where nothing ran on a device.
 
-    HIP numbers the devices of kernels and of memory apart: the only device with memory is that of the kernels.
+    HIP numbers the devices of kernels and memory apart: the only one with memory is that of the kernels.
     """
     if number is None:
         return [event for event in memory if not event.on_device]

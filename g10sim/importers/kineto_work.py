@@ -123,11 +123,11 @@ def _on_device(profile: Profile, scope: Scope, account: Account) -> list[Draft]:
     drafts += _silent_graphs(profile, scope, launched, account)
     drafts += _on_cpu(profile, scope, nested, set(by_operator), account)
     drafts.sort(key=lambda draft: draft.span.start_ns)
-    _take_times(drafts, account)
+    take_times(drafts, account)
     return drafts
 
 
-def _take_times(drafts: Sequence[Draft], account: Account) -> None:
+def take_times(drafts: Sequence[Draft], account: Account) -> None:
     """Give drafts the time for which their events keep the device busy; what runs at a time counts once.
 
     Events of one stream that begin at the same time, as older profiles round it, run one after another.
@@ -149,6 +149,19 @@ def _take_times(drafts: Sequence[Draft], account: Account) -> None:
     account.imported_ns = taken
     account.put_aside(Reason.OVERLAP, sum(event.duration_ns for event, _ in pairs) - taken)
     account.put_aside(Reason.GAPS, idle)
+
+
+def idle_between(drafts: Sequence[Draft], account: Account, *, keep_gaps: bool) -> list[Operation]:
+    """Return the operations of drafts, and before them the time in which the device waited, if it is kept."""
+    if not keep_gaps:
+        return [draft.operation for draft in drafts]
+    account.put_aside("gaps, kept as idle time of the host", account.aside.pop(Reason.GAPS, 0))
+    found = []
+    for draft in drafts:
+        if draft.idle_ns:
+            found.append(Operation(IDLE, Phase.OTHER, duration_ns=draft.idle_ns))
+        found.append(draft.operation)
+    return found
 
 
 def _silent_graphs(profile: Profile, scope: Scope, launched: set[int], account: Account) -> list[Draft]:
@@ -179,8 +192,8 @@ def _silent_graphs(profile: Profile, scope: Scope, launched: set[int], account: 
     if silent:
         time_ns = sum(draft.events[0].duration_ns for draft in drafts)
         account.note(
-            f"{len(silent)} graph launches have no kernels in the file: each is one kernel, without tensors, of "
-            f"the time in which the device shows nothing else ({time_ns / 1000:,.0f} us together)"
+            f"{len(silent)} graph launches have no kernels in the file: each is one kernel, without tensors, "
+            f"of the time in which the device shows nothing else ({time_ns / 1000:,.0f} us together)"
         )
     return drafts
 
@@ -188,7 +201,7 @@ def _silent_graphs(profile: Profile, scope: Scope, launched: set[int], account: 
 def _on_cpu(
     profile: Profile, scope: Scope, nested: Sequence[Sequence[int]], launching: set[int], account: Account
 ) -> list[Draft]:
-    """Return what an offloaded optimizer computes on the CPU: operators that launch nothing, on real tensors."""
+    """Return what an offloaded optimizer computes on the CPU: operators on tensors that launch nothing."""
     if not any(_TO_HOST in event.name and event.args.get("bytes", _FEW) >= _FEW for event in scope.device):
         return []  # no gradient comes to the host
     around = innermost(scope.annotations)

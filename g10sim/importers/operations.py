@@ -23,11 +23,15 @@ class Storage:
     """An allocation; an ``external`` one is from before the recording.
 
     ``role`` is its kind where the optimizer does not tell it; None leaves it to :func:`build_trace`.
+    ``is_freed``: an external one is released in the recording. ``item_bytes`` are those of an element,
+    where they are known.
     """
 
     size_bytes: int
     external: bool = False
     role: TensorKind | None = None
+    is_freed: bool = False
+    item_bytes: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +62,7 @@ class Operation:
     duration_ns: int = 0
     time_source: TimeSource = TimeSource.MEASURED
     device: Device = Device.GPU
+    parameters: int = 0
 
     @property
     def touched(self) -> dict[Storage, None]:
@@ -160,9 +165,9 @@ def _kind(storage: Storage, phases: Sequence[Phase], written: bool) -> TensorKin
     if storage.external:
         if Phase.OPTIMIZER in phases:
             return TensorKind.OPTIMIZER_STATE if phases == [Phase.OPTIMIZER] else TensorKind.WEIGHT
-        if written and storage.role is not TensorKind.INPUT:
+        if written and not storage.is_freed:
             return TensorKind.BUFFER
-        return storage.role or TensorKind.INPUT
+        return TensorKind.INPUT if storage.is_freed else storage.role or TensorKind.INPUT
     if storage.role is not None:
         return storage.role
     if phases[0] is Phase.BACKWARD and Phase.OPTIMIZER in phases:
@@ -183,4 +188,5 @@ def _kernel(number: int, operation: Operation, numbers: Mapping[Storage, int]) -
         moved_bytes=operation.moved_bytes,
         time_source=operation.time_source,
         device=operation.device,
+        parameters=operation.parameters,
     )
