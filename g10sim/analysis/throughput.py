@@ -58,7 +58,9 @@ def _told(trace: Trace, key: str) -> int | None:
 
 
 def _tokens(trace: Trace) -> int | None:
-    """Return the tokens of a step: as captured, or the indices among the inputs."""
+    """Return the tokens of a step: those it generates, those captured, or the indices among the inputs."""
+    if (generated := _told(trace, "generate")) is not None:
+        return trace.batch_size * generated
     if (told := _told(trace, "tokens")) is not None:
         return told
     found = (tensor.size_bytes for tensor in trace.tensors if tensor.name == _TOKENS)

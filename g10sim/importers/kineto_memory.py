@@ -25,6 +25,8 @@ _DEVICE_ROUNDING = 512
 _UNSPLIT = 2**20
 """It leaves a block of more than this whole where the rest would be no larger (there: ``kSmallSize``)."""
 _ITEMS = (4, 2, 8, 1)
+_ALMOST = 0.9
+"""A tensor for which this share of its bytes is left is taken to be a further one."""
 _TO_DEVICE, _TO_HOST = "HtoD", "DtoH"
 _ATEN = "aten::"
 DATA = {"aten::addmm": 1, "aten::baddbmm": 1, "aten::addmv": 1} | dict.fromkeys(
@@ -71,6 +73,8 @@ class Memory:
         self._changes: list[tuple[Storage, int]] = []
         self._pending: dict[Storage, None] = {}
         self._of_optimizer: set[Storage] = set()
+        self._calls: Counter[str] = Counter()
+        self._on_host: dict[tuple[int, int, int], Storage] = {}
         items = Counter(one.item_bytes for span in scope.operators for part in span.inputs for one in part
                         if one.item_bytes and not one.is_whole)  # fmt: skip
         self._item_bytes = items.most_common(1)[0][0] if items else _ITEMS[0]
@@ -91,7 +95,11 @@ class Memory:
         for event in events[first : cuts[0]]:
             self._in_step(event, self._drafts[0], is_inside=False)
         for draft, start, stop in zip(self._drafts, cuts, [*cuts[1:], len(events)], strict=True):
-            reads = self._inputs(draft)
+            if draft.operation.device is Device.CPU:
+                self._use_host(draft)
+                reads: list[Storage | None] = []
+            else:
+                reads = self._inputs(draft)
             draft.operation.reads.update(dict.fromkeys(one for one in reads if one is not None))
             handed = self._pending
             self._pending = {}
@@ -116,6 +124,19 @@ class Memory:
                 last -= 1
             operations[last].holds[storage] = None
             needed[last] += storage.size_bytes
+
+    def _use_host(self, draft: Draft) -> None:
+        """Give an operator of the CPU its tensors: the n-th call of each operator uses the n-th ones."""
+        name = draft.span.name
+        self._calls[name] += 1
+        targets, seen = _targets(draft.span) or {0}, Counter[int]()
+        for number, (size, _, _) in enumerate(self._sized(draft.span)):
+            key = self._calls[name], size, seen[size]
+            seen[size] += 1
+            storage = self._on_host.setdefault(key, Storage(size, external=True))
+            draft.operation.reads[storage] = None
+            if number in targets:
+                draft.operation.writes[storage] = None
 
     @property
     def unused_bytes(self) -> int:
@@ -265,7 +286,7 @@ class Memory:
         Where the file says how much was there, a tensor that finds no room in it is one that was seen before.
         """
         known = next((one for one in self._outside[size] if one not in taken and not one.is_freed), None)
-        is_full = self._room is not None and self._room < size
+        is_full = self._room is not None and self._room < _ALMOST * size
         if known is not None and (is_full or draft.operation.phase is Phase.OPTIMIZER):
             self._outside[size].remove(known)
             self._outside[size].append(known)

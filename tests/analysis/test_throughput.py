@@ -60,6 +60,8 @@ def test_numbers_of_the_origin_come_first_and_other_text_is_let_be():
     told = throughput(replace(trace, origin={"parameters": "500", "tokens": "7"}))
     assert (told.parameters, told.tokens) == (500, 7)
     assert told.bytes_per_parameter[TensorKind.WEIGHT] == 8
+    generating = throughput(replace(trace, origin={"generate": "32", "tokens": "7"}))
+    assert generating.tokens == trace.batch_size * 32
     text = throughput(replace(trace, origin={"parameters": "many", "tokens": "-1", "steps": "\u00b2"}))
     assert (text.parameters, text.tokens, text.samples) == (None, 64, 4)
     assert text.bytes_per_parameter == {}

@@ -8,7 +8,15 @@ from pathlib import Path
 import yaml
 from binary import report_text, snapshot_text, write_database, write_snapshot
 from damage import damaged, packed, unpacked
-from recordings import drives, execution_trace, measured_link, profile, published
+from recordings import (
+    drives,
+    earlier_execution_trace,
+    execution_trace,
+    measured_link,
+    profile,
+    profile_of_graphs,
+    published,
+)
 
 from g10sim.capture.gpu import KernelCost, OperatorClass, load_gpu
 from g10sim.config.document import load_document
@@ -71,8 +79,12 @@ class Samples:
             "trace": {"bad.g10t": unpacked(directory / "chain.g10t")},
             "plan": {"bad.g10p": unpacked(directory / "chain.g10p")},
             "configuration": {"bad.yaml": yaml.safe_dump(CONFIGURATION, sort_keys=False)},
-            "profile": {"bad.json": profile(), "worse.json": profile(on_device=False)},
-            "execution trace": {"bad.json": execution_trace()},
+            "profile": {
+                "bad.json": profile(),
+                "worse.json": profile(on_device=False),
+                "graphs.json": profile_of_graphs(),
+            },
+            "execution trace": {"bad.json": execution_trace(), "worse.json": earlier_execution_trace()},
             "published trace": {f"8/{name}": text for name, text in published().items()},
             "system": {"bad.yaml": yaml.safe_dump(system.model_dump(mode="json"), sort_keys=False)},
             "GPU": {"bad.yaml": yaml.safe_dump(gpu, sort_keys=False)},
@@ -138,7 +150,7 @@ def _profile(path: Path) -> None:
     try:
         import_execution_trace(undamaged, profile=read)
     finally:
-        import_kineto(read)
+        import_kineto(read, partial=True, keep_gaps=True)
 
 
 def _execution_trace(path: Path) -> None:

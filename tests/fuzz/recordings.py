@@ -35,6 +35,44 @@ def profile(*, on_device: bool = True) -> str:
     return json.dumps({"schemaVersion": 1, "traceEvents": events}, indent=1)
 
 
+def profile_of_graphs() -> str:
+    """Return a profile, almost JSON, of two steps with graphs, copies, strides and a CPU's optimizer."""
+    events = []
+    for step, start in ((3, 0), (4, 1000)):
+        events.append(_span("user_annotation", f"ProfilerStep#{step}", start, 900))
+        for number, (name, launch, kernels) in enumerate(
+            [
+                ("aten::copy_", "cudaMemcpyAsync", ["Memcpy HtoD"]),
+                ("vllm::unified", "cudaGraphLaunch", ["gemm", "gelu"]),
+                ("_C::silu", "hipGraphLaunch", []),
+                ("aten::_to_copy", "cudaMemcpyAsync", ["Memcpy DtoH"]),
+            ]
+        ):
+            at, correlation = start + 100 * number + 1, 10 * start + number
+            shapes = {
+                "Input Dims": [[64, 32], [64, 32], []],
+                "Input Strides": [[32, 1], [0, 1], []],
+                "Input type": ["c10::BFloat16", "unsigned __int64", "Scalar"],
+            }
+            events.append(_span("Operator", name, at, 80, **{"Fwd thread id": number % 2}, **shapes))
+            event = _memory(at + 5, 4096 * (number + 1), 8192 - 16384 * (step % 2), on_device=True)
+            event["args"]["Total Allocated"] = 10**6 + 8192 * number
+            events += [event, _span("Runtime", launch, at + 10, 5, correlation=correlation)]
+            for order, kernel in enumerate(kernels):
+                facts = {"correlation": correlation, "device": 0, "stream": 7 + order, "bytes": 4096}
+                events.append(_span("Kernel", kernel, at + 20 + order, 30, **facts))
+        events.append(_span("user_annotation", "Optimizer.step#CPUAdam", start + 500, 200))
+        events.append(_span("cpu_op", "aten::add_", start + 510, 80, **shapes))
+        events.append(_span("cuda_runtime", "cudaDeviceSynchronize", start + 800, -1, correlation=9))
+    events[3]["ts"] = str(events[3]["ts"])
+    text = json.dumps({"schemaVersion": 1, "traceName": "C:", "traceEvents": events}, indent=1)
+    return (
+        text.replace('"C:"', '"C:\\Users\\x"')
+        .replace("30,", "30.0,")
+        .replace('"bytes": 4096', '"rate": inf', 1)
+    )
+
+
 def _span(category: str, name: str, start: float, duration: float, **more: object) -> dict[str, object]:
     args = {key.replace("_", " ") if key[0].isupper() else key: value for key, value in more.items()}
     span = {"ph": "X", "cat": category, "name": name, "ts": 4466023420.5 + start, "dur": duration}
@@ -66,6 +104,36 @@ def execution_trace() -> str:
               rf_id=4),
     ]  # fmt: skip
     return json.dumps({"schema": "1.1.1-chakra.0.0.4", "pid": 7, "nodes": nodes}, indent=1)
+
+
+def earlier_execution_trace() -> str:
+    """Return a step of the schema 1.0.1, with a compiled kernel and an optimizer on the host."""
+    node = {"scope": 0, "seq_id": 1, "fw_parent": 0, "tid": 1, "rf_id": 0}
+    device, host = ([number, 10 + number, 0, 2048, 4, place] for number, place in ((1, "cuda:1"), (2, "cpu")))
+    made = [3, 13, 0, 2048, 4, "cuda:1"]
+    rows = [
+        ("process", 1, "", [], []),
+        ("ProfilerStep#3", 1, "", [], []),
+        ("triton_poi_fused_0", 2, "", [device, made], []),
+        ("aten::_to_copy", 2, "aten::_to_copy(Tensor self) -> Tensor", [made], [host]),
+        ("Optimizer.step#CPUAdam", 2, "", [], []),
+        ("aten::add_", 5, "aten::add_.Tensor(Tensor(a!) self, Tensor b) -> Tensor(a!)", [host, host], [host]),
+        (
+            "aten::mm",
+            2,
+            "aten::mm.out(Tensor a, int[] x=[1, 1], *, Tensor(a!) out)",
+            [made, device],
+            [device],
+        ),
+    ]
+    nodes = []
+    for number, (name, parent, schema, inputs, outputs) in enumerate(rows, 1):
+        found = {**node, "id": number, "name": name, "parent": parent, "op_schema": schema}
+        for side, tensors in (("input", inputs), ("output", outputs)):
+            found[f"{side}s"], found[f"{side}_shapes"] = tensors, [[2048]] * len(tensors)
+            found[f"{side}_types"] = ["Tensor(float)"] * len(tensors)
+        nodes.append(found)
+    return json.dumps({"schema": "1.0.1", "nodes": nodes}, indent=1)
 
 
 def _node(number, parent, name, schema, inputs, outputs, *, rf_id=0):
