@@ -11,7 +11,8 @@ BATCH = 512
 WIDTHS = (64, 256, 128, 10)
 
 
-def main(directory):
+def make_step():
+    """Return a step of training, which can be called again and again."""
     torch.manual_seed(0)
     layers = [torch.nn.Linear(*pair) for pair in pairwise(WIDTHS)]
     network = torch.nn.Sequential(layers[0], torch.nn.ReLU(), layers[1], torch.nn.ReLU(), layers[2])
@@ -24,6 +25,11 @@ def main(directory):
         optimizer.step()
         optimizer.zero_grad()
 
+    return step
+
+
+def main(directory):
+    step = make_step()
     step()
     observer = ExecutionTraceObserver()
     observer.register_callback(str(directory / "execution.json"))

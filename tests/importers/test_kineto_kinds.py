@@ -134,15 +134,23 @@ def test_two_ranks_in_one_file_are_two_processes(tmp_path):
 @pytest.mark.parametrize(
     ("kind", "item_bytes"),
     [
-        ("__int64", 8), ("unsigned __int64", 8), ("long int", 8), ("unsigned", 4),
+        ("__int64", 8),
+        ("unsigned __int64", 8),
+        ("long int", 8),
+        ("unsigned int", 4),
         ("short int", 2),
         ("c10::complex<double>", 16),
         ("c10::complex<float>", 8),
         ("c10::complex<c10::Half>", 4),
-        ("c10::Float8_e4m3fn", 1), ("c10::Float8_e5m2fnuz", 1), ("c10::Float8_e8m0fnu", 1), ("signed char", 1),
-        ("c10::quint8", 1), ("bool", 1), ("at::Half", 2),
+        ("c10::Float8_e4m3fn", 1),
+        ("c10::Float8_e5m2fnuz", 1),
+        ("c10::Float8_e8m0fnu", 1),
+        ("signed char", 1),
+        ("c10::quint8", 1),
+        ("bool", 1),
+        ("at::Half", 2),
     ],
-)  # fmt: skip
+)
 def test_types_have_their_sizes(tmp_path, kind, item_bytes):
     made = ProfileBuilder().step(1, 0, 1000)
     made.operator("aten::abs", 10, (30, 100), shapes=[[1024, 1024]], types=[kind], allocates=0x1000)
