@@ -7,8 +7,8 @@ last use.
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import accumulate
 from pathlib import Path
 
 from g10sim.errors import TraceError
@@ -86,32 +86,38 @@ def import_execution_trace(
 
 def _step(path: Path, nodes: Mapping[int, Node], wanted: int | None) -> tuple[dict[int, Node], str]:
     """Return the nodes of a step, over all threads, and words on it; all where steps are not marked."""
-    steps = [node for node in nodes.values() if node.name.startswith(STEP)]
-    ranges = [_range(node, nodes) for node in steps]
-    inside = [
-        {number: node for number, node in nodes.items() if first <= number < end} for first, end in ranges
-    ]
-    works = [sum(bool(node.schema) or node.is_kernel for node in found.values()) for found in inside]
+    numbers = list(nodes)
+    done = list(accumulate((bool(node.schema) or node.is_kernel for node in nodes.values()), initial=0))
+    steps: list[Node] = []
+    spans: list[tuple[int, int]] = []
+    works: list[int] = []
+    for place, node in enumerate(nodes.values()):
+        if node.name.startswith(STEP) and (not spans or place >= spans[-1][1]):
+            first, end = place, _end(place, nodes, numbers)
+            steps.append(node)
+            spans.append((first, end))
+            works.append(done[end] - done[first])
     if wanted is None and not any(works):
         return dict(
             nodes
         ), "all of the file: no step is marked" if not steps else "all: no step has operators"
     sizes = [(node.name, float(count)) for node, count in zip(steps, works, strict=True)]
     position, words = chosen_step(sizes, wanted, str(path))
-    return inside[position], words
+    first, end = spans[position]
+    return {number: nodes[number] for number in numbers[first:end]}, words
 
 
-def _range(step: Node, nodes: Mapping[int, Node]) -> tuple[int, int]:
-    """Return the ids of a step: to the next node of its thread that is not inside it."""
+def _end(place: int, nodes: Mapping[int, Node], numbers: Sequence[int]) -> int:
+    """Return where the nodes of a step end: at the next one of its thread that is not inside it."""
+    step = nodes[numbers[place]]
     inside = {step.id}
-    numbers = list(nodes)
-    for number in numbers[bisect_left(numbers, step.id) + 1 :]:
-        node = nodes[number]
+    for later in range(place + 1, len(numbers)):
+        node = nodes[numbers[later]]
         if node.parent in inside:
-            inside.add(number)
+            inside.add(node.id)
         elif node.parent == step.parent or node.name.startswith(STEP):
-            return step.id, number
-    return step.id, numbers[-1] + 1
+            return later
+    return len(numbers)
 
 
 def _device(path: Path, nodes: Iterable[Node], wanted: str | None) -> str:

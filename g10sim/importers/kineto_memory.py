@@ -60,10 +60,11 @@ class Memory:
         self._events = scope.memory
         self._start_ns = scope.start_ns
         self.before_bytes, self.peak_bytes = _recorded(scope)
-        self.from_before: list[Storage] = []
+        self.from_before: dict[Storage, None] = {}
         self.given_buffers = 0
         self._room: int | None = None
         self._live: dict[int, Storage] = {}
+        self._there: set[Storage] = set()
         self._written: defaultdict[int, dict[Storage, None]] = defaultdict(dict)
         self._sizes: list[int] = []
         self._outside: defaultdict[int, list[Storage]] = defaultdict(list)
@@ -147,21 +148,23 @@ class Memory:
         if event.size_bytes > 0:
             storage = Storage(event.size_bytes, external=True, role=TensorKind.WEIGHT)
             self._live[event.address] = storage
-            self.from_before.append(storage)
+            self.from_before[storage] = None
             self._note_written(storage)
         else:
             released = self._live.pop(event.address, None)
             if released is not None:
-                self.from_before.remove(released)
+                self.from_before.pop(released)
                 self._written[released.size_bytes].pop(released, None)
 
     def _in_step(self, event: MemoryEvent, draft: Draft, *, is_inside: bool) -> None:
         if event.size_bytes > 0:
             storage = self._live[event.address] = Storage(event.size_bytes)
+            self._there.add(storage)
             (self._fresh if is_inside else self._pending)[storage] = None
             self._changes.append((storage, storage.size_bytes))
             return
         released = self._live.pop(event.address, None)
+        self._there.discard(released)
         if released is None:
             released = self._released_from_before(-event.size_bytes)
         if released is None:
@@ -277,8 +280,7 @@ class Memory:
         """Return what the forward operator of a backward operator used, as far as it is there."""
         if draft.operation.phase is not Phase.BACKWARD or draft.sequence is None:
             return []
-        alive = set(self._live.values())
-        return [one for one in self._used[draft.sequence] if one.external or one in alive]
+        return [one for one in self._used[draft.sequence] if one.external or one in self._there]
 
     def _outside_one(self, draft: Draft, size: int, taken: set[Storage], role: TensorKind) -> Storage:
         """Find a tensor from before the step; the optimizer takes those of the other phases in turn.
@@ -295,7 +297,7 @@ class Memory:
             return whole
         made = Storage(size, external=True, role=role)
         self._outside[size].append(made)
-        self.from_before.append(made)
+        self.from_before[made] = None
         if self._room is not None:
             self._room -= size
         return made
@@ -307,7 +309,7 @@ class Memory:
         """Give the operator what it writes: what it allocates, what it was given, what it updates."""
         operation, span = draft.operation, draft.span
         targets = {reads[one] for one in _targets(span) if one < len(reads)} - {None}
-        made = [*self._fresh, *(one for one in handed if one in self._live.values())]
+        made = [*self._fresh, *(one for one in handed if one in self._there)]
         if draft.events and not made and not targets and any(reads) and not _copies(draft, _TO_HOST):
             given = [one for one in reads if one is not None]
             targets = {given[-1] if span.name.startswith(_ATEN) else given[0]}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -103,21 +104,16 @@ def _only(profile: Profile, what: str, found: Iterable[Any], wanted: str | None)
 def _window(profile: Profile, pid: Any, wanted: int | None) -> tuple[int, int, str]:
     """Return start and end of the step in nanoseconds, and words on it."""
     steps = [span for span in profile.annotations if span.name.startswith(STEP) and span.thread[0] == pid]
-    busy = [
-        one for one in steps if any(one.start_ns <= span.start_ns < one.end_ns for span in profile.operators)
-    ]
+    starts = [span.start_ns for span in profile.operators if span.thread[0] == pid]
+    busy = [one for one in steps if bisect_left(starts, one.start_ns) < bisect_left(starts, one.end_ns)]
     if wanted is None and not busy:
-        return (
-            -_EVER,
-            _EVER,
-            "all of the file: no step is marked" if not steps else "all: no step has operators",
-        )
+        words = "all: no step has operators" if steps else "all of the file: no step is marked"
+        return -_EVER, _EVER, words
     offered = steps if wanted is not None else busy
     sizes = [(span.name, float(span.duration_ns)) for span in offered]
     position, words = chosen_step(sizes, wanted, str(profile.path))
     if len(offered) < len(steps):
-        empty = [span.name.removeprefix(STEP) for span in steps if span not in offered]
-        words += f" ({', '.join(empty)} without operators)"
+        words += f" (and {len(steps) - len(offered)} without operators)"
     return offered[position].start_ns, offered[position].end_ns, words
 
 
