@@ -113,7 +113,9 @@ def _window(profile: Profile, pid: Any, wanted: int | None) -> tuple[int, int, s
     sizes = [(span.name, float(span.duration_ns)) for span in offered]
     position, words = chosen_step(sizes, wanted, str(profile.path))
     if len(offered) < len(steps):
-        words += f" (and {len(steps) - len(offered)} without operators)"
+        kept = set(map(id, offered))
+        empty = [span.name.removeprefix(STEP) for span in steps if id(span) not in kept]
+        words += f" ({', '.join(empty)} without operators)"
     return offered[position].start_ns, offered[position].end_ns, words
 
 
