@@ -16,7 +16,7 @@ from itertools import accumulate
 from g10sim.importers.aten import OVERWRITING, aten
 from g10sim.importers.kineto_events import MemoryEvent, Operand, Span
 from g10sim.importers.kineto_steps import Scope
-from g10sim.importers.kineto_work import Draft
+from g10sim.importers.kineto_work import TO_DEVICE, TO_HOST, Draft, copies
 from g10sim.importers.operations import Storage
 from g10sim.trace.model import Device, Phase, TensorKind
 
@@ -27,7 +27,6 @@ _UNSPLIT = 2**20
 _ITEMS = (4, 2, 8, 1)
 _ALMOST = 0.9
 """A tensor for which this share of its bytes is left is taken to be a further one."""
-_TO_DEVICE, _TO_HOST = "HtoD", "DtoH"
 _ATEN = "aten::"
 DATA = {"aten::addmm": 1, "aten::baddbmm": 1, "aten::addmv": 1} | dict.fromkeys(
     aten(
@@ -310,7 +309,7 @@ class Memory:
         operation, span = draft.operation, draft.span
         targets = {reads[one] for one in _targets(span) if one < len(reads)} - {None}
         made = [*self._fresh, *(one for one in handed if one in self._there)]
-        if draft.events and not made and not targets and any(reads) and not _copies(draft, _TO_HOST):
+        if draft.events and not made and not targets and any(reads) and not _copies(draft, TO_HOST):
             given = [one for one in reads if one is not None]
             targets = {given[-1] if span.name.startswith(_ATEN) else given[0]}
             self.given_buffers += 1
@@ -374,16 +373,16 @@ def _next(numbers: Iterator[int], part: Iterable[Operand]) -> list[int]:
     return [next(numbers) for _ in part]
 
 
-def _copies(draft: Draft, direction: str) -> bool:
+def _copies(draft: Draft, direction: tuple[str, ...]) -> bool:
     """Tell whether all that an operator did on the device was to copy in one direction."""
-    return bool(draft.events) and all(direction in event.name for event in draft.events)
+    return bool(draft.events) and all(copies(event, direction) for event in draft.events)
 
 
 def _on_host(draft: Draft, count: int) -> set[int]:
     """Return the operands that lie in host memory: the source or the target of a copy."""
-    if _copies(draft, _TO_DEVICE):
+    if _copies(draft, TO_DEVICE):
         return set(range(1, count))
-    return {0} if _copies(draft, _TO_HOST) and count > 1 else set()
+    return {0} if _copies(draft, TO_HOST) and count > 1 else set()
 
 
 def _data_position(span: Span, operands: Sequence[tuple[int, int, bool]]) -> int:

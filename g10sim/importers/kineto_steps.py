@@ -26,6 +26,7 @@ class Scope:
     ``other_devices_ns`` and ``outside_ns`` are the times of those that are not.
     """
 
+    process: Any
     operators: list[Span]
     annotations: list[Span]
     device: list[Span]
@@ -68,7 +69,10 @@ def scope_of(profile: Profile, process: str | None, device: str | None, step: in
     if process is None and device is not None:
         using = {owner for event, owner in owners if str(event.device) == device and owner is not None}
         process = str(using.pop()) if len(using) == 1 else None
-    pid = _only(profile, "process", [span.thread[0] for span in profile.operators], process)
+    working = [span.thread[0] for span in profile.operators] or [
+        owner for _, owner in owners if owner is not None
+    ]
+    pid = _only(profile, "process", working, process)
     of_process = [event for event, owner in owners if owner in (pid, None)]
     number = _only(profile, "device", [event.device for event in of_process], device)
     own = [event for event in of_process if event.device == number]
@@ -78,6 +82,7 @@ def scope_of(profile: Profile, process: str | None, device: str | None, step: in
     _check_times([*operators, *inside])
     memory = [event for event in profile.memory if event.thread[0] == pid and event.time_ns <= end]
     return Scope(
+        pid,
         operators,
         [span for span in profile.annotations if span.thread[0] == pid],
         inside,

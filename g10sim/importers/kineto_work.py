@@ -20,8 +20,10 @@ _OWN_SHARE = 0.5
 inside it, does no work itself."""
 _GRAPH, _WAIT = "GraphLaunch", "Synchronize"
 _SEQUENCE, _FORWARD_THREAD = "Sequence number", "Fwd thread id"
-_TO_HOST, _FEW = "DtoH", 1024
-"""A copy to the host, and bytes that no scalar has."""
+TO_DEVICE, TO_HOST = ("HtoD", "HostToDevice"), ("DtoH", "DeviceToHost")
+"""Words in the names of copies between host and device, of CUDA and of HIP."""
+_FEW = 1024
+"""Bytes that no scalar has."""
 IDLE = "idle"
 """Name of a kernel without tensors for the time in which the device waited for its host."""
 _VIEWS = aten(
@@ -51,6 +53,11 @@ class Draft:
         """The number that a backward operator shares with its forward operator."""
         numbers = (span.args.get(_SEQUENCE) for span in (self.span, *self.around))
         return next((number for number in numbers if type(number) is int and number >= 0), None)
+
+
+def copies(event: Span, direction: tuple[str, ...]) -> bool:
+    """Tell whether a device event is a copy between host and device in a direction."""
+    return any(word in event.name for word in direction)
 
 
 def drafts_of(profile: Profile, scope: Scope, account: Account) -> list[Draft]:
@@ -170,8 +177,8 @@ def _silent_graphs(profile: Profile, scope: Scope, launched: set[int], account: 
     It takes the time in which the device shows nothing else: from the launch, or the end of what ran before,
     to the next device event or the end of the next operator that waits.
     """
-    pid = next((span.thread[0] for span in scope.operators), None)
-    own = [launch for found in profile.launches.values() for launch in found if launch.thread[0] == pid]
+    every = (launch for found in profile.launches.values() for launch in found)
+    own = [launch for launch in every if launch.thread[0] == scope.process]
     silent = [
         launch
         for launch in sorted(own, key=lambda one: one.start_ns)
@@ -202,7 +209,7 @@ def _on_cpu(
     profile: Profile, scope: Scope, nested: Sequence[Sequence[int]], launching: set[int], account: Account
 ) -> list[Draft]:
     """Return what an offloaded optimizer computes on the CPU: operators on tensors that launch nothing."""
-    if not any(_TO_HOST in event.name and event.args.get("bytes", _FEW) >= _FEW for event in scope.device):
+    if not any(copies(event, TO_HOST) and event.args.get("bytes", _FEW) >= _FEW for event in scope.device):
         return []  # no gradient comes to the host
     around = innermost(scope.annotations)
     launches = [launch for found in profile.launches.values() for launch in found]
