@@ -9,7 +9,7 @@ import typer
 import yaml
 
 from g10sim.cli.options import DEFAULT_SYSTEM, chosen
-from g10sim.cli.output import say
+from g10sim.cli.output import say, warn
 from g10sim.errors import ConfigError
 from g10sim.files import write_text, writing
 from g10sim.importers.nvbandwidth import Engine, read_link
@@ -43,13 +43,19 @@ def links(
     engine: Annotated[
         str, typer.Option(help="Copies by copy engines (copy) or by kernels (sm).", metavar="copy|sm")
     ] = "copy",
+    gpu_index: Annotated[
+        int | None,
+        typer.Option(min=0, help="GPU whose values count.", show_default="median of all"),
+    ] = None,
 ) -> None:
     """Make a system whose link to host memory is as fast as NVIDIA's nvbandwidth measured."""
     if output is not None and output.suffix != _SUFFIX:
         raise ConfigError(f"-o: found '{output}'; allowed: a file NAME.yaml")
     if output is not None and output.resolve() == Path(preset).resolve():
         raise ConfigError(f"-o: found '{output}', the file of --preset; allowed: another")
-    link = read_link(file, chosen("--engine", engine, get_args(Engine)))
+    link = read_link(file, chosen("--engine", engine, get_args(Engine)), gpu_index)
+    for warning in link.warnings:
+        warn(warning)
     data = link.preset(preset, _NAME if output is None else output.stem)
     text = yaml.safe_dump(data, sort_keys=False, width=_WIDTH)
     if output is None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from math import inf
 from pathlib import Path
-from statistics import median
+from statistics import median, median_low
 from typing import Any, Literal
 
 from pydantic import ConfigDict
@@ -18,6 +18,7 @@ from g10sim.config.presets import PRESET_KEY, load_system, system_data, validate
 from g10sim.config.quantities import Spec
 from g10sim.config.system import SystemSpec
 from g10sim.errors import ConfigError
+from g10sim.registry import choices_text
 from g10sim.text import shown
 from g10sim.units import format_duration, format_rate
 
@@ -32,6 +33,8 @@ _LATENCY = "host_device_latency_sm"
 _PASSED, _NO_VALUE = "Passed", "N/A"
 _ALLOWED = "what nvbandwidth -j prints"
 _BYTES_PER_GIGABYTE, _PICOSECONDS_PER_NANOSECOND = 10**9, 1000
+_MUCH = 1.2
+"""Largest over smallest value from which GPUs are not alike."""
 
 
 class _Part(Spec):
@@ -57,10 +60,15 @@ class _File(_Part):
 
 @dataclass(frozen=True)
 class Reading:
-    """The result of one test: the median over the GPUs, in GB/s or ns, and where it comes from."""
+    """The result of one test, in GB/s or ns, and where it comes from.
+
+    It is that of the chosen GPU, else the median over the GPUs: of GPUs that are not alike the lower one of two
+    in the middle, which a GPU has. ``differing`` has the values of such GPUs, by index; it is empty otherwise.
+    """
 
     value: float
     source: str
+    differing: str = ""
 
 
 @dataclass(frozen=True)
@@ -76,6 +84,14 @@ class MeasuredLink:
     both_to_device: Reading
     both_from_device: Reading
     latency: Reading | None
+
+    @property
+    def warnings(self) -> Iterator[str]:
+        """Yield a line for each test that gave GPUs values which differ by more than 20 %."""
+        found = (self.to_device, self.from_device, self.both_to_device, self.both_from_device, self.latency)
+        for one in found:
+            if one is not None and one.differing:
+                yield f"{self.path}: {one.differing}: taken: {one.value:g}; --gpu-index N takes those of one GPU"
 
     def preset(self, base: str, name: str) -> dict[str, Any]:
         """Return the data of a system that differs from another in this link, checked. Raises ConfigError.
@@ -106,10 +122,11 @@ class MeasuredLink:
         return data
 
 
-def read_link(path: Path, engine: Engine) -> MeasuredLink:
+def read_link(path: Path, engine: Engine, gpu: int | None = None) -> MeasuredLink:
     """Read the tests of copies by one kind of engine: copy engines, or kernels on streaming multiprocessors.
 
-    Raises ConfigError for a file of another form or version, and for one without one of the tests.
+    ``gpu`` is the index of the GPU whose values count; None: all GPUs. Raises ConfigError for a file of another
+    form or version, for one without one of the tests, and for a GPU without a value.
     """
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
@@ -125,7 +142,7 @@ def read_link(path: Path, engine: Engine) -> MeasuredLink:
         raise ConfigError(
             f"{path}: nvbandwidth.version: found {shown(output.version)}; allowed: {', '.join(VERSIONS)}"
         )
-    return _Reader(path, output, f"{path.name} of {day}").link(_SUFFIXES[engine])
+    return _Reader(path, output, f"{path.name} of {day}", gpu).link(_SUFFIXES[engine])
 
 
 @dataclass(frozen=True)
@@ -133,11 +150,13 @@ class _Reader:
     path: Path
     output: _Output
     origin: str
+    gpu: int | None
 
     def link(self, suffix: str) -> MeasuredLink:
         wanted = [f"{test}_{suffix}" for test in (_INTO, _OUT, _BOTH_INTO, _BOTH_OUT)]
         into, out, both_into, both_out = (self._reading(name, wanted) for name in wanted)
-        measured = any(test.name == _LATENCY and test.status == _PASSED for test in self.output.testcases)
+        passed = (test for test in self.output.testcases if (test.name, test.status) == (_LATENCY, _PASSED))
+        measured = any(self.gpu is None or self.gpu in self._values(test) for test in passed)
         latency = self._reading(_LATENCY, wanted) if measured else None
         return MeasuredLink(self.path, into, out, both_into, both_out, latency)
 
@@ -151,18 +170,35 @@ class _Reader:
                 f"allowed: a file with {', '.join(wanted)}"
             )
         values = self._values(passed[-1])
-        gpus = f", median of {len(values)} GPUs" if len(values) > 1 else ""
+        is_alike = max(values.values()) <= _MUCH * min(values.values())
+        gpus, differing = "", ""
+        if self.gpu is not None:
+            value, gpus = self._chosen(name, values), f", GPU {self.gpu}"
+        else:
+            value = (median if is_alike else median_low)(values.values())
+            middle = "median of" if is_alike else "the lower median of differing"
+            gpus = f", {middle} {len(values)} GPUs" if len(values) > 1 else ""
+            listed = ", ".join(f"{one:g} (GPU {index})" for index, one in values.items())
+            differing = "" if is_alike else f"{name}: GPUs differ by more than {_MUCH - 1:.0%}: {listed}"
         source = f"measured, nvbandwidth {self.output.version.removeprefix('v')}, {name}{gpus}, {self.origin}"
-        return Reading(median(values), source)
+        return Reading(value, source, differing)
 
-    def _values(self, test: _Test) -> list[float]:
-        """Return the values of a test, one for each GPU."""
-        texts = [value for row in test.bandwidth_matrix for value in row if value != _NO_VALUE]
+    def _chosen(self, name: str, values: Mapping[int, float]) -> float:
+        if self.gpu not in values:
+            raise ConfigError(
+                f"{self.path}: {name}: found no GPU {self.gpu}; "
+                f"allowed: --gpu-index {choices_text(map(str, values))}"
+            )
+        return values[self.gpu]
+
+    def _values(self, test: _Test) -> dict[int, float]:
+        """Return the values of a test by the index of the GPU."""
+        row = test.bandwidth_matrix[0] if len(test.bandwidth_matrix) == 1 else ()
         try:
-            values = [float(text) for text in texts]
+            values = {index: float(text) for index, text in enumerate(row) if text != _NO_VALUE}
         except ValueError:
-            values = []
-        if len(test.bandwidth_matrix) != 1 or not values or not all(0 < one < inf for one in values):
+            values = {}
+        if not values or not all(0 < one < inf for one in values.values()):
             raise ConfigError(
                 f"{self.path}: {test.name}: found bandwidth_matrix {shown(test.bandwidth_matrix)}; "
                 "allowed: one row of numbers above zero, one for each GPU"

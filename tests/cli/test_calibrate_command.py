@@ -192,3 +192,53 @@ def test_bad_arguments_of_links_are_refused(g10sim, here, saved, arguments, mess
     assert ended.code == 2
     assert message in ended.err
     assert [path.name for path in here.iterdir()] == ["grace.json"]
+
+
+SLOW, FAST = (14.2, 14.5, 10, 10), (57.06, 57.1, 50, 50)
+
+
+def several(*gpus):
+    """An output with a column for each of these GPUs."""
+    rates = zip(COPIES, *gpus, strict=True)
+    return measured([passed(f"{copy}_memcpy_ce", *values) for copy, *values in rates])
+
+
+@pytest.mark.parametrize(
+    ("gpus", "rate"), [((SLOW, FAST), "14.2 GB/s"), ((FAST, SLOW, FAST, FAST), "57.06 GB/s")]
+)
+def test_gpus_that_differ_are_told_and_the_rate_is_one_that_a_gpu_has(g10sim, saved, gpus, rate):
+    ended = g10sim("calibrate", "links", saved(several(*gpus)))
+    assert ended.code == 0
+    assert yaml.safe_load(ended.out)["pcie"]["to_device"] == rate
+    assert ended.err.count("GPUs differ by more than 20%") == 4
+    assert "14.2 (GPU " in ended.err
+    assert "--gpu-index N" in ended.err
+
+
+def test_one_gpu_can_be_chosen(g10sim, saved):
+    file = saved(several(SLOW, FAST))
+    ended = g10sim("calibrate", "links", file, "--gpu-index", "1")
+    assert (ended.code, ended.err) == (0, "")
+    found = yaml.safe_load(ended.out)
+    assert found["pcie"] == {"to_device": "57.06 GB/s", "from_device": "57.1 GB/s", "duplex": "100 GB/s"}
+    assert "host_to_device_memcpy_ce, GPU 1, " in found["sources"]["pcie.to_device"]
+    ended = g10sim("calibrate", "links", file, "--gpu-index", "2")
+    assert ended.code == 2
+    assert "host_to_device_memcpy_ce: found no GPU 2; allowed: --gpu-index 0, 1" in ended.err
+
+
+def test_gpus_alike_need_no_choice(g10sim, saved):
+    ended = g10sim("calibrate", "links", saved(several(FAST, (50.0, 57.1, 50, 50), (40.0, 57.1, 50, 50))))
+    assert "40 (GPU 2)" in ended.err  # 57.06 is more than 1.2 times as much
+    ended = g10sim("calibrate", "links", saved(several(FAST, (48.0, 57.1, 50, 50))))
+    assert (ended.code, ended.err) == (0, "")
+
+
+def test_a_gpu_without_a_value_keeps_its_index(g10sim, saved):
+    output = several(SLOW, FAST)
+    for test in output["nvbandwidth"]["testcases"]:
+        if test["name"].endswith("_memcpy_ce"):
+            test["bandwidth_matrix"][0][0] = "N/A"
+    assert g10sim("calibrate", "links", saved(output), "--gpu-index", "1").code == 0
+    ended = g10sim("calibrate", "links", saved(output), "--gpu-index", "0")
+    assert "found no GPU 0; allowed: --gpu-index 1" in ended.err
