@@ -34,7 +34,7 @@ from g10sim.stats.reading import read_results, read_table
 from g10sim.stats.summary import FLASH_COLUMNS, IN_PLACE_COLUMNS, Row
 from g10sim.stats.tables import TABLES, records_table
 from g10sim.stats.timeline import chrome_trace
-from g10sim.trace.check import other_gpu, told_of_other_gpu
+from g10sim.trace.check import other_gpu, told_of_other_gpu, untimed
 from g10sim.trace.format import load_trace as read_trace
 from g10sim.trace.format import save_trace
 from g10sim.trace.model import Trace
@@ -207,7 +207,7 @@ def simulate(
         workload = Workload(workload.jobs, load_variation(variation), seed)
     behaviour = load_behaviour(compat)
     if behaviour != GPG:
-        _warn_of_other_gpus(workload, machine.gpu.name)
+        _warn_of_times(workload, machine.gpu.name)
     wanted = tuple(table for table in tables if table != "summary")
     records, rows = simulate_workload(workload, machine, policy, behaviour, tables=wanted, check=check)
     return Result(as_recorded(workload, machine, policy), machine, records, tuple(rows))
@@ -249,8 +249,10 @@ def write_report(directory: str | Path, output: str | Path | None = None) -> Pat
     return report.write_report(directory, output)
 
 
-def _warn_of_other_gpus(workload: Workload, gpu: str) -> None:
+def _warn_of_times(workload: Workload, gpu: str) -> None:
     for trace in {job.trace.model: job.trace for job in workload.jobs}.values():
+        if warning := untimed(trace):
+            warnings.warn(f"{trace.model}: {warning}", stacklevel=3)
         timed_for = other_gpu(trace.origin, gpu)
         if timed_for:
             warnings.warn(told_of_other_gpu([trace.model], timed_for, gpu), stacklevel=3)

@@ -31,7 +31,7 @@ from g10sim.errors import ConfigError
 from g10sim.files import write_text, writing
 from g10sim.hardware.allocators.pool import PoolUse, compare_pools
 from g10sim.importers.account import account_of
-from g10sim.trace.check import cut_durations
+from g10sim.trace.check import cut_durations, untimed
 from g10sim.trace.format import load_trace, trace_hash
 from g10sim.trace.model import Trace
 from g10sim.units import format_bytes
@@ -178,7 +178,7 @@ def info(
     durations = [kernel.duration for kernel in trace.kernels]
     clocks = sorted({found.gpu.clock for found in systems.values()})
     warnings = (cut_durations(durations, trace.ticks_per_second, clock) for clock in clocks)
-    if warning := next(filter(None, warnings), ""):
+    if warning := untimed(trace) or next(filter(None, warnings), ""):
         warn(f"{file}: {warning}")
     for text in [] if account is None else account.warnings():
         warn(f"{file}: {text}")
@@ -208,7 +208,7 @@ def _overview(file: Path, trace: Trace) -> Table:
             "kernels",
             f"{len(trace.kernels)} ({', '.join(f'{count} {name}' for name, count in phases.items())})",
         ),
-        ("compute time", rounded_seconds(seconds)),
+        ("compute time", rounded_seconds(seconds) if trace.is_timed else "not recorded"),
         *([("on the CPU", f"{rounded_seconds(on_cpu / trace.ticks_per_second)}")] if on_cpu else ()),
         *([("updated on the CPU", f"{steps:,} parameters")] if steps else ()),
         ("footprint (all tensors)", rounded_bytes(footprint_bytes(trace))),

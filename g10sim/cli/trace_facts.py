@@ -36,14 +36,14 @@ def work_rows(trace: Trace) -> Iterator[tuple[str, str]]:
     if work.parameters is not None:
         yield "parameters", f"{work.parameters:,}"
         yield "bytes a parameter", _bytes_a_parameter(work)
-    if work.seconds:
+    if work.seconds and trace.is_timed:
         yield "throughput", _rates(work)
     if count := max(each(trace.kernels, attrgetter("micro_batch")), default=0):
         yield "micro-batches", f"{count} for each update of the weights"
     if work.model_flops:
         again = f", and {_flops(work.recomputed_flops)} computed again" if work.recomputed_flops else ""
         yield "FLOPs of the model", _flops(work.model_flops) + again
-    share, gpu = utilisation(trace), known_gpu(trace)
+    share, gpu = utilisation(trace) if trace.is_timed else None, known_gpu(trace)
     if share is not None and gpu is not None:
         yield "model FLOPs utilisation", f"{share:.1%} of {gpu.name}'s peak"
 

@@ -154,6 +154,8 @@ def snapshot(
     save_imported(import_snapshot(found, model=model, batch_size=batch_size), output)
     say(f"recorded: at most {_reserved(result.recorded_peak_bytes, result.recorded_end_bytes)}")
     say(f"replayed: at most {_reserved(result.peak_bytes, result.end_bytes)}")
+    if found.is_expandable:
+        say("recorded with expandable segments, replayed without them")
     if result.blocks_before:
         say(f"{result.blocks_before} blocks are from before the history: where they lay is not recorded")
 

@@ -27,7 +27,7 @@ from g10sim.experiment.cells import FILE_PARAMETER_SUFFIX, Cell, CellJob, TraceI
 from g10sim.policies.base import Policy
 from g10sim.policies.parameters import Declared
 from g10sim.sim.cpu import check_processor, first_on_cpu
-from g10sim.trace.check import cut_durations, other_gpu, told_of_other_gpu
+from g10sim.trace.check import cut_durations, other_gpu, told_of_other_gpu, untimed
 from g10sim.trace.format import load_trace, trace_hash
 
 Part = TypeVar("Part")
@@ -254,6 +254,7 @@ class _Workloads:
         self._read: dict[str, tuple[str, str, int, bool]] = {}
         self._inputs: dict[tuple[str, Path], TraceInput] = {}
         self._durations: dict[str, tuple[list[int], int]] = {}
+        self._untimed: dict[str, str] = {}
         self._origins: dict[str, Mapping[str, str]] = {}
         self._on_cpu: dict[str, str] = {}
         self._cut: dict[tuple[str, int], str] = {}
@@ -306,6 +307,7 @@ class _Workloads:
                 self._read[where] = trace_hash(trace), trace.model, trace.batch_size, bool(trace.link_kernels)
                 self._origins[where], self._on_cpu[where] = trace.origin, first_on_cpu(trace)
                 self._durations[where] = [kernel.duration for kernel in trace.kernels], trace.ticks_per_second
+                self._untimed[where] = untimed(trace)
             self._inputs[name, path] = TraceInput(name, where, *self._read[where])
         found = self._inputs[name, path]
         if self._on_cpu[found.path]:
@@ -316,7 +318,8 @@ class _Workloads:
     def _look_at_times(self, found: TraceInput, config: RunConfig) -> None:
         gpu = config.system.gpu
         if (found.path, gpu.clock) not in self._cut:
-            warning = cut_durations(*self._durations[found.path], gpu.clock)
+            cut = cut_durations(*self._durations[found.path], gpu.clock)
+            warning = self._untimed[found.path] or cut
             self._cut[found.path, gpu.clock] = warning and f"{found.name}: {warning}"
         timed_for = other_gpu(self._origins[found.path], gpu.name)
         if timed_for and config.compat != GPG:

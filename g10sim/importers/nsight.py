@@ -205,5 +205,9 @@ def import_nsight(report: Report, *, model: str | None, batch_size: int) -> Trac
         operations[last].reads[storage] = None
         if storage.external:
             operations[first].reads[storage] = None
-    origin = {"source": "report of Nsight Systems", "device": f"{report.device}", "time_source": "measured"}
+    origin = {
+        "source": "report of Nsight Systems",
+        "device_number": f"{report.device}",
+        "time_source": "measured",
+    }
     return build_trace(operations, report.path, model, batch_size, origin)

@@ -62,8 +62,8 @@ class _File(_Part):
 class Reading:
     """The result of one test, in GB/s or ns, and where it comes from.
 
-    It is that of the chosen GPU, else the median over the GPUs: of GPUs that are not alike the lower one of two
-    in the middle, which a GPU has. ``differing`` has the values of such GPUs, by index; it is empty otherwise.
+    It is that of the chosen GPU, else the median over the GPUs: of GPUs that are not alike the lower one of
+    two in the middle, which a GPU has. ``differing`` has the values of such GPUs, else it is empty.
     """
 
     value: float
@@ -91,7 +91,7 @@ class MeasuredLink:
         found = (self.to_device, self.from_device, self.both_to_device, self.both_from_device, self.latency)
         for one in found:
             if one is not None and one.differing:
-                yield f"{self.path}: {one.differing}: taken: {one.value:g}; --gpu-index N takes those of one GPU"
+                yield f"{self.path}: {one.differing}; taken: {one.value:g}; --gpu-index N takes one GPU"
 
     def preset(self, base: str, name: str) -> dict[str, Any]:
         """Return the data of a system that differs from another in this link, checked. Raises ConfigError.
@@ -125,8 +125,8 @@ class MeasuredLink:
 def read_link(path: Path, engine: Engine, gpu: int | None = None) -> MeasuredLink:
     """Read the tests of copies by one kind of engine: copy engines, or kernels on streaming multiprocessors.
 
-    ``gpu`` is the index of the GPU whose values count; None: all GPUs. Raises ConfigError for a file of another
-    form or version, for one without one of the tests, and for a GPU without a value.
+    ``gpu`` is the index of the GPU whose values count; None: all GPUs. Raises ConfigError for a file of
+    another form or version, for one without one of the tests, and for a GPU without a value.
     """
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
@@ -173,7 +173,7 @@ class _Reader:
         is_alike = max(values.values()) <= _MUCH * min(values.values())
         gpus, differing = "", ""
         if self.gpu is not None:
-            value, gpus = self._chosen(name, values), f", GPU {self.gpu}"
+            value, gpus = self._chosen(name, self.gpu, values), f", GPU {self.gpu}"
         else:
             value = (median if is_alike else median_low)(values.values())
             middle = "median of" if is_alike else "the lower median of differing"
@@ -183,13 +183,11 @@ class _Reader:
         source = f"measured, nvbandwidth {self.output.version.removeprefix('v')}, {name}{gpus}, {self.origin}"
         return Reading(value, source, differing)
 
-    def _chosen(self, name: str, values: Mapping[int, float]) -> float:
-        if self.gpu not in values:
-            raise ConfigError(
-                f"{self.path}: {name}: found no GPU {self.gpu}; "
-                f"allowed: --gpu-index {choices_text(map(str, values))}"
-            )
-        return values[self.gpu]
+    def _chosen(self, name: str, gpu: int, values: Mapping[int, float]) -> float:
+        if gpu not in values:
+            allowed = choices_text(map(str, values))
+            raise ConfigError(f"{self.path}: {name}: found no GPU {gpu}; allowed: --gpu-index {allowed}")
+        return values[gpu]
 
     def _values(self, test: _Test) -> dict[int, float]:
         """Return the values of a test by the index of the GPU."""

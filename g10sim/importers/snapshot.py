@@ -4,62 +4,84 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
+from g10sim.analysis.footprint import peak_live_bytes
+from g10sim.display import rounded_bytes
 from g10sim.errors import TraceError
 from g10sim.hardware.allocators.pool import PyTorchPool
+from g10sim.importers.account import Account, accounted
 from g10sim.importers.kineto_events import NANOSECONDS_PER_MICROSECOND, Entry
 from g10sim.importers.operations import Operation, Storage, build_trace
 from g10sim.importers.plain_pickle import MOST_BYTES, read_plain_pickle
-from g10sim.trace.model import Phase, Trace
+from g10sim.importers.snapshot_history import (
+    ALLOCATED,
+    MAPPED,
+    RELEASED,
+    REQUESTED,
+    SHRUNK,
+    SIGNS,
+    UNMAPPED,
+    Block,
+    Event,
+    History,
+    Pool,
+    State,
+    whole_history,
+)
+from g10sim.trace.model import Phase, TimeSource, Trace
 
 WHAT = "a memory snapshot of PyTorch (torch.cuda.memory._dump_snapshot)"
-_ACTIONS = ("alloc", "free_completed", "free_requested", "oom", "segment_alloc", "segment_free", "snapshot")
-_SILENT = ("free_requested", "oom", "snapshot")
-"""Actions that neither take nor return memory: a block is free when ``free_completed`` says so."""
-_EXPANDABLE = ("segment_map", "segment_unmap")
+_FOLLOWED = (ALLOCATED, REQUESTED, RELEASED, *SIGNS)
+_SILENT = ("oom", "snapshot", "user_defined")
+"""Actions that neither take nor return memory."""
+_ACTIONS = tuple(sorted((*_FOLLOWED, *_SILENT)))
 _MOST = 2**48
 _A_SIZE = "a whole number of bytes"
-_JSON_START = b"{"
-
-Pool = tuple[int, tuple[int, ...]]
-"""Stream and memory pool: PyTorch shares no segment between two of them."""
-
-
-@dataclass(frozen=True, slots=True)
-class Block:
-    """An allocation: bytes asked for, where, and from which pool."""
-
-    address: int
-    size_bytes: int
-    pool: Pool
-
-
-@dataclass(frozen=True, slots=True)
-class Event:
-    """One entry of the recorded history; ``block`` of a segment is the segment."""
-
-    action: str
-    block: Block
-    time_us: int
+_JSON_STARTS, _BEFORE_JSON, _LOOKED_AT = (b"{", b"["), b"\xef\xbb\xbf \t\r\n", 64
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
     """The history of one device, and what it had when the snapshot was taken.
 
-    ``before`` are blocks from before the history, by address; ``reserved_bytes`` those of all segments at
-    the end.
+    ``reserved_bytes`` are those of all segments at the end, ``in_use_bytes`` what they say is in use.
+    ``start_us`` and ``end_us`` are the times of the first and the last entry: without times (``is_timed``)
+    the order alone is known. ``notes`` are what the file does not say, a line each.
     """
 
     path: Path
     device: int
-    before: tuple[Block, ...]
-    events: tuple[Event, ...]
+    history: History
     reserved_bytes: int
+    in_use_bytes: int
+    start_us: int
+    end_us: int
+    notes: tuple[str, ...]
+
+    @property
+    def before(self) -> tuple[Block, ...]:
+        """Blocks from before the history, by address."""
+        return self.history.before
+
+    @property
+    def events(self) -> tuple[Event, ...]:
+        """The history, with the releases that were not recorded."""
+        return self.history.events
+
+    @property
+    def is_timed(self) -> bool:
+        """Tell whether the file says when things happened."""
+        return self.end_us > self.start_us
+
+    @property
+    def is_expandable(self) -> bool:
+        """Tell whether segments grew and shrank in place."""
+        return any(event.action in (MAPPED, UNMAPPED) for event in self.events)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,15 +118,34 @@ def read_snapshot(path: Path, device: int | None = None) -> Snapshot:
         device = recorded[0]
     elif device not in recorded:
         top.fail(f"no history of device {device}", f"--device {', '.join(map(str, recorded)) or 'none'}")
-    events = tuple(_events(path, histories[device]))
+    entries = tuple(_entries(path, histories[device]))
+    is_timed = all("time_us" in entry.values for entry in entries)
+    events = tuple(_events(entries, is_timed=is_timed))
     segments = [
         Entry(segment, f"{path}: segments[{number}]")
         for number, segment in enumerate(top.get("segments", WHAT, list))
     ]
     own = [segment for segment in segments if segment.values.get("device", device) == device]
-    reserved = sum(_size(segment, "total_size") for segment in own)
-    ended = tuple(_blocks_in_use(own, most))
-    return Snapshot(path, device, _blocks_before(events, ended), events, reserved)
+    start, last = (_time(entries[0]), max(map(_time, entries))) if is_timed else (0, 0)
+    end = State(tuple(map(_segment, own)), tuple(_blocks_in_use(own, most)), last, _most_split(top))
+    history = whole_history(events, end)
+    reserved = sum(segment.size_bytes for segment in end.segments)
+    notes = _notes(history, last > start, [number for number in recorded if number != device])
+    told = [segment.get("active_size", _A_SIZE, int, default=-1) for segment in own]
+    used = sum(told) if min(told, default=-1) >= 0 else sum(block.taken_bytes for block in end.blocks)
+    return Snapshot(path, device, history, reserved, used, start, last, tuple(notes))
+
+
+def _notes(history: History, is_timed: bool, others: Sequence[int]) -> Iterator[str]:
+    if not is_timed:
+        yield "found no times (time_us): kernels have an order only, and stand for 1 ns each"
+    if history.inferred:
+        yield (
+            f"found no release of {history.inferred} blocks that are gone at the end; they end where it was "
+            "requested, where their address is used again, or at the end (recorded with skip_actions?)"
+        )
+    if others:
+        yield f"left out: the history of other devices, {', '.join(map(str, others))}"
 
 
 def _values(path: Path) -> tuple[Any, int]:
@@ -112,12 +153,12 @@ def _values(path: Path) -> tuple[Any, int]:
     try:
         size_bytes = path.stat().st_size
         with path.open("rb") as file:
-            is_json = file.read(1) == _JSON_START
+            is_json = file.read(_LOOKED_AT).lstrip(_BEFORE_JSON).startswith(_JSON_STARTS)
         if not is_json:
             return read_plain_pickle(path, WHAT)
         if size_bytes > MOST_BYTES:
             raise TraceError(f"{path}: found {size_bytes} bytes; allowed: at most {MOST_BYTES}, {WHAT}")
-        return json.loads(path.read_text("utf-8")), size_bytes
+        return json.loads(path.read_text("utf-8-sig")), size_bytes
     except OSError as error:
         raise TraceError(f"{path}: cannot be read: {error.strerror}; allowed: {WHAT}") from error
     except (ValueError, RecursionError) as error:
@@ -138,21 +179,42 @@ def _pool(entry: Entry, key: str) -> Pool:
     return entry.get("stream", "a whole number", int, default=0), tuple(parts)
 
 
-def _events(path: Path, history: object) -> Iterator[Event]:
+def _entries(path: Path, history: object) -> Iterator[Entry]:
+    """Yield the entries of a history, of known actions."""
     if not isinstance(history, list):
         raise TraceError(f"{path}: device_traces: found no list; allowed: {WHAT}")
     for number, found in enumerate(history):
         entry = Entry(found, f"{path}: event {number}")
         action = entry.get("action", " or ".join(_ACTIONS), str)
-        if action in _EXPANDABLE:
-            entry.fail("expandable segments", "PYTORCH_CUDA_ALLOC_CONF without expandable_segments")
         if action not in _ACTIONS:
             entry.fail(f"action '{action}'", ", ".join(_ACTIONS))
-        if action in _SILENT:
-            continue
-        address = entry.get("addr", "an address", int)
-        time_us = entry.get("time_us", "microseconds", int, default=number)
-        yield Event(action, Block(address, _size(entry, "size"), _pool(entry, "pool_id")), time_us)
+        yield entry
+
+
+def _events(entries: Sequence[Entry], *, is_timed: bool) -> Iterator[Event]:
+    for entry in entries:
+        action = entry.values["action"]
+        if action not in _SILENT:
+            time_us = _time(entry) if is_timed else 0
+            address = entry.get("addr", "an address", int)
+            yield Event(action, Block(address, _size(entry, "size"), _pool(entry, "pool_id")), time_us)
+
+
+def _time(entry: Entry) -> int:
+    found: int = entry.get("time_us", "microseconds", int)
+    return found
+
+
+def _segment(entry: Entry) -> Block:
+    address = entry.get("address", "an address", int)
+    return Block(address, _size(entry, "total_size"), _pool(entry, "segment_pool_id"))
+
+
+def _most_split(top: Entry) -> int | None:
+    """Return the size from which blocks are not split, of the allocator's settings."""
+    settings = top.values.get("allocator_settings")
+    found = settings.get("max_split_size") if isinstance(settings, dict) else None
+    return found if type(found) is int and found > 0 else None
 
 
 def _blocks_in_use(segments: Sequence[Entry], most: int) -> Iterator[Block]:
@@ -168,104 +230,108 @@ def _blocks_in_use(segments: Sequence[Entry], most: int) -> Iterator[Block]:
             size_bytes = _size(block, "size")
             if block.get("state", "a state", str).startswith("active"):
                 asked = _size(block, "requested_size") if "requested_size" in block.values else size_bytes
-                yield Block(address, asked, _pool(segment, "segment_pool_id"))
+                yield Block(address, asked, _pool(segment, "segment_pool_id"), size_bytes)
             address += size_bytes
-
-
-def _blocks_before(events: Sequence[Event], ended: Sequence[Block]) -> tuple[Block, ...]:
-    """Return the blocks from before the history: freed in it or there at its end, not allocated in it."""
-    found, live = [], set[int]()
-    for event in events:
-        address = event.block.address
-        if event.action == "alloc":
-            live.add(address)
-        elif event.action == "free_completed":
-            if address not in live:
-                found.append(event.block)
-            live.discard(address)
-    found += [block for block in ended if block.address not in live]
-    return tuple(sorted(found, key=lambda block: block.address))
 
 
 def replay(snapshot: Snapshot) -> Replay:
     """Let PyTorch's allocator, as we model it, serve the recorded requests.
 
-    Where the recorded one gave segments back to the driver, ours does. Raises TraceError for a history in
-    which memory is allocated twice, or that gives back more than there was.
+    Where the recorded one gave segments back to the driver, ours does. Raises TraceError for a history that
+    gives back more than there was.
     """
     pools: defaultdict[Pool, PyTorchPool] = defaultdict(PyTorchPool)
-    signs = {"segment_alloc": 1, "segment_free": -1}
-    changes = [signs.get(event.action, 0) * event.block.size_bytes for event in snapshot.events]
-    recorded = snapshot.reserved_bytes - sum(changes)
     replayed = end = 0
     before = ""
     for action, number, event in _numbered(snapshot):
-        if action == "alloc":
+        if action == ALLOCATED:
             pools[event.block.pool].allocate(number, event.block.size_bytes)
-        elif action == "free_completed":
+        elif action == RELEASED:
             pools[event.block.pool].free(number)
-        elif action == "segment_free" and before != action:
+        elif action in (SHRUNK, UNMAPPED) and before != action:
             for pool in pools.values():
                 pool.empty_cache()
-        if action in ("alloc", "segment_free"):
+        if action in (ALLOCATED, SHRUNK, UNMAPPED):
             end = sum(pool.footprint_bytes for pool in pools.values())
             replayed = max(replayed, end)
         before = action
-    lowest = running = peak = recorded
-    for change in changes:
-        running += change
-        peak, lowest = max(peak, running), min(lowest, running)
-    if lowest < 0:
-        raise TraceError(f"{snapshot.path}: found {lowest} reserved bytes; allowed: a whole history")
-    return Replay(peak, snapshot.reserved_bytes, replayed, end, len(snapshot.before))
+    return Replay(_reserved_peak(snapshot), snapshot.reserved_bytes, replayed, end, len(snapshot.before))
+
+
+def _reserved_peak(snapshot: Snapshot) -> int:
+    """Return the most bytes that were reserved. Raises TraceError where they are less than none."""
+    changes = [SIGNS.get(event.action, 0) * event.block.size_bytes for event in snapshot.events]
+    reserved = list(accumulate(changes, initial=snapshot.reserved_bytes - sum(changes)))
+    if min(reserved) < 0:
+        raise TraceError(f"{snapshot.path}: found {min(reserved)} reserved bytes; allowed: a whole history")
+    return max(reserved)
 
 
 def _numbered(snapshot: Snapshot) -> Iterator[tuple[str, int, Event]]:
-    """Yield action, number of the allocation (-1 for none) and event; first the blocks from before.
-
-    Raises TraceError where an address is allocated twice.
-    """
-    numbers: dict[int, int] = {}
-    early = [Event("alloc", block, 0) for block in snapshot.before]
+    """Yield action, number of the allocation (-1 for none) and event; first the blocks from before."""
+    numbers: dict[int, tuple[int, Pool]] = {}
+    early = [Event(ALLOCATED, block, 0) for block in snapshot.before]
     count = 0
     for event in (*early, *snapshot.events):
-        number, address = -1, event.block.address
-        if event.action == "alloc":
-            if address in numbers:
-                raise TraceError(
-                    f"{snapshot.path}: found address {address} allocated twice; allowed: a whole history"
-                )
-            number = numbers[address] = count
-            count += 1
-        elif event.action == "free_completed":
-            number = numbers.pop(address)
-        yield event.action, number, event
+        number, address, pool = -1, event.block.address, event.block.pool
+        if event.action == ALLOCATED:
+            number, count = count, count + 1
+            numbers[address] = number, pool
+        elif event.action == RELEASED:
+            number, pool = numbers.pop(address)
+        yield event.action, number, replace(event, block=replace(event.block, pool=pool))
 
 
 def import_snapshot(snapshot: Snapshot, *, model: str | None, batch_size: int) -> Trace:
     """Make a trace of the lifetimes: a kernel for each allocation and each release, timed as recorded.
 
-    A first kernel reads what is there before them, a last one what is left. Raises TraceError as the trace's
-    check does.
+    A tensor is as large as its block, with what the allocator did not split off. A first kernel reads what is
+    there before them, a last one what is left. Without times every kernel takes 1 ns and has no source of its
+    time. Raises TraceError as the trace's check does.
     """
     storages: dict[int, Storage] = {}
-    operations, times = [Operation("start", Phase.OTHER)], [0]
+    operations, times = [Operation("start", Phase.OTHER)], [snapshot.start_us]
     early = len(snapshot.before)
     for action, number, event in _numbered(snapshot):
-        if action == "alloc":
-            storages[number] = Storage(event.block.size_bytes, external=number < early)
+        if action == ALLOCATED:
+            storages[number] = Storage(event.block.taken_bytes, external=number < early)
             if number < early:
                 operations[0].reads[storages[number]] = None
                 continue
             operations.append(Operation("allocation", Phase.OTHER, writes={storages[number]: None}))
-        elif action == "free_completed":
+        elif action == RELEASED:
             operations.append(Operation("release", Phase.OTHER, reads={storages.pop(number): None}))
         else:
             continue
         times.append(event.time_us)
     operations.append(Operation("end", Phase.OTHER, reads=dict.fromkeys(storages.values())))
-    for operation, start, end in zip(operations[1:], times[1:], times[2:], strict=False):
-        operation.duration_ns = max(end - start, 0) * NANOSECONDS_PER_MICROSECOND
-    operations[-1].duration_ns = NANOSECONDS_PER_MICROSECOND
-    origin = {"source": "memory snapshot of PyTorch", "device": f"{snapshot.device}"}
-    return build_trace(operations, snapshot.path, model, batch_size, origin)
+    times.append(snapshot.end_us)
+    latest = times[0]
+    for operation, time in zip(operations, times[1:], strict=False):
+        operation.duration_ns = max(time - latest, 0) * NANOSECONDS_PER_MICROSECOND
+        latest = max(latest, time)
+    for operation in () if snapshot.is_timed else operations:
+        operation.duration_ns, operation.time_source = 1, TimeSource.NONE
+    origin = {
+        "source": "memory snapshot of PyTorch",
+        "device_number": f"{snapshot.device}",
+        "time_source": operations[0].time_source.value,
+    }
+    trace = build_trace(operations, snapshot.path, model, batch_size, origin)
+    return accounted(trace, _account(snapshot, trace, storages.values()), snapshot.path, partial=True)
+
+
+def _account(snapshot: Snapshot, trace: Trace, kept: Iterable[Storage]) -> Account:
+    """Return the account of bytes; a snapshot has no device time."""
+    account = Account()
+    for note in snapshot.notes:
+        account.note(note)
+    imported = sum(storage.size_bytes for storage in kept)
+    account.compare("in use at the end", snapshot.in_use_bytes, imported, "the history is not whole")
+    peak, reserved = peak_live_bytes(trace), _reserved_peak(snapshot)
+    if peak > reserved:
+        account.note(
+            f"found {rounded_bytes(peak)} in use of {rounded_bytes(reserved)} reserved: "
+            "allocations or releases are missing"
+        )
+    return account

@@ -13,6 +13,7 @@ from g10sim.config.ssd import FlashSsdSpec
 from g10sim.config.system import SystemSpec
 from g10sim.records import IterationRecord, JobRecord, StallReason
 from g10sim.stats.columns import CONTEXT_COLUMN, stall_columns
+from g10sim.trace.model import Trace
 from g10sim.trace.workload import Workload
 from g10sim.units import cycles_to_ms
 
@@ -130,7 +131,7 @@ def summarize(
         if rounds:
             breakdown = {key: _six_digits(int(cycles), system.gpu.clock) for key, cycles in breakdown.items()}
         rows.append(
-            _times(record, system.gpu.clock, job.trace.batch_size, rounds=rounds)
+            _times(record, system.gpu.clock, job.trace, rounds=rounds)
             | breakdown
             | {
                 **record.traffic,
@@ -167,7 +168,7 @@ def reported_iteration(records: Sequence[IterationRecord], behaviour: BehaviourS
     return min(reversed(records), key=lambda record: record.end - record.start)
 
 
-def _times(record: IterationRecord, clock_hz: int, batch_size: int, *, rounds: bool) -> Row:
+def _times(record: IterationRecord, clock_hz: int, trace: Trace, *, rounds: bool) -> Row:
     cycles = record.end - record.start
     if rounds:
         cycles = _six_digits(cycles, clock_hz)
@@ -177,8 +178,13 @@ def _times(record: IterationRecord, clock_hz: int, batch_size: int, *, rounds: b
         "exec_cycles": cycles,
         "exec_ms": cycles_to_ms(cycles, clock_hz),
         "performance": 1.0 if nothing else record.ideal_cycles / cycles,
-        "samples_per_s": math.inf if nothing else batch_size * clock_hz / cycles,
+        "samples_per_s": math.inf if nothing else _samples(trace) * clock_hz / cycles,
     }
+
+
+def _samples(trace: Trace) -> float:
+    """Return the samples of an iteration; not a number where it has no times, and so no rate."""
+    return trace.batch_size if trace.is_timed else math.nan
 
 
 def _six_digits(cycles: int, clock_hz: int) -> int:
@@ -263,7 +269,7 @@ def describe_jobs(
     makespan = max((record.end for record in ran), default=first) - first
     computed = sum(record.compute_cycles for record in iterations)
     by_job = _by_job(iterations, [record.job for record in jobs])
-    samples = sum(workload.jobs[record.job].trace.batch_size * len(by_job[record.job]) for record in ran)
+    samples = sum(_samples(workload.jobs[record.job].trace) * len(by_job[record.job]) for record in ran)
     together: Row = {
         "makespan_cycles": makespan,
         "gpu_utilization": computed / (makespan * used_gpus) if makespan else 0.0,

@@ -97,6 +97,11 @@ def cut_durations(durations: Sequence[int], ticks_per_second: int, clock_hz: int
     return f"whole cycles of {clock} cut {share:.2%} off the durations of kernels; a faster clock keeps them"
 
 
+def untimed(trace: Trace) -> str:
+    """Return a warning about a trace without times, or nothing."""
+    return "" if trace.is_timed else "its kernels have no times: their order counts, and no rate follows"
+
+
 def other_gpu(origin: Mapping[str, str], gpu: str) -> str:
     """Return the GPU that kernel times are for if it is another than ``gpu``; nothing where one is unknown.
 

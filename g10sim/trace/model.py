@@ -46,13 +46,18 @@ class Device(StrEnum):
 
 
 class TimeSource(StrEnum):
-    """Sources of a kernel's duration; ``BYTES``: an operator of unknown cost, priced by its bytes."""
+    """Sources of a kernel's duration.
+
+    ``BYTES``: an operator of unknown cost, priced by its bytes. ``NONE``: no time is known, and the duration
+    only puts the kernel in order.
+    """
 
     MEASURED = "measured"
     BENCHMARKED = "benchmarked"
     ROOFLINE = "roofline"
     BYTES = "bytes"
     SYNTHETIC = "synthetic"
+    NONE = "none"
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,6 +238,11 @@ class Trace(Displayed):
     def page_sizes(self, page_bytes: int) -> list[int]:
         """Return the size of every tensor in pages."""
         return each(self.tensors, lambda tensor: -(-tensor.size_bytes // page_bytes))
+
+    @cached_property
+    def is_timed(self) -> bool:
+        """Tell whether durations are times: with source NONE they only put kernels in order."""
+        return not any(each(self.kernels, lambda kernel: kernel.time_source is TimeSource.NONE))
 
     @cached_property
     def cpu_kernels(self) -> tuple[Kernel, ...]:

@@ -12,8 +12,11 @@ def event(action, address, size_bytes, time_us=0, **more):
 
 
 def segment(address, size_bytes, *blocks, device=0):
-    """A segment with blocks of (bytes, state)."""
-    found = [{"size": size, "requested_size": size, "state": state, "frames": []} for size, state in blocks]
+    """A segment with blocks of (bytes, state), or (bytes, state, bytes asked for)."""
+    found = [
+        {"size": size, "requested_size": asked[0] if asked else size, "state": state, "frames": []}
+        for size, state, *asked in blocks
+    ]
     return {"address": address, "total_size": size_bytes, "stream": 0, "device": device, "blocks": found}
 
 
@@ -45,8 +48,7 @@ def segments():
         segment(
             100 * MIB,
             20 * MIB,
-            (3 * MIB, "active_allocated"),
-            (MIB, "inactive"),
+            (4 * MIB, "active_allocated", 3 * MIB),
             (12 * MIB, "active_allocated"),
             (4 * MIB, "inactive"),
         ),

@@ -1,0 +1,205 @@
+"""Histories of PyTorch's allocator made whole: releases that were not recorded, and what blocks take."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from g10sim.config.allocator import CachingPoolSpec
+
+Pool = tuple[int, tuple[int, ...]]
+"""Stream and memory pool: PyTorch shares no segment between two of them."""
+
+ALLOCATED, REQUESTED, RELEASED = "alloc", "free_requested", "free_completed"
+GROWN, SHRUNK = "segment_alloc", "segment_free"
+MAPPED, UNMAPPED = "segment_map", "segment_unmap"
+SIGNS = {GROWN: 1, MAPPED: 1, SHRUNK: -1, UNMAPPED: -1}
+"""Actions that change the reserved bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """An allocation: bytes asked for, where, from which pool, and the bytes that it takes (0: not known)."""
+
+    address: int
+    size_bytes: int
+    pool: Pool
+    taken_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One entry of the recorded history; ``block`` of a segment is the segment."""
+
+    action: str
+    block: Block
+    time_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """Memory when the snapshot was taken: segments, and the blocks in use.
+
+    ``time_us`` is when that was. Blocks of at least ``most_split_bytes`` (None: no limit) are not split.
+    """
+
+    segments: Sequence[Block]
+    blocks: Sequence[Block]
+    time_us: int
+    most_split_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """Events in which every block and segment that is gone at the end is released.
+
+    ``before`` are blocks from before the events, by address. ``inferred`` counts the releases of blocks that
+    were not recorded: these are where they were requested, where the address is used again, or at the end.
+    """
+
+    before: tuple[Block, ...]
+    events: tuple[Event, ...]
+    inferred: int
+
+
+class _Ranges:
+    """Blocks that are there, none of which overlap, by address."""
+
+    def __init__(self, blocks: Sequence[Block] = ()) -> None:
+        self.blocks = {block.address: block for block in blocks}
+        self.requested: dict[int, int] = {}
+        self._addresses = sorted(self.blocks)
+
+    def add(self, block: Block) -> None:
+        if block.address not in self.blocks:
+            insort(self._addresses, block.address)
+        self.blocks[block.address] = block
+
+    def remove(self, address: int) -> None:
+        if self.blocks.pop(address, None) is not None:
+            del self._addresses[bisect_left(self._addresses, address)]
+            self.requested.pop(address, None)
+
+    def around(self, address: int) -> Block | None:
+        """Return the block that an address is in."""
+        place = bisect_right(self._addresses, address)
+        block = self.blocks[self._addresses[place - 1]] if place else None
+        return block if block is not None and address < block.address + block.size_bytes else None
+
+    def after(self, address: int, end: int) -> int:
+        """Return the address of the first block after an address, at most ``end``."""
+        place = bisect_right(self._addresses, address)
+        return min(self._addresses[place], end) if place < len(self._addresses) else end
+
+    def overlapping(self, block: Block) -> Iterator[Block]:
+        """Yield the blocks that another one overlaps."""
+        first = self.around(block.address)
+        if first is not None and first.address < block.address:
+            yield first
+        place, end = bisect_left(self._addresses, block.address), block.address + block.size_bytes
+        yield from map(self.blocks.__getitem__, self._addresses[place : bisect_left(self._addresses, end)])
+
+
+class _Completion:
+    """Follows blocks, or segments, and notes the releases that are missing."""
+
+    def __init__(self, allocated: str, requested: str, released: str) -> None:
+        self._allocated, self._requested, self._released = allocated, requested, released
+        self._live = _Ranges()
+        self.before: list[Block] = []
+        self.missing: list[tuple[int, Event]] = []
+
+    def follow(self, events: Sequence[Event], ended: Sequence[Block], end_us: int) -> None:
+        for position, event in enumerate(events):
+            address = event.block.address
+            if event.action == self._allocated:
+                for block in list(self._live.overlapping(event.block)):
+                    self._release(events, block, position, event.time_us)
+                self._live.add(event.block)
+            elif event.action in (self._requested, self._released):
+                if address not in self._live.blocks:
+                    self.before.append(event.block)
+                    self._live.add(event.block)
+                self._live.requested[address] = position
+            if event.action == self._released:
+                self._live.remove(address)
+        there = {block.address for block in ended}
+        for block in [block for address, block in self._live.blocks.items() if address not in there]:
+            self._release(events, block, len(events), end_us)
+        self.before += [block for block in ended if block.address not in self._live.blocks]
+
+    def _release(self, events: Sequence[Event], block: Block, latest: int, latest_us: int) -> None:
+        position = self._live.requested.get(block.address, latest)
+        time_us = latest_us if position == latest else events[position].time_us
+        self.missing.append((position, Event(self._released, block, time_us)))
+        self._live.remove(block.address)
+
+
+def whole_history(events: Sequence[Event], end: State) -> History:
+    """Return the history with the releases that are missing, and the bytes that every block takes."""
+    blocks = _Completion(ALLOCATED, REQUESTED, RELEASED)
+    blocks.follow(events, end.blocks, end.time_us)
+    segments = _Completion(GROWN, "", SHRUNK)
+    segments.follow(events, end.segments, end.time_us)
+    missing = [*blocks.missing, *segments.missing]
+    placed = [(position, 1, event) for position, event in enumerate(events)]
+    placed += [(position, 0, event) for position, event in missing]
+    placed.sort(key=lambda one: one[:2])
+    known = {block.address: block.taken_bytes for block in end.blocks}
+    before = tuple(
+        replace(block, taken_bytes=block.taken_bytes or _rounded(block.size_bytes))
+        for block in sorted(blocks.before, key=lambda block: block.address)
+    )
+    taking = _Taking(before, segments.before, end, any(event.action == MAPPED for event in events))
+    whole = tuple(taking.of([event for _, _, event in placed], known))
+    return History(before, whole, len(blocks.missing))
+
+
+_SPEC = CachingPoolSpec()
+
+
+def _rounded(size_bytes: int) -> int:
+    return -(-size_bytes // _SPEC.rounding) * _SPEC.rounding
+
+
+class _Taking:
+    """Tells what blocks take: what the allocator did not split off belongs to them."""
+
+    def __init__(
+        self, before: Sequence[Block], segments: Sequence[Block], end: State, expandable: bool
+    ) -> None:
+        self._live, self._segments = _Ranges(before), _Ranges(segments)
+        self._most_split, self._expandable = end.most_split_bytes, expandable
+
+    def of(self, events: Sequence[Event], known: dict[int, int]) -> Iterator[Event]:
+        """Yield the events, with the bytes that allocated blocks take; ``known`` of those that stay."""
+        last = {event.block.address: event for event in events if event.action == ALLOCATED}
+        for event in events:
+            address = event.block.address
+            if event.action == ALLOCATED:
+                stays = known.get(address, 0) if last[address] is event else 0
+                event = replace(event, block=replace(event.block, taken_bytes=stays or self._taken(event)))
+                self._live.add(event.block)
+            elif event.action == RELEASED:
+                self._live.remove(address)
+            elif event.action == GROWN:
+                self._segments.add(event.block)
+            elif event.action == SHRUNK:
+                self._segments.remove(address)
+            yield event
+
+    def _taken(self, event: Event) -> int:
+        """Return the whole hole if its rest is too small to split off (``should_split`` of the allocator)."""
+        block, rounded = event.block, _rounded(event.block.size_bytes)
+        segment = self._segments.around(block.address)
+        if segment is None or self._expandable:
+            return rounded
+        hole = self._live.after(block.address, segment.address + segment.size_bytes) - block.address
+        rest = hole - rounded
+        if block.size_bytes <= _SPEC.small_limit:
+            is_split = rest >= _SPEC.least_small_rest
+        else:
+            may_split = self._most_split is None or rounded < self._most_split
+            is_split = may_split and rest > _SPEC.least_large_rest
+        return rounded if is_split or rest < 0 else hole
