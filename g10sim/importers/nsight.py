@@ -1,50 +1,56 @@
 """Reports of NVIDIA Nsight Systems, exported to SQLite: kernels, copies and allocations of one GPU.
 
 A report tells when kernels ran and when memory was allocated and released, but not which kernel uses which
-allocation. Tables and columns are those of NVIDIA's "SQLite Export Schema Reference"
-(docs.nvidia.com/nsight-systems, nsys-exporter/exported_data.html).
+allocation.
 """
 
 from __future__ import annotations
 
-import sqlite3
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
+from g10sim.display import rounded_bytes, rounded_seconds
 from g10sim.errors import TraceError
+from g10sim.importers.account import Account, Reason, accounted
+from g10sim.importers.nsight_tables import (
+    COPIES,
+    FILLS,
+    GRAPH,
+    GRAPHS,
+    KERNELS,
+    MEMORY,
+    MEMORY_KIND,
+    PROCESS,
+    STRINGS,
+    Tables,
+    open_report,
+)
 from g10sim.importers.operations import Operation, Storage, build_trace
 from g10sim.registry import choices_text
-from g10sim.text import shown
 from g10sim.trace.model import Phase, Trace
 
-_WHAT = "a report of Nsight Systems as SQLite (nsys export --type sqlite)"
-_KERNELS, _COPIES, _FILLS = (f"CUPTI_ACTIVITY_KIND_{kind}" for kind in ("KERNEL", "MEMCPY", "MEMSET"))
-_MEMORY, _STRINGS = "CUDA_GPU_MEMORY_USAGE_EVENTS", "StringIds"
-_COLUMNS: Mapping[str, Sequence[str]] = {
-    _KERNELS: ("start", "end", "deviceId", "shortName"),
-    _COPIES: ("start", "end", "deviceId", "copyKind", "bytes"),
-    _FILLS: ("start", "end", "deviceId", "bytes"),
-    _MEMORY: ("start", "deviceId", "address", "bytes", "memoryOperationType"),
-    _STRINGS: ("id", "value"),
-}
-_MEMORY_KIND = "memKind"
 _DEVICE_KINDS = (2, 3, 4, 5, 6)
 """Of ENUM_CUDA_MEM_KIND: device memory, arrays, managed and static memory; the others lie in host memory."""
 _ALLOCATED, _RELEASED = 0, 1
-_TO_DEVICE, _TO_HOST, _ON_DEVICE = 1, 2, 8
-"""Of CUpti_ActivityMemcpyKind: host to device, device to host, device to device."""
+_TO_DEVICE, _TO_HOST, _IN_HOST = 1, 2, 9
+"""Of ENUM_CUDA_MEMCPY_OPER: host to device, device to host, host to host."""
 _DIRECTIONS = {_TO_DEVICE: "host to GPU", _TO_HOST: "GPU to host"}
-_MOST = 2**62
+_MIGRATIONS = {11: "host to GPU", 12: "GPU to host", 13: "GPU to GPU"}
+"""Of ENUM_CUDA_MEMCPY_OPER: pages of managed memory that the driver moved (UVM)."""
+_MIGRATED = "migrations of managed memory"
+_PROCESSES = "other processes"
+_IDLE = "idle"
+_PROCESS_SHIFT, _MOST_PROCESSES = 24, 2**24
+"""A globalPid has the process id in these bits ("Common SQLite Examples" of the same documentation)."""
+_NANOSECONDS = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
 class Copies:
-    """Copies between host and GPU in one direction: how many, their bytes, and the nanoseconds of all."""
+    """Copies in one direction: how many, their bytes, and the nanoseconds of all."""
 
     direction: str
     count: int
@@ -53,12 +59,25 @@ class Copies:
 
 
 @dataclass(frozen=True, slots=True)
-class _Work:
-    """Something that the GPU did: a kernel, a fill, or a copy in its own memory."""
+class _Place:
+    """Where something ran: process (None: not recorded) and device."""
 
-    name: str
+    process: int | None
+    device: int
+
+    def has(self, other: _Place) -> bool:
+        """Tell whether another place is this one, as far as it is recorded."""
+        return self.device == other.device and (None in (self.process, other.process) or self == other)
+
+
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """Something that a GPU did: a kernel, a fill, a copy, or a whole graph."""
+
+    name: str | int
     start_ns: int
     end_ns: int
+    place: _Place
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,128 +91,169 @@ class _Life:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Facts that a report has about one GPU."""
+    """Facts that a report has about one process and GPU.
+
+    ``work`` becomes kernels, in the order of starts; ``graphs`` of it are graphs whose kernels are not
+    recorded. ``migrations`` are what the driver moved, ``others`` what ran elsewhere.
+    """
 
     path: Path
     device: int
+    process: int | None
     work: tuple[_Work, ...]
+    graphs: tuple[_Work, ...]
     lives: tuple[_Life, ...]
     copies: tuple[Copies, ...]
+    migrations: tuple[_Work, ...]
+    migrated: tuple[Copies, ...]
+    others: tuple[_Work, ...]
 
 
-def read_report(path: Path, device: int | None = None) -> Report:
-    """Read a report of one GPU, the only one or ``device``.
+def read_report(path: Path, device: int | None = None, process: int | None = None) -> Report:
+    """Read a report of one GPU in one process, the only ones or those given.
 
     Raises TraceError naming the file, table, what was found and what is allowed.
     """
-    if not path.is_file():
-        raise TraceError(f"{path}: found no such file; allowed: {_WHAT}")
-    try:
-        with closing(sqlite3.connect(f"file:{quote(str(path.resolve()))}?mode=ro", uri=True)) as database:
-            return _report(path, database, device)
-    except (sqlite3.DatabaseError, OverflowError, UnicodeDecodeError) as error:
-        raise TraceError(f"{path}: {error}; allowed: {_WHAT}") from error
+    with open_report(path) as tables:
+        return _report(path, tables, device, process)
 
 
-def _report(path: Path, database: sqlite3.Connection, device: int | None) -> Report:
-    rows = {table: list(_rows(path, database, table)) for table in _COLUMNS}
-    if not rows[_KERNELS]:
+def _report(path: Path, tables: Tables, device: int | None, process: int | None) -> Report:
+    kernels = [_work(row, row["shortName"]) for row in tables.rows(KERNELS)]
+    graphs = [_work(row, f"graph {row.get(GRAPH) or ''}".strip()) for row in tables.rows(GRAPHS)]
+    if not kernels and not graphs:
         raise TraceError(
-            f"{path}: {_KERNELS}: found no kernel; allowed: a report of CUDA (nsys profile -t cuda)"
+            f"{path}: {KERNELS}: found no kernel; allowed: a report of CUDA (nsys profile -t cuda)"
         )
-    if not rows[_MEMORY]:
+    place = _place(path, {one.place for one in (*kernels, *graphs)}, device, process)
+    memory = list(tables.rows(MEMORY))
+    if not memory:
         raise TraceError(
-            f"{path}: {_MEMORY}: found no allocation; allowed: a report with them "
+            f"{path}: {MEMORY}: found no allocation; allowed: a report with them "
             "(nsys profile --cuda-memory-usage=true)"
         )
-    devices = sorted({row["deviceId"] for row in rows[_KERNELS]})
-    if (device is None and len(devices) > 1) or (device is not None and device not in devices):
-        found = "several devices" if device is None else f"--device {device}"
-        raise TraceError(
-            f"{path}: found {found}; allowed: --device with one of {choices_text(map(str, devices))}"
-        )
-    chosen = devices[0] if device is None else device
-    own = {
-        table: [row for row in found if row.get("deviceId", chosen) == chosen]
-        for table, found in rows.items()
-    }
-    names = {row["id"]: row["value"] for row in own[_STRINGS]}
-    work = [
-        _Work(str(names.get(row["shortName"], "kernel")), row["start"], row["end"]) for row in own[_KERNELS]
+    copied = list(tables.rows(COPIES))
+    fills = [_work(row, "memset") for row in tables.rows(FILLS)]
+    moved = [
+        _work(row, f"memcpy {_DIRECTIONS.get(row['copyKind'], '')}".strip())
+        for row in copied
+        if row["copyKind"] not in (*_MIGRATIONS, _IN_HOST)
     ]
-    work += [_Work("memset", row["start"], row["end"]) for row in own[_FILLS]]
-    inside = (row for row in own[_COPIES] if row["copyKind"] == _ON_DEVICE)
-    work += [_Work("memcpy", row["start"], row["end"]) for row in inside]
-    copies = tuple(_copies(own[_COPIES], kind) for kind in _DIRECTIONS)
-    ordered = sorted(work, key=lambda one: (one.start_ns, one.end_ns))
-    return Report(path, chosen, tuple(ordered), tuple(_lives(path, own[_MEMORY])), copies)
+    every = sorted((*kernels, *graphs, *fills, *moved), key=lambda one: (one.start_ns, one.end_ns))
+    own_copies = [row for row in copied if place.has(_place_of(row))]
+    lives = _lives(path, [row for row in memory if place.has(_place_of(row))])
+    return Report(
+        path,
+        place.device,
+        place.process,
+        tuple(_named(tables, [one for one in every if place.has(one.place)])),
+        tuple(one for one in graphs if place.has(one.place)),
+        tuple(lives),
+        tuple(_copies(own_copies, kind, name) for kind, name in _DIRECTIONS.items()),
+        tuple(_work(row, _MIGRATED) for row in own_copies if row["copyKind"] in _MIGRATIONS),
+        tuple(_copies(own_copies, kind, name) for kind, name in _MIGRATIONS.items()),
+        tuple(one for one in every if not place.has(one.place)),
+    )
 
 
-def _rows(path: Path, database: sqlite3.Connection, table: str) -> Iterator[dict[str, Any]]:
-    """Yield the rows of a table, in the order of time; none of a table that is not there."""
-    present = [row[1] for row in database.execute(f"PRAGMA table_info({table})")]
-    if not present:
-        return
-    missing = set(_COLUMNS[table]) - set(present)
-    if missing:
-        raise TraceError(f"{path}: {table}: found no column {choices_text(missing)}; allowed: {_WHAT}")
-    optional = [_MEMORY_KIND] if _MEMORY_KIND in present and table == _MEMORY else []
-    columns = [*_COLUMNS[table], *optional]
-    order = "start" if "start" in columns else "id"
-    names = ", ".join(f'"{name}"' for name in columns)
-    for row in database.execute(f"SELECT {names} FROM {table} ORDER BY {order}"):
-        found = dict(zip(columns, row, strict=True))
-        for name, value in found.items():
-            if name != "value" and not (isinstance(value, int) and 0 <= value < _MOST):
-                raise TraceError(
-                    f"{path}: {table}.{name}: found {shown(value)}; allowed: a whole number, at least 0"
-                )
-        if found.get("end", _MOST) < found.get("start", 0):
-            raise TraceError(f"{path}: {table}: found an end before its start; allowed: {_WHAT}")
-        yield found
+def _place_of(row: Mapping[str, Any]) -> _Place:
+    found = row.get(PROCESS)
+    if found is not None and found >= _MOST_PROCESSES:
+        found = found >> _PROCESS_SHIFT & _MOST_PROCESSES - 1
+    return _Place(found, row["deviceId"])
 
 
-def _copies(rows: Sequence[Mapping[str, Any]], kind: int) -> Copies:
+def _work(row: Mapping[str, Any], name: str | int) -> _Work:
+    return _Work(name, row["start"], row["end"], _place_of(row))
+
+
+def _place(path: Path, found: set[_Place], device: int | None, process: int | None) -> _Place:
+    """Return the only place, or the one given. Raises TraceError where there are several, or none such."""
+    # What has no process belongs to the others of its device, unless nothing has one.
+    left = {one for one in found if one.process is not None} or found
+    options = (("process", "processes", process), ("device", "devices", device))
+    for value, _, given in options:
+        if given is not None:
+            _check_there(path, f"--{value} {given}", value, left, any_of=(given,))
+            left = {one for one in left if getattr(one, value) == given}
+    for value, plural, _ in options:
+        _check_there(path, f"several {plural}", value, left)
+    (place,) = left
+    return place
+
+
+def _check_there(path: Path, what: str, value: str, places: set[_Place], any_of: Sequence[int] = ()) -> None:
+    """Raise TraceError unless places have one value in common, or one of those asked for."""
+    there = sorted({found for place in places if (found := getattr(place, value)) is not None})
+    if (any_of and not set(any_of).intersection(there)) or (not any_of and len(there) > 1):
+        allowed = choices_text(map(str, there)) or "none, which this report does not record"
+        raise TraceError(f"{path}: found {what}; allowed: --{value} with one of {allowed}")
+
+
+def _named(tables: Tables, work: Sequence[_Work]) -> Iterator[_Work]:
+    """Yield work with the names of kernels, which it has by number so far."""
+    wanted = {one.name for one in work}
+    names = {row["id"]: str(row["value"]) for row in tables.rows(STRINGS) if row["id"] in wanted}
+    for one in work:
+        name = one.name if isinstance(one.name, str) else names.get(one.name, "kernel")
+        yield _Work(name, one.start_ns, one.end_ns, one.place)
+
+
+def _copies(rows: Sequence[Mapping[str, Any]], kind: int, name: str) -> Copies:
     found = [row for row in rows if row["copyKind"] == kind]
     taken = sum(row["end"] - row["start"] for row in found)
-    return Copies(_DIRECTIONS[kind], len(found), sum(row["bytes"] for row in found), taken)
+    return Copies(name, len(found), sum(row["bytes"] for row in found), taken)
 
 
 def _lives(path: Path, rows: Sequence[Mapping[str, Any]]) -> Iterator[_Life]:
     """Yield the allocations: those that were released in the order of release, then those that were not."""
     alive: dict[int, Mapping[str, Any]] = {}
-    for row in rows:
-        if row.get(_MEMORY_KIND, _DEVICE_KINDS[0]) not in _DEVICE_KINDS or not row["bytes"]:
+    for row in sorted(rows, key=lambda row: row["start"]):
+        if row.get(MEMORY_KIND, _DEVICE_KINDS[0]) not in _DEVICE_KINDS or not row["bytes"]:
             continue
         if row["memoryOperationType"] == _ALLOCATED:
+            before = alive.pop(row["address"], None)
+            if before is not None:  # its release is not in the report
+                yield _Life(before["bytes"], before["start"], row["start"])
             alive[row["address"]] = row
         elif row["memoryOperationType"] == _RELEASED:
             made = alive.pop(row["address"], None)
             yield _Life(row["bytes"], None if made is None else made["start"], row["start"])
         else:
             raise TraceError(
-                f"{path}: {_MEMORY}.memoryOperationType: found {row['memoryOperationType']}; "
+                f"{path}: {MEMORY}.memoryOperationType: found {row['memoryOperationType']}; "
                 "allowed: 0 for an allocation, 1 for a release"
             )
     for made in alive.values():
         yield _Life(made["bytes"], made["start"], None)
 
 
-def import_nsight(report: Report, *, model: str | None, batch_size: int) -> Trace:
+def import_nsight(
+    report: Report,
+    *,
+    model: str | None,
+    batch_size: int,
+    keep_gaps: bool = False,
+    partial: bool = False,
+) -> Trace:
     """Make a trace of a report: its kernels in the order of their starts, and its allocations as tensors.
 
     A kernel takes the time from its start, or the end of what ran before if that is later, to its end: so
-    what runs at a time counts once. A tensor is written by the first kernel after its allocation and read by
-    the last before its release; in between the report does not tell. Copies between host and GPU are left
-    out. Raises TraceError as the trace's check does.
+    what runs at a time counts once. So do fills and copies, and a graph whose kernels are not recorded. A
+    tensor is written by the first kernel after its allocation and read by the last before its release; in
+    between the report does not tell. ``keep_gaps`` makes kernels without tensors of the time in which the GPU
+    waited. Raises TraceError as the trace's check does, and where much of the time is left out.
     """
     starts = [work.start_ns for work in report.work]
-    operations = []
-    busy = 0
+    operations: list[Operation] = []
+    numbers, busy = [], starts[0]
     for work in report.work:
+        if keep_gaps and work.start_ns > busy:
+            operations.append(Operation(_IDLE, Phase.OTHER, duration_ns=work.start_ns - busy))
         taken = max(work.end_ns - max(work.start_ns, busy), 0)
         busy = max(busy, work.end_ns)
-        operations.append(Operation(work.name, Phase.OTHER, duration_ns=taken))
+        numbers.append(len(operations))
+        operations.append(Operation(str(work.name), Phase.OTHER, duration_ns=taken))
     for life in report.lives:
         first = 0 if life.start_ns is None else bisect_left(starts, life.start_ns)
         last = (len(starts) if life.end_ns is None else bisect_left(starts, life.end_ns)) - 1
@@ -201,13 +261,60 @@ def import_nsight(report: Report, *, model: str | None, batch_size: int) -> Trac
             continue  # no kernel started while it was there
         storage = Storage(life.size_bytes, external=life.start_ns is None)
         if life.start_ns is not None:
-            operations[first].writes[storage] = None
-        operations[last].reads[storage] = None
+            operations[numbers[first]].writes[storage] = None
+        operations[numbers[last]].reads[storage] = None
         if storage.external:
-            operations[first].reads[storage] = None
-    origin = {
-        "source": "report of Nsight Systems",
-        "device_number": f"{report.device}",
-        "time_source": "measured",
-    }
-    return build_trace(operations, report.path, model, batch_size, origin)
+            operations[numbers[first]].reads[storage] = None
+    origin = {"source": "report of Nsight Systems", "device_number": f"{report.device}"}
+    origin |= {} if report.process is None else {"process": f"{report.process}"}
+    trace = build_trace(operations, report.path, model, batch_size, origin | {"time_source": "measured"})
+    return accounted(trace, _account(report, keep_gaps=keep_gaps), report.path, partial=partial)
+
+
+def _account(report: Report, *, keep_gaps: bool) -> Account:
+    """Return the account of the device time; a report says nothing about memory that the trace lacks."""
+    account = Account()
+    account.imported_ns = _busy(report.work)
+    whole = _busy((*report.work, *report.migrations))
+    account.leave_out(_MIGRATED, whole - account.imported_ns)
+    account.put_aside(Reason.OVERLAP, sum(map(_duration, report.work)) - account.imported_ns)
+    if keep_gaps:
+        account.put_aside("gaps, kept as idle time of the host", _span(report.work) - account.imported_ns)
+    else:
+        account.put_aside(Reason.GAPS, _span((*report.work, *report.migrations)) - whole)
+    for reason, others in (
+        (Reason.DEVICES, [one for one in report.others if one.place.device != report.device]),
+        (_PROCESSES, [one for one in report.others if one.place.device == report.device]),
+    ):
+        account.put_aside(reason, sum(map(_duration, others)))
+    if report.graphs:
+        taken = _busy(sorted(report.graphs, key=lambda one: one.start_ns))
+        share = taken / account.imported_ns if account.imported_ns else 0
+        account.note(
+            f"found {len(report.graphs)} CUDA graphs without their kernels ({share:.1%} of the time): each "
+            "is one kernel; nsys profile --cuda-graph-trace=node records those inside"
+        )
+    for one in report.migrated:
+        if one.count:
+            account.note(
+                f"found {one.count} {_MIGRATED}, {one.direction}: {rounded_bytes(one.size_bytes)}, "
+                f"{rounded_seconds(one.duration_ns * _NANOSECONDS)}; policies decide about them anew"
+            )
+    return account
+
+
+def _duration(work: _Work) -> int:
+    return work.end_ns - work.start_ns
+
+
+def _span(work: Sequence[_Work]) -> int:
+    return max(one.end_ns for one in work) - min(one.start_ns for one in work)
+
+
+def _busy(work: Iterable[_Work]) -> int:
+    """Return the nanoseconds in which at least one of them ran."""
+    found = end = 0
+    for one in sorted(work, key=lambda one: one.start_ns):
+        found += max(one.end_ns - max(one.start_ns, end), 0)
+        end = max(end, one.end_ns)
+    return found
