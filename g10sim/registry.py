@@ -16,6 +16,11 @@ def nearest(name: str, choices: Iterable[str], cutoff: float = 0.5) -> str:
     return f" (did you mean '{close[0]}'?)" if close else ""
 
 
+def as_spelled(name: str, choices: Iterable[str]) -> str:
+    """Return the choice that differs from a name in capitals only; the name itself where there is none."""
+    return next((choice for choice in choices if choice.casefold() == name.casefold()), name)
+
+
 def choices_text(choices: Iterable[str]) -> str:
     """Write choices for an error message, sorted."""
     return ", ".join(sorted(choices))

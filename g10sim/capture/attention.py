@@ -41,15 +41,23 @@ _attention_backward: Any = torch.library.custom_op(
 )
 
 
-def _heads_inside(tensor: Any, width: int) -> Any:
-    """Make an empty result whose heads lie next to each other, as the fused kernels lay it out."""
-    batch, heads, length, _ = tensor.shape
-    return tensor.new_empty((batch, length, heads, width)).transpose(1, 2)
+_HEADS_INSIDE = (0, 2, 1)
+"""Batch, positions, heads: the order where strides leave it open."""
+
+
+def _laid_out_as(tensor: Any, width: int) -> Any:
+    """Make an empty result whose batch, heads and positions lie in memory in the order of a tensor's.
+
+    So the fused kernels do (``empty_like`` in PyTorch's flash_api.cpp, and cuDNN's).
+    """
+    order = sorted(_HEADS_INSIDE, key=lambda dimension: -tensor.stride(dimension))
+    made = tensor.new_empty([*(tensor.shape[dimension] for dimension in order), width])
+    return made.permute(*map(order.index, range(3)), 3)
 
 
 def _attention_shapes(query: Any, key: Any, value: Any, *_: Any) -> tuple[Any, Any]:
     return (
-        _heads_inside(query, value.shape[-1]),
+        _laid_out_as(query, value.shape[-1]),
         query.new_empty(query.shape[:-1], dtype=torch.float32),
     )
 
@@ -57,7 +65,7 @@ def _attention_shapes(query: Any, key: Any, value: Any, *_: Any) -> tuple[Any, A
 def _attention_backward_shapes(
     gradient: Any, query: Any, key: Any, value: Any, *_: Any
 ) -> tuple[Any, Any, Any]:
-    return tuple(_heads_inside(tensor, tensor.shape[-1]) for tensor in (query, key, value))
+    return tuple(_laid_out_as(tensor, tensor.shape[-1]) for tensor in (query, key, value))
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, Any]) -> None:

@@ -17,7 +17,7 @@ from g10sim.config.presets import PRESET_KEY, validated
 from g10sim.config.problems import check_choice
 from g10sim.config.quantities import ComputeRate, Duration, PositiveBytes, PositiveRate, Spec
 from g10sim.errors import ConfigError
-from g10sim.registry import choices_text
+from g10sim.registry import as_spelled, choices_text
 from g10sim.trace.model import Phase
 from g10sim.units import PICOSECONDS_PER_SECOND
 
@@ -262,7 +262,8 @@ def load_gpu(gpu: str | Path | GpuTimingSpec) -> GpuTimingSpec:
     """
     if isinstance(gpu, GpuTimingSpec):
         return gpu
-    text, names = str(gpu), gpu_names()
+    names = gpu_names()
+    text = as_spelled(str(gpu), names)
     if text in names:
         path = data_path("configs", "gpus", f"{text}.yaml")
     else:
@@ -283,6 +284,7 @@ def _with_preset(document: Document) -> dict[str, Any]:
     preset = changes.pop(PRESET_KEY, None)
     if preset is None:
         return changes
+    preset = as_spelled(str(preset), gpu_names())
     if preset not in gpu_names():
         raise document.error((PRESET_KEY,), f"found {preset!r}; allowed: {choices_text(gpu_names())}")
     base = load_document(data_path("configs", "gpus", f"{preset}.yaml"))

@@ -39,6 +39,17 @@ def hold_what_nodes_keep(recorder: Recorder) -> None:
             kernels[kernel].reads[record] = 0
 
 
+def hold_what_outlives(recorder: Recorder) -> None:
+    """Let the last kernel of a step read, in 0 bytes, what the step made and leaves behind.
+
+    So the loss, and gradients that the next step drops, are in memory to the end.
+    """
+    for record, (_, last) in _uses(recorder).items():
+        end = record.outlived - 1
+        if last < end and not record.persistent and not record.on_host:
+            recorder.kernels[end].reads[record] = 0
+
+
 def _lives(recorder: Recorder) -> Lives:
     """Return the lives of all storages on the device that are used or from before the step."""
     whole = (0, len(recorder.kernels) - 1)

@@ -73,6 +73,17 @@ class Entry(Spec):
         """Return True if the times were taken on a GPU, so that no two captures are alike."""
         return "measured" in self.time_source
 
+    def on(self, gpu: str) -> Entry:
+        """Return the entry of the same trace for another GPU, which is not made yet."""
+        words = shlex.split(self.command.replace("--gpu=", "--gpu "))
+        options = [place for place, word in enumerate(words) if word == "--gpu"]
+        for place in options:
+            words[place + 1 : place + 2] = [gpu]
+        command = shlex.join(words if options else [*words, "--gpu", gpu])
+        return Entry(
+            file=self.file, command=command, time_source=self.time_source if self.is_measured else ""
+        )
+
 
 class Manifest(Spec):
     """Every bundled trace."""

@@ -14,15 +14,19 @@ from g10sim.capture.flops import FORMULAS
 from g10sim.capture.gpu import COMPUTING, NumberFormat, OperatorClass
 from g10sim.importers.aten import ALLOCATIONS, OVERWRITING, aten, short_name
 
+LOOK = "aten::_local_scalar_dense"
+"""Copies a value to the host: ``item()``, and whatever decides by a value."""
+
 NO_KERNELS = (
     ALLOCATIONS
     | aten(
         """
-        _local_scalar_dense _unsafe_view alias detach is_same_size lift lift_fresh record_stream resize_ set_
+        _unsafe_view alias detach is_same_size lift lift_fresh record_stream resize_ set_
         size stride sym_numel sym_size sym_storage_offset sym_stride
         """
     )
     | {
+        LOOK,
         "prim::device",
         "prim::layout",
         "profiler::_record_function_enter_new",

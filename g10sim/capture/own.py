@@ -14,9 +14,11 @@ import torch
 from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
+from g10sim.capture.compiling import is_compiled
 from g10sim.capture.devices import known_values
 from g10sim.capture.options import StepOptions, flag
 from g10sim.capture.recording import Parts
+from g10sim.capture.refusal import refuse_engines
 from g10sim.errors import ConfigError
 
 
@@ -56,9 +58,15 @@ class OwnStep:
         self._done = 0
         self._networks: dict[int, Any] = {}
         self._optimizers: dict[int, Any] = {}
+        self._shapes: list[str] = []
 
     def run(self) -> None:
         """Run the step once. Raises ConfigError where a generator has ended."""
+        with self._noting_shapes():
+            self._run()
+        self._done += 1
+
+    def _run(self) -> None:
         if not inspect.isgenerator(self._made):
             self._made()
         elif next(self._made, _ENDED) is _ENDED:
@@ -66,13 +74,35 @@ class OwnStep:
                 f"{place(self._made)}: found a generator that ended after {self._done} steps; allowed: one "
                 f"that yields after each of {self._options.steps + 1} steps (the first is not recorded)"
             )
-        self._done += 1
+
+    @contextmanager
+    def _noting_shapes(self) -> Iterator[None]:
+        """Note the shape of the first tensor that the first network is called with."""
+        done = len(self._shapes)
+
+        def call(_: Any, given: tuple[Any, ...]) -> None:
+            tensor = next((one for one in given if isinstance(one, torch.Tensor)), None)
+            if tensor is not None and len(self._shapes) == done:
+                self._shapes.append(" x ".join(map(str, tensor.shape)))
+
+        handle = register_module_forward_pre_hook(call)
+        try:
+            yield
+        finally:
+            handle.remove()
+
+    @property
+    def is_compiled(self) -> bool:
+        """Tell whether the step uses what ``torch.compile`` made."""
+        return any(map(is_compiled, (*_variables(self._made).values(), *self._networks.values())))
 
     def warm_up(self) -> None:
         """Run the step once and note the networks and optimizers that it runs.
 
         A generator builds its networks first, so that values which follow from numbers alone are known.
         """
+        if not inspect.isgenerator(self._made):
+            refuse_engines(place(self._made), _variables(self._made).values())
         with self._noticing(), known_values() if inspect.isgenerator(self._made) else nullcontext():
             self.run()
 
@@ -83,6 +113,11 @@ class OwnStep:
         parts = self.parts()
         updated = [weight for optimizer in parts.optimizers for weight in _updated(optimizer)]
         counted = {id(weight): weight for weight in updated or [weight for _, weight in parts.weights()]}
+        first, *recorded = self._shapes or [""]
+        if recorded:
+            found["inputs"] = ", ".join(dict.fromkeys(recorded))
+        if set(recorded) - {first}:
+            found["inputs_of_the_first_step"] = first
         return found | {"parameters": str(sum(weight.numel() for weight in counted.values()))}
 
     @contextmanager
@@ -102,7 +137,9 @@ class OwnStep:
 
     def parts(self) -> Parts:
         """Return what the step is made of, once it has run."""
-        found = dict(_named(_variables(self._made)))
+        variables = _variables(self._made)
+        refuse_engines(place(self._made), [*variables.values(), *self._networks.values()])
+        found = dict(_named(variables))
         optimizers = (value for value in found.values() if isinstance(value, torch.optim.Optimizer))
         updating = {id(value): value for value in (*optimizers, *self._optimizers.values())}
         networks = self._all_networks(found)

@@ -29,7 +29,8 @@ class StorageRecord:
     ``born_in`` is None for a storage that no recorded operator made; ``existed`` tells that it was there
     before the recording, and not put in by the step itself. ``on_host`` marks scalars that a CUDA device
     never holds. ``released`` is the number of kernels before the last reference to it, Python's or
-    autograd's, was gone; None while there is one.
+    autograd's, was gone; None while there is one. ``outlived`` is the number before the end of the last step
+    after which it was still there.
     """
 
     size_bytes: int
@@ -40,6 +41,7 @@ class StorageRecord:
     on_host: bool = False
     existed: bool = False
     released: int | None = None
+    outlived: int = 0
     written: bool = False
     watch: Any = None
 
@@ -185,6 +187,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         inputs = _tensors((args, kwargs))
         for tensor in inputs:
             self._record_of(tensor, None)
+        if func._schema.name == operators.LOOK:
+            self._look_at(inputs)
         result = func(*args, **kwargs)
         known = self._known
         outputs = [made for made in _tensors(result) if made.untyped_storage()._cdata not in known]
@@ -201,6 +205,23 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         else:
             self._record_kernel(func, args, kwargs, result, layer, inputs, outputs)
         return result
+
+    def end_step(self) -> None:
+        """Note the end of a step, and what is still there."""
+        self.ends.append(len(self.kernels))
+        made = [record for record in self._known.values() if record.born_in is not None]
+        if made:
+            gc.collect()  # what only a cycle of references keeps does not count
+        for record in made:
+            if record.alive:
+                record.outlived = len(self.kernels)
+
+    def _look_at(self, tensors: Sequence[Any]) -> None:
+        """Let the last kernel read, in 0 bytes, tensors whose values the host copies now."""
+        for tensor in tensors:
+            record = self._on_device(tensor)
+            if record is not None and self.kernels and record not in self.kernels[-1].writes:
+                self.kernels[-1].reads.setdefault(record, 0)
 
     def _record_of(self, tensor: Any, born_in: Phase | None) -> StorageRecord | None:
         """Return the record of a tensor's storage, made at first sight; None for an empty storage."""

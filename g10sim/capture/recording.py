@@ -75,7 +75,7 @@ def record_step(
         for _ in range(steps):
             recorder.phases.begin_step()
             step.run()
-            recorder.ends.append(len(recorder.kernels))
+            recorder.end_step()
     return recorder
 
 

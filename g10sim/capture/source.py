@@ -23,7 +23,7 @@ from g10sim.capture.libraries import (
     torchvision_builder,
 )
 from g10sim.capture.options import GROUPED, Sizes, StepOptions, flag, step_options
-from g10sim.capture.refusal import refusal
+from g10sim.capture.refusal import refusal, refuse_engines
 from g10sim.errors import ConfigError, G10SimError
 from g10sim.registry import choices_text, nearest
 from g10sim.trace.model import Trace
@@ -155,6 +155,7 @@ def _function_builder(source: str, options: dict[str, Any]) -> Callable[[], Any]
         from g10sim.capture.workload import Model
 
         made = function(**given)
+        refuse_engines(source, made if isinstance(made, tuple) else (made,))
         is_pair = isinstance(made, tuple) and len(made) == 2 and hasattr(made[0], "named_parameters")
         is_model = is_pair or isinstance(made, Model)
         if not is_model and not is_step(made):

@@ -13,10 +13,11 @@ import torch
 
 from g10sim.analysis.footprint import peak_live_bytes
 from g10sim.capture.attention import one_sequence_a_sample
+from g10sim.capture.compiling import ONE_BY_ONE, uncompiled
 from g10sim.capture.devices import fake_device, known_values, require_cuda
 from g10sim.capture.generation import Generation
 from g10sim.capture.gpu import NANOSECONDS_PER_SECOND, GpuTimingSpec, load_gpu
-from g10sim.capture.lifetimes import hold_what_nodes_keep, keep_what_grows
+from g10sim.capture.lifetimes import hold_what_nodes_keep, hold_what_outlives, keep_what_grows
 from g10sim.capture.measured import RecordedCall, Times, keep_in, measured_times
 from g10sim.capture.options import StepOptions, step_options
 from g10sim.capture.own import OwnStep, Steps, is_step
@@ -71,7 +72,7 @@ def capture_step(
         require_cuda()
     if how.generate is not None and measure:
         raise ConfigError("--measure: found with --generate; allowed: one of the two")
-    with fake_device(how) as routing:
+    with fake_device(how) as routing, uncompiled() as compiled:
         try:
             with known_values():
                 made = build()
@@ -95,6 +96,8 @@ def capture_step(
             raise refusal(error, model, kind) from error
         said, size = step.said(), step.batch_size if batch_size is None else batch_size
     said |= routing.facts()
+    if compiled or step.is_compiled:
+        said["torch_compile"] = ONE_BY_ONE
     said["torch"] = str(torch.__version__)
     times: Times = {}
     if measure:
@@ -145,6 +148,7 @@ def assemble(
     """
     used = {record: None for draft in recorder.kernels for record in (*draft.reads, *draft.writes)}
     settle_kinds(recorder, used)
+    hold_what_outlives(recorder)
     # What the step before has left and this one drops without a look is no part of it.
     kept = (record for record in recorder.storages if record.alive or record in used)
     resident = [record for record in kept if record.persistent and not record.on_host]

@@ -13,6 +13,7 @@ import torch
 from torch.utils._pytree import tree_leaves
 from torch.utils.checkpoint import checkpoint
 
+from g10sim.capture.compiling import as_written, is_compiled
 from g10sim.capture.options import StepOptions
 from g10sim.capture.recording import Parts
 from g10sim.errors import ConfigError
@@ -88,7 +89,8 @@ class Step:
 
     def __init__(self, model: Model, options: StepOptions) -> None:
         self.model = model
-        self.network = model.network
+        self.is_compiled = is_compiled(model.network)
+        self.network = as_written(model.network)
         self.inputs = model.inputs
         self.optimizer: Any = None
         self._masters: dict[Any, Any] = {}

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from g10sim.analysis.footprint import footprint_bytes, peak_live_bytes
+from g10sim.analysis.throughput import throughput
 from g10sim.capture.gpu import GpuTimingSpec, load_gpu
 from g10sim.capture.libraries import torchvision_misfit
 from g10sim.capture.manifest import (
@@ -152,6 +153,23 @@ def _report(trace: Trace, gpu: GpuTimingSpec, output: Path) -> None:
     )
     if unpriced := _priced_by_bytes(trace):
         (warn if unpriced.is_much else say)(f"no cost known, priced by the bytes they move: {unpriced}")
+    if "torch_compile" in trace.origin:
+        say(f"torch.compile: {trace.origin['torch_compile']}")
+    if first := trace.origin.get("inputs_of_the_first_step"):
+        warn(f"steps differ: the first has inputs of {first}, captured is one with {trace.origin['inputs']}")
+    say(f"captured: {_sizes(trace)}")
+
+
+def _sizes(trace: Trace) -> str:
+    """Return format, batch size and length of what was captured, as far as it is known."""
+    work = throughput(trace)
+    found = [trace.origin.get("dtype", "")]
+    found += [f"autocast {trace.origin['autocast']}"] if "autocast" in trace.origin else []
+    found.append(f"batch size {trace.batch_size}")
+    if work.tokens is not None:
+        found.append(f"length {work.tokens // work.samples}")
+    found += [f"inputs {trace.origin['inputs']}"] if "inputs" in trace.origin else []
+    return ", ".join(filter(None, found))
 
 
 def recapture(
@@ -165,9 +183,18 @@ def recapture(
     only: Annotated[
         list[str] | None, typer.Option(help="Trace file to make again.", show_default="all")
     ] = None,
+    gpu: Annotated[
+        str | None,
+        typer.Option(help="GPU in place of those of the commands, with -o.", show_default=False),
+    ] = None,
 ) -> None:
     """Make the traces of a manifest again, each with its command, and write what came of it."""
     found = read_manifest(manifest)
+    if gpu is not None:
+        if output is None or output.resolve() == manifest.parent.resolve():
+            raise ConfigError("--gpu: found without -o; allowed: with -o and another directory")
+        load_gpu(gpu)
+        found = Manifest(traces=tuple(entry.on(gpu) for entry in found.traces))
     wanted = _wanted(found, only)
     directory = manifest.parent if output is None else output
     if not directory.is_dir():

@@ -16,6 +16,7 @@ from g10sim.config.system import SystemSpec
 from g10sim.config.tiers import Tier
 from g10sim.policies.base import Policy
 from g10sim.policies.registry import available, find
+from g10sim.registry import as_spelled
 from g10sim.units import format_bytes, format_rate
 
 
@@ -77,9 +78,10 @@ def policies(
 def _preset(name: str) -> SystemSpec | SsdPreset:
     """Return a system, by name or from a file, or an SSD. Raises ConfigError."""
     ssds = ssd_names()
+    names = (*system_names(), *ssds)
+    name = as_spelled(name, names)
     if name in ssds:
         return load_ssd(name)
-    names = (*system_names(), *ssds)
     if not name.endswith((".yaml", ".yml")):
         check_choice(name, names, "system: found unknown preset", ", or a YAML file")
     return load_system(name)

@@ -17,7 +17,7 @@ from g10sim.config.quantities import Spec
 from g10sim.config.sharing import VariationSpec
 from g10sim.config.ssd import SsdPreset
 from g10sim.config.system import LINK_RATES, SystemSpec
-from g10sim.registry import not_found
+from g10sim.registry import as_spelled, not_found
 from g10sim.text import shown
 
 PRESET_KEY = "preset"
@@ -151,6 +151,7 @@ def _preset_system(
     name: str, document: Document, path: KeyPath, beside: Path | None, within: tuple[str, ...]
 ) -> dict[str, Any]:
     names = system_names()
+    name = as_spelled(name, names)
     if name in names:
         found, key = _bundled("systems", name), name
     elif name.endswith((".yaml", ".yml")):
@@ -202,6 +203,7 @@ def _device(
 
 def _preset_ssd(name: str | None, document: Document, path: KeyPath) -> dict[str, Any]:
     names = ssd_names()
+    name = name and as_spelled(name, names)
     if name not in names:
         raise document.error(path, f"found unknown SSD '{name}'{not_found(name, names)}")
     return dict(_bundled("ssds", name).data)

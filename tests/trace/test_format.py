@@ -332,7 +332,7 @@ KERNEL_CASES = [
     ({"device": "fpga"}, "device: found 'fpga'; allowed: gpu, cpu, links"),
     (
         {"time_source": "guess"},
-        "time_source: found 'guess'; allowed: measured, benchmarked, roofline, bytes, synthetic",
+        "time_source: found 'guess'; allowed: measured, benchmarked, roofline, bytes, synthetic, none",
     ),
     ({"fault_profile": [1]}, "fault_profile: found [1]; allowed: [outputs_faulting, all_faulting]"),
     (
