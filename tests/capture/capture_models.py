@@ -189,3 +189,17 @@ def broken():
 
 
 NOT_CALLABLE = 3
+
+
+class SelfAttention(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.attention = torch.nn.MultiheadAttention(64, 4)
+
+    def forward(self, hidden):
+        return self.attention(hidden, hidden, hidden, need_weights=False)[0]
+
+
+def self_attention():
+    """Positions come before samples, as nn.MultiheadAttention has them."""
+    return SelfAttention(), torch.randn(16, 2, 64)

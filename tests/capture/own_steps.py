@@ -141,3 +141,90 @@ def looking():
         assert loss.item()  # the line that a refusal names
 
     return step
+
+
+def dropping_late(width=64):
+    """Gradients are there until the next step begins, and so is the loss."""
+    model = torch.nn.Sequential(torch.nn.Linear(width, width), torch.nn.Linear(width, 8))
+    optimizer = torch.optim.SGD(model.parameters())
+    batch = torch.randn(4, width)
+    while True:
+        optimizer.zero_grad()
+        loss = model(batch).sum()
+        loss.backward()
+        optimizer.step()
+        yield
+
+
+def branching():
+    model = torch.nn.Linear(8, 8)
+
+    def step():
+        loss = model(torch.randn(4, 8)).sum()
+        if loss > 3:
+            loss = loss * 2
+        loss.backward()
+
+    return step
+
+
+def of_many_lengths():
+    model = torch.nn.Linear(8, 8)
+    while True:
+        for length in (16, 32):
+            model(torch.randn(4, length, 8)).sum().backward()
+            yield
+
+
+def compiled():
+    return torch.compile(torch.nn.Linear(8, 8)), torch.randn(4, 8)
+
+
+def plain():
+    return torch.nn.Linear(8, 8), torch.randn(4, 8)
+
+
+@torch.compile
+def fused(batch, weight):
+    return torch.relu(batch @ weight).sum()
+
+
+def of_a_compiled_function():
+    weight, batch = torch.nn.Parameter(torch.randn(8, 8)), torch.randn(4, 8)
+    while True:
+        fused(batch, weight).backward()
+        weight.grad = None
+        yield
+
+
+class DeepSpeedEngine(torch.nn.Module):
+    """Has the name of the real one."""
+
+    def __init__(self):
+        super().__init__()
+        self.module = torch.nn.Linear(8, 8)
+
+    def forward(self, batch):
+        return self.module(batch)
+
+
+DeepSpeedEngine.__module__ = "deepspeed.runtime.engine"
+
+
+def engine():
+    return DeepSpeedEngine(), torch.randn(4, 8)
+
+
+def of_an_engine():
+    wrapped = DeepSpeedEngine()
+
+    def step():
+        wrapped(torch.randn(4, 8)).sum().backward()
+
+    return step
+
+
+def sharded():
+    from torch.distributed.fsdp import FullyShardedDataParallel
+
+    return FullyShardedDataParallel(torch.nn.Linear(8, 8)), torch.randn(4, 8)

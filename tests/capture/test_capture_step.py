@@ -491,3 +491,13 @@ def test_capturing_leaves_pytorch_as_it_was(torch, models):
     assert set(out.unique().tolist()) == {0.0, 2.0}
     scores = torch.nn.functional.scaled_dot_product_attention(*torch.ones(3, 1, 1, 4, 4))
     assert torch.equal(scores, torch.ones(1, 1, 4, 4))
+
+
+def test_fused_attention_lays_its_result_out_as_its_query(models):
+    trace = capture_step(models.self_attention, inference=True)
+    # Query, key and value are products of one weight; what attention returns needs no copy.
+    assert [kernel.name for kernel in trace.kernels] == ["addmm", "clone", "attention", "addmm"]
+
+
+def test_a_gpu_is_found_in_capitals(models):
+    assert capture_step(models.self_attention, gpu="H100").origin["gpu"] == "h100"

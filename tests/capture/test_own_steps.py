@@ -256,3 +256,64 @@ def test_a_step_that_looks_at_values_is_refused_with_its_line(monkeypatch):
     text = Path(own_steps.__file__).read_text().splitlines()
     line = next(n for n, line in enumerate(text, 1) if "the line that a refusal names" in line)
     assert f"own_steps.py:{line} (step): found the operator aten._local_scalar_dense" in str(refused.value)
+
+
+def test_what_outlives_the_step_is_there_at_its_end():
+    trace = capture_step(own_steps.dropping_late)
+    ends = {tensor.name: trace.deaths[tensor.id] for tensor in trace.tensors if not tensor.persistent}
+    gradients = [tensor for tensor in trace.tensors if tensor.kind is TensorKind.GRADIENT]
+    assert len(gradients) == 4
+    assert {ends[tensor.name] for tensor in gradients} == {len(trace.kernels)}
+    assert ends["Sequential:sum"] == len(trace.kernels)
+
+
+def capture_command(monkeypatch, tmp_path, name, *options):
+    monkeypatch.chdir(HERE)
+    app = typer.Typer()
+    app.command()(capture)
+    out = str(tmp_path / f"{name}.g10t")
+    return CliRunner().invoke(app, [f"own_steps:{name}", "--gpu", "a100-40g", "-o", out, *options])
+
+
+@pytest.mark.parametrize(
+    ("source", "hint"),
+    [("looking", "remove .item(), float(), int()"), ("branching", "take one side of the branch")],
+)
+def test_a_step_that_looks_at_values_is_told_what_to_change(monkeypatch, source, hint):
+    monkeypatch.chdir(HERE)
+    with pytest.raises(TraceError) as refused:
+        capture_source(f"own_steps:{source}", gpu="a100-40g")
+    assert hint in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("engine", "found a DeepSpeedEngine of deepspeed; allowed: return (engine.module, a batch)"),
+        ("of_an_engine", "found a DeepSpeedEngine of deepspeed; allowed: return (engine.module, a batch)"),
+        ("sharded", "allowed: no FullyShardedDataParallel: return the module without FSDP"),
+    ],
+)
+def test_what_runs_steps_by_itself_is_refused_by_name(monkeypatch, source, message):
+    monkeypatch.chdir(HERE)
+    with pytest.raises((ConfigError, TraceError)) as refused:
+        capture_source(f"own_steps:{source}", gpu="a100-40g")
+    assert message in str(refused.value)
+
+
+@pytest.mark.parametrize("source", ["compiled", "of_a_compiled_function"])
+def test_what_is_compiled_is_captured_as_it_is_written_and_told(monkeypatch, tmp_path, source):
+    ended = capture_command(monkeypatch, tmp_path, source)
+    assert ended.exit_code == 0, ended.output
+    assert "torch.compile: operators were captured one by one" in ended.output
+    if source == "compiled":
+        monkeypatch.chdir(HERE)
+        kernels = load_trace(tmp_path / "compiled.g10t").kernels
+        plain = capture_source("own_steps:plain", gpu="a100-40g").kernels
+        assert [kernel.name for kernel in kernels] == [kernel.name for kernel in plain]
+
+
+def test_the_last_line_names_what_was_captured_of_steps_that_differ(monkeypatch, tmp_path):
+    ended = capture_command(monkeypatch, tmp_path, "of_many_lengths", "--dtype", "bfloat16")
+    assert "the first has inputs of 4 x 16 x 8, captured is one with 4 x 32 x 8" in ended.stderr
+    assert ended.stdout.splitlines()[-1] == "captured: bfloat16, batch size 1, inputs 4 x 32 x 8"
