@@ -9,8 +9,8 @@ import typer
 
 from g10sim.analysis.footprint import live_bytes_by_kind, peak_live_bytes, visited_weight_bytes
 from g10sim.capture.known_models import known_models
-from g10sim.cli.accounts import Partial, save_imported
-from g10sim.cli.options import TraceFile, TraceOutput, chosen
+from g10sim.cli.accounts import Gap, Gaps, Partial, save_imported
+from g10sim.cli.options import TraceFile, TraceOutput
 from g10sim.cli.output import say, show_table
 from g10sim.display import rounded_bytes
 from g10sim.errors import ConfigError, TraceError
@@ -38,10 +38,7 @@ def nsight(
     process: Annotated[
         int | None, typer.Option(min=0, help="Process, if several ran kernels.", show_default=False)
     ] = None,
-    gaps: Annotated[
-        str,
-        typer.Option(help="Time in which the GPU waited: left out, or kernels.", metavar="drop|keep"),
-    ] = "drop",
+    gaps: Gaps = Gap.DROP,
     partial: Partial = False,
     model: Annotated[
         str | None, typer.Option(help="Name of the model, instead of the file's.", show_default=False)
@@ -49,9 +46,10 @@ def nsight(
     batch_size: Annotated[int, typer.Option(min=1, help="Samples in the step; such files do not tell.")] = 1,
 ) -> None:
     """Import kernels and allocations of a report of Nsight Systems, and tell its copies."""
-    keep_gaps = chosen("--gaps", gaps, ("drop", "keep")) == "keep"
     report = read_report(file, device, process)
-    trace = import_nsight(report, model=model, batch_size=batch_size, keep_gaps=keep_gaps, partial=partial)
+    trace = import_nsight(
+        report, model=model, batch_size=batch_size, keep_gaps=gaps is Gap.KEEP, partial=partial
+    )
     save_imported(trace, output)
     _tell_copies(report)
 

@@ -15,6 +15,7 @@ from typing import Any
 from g10sim.display import rounded_bytes, rounded_seconds
 from g10sim.errors import TraceError
 from g10sim.importers.account import Account, Reason, accounted
+from g10sim.importers.kineto_work import IDLE
 from g10sim.importers.nsight_tables import (
     COPIES,
     FILLS,
@@ -42,7 +43,6 @@ _MIGRATIONS = {11: "host to GPU", 12: "GPU to host", 13: "GPU to GPU"}
 """Of ENUM_CUDA_MEMCPY_OPER: pages of managed memory that the driver moved (UVM)."""
 _MIGRATED = "migrations of managed memory"
 _PROCESSES = "other processes"
-_IDLE = "idle"
 _PROCESS_SHIFT, _MOST_PROCESSES = 24, 2**24
 """A globalPid has the process id in these bits ("Common SQLite Examples" of the same documentation)."""
 _NANOSECONDS = 1e-9
@@ -249,7 +249,7 @@ def import_nsight(
     numbers, busy = [], starts[0]
     for work in report.work:
         if keep_gaps and work.start_ns > busy:
-            operations.append(Operation(_IDLE, Phase.OTHER, duration_ns=work.start_ns - busy))
+            operations.append(Operation(IDLE, Phase.OTHER, duration_ns=work.start_ns - busy))
         taken = max(work.end_ns - max(work.start_ns, busy), 0)
         busy = max(busy, work.end_ns)
         numbers.append(len(operations))

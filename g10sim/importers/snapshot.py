@@ -33,7 +33,7 @@ from g10sim.importers.snapshot_history import (
     State,
     whole_history,
 )
-from g10sim.trace.model import Phase, TimeSource, Trace
+from g10sim.trace.model import Phase, TensorKind, TimeSource, Trace
 
 WHAT = "a memory snapshot of PyTorch (torch.cuda.memory._dump_snapshot)"
 _FOLLOWED = (ALLOCATED, REQUESTED, RELEASED, *SIGNS)
@@ -286,15 +286,18 @@ def import_snapshot(snapshot: Snapshot, *, model: str | None, batch_size: int) -
     """Make a trace of the lifetimes: a kernel for each allocation and each release, timed as recorded.
 
     A tensor is as large as its block, with what the allocator did not split off. A first kernel reads what is
-    there before them, a last one what is left. Without times every kernel takes 1 ns and has no source of its
-    time. Raises TraceError as the trace's check does.
+    there before them, a last one what is left; what is there all the time is persistent. Without times every
+    kernel takes 1 ns and has no source of its time. Raises TraceError as the trace's check does.
     """
     storages: dict[int, Storage] = {}
     operations, times = [Operation("start", Phase.OTHER)], [snapshot.start_us]
     early = len(snapshot.before)
+    released = {number for action, number, _ in _numbered(snapshot) if action == RELEASED}
+    kept = set(range(early)) - released
     for action, number, event in _numbered(snapshot):
         if action == ALLOCATED:
-            storages[number] = Storage(event.block.taken_bytes, external=number < early)
+            stays = TensorKind.OTHER if number in kept else None
+            storages[number] = Storage(event.block.taken_bytes, external=number < early, role=stays)
             if number < early:
                 operations[0].reads[storages[number]] = None
                 continue

@@ -184,13 +184,13 @@ def plain():
     return torch.nn.Linear(8, 8), torch.randn(4, 8)
 
 
-@torch.compile
-def fused(batch, weight):
-    return torch.relu(batch @ weight).sum()
-
-
 def of_a_compiled_function():
     weight, batch = torch.nn.Parameter(torch.randn(8, 8)), torch.randn(4, 8)
+
+    @torch.compile
+    def fused(batch, weight):
+        return torch.relu(batch @ weight).sum()
+
     while True:
         fused(batch, weight).backward()
         weight.grad = None

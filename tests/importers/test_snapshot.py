@@ -69,6 +69,7 @@ def test_blocks_from_before_the_history_are_there_from_its_start(saved):
     trace = import_snapshot(found, model=None, batch_size=1)
     assert [kernel.name for kernel in trace.kernels] == ["start", "release", "allocation", "end"]
     assert peak_live_bytes(trace) == MIB // 2 + 2048
+    assert [tensor.size_bytes for tensor in trace.tensors if tensor.persistent] == [2048]
 
 
 def test_the_lifetimes_become_a_trace(saved):
@@ -254,6 +255,8 @@ def test_blocks_from_before_the_history_have_the_bytes_that_were_asked_for(saved
     late = [event("segment_alloc", 4 * MIB, 2 * MIB), event("alloc", 4 * MIB, 512)]
     found = read_snapshot(saved({"segments": [early], "device_traces": [late]}))
     assert [found.size_bytes for found in found.before] == [1600]
+
+
 WHOLE = [
     event("segment_alloc", 0x7000, 20 * MIB, 1),
     event("alloc", 0x7000, 4 * MIB, 2),
