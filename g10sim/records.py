@@ -413,8 +413,8 @@ class IterationRecord(TierRecord):
     ``cpu`` where the system has one.
     ``in_place_read_bytes`` and ``in_place_written_bytes`` are what kernels used in memory tiers, each byte as
     often as they did. Where replicas have collectives, ``exchanged`` has the column of the bytes that this
-    one sent to others. ``steady`` tells whether it went as the one before it did, and the policy has nothing
-    left to learn; the first one cannot tell.
+    one sent to others. ``steady`` tells whether those to come go like the last ones; the first one cannot
+    tell. ``period``: the last so many iterations come again exactly; None where that is not known.
     """
 
     job: int
@@ -436,6 +436,7 @@ class IterationRecord(TierRecord):
     flash: FlashRecord | None = None
     cpu: CpuRecord | None = None
     steady: bool | None = None
+    period: int | None = None
     in_place_read_bytes: int = 0
     in_place_written_bytes: int = 0
     exchanged: Mapping[str, int] = field(default_factory=dict)

@@ -9,7 +9,7 @@ alike, as many further ones as must be alike are applied in one step.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Hashable, Sequence
 from itertools import pairwise
 
 from g10sim.config.behaviour import BehaviourSpec
@@ -142,6 +142,10 @@ class BatchedTransfers:
     def demand(self, job: int, tensor: int) -> None:
         """Put every page of a tensor that is not on the GPU nor in transfer on the fault queues."""
         self._memory.demand(tensor)
+
+    def state(self, job: int) -> Hashable:
+        """Return None: in the middle of a batch it is not known."""
+        return None
 
     def busy_cycles(self, job: int) -> int:
         """Cycles so far with pages in a queue, whether or not they could move."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Container, Hashable, Mapping, Sequence
 
 from g10sim.errors import InvariantError
 from g10sim.hardware.allocators.space import Allocator
@@ -84,6 +84,14 @@ class Contiguous:
     def largest_hole_pages(self) -> int:
         """Pages of the largest block that could be allocated."""
         return self.blocks.largest_hole_pages
+
+    def state(self, now: int) -> Hashable:
+        """Return where blocks lie, what waits for one or leaves, and the buffers; None: not known."""
+        buffers = self.buffers.state()
+        if buffers is None:
+            return None
+        held, marked = sorted(self.held.items()), map(sorted, (self._stored, self._condemned, self._read_again))
+        return self.blocks.layout(), held, tuple(self.waiting), tuple(self._leaving), *marked, buffers
 
     def unmap(self) -> None:
         """Do nothing: the space of discarded tensors is free at once."""

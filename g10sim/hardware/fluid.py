@@ -9,7 +9,7 @@ part of a page that has moved is carried over.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Hashable, Iterable, Sequence
 from functools import partial
 from itertools import count as counter
 
@@ -178,6 +178,20 @@ class FluidTransfers:
         copies: list[Share] = [*self._current(), *(one for one in self._messages if not one.is_access)]
         used = sum(copy.rate for copy in copies for link in own if link in copy.links)
         return used / sum(link.capacity for link in own)
+
+    def state(self, job: int) -> Hashable:
+        """Return what of a job is on links now, beyond its queues, and of all GPUs.
+
+        None, not known, where a drive's flash is in use, which wears, and while copies wait for their turn.
+        """
+        site = self._sites[job]
+        in_turn = self._service != "fair" and site.memory.queues.busy
+        if in_turn or any(isinstance(pool, FlashPool) and pool.used for pool in self._pools.values()):
+            return None
+        lanes = (lane for first, second, _ in site.arrivals for lane in (first, second))
+        carried = [lane.carry for lane in (*lanes, *(lane for lane, _ in site.evictions))]
+        sent = [(message.work, message.limit, message.is_access) for message in self._messages]
+        return *carried, *sent, *(turn % 2 for turn in self._turns)
 
     def busy_cycles(self, job: int) -> int:
         """Cycles so far during which pages of a job crossed its GPU's link."""

@@ -21,6 +21,11 @@ class StagedRun(Run):
         super().__init__(tensor, count, rate)
         self.ready_at: int | None = 0
 
+    def state(self, now: int) -> tuple[object, ...]:
+        """Return what sets it apart from other runs in its place at the cycle ``now``."""
+        left = None if self.ready_at is None else max(0, self.ready_at - now)
+        return (*super().state(now), left)
+
     def is_ready(self, now: int) -> bool:
         """Tell whether the copy may move."""
         return self.ready_at is not None and self.ready_at <= now
@@ -100,6 +105,17 @@ class HostBuffers:
     def peak_bytes(self) -> int:
         """Most host memory pinned, by all jobs, since this job began to watch."""
         return self._host.pinned.peak(self._job)
+
+    def state(self) -> tuple[object, ...] | None:
+        """Return all on which later copies depend; None, not known, while the workers are busy."""
+        host = self._host
+        if host.workers.is_busy:
+            return None
+        buffers = [
+            (tensor, buffer.size_bytes, buffer.density, buffer.raw_bytes, buffer.packed_bytes)
+            for tensor, buffer in sorted(self._buffers.items())
+        ]
+        return host.pinned.state(host.now), tuple(buffers)
 
     def drop_waiting(self) -> None:
         """Leave tensors uncompressed if the workers have not begun with them."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from array import array
 from collections import deque
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Hashable, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from itertools import count as counter
 
 from g10sim.config.tiers import Tier
@@ -101,11 +103,11 @@ class Queues:
     ``fault`` (demanded), ``prefetch`` and ``evict`` have one queue for each place, the GPU's own unused.
     """
 
-    __slots__ = ("_all", "evict", "fault", "prefetch")
+    __slots__ = ("all", "evict", "fault", "prefetch")
 
     def __init__(self, places: int) -> None:
         self.fault, self.prefetch, self.evict = (tuple(deque[Run]() for _ in range(places)) for _ in range(3))
-        self._all = (*self.prefetch, *self.evict, *self.fault)
+        self.all = (*self.prefetch, *self.evict, *self.fault)
 
     @property
     def faulting(self) -> bool:
@@ -115,12 +117,12 @@ class Queues:
     @property
     def busy(self) -> bool:
         """Tell whether anything is in transfer."""
-        return any(self._all)
+        return any(self.all)
 
     @property
     def count(self) -> int:
         """Number of queues with anything in them."""
-        return sum(map(bool, self._all))
+        return sum(map(bool, self.all))
 
 
 class Frames(Watched):
@@ -187,6 +189,18 @@ class Residency:
         self.door = door or Door()
         self.space: Space = space or Paged()
         self.space.serve(self)
+
+    def lies(self) -> array[int]:
+        """Return the pages of every tensor at every place, then those in transfer."""
+        return array("q", chain(*self.pages, self.moving))
+
+    def state(self, now: int) -> Hashable:
+        """Return all on which its future depends beside ``lies`` and the eviction order; None: not known."""
+        space = self.space.state(now)
+        if space is None:
+            return None
+        queued = [[run.state(now) for run in queue] for queue in self.queues.all]
+        return (*map(tuple, queued), tuple(self.copies), self.recency.latest(), sorted(self.storing), space)
 
     @property
     def awaits(self) -> bool:

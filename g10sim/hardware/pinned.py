@@ -28,6 +28,11 @@ class PinnedMemory(Watched):
         """Pinned bytes."""
         return self._used
 
+    def state(self, now: int) -> tuple[object, ...]:
+        """Return what is pinned, and what the thread has still to do, in cycles from ``now``."""
+        changes = tuple((cycle - now, size) for cycle, size in self._changes)
+        return self._used, self._promised_bytes, max(0, self._busy_until - now), changes
+
     def fits(self, size_bytes: int, now: int) -> bool:
         """Tell whether so much more may be pinned."""
         self.settle(now)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from array import array
 from bisect import bisect_left
 from collections.abc import Container, Iterable, Iterator
 from itertools import count as counter
@@ -35,6 +36,10 @@ class Run:
         self.count = count
         self.rate = rate
         self.stamp = stamp
+
+    def state(self, now: int) -> tuple[object, ...]:
+        """Return what sets it apart from other runs in its place at the cycle ``now``."""
+        return self.tensor, self.count, self.rate, self.is_empty
 
 
 class EmptyRun(Run):
@@ -248,6 +253,15 @@ class Recency:
                 return run
         own.clear()
         return None
+
+    def order(self) -> array[int]:
+        """Return the order as tensor, pages, tensor, pages, and so on, oldest first."""
+        return array("q", (part for run in self._runs if run.count for part in (run.tensor, run.count)))
+
+    def latest(self) -> tuple[object, ...]:
+        """Return what decides, beside the order, which runs the next arrivals join."""
+        runs = self._runs[-_MERGE_DEPTH:]
+        return max(0, self._head - len(self._runs) + len(runs)), *((run.tensor, run.count) for run in runs)
 
     def pages(self, tensor: int) -> int:
         """Pages of one tensor in the order."""

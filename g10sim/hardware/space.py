@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Hashable, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
 from g10sim.errors import InvariantError
@@ -51,6 +51,10 @@ class Paged:
     def peak_used_by_all(self) -> int:
         """Most pages of the GPU in use since peaks were restarted, by whichever job."""
         return self._memory.frames.peak(id(self))
+
+    def state(self, now: int) -> Hashable:
+        """Return nothing: counts and the eviction order are all there is."""
+        return ()
 
     def home(self, tensor: int, location: Location) -> Location:
         """Return the location itself."""

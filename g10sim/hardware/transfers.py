@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from typing import Protocol
 
 from g10sim.hardware.memory import Residency
@@ -105,6 +105,9 @@ class Transfers(Protocol):
 
     def demand(self, job: int, tensor: int) -> None:
         """Put every page of a job's tensor that is not on the GPU nor in transfer on the fault queues."""
+
+    def state(self, job: int) -> Hashable:
+        """Return what of a job is on links now, beyond its queues, and of all GPUs; None: not known."""
 
     def busy_cycles(self, job: int) -> int:
         """Cycles so far during which pages of a job were moving."""

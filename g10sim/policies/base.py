@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import cache
@@ -360,6 +360,14 @@ class Policy:
         is over: an iteration can only be steady if this is True at its end and at the end of the one before.
         """
         return True
+
+    def state(self, view: PolicyView) -> Hashable:
+        """Return what the design keeps of the past and decides by later, counted from now; usually nothing.
+
+        Asked at the end of an iteration. Iterations repeat exactly where this and memory are as they were at
+        the end of an earlier one.
+        """
+        return ()
 
     def on_kernel_start(self, view: PolicyView) -> Iterable[Move]:
         """Return what to do when a kernel is about to start, after the plan's own moves."""

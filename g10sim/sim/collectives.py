@@ -64,6 +64,10 @@ class Collectives:
         self.is_awaited = False
         """Tell whether the job waits for one that has not begun."""
 
+    def state(self) -> tuple[int, ...]:
+        """Return the kernels that were launched and have not ended."""
+        return tuple(launched.kernel.id for launched in self._pending)
+
     def blocker(self, kernel: Kernel) -> Launched | None:
         """Return the last collective under way that uses a tensor of a kernel, if there is any."""
         for launched in reversed(self._pending):

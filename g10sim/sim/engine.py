@@ -37,7 +37,7 @@ from g10sim.sim.fabric import Clock, Fabric
 from g10sim.sim.flash import check_flash, tell_deaths
 from g10sim.sim.gpu import Allotment, Gpu
 from g10sim.sim.hooks import asked, kind_of, plans_of
-from g10sim.sim.iterations import Iterations, with_numbers
+from g10sim.sim.iterations import Iterations, are_replicas, with_numbers
 from g10sim.sim.machine import Machine
 from g10sim.sim.named_tensors import NamedTensors
 from g10sim.sim.pipeline import StageTransfers
@@ -151,7 +151,18 @@ class _Simulation:
         checker = Checker(streams_working_set=streams, steps=lambda: transfers.events) if check else None
         fabric = Fabric(Clock(), transfers, self._door)
         cpus = [Allotment(fabric.clock, 1) for _ in system.host.sockets or (None,)]
-        self._machine = Machine(fabric, system, behaviour, recorder, checker, workload.sharing, cpus)
+        alike, several = are_replicas(workload), len(workload.jobs) > 1
+        self._machine = Machine(
+            fabric,
+            system,
+            behaviour,
+            recorder,
+            checker,
+            workload.sharing,
+            cpus,
+            has_replicas=several and alike,
+            is_mixed=not alike,
+        )
         self._frames = self._shared_frames(workload)
         with fabric.alter():
             self._jobs = [

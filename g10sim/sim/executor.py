@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Hashable, Iterable
 from itertools import accumulate
 from operator import attrgetter
 from typing import Any
@@ -33,6 +33,7 @@ from g10sim.sim.ledger import Execution, Ledger
 from g10sim.sim.machine import Machine
 from g10sim.sim.migrator import DelayedMoves, Migrator, moves_by_kernel
 from g10sim.sim.recomputation import Recomputation
+from g10sim.sim.repetition import Snapshot
 from g10sim.sim.stores import HostStores
 from g10sim.sim.victims import NominatedVictims, RecencyVictims
 from g10sim.sim.view import View, kernels_to_next_use, make_view
@@ -98,7 +99,8 @@ class JobRun:
         facts = self._view, memory, addresses, policy, behaviour, self._recomputation, machine.tiers
         self._migrator = Migrator(*facts, claims, sending, stores)
         self._delayed = DelayedMoves(trace, self._migrator, machine.fabric)
-        self._ledger = Ledger(number, job.gpu, memory, machine)
+        runs_beside = bool(trace.cpu_kernels or trace.link_kernels)
+        self._ledger = Ledger(number, job.gpu, memory, machine, runs_beside=runs_beside)
         slowed = machine.system.gpu.copy_contention and machine.sharing.compute == "exclusive"
         self._slower = StallReason.COPY_CONTENTION if slowed else StallReason.COMPUTE_SHARING
         self._in_place = InPlace(number, job.gpu, memory, addresses, machine)
@@ -243,13 +245,33 @@ class JobRun:
             if self._recomputation.dropped:
                 yield from self._recompute(iteration, kernel, waits)
             yield from self._execute(iteration, kernel, start, waits)
-        steady = self._asked("is_steady", lambda: truth_of(self._policy.is_steady(self._view)))
         cpu = None if self._machine.system.cpu is None else self._cpu_since(before)
         exchanged = {} if self._collectives is None else {EXCHANGED_COLUMN: self._sent_bytes - sent}
         record = self._ledger.close_iteration(
-            iteration, self._now, self.ideal_cycles, policy_is_steady=steady, cpu=cpu, exchanged=exchanged
+            iteration, self._now, self.ideal_cycles, state=self._snapshot(), cpu=cpu, exchanged=exchanged
         )
         self.iterations.ended(record)
+
+    def _snapshot(self) -> Snapshot:
+        """Return the state at the end of an iteration."""
+        memory, policy, view = self.memory, self._policy, self._view
+        settled = self._asked("is_steady", lambda: truth_of(policy.is_steady(view)))
+        learnt = self._asked("state", lambda: policy.state(view))
+        return Snapshot(memory.lies(), memory.recency.order(), self._rest(learnt), is_settled=settled)
+
+    def _rest(self, learnt: Hashable) -> Hashable:
+        """Return what later iterations depend on beside the pages in memory; None: not known."""
+        moving, memory = self._transfers.state(self._number), self.memory.state(self._now)
+        if moving is None or memory is None or self._machine.is_mixed:
+            return None
+        others = {
+            record.job: (record.iteration - self._view.iteration, self._now - record.end)
+            for record in self._machine.recorder.iterations
+            if record.job != self._number
+        }
+        beside = [run.state() for run in (self._cpu, self._collectives) if run is not None]
+        kept = tuple(sorted(self.addresses.discarded)), tuple(sorted(self._recomputation.dropped))
+        return moving, memory, kept, self._delayed.state(), beside, others, learnt
 
     @property
     def _sent_bytes(self) -> int:

@@ -1,4 +1,4 @@
-"""How many iterations jobs run, and whether one went like the one before it."""
+"""How many iterations jobs run."""
 
 from __future__ import annotations
 
@@ -11,16 +11,6 @@ from g10sim.config.run import AUTO, most_iterations
 from g10sim.errors import ConfigError
 from g10sim.records import IterationRecord
 from g10sim.trace.workload import Workload
-
-TOLERANCE = 1000
-"""Two numbers agree if they differ by at most the larger one divided by this."""
-
-
-def agree(one: IterationRecord, other: IterationRecord) -> bool:
-    """Tell whether two iterations take the same time and move the same bytes between any two places."""
-    pairs = [(one.end - one.start, other.end - other.start)]
-    pairs += [(moved, other.traffic[column]) for column, moved in one.traffic.items()]
-    return all(TOLERANCE * abs(first - second) <= max(first, second) for first, second in pairs)
 
 
 class Iterations:
@@ -49,23 +39,30 @@ class Iterations:
                 self._count = min(self._count, self._begun)
 
 
+def are_replicas(workload: Workload) -> bool:
+    """Tell whether there is one job, or all are alike and on GPUs of their own."""
+    jobs = workload.jobs
+    apart = len({job.gpu for job in jobs}) == len(jobs)
+    return apart and len({(id(job.trace), job.iterations, job.arrival_cycles) for job in jobs}) == 1
+
+
 def with_numbers(workload: Workload, behaviour: BehaviourSpec) -> Workload:
     """Return the workload with a number of iterations where ``auto`` stands for one.
 
     Raises ConfigError for ``auto`` beside jobs that differ: these come and go, and none need ever be steady.
     """
-    jobs = workload.jobs
-    if all(job.iterations != AUTO for job in jobs):
+    if all(job.iterations != AUTO for job in workload.jobs):
         return workload
-    apart = len({job.gpu for job in jobs}) == len(jobs)
-    if len({(id(job.trace), job.iterations, job.arrival_cycles) for job in jobs}) > 1 or not apart:
+    if not are_replicas(workload):
         raise ConfigError(
             "iterations: found auto beside other jobs than replicas on GPUs of their own; allowed: a number "
             "of iterations for each job"
         )
     if behaviour.reported_iteration != "fastest":
         return workload
-    counted = (replace(job, iterations=most_iterations(job.iterations, behaviour)) for job in jobs)
+    counted = (
+        replace(job, iterations=most_iterations(job.iterations, behaviour)) for job in workload.jobs
+    )
     return replace(workload, jobs=tuple(counted))
 
 

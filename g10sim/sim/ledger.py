@@ -16,8 +16,8 @@ from g10sim.records import (
     traffic_columns,
     word_columns,
 )
-from g10sim.sim.iterations import agree
 from g10sim.sim.machine import Machine
+from g10sim.sim.repetition import Repetition, Snapshot
 from g10sim.trace.model import Kernel
 
 
@@ -50,12 +50,14 @@ def _labelled(columns: Iterable[str], values: Iterable[int]) -> dict[str, int]:
 class Ledger:
     """Sums executions up to iterations and writes the records."""
 
-    def __init__(self, job: int, gpu: int, memory: Residency, machine: Machine) -> None:
+    def __init__(
+        self, job: int, gpu: int, memory: Residency, machine: Machine, *, runs_beside: bool
+    ) -> None:
+        """``runs_beside``: kernels run beside those of the GPU."""
         self._job, self._gpu, self._memory = job, gpu, memory
         self._recorder, self._checker = machine.recorder, machine.checker
         self._overlap_is_computing = machine.behaviour.breakdown == "computing"
-        self._last: IterationRecord | None = None
-        self._policy_is_steady = False
+        self._repetition = Repetition(confirms=runs_beside or machine.has_replicas)
 
     def open_iteration(self, now: int) -> None:
         """Start accounting for an iteration."""
@@ -137,11 +139,11 @@ class Ledger:
         now: int,
         ideal_cycles: int,
         *,
-        policy_is_steady: bool,
+        state: Snapshot,
         cpu: CpuRecord | None,
         exchanged: Mapping[str, int],
     ) -> IterationRecord:
-        """Book an iteration that has just ended; ``policy_is_steady``: as ``Policy.is_steady`` says."""
+        """Book an iteration that has just ended in some state."""
         memory, page = self._memory, self._memory.page_bytes
         drives = [
             pool.figures_since(self._drives_before[place]) for place, pool in reversed(memory.pools.items())
@@ -174,10 +176,8 @@ class Ledger:
             cpu=cpu,
             exchanged=exchanged,
         )
-        if self._last is not None:
-            settled = policy_is_steady and self._policy_is_steady
-            record = replace(record, steady=settled and agree(self._last, record))
-        self._last, self._policy_is_steady = record, policy_is_steady
+        steady, period = self._repetition.judge(record, state)
+        record = replace(record, steady=steady, period=period)
         self._recorder.iterations.append(record)
         if self._checker is not None:
             self._checker.iteration_ended(record, memory)

@@ -17,7 +17,11 @@ from g10sim.sim.recorder import Recorder
 
 @dataclass(frozen=True)
 class Machine:
-    """Fabric and observers of one simulation; ``cpus`` are the processors, one for each socket."""
+    """Fabric and observers of one simulation; ``cpus`` are the processors, one for each socket.
+
+    ``has_replicas``: there are several jobs, all alike and on GPUs of their own. ``is_mixed``: there are
+    several, and they are not.
+    """
 
     fabric: Fabric
     system: SystemSpec
@@ -26,6 +30,8 @@ class Machine:
     checker: Checker | None
     sharing: SharingSpec
     cpus: Sequence[Allotment]
+    has_replicas: bool = False
+    is_mixed: bool = False
 
     @property
     def tiers(self) -> Mapping[str, Location]:

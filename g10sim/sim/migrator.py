@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Hashable, Iterable, Mapping
 from functools import partial
 
 from simpy import Event
@@ -225,6 +225,12 @@ class DelayedMoves:
         self._migrator, self._fabric, self._clock = migrator, fabric, fabric.clock
         self._position = 0
         self._is_open = True
+        self._pending: dict[Event, tuple[int, Move]] = {}
+
+    def state(self) -> Hashable:
+        """Return the moves that are not due yet, and in how many cycles they are."""
+        now = self._clock.cycle
+        return tuple((cycle - now, move) for cycle, move in self._pending.values())
 
     def hold(self, iteration: int, kernel: int, moves: Iterable[Planned]) -> list[Move]:
         """Keep the moves that are due later than at the start of this kernel; return the others."""
@@ -242,12 +248,14 @@ class DelayedMoves:
         self._is_open = False
 
     def _set_timer(self, planned: Planned, since: int) -> None:
-        def ring(_: Event) -> None:
+        def ring(timer: Event) -> None:
+            del self._pending[timer]
             if self._is_open and not self._is_void(planned.move, since):
                 with self._fabric.alter():
                     self._migrator.perform((planned.move,))
 
-        Timer(self._clock, Phase.KERNELS, planned.delay_cycles, ring)
+        timer = Timer(self._clock, Phase.KERNELS, planned.delay_cycles, ring)
+        self._pending[timer] = self._clock.cycle + planned.delay_cycles, planned.move
 
     def _is_void(self, move: Move, since: int) -> bool:
         used = (

@@ -16,7 +16,7 @@ from g10sim.policies.moves import Evict
 from g10sim.policies.registry import create
 from g10sim.records import IterationRecord
 from g10sim.sim.engine import run
-from g10sim.sim.iterations import agree
+from g10sim.sim.repetition import agree
 from g10sim.trace.workload import Job, Workload
 
 # The weight comes from flash (1000 for the fault, 2000 of latency, 2000 to move) when it is first read.

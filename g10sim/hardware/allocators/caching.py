@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
+
 from g10sim.config.allocator import CachingPoolSpec
 from g10sim.errors import InvariantError
 from g10sim.hardware.allocators.space import Allocator, check_tiling
@@ -69,6 +71,19 @@ class CachingPool(Allocator):
     def chunks(self) -> list[Block]:
         """Chunks that the pool has, of all classes of sizes."""
         return [chunk for sizes in self._classes for chunk in sizes.chunks]
+
+    def layout(self) -> tuple[object, ...]:
+        """Return the chunks in the order of addresses, and where blocks lie in them.
+
+        New chunks have new addresses, higher than all before them: only the order of chunks counts.
+        """
+        chunks = sorted(self.chunks)
+        starts = [chunk.start for chunk in chunks]
+        blocks = []
+        for owner, block in self.blocks.items():
+            number = bisect_right(starts, block.start) - 1
+            blocks.append((owner, number, block.start - starts[number], block.pages))
+        return tuple((chunk.pages, chunk in self._small.chunks) for chunk in chunks), tuple(blocks)
 
     def _largest_hole(self) -> int:
         small = min(self._small.holes.largest_pages, self._small_limit)

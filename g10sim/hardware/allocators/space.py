@@ -50,6 +50,10 @@ class Allocator(ABC):
         """Return an owner's block."""
         return self._blocks[owner]
 
+    def layout(self) -> tuple[object, ...]:
+        """Return where every owner's block lies, as far as later requests depend on it."""
+        return tuple((owner, block.start, block.pages) for owner, block in self.blocks.items())
+
     def allocate(self, owner: int, pages: int, rule: FitRule) -> bool:
         """Give an owner a block where ``rule`` says; False where there is no room.
 

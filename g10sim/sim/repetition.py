@@ -1,0 +1,125 @@
+"""Whether iterations repeat: exactly, because memory is where it was, or nearly."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Hashable, Iterator
+from dataclasses import dataclass
+from hashlib import blake2b
+
+from g10sim.records import IterationRecord
+
+TOLERANCE = 1000
+"""Two numbers agree if they differ by at most the larger one divided by this."""
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """State of one job and of what it moves, at the end of an iteration.
+
+    ``lies`` are the pages of every tensor at every place and in transfer, ``order`` is the eviction order as
+    tensor, pages, tensor, pages, and so on. ``rest`` is all else on which later iterations depend; None where
+    not all of it is known. ``is_settled``: as ``Policy.is_steady`` says.
+    """
+
+    lies: array[int]
+    order: array[int]
+    rest: Hashable
+    is_settled: bool
+
+    def digest(self) -> bytes | None:
+        """Return a hash of all of it, equal for equal states; None where not all is known."""
+        if self.rest is None:
+            return None
+        found = blake2b(self.lies.tobytes(), digest_size=16)
+        found.update(self.order.tobytes())
+        found.update(repr(self.rest).encode())
+        return found.digest()
+
+    def is_near(self, other: Snapshot) -> bool:
+        """Tell whether at most a thousandth of the pages lie elsewhere, or elsewhere in the eviction order."""
+        pages = sum(self.order[1::2])
+        moved = sum(abs(here - there) for here, there in zip(self.lies, other.lies, strict=True))
+        if TOLERANCE * moved > 2 * max(pages, sum(other.order[1::2])):
+            return False
+        return TOLERANCE * _reordered(self.order, other.order) <= pages
+
+
+def _runs(order: array[int]) -> Iterator[tuple[int, int]]:
+    """Yield the tensor of each run of an eviction order, and where the run ends, in pages."""
+    end = 0
+    for tensor, count in zip(order[::2], order[1::2], strict=True):
+        end += count
+        yield tensor, end
+
+
+def _reordered(one: array[int], other: array[int]) -> int:
+    """Count the places of an eviction order, from the oldest page on, that another tensor has in the other."""
+    found = at = 0
+    ours, theirs = _runs(one), _runs(other)
+    mine, yours = next(ours, None), next(theirs, None)
+    while mine is not None and yours is not None:
+        end = min(mine[1], yours[1])
+        found += (end - at) * (mine[0] != yours[0])
+        at = end
+        if mine[1] == end:
+            mine = next(ours, None)
+        if yours is not None and yours[1] == end:
+            yours = next(theirs, None)
+    return found
+
+
+def agree(one: IterationRecord, other: IterationRecord) -> bool:
+    """Tell whether two iterations take the same time and move the same bytes between any two places."""
+    pairs = [(one.end - one.start, other.end - other.start)]
+    pairs += [(moved, other.traffic[column]) for column, moved in one.traffic.items()]
+    return all(TOLERANCE * abs(first - second) <= max(first, second) for first, second in pairs)
+
+
+def _are_equal(one: IterationRecord, other: IterationRecord) -> bool:
+    """Tell whether two iterations took exactly as long and moved exactly as much."""
+    return one.end - one.start == other.end - other.start and one.traffic == other.traffic
+
+
+class Repetition:
+    """Compares each iteration of a job with those before it.
+
+    ``confirms``: there is more than one job, or work beside the GPU, whose state in the middle of its work is
+    not part of snapshots; iterations then have repeated only once a whole period has been seen twice.
+    """
+
+    def __init__(self, *, confirms: bool) -> None:
+        self._confirms = confirms
+        self._records: list[IterationRecord] = []
+        self._digests: list[bytes | None] = []
+        self._last: Snapshot | None = None
+        self._settled_since = 0
+
+    def judge(self, record: IterationRecord, state: Snapshot) -> tuple[bool | None, int | None]:
+        """Tell whether iterations are steady from now on, and after how many exactly the same comes again.
+
+        The first iteration cannot tell: None. Without an exact repetition, the second is None.
+        """
+        before, self._last = self._last, state
+        self._records.append(record)
+        self._digests.append(state.digest())
+        if not state.is_settled:
+            self._settled_since = len(self._records)
+        if before is None:
+            return None, None
+        period = self._period()
+        if period is not None:
+            return True, period
+        settled = self._settled_since < len(self._records) - 1
+        return settled and agree(*self._records[-2:]) and state.is_near(before), None
+
+    def _period(self) -> int | None:
+        """Return after how many iterations the same comes again; None: not known."""
+        digests, last = self._digests, len(self._digests) - 1
+        for period in range(1, last - self._settled_since + 1):
+            if digests[last] is not None and digests[last] == digests[last - period]:
+                pairs = zip(self._records[-period:], self._records[-2 * period : -period], strict=False)
+                seen_twice = 2 * period <= last + 1 and all(_are_equal(*pair) for pair in pairs)
+                if seen_twice or not self._confirms:
+                    return period
+        return None
