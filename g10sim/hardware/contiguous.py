@@ -90,8 +90,9 @@ class Contiguous:
         buffers = self.buffers.state()
         if buffers is None:
             return None
-        held, marked = sorted(self.held.items()), map(sorted, (self._stored, self._condemned, self._read_again))
-        return self.blocks.layout(), held, tuple(self.waiting), tuple(self._leaving), *marked, buffers
+        marks = self.held.items(), self._stored, self._condemned, self._read_again
+        queues = tuple(self.waiting), tuple(self._leaving)
+        return self.blocks.layout(), *queues, *(tuple(sorted(marked)) for marked in marks), buffers
 
     def unmap(self) -> None:
         """Do nothing: the space of discarded tensors is free at once."""

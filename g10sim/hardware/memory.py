@@ -199,8 +199,9 @@ class Residency:
         space = self.space.state(now)
         if space is None:
             return None
-        queued = [[run.state(now) for run in queue] for queue in self.queues.all]
-        return (*map(tuple, queued), tuple(self.copies), self.recency.latest(), sorted(self.storing), space)
+        queued = (tuple([run.state(now) for run in queue]) for queue in self.queues.all)
+        storing = tuple(sorted(self.storing))
+        return *queued, tuple(self.copies), self.recency.latest(), storing, space
 
     @property
     def awaits(self) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator
 
 from g10sim.looks import GREY, Look
 from g10sim.policies.base import Policy, PolicyView, Requirements
@@ -35,6 +35,10 @@ class BaseUvm(Declared, Policy):
         """Begin to count when a job begins."""
         if not view.iteration:
             self._counts[view.job] = {}
+
+    def state(self, view: PolicyView) -> Hashable:
+        """Return how often kernels have used what they use in place."""
+        return tuple(sorted(self._counts[view.job].items()))
 
     def on_kernel_start(self, view: PolicyView) -> Iterable[Move]:
         """Use in place what kernels have not used often enough; the rest faults."""

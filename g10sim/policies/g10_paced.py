@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from statistics import fmean
 from typing import Literal, TypeAlias
@@ -216,6 +216,10 @@ class G10Paced(PlannerOptions, JointPolicy):
 
 class _Waiting(G10Paced):
     """G10 paced whose kernels wait: only designs that act at their end let go of what they used then."""
+
+    def state(self, view: PolicyView) -> Hashable:
+        """Return what is under way."""
+        return self._waiting[view.job].state() if view.job < len(self._waiting) else ()
 
     def on_kernel_end(self, view: PolicyView) -> Iterable[Move]:
         """Wait for the room that the plan makes for the next kernel."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from functools import partial
 
 from g10sim.analysis.bound.demand import demand_of
@@ -75,6 +75,10 @@ class Pressure(Declared, Policy):
             jobs.append(Repeating(forecast, machine, steering) if len(machines) == 1 else steering())
         self._jobs = tuple(jobs)
         return (None,) * len(workload.jobs)
+
+    def state(self, view: PolicyView) -> Hashable:
+        """Return the job's account of what is where, and whether an iteration is repeated."""
+        return self._jobs[view.job].state(view)
 
     def on_kernel_start(self, view: PolicyView) -> Iterable[Move]:
         """Let the job's account decide."""

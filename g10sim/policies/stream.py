@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 
 from g10sim.config.behaviour import BehaviourSpec
 from g10sim.config.system import SystemSpec
@@ -61,6 +61,10 @@ class Stream(Declared, Policy):
         jobs = zip(workload.jobs, machines, strict=True)
         self._jobs = tuple(Streaming(job.trace, machine, settings) for job, machine in jobs)
         return (None,) * len(workload.jobs)
+
+    def state(self, view: PolicyView) -> Hashable:
+        """Return the job's account of what is where, and next uses."""
+        return self._jobs[view.job].state(view)
 
     def on_kernel_start(self, view: PolicyView) -> Iterable[Move]:
         """Ask for what is needed next."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 
 from g10sim.config.behaviour import BehaviourSpec
 from g10sim.config.system import SystemSpec
@@ -86,6 +86,11 @@ class Teraio(Declared, JointPolicy):
             if waiting.expected_cycles < most:
                 return waiting, other
         return planner, plan
+
+    def state(self, view: PolicyView) -> Hashable:
+        """Return what has left for host memory without being planned, and the kernels until it is used."""
+        now = view.iteration * len(view.trace.kernels) + view.kernel
+        return tuple((until - now, size) for until, size in self._unplanned.get(view.job, ()) if until > now)
 
     def places(self, job: Job, plan: MigrationPlan | None, behaviour: BehaviourSpec) -> Sequence[Place]:
         """Put tensors that are ever evicted at the right, all others at the left."""

@@ -258,6 +258,10 @@ class VdnnMulti(LayerWise):
         """Tell whether the next iteration prefetches as the last one did."""
         return not self.plans_prefetches or self._steerings[view.job].is_settled(view)
 
+    def state(self, view: PolicyView) -> Hashable:
+        """Return what has come early."""
+        return self._steerings[view.job].state() if self.plans_prefetches else ()
+
     def on_kernel_start(self, view: PolicyView) -> Iterable[Move]:
         """Offload what a layer reads as it begins, and prefetch what is due."""
         if not self.plans_prefetches:

@@ -60,9 +60,7 @@ def with_numbers(workload: Workload, behaviour: BehaviourSpec) -> Workload:
         )
     if behaviour.reported_iteration != "fastest":
         return workload
-    counted = (
-        replace(job, iterations=most_iterations(job.iterations, behaviour)) for job in workload.jobs
-    )
+    counted = (replace(job, iterations=most_iterations(job.iterations, behaviour)) for job in workload.jobs)
     return replace(workload, jobs=tuple(counted))
 
 

@@ -50,9 +50,7 @@ def _labelled(columns: Iterable[str], values: Iterable[int]) -> dict[str, int]:
 class Ledger:
     """Sums executions up to iterations and writes the records."""
 
-    def __init__(
-        self, job: int, gpu: int, memory: Residency, machine: Machine, *, runs_beside: bool
-    ) -> None:
+    def __init__(self, job: int, gpu: int, memory: Residency, machine: Machine, *, runs_beside: bool) -> None:
         """``runs_beside``: kernels run beside those of the GPU."""
         self._job, self._gpu, self._memory = job, gpu, memory
         self._recorder, self._checker = machine.recorder, machine.checker

@@ -37,7 +37,7 @@ class Snapshot:
         return found.digest()
 
     def is_near(self, other: Snapshot) -> bool:
-        """Tell whether at most a thousandth of the pages lie elsewhere, or elsewhere in the eviction order."""
+        """Tell whether at most a thousandth of the GPU's pages lie elsewhere, in its eviction order, too."""
         pages = sum(self.order[1::2])
         moved = sum(abs(here - there) for here, there in zip(self.lies, other.lies, strict=True))
         if TOLERANCE * moved > 2 * max(pages, sum(other.order[1::2])):
@@ -54,7 +54,7 @@ def _runs(order: array[int]) -> Iterator[tuple[int, int]]:
 
 
 def _reordered(one: array[int], other: array[int]) -> int:
-    """Count the places of an eviction order, from the oldest page on, that another tensor has in the other."""
+    """Count the places of an eviction order, the oldest first, that another tensor has in the other."""
     found = at = 0
     ours, theirs = _runs(one), _runs(other)
     mine, yours = next(ours, None), next(theirs, None)

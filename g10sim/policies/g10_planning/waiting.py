@@ -26,6 +26,10 @@ class Waiting:
             self._planned[eviction.start % len(kernels)][eviction.tensor] = eviction.tier
         self._leaving: dict[int, PlannedTier] = {}
 
+    def state(self) -> tuple[object, ...]:
+        """Return the planned evictions under way."""
+        return tuple((tensor, tier.name) for tensor, tier in self._leaving.items())
+
     def begin(self, kernel: int) -> None:
         """Note what the plan evicts at the start of a kernel."""
         self._leaving |= self._planned[kernel]

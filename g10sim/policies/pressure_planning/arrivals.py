@@ -31,6 +31,10 @@ class Arrivals:
         """Yield all of them."""
         return iter(self._way_of)
 
+    def state(self) -> tuple[object, ...]:
+        """Return what is on its way, and from where."""
+        return tuple((way, *sizes.items()) for way, sizes in self._ways.items() if sizes)
+
     def add(self, view: PolicyView, tensor: int, size_bytes: int) -> None:
         """Note a tensor that is about to be asked for, and its bytes."""
         way = tuple(tier for tier in view.tiers if view.bytes_in(tensor, tier))

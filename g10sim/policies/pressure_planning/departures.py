@@ -29,6 +29,11 @@ class Departures:
         """Yield all of them."""
         return iter(self.tiers)
 
+    def state(self) -> tuple[object, ...]:
+        """Return what is on its way, and to where."""
+        queues = ((name, *queue.items()) for name, queue in self._queues.items())
+        return *queues, *self._new
+
     @property
     def total_bytes(self) -> int:
         """Bytes yet to leave for all tiers together."""

@@ -41,6 +41,12 @@ class Repeating:
         self._ends: list[Sequence[Move]] = []
         self._decided = self._vain = self._cycles = self._began_at = 0
 
+    def state(self, view: PolicyView) -> tuple[object, ...]:
+        """Return what decides how the next iteration is decided, or repeated."""
+        if self._steering is None:
+            return self._vain, self._is_slower(view)
+        return self._vain, min(self._decided, _DECIDED), self._steering.state(view)
+
     def moves(self, view: PolicyView) -> Iterable[Move]:
         """Return the moves of a kernel that is about to start."""
         if view.kernel == 0:
@@ -72,10 +78,10 @@ class Repeating:
 
     def _begin_iteration(self, view: PolicyView) -> None:
         """Decide anew, or repeat the last iteration that was decided."""
-        cycles, self._began_at = view.now_cycles - self._began_at, view.now_cycles
+        is_slower, cycles = self._is_slower(view), view.now_cycles - self._began_at
         was_repeated, places = self._steering is None, self._bytes_by_place(view)
+        self._began_at = view.now_cycles
         if was_repeated:
-            is_slower = cycles > (1 + _LOSS) * self._cycles
             self._vain += is_slower
             if not is_slower:
                 return
@@ -89,6 +95,10 @@ class Repeating:
         self._places = places
         self._starts.clear()
         self._ends.clear()
+
+    def _is_slower(self, view: PolicyView) -> bool:
+        """Tell whether the iteration that has ended took longer than the one that it repeated."""
+        return view.now_cycles - self._began_at > (1 + _LOSS) * self._cycles
 
     def _bytes_by_place(self, view: PolicyView) -> Integers:
         """Return the bytes of each persistent tensor on the GPU and in each tier."""

@@ -55,6 +55,13 @@ class Steering:
         self._spare = 0
         self._division = Division(forecast, machine)
 
+    def state(self, view: PolicyView) -> tuple[object, ...]:
+        """Return the account of what is where and on its way, and what was asked for and named."""
+        account = (self._here, self._away, self._tier_of)
+        named = tuple(map(tuple, self._named))
+        known = *(part.tobytes() for part in account), tuple(sorted(self._asked)), named, self._spare
+        return *known, self._leaving.state(), self._coming.state()
+
     def moves(self, view: PolicyView) -> Iterator[Move]:
         """Return the moves of a kernel that is about to start."""
         dead = self._enter(view)

@@ -87,6 +87,14 @@ class Streaming:
             near = (self._next <= self._last_asked) & (self._missing < self._sizes)
             yield Protect(frozenset(np.flatnonzero(near).tolist()))
 
+    def state(self, view: PolicyView) -> tuple[object, ...]:
+        """Return next uses, counted from now, what is missing, and what was asked for."""
+        now = view.iteration * self._kernels + view.kernel
+        uses = np.where(self._next < _NEVER, self._next - now, _NEVER)
+        asked, homes = tuple(self._asked), tuple(sorted(self._homes.items()))
+        named = tuple(map(tuple, self._named))
+        return uses.tobytes(), self._missing.tobytes(), asked, self._last_asked - now, homes, named
+
     def victims(self, view: PolicyView) -> list[int]:
         """Return what is used later than all that was asked for, used last first."""
         there = np.flatnonzero((self._missing < self._sizes) & (self._next > self._last_asked))

@@ -120,6 +120,10 @@ class Steering:
         self._under_way: dict[int, Trigger] = {}
         self._early: dict[int, Trigger] = {}
 
+    def state(self) -> tuple[int, ...]:
+        """Return the tensors that came early and whose memory nobody has wanted yet."""
+        return tuple(self._early)
+
     def start_iteration(self, view: PolicyView) -> None:
         """Plan an iteration."""
         if view.iteration == 0 or self._feedback:
