@@ -57,6 +57,7 @@ __all__ = [
 ]
 
 _WAYS = "_to_gpu_", "gpu_to_"
+_JUDGED = "steady", "period", "spread"
 _RECORDS = ("summary", *TABLES, "timeline")
 
 
@@ -96,7 +97,7 @@ class Result(Displayed):
         """Metrics of the first (usually only) job, by the column names of results.csv.
 
         Those of a CPU and of the SSD's flash are there where they are modelled, the bound where one holds.
-        ``steady`` is None after one iteration.
+        ``steady`` and ``spread`` are None after one iteration, ``period`` where iterations do not repeat.
         """
         row = self.rows[0]
         further = (
@@ -105,7 +106,7 @@ class Result(Displayed):
         )
         more = [column for column in further if column in row]
         columns = (*metric_columns(self.records.tiers), *more)
-        return {column: row.get(column) if column == "steady" else row[column] for column in columns}
+        return {column: row.get(column) if column in _JUDGED else row[column] for column in columns}
 
     @property
     def performance(self) -> float:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
 from g10sim.analysis.footprint import peak_live_bytes
 from g10sim.display import rounded_bytes, rounded_seconds
@@ -133,6 +133,17 @@ def time_shares(opened: OpenedCell) -> Iterator[tuple[str, str, str]]:
         )
 
 
+def _averaged(row: Mapping[str, Any]) -> str:
+    """Say which iterations numbers are averages of, where that is not the last one."""
+    iterations, period = int(row["iterations"]), row.get("period", 1)
+    apart = f"which differ by {row.get('spread', 0):.1%}; kernels below are those of the nearest to it"
+    if not row.get("steady", True):
+        last = max(1, iterations // 2)
+        several = f"the average of the last {last} of {iterations} iterations, {apart}" if last > 1 else ""
+        return f". Not steady: {several or f'the last of {iterations} iterations, the next may differ'}"
+    return f". The average of {int(period)} iterations that repeat, {apart}" if period > 1 else ""
+
+
 def describe_cell(opened: OpenedCell) -> tuple[str, list[Section]]:
     """Return a heading and sections, each a title and sentences."""
     row = opened.row
@@ -144,11 +155,7 @@ def describe_cell(opened: OpenedCell) -> tuple[str, list[Section]]:
         f"{row['performance']:.1%} of ideal, "
         f"{seconds(opened, row['exec_cycles'])} instead of {seconds(opened, row['ideal_cycles'])}"
     )
-    if not row.get("steady", True):
-        heading += (
-            f". Not steady: the last two of {int(row['iterations'])} iterations differ, or the policy is "
-            "still adjusting; more iterations may give other numbers"
-        )
+    heading += _averaged(row)
     if lost <= 0:
         return heading, [("Nothing was lost: no kernel stalled.", [])]
     sections = []

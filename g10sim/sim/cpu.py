@@ -154,11 +154,11 @@ class CpuKernels:
         self._pending = deque[_Launched]()
         self._reads: dict[int, _Read] = {}
         self._busy, self._since = 0, -1
+        self.fetched_bytes = 0
 
     def state(self) -> tuple[int, ...]:
         """Return the kernels that were launched and have not ended."""
         return tuple(launched.kernel for launched in self._pending)
-        self.fetched_bytes = 0
 
     @property
     def _now(self) -> int:

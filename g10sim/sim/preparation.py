@@ -8,6 +8,7 @@ from dataclasses import replace
 from itertools import product
 from operator import attrgetter
 
+from g10sim.analysis.reported import averaged, reported
 from g10sim.config.system import SystemSpec
 from g10sim.config.tiers import Tier
 from g10sim.errors import CapacityError, PolicyError, UnsupportedError
@@ -46,8 +47,11 @@ class _Trials:
             return None
         if any(job.refused for job in records.jobs):
             return None
-        last = {iteration.job: iteration.end - iteration.start for iteration in records.iterations}
-        return [last[job] for job in sorted(last)]
+        by_job: dict[int, list[IterationRecord]] = {}
+        for iteration in records.iterations:
+            by_job.setdefault(iteration.job, []).append(iteration)
+        counted = (averaged(reported(by_job[job])) for job in sorted(by_job))
+        return [iteration.end - iteration.start for iteration in counted]
 
     def _records(self, design: Policy, until_steady: bool) -> RunRecords:
         """Simulate one group of GPUs, or all of them if one does not stand for all."""

@@ -23,7 +23,8 @@ def metric_columns(tiers: Tiers = USUAL_TIERS) -> tuple[str, ...]:
         *traffic_columns(tiers),
         *("page_faults", "peak_gpu_bytes"),
         *memory_columns(tiers, "peak_{}_bytes"),
-        *("footprint_bytes", "oversubscription", "events", "iterations", "steady"),
+        *("footprint_bytes", "oversubscription", "events"),
+        *("iterations", "steady", "period", "spread"),
     )
 
 

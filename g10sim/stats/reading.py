@@ -180,13 +180,13 @@ def of_cell(table: pd.DataFrame, row: dict[str, Any]) -> pd.DataFrame:
 def reported_kernels(kernels: pd.DataFrame, row: dict[str, Any]) -> pd.DataFrame:
     """Return the kernels (of one cell and job) of the iteration that the row reports.
 
-    That is the last one whose time is ``exec_cycles``, or the last one where results were rounded.
+    That is the last one whose time is ``exec_cycles``; of averages and rounded results the one nearest to it.
     """
     import pandas as pd
 
     spans = kernels.groupby("iteration").agg(start=("start", "min"), end=("end", "max"))
-    exact = spans[spans["end"] - spans["start"] == row["exec_cycles"]]
-    iteration = (spans if exact.empty else exact).index[-1]
+    apart = (spans["end"] - spans["start"] - row["exec_cycles"]).abs()
+    iteration = apart[apart == apart.min()].index[-1]
     found = pd.DataFrame(kernels[kernels["iteration"] == iteration]).reset_index(drop=True)
     found["stall_cycles"] = found[list(stall_reasons(found))].sum(axis="columns")
     return found

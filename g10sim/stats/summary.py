@@ -8,6 +8,7 @@ from dataclasses import asdict
 
 from g10sim.analysis.contexts import context_bytes
 from g10sim.analysis.footprint import footprint_bytes, oversubscription
+from g10sim.analysis.reported import averaged, reported, spread
 from g10sim.config.behaviour import BehaviourSpec
 from g10sim.config.ssd import FlashSsdSpec
 from g10sim.config.system import SystemSpec
@@ -126,7 +127,8 @@ def summarize(
         if not by_job[number]:  # a job that was refused
             rows.append({})
             continue
-        record = reported_iteration(by_job[number], behaviour)
+        counted = reported(by_job[number], fastest=behaviour.reported_iteration == "fastest")
+        record = averaged(counted)
         breakdown = _breakdown(record, behaviour, moves_ahead, system.kinds)
         if rounds:
             breakdown = {key: _six_digits(int(cycles), system.gpu.clock) for key, cycles in breakdown.items()}
@@ -143,7 +145,7 @@ def summarize(
                 "events": events,
                 "iterations": len(by_job[number]),
             }
-            | _steady(by_job[number])
+            | _steady(by_job[number][-1], spread(counted))
             | ({} if copies_tensors else _in_place(record, system))
             | _cpu(record)
             | dict(record.exchanged)
@@ -159,13 +161,6 @@ def _by_job(iterations: Iterable[IterationRecord], jobs: Iterable[int]) -> dict[
     for record in iterations:
         found[record.job].append(record)
     return found
-
-
-def reported_iteration(records: Sequence[IterationRecord], behaviour: BehaviourSpec) -> IterationRecord:
-    """Pick the iteration that results report: the last, or the fastest (of equal ones the last)."""
-    if behaviour.reported_iteration == "last":
-        return records[-1]
-    return min(reversed(records), key=lambda record: record.end - record.start)
 
 
 def _times(record: IterationRecord, clock_hz: int, trace: Trace, *, rounds: bool) -> Row:
@@ -215,10 +210,12 @@ def _breakdown(
     return {"compute_cycles": compute, "overlap_cycles": overlap, "stall_cycles": stall, **by_reason}
 
 
-def _steady(records: Sequence[IterationRecord]) -> Row:
-    """Return whether the last iteration went like the one before it; nothing where there is only one."""
-    steady = records[-1].steady
-    return {} if steady is None else {"steady": steady}
+def _steady(last: IterationRecord, apart: float) -> Row:
+    """Return whether iterations go on as the last ones went; nothing where there is only one."""
+    if last.steady is None:
+        return {}
+    period = {} if last.period is None else {"period": last.period}
+    return {"steady": last.steady, **period, "spread": apart}
 
 
 def _in_place(record: IterationRecord, system: SystemSpec) -> Row:
@@ -289,5 +286,6 @@ def _job_row(record: JobRecord, iterations: Sequence[IterationRecord], behaviour
     if ideal_cycles:
         row["slowdown"] = (record.end - record.arrival) / ideal_cycles
     if iterations:
-        row["peak_gpu_bytes_of_all"] = reported_iteration(iterations, behaviour).peak_gpu_bytes_of_all
+        counted = reported(iterations, fastest=behaviour.reported_iteration == "fastest")
+        row["peak_gpu_bytes_of_all"] = max(record.peak_gpu_bytes_of_all for record in counted)
     return row

@@ -3,13 +3,14 @@ from dataclasses import replace
 import pytest
 
 import g10sim
+from g10sim.analysis.reported import averaged, reported, spread
 from g10sim.config.behaviour import GPG, BehaviourSpec
 from g10sim.config.sharing import VariationSpec
 from g10sim.errors import CapacityError, ConfigError, PolicyError, TraceError
 from g10sim.policies.base import Policy
 from g10sim.records import IterationRecord, StallReason
 from g10sim.stats.columns import BOUND_COLUMNS, METRIC_COLUMNS, STALL_COLUMNS
-from g10sim.stats.summary import reported_iteration, summarize
+from g10sim.stats.summary import summarize
 from g10sim.trace.workload import Job, Workload
 
 from .conftest import SYSTEM
@@ -164,10 +165,33 @@ def record(iteration, cycles, *, stalls=(), overlap=0, in_flight=0, job=0, start
     )
 
 
-def test_which_iteration_is_reported():
-    records = [record(0, 90), record(1, 90), record(2, 100)]
-    assert reported_iteration(records, BehaviourSpec()).iteration == 2
-    assert reported_iteration(records, BehaviourSpec(reported_iteration="fastest")).iteration == 1
+def test_which_iterations_are_reported():
+    records = [record(0, 90), record(1, 90), record(2, 95), record(3, 100)]
+
+    def numbers(steady, period=None, **options):
+        last = replace(records[-1], steady=steady, period=period)
+        return [one.iteration for one in reported([*records[:-1], last], **options)]
+
+    assert numbers(True) == numbers(True, 1) == [3]
+    assert numbers(True, 3) == [1, 2, 3]
+    assert numbers(False) == [2, 3]
+    assert numbers(False, fastest=True) == [1]
+    assert [len(reported(records[:count])) for count in (1, 2, 3)] == [1, 1, 1]
+
+
+def test_an_average_iteration_adds_up():
+    stalls = [(StallReason.FAULT_HOST, 7)], [(StallReason.EVICTION, 4), (StallReason.FAULT_HOST, 2)], []
+    traffic = {"host_to_gpu": 5}, {"host_to_gpu": 0}, {"host_to_gpu": 6}
+    records = [
+        replace(record(number, 60 + sum(cycles for _, cycles in some), stalls=some), traffic=moved)
+        for number, (some, moved) in enumerate(zip(stalls, traffic, strict=True))
+    ]
+    found = averaged(records)
+    assert found.end - found.start == 64  # of 193 / 3
+    assert (found.compute_cycles, dict(found.stalls)) == (60, {"eviction": 1, "fault_host": 3})
+    assert found.traffic == {"host_to_gpu": 3}
+    assert spread(records) == pytest.approx(7 / (193 / 3))
+    assert averaged(records[:1]) is records[0]
 
 
 STALLS = [(StallReason.FAULT_HOST, 30), (StallReason.EVICTION, 10)]

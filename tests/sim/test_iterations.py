@@ -118,10 +118,24 @@ def test_a_policy_that_acts_later_says_so():
     assert len(auto(STAYS, machine(), Evicts(acts)).iterations) == 3
 
 
-def test_what_never_repeats_ends_after_twelve_iterations():
+def test_iterations_that_take_turns_are_a_period():
     records = auto(STAYS, machine(), Evicts(lambda iteration: iteration % 2))
-    assert iteration_times(records) == [25_000, *[20_000, 22_000] * 5, 20_000]
+    assert iteration_times(records) == [25_000, 20_000, 22_000, 20_000, 22_000]
+    assert verdicts(records) == [None, False, False, False, True]
+    assert [record.period for record in records.iterations] == [None] * 4 + [2]
+
+
+class Counts(Evicts):
+    """Evicts by the number of the iteration, and says so."""
+
+    def state(self, view):
+        return view.iteration
+
+
+def test_what_never_repeats_ends_after_twelve_iterations():
+    records = auto(STAYS, machine(), Counts(lambda iteration: iteration.bit_count() % 2))
     assert verdicts(records) == [None, *[False] * 11]
+    assert iteration_times(records)[-6:] == [22_000, 22_000, 20_000, 22_000, 20_000, 20_000]
 
 
 def test_a_policy_that_fails_to_say_is_named():
