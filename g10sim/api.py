@@ -185,7 +185,7 @@ def simulate(
 ) -> Result:
     """Simulate a trace (a Trace, a file, or a Workload of jobs) on a system under a policy.
 
-    ``iterations`` is how often a trace is run; ``auto``: until two iterations in a row agree, at most 12
+    ``iterations`` is how often a trace is run; ``auto``: until they repeat, at most 12
     times, and twice where ``compat`` reports the fastest. A Workload has those of its jobs.
     ``variation``, such as ``{"distribution": "uniform", "magnitude": 0.1}``, multiplies kernel times by
     random factors, decided by ``seed``, that the policy does not know; without it a Workload keeps its own.

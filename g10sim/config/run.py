@@ -132,7 +132,7 @@ class WorkloadSpec(Spec):
     )
     iterations: IterationsOrAuto = Field(
         default=AUTO,
-        description="how often the trace is run; auto: until two iterations in a row agree, at most"
+        description="how often the trace is run; auto: until iterations repeat, at most"
         f" {MOST_ITERATIONS} times, and twice with compat.reported_iteration fastest",
     )
     jobs: tuple[JobSpec, ...] = Field(default=(), description="jobs of one run, together on the machine")

@@ -18,7 +18,7 @@ from g10sim.trace.repetition import changed
 class Job:
     """``iterations`` of a trace on one GPU, not before ``arrival_cycles``.
 
-    ``auto``: as many as it takes until two in a row agree; for a job on its own, or for replicas on GPUs of
+    ``auto``: as many as it takes until they repeat; for a job on its own, or for replicas on GPUs of
     their own, which all run equally many.
     If jobs on one GPU compute side by side, a job of priority p gets p times the share of one of priority 1.
     """

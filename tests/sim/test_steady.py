@@ -1,9 +1,5 @@
 """Iterations that are reported as steady go on as they are."""
 
-import pytest
-from drawn_cases import draw_case
-
-from g10sim.errors import CapacityError, UnsupportedError
 from g10sim.experiment.cells import make_policy
 from g10sim.policies.registry import available
 from g10sim.sim.engine import run
