@@ -1,27 +1,65 @@
-"""Iterations that are reported as steady go on as they are."""
+"""Iterations that are reported as steady go on as they are, for eight periods more."""
 
-from g10sim.experiment.cells import make_policy
-from g10sim.policies.registry import available
+from functools import partial
+
+import pytest
+from drawn_cases import draw_case
+from machines import machine, trace_of
+
+from g10sim.config.behaviour import BehaviourSpec
+from g10sim.errors import CapacityError, UnsupportedError
+from g10sim.policies.registry import available, create
 from g10sim.sim.engine import run
+from g10sim.sim.repetition import TOLERANCE
 from g10sim.trace.workload import Job, Workload
 
-# Trial iterations choose among its designs, and how many these are depends on the number of iterations.
-CHOOSING = {"g10_paced": {"method": "waiting"}}
+MORE = 8
+# Trials choose among its designs, and have as many iterations as the run.
+CHOSEN = {"g10_paced": {"method": "waiting"}}
 NEEDS_A_FILE = {"replay"}
 POLICIES = sorted(set(available()) - NEEDS_A_FILE)
 
 
-def going_on(case, policy):
-    """Return the records of a run that ended when it was steady, and of one with eight periods more."""
-    words = {"name": policy, **CHOOSING.get(policy, {})}
-
-    def simulated(iterations):
-        workload = Workload((Job(case.trace, iterations=iterations),))
-        return run(workload, case.system, make_policy(words, 0), case.behaviour).iterations
-
-    ended = simulated("auto")
-    return ended, simulated(len(ended) + 8 * (ended[-1].period or 1)) if ended[-1].steady else ()
+def simulated(case, policy, iterations):
+    workload = Workload((Job(case.trace, iterations=iterations),))
+    design = create({"name": policy, **CHOSEN.get(policy, {})})
+    return run(workload, case.system, design, case.behaviour).iterations
 
 
 def what_happens(record):
     return [record.end - record.start, *record.traffic.values()]
+
+
+def departures(case, policy):
+    """Yield by how much later iterations differ from those that are steady, and whether they repeat exactly."""
+    ended = simulated(case, policy, "auto")
+    last, count = ended[-1], len(ended)
+    if not last.steady:
+        return
+    period = last.period or 1
+    longer = simulated(case, policy, count + MORE * period)
+    assert list(map(what_happens, longer[:count])) == list(map(what_happens, ended))
+    for number, record in enumerate(longer[count:]):
+        pairs = zip(what_happens(record), what_happens(ended[number % period - period]), strict=True)
+        yield max(abs(found - told) / max(1, found, told) for found, told in pairs), last.period is not None
+
+
+def go_on(case, policy):
+    try:
+        found = list(departures(case, policy))
+    except (UnsupportedError, CapacityError):
+        return
+    for share, is_exact in found:
+        assert share * TOLERANCE <= (not is_exact), (case.seed, policy)
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_what_is_steady_goes_on(seed):
+    go_on(draw_case(seed, largest=30), POLICIES[seed % len(POLICIES)])
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("seed", range(500))
+def test_what_is_steady_goes_on_in_many_cases(seed):
+    for policy in POLICIES:
+        go_on(draw_case(seed), policy)
