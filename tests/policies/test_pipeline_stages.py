@@ -22,7 +22,7 @@ SECOND, GB, PAGE = 10**9, 10**9, 10**6
 FORWARD, BACKWARD = SECOND, 2 * SECOND
 
 
-def step(layers, micro_batches, width=GB, weight=GB):
+def step(layers, micro_batches, width=GB, weight=GB, forward=FORWARD, backward=BACKWARD):
     """A step of equal layers that pass on ``width`` bytes, and keep as many for the backward pass."""
     builder = TraceBuilder("layers", micro_batches)
 
@@ -38,14 +38,14 @@ def step(layers, micro_batches, width=GB, weight=GB):
             kept = tensor(f"{number}.{i}.saved", width, TensorKind.ACTIVATION)
             y = tensor(f"{number}.{i}.output", width, TensorKind.ACTIVATION)
             own = {"layer": f"{i}.layer", "micro_batch": number + 1}
-            builder.kernel("forward", FORWARD, [x, held], [kept, y], Phase.FORWARD, **own)
+            builder.kernel("forward", forward, [x, held], [kept, y], Phase.FORWARD, **own)
             saved.append(kept)
             x = y
         for i in reversed(range(layers)):
             dx = tensor(f"{number}.{i}.dx", width, TensorKind.TEMPORARY)
             used = [x, saved[i], weights[i], *([gradients[i]] if number else [])]
             own = {"layer": f"{i}.layer", "micro_batch": number + 1}
-            builder.kernel("backward", BACKWARD, used, [dx, gradients[i]], Phase.BACKWARD, **own)
+            builder.kernel("backward", backward, used, [dx, gradients[i]], Phase.BACKWARD, **own)
             x = dx
     for held, gradient in zip(weights, gradients, strict=True):
         builder.kernel("update", 1, [held, gradient], [held], Phase.OPTIMIZER)
@@ -103,6 +103,46 @@ def test_time_of_a_step_whose_stages_send_for_a_while(micro_batches):
             micro_batches / 2
         ) * SECOND // 10
         assert one.end - one.start == pytest.approx(expected, abs=100)
+
+
+def two_stages(micro_batches, forward, backward, transfer):
+    """Time of a step on two stages, pass by pass: 1F1B, and room for what comes is mapped a pass ahead."""
+    numbers = range(1, micro_batches + 1)
+    first = [("F", number) for number in numbers[:2]]
+    for number in numbers:
+        first += [("B", number), *[("F", number + 2)] * (number + 2 in numbers)]
+    orders = first, [(kind, number) for number in numbers for kind in "FB"]
+    sent_by_other = "B", "F"  # to the first stage, to the second
+    starts, ends = [dict[tuple[str, int], int](), {}], [dict[tuple[str, int], int](), {}]
+    while len(ends[0]) + len(ends[1]) < 4 * micro_batches:
+        for stage, order in enumerate(orders):
+            for one in order[len(ends[stage]) :]:
+                before = order[len(ends[stage]) - 1] if ends[stage] else None
+                start = ends[stage].get(before, 0)
+                if one[0] == sent_by_other[stage]:
+                    if one not in ends[1 - stage]:
+                        break
+                    start = max(start, max(ends[1 - stage][one], starts[stage].get(before, 0)) + transfer)
+                starts[stage][one] = start
+                ends[stage][one] = start + (forward if one[0] == "F" else backward)
+    return max(map(max, (found.values() for found in ends)))
+
+
+@pytest.mark.parametrize(
+    ("micro_batches", "forward", "backward", "transfer", "expected"),
+    [
+        (4, 1_000_000, 300_000, 512_000, 8_760_000),  # by the formula of short transfers 8,548,000
+        (2, 1_000_000, 300_000, 512_000, 5_136_000),
+        (5, 300_000, 1_000_000, 512_000, 10_872_000),
+        (4, 300_000, 300_000, 700_000, 6_200_000),
+        (4, 1_000_000, 2_000_000, 100_000, 15_400_000),
+    ],
+)
+def test_time_of_a_step_whose_stages_send_for_long(micro_batches, forward, backward, transfer, expected):
+    assert two_stages(micro_batches, forward, backward, transfer) == expected
+    trace = step(2, micro_batches, 10**9, forward=forward, backward=backward)
+    for one in simulate(trace, ["1"], nvlink=f"{10**12 // transfer} MB/s"):
+        assert one.end - one.start == pytest.approx(expected, abs=5000)
 
 
 def test_every_stage_waits_for_the_others_and_sends():

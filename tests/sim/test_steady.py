@@ -1,12 +1,8 @@
 """Iterations that are reported as steady go on as they are, for eight periods more."""
 
-from functools import partial
-
 import pytest
 from drawn_cases import draw_case
-from machines import machine, trace_of
 
-from g10sim.config.behaviour import BehaviourSpec
 from g10sim.errors import CapacityError, UnsupportedError
 from g10sim.policies.registry import available, create
 from g10sim.sim.engine import run
@@ -31,7 +27,7 @@ def what_happens(record):
 
 
 def departures(case, policy):
-    """Yield by how much later iterations differ from those that are steady, and whether they repeat exactly."""
+    """Yield by how much later iterations differ from steady ones, and whether these repeat exactly."""
     ended = simulated(case, policy, "auto")
     last, count = ended[-1], len(ended)
     if not last.steady:
