@@ -191,8 +191,8 @@ def simulate(
     random factors, decided by ``seed``, that the policy does not know; without it a Workload keeps its own.
     ``record`` names what to keep beside the summary: kernels, migrations, memory, or timeline for all that
     a timeline shows. Warns of a trace whose kernel times are for another GPU than the system's.
-    ``check`` tests every invariant on the way. Raises UnsupportedError when the policy cannot run the
-    workload, and other errors of :mod:`g10sim.errors` for bad input.
+    ``check`` tests every invariant on the way. Raises UnsupportedError when the policy, or none, can run
+    the workload, and other errors of :mod:`g10sim.errors` for bad input.
     """
     tables = tuple(record)
     for table in tables:

@@ -43,12 +43,12 @@ class PolicyError(G10SimError):
     """A policy could not be found, raised, or asked for something illegal."""
 
 
-class CapacityError(G10SimError):
-    """The workload cannot run on the system at all, whatever the policy does (a result, not a failure)."""
-
-
 class UnsupportedError(G10SimError):
-    """A policy declares that it cannot run this workload on this system (a result, not a failure)."""
+    """A policy cannot run this workload on this system, or none can (a result, not a failure)."""
+
+
+class CapacityError(UnsupportedError):
+    """The workload cannot run on the system at all, whatever the policy does."""
 
 
 def own_lines(error: BaseException) -> str:

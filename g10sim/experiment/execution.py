@@ -20,7 +20,7 @@ import g10sim
 from g10sim.checksums import data_hash
 from g10sim.config.behaviour import BehaviourSpec
 from g10sim.config.system import SystemSpec
-from g10sim.errors import CapacityError, G10SimError, UnsupportedError
+from g10sim.errors import G10SimError, UnsupportedError
 from g10sim.experiment.cells import Cell, not_written
 from g10sim.experiment.program import plug_in
 from g10sim.experiment.store import CellStore
@@ -180,7 +180,7 @@ def _attempt(cell: Cell, store: CellStore, watch: Watch, result: Callable[..., C
         records, rows = simulate(
             workload, cell.system, policy, cell.behaviour, tables=cell.tables, check=cell.check
         )
-    except (UnsupportedError, CapacityError) as error:
+    except UnsupportedError as error:
         verdict = one_line(error)
     changed = start.changed(watch)
     if changed:

@@ -11,7 +11,7 @@ from operator import attrgetter
 from g10sim.analysis.reported import averaged, reported
 from g10sim.config.system import SystemSpec
 from g10sim.config.tiers import Tier
-from g10sim.errors import CapacityError, PolicyError, UnsupportedError
+from g10sim.errors import PolicyError, UnsupportedError
 from g10sim.policies.base import Policy
 from g10sim.records import IterationRecord, RunRecords
 from g10sim.sim.alike import one_group
@@ -36,14 +36,14 @@ class _Trials:
     def __call__(self, design: Policy) -> str | None:
         try:
             self._try_out(design, shortened(self._workload, 1))
-        except (UnsupportedError, CapacityError) as error:
+        except UnsupportedError as error:
             return str(error)
         return None
 
     def cycles(self, design: Policy, *, until_steady: bool = False) -> list[int] | None:
         try:
             records = self._records(design, until_steady)
-        except (UnsupportedError, CapacityError):
+        except UnsupportedError:
             return None
         if any(job.refused for job in records.jobs):
             return None

@@ -6,7 +6,7 @@ import g10sim
 from g10sim.analysis.reported import averaged, reported, spread
 from g10sim.config.behaviour import GPG, BehaviourSpec
 from g10sim.config.sharing import VariationSpec
-from g10sim.errors import CapacityError, ConfigError, PolicyError, TraceError
+from g10sim.errors import CapacityError, ConfigError, PolicyError, TraceError, UnsupportedError
 from g10sim.policies.base import Policy
 from g10sim.records import IterationRecord, StallReason
 from g10sim.stats.columns import BOUND_COLUMNS, METRIC_COLUMNS, STALL_COLUMNS
@@ -215,3 +215,9 @@ def test_the_breakdown_of_an_iteration(trace):
 def test_the_breakdown_as_published(trace):
     assert breakdown(trace, GPG, moves_ahead=True) == (50, 20, 50)
     assert breakdown(trace, GPG, moves_ahead=False) == (50, 0, 30)
+
+
+def test_what_no_policy_can_run_is_unsupported(trace):
+    system = {**SYSTEM, "gpu": {"memory": "1 MiB"}}
+    with pytest.raises(UnsupportedError, match="working set"):
+        g10sim.simulate(trace, system, "base_uvm")

@@ -11,7 +11,7 @@ from g10sim.analysis.footprint import footprint_bytes, largest_working_set, peak
 from g10sim.config.behaviour import BehaviourSpec
 from g10sim.config.presets import load_system
 from g10sim.config.system import SystemSpec
-from g10sim.errors import G10SimError, UnsupportedError
+from g10sim.errors import CapacityError, G10SimError, UnsupportedError
 from g10sim.policies.base import Policy
 from g10sim.policies.names import check_class
 from g10sim.policies.registry import create
@@ -85,6 +85,8 @@ class Subject:
             return run(
                 scenario.workload, scenario.system, policy, BehaviourSpec(), record=("timeline",), check=True
             )
+        except CapacityError as error:  # there is room in all of them
+            raise PolicyCheckError(f"{scenario.name}: {error}") from error
         except UnsupportedError:
             return None
         except G10SimError as error:
