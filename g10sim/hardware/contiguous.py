@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections import deque
 from collections.abc import Callable, Container, Hashable, Mapping, Sequence
 
@@ -85,14 +86,18 @@ class Contiguous:
         """Pages of the largest block that could be allocated."""
         return self.blocks.largest_hole_pages
 
+    def order(self) -> array[int]:
+        """Return what lies on the GPU by address."""
+        return self.blocks.layout()
+
     def state(self, now: int) -> Hashable:
-        """Return where blocks lie, what waits for one or leaves, and the buffers; None: not known."""
+        """Return what waits for a block or leaves, and the buffers in host memory; None: not known."""
         buffers = self.buffers.state()
         if buffers is None:
             return None
         marks = self.held.items(), self._stored, self._condemned, self._read_again
         queues = tuple(self.waiting), tuple(self._leaving)
-        return self.blocks.layout(), *queues, *(tuple(sorted(marked)) for marked in marks), buffers
+        return *queues, *(tuple(sorted(marked)) for marked in marks), buffers
 
     def unmap(self) -> None:
         """Do nothing: the space of discarded tensors is free at once."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Collection, Hashable, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -51,6 +52,10 @@ class Paged:
     def peak_used_by_all(self) -> int:
         """Most pages of the GPU in use since peaks were restarted, by whichever job."""
         return self._memory.frames.peak(id(self))
+
+    def order(self) -> array[int]:
+        """Return what lies on the GPU in the order of evictions: tensor, pages, tensor, pages, and so on."""
+        return self._memory.recency.order()
 
     def state(self, now: int) -> Hashable:
         """Return nothing: counts and the eviction order are all there is."""

@@ -257,7 +257,7 @@ class JobRun:
         memory, policy, view = self.memory, self._policy, self._view
         settled = self._asked("is_steady", lambda: truth_of(policy.is_steady(view)))
         learnt = self._asked("state", lambda: policy.state(view))
-        return Snapshot(memory.lies(), memory.recency.order(), self._rest(learnt), is_settled=settled)
+        return Snapshot(memory.lies(), memory.space.order(), self._rest(learnt), is_settled=settled)
 
     def _rest(self, learnt: Hashable) -> Hashable:
         """Return what later iterations depend on beside the pages in memory; None: not known."""

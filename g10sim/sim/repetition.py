@@ -17,9 +17,10 @@ TOLERANCE = 1000
 class Snapshot:
     """State of one job and of what it moves, at the end of an iteration.
 
-    ``lies`` are the pages of every tensor at every place and in transfer, ``order`` is the eviction order as
-    tensor, pages, tensor, pages, and so on. ``rest`` is all else on which later iterations depend; None where
-    not all of it is known. ``is_settled``: as ``Policy.is_steady`` says.
+    ``lies`` are the pages of every tensor at every place and in transfer. ``order`` is what is on the GPU, in
+    the order of evictions or addresses, as tensor, pages, tensor, pages, and so on. ``rest`` is all else on
+    which later iterations depend; None where not all of it is known. ``is_settled``: as ``Policy.is_steady``
+    says.
     """
 
     lies: array[int]
@@ -37,7 +38,7 @@ class Snapshot:
         return found.digest()
 
     def is_near(self, other: Snapshot) -> bool:
-        """Tell whether at most a thousandth of the GPU's pages lie elsewhere, in its eviction order, too."""
+        """Tell whether at most a thousandth of the GPU's pages lie elsewhere, or elsewhere in its order."""
         pages = sum(self.order[1::2])
         moved = sum(abs(here - there) for here, there in zip(self.lies, other.lies, strict=True))
         if TOLERANCE * moved > 2 * max(pages, sum(other.order[1::2])):
@@ -46,7 +47,7 @@ class Snapshot:
 
 
 def _runs(order: array[int]) -> Iterator[tuple[int, int]]:
-    """Yield the tensor of each run of an eviction order, and where the run ends, in pages."""
+    """Yield the tensor of each run of an order, and where the run ends, in pages."""
     end = 0
     for tensor, count in zip(order[::2], order[1::2], strict=True):
         end += count
@@ -54,7 +55,7 @@ def _runs(order: array[int]) -> Iterator[tuple[int, int]]:
 
 
 def _reordered(one: array[int], other: array[int]) -> int:
-    """Count the places of an eviction order, the oldest first, that another tensor has in the other."""
+    """Count the places of an order, from its begin on, that another tensor has in the other."""
     found = at = 0
     ours, theirs = _runs(one), _runs(other)
     mine, yours = next(ours, None), next(theirs, None)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from array import array
+from collections import deque
 
 from g10sim.config.allocator import CachingPoolSpec
 from g10sim.errors import InvariantError
-from g10sim.hardware.allocators.space import Allocator, check_tiling
+from g10sim.hardware.allocators.space import HOLE, Allocator, check_tiling
 from g10sim.hardware.memory import Frames
 from g10sim.hardware.placement import Block, FitRule, Holes
 
@@ -72,18 +73,22 @@ class CachingPool(Allocator):
         """Chunks that the pool has, of all classes of sizes."""
         return [chunk for sizes in self._classes for chunk in sizes.chunks]
 
-    def layout(self) -> tuple[object, ...]:
-        """Return the chunks in the order of addresses, and where blocks lie in them.
+    def layout(self) -> array[int]:
+        """Return what lies in chunks by address: owner or HOLE, pages, owner, pages, and so on.
 
-        New chunks have new addresses, higher than all before them: only the order of chunks counts.
+        New chunks have new addresses, higher than all before them: only the order of chunks counts. Before
+        each stands its class of sizes, without pages.
         """
-        chunks = sorted(self.chunks)
-        starts = [chunk.start for chunk in chunks]
-        blocks = []
-        for owner, block in self.blocks.items():
-            number = bisect_right(starts, block.start) - 1
-            blocks.append((owner, number, block.start - starts[number], block.pages))
-        return tuple((chunk.pages, chunk in self._small.chunks) for chunk in chunks), tuple(blocks)
+        found, blocks = array("q"), deque(self.blocks.items())
+        for chunk in sorted(self.chunks):
+            found.extend((HOLE + 1 + (chunk in self._small.chunks), 0))
+            at = chunk.start
+            while blocks and blocks[0][1].start < chunk.end:
+                owner, block = blocks.popleft()
+                found.extend((HOLE, block.start - at, owner, block.pages))
+                at = block.end
+            found.extend((HOLE, chunk.end - at))
+        return found
 
     def _largest_hole(self) -> int:
         small = min(self._small.holes.largest_pages, self._small_limit)

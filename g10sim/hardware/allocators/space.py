@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from array import array
 from collections.abc import Iterable
 
 from g10sim.errors import InvariantError
 from g10sim.hardware.memory import Frames
 from g10sim.hardware.placement import Block, FitRule, Holes
+
+HOLE = -(2**62)
+"""Stands in layouts where an owner would."""
 
 
 class Allocator(ABC):
@@ -50,9 +54,13 @@ class Allocator(ABC):
         """Return an owner's block."""
         return self._blocks[owner]
 
-    def layout(self) -> tuple[object, ...]:
-        """Return where every owner's block lies, as far as later requests depend on it."""
-        return tuple((owner, block.start, block.pages) for owner, block in self.blocks.items())
+    def layout(self) -> array[int]:
+        """Return what lies in memory by address: owner or HOLE, pages, owner, pages, and so on."""
+        found, at = array("q"), 0
+        for owner, block in self.blocks.items():
+            found.extend((HOLE, block.start - at, owner, block.pages))
+            at = block.end
+        return found
 
     def allocate(self, owner: int, pages: int, rule: FitRule) -> bool:
         """Give an owner a block where ``rule`` says; False where there is no room.
