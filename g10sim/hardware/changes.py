@@ -1,4 +1,4 @@
-"""When transfers change next: a run, a victim or the room that flows use is used up, or a rotation ends.
+"""When transfers change next: a run, a victim or the room that flows use is used up.
 
 Room that others make before it is needed does not count.
 """
@@ -11,7 +11,6 @@ from typing import TypeAlias
 from g10sim.hardware.flash.pool import FlashPool
 from g10sim.hardware.flows import Flow, Site
 from g10sim.hardware.memory import Pool
-from g10sim.hardware.rotation import is_rotation, rounds_of
 from g10sim.records import Location
 
 _Place: TypeAlias = tuple[str, int | str]
@@ -37,31 +36,8 @@ class NextChange:
     ) -> None:
         self._pools, self._page_work, self._sites, self._on_gpu = pools, page_work, sites, on_gpu
         self._is_observed, self._is_staged = is_observed, is_staged
-        self.rotating: Flow | None = None
-        """Flow whose rounds are jumped."""
         self.last: Flow | None = None
         """Flow that needs the room of others, which go ahead of it."""
-
-    def of_rotation(self, flows: list[Flow]) -> int | None:
-        """Cycles of all rounds of a rotation that are alike; None without two of them."""
-        self.rotating = self.last = None
-        if self._is_observed:
-            return None
-        for flow in flows:
-            if flow.victim is None or flow.victim.tensor != flow.run.tensor:
-                continue
-            site, others = flow.lane.site, [other for other in flows if other is not flow]
-            if site.victims.asks_policy or len(self._on_gpu[site.gpu]) > 1:
-                continue
-            if is_rotation(flow.victim, others, site.memory):
-                pool = self._filled_by(flow)
-                room = None if pool is None else pool.free
-                memory = site.memory if flow is flows[-1] else None
-                rounds = rounds_of(flow, others, self._page_work, room, memory)
-                if rounds > 1:
-                    self.rotating = flow
-                    return self.cycles_for(flow, rounds * flow.victim.count)
-        return None
 
     def of_all(self, flows: list[Flow]) -> int | None:
         """Cycles until a flow's run, its victim, or the room it uses is used up."""

@@ -242,8 +242,8 @@ class FluidTransfers:
                 for ssd in self._ssds:
                     ssd.advance(now - self._now)
                 self._now = now
-            elif left is not None and (wait := self._wait(left, now)) is not None:
-                self._move(flows, wait)
+            elif left is not None and self._now + left <= now:
+                self._move(flows, left)
                 self.settle()
                 self._flows = None
                 self.events += 1
@@ -251,15 +251,6 @@ class FluidTransfers:
                 self._move(flows, now - self._now)
         if self._staging is not None:
             self._staging.advance(now)
-
-    def _wait(self, left: int, now: int) -> int | None:
-        """Return the cycles until something has changed, or the last round of a rotation ends, by then."""
-        flow = self._next.rotating
-        if self._now + left <= now or flow is None or flow.victim is None:
-            return left if self._now + left <= now else None
-        work = flow.victim.count * self._page_work
-        rounds = (flow.progress + flow.rate * (now - self._now)) // work
-        return -(-(rounds * work - flow.progress) // flow.rate) if rounds else None
 
     def settle(self) -> None:
         """Let every job use the room that transfers, or other jobs, have made."""
@@ -452,6 +443,8 @@ class FluidTransfers:
         # Pages that the kernel needs wait for a planned eviction's room instead of pushing each other out.
         if victim is None or (evicting and victim.tensor in owner.memory.needed):
             return
+        if rank == PREFETCH and owner is site and site.victims.spares(lane.queue[0].tensor, victim.tensor):
+            return
         target: Location | None = _NONE
         if not owner.victims.is_worthless(victim.tensor):
             target = self._destination(source, self._nearest)
@@ -498,11 +491,8 @@ class FluidTransfers:
         flows = self._current()
         if not self._ssds and not self._messages and self._staging is None:
             if self._left_at != self._now:
-                self._left_at, self._left = self._now, self._next.of_rotation(flows)
-                if self._left is None:
-                    self._left = self._next.of_all(flows)
+                self._left_at, self._left = self._now, self._next.of_all(flows)
             return self._left
-        self._next.rotating = None
         soonest = self._next.of_all(flows)
         changes = [soonest, *(ssd.cycles_to_change() for ssd in self._ssds)]
         changes += [-(-message.work // message.rate) for message in self._messages if message.rate]
@@ -528,8 +518,6 @@ class FluidTransfers:
         for flow in flows:
             flow.progress += flow.rate * cycles
         for flow in self._next.in_turn(flows):
-            if flow is self._next.rotating and flow.victim is not None and self._turn(flow, flow.victim):
-                continue
             pages = self._next.whole_pages(flow)
             flow.progress -= pages * self._page_work
             if flow.follows and flow.progress >= self._page_work:
@@ -554,24 +542,6 @@ class FluidTransfers:
         if self._staging is not None:
             self._staging.advance(self._now)
         self._changes = self._door.changes
-
-    def _turn(self, flow: Flow, victim: Run) -> bool:
-        """Carry out all rounds of a rotation that have ended; False: none has."""
-        pages, memory = victim.count, flow.lane.site.memory
-        rounds = flow.progress // (pages * self._page_work)
-        if not rounds:
-            return False
-        flow.progress -= rounds * pages * self._page_work
-        latest: Run | None = victim
-        if not memory.recency.is_scanned_to_end(victim):  # pages that went by are more recent
-            self._carry_out(flow, pages, self._now)
-            rounds, latest = rounds - 1, memory.recency.scan_outside(memory.protected)
-        if latest is None:
-            raise InvariantError("nothing makes room for a rotation that was foreseen")
-        if rounds:
-            memory.rotate(flow.run, latest, rounds, flow.source, flow.target)
-        flow.lane.carry = flow.progress
-        return True
 
     def _carry_out(self, flow: Flow, pages: int, start: int) -> None:
         memory, owner = flow.lane.site.memory, flow.owner.memory

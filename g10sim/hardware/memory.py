@@ -342,18 +342,6 @@ class Residency:
         else:
             self.absent[tensor] += count
 
-    def rotate(self, run: Run, victim: Run, rounds: int, source: Location, target: Location) -> None:
-        """Let a run's pages arrive from ``source`` in rounds that each push out those of the one before."""
-        self.door.enter()
-        tensor, count = run.tensor, rounds * victim.count
-        run.count -= count
-        self.moving[tensor] -= count
-        if source:
-            self.pools[source].fetch(self, tensor, count)
-            self.traffic.moved_in[source] += count
-        self._put(tensor, count, target)
-        self.recency.rotate(rounds)
-
     def arrive(self, tensor: int, count: int, source: Location) -> None:
         """Add pages that came from elsewhere (or were just allocated) to the recent end."""
         self.door.enter()

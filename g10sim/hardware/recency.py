@@ -218,21 +218,6 @@ class Recency:
             if run.count and run.tensor not in tensors:
                 yield run
 
-    def is_scanned_to_end(self, run: Run) -> bool:
-        """Tell whether a run is the scan's, and the most recent one."""
-        return run is self._scanned and run is self._runs[-1]
-
-    def rotate(self, rounds: int) -> None:
-        """Let the scan's run, the most recent one, leave and come back so many times.
-
-        The runs that it leaves behind, empty, keep later arrivals from joining those before them.
-        """
-        run = self._runs[-1]
-        left = [Run(run.tensor, 0) for _ in range(min(rounds, _MERGE_DEPTH))]
-        self._scan = len(self._runs) - 1 + len(left)
-        self._runs[-1:] = [*left, run]
-        run.stamp = next(self._clock)
-
     def _compact(self) -> None:
         """Forget empty runs, but for the first, and those that arrivals look at."""
         runs, head, scan = self._runs, self._head, self._scan

@@ -27,6 +27,9 @@ class VictimRule(Protocol):
     def upcoming(self, memory: Residency, demanded: bool) -> Iterable[Run]:
         """Return the runs that make room one after another, as far as they are known already."""
 
+    def spares(self, coming: int, tensor: int) -> bool:
+        """Tell whether what is prefetched leaves a victim's pages alone: it would push out its own."""
+
     def is_worthless(self, tensor: int) -> bool:
         """Tell whether the tensor's contents are never read again, so its pages need not be written out."""
 

@@ -112,10 +112,6 @@ COMMON = {
         fetch_and_evict,
         lambda memory: move(memory, memory.queues.evict[FLASH], GPU, FLASH),
     ),
-    "rotate": (
-        fetch_and_evict,
-        lambda memory: memory.rotate(memory.queues.prefetch[FLASH][0], Run(2, 1), 2, FLASH, FLASH),
-    ),
     "touch": (nothing, lambda memory: memory.touch(0)),
     "demand": (nothing, lambda memory: memory.demand(1)),
     "request_prefetch": (nothing, lambda memory: memory.request_prefetch(1)),
@@ -189,9 +185,11 @@ CASES = [
         ("settle begins a fetch", narrow, wants(1, frees=[0]), lambda memory: memory.settle()),
     )
 ]
-READERS = {"arriving", "evicting", "tier_for", "used_in_place"}
+READERS = {"lies", "state", "arriving", "evicting", "tier_for", "used_in_place"}
 """Public methods of a residency that look at it."""
 SPACE_READERS = {
+    "order",
+    "state",
     "block_pages",
     "check",
     "figures",

@@ -1,7 +1,6 @@
 """Fluid transfers: times by formula, who goes first, and what a full memory does."""
 
 from itertools import groupby
-from types import SimpleNamespace
 
 import pytest
 from hypothesis import assume, given
@@ -12,8 +11,6 @@ from memories import FLASH, GPU, HOST, NONE, memory_of, moved
 from g10sim.hardware.door import Door
 from g10sim.hardware.fluid import FluidTransfers
 from g10sim.hardware.memory import Pool
-from g10sim.hardware.recency import Run
-from g10sim.hardware.rotation import cycles_to_page, rounds_of
 from g10sim.records import MigrationCause, StallReason
 from g10sim.sim.checks import check_conservation
 
@@ -26,6 +23,9 @@ class OldestFirst:
 
     def choose(self, memory, demanded):
         return memory.recency.oldest_outside(memory.needed)
+
+    def spares(self, coming, tensor):
+        return coming == tensor
 
     def is_worthless(self, tensor):
         return tensor in self.worthless
@@ -279,12 +279,6 @@ def test_before_anything_is_asked_for_nothing_changes():
     assert FluidTransfers(system, pools, door=Door()).next_change() is None
 
 
-def test_the_next_page_of_a_flow_comes_when_its_rest_has_moved():
-    # 10 of work for a page: 4 steps of 3 from the start, 2 of them with 4 done, 4 again for the page after.
-    flows = [SimpleNamespace(progress=progress, rate=3) for progress in (0, 4, 10)]
-    assert [cycles_to_page(flow, 10) for flow in flows] == [4, 2, 4]
-
-
 def test_time_before_a_request_does_not_count():
     bench = Bench(machine(), [(2, HOST)])
     bench.transfers.advance(12_345)
@@ -419,13 +413,6 @@ def test_pages_are_conserved_and_no_memory_overflows(places, requests, host_page
         assert bench.host.used == in_host
 
 
-class Scanning(OldestFirst):
-    """Spares the protected tensors."""
-
-    def choose(self, memory, demanded):
-        return memory.recency.scan_outside(memory.protected)
-
-
 def ended(transfers, memory, stops):
     """Let all transfers end, looking at some cycles; return what was where when, and events."""
     transfers.changed()
@@ -440,90 +427,6 @@ def ended(transfers, memory, stops):
     order = [(tensor, sum(run.count for run in same)) for tensor, same in runs]
     rooms = [memory.frames.free, *(pool.free for pool in memory.pools.values())]
     return (now, memory.pages, rooms, memory.traffic, transfers.busy_cycles(0), order, seen), transfers.events
-
-
-def rotating(place, worthless, *, asks_policy, stops=()):
-    """Let tensor 1 come into 5 pages beside the protected tensor 0; return what is where when, and events."""
-    system, door = machine(25), Door()
-    pools = [Pool(tier, system.gpu.page_size) for tier in system.all_tiers]
-    memory = memory_of([20, 105], 25, pools, system.gpu.page_size, door)
-    transfers = FluidTransfers(system, pools, door=door)
-    memory.place(0, GPU)
-    if place != NONE:
-        memory.place(1, place)
-    transfers.attach(0, 0, memory, Scanning(worthless, asks_policy=asks_policy))
-    memory.protect({0})
-    memory.request_prefetch(1)
-    return ended(transfers, memory, stops)
-
-
-@pytest.mark.parametrize(
-    ("place", "worthless", "cycles"), [(NONE, {1}, 105_000), (HOST, {1}, 105_000), (HOST, set(), 105_000)]
-)
-def test_rounds_of_a_tensor_that_pushes_itself_out_are_jumped(place, worthless, cycles):
-    """5 pages arrive in free memory; then 20 rounds of 5 pages at 1000 cycles a page."""
-    jumped, events = rotating(place, worthless, asks_policy=False)
-    one_by_one, many = rotating(place, worthless, asks_policy=True)
-    assert jumped == one_by_one
-    assert jumped[0] == cycles
-    assert events < 6 < 20 <= many
-
-
-class OldestOnDemand(Scanning):
-    """Prefetches spare the protected tensors."""
-
-    def choose(self, memory, demanded):
-        return memory.recency.oldest() if demanded else super().choose(memory, demanded)
-
-
-def rotating_beside_a_fault(link, *, protected, worthless, asks_policy, stops):
-    """Let tensor 1 rotate in 5 pages, and later tensor 2 come in on demand, for pages of tensor 0."""
-    system, door = machine(45, pcie=link), Door()
-    pools = [Pool(tier, system.gpu.page_size) for tier in system.all_tiers]
-    memory = memory_of([40, 505, 30], 45, pools, system.gpu.page_size, door)
-    transfers = FluidTransfers(system, pools, door=door)
-    memory.place(0, GPU)
-    memory.place(2, HOST)
-    transfers.attach(0, 0, memory, OldestOnDemand(worthless, asks_policy=asks_policy))
-    memory.protect(protected)
-    memory.request_prefetch(1)
-    transfers.changed()
-    transfers.advance(12_345)
-    memory.hold(frozenset({2}))
-    transfers.demand(0, 2)
-    return ended(transfers, memory, stops)
-
-
-@pytest.mark.parametrize("stops", [(), (30_000, 30_001, 41_700, 90_000)])
-@pytest.mark.parametrize("worthless", [{0, 1}, {1}])
-@pytest.mark.parametrize("protected", [{0, 2}, {0}])
-@pytest.mark.parametrize("link", ["1 GB/s", "0.7 GB/s", "0.13 GB/s"])
-def test_pages_that_faulted_go_by_a_rotation(link, protected, worthless, stops):
-    rule = {"protected": protected, "worthless": worthless, "stops": stops}
-    jumped, events = rotating_beside_a_fault(link, **rule, asks_policy=False)
-    one_by_one, many = rotating_beside_a_fault(link, **rule, asks_policy=True)
-    assert jumped == one_by_one
-    if protected == {0, 2} and worthless == {0, 1}:
-        assert 3 * events < many
-
-
-@pytest.mark.parametrize(("rate", "rounds"), [(None, 19), (50, 3), (100, 1), (125, 1), (200, 0)])
-def test_rounds_are_jumped_until_another_page_moves(rate, rounds):
-    """5 of 100 pages at a time, one in a cycle, while another flow moves one in 1000 / rate."""
-    flow = SimpleNamespace(run=Run(1, 100), victim=Run(1, 5), source=HOST, rate=1000, progress=0)
-    others = [SimpleNamespace(rate=rate, progress=0)] if rate else []
-    assert rounds_of(flow, others, 1000, None, None) == rounds
-    slower = [*others, SimpleNamespace(rate=1, progress=0), SimpleNamespace(rate=0, progress=0)]
-    assert rounds_of(flow, slower, 1000, None, None) == rounds
-
-
-@pytest.mark.parametrize("place", [NONE, HOST, FLASH])
-@pytest.mark.parametrize("stops", [(52_500,), (7000, 7001, 33_333), (5000, 99_999)])
-def test_jumped_rounds_may_be_looked_at_at_any_time(place, stops):
-    assert (
-        rotating(place, (), asks_policy=False, stops=stops)[0]
-        == (rotating(place, (), asks_policy=True, stops=stops)[0])
-    )
 
 
 def exchanged(system, pages, target, source, room, stops, observer, beside=FLASH):

@@ -68,6 +68,10 @@ class Own:
         """Ranges that a tensor has, or will get and that are dead."""
         return [tensor]
 
+    def is_one(self, coming, number):
+        """Two ranges are one, or of one tensor that is alive."""
+        return coming == number
+
     def is_dead(self, tensor):
         """Nobody will read what a range holds."""
         if self.trace.tensors[tensor].persistent:
@@ -205,6 +209,11 @@ class Pooled:
             for number in self.now.get(tensor, ())
             if self.owner[number] == tensor or self.owner[number] not in self.alive
         ]
+
+    def is_one(self, coming, number):
+        """Two ranges are one, or of one tensor that is alive."""
+        alike = self.owner.get(coming) == self.owner.get(number)
+        return coming == number or (alike and not self.is_dead(number))
 
     def is_dead(self, number):
         """Nobody will read what a range holds."""

@@ -294,6 +294,8 @@ class SlowModel:
             if victim is None:
                 self.sought_in_vain |= rank == PREFETCH and bool(self.protected)
                 return
+            if rank == PREFETCH and self.at.is_one(queue.runs[0].number, victim.number):
+                return
             flow.pushes_out = number = victim.number
             dead = (self.drops_dead and self.at.is_dead(number)) or number in self.at.discarded
             flow.target = "none" if dead else self._room(source, "host")

@@ -31,6 +31,9 @@ class OldestFirst:
     def choose(self, memory, demanded):
         return memory.recency.oldest_outside(memory.needed)
 
+    def spares(self, coming, tensor):
+        return coming == tensor
+
     def is_worthless(self, tensor):
         return False
 

@@ -241,3 +241,14 @@ def test_peaks_are_those_of_each_iteration():
     records = simulate(two_kernels(), machine(4), BaseUvm())
     peaks = [(i.peak_gpu_bytes, i.peaks["peak_host_bytes"]) for i in records.iterations]
     assert peaks == [(4000, 2000), (4000, 2000)]
+
+
+def test_a_prefetch_does_not_push_out_what_it_has_brought():
+    """x fills one of three pages, so the third page of t waits until the kernel that needs x has ended."""
+    trace = trace_of({"x*": 1, "t*": 3}, [(10_000, "x", ""), (10_000, "t", "")])
+    records = simulate(trace, machine(3), FollowPlan(moves=[(0, 1, GPU)]), iterations=1)
+    assert kernel_times(records) == [15_000, 12_000]
+    (iteration,) = records.iterations
+    assert iteration.traffic["ssd_to_gpu_bytes"] == 4000
+    assert iteration.traffic["gpu_to_host_bytes"] == 1000
+    assert records.kernels[1].fault_pages == {"host_fault_pages": 0, "flash_fault_pages": 0}
