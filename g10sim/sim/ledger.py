@@ -55,7 +55,7 @@ class Ledger:
         self._job, self._gpu, self._memory = job, gpu, memory
         self._recorder, self._checker = machine.recorder, machine.checker
         self._overlap_is_computing = machine.behaviour.breakdown == "computing"
-        self._repetition = Repetition(confirms=runs_beside or machine.has_replicas)
+        self._repetition = Repetition(memory.page_bytes, confirms=runs_beside or machine.has_replicas)
 
     def open_iteration(self, now: int) -> None:
         """Start accounting for an iteration."""

@@ -37,11 +37,10 @@ class Snapshot:
         found.update(repr(self.rest).encode())
         return found.digest()
 
-    def is_near(self, other: Snapshot) -> bool:
-        """Tell whether at most a thousandth of the GPU's pages lie elsewhere, or elsewhere in its order."""
-        pages = sum(self.order[1::2])
-        moved = sum(abs(here - there) for here, there in zip(self.lies, other.lies, strict=True))
-        if TOLERANCE * moved > 2 * max(pages, sum(other.order[1::2])):
+    def is_near(self, other: Snapshot, pages: int) -> bool:
+        """Tell whether at most a thousandth of so many pages lie elsewhere, or elsewhere in the GPU's order."""
+        apart = sum(abs(here - there) for here, there in zip(self.lies, other.lies, strict=True))
+        if TOLERANCE * apart > 2 * pages:
             return False
         return TOLERANCE * _reordered(self.order, other.order) <= pages
 
@@ -89,8 +88,8 @@ class Repetition:
     not part of snapshots; iterations then have repeated only once a whole period has been seen twice.
     """
 
-    def __init__(self, *, confirms: bool) -> None:
-        self._confirms = confirms
+    def __init__(self, page_bytes: int, *, confirms: bool) -> None:
+        self._page_bytes, self._confirms = page_bytes, confirms
         self._records: list[IterationRecord] = []
         self._digests: list[bytes | None] = []
         self._last: Snapshot | None = None
@@ -112,7 +111,8 @@ class Repetition:
         if period is not None:
             return True, period
         settled = self._settled_since < len(self._records) - 1
-        return settled and agree(*self._records[-2:]) and state.is_near(before), None
+        pages = sum(record.traffic.values()) // self._page_bytes
+        return settled and agree(*self._records[-2:]) and state.is_near(before, pages), None
 
     def _period(self) -> int | None:
         """Return after how many iterations the same comes again; None: not known."""
