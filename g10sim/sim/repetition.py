@@ -38,7 +38,7 @@ class Snapshot:
         return found.digest()
 
     def is_near(self, other: Snapshot, pages: int) -> bool:
-        """Tell whether at most a thousandth of so many pages lie elsewhere, or elsewhere in the GPU's order."""
+        """Tell whether at most a thousandth of so many pages lie elsewhere, in the GPU's order, too."""
         apart = sum(abs(here - there) for here, there in zip(self.lies, other.lies, strict=True))
         if TOLERANCE * apart > 2 * pages:
             return False
@@ -54,13 +54,13 @@ def _runs(order: array[int]) -> Iterator[tuple[int, int]]:
 
 
 def _reordered(one: array[int], other: array[int]) -> int:
-    """Count the places of an order, from its begin on, that another tensor has in the other."""
+    """Count the places of an order that another tensor has in the other, and where runs of one alone end."""
     found = at = 0
     ours, theirs = _runs(one), _runs(other)
     mine, yours = next(ours, None), next(theirs, None)
     while mine is not None and yours is not None:
         end = min(mine[1], yours[1])
-        found += (end - at) * (mine[0] != yours[0])
+        found += (end - at) * (mine[0] != yours[0]) + (mine[1] != yours[1])
         at = end
         if mine[1] == end:
             mine = next(ours, None)

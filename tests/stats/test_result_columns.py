@@ -120,11 +120,13 @@ BY_HAND = {
     "events": 11,
     "iterations": 1,
     "steady": False,
+    "period": 2,
+    "spread": 0.0,
 }
 
 
 def test_metrics_of_a_record():
-    assert row_of(record(steady=False)) == BY_HAND
+    assert row_of(record(steady=False, period=2)) == BY_HAND
     assert "steady" not in row_of(record())  # nothing to compare it with
     assert set(BY_HAND) == set(metric_columns())
 
