@@ -12,6 +12,9 @@ from g10sim.records import IterationRecord
 TOLERANCE = 1000
 """Two numbers agree if they differ by at most the larger one divided by this."""
 
+ORDER_TOLERANCE = 100
+"""Of the pages that move, the part that may stand elsewhere in the order of evictions."""
+
 
 @dataclass(frozen=True)
 class Snapshot:
@@ -38,11 +41,11 @@ class Snapshot:
         return found.digest()
 
     def is_near(self, other: Snapshot, pages: int) -> bool:
-        """Tell whether at most a thousandth of so many pages lie elsewhere, in the GPU's order, too."""
+        """Tell whether at most a thousandth of so many pages lie elsewhere, a hundredth in the GPU's order."""
         apart = sum(abs(here - there) for here, there in zip(self.lies, other.lies, strict=True))
         if TOLERANCE * apart > 2 * pages:
             return False
-        return TOLERANCE * _reordered(self.order, other.order) <= pages
+        return ORDER_TOLERANCE * _reordered(self.order, other.order) <= pages
 
 
 def _runs(order: array[int]) -> Iterator[tuple[int, int]]:
