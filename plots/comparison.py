@@ -17,6 +17,7 @@ from g10sim.plots.panels import (
     bars_in_rows,
     draw_groups,
     draw_ideal,
+    draw_interval,
     draw_steps,
     handles,
     ideal_look,
@@ -29,6 +30,7 @@ from g10sim.plots.style import IDEAL, looks
 from g10sim.plots.traces import OK, best_possible, by_model, cells_by, trace_names, without_ideal
 from g10sim.stats.columns import traffic
 from g10sim.stats.reading import of_cell, reported_kernels
+from g10sim.stats.seeds import over_seeds
 
 _BARS_BESIDE_EACH_OTHER = 24
 """As many bars as can be told apart in half a column."""
@@ -46,11 +48,12 @@ _STACK_WIDTH = 0.78
 def fig11(results: pd.DataFrame) -> Figure:
     """Draw performance, a bar for each policy and trace; the line at 1 is unlimited GPU memory.
 
-    Dots are the bounds of policies without recomputation.
+    Dots are the bounds of policies without recomputation. Of several seeds bars are the mean, with its
+    interval.
     """
-    shown = without_ideal(results)
+    best = best_possible(without_ideal(results), "performance", "trace")
+    shown = _means(without_ideal(results), "performance")
     policies, traces = looks(shown), trace_names(shown)
-    best = best_possible(shown, "performance", "trace")
     made = bars_in_rows(
         shown,
         traces,
@@ -73,7 +76,7 @@ def fig11b(results: pd.DataFrame) -> Figure:
 
 
 def fig12(results: pd.DataFrame) -> Figure:
-    """Draw what the execution time of each policy and trace goes to, in shares."""
+    """Draw what the execution time of each policy and trace goes to, in shares; of several seeds the mean."""
     times = results[list(_TIMES)]
     shares = results.assign(**100 * times.div(times.sum(axis="columns"), axis="index"))
     figure = _draw_stacks(shares, _TIMES, ylabel="share of the execution time (%)", shared=True)
@@ -114,7 +117,10 @@ def fig13(results: pd.DataFrame, kernels: pd.DataFrame) -> Figure:
 
 
 def fig14(results: pd.DataFrame) -> Figure:
-    """Draw the bytes that move between memories, by direction; every panel has its own scale."""
+    """Draw the bytes that move between memories, by direction; every panel has its own scale.
+
+    Of several seeds parts of a bar are means, each with its interval.
+    """
     parts = distinct({column: direction(*ends) for column, ends in traffic(results).items()})
     scaled = results.assign(**results[list(parts)] / _GB)
     figure = _draw_stacks(scaled, parts, ylabel="traffic per iteration (GB)", shared=False)
@@ -127,10 +133,13 @@ def fig14(results: pd.DataFrame) -> Figure:
 def fig15(results: pd.DataFrame) -> Figure:
     """Draw throughput, a bar per batch size and policy, a panel per model; dashes are unlimited memory.
 
-    Dots are the bounds of policies without recomputation.
+    Dots are the bounds of policies without recomputation. Of several seeds bars are the mean, with its
+    interval.
     """
+    best = best_possible(without_ideal(results), "samples_per_s", "trace")
+    results = _means(results, "samples_per_s")
     shown = without_ideal(results)
-    policies, best = looks(shown), best_possible(shown, "samples_per_s", "trace")
+    policies = looks(shown)
     models = by_model(trace_names(results))
     widest = max(map(len, models.values())) * len(policies)
     made = panels(
@@ -160,12 +169,18 @@ def fig15(results: pd.DataFrame) -> Figure:
     return made.figure
 
 
+def _means(results: pd.DataFrame, *columns: str) -> pd.DataFrame:
+    """Return results with the means of some columns over seeds and their intervals, if there are several."""
+    seeds = results["seed"].nunique() if "seed" in results else 1
+    return over_seeds(results, columns) if seeds > 1 else results
+
+
 def _draw_stacks(results: pd.DataFrame, parts: Mapping[str, Look], *, ylabel: str, shared: bool) -> Figure:
     """Draw columns stacked in their order, a panel per trace, a stack per policy but the ideal one.
 
     With ``shared`` all panels have the same scale.
     """
-    shown = without_ideal(results)
+    shown = _means(without_ideal(results), *parts)
     policies, traces = looks(shown), trace_names(shown)
     names = [textwrap.fill(look.label, _NAME_CHARACTERS[1]) for look in policies.values()]
     longest = max(len(line) for name in names for line in name.splitlines())
@@ -189,6 +204,7 @@ def _draw_stacks(results: pd.DataFrame, parts: Mapping[str, Look], *, ylabel: st
                     if cell[column]:
                         axes.bar(place, cell[column], _STACK_WIDTH, bottom=bottom, **look.bar())
                         bottom += cell[column]
+                        draw_interval(axes, place, bottom, cell.get(f"{column}_interval"))
             elif cell is not None:
                 mark_missing(axes, place, cell["status"])
         axes.set_xticks(range(len(policies)), names, rotation=90)

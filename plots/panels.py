@@ -157,7 +157,8 @@ def draw_groups(
 ) -> None:
     """Draw a group of bars for each key of ``groups``, with its label below, and a bar in it for each look.
 
-    ``cells`` are rows by group and look; a bar is as high as ``column``. Cells that did not run are marked.
+    ``cells`` are rows by group and look; a bar is as high as ``column``, with the interval of a mean over
+    seeds. Cells that did not run are marked.
     """
     places, width = bar_places(len(looks))
     for group, key in enumerate(groups):
@@ -165,10 +166,17 @@ def draw_groups(
             cell = cells.get((key, name))
             if cell is not None and cell["status"] == OK:
                 axes.bar(group + offset, cell[column], width, **(look.outline() if hollow else look.bar()))
+                draw_interval(axes, group + offset, cell[column], cell.get(f"{column}_interval"))
             elif cell is not None:
                 mark_missing(axes, group + offset, cell["status"])
     axes.set_xticks(range(len(groups)), list(groups.values()))
     axes.tick_params(axis="x", length=0)
+
+
+def draw_interval(axes: Axes, place: float, height: float, half_width: float | None) -> None:
+    """Draw the confidence interval of a mean, if there is any."""
+    if half_width is not None and half_width == half_width:
+        axes.errorbar(place, height, half_width, color=BLACK, capsize=1.5, elinewidth=0.6)
 
 
 def bars_per_trace(

@@ -41,7 +41,7 @@ class Snapshot:
         return found.digest()
 
     def is_near(self, other: Snapshot, pages: int) -> bool:
-        """Tell whether at most a thousandth of so many pages lie elsewhere, a hundredth in the GPU's order."""
+        """Tell whether at most a thousandth of so many pages lie elsewhere, a hundredth in the order."""
         apart = sum(abs(here - there) for here, there in zip(self.lies, other.lies, strict=True))
         if TOLERANCE * apart > 2 * pages:
             return False

@@ -316,3 +316,14 @@ def test_results_that_are_not_there(tmp_path):
         plots.draw("fig11", tmp_path, cell=1)
     with pytest.raises(ConfigError, match=r"no figure 'fig1' \(did you mean 'fig\d+'\?\)"):
         plots.draw("fig1", tmp_path)
+
+
+@pytest.mark.parametrize("name", ["fig11", "fig12", "fig14", "fig15"])
+def test_several_seeds_are_drawn_as_means_with_intervals(name):
+    columns = ["performance", "samples_per_s", "host_to_gpu_bytes"]
+    one = made_up.results(name, made_up.FEW, unsupported=())
+    seeds = [one.assign(seed=seed, **one[columns] * (1 + seed / 10)) for seed in (0, 1, 2)]
+    drawn = [getattr(plots, name).draw(rows).axes[0] for rows in (seeds[1], pd.concat(seeds))]
+    assert heights(drawn[1]) == pytest.approx(heights(drawn[0]))
+    intervals = [sum(hasattr(made, "has_yerr") for made in axes.containers) for axes in drawn]
+    assert intervals[0] == 0 < intervals[1]
