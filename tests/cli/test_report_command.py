@@ -97,7 +97,7 @@ def test_a_report(g10sim, config):
     check_self_contained(page)
     assert "6 of 6 cells ran; simulating took" in page.text
     results, (head, *rows) = read_results("out"), page.tables[0]
-    assert head[:5] == ["cell", "trace", "policy", "system.host.memory (MiB)", "time (ms)"]
+    assert head[:6] == ["cell", "trace", "policy", "system.host.memory (MiB)", "steady", "time (ms)"]
     assert [row[0] for row in rows] == [str(cell) for cell in range(6)]
     for row, (_, result) in zip(rows, results.iterrows(), strict=True):
         assert row[head.index("of ideal")] == f"{result['performance']:.1%}"

@@ -1,12 +1,14 @@
 """Iterations that are reported as steady go on as they are, for eight periods more."""
 
+from itertools import pairwise
+
 import pytest
 from drawn_cases import draw_case
 
 from g10sim.errors import CapacityError, UnsupportedError
 from g10sim.policies.registry import available, create
 from g10sim.sim.engine import run
-from g10sim.sim.repetition import TOLERANCE
+from g10sim.sim.repetition import TOLERANCE, agree
 from g10sim.trace.workload import Job, Workload
 
 MORE = 8
@@ -59,3 +61,19 @@ def test_what_is_steady_goes_on(seed):
 def test_what_is_steady_goes_on_in_many_cases(seed):
     for policy in POLICIES:
         go_on(draw_case(seed), policy)
+
+
+@pytest.mark.parametrize(
+    ("policy", "seed", "period"),
+    [("teraio", 21, 3), ("teraio", 29, 3), ("base_uvm", 30, 2), ("stream", 296, 4)],
+)
+def test_two_equal_iterations_are_not_enough(policy, seed, period):
+    """Two in a row take equally long and move as much, and the next ones do not."""
+    case = draw_case(seed, largest=30)
+    ended = simulated(case, policy, "auto")
+    assert ended[-1].period == period
+    longer = simulated(case, policy, len(ended) + period)
+    alike = [agree(one, other) for one, other in pairwise(longer[1:])]
+    assert any(alike)
+    assert not all(alike[alike.index(True) :])
+    go_on(case, policy)
