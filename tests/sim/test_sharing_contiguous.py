@@ -3,6 +3,8 @@
 A page crosses PCIe in 1000 cycles in each direction. Jobs share pages; each has addresses of its own.
 """
 
+from dataclasses import replace
+
 import pytest
 from drawn import traces
 from hypothesis import given, settings
@@ -101,7 +103,10 @@ def test_one_job_that_shares_with_nobody_runs_as_if_it_had_the_gpu_to_itself(com
     alone = simulate(OFFLOADED, machine(20), Offload(), iterations=3, record=("kernels",))
     sharing = share([Job(OFFLOADED, iterations=3)], machine(20), Offload(), compute=compute)
     assert sharing.kernels == alone.kernels
-    assert sharing.iterations == alone.iterations
+    judged = {"steady": None, "period": None}  # of jobs that share a GPU more has to be seen
+    assert [replace(one, **judged) for one in sharing.iterations] == [
+        replace(one, **judged) for one in alone.iterations
+    ]
 
 
 # Ten pages while the second kernel runs, though no kernel needs more than five.
