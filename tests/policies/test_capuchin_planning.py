@@ -11,8 +11,8 @@ from machines import trace_of as pages_trace
 
 from g10sim.analysis.recomputation import Recomputability
 from g10sim.policies.capuchin_planning.guidance import Guidance
-from g10sim.policies.capuchin_planning.planner import Parameters, collective, plan_job, reads_what_is_away
-from g10sim.policies.capuchin_planning.swaps import GuidedSwap, Lanes, pairs_over, trigger_at
+from g10sim.policies.capuchin_planning.planner import Parameters, collective, plan_job
+from g10sim.policies.capuchin_planning.swaps import GuidedSwap, Lanes, access_pairs, trigger_at
 from g10sim.policies.moves import Fetch
 from g10sim.policies.plan import Planned
 from g10sim.policies.planning.channel import Interval
@@ -37,6 +37,12 @@ def planned(trace, target, **parameters):
     return plan_job(accesses_of(trace), Parameters(target, RATE, **parameters))
 
 
+def pairs_over(accesses, kernel, least_bytes=0):
+    """The pairs that a kernel is in between."""
+    found = access_pairs(accesses, RATE, least_bytes)
+    return [pair for pair in found if pair.evicted < kernel < pair.use]
+
+
 def copies(found):
     return {
         swap.pair.tensor: (tuple(swap.out), tuple(swap.back), swap.trigger, swap.overhead_cycles)
@@ -53,18 +59,18 @@ PEAK_IN_THIRD = trace_of(
 def test_a_trigger_before_the_iteration_is_its_first_kernel_behind_the_swap():
     trace = trace_of({"T": 60}, [(1, "", "T"), (0, "", ""), (0, "", ""), (10, "", ""), (10, "T", "")])
     accesses = accesses_of(trace)
-    (pair,) = pairs_over(accesses, (0,), 1, RATE)
+    (pair,) = pairs_over(accesses, 1)
     assert [trigger_at(accesses, pair, 1, time) for time in (-5, 0, 1, 11)] == [2, 2, 3, 4]
 
 
 def test_free_time_is_what_both_copies_leave_between_two_accesses():
     accesses = accesses_of(PEAK_IN_THIRD)
-    (pair,) = pairs_over(accesses, (0, 1, 2), 2, RATE)
+    (pair,) = pairs_over(accesses, 2)
     assert (pair.tensor, pair.evicted, pair.use, pair.copy_cycles, pair.free_time) == (0, 0, 4, 5, 20)
     # Around kernel 4, which uses it, and around kernel 0 there is no pair.
-    assert pairs_over(accesses, (0, 1, 2), 4, RATE) == pairs_over(accesses, (0, 1, 2), 0, RATE) == []
-    assert pairs_over(accesses, (0, 1, 2), 2, RATE, least_bytes=60) == [pair]
-    assert pairs_over(accesses, (0, 1, 2), 2, RATE, least_bytes=61) == []
+    assert pairs_over(accesses, 4) == pairs_over(accesses, 0) == []
+    assert pairs_over(accesses, 2, least_bytes=60) == [pair]
+    assert pairs_over(accesses, 2, least_bytes=61) == []
 
 
 def test_a_hidden_swap_leaves_at_once_and_comes_back_when_an_access_triggers_it():
@@ -94,7 +100,7 @@ THREE = trace_of(
 
 
 def test_the_longest_free_time_goes_first_and_no_more_than_needed():
-    pairs = pairs_over(accesses_of(THREE), (0, 1, 2, 3), 3, RATE)
+    pairs = pairs_over(accesses_of(THREE), 3)
     assert [(pair.tensor, pair.free_time) for pair in pairs] == [(0, 58), (1, 32), (2, 16)]
     assert list(copies(planned(THREE, 90))) == []
     assert list(copies(planned(THREE, 84))) == [0]
@@ -222,11 +228,23 @@ def test_what_is_recomputed_on_the_way_to_another_tensor_stays():
 
 
 def test_a_recomputation_needs_its_sources():
-    rules = Recomputability(CHAIN)
-    (pair,) = (pair for pair in pairs_over(accesses_of(CHAIN), (1,), 2, RATE))
-    assert (pair.evicted, pair.use) == (1, 5)
-    assert reads_what_is_away([Recomputed(2, 2, 4, 0)], [pair], rules)
-    assert not reads_what_is_away([Recomputed(2, 2, 4, 0)], [], rules)
+    # While x is there a is away, so that b, made of it in 1 ms, cannot be made again, and is waited for.
+    rest = [
+        (12, "", ""),
+        (10, "", "x"),
+        (10, "x", ""),
+        (2, "", ""),
+        (10, "b", ""),
+        (100, "", ""),
+        (10, "a", ""),
+    ]
+    sizes = {"a": 120, "b": 120, "x": 300}
+    found = planned(trace_of(sizes, [(100, "", "a"), (1, "a", "b"), *rest]), 300)
+    assert [swap.pair.tensor for swap in found.swaps] == [0, 1]
+    assert found.schedule.recomputed == []
+    found = planned(trace_of(sizes, [(100, "", "a"), (1, "", "b"), *rest]), 300)
+    assert [swap.pair.tensor for swap in found.swaps] == [0]
+    assert [entry.tensor for entry in found.schedule.recomputed] == [1]
 
 
 # T takes 20 ms to copy and is wanted by the last of many short kernels.
@@ -314,7 +332,7 @@ def test_what_waits_for_one_copy_in_need_not_wait_for_the_next():
         {"a": 60, "b": 360}, [(10, "", "a b"), *[(10, "", "")] * 3, (10, "a", ""), (10, "b", "")]
     )
     accesses = accesses_of(trace)
-    first, second = pairs_over(accesses, (0, 1), 2, RATE)
+    first, second = pairs_over(accesses, 2)
     lanes = Lanes(accesses)
     # b comes back from 30 to 60 ms, and kernel 5 begins at 50.
     assert lanes.exposed(second, 1, 2).back_wait == 10
@@ -354,7 +372,7 @@ def test_plans_end_keep_their_order_and_never_raise_the_peak(trace, share, recom
     target = int(share * sum(tensor.size_bytes for tensor in trace.tensors))
     found = planned(trace, target, recomputation=recomputation)
     assert found.peak_bytes <= found.unplanned_peak_bytes
-    assert found.analysis.find(found.schedule).size_bytes == found.peak_bytes
+    assert found.analysis.find().size_bytes == found.peak_bytes
     if found.unplanned_peak_bytes <= target:
         assert not found.swaps
         assert not found.schedule.recomputed

@@ -15,6 +15,7 @@ from g10sim.policies.planning.channel import Channel, Interval, latest, queued, 
 from g10sim.policies.planning.machine import link_bandwidth, planned_machine
 from g10sim.policies.planning.occupancy import Occupancy, Pressure
 from g10sim.policies.planning.prefix_sums import BLOCK, PrefixSums
+from g10sim.policies.planning.steps import Steps
 from g10sim.policies.planning.timeline import Timeline
 from g10sim.policies.registry import create
 from g10sim.trace.synthetic import chain
@@ -146,9 +147,13 @@ def test_a_channel_joins_what_is_taken_and_goes_on_over_the_end_of_the_iteration
     for start, end in ((20, 30), (10, 20), (90, 110)):
         channel.take(Interval(start, end), 100)
     assert channel.taken == ((0, 30), (90, 100))
-    assert channel.obstacle(30, 90, 100) is None
-    assert channel.obstacle(5, 6, 100) == (0, 30)
-    assert channel.obstacle(110, 115, 100) == (100, 130)
+    assert channel.earliest(5, 200, 60, 100) == 30
+    assert channel.earliest(5, 89, 60, 100) is None
+    assert channel.earliest(80, 300, 20, 100) == 130
+    assert channel.latest(0, 110, 60, 100) == 90
+    assert channel.latest(0, 135, 5, 100) == 135
+    assert channel.latest(40, 131, 5, 100) == 90
+    assert (channel.free_since(90), channel.free_since(0)) == (30, 0)
     channel.give_back(Interval(20, 30), 100)
     assert channel.taken == ((0, 20), (90, 100))
 
@@ -158,7 +163,6 @@ def test_the_latest_free_stretch_of_a_window_may_be_all_of_it():
     channel.take(Interval(90, 100), 100)
     assert latest(channel, Interval(80, 90), 10, 100) == (80, 90)
     assert latest(channel, Interval(60, 95), 10, 100) == (80, 90)
-    assert latest(channel, Interval(60, 95), 10, 100, [Interval(85, 88)]) == (75, 85)
     assert latest(channel, Interval(81, 95), 10, 100) is None
 
 
@@ -172,6 +176,24 @@ def test_a_budget_says_when_transfers_end_and_may_begin():
     # Here the first kernel takes no time: what uses up all that is free behind the border begins behind it.
     budget = Budget(np.array([0, 10, 10, 10]), 1.0, {"host": 0.5})
     assert [budget.latest_start(6, size, "host") for size in (5, 6, 10, 20)] == [5, 3, 3, 1]
+
+
+@pytest.mark.parametrize("count", [1, 5, 3000])
+def test_steps_follow_what_is_added_and_taken_away(count):
+    draw = np.random.default_rng(count)
+    times, sizes = draw.integers(0, 2000, count), draw.integers(-3, 9, count)
+    steps, values = Steps.of_changes(times, sizes), np.zeros(2000, dtype=np.int64)
+    for time, size in zip(times.tolist(), sizes.tolist(), strict=True):
+        values[time:] += size
+    for _ in range(1500):
+        start, end, size = *draw.integers(0, 1999, 2).tolist(), int(draw.integers(-9, 9))
+        steps.add(start, end, size)
+        values[min(start, end) : max(start, end)] += size if start < end else -size
+        first, last = sorted(draw.integers(0, 2000, 2).tolist())
+        assert steps.most(first, last + 1) == max(0, values[first : last + 1].max())
+    assert steps.peak == (values.max(), values.argmax())
+    found = dict(zip(*(column.tolist() for column in steps.arrays()), strict=True))
+    assert all(values[time] == value for time, value in found.items())
 
 
 @pytest.mark.parametrize("count", [0, 1, BLOCK - 1, BLOCK, BLOCK + 1, 3 * BLOCK + 7])

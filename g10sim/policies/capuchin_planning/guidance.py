@@ -85,7 +85,10 @@ class Guidance:
         if trigger == swap.trigger:
             return False
         self._swaps[number] = moved = replace(swap, trigger=trigger)
-        self.planned.schedule.swaps[number] = moved.counted(self._accesses)
+        schedule, analysis = self.planned.schedule, self.planned.analysis
+        analysis.remove(schedule.swaps[number])
+        schedule.swaps[number] = moved.counted(self._accesses)
+        analysis.add(schedule.swaps[number])
         return True
 
     def _can_move(self, number: int) -> bool:
@@ -95,11 +98,12 @@ class Guidance:
         return earlier and self._has_room(swap.trigger - 1, swap.pair.size_bytes)
 
     def _has_room(self, kernel: int, size_bytes: int) -> bool:
-        """Return True if more memory during a kernel stays within the target, or within the peak."""
-        times, levels = self.planned.analysis.levels(self.planned.schedule)
+        """Return True if more memory during a kernel stays within the target, or within the peak.
+
+        A kernel that takes no time needs none.
+        """
         start, end = self._accesses.interval(kernel)
-        low, high = times.searchsorted(start, side="right") - 1, times.searchsorted(end)
-        level = int(levels[max(0, low) : high].max(initial=0))
+        level = self.planned.analysis.most(start, end) if start < end else 0
         return level + size_bytes <= max(self.planned.target_bytes, self.planned.peak_bytes)
 
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Collection
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -30,27 +29,21 @@ class AccessPair:
     free_time: int
 
 
-def pairs_over(
-    accesses: AccessSequence,
-    tensors: Collection[int],
-    kernel: int,
-    bytes_per_cycle: float,
-    least_bytes: int = 0,
-) -> list[AccessPair]:
-    """Return the pairs around a kernel of those tensors that it does not use, the longest free time first.
+def access_pairs(accesses: AccessSequence, bytes_per_cycle: float, least_bytes: int = 0) -> list[AccessPair]:
+    """Return the pairs of all tensors between which kernels run, the longest free time first.
 
     Tensors of less than ``least_bytes`` are left out.
     """
-    found = []
-    for tensor in tensors:
-        uses, size = accesses.uses[tensor], accesses.sizes[tensor]
-        place = bisect_left(uses, kernel)
-        if size < least_bytes or not 0 < place < len(uses) or uses[place] == kernel:
+    found, times = [], accesses.times
+    for tensor, (uses, size) in enumerate(zip(accesses.uses, accesses.sizes, strict=True)):
+        if size < least_bytes:
             continue
-        evicted, use = uses[place - 1], uses[place]
         copy = transfer_cycles(accesses, tensor, bytes_per_cycle)
-        gap = accesses.interval(use).start - accesses.interval(evicted).end
-        found.append(AccessPair(tensor, evicted, use, size, copy, gap - 2 * copy))
+        found += [
+            AccessPair(tensor, evicted, use, size, copy, times[use] - times[evicted + 1] - 2 * copy)
+            for evicted, use in pairwise(uses)
+            if use > evicted + 1
+        ]
     return sorted(found, key=lambda pair: (-pair.free_time, pair.tensor))
 
 
@@ -113,6 +106,11 @@ class Lanes:
     def _waits_within(self, after: int, until: int) -> int:
         """Return how long kernels wait already, of those after one up to another: copies go on meanwhile."""
         return int(self._waits[until + 1] - self._waits[after + 1])
+
+    def with_waits(self, after: Integers, kernels: Integers) -> Integers:
+        """Return when kernels start if those after one wait as they do already."""
+        starts: Integers = self._accesses.starts[kernels] + self._waits[kernels + 1] - self._waits[after + 1]
+        return starts
 
     def hidden(self, pair: AccessPair, peak: int) -> GuidedSwap | None:
         """Return a swap over a kernel that nothing waits for, out as early, in as late as possible.

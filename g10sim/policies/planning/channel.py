@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
@@ -23,23 +22,24 @@ class Channel:
     """
 
     def __init__(self) -> None:
-        self._taken: list[Interval] = []
+        self._starts: list[int] = []
+        self._ends: list[int] = []
 
     @property
     def taken(self) -> tuple[Interval, ...]:
         """Return the busy intervals of an iteration, in order; adjacent ones are joined."""
-        return tuple(self._taken)
+        return tuple(map(Interval, self._starts, self._ends))
 
     def take(self, interval: Interval, period: int) -> None:
         """Keep an interval for a transfer in every iteration of ``period`` cycles."""
-        for part in _within(interval, period):
-            place = bisect_right(self._taken, part)
-            before = self._taken[max(0, place - 1) : place]
-            after = self._taken[place : place + 1]
-            start = before[0].start if before and before[0].end == part.start else part.start
-            end = after[0].end if after and after[0].start == part.end else part.end
-            low, high = place - (start < part.start), place + (end > part.end)
-            self._taken[low:high] = [Interval(start, end)]
+        for start, end in _within(interval, period):
+            place = bisect_right(self._starts, start)
+            low, high = place, place
+            if place and self._ends[place - 1] == start:
+                low, start = place - 1, self._starts[place - 1]
+            if place < len(self._starts) and self._starts[place] == end:
+                high, end = place + 1, self._ends[place]
+            self._starts[low:high], self._ends[low:high] = [start], [end]
 
     def fill(self, window: Interval, period: int) -> None:
         """Take all that is free of a window."""
@@ -50,9 +50,9 @@ class Channel:
         """Return the free parts of a window that ends in the next iteration at the latest."""
         edges = [window.start]
         for shift in (0, period):
-            first = max(0, bisect_right(self._taken, (window.start - shift, math.inf)) - 1)
-            stop = bisect_left(self._taken, (window.end - shift,))
-            for start, end in self._taken[first:stop]:
+            first = max(0, bisect_right(self._starts, window.start - shift) - 1)
+            stop = bisect_left(self._starts, window.end - shift)
+            for start, end in zip(self._starts[first:stop], self._ends[first:stop], strict=True):
                 edges.append(min(start + shift, window.end))
                 edges.append(min(max(end + shift, window.start), window.end))
         edges.append(window.end)
@@ -61,19 +61,59 @@ class Channel:
 
     def give_back(self, interval: Interval, period: int) -> None:
         """Undo ``take``."""
-        for part in _within(interval, period):
-            place = bisect_right(self._taken, (part.start, math.inf)) - 1
-            taken = self._taken[place]
-            rest = Interval(taken.start, part.start), Interval(part.end, taken.end)
-            self._taken[place : place + 1] = [piece for piece in rest if piece.start < piece.end]
+        for start, end in _within(interval, period):
+            place = bisect_right(self._starts, start) - 1
+            rest = (self._starts[place], start), (end, self._ends[place])
+            rest = [piece for piece in rest if piece[0] < piece[1]]
+            self._starts[place : place + 1] = [piece[0] for piece in rest]
+            self._ends[place : place + 1] = [piece[1] for piece in rest]
 
-    def obstacle(self, start: int, end: int, period: int) -> Interval | None:
-        """Return something taken between ``start`` and ``end``, or None."""
-        for shift in (0, period):
-            taken = _overlap(self._taken, start - shift, end - shift)
-            if taken is not None:
-                return Interval(taken.start + shift, taken.end + shift)
+    def free_since(self, time: int) -> int:
+        """Return the end of what is taken before a time; 0 where nothing is."""
+        place = bisect_left(self._starts, time)
+        return self._ends[place - 1] if place else 0
+
+    def earliest(self, start: int, end: int, length: int, period: int) -> int | None:
+        """Return the first time from ``start`` on at which it is free for so long, until ``end``; or None."""
+        last = end - length
+        while start <= last:
+            found = self._free_from(start, length, last)
+            if found + length > period:
+                found = self._free_from(found - period, length, last - period) + period
+            if found == start:
+                return start
+            start = found
         return None
+
+    def latest(self, start: int, end: int, length: int, period: int) -> int | None:
+        """Return the last time until ``end`` up to which it is free for so long, from ``start``; or None."""
+        first = start + length
+        while end >= first:
+            found = self._free_until(end, length, first)
+            if found > period:
+                found = self._free_until(found - period, length, first - period) + period
+            if found == end:
+                return end
+            end = found
+        return None
+
+    def _free_from(self, start: int, length: int, last: int) -> int:
+        """Return when it is free for so long, in this iteration, or a time after the last that matters."""
+        starts, ends = self._starts, self._ends
+        for place in range(bisect_right(ends, start), len(starts)):
+            if starts[place] >= start + length or start > last:
+                break
+            start = ends[place]
+        return start
+
+    def _free_until(self, end: int, length: int, first: int) -> int:
+        """Return until when it is free for so long, in this iteration, or a time before the first that matters."""
+        starts, ends = self._starts, self._ends
+        for place in range(bisect_left(starts, end) - 1, -1, -1):
+            if ends[place] <= end - length or end < first:
+                break
+            end = starts[place]
+        return end
 
 
 def queued(copies: Iterable[tuple[int, int]]) -> list[Interval]:
@@ -98,26 +138,16 @@ def earliest(
     channel: Channel, window: Interval, length: int, period: int, closed: Sequence[Interval] = ()
 ) -> Interval | None:
     """Return the earliest stretch of a window in which the channel is free, outside what is ``closed``."""
-    start = window.start
-    while start + length <= window.end:
-        blocked = _first(channel, start, start + length, period, closed)
-        if blocked is None:
-            return Interval(start, start + length)
-        start = blocked.end
-    return None
+    start = channel.earliest(*window, length, period)
+    while start is not None and (blocked := _overlap(closed, start, start + length)) is not None:
+        start = channel.earliest(blocked.end, window.end, length, period)
+    return None if start is None else Interval(start, start + length)
 
 
-def latest(
-    channel: Channel, window: Interval, length: int, period: int, closed: Sequence[Interval] = ()
-) -> Interval | None:
-    """Return the latest stretch of a window in which the channel is free, outside what is ``closed``."""
-    end = window.end
-    while end - length >= window.start:
-        blocked = _first(channel, end - length, end, period, closed)
-        if blocked is None:
-            return Interval(end - length, end)
-        end = blocked.start
-    return None
+def latest(channel: Channel, window: Interval, length: int, period: int) -> Interval | None:
+    """Return the latest stretch of a window in which the channel is free."""
+    end = channel.latest(*window, length, period)
+    return None if end is None else Interval(end - length, end)
 
 
 def earliest_in_parts(channel: Channel, window: Interval, length: int, period: int) -> Interval | None:
@@ -138,14 +168,6 @@ def latest_in_parts(channel: Channel, window: Interval, length: int, period: int
             return Interval(part.end - length, parts[-1].end)
         length -= part.end - part.start
     return None
-
-
-def _first(
-    channel: Channel, start: int, end: int, period: int, closed: Sequence[Interval]
-) -> Interval | None:
-    """Return something that keeps a transfer from happening from ``start`` to ``end``, or None."""
-    found = channel.obstacle(start, end, period)
-    return _overlap(closed, start, end) if found is None else found
 
 
 def _overlap(intervals: Sequence[Interval], start: int, end: int) -> Interval | None:

@@ -17,8 +17,7 @@ def allocations(schedule: JobSchedule, analysis: PeakAnalysis, rate: float) -> I
     Or as much earlier as that takes at ``rate`` bytes/cycle, where the peak does not rise by it.
     """
     accesses, trace = schedule.accesses, schedule.accesses.trace
-    times, levels = analysis.levels(schedule)
-    peak_bytes = int(levels.max())
+    peak_bytes = analysis.peak_bytes
     for kernel in trace.kernels:
         made = [
             tensor
@@ -29,10 +28,9 @@ def allocations(schedule: JobSchedule, analysis: PeakAnalysis, rate: float) -> I
         early = max(0, start - math.ceil(size / rate))
         issue = min(accesses.kernel_at(early), kernel.id)
         delay = early - accesses.interval(issue).start
-        low, high = times.searchsorted(early, side="right") - 1, times.searchsorted(start)
-        fits = int(levels[max(0, low) : high].max(initial=0)) + size <= peak_bytes
+        is_early = issue < kernel.id and analysis.most(early, start) + size <= peak_bytes
         for tensor in made:
-            if issue < kernel.id and fits:
+            if is_early:
                 yield Planned(issue, Fetch(tensor), delay)
             yield Planned(kernel.id, Fetch(tensor))
 

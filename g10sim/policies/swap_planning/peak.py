@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal, TypeVar
 
@@ -11,8 +10,7 @@ import numpy.typing as npt
 
 from g10sim.analysis.timeline import Integers
 from g10sim.policies.planning.channel import Interval
-from g10sim.policies.swap_planning.access import AccessSequence
-from g10sim.policies.swap_planning.changes import Changes, differing
+from g10sim.policies.planning.steps import Steps
 from g10sim.policies.swap_planning.schedule import JobSchedule, Recomputed, Swap
 
 Times = TypeVar("Times", int, Integers)
@@ -25,7 +23,7 @@ results when their kernel ends."""
 
 @dataclass(frozen=True)
 class Peak:
-    """The most bytes that a job uses, the first time that it does, and its tensors there, largest first.
+    """The most bytes that a job uses, and the first time that it does.
 
     ``last_access`` is the last start of a kernel with inputs before that time.
     """
@@ -33,27 +31,27 @@ class Peak:
     size_bytes: int
     time: int
     last_access: int
-    residents: tuple[int, ...]
 
 
 class PeakAnalysis:
-    """Finds the peak of one job.
+    """Finds the peak of one job, whose swaps and recomputations are counted as they are added and removed."""
 
-    What does not depend on the plan is computed once; of the plan, what is new since the last call.
-    """
-
-    def __init__(self, accesses: AccessSequence, accounting: Accounting) -> None:
-        self._accesses, self._accounting = accesses, accounting
-        sizes: Integers = np.array(accesses.sizes, dtype=np.int64)
+    def __init__(self, schedule: JobSchedule, accounting: Accounting) -> None:
+        self._accesses, self._accounting = schedule.accesses, accounting
+        # At one time the published planner adds before it subtracts: at twice that time, and one later.
+        self._scale, self._later = (2, 1) if accounting == "published" else (1, 0)
+        sizes: Integers = np.array(self._accesses.sizes, dtype=np.int64)
         tensors, begins, ends = np.array(self._lifetimes(), dtype=np.int64).reshape(-1, 3).T
         taken = sizes[tensors]
         by_size = np.lexsort((tensors, -taken))
         self._tensors, self._begins, self._ends = tensors[by_size], begins[by_size], ends[by_size]
-        times, changes = np.concatenate([begins, ends]), np.concatenate([taken, -taken])
-        # At one time the published planner adds before it subtracts.
-        self._changes = Changes(times, changes, adds_first=accounting == "published")
-        self._counted: list[Swap | Recomputed] = []
-        self._away: Integers = np.zeros((0, 5), dtype=np.int64)
+        times = np.concatenate([self._scale * begins, self._scale * ends + self._later])
+        self._steps = Steps.of_changes(times, np.concatenate([taken, -taken]))
+        self._rows: dict[int, int] = {}
+        self._free_rows = list[int]()
+        self._away: Integers = np.full((64, 5), -1, dtype=np.int64)
+        for entry in (*schedule.swaps, *schedule.recomputed):
+            self.add(entry)
 
     def _lifetimes(self) -> list[tuple[int, int, int]]:
         """Return tensors with beginning and end of each time that they are there without any swap."""
@@ -75,48 +73,63 @@ class PeakAnalysis:
             found += [(tensor.id, *accesses.interval(use)) for use in uses if use >= death]
         return found
 
-    def find(self, schedule: JobSchedule) -> Peak:
+    def add(self, entry: Swap | Recomputed) -> None:
+        """Count what is planned."""
+        self._count(entry, 1)
+        row = self._free_rows.pop() if self._free_rows else len(self._rows)
+        if row == len(self._away):
+            self._away = np.concatenate([self._away, np.full_like(self._away, -1)])
+        parts = self._parts(entry)
+        self._rows[id(entry)], self._away[row] = row, (entry.tensor, *parts[0], *parts[-1])
+
+    def remove(self, entry: Swap | Recomputed) -> None:
+        """Undo ``add``."""
+        self._count(entry, -1)
+        row = self._rows.pop(id(entry))
+        self._free_rows.append(row)
+        self._away[row] = -1
+
+    def _count(self, entry: Swap | Recomputed, sign: int) -> None:
+        size, scale, later = sign * self._accesses.sizes[entry.tensor], self._scale, self._later
+        for start, end in self._parts(entry):
+            self._steps.add(scale * start + later, scale * end, -size)
+        if isinstance(entry, Recomputed) and entry.extra_bytes:
+            use = self._accesses.times[entry.use]
+            self._steps.add(scale * use, scale * (use + 1) + later, sign * entry.extra_bytes)
+
+    def find(self) -> Peak:
         """Return the peak with what has been planned so far."""
-        times, levels = self.levels(schedule)
-        place = int(np.argmax(levels))
-        time, size = int(times[place]), int(levels[place])
+        size, time = self._steps.peak
+        time //= self._scale
         physical = self._accounting == "physical"
-        hi = self._accesses.last_input_access(time, including=physical)
-        return Peak(size, time, hi, self._residents(time))
+        return Peak(size, time, self._accesses.last_input_access(time, including=physical))
 
-    def levels(self, schedule: JobSchedule) -> tuple[Integers, Integers]:
-        """Return the times at which memory in use changes, in order, and the bytes in use from then on."""
-        self._count([*schedule.swaps, *schedule.recomputed])
-        if not len(self._changes.times):
-            return np.zeros(1, dtype=np.int64), np.zeros(1, dtype=np.int64)
-        return self._changes.times, self._changes.levels
+    @property
+    def peak_bytes(self) -> int:
+        """The most bytes in use."""
+        return self._steps.peak[0]
 
-    def _count(self, planned: list[Swap | Recomputed]) -> None:
-        """Count what is planned, and nothing that was counted but is not planned any more."""
-        before = self._counted
-        start, rest = differing(before, planned)
-        old, new = before[start : len(before) - rest], planned[start : len(planned) - rest]
-        self._counted = planned
-        if old:
-            self._changes.remove(change for entry in old for change in self._changes_of(entry))
-        if new:
-            self._changes.add(change for entry in new for change in self._changes_of(entry))
-        if old or new:
-            away = np.array([self._away_at(entry) for entry in new], dtype=np.int64).reshape(-1, 5)
-            kept = self._away[len(before) - rest :]
-            self._away = np.concatenate([self._away[:start], away, kept])
+    def levels(self) -> tuple[Integers, Integers]:
+        """Return times at which memory in use changes, in order, and the bytes in use from then on."""
+        times, levels = self._steps.arrays()
+        return times // self._scale, levels
 
-    def kernel_levels(self, schedule: JobSchedule) -> Integers:
-        """Return the most bytes in use while each kernel runs."""
-        times, levels = self.levels(schedule)
+    def most(self, start: int, end: int) -> int:
+        """Return the most bytes in use from a time on, after what changes then, to before another."""
+        return self._steps.most(self._scale * start + self._later, self._scale * end)
+
+    def kernel_levels(self) -> Integers:
+        """Return the most bytes in use while each kernel runs.
+
+        Where several changes happen at once, only what they come to together counts.
+        """
+        times, levels = self.levels()
+        is_last = np.append(times[:-1] != times[1:], True)
+        times, levels = times[is_last], levels[is_last]
         starts = self._accesses.starts
-        places = times.searchsorted(starts[:-1], side="right")
-        most: Integers = np.where(places > 0, levels[np.maximum(places, 1) - 1], 0)
-        kernels = starts.searchsorted(times, side="right") - 1
-        inside = kernels < len(most)
-        # Where several changes happen at once, only what they come to together counts.
-        inside[:-1] &= times[:-1] != times[1:]
-        np.maximum.at(most, kernels[inside], levels[inside])
+        first = times.searchsorted(starts[:-1], side="right") - 1
+        spans = np.stack([first, np.maximum(times.searchsorted(starts[1:]), first + 1)], axis=1)
+        most: Integers = np.maximum.reduceat(np.append(levels, 0), spans.ravel())[::2]
         return most
 
     def absence(self, swap: Swap) -> list[Interval]:
@@ -131,27 +144,12 @@ class PeakAnalysis:
             return [Interval(away.start - period, away.end)]
         return [Interval(away.start, period), Interval(0, away.end)]
 
-    def _changes_of(self, entry: Swap | Recomputed) -> Iterator[tuple[int, int]]:
-        sizes, times = self._accesses.sizes, self._accesses.times
+    def _parts(self, entry: Swap | Recomputed) -> list[Interval]:
+        """Return when what is planned takes its tensor away, within an iteration."""
         if isinstance(entry, Swap):
-            for away in self.absence(entry):
-                yield away.start, -sizes[entry.tensor]
-                yield away.end, sizes[entry.tensor]
-            return
-        use = times[entry.use]
-        yield times[entry.drop], -sizes[entry.tensor]
-        yield use, sizes[entry.tensor]
-        yield use, entry.extra_bytes
-        yield use + 1, -entry.extra_bytes
-
-    def _away_at(self, entry: Swap | Recomputed) -> tuple[int, ...]:
-        """Return a tensor, and start and end of both parts of its absence; of one part, twice."""
-        if isinstance(entry, Swap):
-            parts = self.absence(entry)
-        else:
-            times = self._accesses.times
-            parts = [Interval(times[entry.drop], times[entry.use])]
-        return entry.tensor, *parts[0], *parts[-1]
+            return self.absence(entry)
+        times = self._accesses.times
+        return [Interval(times[entry.drop], times[entry.use])]
 
     def is_away(self, swaps: list[Swap], time: int) -> bool:
         """Return True if one of a tensor's swaps takes it away at a time."""
@@ -164,7 +162,8 @@ class PeakAnalysis:
             return (start < time) & (time < end)
         return (start <= time) & (time < end)
 
-    def _residents(self, time: int) -> tuple[int, ...]:
+    def residents(self, time: int) -> tuple[int, ...]:
+        """Return the tensors that are there at a time, largest first."""
         there: npt.NDArray[np.bool_] = self._begins <= time
         there &= time <= self._ends if self._accounting == "published" else time < self._ends
         tensors, start, end, next_start, next_end = self._away.T

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Iterable
 
 from g10sim.analysis.recomputation import Recomputability
+from g10sim.policies.swap_planning.access import AccessSequence
 from g10sim.policies.swap_planning.peak import Peak
 from g10sim.policies.swap_planning.schedule import JobSchedule, Recomputed
 
@@ -20,7 +22,14 @@ def recomputation_over(
         return None
     drop, use = uses[place - 1] + 1, uses[place]
     covers = accesses.interval(drop).start <= peak.time < accesses.interval(use).start
-    if not covers or rules.problem(tensor, drop):
+    return recomputation_of(accesses, rules, tensor, drop, use) if covers else None
+
+
+def recomputation_of(
+    accesses: AccessSequence, rules: Recomputability, tensor: int, drop: int, use: int
+) -> Recomputed | None:
+    """Return how a tensor is dropped by a kernel and made again for its next use; None: it cannot be."""
+    if rules.problem(tensor, drop):
         return None
     producer = rules.producer(tensor, drop)
     if producer is None:
@@ -30,16 +39,18 @@ def recomputation_over(
     return Recomputed(tensor, drop, use, extra)
 
 
-def choose_recomputation(schedule: JobSchedule, rules: Recomputability, peak: Peak) -> list[Recomputed]:
+def choose_recomputation(
+    schedule: JobSchedule, rules: Recomputability, peak: Peak, residents: Iterable[int]
+) -> list[Recomputed]:
     """Return what may be recomputed to lower a peak, the best first.
 
-    A tensor that is there at the peak, is not swapped, and is made from tensors that are neither swapped nor
+    A tensor that is there at the peak, as ``residents`` are, is not swapped, and is made from tensors that are neither swapped nor
     recomputed themselves. Best is the one with the most bytes for the time of the kernel that makes it.
     """
     accesses = schedule.accesses
     moved = schedule.moved()
     ranked: list[tuple[float, int, Recomputed]] = []
-    for tensor in peak.residents:
+    for tensor in residents:
         entry = recomputation_over(schedule, rules, peak, tensor) if tensor not in moved else None
         if entry is None:
             continue

@@ -63,19 +63,19 @@ class _JobPlanner:
     def __init__(self, schedule: JobSchedule, parameters: PlanningParameters, bytes_per_cycle: float) -> None:
         self.schedule, self._parameters, self._rate = schedule, parameters, bytes_per_cycle
         accesses = schedule.accesses
-        self.analysis = PeakAnalysis(accesses, parameters.accounting)
+        self.analysis = PeakAnalysis(schedule, parameters.accounting)
         self._rules = Recomputability(accesses.trace)
         self._failed: dict[int, tuple[int, int]] = {}
         self._stays: dict[int, int] = {}
         self._quota = int(parameters.swap_share * len(accesses.sizes))
-        self.peak = self.analysis.find(schedule)
+        self.peak = self.analysis.find()
         self._analysed = 0
 
     def analyse(self) -> None:
         """Find the peak anew where the schedule has grown."""
         planned = len(self.schedule.swaps) + len(self.schedule.recomputed)
         if planned != self._analysed:
-            self.peak, self._analysed = self.analysis.find(self.schedule), planned
+            self.peak, self._analysed = self.analysis.find(), planned
 
     def try_across(self, tensor: int) -> bool:
         """Try to keep a persistent tensor away across the border of the iteration."""
@@ -90,7 +90,7 @@ class _JobPlanner:
         if not swaps:
             self._stays[tensor] = self.peak.time
             return False
-        schedule.swaps.extend(swaps)
+        self._add(swaps)
         schedule.kept_away.add(tensor)
         return True
 
@@ -108,21 +108,28 @@ class _JobPlanner:
         if not swaps:
             self._failed[tensor] = (peak.last_access, peak.time)
             return False
-        schedule.swaps.extend(swaps)
+        self._add(swaps)
         schedule.swapped.add(tensor)
         return True
 
     def try_recomputation(self) -> bool:
         """Try to drop a tensor at the peak and compute it again, if that lowers the peak."""
         schedule, before = self.schedule, self.peak
-        for entry in choose_recomputation(schedule, self._rules, before):
-            schedule.recomputed.append(entry)
-            self.peak = self.analysis.find(schedule)
+        residents = self.analysis.residents(before.time)
+        for entry in choose_recomputation(schedule, self._rules, before, residents):
+            self.analysis.add(entry)
+            self.peak = self.analysis.find()
             if (self.peak.size_bytes, -self.peak.time) < (before.size_bytes, -before.time):
+                schedule.recomputed.append(entry)
                 return True
-            schedule.recomputed.pop()
+            self.analysis.remove(entry)
         self.peak = before
         return False
+
+    def _add(self, swaps: list[Swap]) -> None:
+        self.schedule.swaps.extend(swaps)
+        for swap in swaps:
+            self.analysis.add(swap)
 
     def _relieves(self, swaps: list[Swap]) -> bool:
         return self.analysis.is_away(swaps, self.peak.time)
@@ -201,7 +208,7 @@ def _swap_one(planners: list[_JobPlanner]) -> bool:
     candidates = sorted(
         (-planner.schedule.accesses.sizes[tensor], number, tensor)
         for number, planner in enumerate(planners)
-        for tensor in planner.peak.residents
+        for tensor in planner.analysis.residents(planner.peak.time)
     )
     swapped = False
     for _, number, tensor in candidates:
