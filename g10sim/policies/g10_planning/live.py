@@ -24,7 +24,6 @@ from the published planner:
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import inf
@@ -49,6 +48,7 @@ from g10sim.policies.g10_planning.draft import (
     target_bytes,
 )
 from g10sim.policies.planning.budget import Budget
+from g10sim.policies.planning.choice import Worths, best_of
 from g10sim.policies.planning.machine import PlannedMachine, PlannedTier
 from g10sim.policies.planning.occupancy import Occupancy, late_uses, unmoved_bytes
 from g10sim.trace.model import Trace
@@ -65,6 +65,8 @@ _PROGRESS = 0.97
 _SSD_SHARE = 0.25
 # Costs of tiers: what is to be spared costs more than any copy.
 _DEAR, _NEVER = 2**60, 2**62
+# Quotients of floats may be rounded down.
+_ROUNDING = 1 + 1e-12
 
 
 class _Window(NamedTuple):
@@ -78,16 +80,17 @@ class _Window(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Choices:
-    """Candidates as arrays; ``costs`` are those of each tier, ``_NEVER`` where it is out of the question."""
+    """Candidates as arrays; ``costs`` are those of each tier, ``_NEVER`` where it is out of the question.
+
+    For each tier, ``out_by`` and ``prefetch`` are the kernels between which they were last found to be away.
+    """
 
     starts: Integers
     ends: Integers
     sizes: Integers
     costs: list[Integers]
-
-
-_Entry: TypeAlias = tuple[float, int, int]
-"""Of a candidate: negated rank as it was when last evaluated, negated bytes x time, number."""
+    out_by: list[Integers]
+    prefetch: list[Integers]
 
 
 def plan_live(trace: Trace, machine: PlannedMachine, parameters: PlanningParameters) -> Draft:
@@ -135,8 +138,8 @@ class _Unrelieved(NamedTuple):
 class _Selection(Draft):
     """Greedy choice of evictions for given kernel times.
 
-    Every choice lowers budgets and occupancy, so a period's benefit only shrinks: a heap of outdated
-    benefits, evaluated again when they come to the top, yields the largest.
+    Every choice lowers budgets and occupancy, so a period's benefit only shrinks: it is no more than the
+    pressure is by now between the kernels that it was last found to be away for.
     """
 
     def __init__(
@@ -156,19 +159,32 @@ class _Selection(Draft):
         return self._off_ssds.peak_bytes - self.target_bytes > room
 
     def choose(self, candidates: Sequence[Absence]) -> None:
-        """Evict until the estimate is within the target or nothing relieves pressure any more."""
-        choices = self._choices(candidates)
-        heap: list[_Entry] = [
-            (-inf, -candidate.cycles(self.timeline) * candidate.size_bytes, number)
-            for number, candidate in enumerate(candidates)
-        ]
-        heapq.heapify(heap)
+        """Evict until the estimate is within the target or nothing relieves pressure any more.
+
+        Of periods that relieve as much, those with more bytes x time come first.
+        """
+        lengths = [candidate.cycles(self.timeline) * candidate.size_bytes for candidate in candidates]
+        candidates = [candidates[n] for n in sorted(range(len(lengths)), key=lambda n: -lengths[n])]
+        choices, windows = self._choices(candidates), dict[int, _Window]()
+
+        def worths(numbers: Sequence[int]) -> list[float]:
+            windows.update(zip(numbers, self._windows(choices, numbers), strict=True))
+            return [self._rank(candidates[number], windows[number]) for number in numbers]
+
+        is_left = self._narrow(choices, np.arange(len(candidates)))
         while self.occupancy.peak_bytes > self.target_bytes:
-            found = self._best(heap, choices)
-            if found is None:
+            bounds = self._bounds(choices, is_left)
+            place = best_of(bounds, lambda places: worths(is_left[places].tolist()))
+            if place is None:
                 break
-            number, window = found
-            self._evict(candidates[number], window)
+            number = int(is_left[place])
+            self._evict(candidates[number], windows[number])
+            bounds[place] = 0
+            is_left = is_left[bounds > 0]
+
+    def _rank(self, absence: Absence, window: _Window) -> float:
+        tier, size = self.machine.tiers[window.place], absence.size_bytes
+        return rank(window.relief_cycles * size, size, tier, self._ranking) if window.relief_cycles else 0.0
 
     def _choices(self, candidates: Sequence[Absence]) -> _Choices:
         """Return the candidates with the tiers that each is long enough to reach and return from."""
@@ -184,38 +200,28 @@ class _Selection(Draft):
                 fits &= sizes <= tier.capacity_bytes
             cost = np.array([copy_cycles(size, tier) for size in sizes.tolist()], dtype=np.int64)
             costs.append(np.where(fits, cost, _NEVER))
-        return _Choices(starts, ends, sizes, costs)
+        out_by, prefetch = ([np.zeros_like(starts) for _ in machine.tiers] for _ in range(2))
+        return _Choices(starts, ends, sizes, costs, out_by, prefetch)
 
-    def _best(self, heap: list[_Entry], choices: _Choices) -> tuple[int, _Window] | None:
-        """Take the candidate with the most benefit from the heap; drop those that relieve nothing.
+    def _narrow(self, choices: _Choices, numbers: Integers) -> Integers:
+        """Find when candidates are away at most; return those that relieve something."""
+        windows = self._windows(choices, numbers)
+        return numbers[[window.relief_cycles > 0 for window in windows]]
 
-        Many are evaluated at a time, and those that come after it put back as they were.
-        """
-        waiting: list[tuple[_Entry, _Window]] = []
-        best: _Entry = (inf, 0, 0)
-        count = 8
-        while heap and heap[0] < best:
-            popped = [heapq.heappop(heap) for _ in range(min(count, len(heap)))]
-            windows = self._windows(choices, [number for *_, number in popped])
-            for entry, window in zip(popped, windows, strict=True):
-                if best <= entry:
-                    heapq.heappush(heap, entry)
-                elif window.relief_cycles:
-                    _, tie, number = entry
-                    size, tier = int(choices.sizes[number]), self.machine.tiers[window.place]
-                    benefit = window.relief_cycles * size
-                    waiting.append(((-rank(benefit, size, tier, self._ranking), tie, number), window))
-                    best = min(best, waiting[-1][0])
-            count = min(2 * count, 256)
-        found = None
-        for entry, window in waiting:
-            if entry == best:
-                found = entry[-1], window
-            else:
-                heapq.heappush(heap, entry)
-        return found
+    def _bounds(self, choices: _Choices, numbers: Integers) -> Worths:
+        """Return the most that candidates can be worth, given when they were last found to be away."""
+        most: Integers = np.zeros(len(numbers), dtype=np.int64)
+        for place, costs in enumerate(choices.costs):
+            found = self.occupancy.over_cycles(
+                choices.out_by[place][numbers] + 1, choices.prefetch[place][numbers]
+            )
+            np.maximum(most, np.where(costs[numbers] < _NEVER, found, 0), out=most)
+        bounds: Worths = most.astype(np.float64) * choices.sizes[numbers]
+        if self._ranking == "benefit_per_cost":
+            bounds *= _ROUNDING / np.min([costs[numbers] for costs in choices.costs], axis=0)
+        return bounds
 
-    def _windows(self, choices: _Choices, numbers: list[int]) -> list[_Window]:
+    def _windows(self, choices: _Choices, numbers: Sequence[int] | Integers) -> list[_Window]:
         """Return what each candidate's best tier achieves, of equals the cheapest."""
         starts, ends, sizes = choices.starts[numbers], choices.ends[numbers], choices.sizes[numbers]
         best: list[Integers] = [np.zeros_like(starts) for _ in range(4)]
@@ -224,6 +230,7 @@ class _Selection(Draft):
         for place, tier in enumerate(self.machine.tiers):
             out_by = self.out.finish(starts, sizes, tier.name)
             prefetch = self.into.latest_start(ends, sizes, tier.name)
+            choices.out_by[place][numbers], choices.prefetch[place][numbers] = out_by, prefetch
             found = self.occupancy.over_cycles(out_by + 1, prefetch)
             costs = choices.costs[place][numbers]
             costs += 0 if tier.kind == "ssd" else memory_cost
@@ -237,13 +244,13 @@ class _Selection(Draft):
         return list(map(_Window._make, zip(*(one.tolist() for one in best), strict=True)))
 
     def _leave_out_full(
-        self, tier: PlannedTier, wanted: Flags, numbers: Sequence[int], choices: _Choices
+        self, tier: PlannedTier, wanted: Flags, numbers: Sequence[int] | Integers, choices: _Choices
     ) -> None:
         """Want no tier, now or later, that lacks room for a tensor while it is away."""
         used = self.used[tier.name]
         room = tier.capacity_bytes - used.peak_bytes
         for place in np.flatnonzero(wanted & (choices.sizes[numbers] > room)).tolist():
-            number = numbers[place]
+            number = int(numbers[place])
             most = used.most(int(choices.starts[number]), int(choices.ends[number]))
             if most + int(choices.sizes[number]) > tier.capacity_bytes:
                 wanted[place] = False
