@@ -8,6 +8,7 @@ from typing import Literal, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from g10sim.analysis.timeline import Integers
 from g10sim.policies.autoswap_planning.timeline import Candidate, LoadTimeline
 from g10sim.policies.planning.machine import PlannedTier
 
@@ -46,15 +47,16 @@ def submodular_duration(
     timeline: LoadTimeline, candidates: Sequence[Candidate], copies: PlannedTier
 ) -> Scores:
     """SWDOA: WDOA in the load that is left when all candidates with higher scores are away."""
-    load = timeline.load()
-    scores = np.zeros(len(candidates))
-    left = list(range(len(candidates)))
-    while left:
-        sums = _sums(load.bytes, [candidates[number] for number in left])
-        place = int(sums.argmax())
-        best = left.pop(place)
-        scores[best] = sums[place]
-        load.add(candidates[best].start, candidates[best].end, -candidates[best].size_bytes)
+    period, scores = timeline.num_kernels, np.zeros(len(candidates))
+    starts, ends = _spans(candidates)
+    left = _sums(timeline.load_bytes, candidates)
+    for _ in candidates:
+        best = int(left.argmax())
+        scores[best], start, end = left[best], starts[best], ends[best]
+        for lap in (-period, 0, period):
+            shared = np.minimum(ends, end + lap) - np.maximum(starts, start + lap)
+            left -= candidates[best].size_bytes * np.maximum(shared, 0)
+        left[best] = -np.inf
     return scores
 
 
@@ -90,7 +92,12 @@ def _sums(load_bytes: npt.NDArray[np.int64], candidates: Sequence[Candidate]) ->
     operations = len(load_bytes)
     sums = np.zeros(2 * operations + 1)
     np.cumsum(np.tile(load_bytes, 2), out=sums[1:])
-    starts = np.array([candidate.start for candidate in candidates], dtype=np.int64)
-    lengths = np.array([candidate.end for candidate in candidates], dtype=np.int64) - starts
+    starts, ends = _spans(candidates)
     first = starts % operations
-    return sums[first + lengths] - sums[first]
+    return sums[first + ends - starts] - sums[first]
+
+
+def _spans(candidates: Sequence[Candidate]) -> tuple[Integers, Integers]:
+    """Return where absences start and end."""
+    starts = np.array([candidate.start for candidate in candidates], dtype=np.int64)
+    return starts, np.array([candidate.end for candidate in candidates], dtype=np.int64)

@@ -167,20 +167,22 @@ class _Selection(Draft):
         candidates = [candidates[n] for n in sorted(range(len(lengths)), key=lambda n: -lengths[n])]
         choices, windows = self._choices(candidates), dict[int, _Window]()
 
-        def worths(numbers: Sequence[int]) -> list[float]:
+        left = self._narrow(choices, np.arange(len(candidates)))
+        bounds = self._bounds(choices, left)
+
+        def worths(places: Sequence[int]) -> list[float]:
+            numbers = left[places].tolist()
             windows.update(zip(numbers, self._windows(choices, numbers), strict=True))
             return [self._rank(candidates[number], windows[number]) for number in numbers]
 
-        is_left = self._narrow(choices, np.arange(len(candidates)))
         while self.occupancy.peak_bytes > self.target_bytes:
-            bounds = self._bounds(choices, is_left)
-            place = best_of(bounds, lambda places: worths(is_left[places].tolist()))
+            place = best_of(bounds, worths, lambda: self._bounds(choices, left))
             if place is None:
                 break
-            number = int(is_left[place])
+            number = int(left[place])
             self._evict(candidates[number], windows[number])
             bounds[place] = 0
-            is_left = is_left[bounds > 0]
+            left, bounds = left[bounds > 0], bounds[bounds > 0]
 
     def _rank(self, absence: Absence, window: _Window) -> float:
         tier, size = self.machine.tiers[window.place], absence.size_bytes

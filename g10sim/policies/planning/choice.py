@@ -10,25 +10,35 @@ import numpy.typing as npt
 
 Worths: TypeAlias = npt.NDArray[np.float64]
 
-_MOST = 64
-"""Candidates that are worked out at a time, at most."""
+_FIRST, _MOST = 8, 128
+"""Candidates that are worked out at a time: before bounds are made anew, and at most."""
 
 
-def best_of(bounds: Worths, worths: Callable[[Sequence[int]], Sequence[float]]) -> int | None:
-    """Return the number of the candidate that is worth most, of equals the first; None: none is worth anything.
+def best_of(
+    bounds: Worths, worths: Callable[[Sequence[int]], Sequence[float]], newer_bounds: Callable[[], Worths]
+) -> int | None:
+    """Return the number of the candidate that is worth most, of equals the first; None: none has any worth.
 
     No candidate is worth more than its bound. ``worths`` works out what some of them are worth, the bounds of
-    which become that: those with the highest bounds first, more and more of them at a time.
+    which become that: those with the highest bounds first, more and more of them at a time. Where that are
+    not few, ``newer_bounds`` are asked for, once, which may be lower.
     """
-    known, count = set[int](), 1
+    known, count, are_new = set[int](), _FIRST, False
     while len(bounds):
         first = int(bounds.argmax())
         if bounds[first] <= 0:
             break
         if first in known:
             return first
-        highest = np.argpartition(-bounds, min(count, len(bounds) - 1))[:count].tolist() if count > 1 else []
-        some = list({first, *highest} - known)
+        if known and not are_new:
+            np.minimum(bounds, newer_bounds(), out=bounds)
+            are_new = True
+            continue
+        others = bounds.copy()
+        others[list(known)] = 0
+        rest = max(0, len(others) - count)
+        highest = np.flatnonzero((others >= np.partition(others, rest)[rest]) & (others > 0))[:count]
+        some = list({first, *highest.tolist()})
         bounds[some] = worths(some)
         known.update(some)
         count = min(2 * count, _MOST)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from operator import attrgetter
 
 import numpy as np
@@ -84,12 +84,20 @@ class Pressure(Occupancy):
 
     def over_cycles(self, first: Integers, stop: Integers) -> Integers:
         """Return the cycles of spans during which occupancy exceeds the limit."""
-        return np.where(stop > first, self._over_before(stop) - self._over_before(first), 0)
+        before = self._over_before if len(first) < len(self.bytes) // 8 else self._looked_up()
+        return np.where(stop > first, before(stop) - before(first), 0)
 
     def _over_before(self, kernel: Integers) -> Integers:
         laps, places = np.divmod(kernel, max(1, len(self.bytes)))
         sums: Integers = laps * self._over_sums.total + self._over_sums.before(places)
         return sums
+
+    def _looked_up(self) -> Callable[[Integers], Integers]:
+        """Return the same by a table of the kernels of this iteration, the one before and three after."""
+        count, total = len(self.bytes), self._over_sums.total
+        lap = self._over_sums.before(np.arange(count))
+        table = np.concatenate([lap + number * total for number in range(-1, 4)])
+        return lambda kernel: table.take(kernel + count)
 
 
 def span_slices(first: int, stop: int, num_kernels: int) -> tuple[slice, ...]:
