@@ -18,7 +18,7 @@ class Recomputability:
     """
 
     def __init__(self, trace: Trace) -> None:
-        self._trace = trace
+        self._trace, self._problems = trace, dict[tuple[int, int], str]()
         self._used_on_cpu = {tensor for kernel in trace.cpu_kernels for tensor in kernel.touched}
 
     @cached_property
@@ -38,6 +38,11 @@ class Recomputability:
 
     def problem(self, tensor: int, kernel: int) -> str:
         """Say why a tensor cannot be dropped when ``kernel`` is about to start; empty where it can."""
+        if (tensor, kernel) not in self._problems:
+            self._problems[tensor, kernel] = self._found_problem(tensor, kernel)
+        return self._problems[tensor, kernel]
+
+    def _found_problem(self, tensor: int, kernel: int) -> str:
         trace = self._trace
         if trace.tensors[tensor].persistent:
             return "lasts from iteration to iteration; allowed: what a kernel of the iteration makes"

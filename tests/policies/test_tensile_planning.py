@@ -75,7 +75,7 @@ def test_levels_are_counted_as_memory_is_taken_and_freed():
     analysis = PeakAnalysis(schedule, "physical")
     peak = analysis.find()
     assert (peak.size_bytes, peak.time, peak.last_access) == (91, 20, 20)
-    assert analysis.residents(20) == (0, 2, 1)
+    assert analysis.residents(20).tolist() == [0, 2, 1]
     (swap,) = swap_within(schedule, 0, 20, 5)
     analysis.add(swap)
     after = dict(zip(*(column.tolist() for column in analysis.levels()), strict=True))

@@ -162,7 +162,7 @@ class PeakAnalysis:
             return (start < time) & (time < end)
         return (start <= time) & (time < end)
 
-    def residents(self, time: int) -> tuple[int, ...]:
+    def residents(self, time: int) -> Integers:
         """Return the tensors that are there at a time, largest first."""
         there: npt.NDArray[np.bool_] = self._begins <= time
         there &= time <= self._ends if self._accounting == "published" else time < self._ends
@@ -171,4 +171,5 @@ class PeakAnalysis:
         has_left = np.zeros(len(self._accesses.sizes), dtype=np.bool_)
         has_left[tensors[is_away]] = True
         found = self._tensors[there]
-        return tuple(dict.fromkeys(found[~has_left[found]].tolist()))
+        found = found[~has_left[found]]
+        return found[np.append(True, found[1:] != found[:-1])[: len(found)]]

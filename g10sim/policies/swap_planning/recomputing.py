@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable
 
 from g10sim.analysis.recomputation import Recomputability
+from g10sim.analysis.timeline import Integers
 from g10sim.policies.swap_planning.access import AccessSequence
 from g10sim.policies.swap_planning.peak import Peak
 from g10sim.policies.swap_planning.schedule import JobSchedule, Recomputed
@@ -17,11 +17,11 @@ def recomputation_over(
     """Return how a tensor would be dropped before the peak and made again after it; None: it cannot be."""
     accesses = schedule.accesses
     uses = accesses.uses[tensor]
-    place = bisect_left(uses, peak.time, key=lambda kernel: accesses.interval(kernel).start)
+    place = bisect_left(uses, bisect_left(accesses.times, peak.time))
     if not 0 < place < len(uses):
         return None
     drop, use = uses[place - 1] + 1, uses[place]
-    covers = accesses.interval(drop).start <= peak.time < accesses.interval(use).start
+    covers = accesses.times[drop] <= peak.time < accesses.times[use]
     return recomputation_of(accesses, rules, tensor, drop, use) if covers else None
 
 
@@ -40,7 +40,7 @@ def recomputation_of(
 
 
 def choose_recomputation(
-    schedule: JobSchedule, rules: Recomputability, peak: Peak, residents: Iterable[int]
+    schedule: JobSchedule, rules: Recomputability, peak: Peak, residents: Integers
 ) -> list[Recomputed]:
     """Return what may be recomputed to lower a peak, the best first.
 
@@ -50,7 +50,7 @@ def choose_recomputation(
     accesses = schedule.accesses
     moved = schedule.moved()
     ranked: list[tuple[float, int, Recomputed]] = []
-    for tensor in residents:
+    for tensor in residents.tolist():
         entry = recomputation_over(schedule, rules, peak, tensor) if tensor not in moved else None
         if entry is None:
             continue

@@ -45,8 +45,6 @@ class JobSchedule:
     swaps: list[Swap] = field(default_factory=list)
     recomputed: list[Recomputed] = field(default_factory=list)
     swapped: set[int] = field(default_factory=set)
-    kept_away: set[int] = field(default_factory=set)
-    """Tensors that are away across the border of the iteration."""
 
     def take(self, tensor: int, out: Interval, window: Interval, length: int, use: int) -> Swap | None:
         """Take the channels for a copy out and the latest copy in within a window; None: there is no room.

@@ -6,7 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
+
 from g10sim.analysis.recomputation import Recomputability
+from g10sim.analysis.timeline import Integers
 from g10sim.config.effects import Effect
 from g10sim.policies.parameters import Count, Declared, Share, parameter
 from g10sim.policies.planning.channel import Channel
@@ -65,8 +68,13 @@ class _JobPlanner:
         accesses = schedule.accesses
         self.analysis = PeakAnalysis(schedule, parameters.accounting)
         self._rules = Recomputability(accesses.trace)
-        self._failed: dict[int, tuple[int, int]] = {}
-        self._stays: dict[int, int] = {}
+        count = len(accesses.sizes)
+        # Channels only fill up: what was impossible at a peak remains so. Times are those of the last one.
+        self._failed: Integers = np.full((2, count), -1, dtype=np.int64)
+        self._stays: Integers = np.full(count, -1, dtype=np.int64)
+        self._may_swap = np.ones(count, dtype=np.bool_)
+        lasting = [tensor.persistent for tensor in accesses.trace.tensors]
+        self._may_stay_away = np.array(lasting, dtype=np.bool_) & parameters.across_iterations
         self._quota = int(parameters.swap_share * len(accesses.sizes))
         self.peak = self.analysis.find()
         self._analysed = 0
@@ -77,39 +85,41 @@ class _JobPlanner:
         if planned != self._analysed:
             self.peak, self._analysed = self.analysis.find(), planned
 
+    def candidates(self) -> list[int]:
+        """Return the tensors at the peak that may be swapped, in this iteration or across its border."""
+        found, peak = self.analysis.residents(self.peak.time), self.peak
+        has_failed = (self._failed[:, found].T == (peak.last_access, peak.time)).all(axis=1)
+        within = self._may_swap[found] & ~has_failed & (len(self.schedule.swapped) < self._quota)
+        across = self._may_stay_away[found] & (self._stays[found] != peak.time)
+        chosen: list[int] = found[within | across].tolist()
+        return chosen
+
     def try_across(self, tensor: int) -> bool:
         """Try to keep a persistent tensor away across the border of the iteration."""
-        schedule = self.schedule
-        if not self._parameters.across_iterations or tensor in schedule.kept_away:
+        if not self._may_stay_away[tensor] or self._stays[tensor] == self.peak.time:
             return False
-        if not schedule.accesses.trace.tensors[tensor].persistent:
-            return False
-        if self._stays.get(tensor) == self.peak.time:
-            return False
-        swaps = swap_across(schedule, tensor, self._transfer_cycles(tensor), self._relieves)
+        swaps = swap_across(self.schedule, tensor, self._transfer_cycles(tensor), self._relieves)
         if not swaps:
             self._stays[tensor] = self.peak.time
             return False
         self._add(swaps)
-        schedule.kept_away.add(tensor)
+        self._may_stay_away[tensor] = False
         return True
 
     def try_within(self, tensor: int) -> bool:
         """Try to swap a tensor within the iteration."""
         schedule, peak = self.schedule, self.peak
-        if tensor in schedule.swapped or len(schedule.swapped) >= self._quota:
+        if not self._may_swap[tensor] or len(schedule.swapped) >= self._quota:
             return False
-        if any(entry.tensor == tensor for entry in schedule.recomputed):
-            return False
-        # Channels only fill up: what was impossible at this peak remains so.
-        if self._failed.get(tensor) == (peak.last_access, peak.time):
+        if tuple(self._failed[:, tensor].tolist()) == (peak.last_access, peak.time):
             return False
         swaps = swap_within(schedule, tensor, peak.last_access, self._transfer_cycles(tensor), self._relieves)
         if not swaps:
-            self._failed[tensor] = (peak.last_access, peak.time)
+            self._failed[:, tensor] = peak.last_access, peak.time
             return False
         self._add(swaps)
         schedule.swapped.add(tensor)
+        self._may_swap[tensor] = False
         return True
 
     def try_recomputation(self) -> bool:
@@ -121,6 +131,7 @@ class _JobPlanner:
             self.peak = self.analysis.find()
             if (self.peak.size_bytes, -self.peak.time) < (before.size_bytes, -before.time):
                 schedule.recomputed.append(entry)
+                self._may_swap[entry.tensor] = False
                 return True
             self.analysis.remove(entry)
         self.peak = before
@@ -208,7 +219,7 @@ def _swap_one(planners: list[_JobPlanner]) -> bool:
     candidates = sorted(
         (-planner.schedule.accesses.sizes[tensor], number, tensor)
         for number, planner in enumerate(planners)
-        for tensor in planner.analysis.residents(planner.peak.time)
+        for tensor in planner.candidates()
     )
     swapped = False
     for _, number, tensor in candidates:
