@@ -53,6 +53,7 @@ class Planner:
         self._trace, self._sizes = trace, machine.sizes(trace)
         self._beyond = unmoved_bytes(trace, self._sizes) - capacity_bytes
         self._ssd, self._host = machine.ssd, _host(machine)
+        self._windows: dict[InactivePeriod, Interval] = {}
         self._host_room = Occupancy(self._beyond * 0)
         self._host_bytes = min(host_bytes, machine.memory.capacity_bytes) if self._host else 0
         self.out = {tier.name: Channel() for tier in machine.tiers}
@@ -81,9 +82,7 @@ class Planner:
         It is on the SSD, but in host memory if the SSD is busy when the tensor could leave or return, and
         host memory has room.
         """
-        start, end = window = self._window(period)
-        if not self.pressure.relief(window, self._sizes[period.tensor]):
-            return None
+        start, end = self._window(period)
         found = self._absence(period, self._ssd)
         if found is not None and found.out.start == start and found.back.end == end:
             return found
@@ -165,8 +164,9 @@ class Planner:
         return period.start, period.end + (kernels if period.start >= period.end else 0)
 
     def _window(self, period: InactivePeriod) -> Interval:
-        start, end = self._kernels(period)
-        return Interval(self._timeline.lap_time(start), self._timeline.lap_time(end))
+        if period not in self._windows:
+            self._windows[period] = Interval(*map(self._timeline.lap_time, self._kernels(period)))
+        return self._windows[period]
 
     def _has_room(self, period: InactivePeriod) -> bool:
         return self._sizes[period.tensor] <= self.host_bytes_left(*self._kernels(period))
