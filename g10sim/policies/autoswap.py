@@ -20,8 +20,9 @@ from g10sim.policies.autoswap_planning.timeline import whole_pages
 from g10sim.policies.base import JointPolicy, Place, PlannedPlace, PolicyView, Requirements
 from g10sim.policies.farthest_use import FarthestUse
 from g10sim.policies.moves import Evict, Move, tier_name
-from g10sim.policies.parameters import Count, Declared, Size, parameter
+from g10sim.policies.parameters import Count, Size, parameter
 from g10sim.policies.plan import MigrationPlan
+from g10sim.policies.planning.limit import Limit, Limited
 from g10sim.policies.planning.machine import PlannedMachine, planned_machines
 from g10sim.policies.registry import register_policy
 from g10sim.trace.model import Trace
@@ -52,7 +53,7 @@ class PlannedSwaps:
 
 
 @register_policy
-class AutoSwap(Declared, JointPolicy):
+class AutoSwap(Limited, JointPolicy):
     """Swaps tensors that nobody uses during the load peak, chosen by score, to a memory limit.
 
     Candidates are tensors with a use before and one after the kernel of the highest load. They are swapped
@@ -95,7 +96,7 @@ class AutoSwap(Declared, JointPolicy):
     def _set_up(self) -> None:
         self.planned: tuple[PlannedSwaps, ...] = ()
         """The latest plan of every job."""
-        self._tier = tier_name(self.target)
+        self._tier, self._time = tier_name(self.target), Limit()
         self._farthest = FarthestUse()
 
     @property
@@ -107,7 +108,7 @@ class AutoSwap(Declared, JointPolicy):
     @property
     def note(self) -> str:
         """Return the planner's expectations."""
-        return "; ".join(_expectation(planned) for planned in self.planned)
+        return "; ".join(filter(None, (*map(_expectation, self.planned), self._time.note)))
 
     def plan(
         self, workload: Workload, system: SystemSpec, behaviour: BehaviourSpec
@@ -141,6 +142,7 @@ class AutoSwap(Declared, JointPolicy):
 
     def _plan(self, job: Job, machine: PlannedMachine) -> PlannedSwaps:
         """Plan a job. The combined score also has to do better than each single one with its own pool."""
+        self._time = Limit(self.planning_limit)
         trace = whole_pages(job.trace, machine.page_bytes)
         wanted = machine.gpu_bytes
         if self.memory_limit is not None:
@@ -167,7 +169,12 @@ class AutoSwap(Declared, JointPolicy):
         for share in _LOWER_LIMITS:
             limit = round(wanted * share)
             fits = best.pool.footprint_bytes <= wanted or self.pool != "planned"
-            if fits or limit < best.swaps.least_peak_bytes or best.swaps.schedule.peak_bytes > wanted:
+            if (
+                fits
+                or self._time.is_over()
+                or limit < best.swaps.least_peak_bytes
+                or best.swaps.schedule.peak_bytes > wanted
+            ):
                 break
             planned = self._plan_to(trace, machine, score, limit, wanted, best.swaps.weights)
             best = min(best, planned, key=lambda found: found.pool.footprint_bytes)

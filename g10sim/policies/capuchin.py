@@ -12,8 +12,9 @@ from g10sim.policies.base import Policy, PolicyView, Requirements
 from g10sim.policies.capuchin_planning.guidance import Guidance
 from g10sim.policies.capuchin_planning.planner import Parameters, plan_job
 from g10sim.policies.moves import Await, Evict, Move
-from g10sim.policies.parameters import Declared, Share, Size, SizeOrTensile, parameter
+from g10sim.policies.parameters import Share, Size, SizeOrTensile, parameter
 from g10sim.policies.plan import MigrationPlan
+from g10sim.policies.planning.limit import Limited
 from g10sim.policies.planning.machine import PlannedMachine, planned_machines
 from g10sim.policies.registry import register_policy
 from g10sim.policies.swap_planning.access import AccessSequence
@@ -30,7 +31,7 @@ _GUIDED = Effect(
 
 
 @register_policy
-class Capuchin(Declared, Policy):
+class Capuchin(Limited, Policy):
     """Swaps that hide in computing first, then the cheaper of swap and recomputation, until memory suffices.
 
     The first iteration is watched: kernels fetch on demand, and a full GPU evicts what was used least
@@ -132,6 +133,7 @@ class Capuchin(Declared, Policy):
             mapping_rate=machine.allocation_rate,
             least_bytes=parse_bytes(self.least_tensor),
             recomputation=self.recomputation,
+            planning_limit=self.planning_limit,
         )
         return Guidance(plan_job(accesses, parameters), machine.allocation_rate, self.feedback)
 
@@ -150,9 +152,10 @@ def _describe(guidance: Guidance) -> str:
     exposed = sum(swap.overhead_cycles > 0 for swap in planned.swaps)
     recomputed = len(planned.schedule.recomputed)
     reached = "" if planned.is_enough else ", not reached"
+    ended = f"; {planned.time.note}" if planned.time.note else ""
     share = planned.overhead_cycles / max(1, planned.schedule.accesses.period)
     return (
         f"{len(planned.swaps)} swaps, {exposed} of them waited for, {recomputed} recomputed; "
         f"expected peak {format_bytes(planned.peak_bytes)} of {format_bytes(planned.unplanned_peak_bytes)}, "
-        f"target {format_bytes(planned.target_bytes)}{reached}; expected to cost {share:.1%}"
+        f"target {format_bytes(planned.target_bytes)}{reached}; expected to cost {share:.1%}{ended}"
     )

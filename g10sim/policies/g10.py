@@ -42,7 +42,7 @@ class G10(PlannerOptions, JointPolicy):
 
     @property
     def note(self) -> str:
-        """Say where plans relieve less than half of the shortage of memory."""
+        """Say where plans relieve less than half of the shortage of memory, or ended early."""
         return self._note
 
     def plan(
@@ -56,6 +56,7 @@ class G10(PlannerOptions, JointPolicy):
             plans.append(to_plan(draft, job.trace, parameters))
             if parameters.planner == "live":
                 notes.append(_unrelieved(draft, job.trace))
+            notes.append(draft.time.note)
         self._note = "; ".join(filter(None, notes))
         return tuple(plans)
 

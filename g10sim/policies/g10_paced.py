@@ -20,6 +20,7 @@ from g10sim.policies.g10_planning.waiting import Waiting
 from g10sim.policies.moves import Move
 from g10sim.policies.parameters import Count, parameter
 from g10sim.policies.plan import MigrationPlan
+from g10sim.policies.planning.limit import Limit
 from g10sim.policies.planning.machine import PlannedMachine, planned_machines
 from g10sim.policies.registry import register_policy
 from g10sim.trace.model import Trace
@@ -90,6 +91,8 @@ class G10Paced(PlannerOptions, JointPolicy):
         self._drafts: dict[tuple[object, ...], tuple[Trace, Draft]] = {}
         self._ideal_cycles: list[int] = []
         self._needs_ssd = False
+        self._limits: list[Limit] = []
+        self._trials, self._tried_for = 0, Limit()
 
     def settle(self, obstacle: Trials) -> Policy:
         """Choose the fastest plan by trial iterations, unless they take too long."""
@@ -99,10 +102,14 @@ class G10Paced(PlannerOptions, JointPolicy):
             return self
         if sum(len(job.trace.kernels) for job in obstacle.workload.jobs) > self.trial_kernels:
             return self._variant("waiting", 0)
-        speeds: dict[G10Paced, float] = {}
+        speeds, time = dict[G10Paced, float](), Limit(self.planning_limit)
         for design in self._candidates(speeds):
             speeds[design] = design._speed(obstacle)
-        return max(speeds, key=speeds.__getitem__)
+            if time.is_over():
+                break
+        best = max(speeds, key=speeds.__getitem__)
+        best._trials, best._tried_for = len(speeds), time
+        return best
 
     def _candidates(self, speeds: Mapping[G10Paced, float]) -> Iterator[G10Paced]:
         """Yield designs to try out, the simplest first, as long as a better one may come.
@@ -149,10 +156,12 @@ class G10Paced(PlannerOptions, JointPolicy):
             pacing_rounds=1 if self.method == "unpaced" else self.pacing_rounds,
         )
         plans, recoveries, waiting, tiers = [], [], [], set[str]()
+        self._limits = list[Limit]()
         machines = map(self._sparing, planned_machines(workload, system, behaviour))
         for job, machine in zip(workload.jobs, machines, strict=True):
             draft = self._draft(job.trace, machine, behaviour, parameters)
             plans.append(to_plan(draft, job.trace, parameters))
+            self._limits.append(draft.time)
             tiers.update(eviction.tier.kind for eviction in draft.evictions)
             kernels = [kernel.tensors for kernel in job.trace.kernels]
             recoveries.append(Recovery(draft, kernels, system.gpu.memory))
@@ -200,10 +209,12 @@ class G10Paced(PlannerOptions, JointPolicy):
 
     @property
     def note(self) -> str:
-        """The plan that was chosen."""
+        """The plan that was chosen, and among how many that were tried."""
         sparing = f"{self.ssd_share:g} of the SSD's rates" if self.ssd_share < 1 else ""
         recovery = f"recovery {self.recovery_look_ahead} kernels ahead" if self.recovery_look_ahead else ""
-        return ", ".join(filter(None, (f"plan {self.method}", sparing, recovery)))
+        trials = f"the fastest of {self._trials} trials" if self._trials else ""
+        limits = dict.fromkeys(limit.note for limit in (self._tried_for, *self._limits))
+        return ", ".join(filter(None, (f"plan {self.method}", sparing, recovery, trials, *limits)))
 
     def on_kernel_start(self, view: PolicyView) -> Iterable[Move]:
         """Fetch back what left the GPU against the plan."""

@@ -72,7 +72,8 @@ class Declared:
             delattr(cls, name)
         hints = get_type_hints(cls, include_extras=True)
         declared = {name: (hints[name], field) for name, field in own.items()}
-        cls._declarations = cls._declarations | declared
+        inherited = [base._declarations for base in reversed(cls.__mro__[1:]) if issubclass(base, Declared)]
+        cls._declarations = {name: one for given in (*inherited, declared) for name, one in given.items()}
         fields: dict[str, Any] = cls._declarations
         cls._model = create_model(cls.__name__, __config__=ConfigDict(extra="forbid", strict=True), **fields)
         is_generated = cls.__init__ is Declared.__init__

@@ -179,8 +179,9 @@ def _describe(group: Group) -> str:
     swaps = [swap for schedule in planned.schedules for swap in schedule.swaps]
     across = sum(swap.wraps for swap in swaps)
     recomputed = sum(len(schedule.recomputed) for schedule in planned.schedules)
+    ended = f"; {planned.time.note}" if planned.time.note else ""
     return (
         f"planned {group.times_planned} times; last: {len(swaps) - across} swaps in an iteration, {across} "
         f"across, {recomputed} recomputed; expected peak {format_bytes(planned.peak_bytes)} of "
-        f"{format_bytes(planned.unplanned_peak_bytes)}"
+        f"{format_bytes(planned.unplanned_peak_bytes)}{ended}"
     )

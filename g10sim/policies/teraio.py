@@ -11,8 +11,9 @@ from g10sim.looks import Look
 from g10sim.policies.base import JointPolicy, Place, PolicyView, Requirements
 from g10sim.policies.farthest_use import FarthestUse
 from g10sim.policies.moves import Evict, Move
-from g10sim.policies.parameters import Declared, Size, parameter
+from g10sim.policies.parameters import Size, parameter
 from g10sim.policies.plan import MigrationPlan
+from g10sim.policies.planning.limit import Limit, Limited
 from g10sim.policies.planning.machine import PlannedMachine, planned_machines
 from g10sim.policies.registry import register_policy
 from g10sim.policies.teraio_planning.planner import Planner
@@ -27,7 +28,7 @@ _SURELY = 0.9
 
 
 @register_policy
-class Teraio(Declared, JointPolicy):
+class Teraio(Limited, JointPolicy):
     """Offloads whole tensors by their lifetimes, over GPUDirect Storage, without unified memory.
 
     Of all inactive periods it takes, again and again, the one that takes away most critical memory pressure
@@ -49,6 +50,14 @@ class Teraio(Declared, JointPolicy):
     """Plan a second time with kernels that wait for copies where the plan leaves memory short; take that plan
     if it is expected to take a tenth less time."""
 
+    def _set_up(self) -> None:
+        self._limits: list[Limit] = []
+
+    @property
+    def note(self) -> str:
+        """Say whether planning ended early."""
+        return "; ".join(dict.fromkeys(limit.note for limit in self._limits if limit.note))
+
     def plan(
         self, workload: Workload, system: SystemSpec, behaviour: BehaviourSpec
     ) -> Sequence[MigrationPlan]:
@@ -62,6 +71,7 @@ class Teraio(Declared, JointPolicy):
         self._host = machines[0].memory.name
         limit = parse_bytes(self.host_limit) if self.host_limit is not None else None
         self._planners, plans = list[Planner](), []
+        self._limits = []
         self._unplanned: dict[int, list[tuple[int, int]]] = {}
         for job, machine in zip(workload.jobs, machines, strict=True):
             host_bytes = machine.memory.capacity_bytes if limit is None else limit
@@ -75,15 +85,17 @@ class Teraio(Declared, JointPolicy):
         self, trace: Trace, machine: PlannedMachine, capacity: int, host_bytes: int
     ) -> tuple[Planner, MigrationPlan]:
         """Return the plan of a job, and its planner: that with waits if it is surely shorter."""
-        planner = Planner(trace, machine, capacity, host_bytes)
+        time = Limit(self.planning_limit)
+        self._limits.append(time)
+        planner = Planner(trace, machine, capacity, host_bytes, time)
         plan = planner.plan()
-        if not self.plans_waits or not planner.pressure.highest_bytes:
+        if not self.plans_waits or time.is_over() or not planner.pressure.highest_bytes:
             return planner, plan
-        waiting = WaitingPlanner(trace, machine, capacity, host_bytes)
+        waiting = WaitingPlanner(trace, machine, capacity, host_bytes, time)
         most = _SURELY * planner.expected_cycles
         if waiting.kernel_cycles < most:
             other = waiting.plan()
-            if waiting.expected_cycles < most:
+            if waiting.expected_cycles < most and not time.was_reached:
                 return waiting, other
         return planner, plan
 

@@ -16,6 +16,7 @@ from g10sim.policies.base import Policy, PolicyView, Requirements, Trials
 from g10sim.policies.moves import Await, Evict, Move
 from g10sim.policies.parameters import parameter
 from g10sim.policies.plan import MigrationPlan
+from g10sim.policies.planning.limit import Limit, Limited
 from g10sim.policies.planning.machine import link_bandwidth
 from g10sim.policies.registry import register_policy
 from g10sim.policies.vdnn_multi_planning.offload_set import (
@@ -54,7 +55,7 @@ _LEAST_TRIALS = 2
 
 
 @register_policy
-class VdnnMulti(LayerWise):
+class VdnnMulti(Limited, LayerWise):
     """Layer-wise offloading of several GPUs that share links to host memory; a reading of an abstract.
 
     The paper's algorithm is not public. This is a ladder from vDNN on, of which every step adds something:
@@ -116,6 +117,7 @@ class VdnnMulti(LayerWise):
         self._joins = step.layer_end_join if self.layer_end_join is None else self.layer_end_join
         self.plans_prefetches = (self.prefetch or step.prefetch) == "planned"
         self._ideal_cycles: list[int] = []
+        self._tried = ""
         self._steerings: list[Steering] = []
         self._rescues: list[Rescue] = []
         self._backward_ends: list[set[int]] = []
@@ -152,8 +154,11 @@ class VdnnMulti(LayerWise):
             self._given(),
             partial(_what_differs, cache(partial(self._offloading, obstacle))),
             max(_LEAST_TRIALS, _TRIED_KERNELS // kernels),
+            time := Limit(self.planning_limit),
         )
-        return self._variant(search.best(self.ladder))
+        best = self._variant(search.best(self.ladder))
+        best._tried = f"the fastest of {search.trials} trials" + (f", {time.note}" if time.note else "")
+        return best
 
     def _given(self) -> dict[str, object]:
         values = {name: getattr(self, name) for name in LADDER[self.ladder].__annotations__}
@@ -246,7 +251,7 @@ class VdnnMulti(LayerWise):
             plan.append(f"arbitration {self.arbitration}")
         if self.prefetch not in (None, step.prefetch):
             plan.append(f"prefetch by {self.prefetch}")
-        return ", ".join([*plan, *(["layers join"] if self._joins else [])])
+        return ", ".join([*plan, *(["layers join"] if self._joins else []), *filter(None, [self._tried])])
 
     def on_iteration_start(self, view: PolicyView) -> MigrationPlan | None:
         """Plan the prefetches of the iteration."""

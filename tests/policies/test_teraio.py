@@ -9,6 +9,7 @@ import g10sim
 from g10sim.analysis.vitality import inactive_periods
 from g10sim.errors import UnsupportedError
 from g10sim.policies.planning.channel import Interval
+from g10sim.policies.planning.limit import Limit
 from g10sim.policies.planning.machine import planned_machine
 from g10sim.policies.registry import create
 from g10sim.policies.teraio import Teraio
@@ -36,7 +37,7 @@ def vectors():
 def planner(host_bytes=0, link="4 GB/s"):
     trace = vectors()
     fast = machine(10_000, 10_000, read="4 GB/s", write="4 GB/s", pcie=link, flash_latency="0 us")
-    found = Planner(trace, planned_machine(fast, OWN), 10 * GB, host_bytes)
+    found = Planner(trace, planned_machine(fast, OWN), 10 * GB, host_bytes, Limit())
     periods = {trace.tensors[one.tensor].name: one for one in inactive_periods(trace)}
     return found, periods
 
@@ -138,7 +139,7 @@ def test_kernels_that_wait_take_as_long_as_what_is_copied_for_them():
     slow = machine(
         12_000, 0, read="4 GB/s", write="2 GB/s", pcie="4 GB/s", flash_latency="0 us", mapping="1 TB/s"
     )
-    waiting = WaitingPlanner(trace, planned_machine(slow, OWN), 12 * GB, 0)
+    waiting = WaitingPlanner(trace, planned_machine(slow, OWN), 12 * GB, 0, Limit())
     # nothing is inactive long enough for both copies, so that 4 GB leave and return once more
     assert waiting.choose() == []
     assert waiting.expected_cycles == 3 * 1000 + 2 * SECOND + (2 + 1) * SECOND

@@ -94,7 +94,8 @@ def _sums(load_bytes: npt.NDArray[np.int64], candidates: Sequence[Candidate]) ->
     np.cumsum(np.tile(load_bytes, 2), out=sums[1:])
     starts, ends = _spans(candidates)
     first = starts % operations
-    return sums[first + ends - starts] - sums[first]
+    found: Scores = sums[first + ends - starts] - sums[first]
+    return found
 
 
 def _spans(candidates: Sequence[Candidate]) -> tuple[Integers, Integers]:

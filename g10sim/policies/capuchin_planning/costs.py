@@ -40,7 +40,7 @@ class LeastCosts:
         return np.minimum(first, self._first[numbers]), np.maximum(last, self._last[numbers])
 
     def of(self, numbers: Integers, first: Integers, last: Integers) -> Integers:
-        """Return the least cycles that kernels wait more than they do for swaps from first to last kernels."""
+        """Return the least cycles that kernels wait longer for swaps from first to last kernels."""
         copies, uses, evicted = self._copies[numbers], self.uses[numbers], self.evicted[numbers]
         out = np.maximum(self._out_ends[numbers], self._starts[evicted + 1] + copies)
         out -= self._lanes.with_waits(evicted, first)

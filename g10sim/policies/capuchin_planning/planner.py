@@ -15,6 +15,7 @@ from g10sim.analysis.timeline import Integers
 from g10sim.policies.capuchin_planning.costs import LeastCosts
 from g10sim.policies.capuchin_planning.swaps import AccessPair, GuidedSwap, Lanes, access_pairs
 from g10sim.policies.planning.channel import Interval
+from g10sim.policies.planning.limit import Limit
 from g10sim.policies.swap_planning.access import AccessSequence
 from g10sim.policies.swap_planning.peak import Peak, PeakAnalysis
 from g10sim.policies.swap_planning.recomputing import recomputation_of
@@ -30,6 +31,7 @@ class Parameters:
     mapping_rate: float = math.inf
     least_bytes: int = 0
     recomputation: bool = True
+    planning_limit: float | None = None
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,7 @@ class Planned:
     peak_bytes: int
     target_bytes: int
     overhead_cycles: int
+    time: Limit
 
     @property
     def is_enough(self) -> bool:
@@ -98,12 +101,13 @@ class _Planner:
 
     def plan(self) -> Planned:
         before, target = self._peak.size_bytes, self._parameters.target_bytes
-        while self._peak.size_bytes > target and self._lower():
+        time = Limit(self._parameters.planning_limit)
+        while self._peak.size_bytes > target and not time.is_over() and self._lower():
             pass
         swaps, after = tuple(self._swaps), self._peak.size_bytes
         overhead = sum(swap.overhead_cycles for swap in swaps)
         overhead += sum(map(self._recomputation_cycles, self._schedule.recomputed))
-        return Planned(self._schedule, self._analysis, swaps, before, after, target, overhead)
+        return Planned(self._schedule, self._analysis, swaps, before, after, target, overhead, time)
 
     def _lower(self) -> bool:
         """Make the peak smaller, or leave it for a later one of the same size; False: it cannot be."""

@@ -7,8 +7,9 @@ from typing import Literal, TypeAlias
 
 from g10sim.analysis.timeline import Integers
 from g10sim.analysis.vitality import inactive_periods
-from g10sim.policies.parameters import Declared, parameter
+from g10sim.policies.parameters import parameter
 from g10sim.policies.plan import Planned
+from g10sim.policies.planning.limit import Limit, Limited
 from g10sim.policies.planning.machine import PlannedMachine, PlannedTier
 from g10sim.policies.planning.occupancy import Pressure
 from g10sim.policies.planning.timeline import Timeline
@@ -17,7 +18,7 @@ from g10sim.trace.model import Tensor, Trace
 Ranking: TypeAlias = Literal["benefit", "benefit_per_cost"]
 
 
-class PlannerOptions(Declared):
+class PlannerOptions(Limited):
     """Parameters of the planner that users may choose."""
 
     safety_margin: float = parameter(default=2.5, ge=1, le=1000, published="2.5, published simulator")
@@ -109,7 +110,7 @@ class Draft:
 
     ``frees`` are (kernel, tensor). ``moves`` are all moves in issue order, where the planner orders them by
     itself. ``pressed_kernel`` has the highest estimate before any eviction. The timeline counts the expected
-    stalls. Above ``limit_bytes`` memory is under pressure.
+    stalls. Above ``limit_bytes`` memory is under pressure. Planning ends early when its ``time`` is over.
     """
 
     def __init__(
@@ -119,10 +120,11 @@ class Draft:
         machine: PlannedMachine,
         target_bytes: float,
         limit_bytes: float,
+        time: Limit,
     ) -> None:
         self.machine, self.timeline, self.target_bytes = machine, Timeline(durations), target_bytes
         self.pressed_kernel = int(occupancy.argmax()) if len(occupancy) else 0
-        self.occupancy = Pressure(occupancy, durations, limit_bytes)
+        self.occupancy, self.time = Pressure(occupancy, durations, limit_bytes), time
         self.evictions: list[PlannedEviction] = []
         self.allocations: list[PlannedAllocation] = []
         self.frees: list[tuple[int, int]] = []

@@ -49,6 +49,7 @@ from g10sim.policies.g10_planning.draft import (
 )
 from g10sim.policies.planning.budget import Budget
 from g10sim.policies.planning.choice import Worths, best_of
+from g10sim.policies.planning.limit import Limit
 from g10sim.policies.planning.machine import PlannedMachine, PlannedTier
 from g10sim.policies.planning.occupancy import Occupancy, late_uses, unmoved_bytes
 from g10sim.trace.model import Trace
@@ -101,16 +102,17 @@ def plan_live(trace: Trace, machine: PlannedMachine, parameters: PlanningParamet
     capacity = machine.gpu_bytes * parameters.memory_factor
     floor = np.maximum(working_set_bytes(trace), capacity)
     best: _Selection | None = None
+    time = Limit(parameters.planning_limit)
     least = _Unrelieved(inf, inf)
     for _ in range(parameters.pacing_rounds):
-        selection = _Selection(base, durations, machine, parameters)
+        selection = _Selection(base, durations, machine, parameters, time)
         selection.choose(candidates)
         pressure = np.maximum(selection.occupancy.bytes - floor, 0)
         left = _Unrelieved(float(pressure.max(initial=0)), float(pressure.sum()))
         if best is not None and not left.is_progress(least):
             break
         best, least = selection, left
-        if left.highest <= _RELIEVED * capacity:
+        if left.highest <= _RELIEVED * capacity or time.is_over():
             break
         durations = durations + _expected_stalls(pressure, base, selection)
     assert best is not None
@@ -143,10 +145,15 @@ class _Selection(Draft):
     """
 
     def __init__(
-        self, base: Integers, durations: Integers, machine: PlannedMachine, parameters: PlanningParameters
+        self,
+        base: Integers,
+        durations: Integers,
+        machine: PlannedMachine,
+        parameters: PlanningParameters,
+        time: Limit,
     ) -> None:
         target = target_bytes(machine, parameters)
-        super().__init__(base.copy(), durations, machine, target, target)
+        super().__init__(base.copy(), durations, machine, target, target, time)
         self.used = {tier.name: Occupancy(np.zeros_like(durations)) for tier in machine.tiers}
         self.out = Budget(durations, machine.out_rate, {t.name: t.write_rate for t in machine.tiers})
         self.into = Budget(durations, machine.in_rate, {t.name: t.read_rate for t in machine.tiers})
@@ -167,22 +174,22 @@ class _Selection(Draft):
         candidates = [candidates[n] for n in sorted(range(len(lengths)), key=lambda n: -lengths[n])]
         choices, windows = self._choices(candidates), dict[int, _Window]()
 
-        left = self._narrow(choices, np.arange(len(candidates)))
-        bounds = self._bounds(choices, left)
+        self._left = self._narrow(choices, np.arange(len(candidates)))
+        bounds = self._bounds(choices)
 
         def worths(places: Sequence[int]) -> list[float]:
-            numbers = left[places].tolist()
+            numbers = self._left[places].tolist()
             windows.update(zip(numbers, self._windows(choices, numbers), strict=True))
             return [self._rank(candidates[number], windows[number]) for number in numbers]
 
-        while self.occupancy.peak_bytes > self.target_bytes:
-            place = best_of(bounds, worths, lambda: self._bounds(choices, left))
+        while self.occupancy.peak_bytes > self.target_bytes and not self.time.is_over():
+            place = best_of(bounds, worths, lambda: self._bounds(choices))
             if place is None:
                 break
-            number = int(left[place])
+            number = int(self._left[place])
             self._evict(candidates[number], windows[number])
             bounds[place] = 0
-            left, bounds = left[bounds > 0], bounds[bounds > 0]
+            self._left, bounds = self._left[bounds > 0], bounds[bounds > 0]
 
     def _rank(self, absence: Absence, window: _Window) -> float:
         tier, size = self.machine.tiers[window.place], absence.size_bytes
@@ -210,8 +217,9 @@ class _Selection(Draft):
         windows = self._windows(choices, numbers)
         return numbers[[window.relief_cycles > 0 for window in windows]]
 
-    def _bounds(self, choices: _Choices, numbers: Integers) -> Worths:
-        """Return the most that candidates can be worth, given when they were last found to be away."""
+    def _bounds(self, choices: _Choices) -> Worths:
+        """Return the most that those left can be worth, given when they were last found to be away."""
+        numbers = self._left
         most: Integers = np.zeros(len(numbers), dtype=np.int64)
         for place, costs in enumerate(choices.costs):
             found = self.occupancy.over_cycles(

@@ -44,6 +44,7 @@ from g10sim.policies.g10_planning.draft import (
 from g10sim.policies.g10_planning.published_links import Direction
 from g10sim.policies.moves import Evict, Fetch, Free, TensorMove
 from g10sim.policies.plan import Planned
+from g10sim.policies.planning.limit import Limit
 from g10sim.policies.planning.machine import PlannedMachine, PlannedTier
 from g10sim.policies.planning.occupancy import Occupancy, prefix_sums
 from g10sim.policies.planning.timeline import Timeline
@@ -80,7 +81,8 @@ class _Planning(Draft):
         durations, self._found = kernel_durations(trace, machine.clock_hz), list[Planned]()
         target = int(parameters.memory_factor * int(parameters.memory_target * machine.gpu_bytes))
         occupancy, allocations = _allocated(trace, machine, Timeline(durations), target)
-        super().__init__(occupancy, durations, machine, target, machine.gpu_bytes)
+        time = Limit(parameters.planning_limit)
+        super().__init__(occupancy, durations, machine, target, machine.gpu_bytes, time)
         self.allocations = allocations
         self.frees = [(trace.deaths[allocation.tensor], allocation.tensor) for allocation in allocations]
         if parameters.tensor_hints:
@@ -131,7 +133,7 @@ class _Planning(Draft):
         """Evict until the estimate is within the target or the best period has had its turn."""
         is_handled, evictions = np.zeros(len(self._periods), dtype=np.bool_), -1
         for _ in self._periods:
-            if self.occupancy.peak_bytes <= self.target_bytes:
+            if self.occupancy.peak_bytes <= self.target_bytes or self.time.is_over():
                 break
             if len(self.evictions) > evictions:
                 benefits, evictions = self._benefits(), len(self.evictions)

@@ -63,8 +63,8 @@ class Channel:
         """Undo ``take``."""
         for start, end in _within(interval, period):
             place = bisect_right(self._starts, start) - 1
-            rest = (self._starts[place], start), (end, self._ends[place])
-            rest = [piece for piece in rest if piece[0] < piece[1]]
+            sides = (self._starts[place], start), (end, self._ends[place])
+            rest = [piece for piece in sides if piece[0] < piece[1]]
             self._starts[place : place + 1] = [piece[0] for piece in rest]
             self._ends[place : place + 1] = [piece[1] for piece in rest]
 
@@ -107,7 +107,7 @@ class Channel:
         return start
 
     def _free_until(self, end: int, length: int, first: int) -> int:
-        """Return until when it is free for so long, in this iteration, or a time before the first that matters."""
+        """Return until when it is free for so long, in this iteration, or a time before the first allowed."""
         starts, ends = self._starts, self._ends
         for place in range(bisect_left(starts, end) - 1, -1, -1):
             if ends[place] <= end - length or end < first:

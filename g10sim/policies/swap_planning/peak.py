@@ -50,7 +50,8 @@ class PeakAnalysis:
         self._rows: dict[int, int] = {}
         self._free_rows = list[int]()
         self._away: Integers = np.full((64, 5), -1, dtype=np.int64)
-        for entry in (*schedule.swaps, *schedule.recomputed):
+        planned: list[Swap | Recomputed] = [*schedule.swaps, *schedule.recomputed]
+        for entry in planned:
             self.add(entry)
 
     def _lifetimes(self) -> list[tuple[int, int, int]]:
@@ -170,6 +171,7 @@ class PeakAnalysis:
         is_away = self._covers(start, end, time) | self._covers(next_start, next_end, time)
         has_left = np.zeros(len(self._accesses.sizes), dtype=np.bool_)
         has_left[tensors[is_away]] = True
-        found = self._tensors[there]
+        found: Integers = self._tensors[there]
         found = found[~has_left[found]]
-        return found[np.append(True, found[1:] != found[:-1])[: len(found)]]
+        once: Integers = found[np.append(True, found[1:] != found[:-1])[: len(found)]]
+        return once

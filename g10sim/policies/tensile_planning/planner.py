@@ -11,8 +11,9 @@ import numpy as np
 from g10sim.analysis.recomputation import Recomputability
 from g10sim.analysis.timeline import Integers
 from g10sim.config.effects import Effect
-from g10sim.policies.parameters import Count, Declared, Share, parameter
+from g10sim.policies.parameters import Count, Share, parameter
 from g10sim.policies.planning.channel import Channel
+from g10sim.policies.planning.limit import Limit, Limited
 from g10sim.policies.swap_planning.access import AccessSequence, transfer_cycles
 from g10sim.policies.swap_planning.peak import Accounting, PeakAnalysis
 from g10sim.policies.swap_planning.recomputing import choose_recomputation
@@ -22,7 +23,7 @@ from g10sim.policies.tensile_planning.swapping import swap_across, swap_within
 Channels = Literal["divided", "per_job", "shared"]
 
 
-class PlannerOptions(Declared):
+class PlannerOptions(Limited):
     """Parameters of the planner that users may choose."""
 
     across_iterations: bool = parameter(default=True, published="true, paper")
@@ -88,7 +89,8 @@ class _JobPlanner:
     def candidates(self) -> list[int]:
         """Return the tensors at the peak that may be swapped, in this iteration or across its border."""
         found, peak = self.analysis.residents(self.peak.time), self.peak
-        has_failed = (self._failed[:, found].T == (peak.last_access, peak.time)).all(axis=1)
+        last, before = self._failed[:, found]
+        has_failed = (last == peak.last_access) & (before == peak.time)
         within = self._may_swap[found] & ~has_failed & (len(self.schedule.swapped) < self._quota)
         across = self._may_stay_away[found] & (self._stays[found] != peak.time)
         chosen: list[int] = found[within | across].tolist()
@@ -157,6 +159,7 @@ class PlannedJobs:
     analyses: tuple[PeakAnalysis, ...]
     unplanned_peak_bytes: int
     peak_bytes: int
+    time: Limit
 
 
 def plan_jobs(
@@ -178,8 +181,8 @@ def plan_jobs(
         channels = shared if parameters.channels == "shared" else (Channel(), Channel())
         schedule = JobSchedule(accesses, channels[0], channels[1] if parameters.duplex else channels[0])
         planners.append(_JobPlanner(schedule, parameters, bytes_per_cycle))
-    sums = [_sum_of_peaks(planners)]
-    while not _is_enough(sums, parameters.target_bytes):
+    sums, time = [_sum_of_peaks(planners)], Limit(parameters.planning_limit)
+    while not _is_enough(sums, parameters.target_bytes) and not time.is_over():
         if not _swap_one(planners) and not (
             parameters.recomputation and sums[-1] >= free_bytes and _recompute(planners)
         ):
@@ -188,7 +191,7 @@ def plan_jobs(
             planner.analyse()
         sums.append(_sum_of_peaks(planners))
     schedules = tuple(planner.schedule for planner in planners)
-    return PlannedJobs(schedules, tuple(planner.analysis for planner in planners), sums[0], sums[-1])
+    return PlannedJobs(schedules, tuple(planner.analysis for planner in planners), sums[0], sums[-1], time)
 
 
 def _share_of_link(jobs: int, *, duplex: bool) -> float:

@@ -15,6 +15,7 @@ from g10sim.analysis.vitality import InactivePeriod, inactive_periods
 from g10sim.policies.moves import Evict, Fetch
 from g10sim.policies.plan import MigrationPlan, Planned
 from g10sim.policies.planning.channel import Channel, Interval, earliest, latest
+from g10sim.policies.planning.limit import Limit
 from g10sim.policies.planning.machine import PlannedMachine, PlannedTier
 from g10sim.policies.planning.occupancy import Occupancy, unmoved_bytes
 from g10sim.policies.planning.timeline import Timeline
@@ -49,8 +50,10 @@ class Planner:
     both at once.
     """
 
-    def __init__(self, trace: Trace, machine: PlannedMachine, capacity_bytes: int, host_bytes: int) -> None:
-        self._trace, self._sizes = trace, machine.sizes(trace)
+    def __init__(
+        self, trace: Trace, machine: PlannedMachine, capacity_bytes: int, host_bytes: int, time: Limit
+    ) -> None:
+        self._trace, self._sizes, self._time = trace, machine.sizes(trace), time
         self._beyond = unmoved_bytes(trace, self._sizes) - capacity_bytes
         self._ssd, self._host = machine.ssd, _host(machine)
         self._windows: dict[InactivePeriod, Interval] = {}
@@ -99,7 +102,7 @@ class Planner:
             first = self.absence(period)
             if first is not None:
                 heapq.heappush(heap, (-first.score, number, period))
-        while heap and self.pressure.highest_bytes:
+        while heap and self.pressure.highest_bytes and not self._time.is_over():
             _, number, period = heapq.heappop(heap)
             best = self.absence(period)
             if best is None:

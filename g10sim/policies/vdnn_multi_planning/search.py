@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 from math import inf
 from typing import Literal
 
+from g10sim.policies.planning.limit import Limit
+
 Step = Literal["K0", "K1", "K2", "K3", "K4"]
 Offload = Literal["none", "conv", "contention_aware"]
 Arbitration = Literal["machine", "fair", "first_come", "deadline"]
@@ -70,7 +72,8 @@ class Search:
     a plan that hardly waits ends the search. What is ``given`` is never exchanged.
 
     ``speed`` tries a plan out: ideal over actual time, 0 when it cannot be run. Of plans with the same
-    ``key`` one is tried. After so many ``trials`` of plans that can be run no other is tried.
+    ``key`` one is tried. No other is tried after so many ``trials`` of plans that can be run, or when
+    ``time`` is over.
     """
 
     def __init__(
@@ -79,9 +82,16 @@ class Search:
         given: Change,
         key: Callable[[Plan], Hashable] = lambda plan: plan,
         trials: float = inf,
+        time: Limit | None = None,
     ) -> None:
         self._speed, self._given, self._key, self._left = speed, given, key, trials
         self._found: dict[Hashable, float] = {}
+        self._time = time or Limit()
+
+    @property
+    def trials(self) -> int:
+        """Plans that were tried."""
+        return len(self._found)
 
     def best(self, step: Step) -> Plan:
         """Return the fastest plan that is found for a step."""
@@ -122,7 +132,7 @@ class Search:
     def _tried(self, plan: Plan) -> float:
         key = self._key(plan)
         if key not in self._found:
-            if self._left <= 0:
+            if self._left <= 0 or (self._found and self._time.is_over()):
                 return 0.0
             self._found[key] = self._speed(plan)
             self._left -= self._found[key] > 0
