@@ -84,7 +84,7 @@ class Pressure(Occupancy):
 
     def over_cycles(self, first: Integers, stop: Integers) -> Integers:
         """Return the cycles of spans during which occupancy exceeds the limit."""
-        before = self._over_before if len(first) < len(self.bytes) // 8 else self._looked_up()
+        before = self._over_before if np.size(first) < len(self.bytes) // 8 else self._looked_up()
         return np.where(stop > first, before(stop) - before(first), 0)
 
     def _over_before(self, kernel: Integers) -> Integers:
@@ -93,10 +93,10 @@ class Pressure(Occupancy):
         return sums
 
     def _looked_up(self) -> Callable[[Integers], Integers]:
-        """Return the same by a table of the kernels of this iteration, the one before and three after."""
+        """Return the same by a table of the kernels of this iteration, the one before and four after."""
         count, total = len(self.bytes), self._over_sums.total
         lap = self._over_sums.before(np.arange(count))
-        table = np.concatenate([lap + number * total for number in range(-1, 4)])
+        table = np.concatenate([lap + number * total for number in range(-1, 5)])
         return lambda kernel: table.take(kernel + count)
 
 

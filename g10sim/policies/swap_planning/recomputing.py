@@ -44,9 +44,9 @@ def choose_recomputation(
 ) -> list[Recomputed]:
     """Return what may be recomputed to lower a peak, the best first.
 
-    A tensor that is there at the peak, as ``residents`` are, is not swapped, and is made from tensors that
-    are neither swapped nor recomputed themselves. Best is the one with the most bytes for the time of the kernel
-    that makes it.
+    Each of the ``residents`` at the peak that is not swapped, and is made from tensors that are neither
+    swapped nor recomputed themselves. Best is the one with the most bytes for the time of the kernel that
+    makes it.
     """
     accesses = schedule.accesses
     moved = schedule.moved()
