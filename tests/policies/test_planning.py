@@ -12,6 +12,8 @@ from g10sim.errors import UnsupportedError
 from g10sim.policies.g10_planning import PlanningParameters, draft_g10
 from g10sim.policies.planning.budget import Budget
 from g10sim.policies.planning.channel import Channel, Interval, latest, queued, queued_backwards
+from g10sim.policies.planning.choice import best_of
+from g10sim.policies.planning.limit import Limit
 from g10sim.policies.planning.machine import link_bandwidth, planned_machine
 from g10sim.policies.planning.occupancy import Occupancy, Pressure
 from g10sim.policies.planning.prefix_sums import BLOCK, PrefixSums
@@ -238,3 +240,22 @@ def test_boundaries_are_kernels_that_start_at_another_cycle():
     timeline = Timeline(np.array([10, 0, 10, 10]))
     assert [timeline.boundary_after(kernel) for kernel in range(4)] == [1, 3, 3, 3]
     assert [timeline.boundary_before(kernel) for kernel in range(4)] == [0, 0, 0, 2]
+
+
+def test_planning_ends_at_its_limit_and_says_so():
+    assert not Limit(None).is_over()
+    assert Limit(None).note == ""
+    limit = Limit(0.0)
+    assert limit.is_over()
+    assert limit.note == "planning ended at its limit of 0 s"
+
+
+def test_the_best_candidate_is_found_by_bounds():
+    worth, asked = np.array([3.0, 5.0, 0.0, 5.0]), []
+
+    def worths(places):
+        asked.extend(places)
+        return worth[places]
+
+    assert best_of(np.array([9.0, 5.0, 4.0, 5.0]), worths, lambda: np.full(4, 5.0)) == 1
+    assert best_of(np.zeros(2), worths, lambda: np.zeros(2)) is None

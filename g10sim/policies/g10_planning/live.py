@@ -142,6 +142,7 @@ class _Selection(Draft):
 
     Every choice lowers budgets and occupancy, so a period's benefit only shrinks: it is no more than the
     pressure is by now between the kernels that it was last found to be away for.
+    Per cost it may grow when a cheaper tier becomes the best one, and then counts at once.
     """
 
     def __init__(
