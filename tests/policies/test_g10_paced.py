@@ -49,7 +49,9 @@ def simulated(trace, machine, policy, behaviour=LEAN):
 def note_of(note):
     """Return the design that a note names."""
     method, ahead, share = re.fullmatch(
-        r"plan (\w+)(?:, ([\d.]+) of the SSD's rates)?(?:, recovery (\d+) kernels ahead)?", note
+        r"plan (\w+)(?:, ([\d.]+) of the SSD's rates)?(?:, recovery (\d+) kernels ahead)?"
+        r"(?:, the fastest of \d+ trials)?",
+        note,
     ).group(1, 3, 2)
     return method, int(ahead or 0), float(share or 1)
 

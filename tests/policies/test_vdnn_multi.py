@@ -1,5 +1,6 @@
 """Offloading of layers on GPUs that share links: the ladder from vDNN to planning for contention."""
 
+import re
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -492,7 +493,7 @@ def test_no_step_that_plans_for_contention_is_slower_than_one_below_it(name, mem
 
 def test_results_say_what_was_chosen():
     note = replicate(network("VGG-E"), node(2, memory="5 GB"), multi("K4")).note
-    assert note == "1 layers offload, headroom 0%"
+    assert re.fullmatch(r"1 layers offload, headroom 0%, the fastest of \d+ trials", note)
 
 
 @pytest.mark.parametrize("step", ["K1", "K2", "K3", "K4"])

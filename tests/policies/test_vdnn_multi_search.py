@@ -152,7 +152,7 @@ def test_two_gpus_of_the_experiment_share_fairly_where_that_is_faster():
     in_turn = create({"name": "vdnn_multi", "arbitration": "deadline"})
     assert speed(run(cells[-1].workload(), cells[-1].system, in_turn)) < speeds["K2"] <= speeds["K3"]
     assert speeds["K3"] < speeds["K4"]
-    assert records.note == "15 layers offload, offload conv, arbitration fair"
+    assert records.note.startswith("15 layers offload, offload conv, arbitration fair")
 
 
 def test_a_plan_that_waits_for_half_a_percent_ends_the_search():
