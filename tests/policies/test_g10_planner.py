@@ -326,6 +326,7 @@ def test_policy_plans_every_job_and_keeps_its_parameters():
         "memory_target": 0.99,
         "eager_prefetch": True,
         "ranking": "benefit",
+        "planning_limit": None,
     }
     job = Job(chain(8))
     plans = policy.plan(Workload((job, job)), system_of(4), BehaviourSpec())
