@@ -5,7 +5,7 @@ import yaml
 from typer.testing import CliRunner
 
 from g10sim.capture.libraries import make_torchvision_importable
-from g10sim.capture.manifest import MANIFEST, read_manifest
+from g10sim.capture.manifest import MANIFEST, Entry, read_manifest
 from g10sim.cli.commands import app
 from g10sim.config.data import data_path
 from g10sim.errors import ConfigError
@@ -73,6 +73,31 @@ def test_another_directory_gets_traces_and_a_manifest_of_its_own(manifest):
     assert {path.name for path in (manifest.parent / "out").iterdir()} == {MANIFEST, "small.g10t"}
 
 
+def test_traces_are_made_for_another_gpu_beside_those_there(manifest):
+    run(manifest)
+    before = manifest.read_bytes()
+    out = manifest.parent / "out"
+    out.mkdir()
+    result = run(manifest, "--gpu", "H100", "-o", out)
+    assert result.exit_code == 0, result.output
+    assert manifest.read_bytes() == before
+    (entry,) = read_manifest(out / MANIFEST).traces
+    assert entry.gpu == "h100"
+    assert entry.command == COMMAND.replace("a100-40g", "H100")
+    first, second = (load_trace(place / "small.g10t") for place in (manifest.parent, out))
+    assert [kernel.name for kernel in first.kernels] == [kernel.name for kernel in second.kernels]
+    assert first.tensors == second.tensors
+    assert sum(one.duration for one in second.kernels) < sum(one.duration for one in first.kernels)
+
+
+def test_a_command_without_a_gpu_gets_the_one_given():
+    start = "g10sim trace capture a:b"
+    assert Entry(file="x.g10t", command=start).on("h100").command == f"{start} --gpu h100"
+    measured = Entry(file="x.g10t", command=f"{start} --gpu=v100 --steps 2", time_source="measured").on("a b")
+    assert measured.command == f"{start} --gpu 'a b' --steps 2"
+    assert measured.is_measured
+
+
 def test_measured_times_are_not_made_again(manifest):
     data = yaml.safe_load(manifest.read_text())
     data["traces"][0]["time_source"] = "measured"
@@ -135,6 +160,8 @@ def test_a_file_listed_twice_is_refused(tmp_path):
     [
         (("--only", "smal.g10t"), "--only: found 'smal.g10t' (did you mean 'small.g10t'?)"),
         (("-o", "nowhere"), "-o: found 'nowhere'; allowed: a directory that exists"),
+        (("--gpu", "h100"), "--gpu: found without -o; allowed: with -o and another directory"),
+        (("--gpu", "h100", "-o", "."), "--gpu: found without -o; allowed: with -o and another directory"),
     ],
 )
 def test_a_wrong_option_is_refused(manifest, arguments, message):
