@@ -143,6 +143,29 @@ def looking():
     return step
 
 
+def asking_a_router(experts=4, waits=True):
+    """A step that reads a value that a router gives on the host, one kernel after it was made."""
+
+    class Router(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.scores = torch.nn.Linear(16, experts)
+
+        def forward(self, x):
+            return self.scores(x).topk(1).indices
+
+    router, batch = Router(), torch.randn(8, 16)
+    while True:
+        with torch.no_grad():
+            highest = router(batch).max()
+            doubled = batch.mul(2)
+            if waits:
+                assert 0 <= highest.item() < experts
+            del highest
+            doubled.add_(1)
+        yield
+
+
 def dropping_late(width=64):
     """Gradients are there until the next step begins, and so is the loss."""
     model = torch.nn.Sequential(torch.nn.Linear(width, width), torch.nn.Linear(width, 8))

@@ -267,6 +267,19 @@ def test_what_outlives_the_step_is_there_at_its_end():
     assert ends["Sequential:sum"] == len(trace.kernels)
 
 
+@pytest.mark.parametrize(("waits", "last"), [(True, "mul"), (False, "max")])
+def test_a_value_on_the_host_is_a_use_of_its_tensor(waits, last):
+    def build():
+        return own_steps.asking_a_router(waits=waits)
+
+    trace = capture_step(build, gpu="a100-40g", routing="uniform")
+    names = [kernel.name for kernel in trace.kernels]
+    assert names == ["addmm", "topk", "max", "mul", "add_"]
+    (highest,) = trace.kernels[names.index("max")].outputs
+    users = [kernel.name for kernel in trace.kernels if highest in (*kernel.inputs, *kernel.outputs)]
+    assert users[-1] == last
+
+
 def capture_command(monkeypatch, tmp_path, name, *options):
     monkeypatch.chdir(HERE)
     app = typer.Typer()
