@@ -6,7 +6,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 import yaml
-from binary import report_text, snapshot_text, write_database, write_snapshot
+from binary import (
+    report_of_processes,
+    report_text,
+    snapshot_text,
+    snapshot_with_gaps,
+    snapshot_without_times,
+    write_database,
+    write_snapshot,
+)
 from damage import damaged, packed, unpacked
 from recordings import (
     drives,
@@ -90,8 +98,12 @@ class Samples:
             "GPU": {"bad.yaml": yaml.safe_dump(gpu, sort_keys=False)},
             "SSD": {"bad.yaml": drives(), **_ssds()},
             "measured link": {"bad.json": measured_link()},
-            "memory snapshot": {"bad.pickle": snapshot_text()},
-            "Nsight report": {"bad.sqlite": report_text()},
+            "memory snapshot": {
+                "bad.pickle": snapshot_text(),
+                "gaps.pickle": snapshot_with_gaps(),
+                "order.pickle": snapshot_without_times(),
+            },
+            "Nsight report": {"bad.sqlite": report_text(), "worse.sqlite": report_of_processes()},
         }
         self.texts: dict[str, dict[str, str]] = texts
 
