@@ -64,6 +64,9 @@ class Storages:
         for one in node.outputs:
             if one.device in places and one.storage not in before:
                 node.writes[self._made(one, running)] = None
+        if phase is Phase.FORWARD and places > {HOST} and any(one.device == HOST for one in inputs):
+            for storage in node.writes:  # what the host feeds
+                storage.role = storage.role or TensorKind.INPUT
         if node.name in NO_KERNELS:
             node.reads, node.writes = {}, {}
 

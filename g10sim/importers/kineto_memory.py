@@ -313,7 +313,9 @@ class Memory:
             given = [one for one in reads if one is not None]
             targets = {given[-1] if span.name.startswith(_ATEN) else given[0]}
             self.given_buffers += 1
+        is_fed = operation.phase is Phase.FORWARD and _copies(draft, TO_DEVICE)
         for storage in made:
+            storage.role = TensorKind.INPUT if is_fed else None
             operation.writes[storage] = None
             operation.reads.pop(storage, None)
             self._note_written(storage)

@@ -106,7 +106,7 @@ def read_snapshot(path: Path, device: int | None = None) -> Snapshot:
     """
     values, most = _values(path)
     top = Entry(values, str(path))
-    histories = top.get("device_traces", WHAT, list)
+    histories = top.get("device_traces", WHAT, list, default=[] if "segments" in top.values else None)
     recorded = [number for number, history in enumerate(histories) if history]
     if device is None:
         if len(recorded) != 1:

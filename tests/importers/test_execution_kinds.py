@@ -209,6 +209,15 @@ def test_weights_last_and_what_is_fed_does_not(tmp_path):
     assert kinds.count(TensorKind.INPUT) == 2
 
 
+def test_what_the_host_feeds_is_an_input(tmp_path):
+    fed = node(3, "aten::_to_copy", 2, [(9, 19, "cpu")], [(10, 20)], "aten::_to_copy(Tensor self) -> Tensor")
+    trace = imported(tmp_path, fed, product(4, 2, 10, 11, 12))
+    (images,) = trace.kernels[0].outputs
+    assert images in trace.kernels[1].inputs
+    assert trace.tensors[images].kind is TensorKind.INPUT
+    assert not trace.tensors[images].persistent
+
+
 def test_what_was_there_in_the_step_before_lasts(tmp_path):
     """Tensor 11 is used in both steps; tensor 20 is new in the second."""
     nodes = [node(3, "ProfilerStep#0", 2), product(4, 3, 10, 11, 12), node(5, "ProfilerStep#1", 2),

@@ -252,8 +252,10 @@ def test_copies_to_and_from_the_host_are_work_on_one_tensor(tmp_path):
         made.launch(
             at + 10, [("gpu_memcpy", f"Memcpy {kind} (Pageable)", at + 15, 20)], name="cudaMemcpyAsync"
         )
-    fetched, stored = imported(made, tmp_path).kernels
+    trace = imported(made, tmp_path)
+    fetched, stored = trace.kernels
     assert (fetched.inputs, fetched.outputs) == ((), stored.inputs)
+    assert kinds(trace, TensorKind.INPUT) == 4 * MB
     assert stored.outputs == ()
     assert (fetched.duration, stored.duration) == (20_000, 20_000)
 
