@@ -64,7 +64,7 @@ def _status(command: Callable[[], object]) -> int:
     except (KeyboardInterrupt, typer.Abort):
         status = INTERRUPTED
     if status == INTERRUPTED:  # typer may turn the interruption into this exit code itself
-        complain("interrupted; finished cells are kept")
+        complain("interrupted")
     return status if isinstance(status, int) else 0
 
 

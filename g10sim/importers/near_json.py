@@ -67,13 +67,18 @@ def _alone(path: Path, data: bytes, what: str) -> bytes:
         raise TraceError(f"{path}: cannot be read: {error}; allowed: {what} (JSON)") from error
 
 
+def unchanged(found: dict[str, Any]) -> dict[str, Any]:
+    """Return an object of the file: Python notices Ctrl-C in a call, and the decoder alone makes none."""
+    return found
+
+
 def _decoded(text: str) -> Any:
     try:
-        return json.loads(text, strict=False)
+        return json.loads(text, strict=False, object_hook=unchanged)
     except ValueError as as_it_is:
         mended = _TOKEN.sub(_mended, text)
         try:
-            return json.loads(mended, strict=False)
+            return json.loads(mended, strict=False, object_hook=unchanged)
         except ValueError:
             raise as_it_is from None
 

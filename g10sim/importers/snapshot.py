@@ -16,6 +16,7 @@ from g10sim.errors import TraceError
 from g10sim.hardware.allocators.pool import PyTorchPool
 from g10sim.importers.account import Account, accounted
 from g10sim.importers.kineto_events import NANOSECONDS_PER_MICROSECOND, Entry
+from g10sim.importers.near_json import unchanged
 from g10sim.importers.operations import Operation, Storage, build_trace
 from g10sim.importers.plain_pickle import MOST_BYTES, read_plain_pickle
 from g10sim.importers.snapshot_history import (
@@ -158,7 +159,7 @@ def _values(path: Path) -> tuple[Any, int]:
             return read_plain_pickle(path, WHAT)
         if size_bytes > MOST_BYTES:
             raise TraceError(f"{path}: found {size_bytes} bytes; allowed: at most {MOST_BYTES}, {WHAT}")
-        return json.loads(path.read_text("utf-8-sig")), size_bytes
+        return json.loads(path.read_text("utf-8-sig"), object_hook=unchanged), size_bytes
     except OSError as error:
         raise TraceError(f"{path}: cannot be read: {error.strerror}; allowed: {WHAT}") from error
     except (ValueError, RecursionError) as error:

@@ -430,3 +430,10 @@ def test_other_devices_are_told(saved):
     both = {"segments": [FREE], "device_traces": [WHOLE, [event("alloc", 4096, 512)]]}
     notes = read_snapshot(saved(both), 0).notes
     assert notes == ("left out: the history of other devices, 1",)
+
+
+def test_a_snapshot_without_a_history_says_how_to_record_one(saved):
+    with pytest.raises(
+        TraceError, match=r"found a history of devices none; allowed: one.*_record_memory_history"
+    ):
+        read_snapshot(saved({"segments": snapshot()["segments"]}))
