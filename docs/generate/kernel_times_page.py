@@ -9,14 +9,14 @@ from pathlib import Path
 
 from tables import fill, table
 
-from g10sim.capture.gpu import Refinement
+from g10sim.analysis.gpus import Refinement
 from g10sim.config.data import data_path
 from g10sim.experiment.calibration import Calibrated, Check, calibrate, read_published
 from g10sim.experiment.published_kernels import MeasuredTrace
 from g10sim.trace.format import load_trace
 from g10sim.units import format_duration, format_rate
 
-BASE, NAME = "a100-40g", "a100-40g-g10"
+BASE, NAME = "a100-40g-2023", "a100-40g-g10"
 _BUNDLED = {
     "BERT_Base": "bert-base-b256.g10t",
     "Inceptionv3": "inception-v3-b1536.g10t",

@@ -10,7 +10,7 @@ from g10sim.units import format_bytes
 
 def context_bytes(workload: Workload, system: SystemSpec, job: int) -> int:
     """Return the bytes that contexts take on a job's GPU: its own, and those of jobs that share the GPU."""
-    return system.gpu.context_memory * workload.neighbours(job)
+    return system.gpu.beside_tensors * workload.neighbours(job)
 
 
 def without_contexts(workload: Workload, system: SystemSpec) -> SystemSpec:
@@ -25,8 +25,8 @@ def without_contexts(workload: Workload, system: SystemSpec) -> SystemSpec:
     left = gpu.memory - taken
     if left < gpu.page_size:
         raise ConfigError(
-            f"system.gpu.context_memory: found {format_bytes(gpu.context_memory)}, "
+            f"system.gpu.context_memory: found {format_bytes(gpu.beside_tensors)}, "
             f"{format_bytes(taken)} for all jobs on a GPU; allowed: less than its {format_bytes(gpu.memory)}"
         )
-    changed = gpu.model_copy(update={"memory": left, "context_memory": 0})
+    changed = gpu.model_copy(update={"memory": left, "context_memory": 0, "workspace_memory": 0})
     return system.model_copy(update={"gpu": changed})

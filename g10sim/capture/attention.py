@@ -29,15 +29,16 @@ _BACKWARD = (
 )
 
 
-def _never_computed(*_: Any) -> Any:
-    raise RuntimeError("fused attention is recorded, never computed; allowed: fake tensors")
+def never_computed(*_: Any) -> Any:
+    """Stand for what an operator computes."""
+    raise RuntimeError("fused operators are recorded, never computed; allowed: fake tensors")
 
 
 _attention: Any = torch.library.custom_op(
-    f"{NAMESPACE}::attention", _never_computed, mutates_args=(), schema=_FORWARD
+    f"{NAMESPACE}::attention", never_computed, mutates_args=(), schema=_FORWARD
 )
 _attention_backward: Any = torch.library.custom_op(
-    f"{NAMESPACE}::attention_backward", _never_computed, mutates_args=(), schema=_BACKWARD
+    f"{NAMESPACE}::attention_backward", never_computed, mutates_args=(), schema=_BACKWARD
 )
 
 

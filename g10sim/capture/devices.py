@@ -18,6 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 
 from g10sim.capture.attention import attention_kernels, device_operators
+from g10sim.capture.fused import fused_operators
 from g10sim.capture.options import StepOptions
 from g10sim.capture.routing import RoutingMode
 from g10sim.errors import ConfigError, TraceError
@@ -67,10 +68,12 @@ def fake_device(options: StepOptions) -> Iterator[RoutingMode]:
     """
     with (
         _default_dtype(options.dtype),
+        _rounded_products(options.tf32),
         _shapes_only(),
         RoutingMode(options) as routing,
         routing.following(),
         device_operators(options.attention),
+        fused_operators(),
         _casts_of_cuda(),
         _lists_in_optimizers(),
         _mixed_precision_of_cuda(),
@@ -141,7 +144,12 @@ def _mixed_precision_of_cuda() -> Iterator[None]:
 @contextmanager
 def on_device(options: StepOptions, device: str = CUDA) -> Iterator[None]:
     """Make tensors on a device, in the format of the options, and run attention as they say."""
-    with _default_dtype(options.dtype), torch.device(device), attention_kernels(options.attention):
+    with (
+        _default_dtype(options.dtype),
+        _rounded_products(options.tf32),
+        torch.device(device),
+        attention_kernels(options.attention),
+    ):
         yield
 
 
@@ -160,6 +168,18 @@ def _default_dtype(name: str) -> Iterator[None]:
         yield
     finally:
         torch.set_default_dtype(previous)
+
+
+@contextmanager
+def _rounded_products(tf32: bool) -> Iterator[None]:
+    """Let tensor cores round float32 matrix products, if asked to, while open."""
+    previous = torch.get_float32_matmul_precision()
+    if tf32:
+        torch.set_float32_matmul_precision("high")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(previous)
 
 
 @contextmanager

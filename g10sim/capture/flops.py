@@ -40,17 +40,6 @@ def _grouped_product(left: Any, right: Any, *_: Any) -> int:
     return _matrix_product(left, right) // (left.shape[0] if ragged_columns else 1)
 
 
-def _recurrent_layer(sequence: Any, of_inputs: Any, of_states: Any, *_: Any) -> int:
-    """Count a layer of an LSTM: at each step all gates' weights meet the inputs and the state."""
-    steps = sequence.numel() // sequence.shape[-1]
-    return int(2 * steps * (of_inputs.numel() + of_states.numel()))
-
-
-def _recurrent_gradients(*args: Any) -> int:
-    """Count its gradients: those of weights and of inputs and states take as much as the layer each."""
-    return 2 * _recurrent_layer(*args)
-
-
 def _attention_module(query: Any, key: Any, *_: Any) -> int:
     """Count ``_native_multi_head_attention``: four projections, scores and weighted values."""
     batch, length, width = query.shape
@@ -68,8 +57,6 @@ FORMULAS: Mapping[str, Formula] = {
     "_addmm_activation": _added_matrix_product,
     "_grouped_mm": _grouped_product,
     "_scaled_grouped_mm": _grouped_product,
-    "mkldnn_rnn_layer": _recurrent_layer,
-    "mkldnn_rnn_layer_backward": _recurrent_gradients,
     "_native_multi_head_attention": _attention_module,
 }
 """By name of the operator without library."""

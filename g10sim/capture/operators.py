@@ -10,9 +10,14 @@ import torch
 from torch.utils.flop_counter import flop_registry
 
 from g10sim.capture.attention import NAMESPACE, attention_backward_flops, attention_flops
-from g10sim.capture.flops import FORMULAS
-from g10sim.capture.gpu import COMPUTING, NumberFormat, OperatorClass
-from g10sim.importers.aten import ALLOCATIONS, OVERWRITING, aten, short_name
+from g10sim.capture.flops import FORMULAS, Formula
+from g10sim.capture.fused import (
+    recurrent_backward_flops,
+    recurrent_flops,
+    waiting_steps,
+)
+from g10sim.importers.aten import ALLOCATIONS, aten, short_name
+from g10sim.trace.work import COMPUTING, NumberFormat, OperatorClass
 
 LOOK = "aten::_local_scalar_dense"
 """Copies a value to the host: ``item()``, and whatever decides by a value."""
@@ -35,24 +40,19 @@ NO_KERNELS = (
 )
 """Operators that launch nothing; views need no entry: their results share storage and they write nothing."""
 
-REPLACING = OVERWRITING | aten("bernoulli_ exponential_ normal_ random_ uniform_ _foreach_copy_")
-"""In-place operators that do not read what they replace."""
-
-SCALING_GRADIENTS = aten("_fused_adam_ _fused_adamw_ _fused_sgd_ _fused_adagrad_")
-"""Optimizers whose schemas say that they change gradients: only to undo a scale, if they are given one."""
-
 _NAMES = {
     OperatorClass.MATMUL: """
         mm addmm mv addmv dot vdot _scaled_mm _addmm_activation _int_mm _grouped_mm _scaled_grouped_mm
     """,
-    OperatorClass.BATCHED_MATMUL: "bmm baddbmm mkldnn_rnn_layer mkldnn_rnn_layer_backward",
+    OperatorClass.BATCHED_MATMUL: "bmm baddbmm",
+    OperatorClass.RECURRENT: "recurrent recurrent_backward",
     OperatorClass.CONVOLUTION: "convolution _convolution convolution_backward cudnn_convolution",
     OperatorClass.NORMALIZATION: """
         _softmax _log_softmax _safe_softmax _softmax_backward_data _log_softmax_backward_data
         native_layer_norm native_layer_norm_backward native_group_norm native_group_norm_backward
         native_batch_norm native_batch_norm_backward _native_batch_norm_legit cudnn_batch_norm
         cudnn_batch_norm_backward batch_norm_backward _batch_norm_with_update _fused_rms_norm
-        _fused_rms_norm_backward
+        _fused_rms_norm_backward rms_norm rms_norm_backward
     """,
     OperatorClass.REDUCTION: """
         max_pool2d_with_indices max_pool2d_with_indices_backward avg_pool2d avg_pool2d_backward
@@ -80,15 +80,11 @@ _NAMES = {
         smooth_l1_loss_backward huber_loss_backward binary_cross_entropy_backward log_sigmoid_forward
         log_sigmoid_backward floor_divide upsample_nearest1d upsample_nearest1d_backward upsample_nearest2d
         upsample_nearest2d_backward upsample_nearest3d upsample_nearest3d_backward upsample_bilinear2d
-        upsample_bilinear2d_backward upsample_bicubic2d upsample_bicubic2d_backward
+        upsample_bilinear2d_backward upsample_bicubic2d upsample_bicubic2d_backward _thnn_fused_lstm_cell
+        _thnn_fused_lstm_cell_backward_impl _thnn_fused_gru_cell _thnn_fused_gru_cell_backward
     """,
 }
 _CLASSES = {name: found for found, names in _NAMES.items() for name in names.split()}
-_GATHERED = aten("embedding index index_select gather take _unsafe_index nll_loss_forward nll_loss2d_forward")
-_SCATTERED = aten("index_put_ _index_put_impl_ scatter_ scatter_add_ index_add_ index_copy_")
-_SECTOR_BYTES = 32
-"""Smallest access to device memory (CUDA C++ Best Practices Guide, "Coalesced Access to Global Memory")."""
-
 _FORMATS = {
     torch.float64: NumberFormat.FLOAT64,
     torch.float32: NumberFormat.FLOAT32,
@@ -109,8 +105,8 @@ def launches_nothing(func: Any) -> bool:
 
 def operator_class(func: Any) -> OperatorClass:
     """Class of an operator; ``OTHER`` for one that is not known."""
-    namespace, name = func.namespace, short_name(func._schema.name)
-    if namespace == NAMESPACE or "attention" in name:
+    name = short_name(func._schema.name)
+    if "attention" in name:
         return OperatorClass.ATTENTION
     known = _CLASSES.get(name)
     if known is not None:
@@ -134,6 +130,11 @@ def _functional_tags(func: Any, name: str) -> Sequence[Any]:
     return overload.tags if overload is not None else ()
 
 
+def was_called(func: Any) -> bool:
+    """Tell whether a program calls an operator on a device: not those of PyTorch about itself."""
+    return func.namespace not in ("prim", "profiler")
+
+
 def count_flops(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> int:
     """Count floating-point operations (a multiply-add is two) of one call; 0 for operators that move bytes.
 
@@ -143,12 +144,56 @@ def count_flops(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], resul
         return 0
     name = short_name(func._schema.name)
     if func.namespace == NAMESPACE:
-        formula = attention_flops if name == "attention" else attention_backward_flops
-        return int(formula(*args, **kwargs))
+        return int(_OWN_FLOPS[name](*args, **kwargs))
     packet = func._overloadpacket
     if packet in flop_registry:
         return int(flop_registry[packet](*args, **kwargs, out_val=result))
     return FORMULAS[name](*args) if name in FORMULAS else 0
+
+
+def sizes_of(func: Any, args: Sequence[Any]) -> dict[str, int]:
+    """Return the sizes of a call that its time depends on besides FLOPs and bytes, by name."""
+    name = short_name(func._schema.name)
+    if name in _CONVOLUTION_ARGUMENTS:
+        return _convolution_sizes(args[_CONVOLUTION_ARGUMENTS[name] :])
+    if func.namespace == NAMESPACE and name.startswith("attention"):
+        query, key, _ = args[name.endswith("_backward") :][:3]
+        causal = int(bool(args[-2]))
+        return {"keys": int(key.shape[-2]), "head": int(query.shape[-1]), "causal": causal}
+    if name in _WAYS:
+        sequence, states = args[name.endswith("_backward") :][:2]
+        return {"steps": waiting_steps(sequence, states, args[_WAYS[name]])}
+    return {}
+
+
+_OWN_FLOPS: Mapping[str, Formula] = {
+    "attention": attention_flops,
+    "attention_backward": attention_backward_flops,
+    "recurrent": recurrent_flops,
+    "recurrent_backward": recurrent_backward_flops,
+}
+_WAYS = {"recurrent": 4, "recurrent_backward": 7}
+"""Positions of the number of directions of recurrent layers."""
+
+
+_CONVOLUTION_ARGUMENTS = {"convolution": 0, "_convolution": 0, "convolution_backward": 1}
+"""Positions of the input; weight, bias, strides, padding, dilation, transposed, padding, groups follow."""
+
+
+def _convolution_sizes(args: Sequence[Any]) -> dict[str, int]:
+    image, weight, _, stride, *_ = args
+    last = torch.channels_last_3d if image.dim() == _VOLUME else torch.channels_last
+    is_image = image.dim() in (_VOLUME - 1, _VOLUME)
+    return {
+        "groups": int(args[_GROUPS]),
+        "window": prod(weight.shape[2:]),
+        "stride": max(stride),
+        "channels": int(image.shape[1]),
+        "channels_first": int(is_image and not image.is_contiguous(memory_format=last)),
+    }
+
+
+_VOLUME, _GROUPS = 5, 8
 
 
 def products_per_element(flops: int, written: Any) -> int:
@@ -166,11 +211,17 @@ def has_known_cost(func: Any) -> bool:
     return found not in COMPUTING or named or func._overloadpacket in flop_registry
 
 
-def running_statistics(func: Any, args: Sequence[Any]) -> tuple[int, ...]:
-    """Positions of the arguments that batch normalization updates in training though its schema is silent."""
-    if func._schema.name not in ("aten::native_batch_norm", "aten::cudnn_batch_norm") or not args[5]:
-        return ()
-    return tuple(position for position in (3, 4) if args[position] is not None)
+_SCATTERING_GRADIENTS = {"index_add": "IndexSelectBackward", "scatter_add": "GatherBackward"}
+
+
+def scatters_in_place(func: Any) -> bool:
+    """Tell whether a gradient adds to the zeros that it has made: a copy of them on fake tensors only.
+
+    (PyTorch, torch/csrc/autograd/FunctionsManual.cpp, ``areAnyTensorSubclassLike``)
+    """
+    wanted = _SCATTERING_GRADIENTS.get(short_name(func._schema.name))
+    node = torch._C._current_autograd_node()
+    return wanted is not None and node is not None and node.name().startswith(wanted)
 
 
 def number_format(func: Any, tensors: Sequence[Any]) -> NumberFormat:
@@ -198,34 +249,6 @@ def number_format(func: Any, tensors: Sequence[Any]) -> NumberFormat:
     return NumberFormat.TF32 if rounded else NumberFormat.FLOAT32
 
 
-def touched_bytes(tensor: Any) -> int:
-    """Bytes of a storage that a tensor covers: each element once, repeated (expanded) ones too."""
-    elements = prod(
-        size if stride else min(size, 1) for size, stride in zip(tensor.shape, tensor.stride(), strict=True)
-    )
-    return min(int(elements * tensor.element_size()), int(tensor.untyped_storage().nbytes()))
-
-
-def read_bytes(func: Any, tensors: Sequence[Any], position: int, written_bytes: int) -> int:
-    """Bytes that an operator reads of its tensor argument number ``position``.
-
-    A look-up reads the rows it returns, at least a memory sector for each index, and not the table.
-    """
-    whole = touched_bytes(tensors[position])
-    if position or func._schema.name not in _GATHERED:
-        return whole
-    indices = [int(tensor.numel()) for tensor in tensors[1:] if tensor.dtype in (torch.int64, torch.int32)]
-    return min(whole, max(written_bytes, _SECTOR_BYTES * max(indices, default=0)))
-
-
-def mutated_bytes(func: Any, tensors: Sequence[Any], target: Any) -> int:
-    """Bytes that an in-place operator changes in ``target``: of a scatter, as many as it is given."""
-    whole = touched_bytes(target)
-    if func._schema.name not in _SCATTERED:
-        return whole
-    return min(whole, sum(touched_bytes(tensor) for tensor in tensors if tensor is not target))
-
-
 CHUNK_ELEMENTS = 65536
 MOST_BLOCKS = 320
 MOST_TENSORS = (110, 64, 48, 36, 30)
@@ -233,7 +256,7 @@ MOST_TENSORS = (110, 64, 48, 36, 30)
 ``depth_to_max_blocks``, and ``depth_to_max_tensors`` for 1 to 5 lists)."""
 
 CONVOLUTION_GRADIENTS = "aten::convolution_backward"
-_GRADIENT, _INPUT, _WEIGHT, _MASK = 0, 1, 2, 10
+_GRADIENT, _INPUT, _WEIGHT, _TRANSPOSED = 0, 1, 2, 7
 """Positions of arguments of ``aten::convolution_backward``."""
 _PARTS = (
     ("input", _WEIGHT, OperatorClass.CONVOLUTION),
@@ -283,6 +306,17 @@ class GradientPart(NamedTuple):
     flops: int
 
 
+def _gradient_flops(args: Sequence[Any]) -> int:
+    """Count the gradient of a convolution's input, or of its weight: each as much as the convolution itself.
+
+    Each element of the smaller side (the output, or the input of a transposed one) meets all weights of one
+    channel.
+    """
+    side = args[_INPUT if args[_TRANSPOSED] else _GRADIENT]
+    weight = args[_WEIGHT]
+    return int(2 * side.numel() * (weight.numel() // weight.shape[0]))
+
+
 def convolution_gradients(func: Any, args: Sequence[Any], result: Sequence[Any]) -> list[GradientPart]:
     """Split ``aten::convolution_backward`` into the requested gradients of input, weight and bias.
 
@@ -294,9 +328,7 @@ def convolution_gradients(func: Any, args: Sequence[Any], result: Sequence[Any])
         written = result[position]
         if written is None:
             continue
-        mask = [index == position for index in range(len(_PARTS))]
-        asked = (*args[:_MASK], mask)
-        flops = count_flops(func, asked, {}, result) if kind is OperatorClass.CONVOLUTION else 0
+        flops = _gradient_flops(args) if kind is OperatorClass.CONVOLUTION else 0
         reads = (args[_GRADIENT],) if other is None else (args[_GRADIENT], args[other])
         parts.append(GradientPart(f"convolution_backward_{name}", kind, reads, written, flops))
     return parts

@@ -39,7 +39,10 @@ class StepOptions(Spec):
     float32 copy of each weight of a 16-bit ``dtype``. ``optimizer`` None is AdamW in training and nothing
     in inference; ``optimizer_form`` is PyTorch's ``fused`` (None, one kernel does all for some tensors) or
     ``foreach`` (one kernel for each operation). ``momentum`` is that of SGD. ``attention`` is ``fused`` (one
-    kernel each way) or ``eager``. With ``cudnn_pooling`` max pooling keeps no indices. ``inference`` is a
+    kernel each way) or ``eager``. With ``cudnn_pooling`` max pooling keeps no indices; with ``channels_last``
+    weights and inputs of four dimensions lie in memory channels last; with ``tf32`` tensor cores may round
+    products of float32 matrices, as they may those of convolutions. With ``cuda_graph`` a graph replays the
+    step, and no kernel waits for the host. ``inference`` is a
     forward pass in evaluation mode without gradients; ``steps`` how many steps follow each other in the
     trace. ``workspace``, such as ``"8 MiB"``, is scratch space that each matrix product, convolution and
     attention is given; None for none. ``generate`` is how many tokens a language model generates, one after
@@ -60,6 +63,9 @@ class StepOptions(Spec):
     attention: Attention = "fused"
     activation_checkpointing: bool = False
     cudnn_pooling: bool = False
+    channels_last: bool = False
+    tf32: bool = False
+    cuda_graph: bool = False
     inference: bool = False
     steps: int = 1
     workspace: str | None = None

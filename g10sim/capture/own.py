@@ -166,7 +166,7 @@ class OwnStep:
 
 
 _ENDED = object()
-_TAKEN = ("dtype", "attention", "steps", "workspace")
+_TAKEN = ("dtype", "attention", "steps", "workspace", "tf32", "cuda_graph")
 _ITS_OWN = (
     "autocast",
     "master_weights",
@@ -174,6 +174,7 @@ _ITS_OWN = (
     "optimizer_form",
     "momentum",
     "activation_checkpointing",
+    "channels_last",
     "inference",
 )
 

@@ -27,4 +27,4 @@ def forget_indices(kernels: Sequence[KernelDraft]) -> None:
                 kernel.reads[outputs[indices]] = outputs[indices].size_bytes
         else:
             continue
-        kernel.moved_bytes = sum(kernel.reads.values()) + sum(kernel.writes.values())
+        kernel.count_bytes()

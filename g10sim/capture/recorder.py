@@ -6,20 +6,18 @@ import gc
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
 from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
-from g10sim.capture import operators
-from g10sim.capture.gpu import COMPUTING, KernelCost
+from g10sim.capture import moved, operators
 from g10sim.capture.layers import Layer, LayerTracker
 from g10sim.capture.phases import PhaseTracker
 from g10sim.importers.aten import short_name
 from g10sim.trace.model import Phase, TensorKind
+from g10sim.trace.work import COMPUTING, KernelCost
 
 
 @dataclass(slots=True, eq=False)
@@ -73,6 +71,16 @@ class KernelDraft(KernelCost):
     passes: int = 0
     reads: dict[StorageRecord, int] = field(default_factory=dict)
     writes: dict[StorageRecord, int] = field(default_factory=dict)
+    bytes_again: int = 0
+
+    def note(self, sizes: Mapping[str, int]) -> None:
+        """Note sizes by name."""
+        for name, value in sizes.items():
+            setattr(self, name, value)
+
+    def count_bytes(self) -> None:
+        """Add up what it moves of each storage, and in further passes."""
+        self.moved_bytes = sum(self.reads.values()) + sum(self.writes.values()) + self.bytes_again
 
     def move_to(self, phase: Phase) -> None:
         """Say that it belongs to another phase."""
@@ -81,20 +89,6 @@ class KernelDraft(KernelCost):
     def updates_weights(self) -> bool:
         """Tell whether it writes a weight."""
         return any(record.kind is TensorKind.WEIGHT for record in self.writes)
-
-
-@cache
-def _mutated_arguments(func: Any) -> tuple[tuple[int, str, bool], ...]:
-    """Position, name and whether it is a pure output, of each argument that an operator writes to."""
-    return tuple(
-        (position, argument.name, argument.is_out)
-        for position, argument in enumerate(func._schema.arguments)
-        if argument.alias_info is not None and argument.alias_info.is_write
-    )
-
-
-def _tensors(tree: Any) -> list[Any]:
-    return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
 
 
 class Recorder(TorchDispatchMode):  # type: ignore[misc]
@@ -121,6 +115,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         self.unpriced: dict[str, int] = {}
         self.ends: list[int] = []
         self.allocated_peak_bytes = 0
+        self._issued = 0
         self._live_bytes = 0
         self._layers = layers
         self._known: dict[int, StorageRecord] = {}
@@ -184,23 +179,26 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         """Run an operator on fake tensors and record it."""
         kwargs = kwargs or {}
         layer, phase = self._layers.current(), self.phases.current()
-        inputs = _tensors((args, kwargs))
+        inputs = moved.tensors_of((args, kwargs))
         for tensor in inputs:
             self._record_of(tensor, None)
         if func._schema.name == operators.LOOK:
             self._look_at(inputs)
         result = func(*args, **kwargs)
+        if operators.scatters_in_place(func):
+            self._take_over(args[0], result)
         known = self._known
-        outputs = [made for made in _tensors(result) if made.untyped_storage()._cdata not in known]
+        outputs = [made for made in moved.tensors_of(result) if made.untyped_storage()._cdata not in known]
         for tensor in outputs:
             self._record_of(tensor, phase)
         name = func._schema.name
+        self._issued += operators.was_called(func)
         if operators.launches_nothing(func):
             return result
         self.calls.append(name)
         if self._keep is not None:
             self._keep(func, args, kwargs)
-        if "_foreach_" in name or ("_fused_" in name and _mutated_arguments(func)):
+        if "_foreach_" in name or ("_fused_" in name and moved.mutated_arguments(func)):
             self._record_lists(func, args, kwargs, result, layer)
         else:
             self._record_kernel(func, args, kwargs, result, layer, inputs, outputs)
@@ -243,6 +241,13 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
             self.allocated_peak_bytes = max(self.allocated_peak_bytes, self._live_bytes)
         return record
 
+    def _take_over(self, tensor: Any, result: Any) -> None:
+        """Let a result be the storage of the tensor that it is a changed copy of."""
+        record = self._known.pop(tensor.untyped_storage()._cdata)
+        storage = result.untyped_storage()
+        record.watch = weakref.ref(storage, self._farewell(storage._cdata, record))
+        self._known[storage._cdata] = record
+
     def _farewell(self, key: int, record: StorageRecord) -> Any:
         def release(_: Any) -> None:
             record.released = len(self.kernels)
@@ -280,7 +285,10 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         inputs: list[Any],
         outputs: list[Any],
     ) -> None:
-        mutated, overwritten = _mutated_tensors(func, args, kwargs)
+        mutated, overwritten = moved.mutated_tensors(func, args, kwargs)
+        if operators.scatters_in_place(func):
+            mutated = {id(result)}
+            inputs = [result, *inputs[1:]]
         if not outputs and not mutated:
             return
         if func._schema.name == operators.CONVOLUTION_GRADIENTS:
@@ -288,38 +296,58 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
             return
         draft = self._draft(func, layer, inputs)
         draft.flops = operators.count_flops(func, args, kwargs, result)
+        draft.note(operators.sizes_of(func, args))
         if outputs:
             draft.products = operators.products_per_element(draft.flops, outputs[0])
-        written = sum(operators.touched_bytes(tensor) for tensor in outputs)
-        for position, tensor in enumerate(inputs):
-            pure = id(tensor) in overwritten
-            amount = 0 if pure else operators.read_bytes(func, inputs, position, written)
-            if id(tensor) in mutated:
-                amount = min(amount, operators.mutated_bytes(func, inputs, tensor))
-            self._read(draft, tensor, amount, pure=pure)
+        self._read_inputs(draft, func, inputs, mutated - overwritten, overwritten, outputs)
         for tensor in inputs:
             if id(tensor) in mutated:
-                self._write(draft, tensor, operators.mutated_bytes(func, inputs, tensor))
+                self._write(draft, tensor, moved.mutated_bytes(func, inputs, tensor))
         for tensor in outputs:
-            self._write(draft, tensor, operators.touched_bytes(tensor))
+            self._write(draft, tensor, moved.touched_bytes(tensor))
+        draft.bytes_again = moved.bytes_again(func, args)
         self._emit(draft)
+
+    def _read_inputs(
+        self,
+        draft: KernelDraft,
+        func: Any,
+        inputs: Sequence[Any],
+        changed: set[int],
+        overwritten: set[int],
+        outputs: Sequence[Any],
+    ) -> None:
+        written = sum(moved.touched_bytes(tensor) for tensor in outputs)
+        for position, tensor in enumerate(inputs):
+            pure = id(tensor) in overwritten
+            amount = 0 if pure else moved.read_bytes(func, inputs, position, written)
+            if id(tensor) in changed:
+                amount = min(amount, moved.mutated_bytes(func, inputs, tensor))
+            if amount or pure:
+                self._read(draft, tensor, amount, pure=pure)
 
     def _record_convolution_gradients(self, func: Any, args: Any, result: Any, layer: Layer) -> None:
         for part in operators.convolution_gradients(func, args, result):
             draft = self._draft(func, layer, part.reads)
             draft.operator, draft.operator_class, draft.flops = part.name, part.operator_class, part.flops
+            if part.flops:
+                draft.note(operators.sizes_of(func, args))
             draft.products = operators.products_per_element(part.flops, part.written)
             for tensor in part.reads:
-                self._read(draft, tensor, operators.touched_bytes(tensor), pure=False)
-            self._write(draft, part.written, operators.touched_bytes(part.written))
+                self._read(draft, tensor, moved.touched_bytes(tensor), pure=False)
+            self._write(draft, part.written, moved.touched_bytes(part.written))
             self._emit(draft)
 
     def _record_lists(self, func: Any, args: Any, kwargs: Any, result: Any, layer: Layer) -> None:
         """Record an operator on lists of tensors as the launches that CUDA makes of it."""
-        mutated, overwritten = _mutated_tensors(func, args, kwargs)
-        lists = [arg for arg in (*args, *kwargs.values()) if isinstance(arg, (list, tuple)) and _tensors(arg)]
+        mutated, overwritten = moved.mutated_tensors(func, args, kwargs)
+        lists = [
+            arg
+            for arg in (*args, *kwargs.values())
+            if isinstance(arg, (list, tuple)) and moved.tensors_of(arg)
+        ]
         singles = [arg for arg in (*args, *kwargs.values()) if isinstance(arg, torch.Tensor)]
-        results = [result] if isinstance(result, (list, tuple)) and _tensors(result) else []
+        results = [result] if isinstance(result, (list, tuple)) and moved.tensors_of(result) else []
         if not lists or not any(self._on_device(tensor) for tensor in lists[0]):
             return
         elements = [int(tensor.numel()) for tensor in lists[0]]
@@ -350,7 +378,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         if record is None:
             return
         unwritten = record.born_in is not None and not record.written
-        replaced = pure and operators.touched_bytes(tensor) == record.size_bytes
+        replaced = pure and moved.touched_bytes(tensor) == record.size_bytes
         if not unwritten and not replaced:
             _add(draft.reads, record, amount)
 
@@ -362,7 +390,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
     def _emit(self, draft: KernelDraft) -> None:
         if not draft.writes:
             return
-        draft.moved_bytes = sum(draft.reads.values()) + sum(draft.writes.values())
+        draft.count_bytes()
+        draft.views, self._issued = max(self._issued - 1, 0), 0
         weights = (amount for record, amount in draft.reads.items() if record.kind is TensorKind.WEIGHT)
         draft.weight_bytes = sum(weights)
         for record in draft.writes:
@@ -376,21 +405,4 @@ def _add(amounts: dict[StorageRecord, int], record: StorageRecord, amount: int) 
 
 
 def _bytes_of(tensor: Any, elements: int) -> int:
-    return min(elements * int(tensor.element_size()), operators.touched_bytes(tensor))
-
-
-def _mutated_tensors(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[set[int], set[int]]:
-    """Python ids of the tensor arguments that are written to, and of those written without being read."""
-    name = func._schema.name
-    unscaled = name in operators.SCALING_GRADIENTS and kwargs.get("grad_scale") is None
-    mutated = {id(args[position]) for position in operators.running_statistics(func, args)}
-    overwritten: set[int] = set()
-    for position, argument, is_out in _mutated_arguments(func):
-        if unscaled and argument == "grads":
-            continue
-        value = args[position] if position < len(args) else kwargs.get(argument)
-        written = {id(tensor) for tensor in _tensors(value)}
-        mutated |= written
-        if is_out or name in operators.REPLACING:
-            overwritten |= written
-    return mutated, overwritten
+    return min(elements * int(tensor.element_size()), moved.touched_bytes(tensor))

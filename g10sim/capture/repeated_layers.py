@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any, TypeAlias
 
-from g10sim.capture.gpu import NANOSECONDS_PER_SECOND, GpuTimingSpec
+from g10sim.analysis.gpus import NANOSECONDS_PER_SECOND
 from g10sim.capture.templates import KernelTemplate, Reference, StepTemplate, Storage
 from g10sim.trace.model import Kernel, Tensor, TimeSource, Trace
 from g10sim.trace.repetition import Block, joined
@@ -135,10 +135,9 @@ _NO_UNIT = -1
 class Writer:
     """Writes the kernels of steps as blocks."""
 
-    def __init__(self, steps: Steps, layout: Layout, gpu: GpuTimingSpec) -> None:
-        self._layout, self._numbers, self._gpu = layout, layout.numbers(), gpu
+    def __init__(self, steps: Steps, layout: Layout) -> None:
+        self._layout, self._numbers = layout, layout.numbers()
         self._steps = steps
-        self._durations: dict[int, int] = {}
         self.unpriced: Counter[str] = Counter()
         self._count = 0
 
@@ -204,12 +203,10 @@ class Writer:
 
     def _kernel(self, step: int, kernel: KernelTemplate, number: int) -> Kernel:
         cost = kernel.cost
-        if id(kernel) not in self._durations:
-            self._durations[id(kernel)] = self._gpu.duration_ns(cost)
         return Kernel(
             id=number,
             name=cost.operator,
-            duration=self._durations[id(kernel)],
+            duration=0,
             inputs=self._ids(step, kernel.reads),
             outputs=self._ids(step, kernel.writes),
             phase=cost.phase,
@@ -219,20 +216,22 @@ class Writer:
             moved_bytes=cost.moved_bytes,
             time_source=TimeSource.ROOFLINE if cost.known_cost else TimeSource.BYTES,
             operator_class=cost.operator_class.value,
+            number_format=cost.number_format.value,
+            sizes=cost.sizes,
         )
 
 
 def generated_trace(
-    templates: Sequence[StepTemplate], gpu: GpuTimingSpec, model: str, batch_size: int
+    templates: Sequence[StepTemplate], model: str, batch_size: int
 ) -> tuple[Trace, Counter[str]]:
     """Return the trace of steps that follow each other, and operators of unknown cost with their numbers.
 
     Layers that are alike are one block in every step, and their tensors one block: names and paths then have
-    a star for the layer. Raises ConfigError as the GPU does.
+    a star for the layer. Kernels have no times yet.
     """
     steps = Steps(templates)
     layout = steps.layout()
-    writer = Writer(steps, layout, gpu)
+    writer = Writer(steps, layout)
     blocks = list(writer.blocks())
     apart = tuple(_tensor(number, steps.storages[key]) for number, key in enumerate(layout.apart))
     tensors: list[Block[Tensor]] = [Block(apart)] if apart else []

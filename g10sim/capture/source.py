@@ -13,7 +13,7 @@ from pathlib import Path
 from shlex import quote
 from typing import Any
 
-from g10sim.capture.gpu import load_gpu
+from g10sim.analysis.gpus import load_gpu
 from g10sim.capture.libraries import (
     diffusers_builder,
     hugging_face_builder,

@@ -12,11 +12,12 @@ from typing import Any
 import torch
 
 from g10sim.analysis.footprint import peak_live_bytes
+from g10sim.analysis.gpus import NANOSECONDS_PER_SECOND, GpuTimingSpec, load_gpu
+from g10sim.analysis.kernel_times import timed
 from g10sim.capture.attention import one_sequence_a_sample
 from g10sim.capture.compiling import ONE_BY_ONE, uncompiled
 from g10sim.capture.devices import fake_device, known_values, require_cuda
 from g10sim.capture.generation import Generation
-from g10sim.capture.gpu import NANOSECONDS_PER_SECOND, GpuTimingSpec, load_gpu
 from g10sim.capture.lifetimes import hold_what_nodes_keep, hold_what_outlives, keep_what_grows
 from g10sim.capture.measured import RecordedCall, Times, keep_in, measured_times
 from g10sim.capture.options import StepOptions, step_options
@@ -127,8 +128,9 @@ def _generate(
         raise ConfigError("--generate: found a step of its own; allowed: a model and its inputs")
     templates = list(Generation(step.model, how).templates())
     size = step.batch_size if batch_size is None else batch_size
-    trace, unpriced = generated_trace(templates, gpu, model, size)
+    untimed, unpriced = generated_trace(templates, model, size)
     about = {**origin, **step.said(), "torch": str(torch.__version__)}
+    trace = timed(replace(untimed, origin=about), gpu)
     drafts = [kernel.cost for template in templates for kernel in template.kernels]
     return replace(trace, origin={**about, **_found(trace, gpu, drafts, unpriced, about)})
 
@@ -160,16 +162,17 @@ def assemble(
         for record, number in numbers.items()
     )
     kernels = tuple(
-        _kernel(number, draft, numbers, gpu, times, micro_batch)
+        _kernel(number, draft, numbers, micro_batch)
         for number, (draft, micro_batch) in enumerate(
             zip(recorder.kernels, micro_batches(recorder.kernels), strict=True)
         )
     )
-    trace = Trace(model, batch_size, NANOSECONDS_PER_SECOND, tensors, kernels)
+    untimed = Trace(model, batch_size, NANOSECONDS_PER_SECOND, tensors, kernels, origin)
+    trace = timed(untimed, gpu, times)
     found = _found(trace, gpu, recorder.kernels, recorder.unpriced, origin)
     found["allocated_peak_bytes"] = str(recorder.allocated_peak_bytes)
     if times:
-        found["time_source"] = _time_sources(kernels)
+        found["time_source"] = _time_sources(trace.kernels)
     return replace(trace, origin={**origin, **found})
 
 
@@ -216,16 +219,12 @@ def _kernel(
     number: int,
     draft: KernelDraft,
     numbers: Mapping[StorageRecord, int],
-    gpu: GpuTimingSpec,
-    times: Mapping[int, tuple[int, TimeSource]],
     micro_batch: int,
 ) -> Kernel:
-    roofline = TimeSource.ROOFLINE if draft.known_cost else TimeSource.BYTES
-    duration, source = times[number] if number in times else (gpu.duration_ns(draft), roofline)
     return Kernel(
         id=number,
         name=draft.operator,
-        duration=duration,
+        duration=0,
         inputs=tuple(numbers[record] for record in draft.reads),
         outputs=tuple(numbers[record] for record in draft.writes),
         phase=draft.phase,
@@ -233,7 +232,9 @@ def _kernel(
         layer_type=draft.layer.kind,
         flops=draft.flops,
         moved_bytes=draft.moved_bytes,
-        time_source=source,
+        time_source=TimeSource.ROOFLINE if draft.known_cost else TimeSource.BYTES,
         operator_class=draft.operator_class.value,
+        number_format=draft.number_format.value,
+        sizes=draft.sizes,
         micro_batch=micro_batch,
     )

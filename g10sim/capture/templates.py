@@ -10,6 +10,7 @@ from g10sim.capture.recorder import KernelDraft, Recorder, StorageRecord
 from g10sim.capture.recording import settle_kinds
 from g10sim.errors import TraceError
 from g10sim.trace.model import TensorKind
+from g10sim.trace.work import SIZES
 
 
 class Reference(NamedTuple):
@@ -44,7 +45,7 @@ class KernelTemplate:
     def sizes(self) -> tuple[int, ...]:
         """The numbers that may change from step to step."""
         cost = self.cost
-        return cost.flops, cost.moved_bytes, cost.weight_bytes, cost.products
+        return cost.flops, cost.moved_bytes, *(getattr(cost, name) for name in SIZES)
 
     @property
     def rest(self) -> tuple[object, ...]:
@@ -55,8 +56,9 @@ class KernelTemplate:
 
     def with_sizes(self, sizes: Sequence[int]) -> KernelTemplate:
         """Return the kernel with other numbers."""
-        flops, moved, weights, products = sizes
-        cost = replace(self.cost, flops=flops, moved_bytes=moved, weight_bytes=weights, products=products)
+        flops, moved, *rest = sizes
+        cost = replace(self.cost, flops=flops, moved_bytes=moved)
+        cost.note(dict(zip(SIZES, rest, strict=True)))
         return KernelTemplate(cost, self.reads, self.writes)
 
     def __eq__(self, other: object) -> bool:

@@ -6,9 +6,10 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
+from g10sim.analysis.gpus import GpuTimingSpec, gpu_names, load_gpu
 from g10sim.analysis.throughput import recomputing_kernels, throughput
-from g10sim.capture.gpu import GpuTimingSpec, KernelCost, NumberFormat, OperatorClass, gpu_names, load_gpu
 from g10sim.trace.model import Trace
+from g10sim.trace.work import KernelCost, NumberFormat, OperatorClass
 
 FLOPS_BY_FORMAT = "flops_by_format"
 _FORMAT_AND_COUNT = re.compile(rf"\b({'|'.join(NumberFormat)}) ([0-9]{{1,24}})\b")

@@ -10,7 +10,7 @@ from functools import wraps
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map_only
 from torch.utils.checkpoint import checkpoint
 
 from g10sim.capture.compiling import as_written, is_compiled
@@ -84,6 +84,27 @@ def _found_loss(output: Any, _: Any) -> Any:
     return sum(summed[1:], start=summed[0])
 
 
+_IMAGE_DIMENSIONS = 4
+
+
+def _channels_last(tensor: Any) -> Any:
+    """Return an image (or a batch of them) with its channels last in memory, anything else as it is."""
+    is_image = tensor.dim() == _IMAGE_DIMENSIONS
+    return tensor.contiguous(memory_format=torch.channels_last) if is_image else tensor
+
+
+def _lay_channels_last(network: Any) -> None:
+    """Put parameters in place of those of four dimensions that have their channels last in memory."""
+    laid: dict[Any, Any] = {}
+    for module in network.modules():
+        for name, weight in module._parameters.items():
+            if weight is not None and weight.dim() == _IMAGE_DIMENSIONS:
+                if weight not in laid:
+                    made = weight.detach().contiguous(memory_format=torch.channels_last)
+                    laid[weight] = torch.nn.Parameter(made, weight.requires_grad)
+                module._parameters[name] = laid[weight]
+
+
 class Step:
     """One step: forward, loss, backward, optimizer, gradients dropped; in inference forward only."""
 
@@ -97,6 +118,9 @@ class Step:
         self._options = options
         self._loss = model.loss or _found_loss
         self.network.train(not options.inference)
+        if options.channels_last:
+            _lay_channels_last(self.network)
+            self.inputs = tree_map_only(torch.Tensor, _channels_last, self.inputs)
         if options.inference:
             return
         trained = [parameter for parameter in self.network.parameters() if parameter.requires_grad]

@@ -9,8 +9,8 @@ from typing import Annotated
 import typer
 
 from g10sim.analysis.footprint import footprint_bytes, peak_live_bytes
+from g10sim.analysis.gpus import GpuTimingSpec, load_gpu
 from g10sim.analysis.throughput import throughput
-from g10sim.capture.gpu import GpuTimingSpec, load_gpu
 from g10sim.capture.libraries import torchvision_misfit
 from g10sim.capture.manifest import (
     MANIFEST,
@@ -53,6 +53,9 @@ def capture(
     attention: options.AttentionOption = "fused",
     activation_checkpointing: options.ActivationCheckpointing = False,
     cudnn_pooling: options.CudnnPooling = False,
+    channels_last: options.ChannelsLast = False,
+    tf32: options.Tf32 = False,
+    cuda_graph: options.CudaGraph = False,
     inference: options.Inference = False,
     steps: options.Steps = 1,
     workspace: options.Workspace = None,
@@ -82,6 +85,9 @@ def capture(
         attention=attention,
         activation_checkpointing=activation_checkpointing,
         cudnn_pooling=cudnn_pooling,
+        channels_last=channels_last,
+        tf32=tf32,
+        cuda_graph=cuda_graph,
         inference=inference,
         steps=steps,
         workspace=workspace,

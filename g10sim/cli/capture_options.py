@@ -57,6 +57,17 @@ CudnnPooling: TypeAlias = Annotated[
     bool,
     typer.Option("--cudnn-pooling", help="Max pooling keeps no indices, its gradient reads its output."),
 ]
+ChannelsLast: TypeAlias = Annotated[
+    bool,
+    typer.Option("--channels-last", help="Weights and images lie in memory channels last, as NHWC."),
+]
+Tf32: TypeAlias = Annotated[
+    bool, typer.Option("--tf32", help="Tensor cores may round float32 matrix products to tf32.")
+]
+CudaGraph: TypeAlias = Annotated[
+    bool,
+    typer.Option("--cuda-graph", help="A CUDA graph replays the step: no kernel waits for the host."),
+]
 Inference: TypeAlias = Annotated[
     bool, typer.Option("--inference", help="A forward pass in evaluation mode, without gradients.")
 ]

@@ -78,6 +78,19 @@ def warn(message: str) -> None:
     _tell(f"[bold yellow]warning:[/] {escape(message)}")
 
 
+class WarnOnce:
+    """Warns of each text the first time that it is given it."""
+
+    def __init__(self) -> None:
+        self._told: set[str] = set()
+
+    def __call__(self, message: str) -> None:
+        """Warn, unless that has been told."""
+        if message not in self._told:
+            self._told.add(message)
+            warn(message)
+
+
 def _tell(line: str) -> None:
     console = SafeConsole(stderr=True, soft_wrap=True, highlight=False)
     try:

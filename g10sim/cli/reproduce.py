@@ -21,7 +21,7 @@ from g10sim.cli.options import (
     names_in,
     where_values,
 )
-from g10sim.cli.output import complain_of_failures, say, show_table, warn
+from g10sim.cli.output import WarnOnce, complain_of_failures, say, show_table
 from g10sim.cli.run import CellProgress
 from g10sim.config.load import load_run
 from g10sim.config.problems import check_choice
@@ -60,6 +60,7 @@ def reproduce(
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     executor = choose_executor(workers, scheduler, default_workers=cores)
     problems: list[tuple[str, str]] = []
+    warn_once = WarnOnce()
     with CellProgress() as bar:
         outcomes = run_experiments(
             documents,
@@ -67,13 +68,14 @@ def reproduce(
             executor=executor,
             force=force,
             started=bar.start,
+            told=warn_once,
             progress=bar.advance,
             ended=lambda name, outcome: problems.extend(_draw(name, outcome, output / PICTURES)),
         )
     _summarize(outcomes)
     say(f"pictures in {output / PICTURES}")
     for warning in dict.fromkeys(text for outcome in outcomes.values() for text in outcome.warnings):
-        warn(warning)
+        warn_once(warning)
     complain_of_failures([*problems, *_failures(outcomes)])
 
 

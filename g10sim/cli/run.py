@@ -24,7 +24,7 @@ from g10sim.cli.options import (
     WorkersOption,
     choose_executor,
 )
-from g10sim.cli.output import InterruptionError, complain_of_failures, say, show_table, warn
+from g10sim.cli.output import InterruptionError, WarnOnce, complain_of_failures, say, show_table
 from g10sim.cli.terminal import SafeConsole
 from g10sim.config.load import load_run
 from g10sim.config.schema import run_schema
@@ -83,6 +83,7 @@ def run(
         raise ConfigError("run: found no configuration; allowed: the path of a YAML file, or --schema")
     document = load_run(config, settings or ())
     executor = choose_executor(workers, scheduler, default_workers=1, seconds=seconds)
+    warn_once = WarnOnce()
     with CellProgress() as bar:
         outcome = run_experiment(
             document,
@@ -92,6 +93,7 @@ def run(
             check=check,
             limit=None if yes else _MANY_CELLS,
             started=bar.start,
+            told=warn_once,
             progress=bar.advance,
         )
     _show(outcome)
@@ -101,7 +103,7 @@ def run(
         f"{count} {'cell' if count == 1 else 'cells'}{reused}; results in {outcome.directory / 'results.csv'}"
     )
     for warning in outcome.warnings:
-        warn(warning)
+        warn_once(warning)
     if debug:
         for text in outcome.tracebacks:
             sys.stderr.write(text)

@@ -14,27 +14,35 @@ import yaml
 from rich.markup import escape
 from rich.table import Table
 
-from g10sim.analysis.footprint import footprint_bytes, live_bytes, peak_live_bytes, working_set_bytes
+from g10sim.analysis.footprint import footprint_bytes, live_bytes, working_set_bytes
 from g10sim.analysis.timeline import Integers, kernel_starts
 from g10sim.analysis.vitality import inactive_periods, live_ranges
+from g10sim.analysis.work_check import check_work, unjudged
 from g10sim.cli.accounts import account_tables
 from g10sim.cli.capture import capture, recapture
 from g10sim.cli.options import TraceFile, names_in, sizes
 from g10sim.cli.output import console, say, show_table, warn, write_table
-from g10sim.cli.trace_facts import PRICED_COLUMNS, origin_rows, priced_rows, summary, work_rows
-from g10sim.cli.trace_files import block, export_app, models, reorder, stages
+from g10sim.cli.trace_facts import (
+    MEMORY_COLUMNS,
+    PRICED_COLUMNS,
+    memory_rows,
+    origin_rows,
+    priced_rows,
+    summary,
+    work_rows,
+)
+from g10sim.cli.trace_files import block, export_app, models, reorder, retime, stages
 from g10sim.cli.trace_imports import import_app
 from g10sim.config.presets import load_system, system_names
 from g10sim.config.system import SystemSpec
 from g10sim.display import rounded_bytes, rounded_seconds
 from g10sim.errors import ConfigError
 from g10sim.files import write_text, writing
-from g10sim.hardware.allocators.pool import PoolUse, compare_pools
+from g10sim.hardware.allocators.pool import PoolUse, caching_pool_bytes, compare_pools
 from g10sim.importers.account import account_of
 from g10sim.trace.check import cut_durations, untimed
 from g10sim.trace.format import load_trace, trace_hash
 from g10sim.trace.model import Trace
-from g10sim.units import format_bytes
 
 app = typer.Typer(help="Make, look at and check trace files.", no_args_is_help=True, add_completion=False)
 app.add_typer(import_app, name="import")
@@ -42,6 +50,7 @@ app.add_typer(export_app, name="export")
 app.command()(capture)
 app.command()(recapture)
 app.command()(models)
+app.command()(retime)
 app.command()(reorder)
 app.command()(stages)
 app.command()(block)
@@ -106,7 +115,7 @@ def calibrate(
         typer.Argument(help="Directory with traces/MODEL/BATCH of the published data.", show_default=False),
     ],
     output: Annotated[Path, typer.Option("--output", "-o", help="GPU description to write (.yaml).")],
-    gpu: Annotated[str, typer.Option(help="Bundled description to build on.")] = "a100-40g",
+    gpu: Annotated[str, typer.Option(help="Bundled description to build on.")] = "a100-40g-2023",
     fit: Annotated[str, typer.Option(help="Models to fit to; the others are a check.")] = _DEFAULT_FIT,
 ) -> None:
     """Fit a GPU's kernel times to measured kernels, and check them on models that were held out."""
@@ -141,7 +150,10 @@ def calibrate(
 def check(file: TraceFile) -> None:
     """Check that a trace file is whole, unchanged since it was written and keeps every rule."""
     trace = load_trace(file)
+    check_work(trace, str(file))
     say(f"{file}: good; {summary(trace)}; sha256 {trace_hash(trace)}")
+    if note := unjudged(trace):
+        say(f"note: {note}")
 
 
 @app.command()
@@ -163,16 +175,17 @@ def info(
     """Show footprint, work, working sets, lifetimes, and by how much the trace oversubscribes GPU memory."""
     trace = load_trace(file)
     systems = _systems(system, gpu_memory)
-    memories = [(name, found.gpu.memory) for name, found in systems.items()]
-    memories += [("", size_bytes) for size_bytes in sizes("--gpu-memory", gpu_memory or ())]
+    memories = [(name, found.gpu.memory, found.gpu.beside_tensors) for name, found in systems.items()]
+    memories += [("", size_bytes, 0) for size_bytes in sizes("--gpu-memory", gpu_memory or ())]
+    pool = caching_pool_bytes(trace) if len(trace.kernels) <= _MOST_POOLED else None
     account = account_of(trace)
     for table in (
-        _overview(file, trace),
+        _overview(file, trace, pool),
         *([] if account is None else account_tables(account)),
         _kinds(trace),
         _table("Kernel times", PRICED_COLUMNS, priced_rows(trace)),
         _lifetimes(trace),
-        _oversubscription(trace, memories),
+        _table("Oversubscription", MEMORY_COLUMNS, memory_rows(trace, memories, pool)),
     ):
         console().print(table)
     durations = [kernel.duration for kernel in trace.kernels]
@@ -191,7 +204,11 @@ def _systems(names: list[str] | None, gpu_memories: list[str] | None) -> dict[st
     return {name: load_system(name) for name in names or ()}
 
 
-def _overview(file: Path, trace: Trace) -> Table:
+_MOST_POOLED = 100_000
+"""Kernels of a trace whose allocations are replayed; more take minutes."""
+
+
+def _overview(file: Path, trace: Trace, pool: int | None) -> Table:
     table = Table(title=escape(str(file)), show_header=False, title_justify="left")
     table.add_column(style="bold", no_wrap=True)
     table.add_column(overflow="fold")
@@ -213,6 +230,7 @@ def _overview(file: Path, trace: Trace) -> Table:
         *([("updated on the CPU", f"{steps:,} parameters")] if steps else ()),
         ("footprint (all tensors)", rounded_bytes(footprint_bytes(trace))),
         ("most alive at a time", _at_kernel(trace, live)),
+        *([] if pool is None else [("in PyTorch's caching pool", f"at most {rounded_bytes(pool)}")]),
         ("largest working set", _at_kernel(trace, needed)),
         ("median working set", rounded_bytes(int(np.median(needed)))),
         ("persistent tensors", rounded_bytes(persistent)),
@@ -227,7 +245,8 @@ def _overview(file: Path, trace: Trace) -> Table:
 
 def _at_kernel(trace: Trace, sizes_bytes: Integers) -> str:
     kernel = trace.kernels[int(sizes_bytes.argmax())]
-    return f"{rounded_bytes(int(sizes_bytes[kernel.id]))} (at kernel {kernel.id}, {kernel.name})"
+    where = f"{kernel.name}, {kernel.phase.value}{' of ' if kernel.layer else ''}{kernel.layer}"
+    return f"{rounded_bytes(int(sizes_bytes[kernel.id]))} (at kernel {kernel.id}, {where})"
 
 
 def _kinds(trace: Trace) -> Table:
@@ -267,18 +286,6 @@ def _histogram(trace: Trace, durations: Iterable[tuple[int, int]]) -> list[tuple
 
 def _count_and_bytes(sizes: list[int]) -> tuple[str, str]:
     return str(len(sizes)), rounded_bytes(sum(sizes))
-
-
-def _oversubscription(trace: Trace, memories: list[tuple[str, int]]) -> Table:
-    footprint, peak = footprint_bytes(trace), peak_live_bytes(trace)
-    needed = int(working_set_bytes(trace).max())
-    columns = ("system", "GPU memory", "footprint / memory", "most alive / memory", "working sets")
-    rows = []
-    for name, size_bytes in memories:
-        fits = "fit" if needed <= size_bytes else f"largest takes {needed / size_bytes:.2f} of it"
-        shares = (f"{size / size_bytes:.2f}" for size in (footprint, peak))
-        rows.append((escape(name), format_bytes(size_bytes), *shares, fits))
-    return _table("Oversubscription", columns, rows)
 
 
 def _table(title: str, columns: Iterable[str], rows: Iterable[Iterable[str]]) -> Table:

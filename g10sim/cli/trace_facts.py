@@ -6,15 +6,22 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from operator import attrgetter
 
-from g10sim.analysis.footprint import footprint_bytes
+from rich.markup import escape
+
+from g10sim.analysis.footprint import footprint_bytes, peak_live_bytes, working_set_bytes
 from g10sim.analysis.throughput import Throughput, throughput
 from g10sim.capture.utilisation import known_gpu, utilisation
 from g10sim.display import rounded_bytes, rounded_seconds
 from g10sim.importers.account import KEY, account_of
 from g10sim.trace.model import Kernel, TensorKind, Trace
 from g10sim.trace.repetition import each
+from g10sim.units import format_bytes
 
 PRICED_COLUMNS = ("class of operators", "priced by", "kernels", "time", "of time", "of FLOPs", "of bytes")
+MEMORY_COLUMNS = (
+    *("system", "GPU memory", "footprint / memory", "most alive / memory"),
+    *("nvidia-smi would show", "working sets"),
+)
 _PER_TERA = 1e12
 _FORMATS = ("dtype", "autocast")
 _MOST_SHOWN = 1000
@@ -87,6 +94,22 @@ def _sums(kernels: Sequence[Kernel]) -> tuple[int, int, int]:
         sum(kernel.flops for kernel in kernels),
         sum(kernel.moved_bytes for kernel in kernels),
     )
+
+
+def memory_rows(
+    trace: Trace, memories: Sequence[tuple[str, int, int]], pool: int | None
+) -> Iterator[tuple[str, ...]]:
+    """Yield a trace's bytes beside memories of systems: name, bytes, and bytes that a process takes besides.
+
+    ``pool`` is what a caching allocator holds, None where that is not known.
+    """
+    footprint, peak = footprint_bytes(trace), peak_live_bytes(trace)
+    needed = int(working_set_bytes(trace).max())
+    for name, size_bytes, beside in memories:
+        process = "-" if pool is None else rounded_bytes(pool + beside)
+        fits = "fit" if needed <= size_bytes else f"largest takes {needed / size_bytes:.2f} of it"
+        shares = (f"{size / size_bytes:.2f}" for size in (footprint, peak))
+        yield escape(name), format_bytes(size_bytes), *shares, process, fits
 
 
 def origin_rows(trace: Trace) -> list[tuple[str, str]]:

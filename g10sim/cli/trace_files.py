@@ -1,18 +1,21 @@
-"""``g10sim trace import nsight``, ``export``, ``reorder``, ``stages``, ``block``: other forms; ``models``."""
+"""``g10sim trace import nsight``, ``export``, ``retime``, ``reorder``, ``stages``, ``block``, ``models``."""
 
 from __future__ import annotations
 
+from operator import attrgetter
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from g10sim.analysis.footprint import live_bytes_by_kind, peak_live_bytes, visited_weight_bytes
+from g10sim.analysis.gpus import load_gpu
+from g10sim.analysis.kernel_times import retimed
 from g10sim.capture.known_models import known_models
 from g10sim.cli.accounts import Gap, Gaps, Partial, save_imported
 from g10sim.cli.options import TraceFile, TraceOutput
 from g10sim.cli.output import say, show_table
-from g10sim.display import rounded_bytes
+from g10sim.display import rounded_bytes, rounded_seconds
 from g10sim.errors import ConfigError, TraceError
 from g10sim.files import writing
 from g10sim.importers.nsight import Report, import_nsight, read_report
@@ -23,6 +26,7 @@ from g10sim.trace.model import TensorKind, Trace
 from g10sim.trace.order import delayed_optimizer
 from g10sim.trace.order import vertical as by_block
 from g10sim.trace.pipeline import pipeline_stages
+from g10sim.trace.repetition import each
 
 _STAGE_FACTS = "kernels", "computing", "footprint"
 
@@ -96,6 +100,24 @@ def reorder(
     ):
         before, after = (rounded_bytes(measure(one)) for one in (given, trace))
         say(f"{what}: {after} (before: {before})")
+
+
+def retime(
+    file: TraceFile,
+    output: TraceOutput,
+    gpu: Annotated[str, typer.Option(help="GPU whose kernel times are modelled: a name, or a YAML file.")],
+) -> None:
+    """Write a captured trace with the kernel times of another GPU: no capture, no PyTorch."""
+    given = load_trace(file)
+    found = load_gpu(gpu)
+    trace = retimed(given, found, str(file))
+    save_trace(trace, output)
+    before, after = (each(one.kernels, attrgetter("duration")) for one in (given, trace))
+    was = rounded_seconds(sum(before) / given.ticks_per_second)
+    say(
+        f"{output}: {len(trace.kernels)} kernels, {rounded_seconds(sum(after) / trace.ticks_per_second)} on "
+        f"{found.name} (before: {was} on {given.origin.get('device', given.origin.get('gpu', 'another'))})"
+    )
 
 
 def stages(

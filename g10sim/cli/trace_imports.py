@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from g10sim.capture.gpu import KernelCost, OperatorClass, load_gpu
+from g10sim.analysis.gpus import load_gpu
 from g10sim.cli.accounts import Gap, Gaps, Partial, save_imported
 from g10sim.cli.options import TraceOutput
 from g10sim.cli.output import say
@@ -19,6 +19,7 @@ from g10sim.importers.kineto import import_kineto
 from g10sim.importers.kineto_events import read_profile
 from g10sim.importers.operations import ByHand
 from g10sim.importers.snapshot import import_snapshot, read_snapshot, replay
+from g10sim.trace.work import KernelCost, OperatorClass
 
 import_app = typer.Typer(help="Make a trace file from files of other tools.", no_args_is_help=True)
 import_app.command()(nsight)

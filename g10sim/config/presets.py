@@ -96,6 +96,7 @@ def system_data(
         sources = {_SOURCES: {**origins, **own}} if device else {}
         return {"name": "custom", **changes, **device, **sources}
     base = _without_replaced_rates(_preset_system(preset, document, path, beside, within), changes)
+    base = _without_contexts(base, changes)
     given = _sources(base, document, path)
     if device:
         kept = {key: text for key, text in given.items() if not key.startswith("ssd.")}
@@ -184,6 +185,23 @@ def _without_replaced_rates(base: dict[str, Any], changes: Mapping[str, Any]) ->
     sources = {key: text for key, text in base.get(_SOURCES, {}).items() if key not in gone}
     kept = {key: value for key, value in link.items() if key not in LINK_RATES}
     return {**base, "pcie": kept, _SOURCES: sources}
+
+
+_BESIDE_TENSORS = ("context_memory", "workspace_memory")
+
+
+def _without_contexts(base: dict[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Leave out what a preset says of memory beside tensors where the changes give the GPU's memory.
+
+    That is a budget for tensors, then, unless the changes say what is beside them, too.
+    """
+    new, gpu = changes.get("gpu"), base.get("gpu")
+    if not (isinstance(new, Mapping) and isinstance(gpu, Mapping) and "memory" in new):
+        return base
+    gone = [f"gpu.{name}" for name in _BESIDE_TENSORS if name not in new]
+    sources = {key: text for key, text in base.get(_SOURCES, {}).items() if key not in gone}
+    kept = {key: value for key, value in gpu.items() if f"gpu.{key}" not in gone}
+    return {**base, "gpu": kept, _SOURCES: sources}
 
 
 def _device(

@@ -136,6 +136,10 @@ class WorkloadSpec(Spec):
         f" {MOST_ITERATIONS} times, and twice with compat.reported_iteration fastest",
     )
     jobs: tuple[JobSpec, ...] = Field(default=(), description="jobs of one run, together on the machine")
+    kernel_times: Literal["trace", "system"] = Field(
+        default="trace",
+        description="those of the traces, or those that the system's GPU takes for the same kernels",
+    )
     replicas: int | None = Field(
         default=None,
         strict=True,

@@ -42,9 +42,10 @@ class GpuSpec(Spec):
     """The GPUs of a machine, all alike.
 
     ``name`` says which GPU it is, as the descriptions in ``configs/gpus`` do: kernel times of a trace that
-    are another's are told. ``memory`` is the HBM that traces may fill, less ``context_memory`` for every job
-    on the GPU, ``clock`` the length of a cycle, ``page_size`` the granularity of the unified memory,
-    ``allocation_rate`` the speed of mapping and zeroing new pages.
+    are another's are told. ``memory`` is the HBM that traces may fill, less ``context_memory`` and
+    ``workspace_memory`` for every job on the GPU (where ``memory`` is given in place of a preset's, these are
+    not the preset's, either: it is a budget for tensors), ``clock`` the length of a cycle, ``page_size`` the
+    granularity of the unified memory, ``allocation_rate`` the speed of mapping and zeroing new pages.
     """
 
     name: str = Field(
@@ -54,6 +55,9 @@ class GpuSpec(Spec):
     memory: PositiveBytes = Field(description="HBM of one GPU")
     context_memory: Bytes = default(
         "0 B", parse_bytes, "of that, what each job on the GPU takes beside its tensors: its CUDA context"
+    )
+    workspace_memory: Bytes = default(
+        "0 B", parse_bytes, "of that, what libraries take for scratch in each job: cuBLAS, cuDNN"
     )
     clock: PositiveFrequency = Field(description="clock of the simulated cycles")
     page_size: PositiveBytes = Field(
@@ -66,6 +70,11 @@ class GpuSpec(Spec):
     copy_contention: CopyContentionSpec | None = Field(
         default=None, description="copies slow kernels down; none: they do not"
     )
+
+    @property
+    def beside_tensors(self) -> int:
+        """Bytes that each job takes beside its tensors."""
+        return self.context_memory + self.workspace_memory
 
 
 LINK_RATES = ("bandwidth", "to_device", "from_device", "duplex")

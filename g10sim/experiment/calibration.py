@@ -11,17 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import nnls
 
-from g10sim.capture.gpu import (
-    COMPUTING,
-    NANOSECONDS_PER_SECOND,
-    Bound,
-    GpuTimingSpec,
-    KernelCost,
-    OperatorClass,
-    Refinement,
-    load_gpu,
-    read_gpu,
-)
+from g10sim.analysis.gpus import NANOSECONDS_PER_SECOND, Bound, GpuTimingSpec, Refinement, load_gpu, read_gpu
 from g10sim.config.document import Document
 from g10sim.config.problems import check_choice
 from g10sim.errors import ConfigError
@@ -33,6 +23,7 @@ from g10sim.experiment.published_kernels import (
 )
 from g10sim.registry import choices_text
 from g10sim.trace.model import Phase
+from g10sim.trace.work import COMPUTING, KernelCost, OperatorClass
 from g10sim.units import PICOSECONDS_PER_SECOND, format_duration, format_rate
 
 _DIGITS = 2
@@ -209,7 +200,7 @@ class Calibration:
         numbers: dict[str, object] = {}
         kind = group[0].cost.operator_class
         if entry.fitted == ("startup",):
-            share = found.shares.get(kind) or self._class_share(kind)
+            share = found.shares.get(kind) or self._class_share(group[0].cost)
             left = sum(kernel.seconds - self._least(kernel.cost) / share for kernel in group)
             numbers["startup"] = _duration_text(self._beside_launch(left / len(group)))
         else:
@@ -224,9 +215,12 @@ class Calibration:
     def _beside_launch(self, startup: float) -> float:
         return max(startup - self._gpu.launch_overhead / PICOSECONDS_PER_SECOND, 0.0)
 
-    def _class_share(self, kind: OperatorClass) -> float:
-        table = self._gpu.compute_efficiency if kind in COMPUTING else self._gpu.bandwidth_efficiency
-        return table[kind]
+    def _class_share(self, cost: KernelCost) -> float:
+        kind = cost.operator_class
+        if kind not in COMPUTING:
+            return self._gpu.bandwidth_efficiency[kind]
+        shares = self._gpu.compute_efficiency[kind]
+        return shares[cost.number_format] if isinstance(shares, dict) else shares
 
 
 def _rounded(share: float) -> float:

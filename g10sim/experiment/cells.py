@@ -11,6 +11,8 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
+from g10sim.analysis.gpus import load_gpu
+from g10sim.analysis.kernel_times import retimed
 from g10sim.checksums import data_hash, file_hash
 from g10sim.config.behaviour import BehaviourSpec
 from g10sim.config.sharing import ExchangeSpec, SharingSpec, VariationSpec
@@ -32,7 +34,8 @@ FILE_PARAMETER_SUFFIX = "_file"
 class TraceInput:
     """A trace file: its name in the configuration, where it lies, and what identifies its contents.
 
-    ``sends``: it is a stage of a pipeline, which sends to others or receives.
+    ``sends``: it is a stage of a pipeline, which sends to others or receives. ``gpu`` names the GPU whose
+    kernel times it is given, by a description with the hash ``gpu_sha256``; empty: it keeps its own.
     """
 
     name: str
@@ -41,6 +44,8 @@ class TraceInput:
     model: str
     batch_size: int
     sends: bool = False
+    gpu: str = ""
+    gpu_sha256: str = ""
 
 
 @dataclass(frozen=True)
@@ -155,7 +160,10 @@ class Cell:
     def _settings(self) -> str:
         settings = {
             "jobs": [
-                [job.trace.sha256, job.iterations, job.gpu, job.arrival_picoseconds, job.priority]
+                [
+                    *filter(None, (job.trace.sha256, job.trace.gpu_sha256)),
+                    *(job.iterations, job.gpu, job.arrival_picoseconds, job.priority),
+                ]
                 for job in self.jobs
             ],
             "exchange": None if self.exchange is None else self.exchange.model_dump(mode="json"),
@@ -192,14 +200,17 @@ def _described(same: _Same) -> dict[str, Any]:
 
 
 def load_input(named: TraceInput) -> Trace:
-    """Load a trace of a run. Raises TraceError, also for one that is not what it was when the run began."""
+    """Load a trace of a run, with the kernel times that it is given.
+
+    Raises TraceError, also for one that is not what it was when the run began.
+    """
     trace = load_trace(named.path)
     if trace_hash(trace) != named.sha256:
         raise TraceError(
             f"{named.path}: is not the trace that the run began with (sha256 {named.sha256[:12]}); "
             "allowed: leaving traces alone while a run lasts, the same files for all workers"
         )
-    return trace
+    return retimed(trace, load_gpu(named.gpu), named.path) if named.gpu else trace
 
 
 def make_policy(spec: Mapping[str, Any], seed: int) -> Policy:

@@ -7,12 +7,16 @@ import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 from pydantic import BaseModel
 
+from g10sim.analysis.gpus import GpuTimingSpec, gpu_names, load_gpu
+from g10sim.analysis.kernel_times import retimed
+from g10sim.checksums import data_hash
 from g10sim.config.behaviour import GPG
 from g10sim.config.data import find_file, find_files
 from g10sim.config.document import Document
@@ -26,9 +30,11 @@ from g10sim.errors import ConfigError, PolicyError
 from g10sim.experiment.cells import FILE_PARAMETER_SUFFIX, Cell, CellJob, TraceInput, make_policy, takes_seed
 from g10sim.policies.base import Policy
 from g10sim.policies.parameters import Declared
+from g10sim.registry import choices_text
 from g10sim.sim.cpu import check_processor, first_on_cpu
 from g10sim.trace.check import cut_durations, other_gpu, told_of_other_gpu, untimed
 from g10sim.trace.format import load_trace, trace_hash
+from g10sim.trace.repetition import each
 
 Part = TypeVar("Part")
 
@@ -252,12 +258,12 @@ class _Workloads:
     def __init__(self, document: Document, config: RunConfig) -> None:
         self._document = document
         self._read: dict[str, tuple[str, str, int, bool]] = {}
-        self._inputs: dict[tuple[str, Path], TraceInput] = {}
-        self._durations: dict[str, tuple[list[int], int]] = {}
-        self._untimed: dict[str, str] = {}
+        self._inputs: dict[tuple[str, Path, str], TraceInput] = {}
+        self._durations: dict[tuple[str, str], tuple[list[int], int]] = {}
+        self._untimed: dict[tuple[str, str], str] = {}
         self._origins: dict[str, Mapping[str, str]] = {}
         self._on_cpu: dict[str, str] = {}
-        self._cut: dict[tuple[str, int], str] = {}
+        self._cut: dict[tuple[str, str, int], str] = {}
         self._timed_for: dict[tuple[str, str], dict[str, None]] = {}
         self._files = self._found(config.workload.trace)
         self.count = max(1, len(self._files))
@@ -300,30 +306,54 @@ class _Workloads:
             return self._input(name, find_file(name, self._document.directory), config)
 
     def _input(self, name: str, path: Path, config: RunConfig) -> TraceInput:
-        if (name, path) not in self._inputs:
+        gpu = self._timed_gpu(config)
+        gpu_name = "" if gpu is None else gpu.name
+        if (name, path, gpu_name) not in self._inputs:
             where = str(path.resolve())
+            trace = load_trace(path)
             if where not in self._read:
-                trace = load_trace(path)
                 self._read[where] = trace_hash(trace), trace.model, trace.batch_size, bool(trace.link_kernels)
                 self._origins[where], self._on_cpu[where] = trace.origin, first_on_cpu(trace)
-                self._durations[where] = [kernel.duration for kernel in trace.kernels], trace.ticks_per_second
-                self._untimed[where] = untimed(trace)
-            self._inputs[name, path] = TraceInput(name, where, *self._read[where])
-        found = self._inputs[name, path]
+            described = "" if gpu is None else data_hash(gpu.model_dump_json())
+            if gpu is not None:
+                with self._document.blaming(("workload", "kernel_times")):
+                    trace = retimed(trace, gpu, name)
+            self._durations[where, gpu_name] = each(trace.kernels, _duration), trace.ticks_per_second
+            self._untimed[where, gpu_name] = untimed(trace)
+            found = TraceInput(name, where, *self._read[where], gpu_name, described)
+            self._inputs[name, path, gpu_name] = found
+        found = self._inputs[name, path, gpu_name]
         if self._on_cpu[found.path]:
             check_processor(self._on_cpu[found.path], config.system)
         self._look_at_times(found, config)
         return found
 
+    def _timed_gpu(self, config: RunConfig) -> GpuTimingSpec | None:
+        """Return the GPU whose times kernels are given; None where traces keep their own."""
+        if config.workload.kernel_times == "trace":
+            return None
+        name = config.system.gpu.name
+        if name not in gpu_names():
+            raise self._document.error(
+                ("workload", "kernel_times"),
+                f"found system, whose gpu.name is '{name}'; allowed: trace, or a system with one of "
+                f"{choices_text(gpu_names())}",
+            )
+        return load_gpu(name)
+
     def _look_at_times(self, found: TraceInput, config: RunConfig) -> None:
         gpu = config.system.gpu
-        if (found.path, gpu.clock) not in self._cut:
-            cut = cut_durations(*self._durations[found.path], gpu.clock)
-            warning = self._untimed[found.path] or cut
-            self._cut[found.path, gpu.clock] = warning and f"{found.name}: {warning}"
-        timed_for = other_gpu(self._origins[found.path], gpu.name)
+        key = found.path, found.gpu, gpu.clock
+        if key not in self._cut:
+            cut = cut_durations(*self._durations[found.path, found.gpu], gpu.clock)
+            warning = self._untimed[found.path, found.gpu] or cut
+            self._cut[key] = warning and f"{found.name}: {warning}"
+        timed_for = "" if found.gpu else other_gpu(self._origins[found.path], gpu.name)
         if timed_for and config.compat != GPG:
             self._timed_for.setdefault((timed_for, gpu.name), {})[found.name] = None
+
+
+_duration = attrgetter("duration")
 
 
 def arrivals(job: JobSpec, seed: int, position: int) -> tuple[int, ...]:

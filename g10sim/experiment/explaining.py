@@ -10,6 +10,7 @@ from g10sim.display import rounded_bytes, rounded_seconds
 from g10sim.errors import ConfigError
 from g10sim.experiment.explaining_bound import bound_lines
 from g10sim.experiment.opened import OpenedCell
+from g10sim.hardware.allocators.pool import caching_pool_bytes
 from g10sim.places import place
 from g10sim.records import MigrationCause, StallReason
 from g10sim.stats.blame import LinkUse, by_main_reason, link_use, tensor_waits, within
@@ -253,6 +254,7 @@ def _help(opened: OpenedCell, uses: Uses) -> Iterator[str]:
     times = peak / system.gpu.memory
     alive = f"GPU memory: up to {rounded_bytes(peak)} are alive at a time, {times:.2f} times its size"
     yield f"{alive}; with that much, nothing would have to leave" if peak > system.gpu.memory else alive
+    yield from _pool(opened, peak)
     if row_share(opened, "stall_first_touch_cycles") > _NEGLIGIBLE:
         yield (
             f"Policy: new pages were mapped only when touched, "
@@ -262,6 +264,20 @@ def _help(opened: OpenedCell, uses: Uses) -> Iterator[str]:
         yield f"Policy, in its own words: {row['message']}"
     yield from _nothing_ahead(opened)
     yield from _other_policies(opened)
+
+
+def _pool(opened: OpenedCell, peak: int) -> Iterator[str]:
+    """Say why data that fit fault all the same: an allocator's blocks do not fit, free ones among them."""
+    memory = opened.system.gpu.memory - opened.system.gpu.beside_tensors
+    pooled = opened.cell.make_policy().requirements.addresses == "pooled"
+    if not (pooled and opened.cell.behaviour.addresses == "pooled" and opened.row["page_faults"]):
+        return
+    if peak <= memory < (pool := caching_pool_bytes(opened.trace)):
+        yield (
+            "GPU memory: the data fit, the blocks of the caching allocator that they lie in do not: it holds "
+            f"{rounded_bytes(pool)} of addresses, more than the {rounded_bytes(memory)} there are, so pages "
+            "of free blocks go and fault when they are handed out again"
+        )
 
 
 def _nothing_ahead(opened: OpenedCell) -> Iterator[str]:

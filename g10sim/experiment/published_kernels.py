@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from math import isqrt, prod
 from pathlib import Path
 
-from g10sim.capture.gpu import KernelCost, NumberFormat, OperatorClass
 from g10sim.errors import TraceError
 from g10sim.importers.gpg import import_gpg
 from g10sim.trace.jsonlines import read_lines
 from g10sim.trace.model import Kernel, Phase, TensorKind, Trace
+from g10sim.trace.work import KernelCost, NumberFormat, OperatorClass
 
 _FLOAT_BYTES = 4
 _INDEX_FACTOR = 2

@@ -48,7 +48,7 @@ def result_columns(experiment: Experiment) -> tuple[str, ...]:
         metrics += CPU_COLUMNS
     if any(cell.sends for cell in cells):
         metrics.append(EXCHANGED_COLUMN)
-    if any(cell.system.gpu.context_memory for cell in cells):
+    if any(cell.system.gpu.beside_tensors for cell in cells):
         metrics.append(CONTEXT_COLUMN)
     if any(cell.copies_tensors for cell in cells):
         metrics += CONTIGUOUS_COLUMNS

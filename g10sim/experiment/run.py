@@ -113,13 +113,15 @@ def run_experiment(
     check: bool = False,
     limit: int | None = None,
     started: Callable[[int], None] = ignore,
+    told: Callable[[str], None] = ignore,
     progress: Progress = ignore,
 ) -> Outcome:
     """Run every cell of a configuration and write its directory of results.
 
     ``output`` overrides the configuration's; ``executor`` simulates (default: one process of this machine
     at a time); ``force`` runs stored cells again; more cells than the ``limit`` are refused; ``started`` is
-    called with the number of cells, ``progress`` with each cell when it ends. While cells run,
+    called with the number of cells, ``told`` with each warning before anything runs, ``progress`` with each
+    cell when it ends. While cells run,
     ``results.csv`` has the rows of those that have ended; after an interruption the same call continues.
     Raises ConfigError, PolicyError or TraceError before anything runs; a cell that fails is part of the
     outcome.
@@ -127,6 +129,8 @@ def run_experiment(
     experiment = expand(document, check=check, limit=limit)
     directory = output or Path(experiment.config.output or Path("results") / experiment.config.name)
     started(len(experiment.cells))
+    for warning in experiment.warnings:
+        told(warning)
     files = ResultsDirectory(directory, experiment)
 
     counted: set[int] = set()
@@ -152,6 +156,7 @@ def run_experiments(
     executor: Executor | None = None,
     force: bool = False,
     started: Callable[[int], None] = ignore,
+    told: Callable[[str], None] = ignore,
     progress: Progress = ignore,
     ended: Callable[[str, Outcome], None] = ignore,
 ) -> dict[str, Outcome]:
@@ -159,7 +164,8 @@ def run_experiments(
 
     Finished cells lie in ``DIRECTORY/cells`` for all of them: cells that are equal are simulated once, and an
     interrupted call is continued by the next one. ``started`` is called with the number of different cells,
-    ``progress`` with each as it is done, ``ended`` with each experiment. ``executor`` and ``force`` are those
+    ``told`` with each warning before any runs, ``progress`` with each as it is done, ``ended`` with each
+    experiment. ``executor`` and ``force`` are those
     of :func:`run_experiment`. Raises ConfigError, PolicyError or TraceError before anything runs; cells that
     fail are part of the outcomes.
     """
@@ -173,6 +179,9 @@ def run_experiments(
     for cell in [cell for files in experiments.values() for cell in files.experiment.cells]:
         cells.setdefault(cell.key, cell)
     started(len(cells))
+    warnings = (text for files in experiments.values() for text in files.experiment.warnings)
+    for warning in dict.fromkeys(warnings):
+        told(warning)
     outcomes: dict[str, Outcome] = {}
     counted: set[str] = set()
 

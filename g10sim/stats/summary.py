@@ -236,7 +236,7 @@ def _cpu(record: IterationRecord) -> Row:
 
 
 def _contexts(workload: Workload, system: SystemSpec, job: int) -> Row:
-    return {CONTEXT_COLUMN: context_bytes(workload, system, job)} if system.gpu.context_memory else {}
+    return {CONTEXT_COLUMN: context_bytes(workload, system, job)} if system.gpu.beside_tensors else {}
 
 
 def _contiguous(record: IterationRecord) -> Row:

@@ -117,7 +117,10 @@ def other_gpu(origin: Mapping[str, str], gpu: str) -> str:
 def told_of_other_gpu(names: Sequence[str], timed_for: str, gpu: str) -> str:
     """Return a warning about traces whose kernel times are for another GPU than that of the system."""
     more = f" and {len(names) - 1} more" if len(names) > 1 else ""
-    return f"{names[0]}{more}: kernel times are for {timed_for}; the system has {gpu}: they are used as is"
+    return (
+        f"{names[0]}{more}: kernel times are for {timed_for}; the system has {gpu}: they are used as is "
+        "(workload.kernel_times: system, or g10sim trace retime, takes those of the system's)"
+    )
 
 
 def _trace_problems(trace: Trace) -> Iterator[str]:

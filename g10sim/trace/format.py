@@ -15,8 +15,19 @@ from g10sim.errors import TraceError
 from g10sim.text import shown
 from g10sim.trace.check import Problem, problems
 from g10sim.trace.jsonlines import Fields, RecordReader, encode_line, hash_lines, write_lines
-from g10sim.trace.model import Device, FaultProfile, Kernel, Phase, Tensor, TensorKind, TimeSource, Trace
+from g10sim.trace.model import (
+    Device,
+    FaultProfile,
+    Kernel,
+    Phase,
+    Sizes,
+    Tensor,
+    TensorKind,
+    TimeSource,
+    Trace,
+)
 from g10sim.trace.repetition import Block, Item, blocks_of, joined
+from g10sim.trace.work import SIZES, NumberFormat
 
 FORMAT = "g10sim-trace"
 VERSION = 1
@@ -57,6 +68,8 @@ _KERNEL = Fields(
         "device": (str, Device.GPU.value),
         "parameters": (int, 0),
         "micro_batch": (int, 0),
+        "number_format": (str, ""),
+        "sizes": (dict, {}),
     },
 )
 _REPEATED_TENSORS = Fields({"repeat_tensors": int, "times": int}, {})
@@ -70,6 +83,8 @@ _KINDS = {kind.value: kind for kind in TensorKind}
 _PHASES = {phase.value: phase for phase in Phase}
 _DEVICES = {device.value: device for device in Device}
 _TIME_SOURCES = {source.value: source for source in TimeSource}
+_FORMATS = {number_format.value: number_format for number_format in NumberFormat}
+_MOST_SIZE = 2**63 - 1
 
 
 def save_trace(trace: Trace, path: str | Path) -> None:
@@ -161,7 +176,8 @@ def _body_lines(trace: Trace) -> Iterator[str]:
             yield _line(_REPEATED_TENSORS, (len(tensors.items), tensors.times))
     for kernels in blocks_of(trace.kernels):
         for kernel in kernels.items:
-            yield _line(_KERNEL, _KERNEL_VALUES(kernel))
+            *facts, sized = _KERNEL_VALUES(kernel)
+            yield _line(_KERNEL, (*facts, dict(sized)))
         if kernels.times > 1:
             values = len(kernels.items), kernels.times, kernels.since, kernels.shift
             yield _line(_REPEATED_KERNELS, values)
@@ -177,6 +193,7 @@ class _Reader(RecordReader):
     """Reads one trace file line by line."""
 
     def read(self) -> Trace:
+        self._known_sizes: dict[Sizes, Sizes] = {}
         header = self._header()
         tensors = self._items(header["tensors"], "tensor", _REPEATED_TENSORS, self._tensor)
         kernels = self._items(header["kernels"], "kernel", _REPEATED_KERNELS, self._kernel)
@@ -249,7 +266,19 @@ class _Reader(RecordReader):
         found["device"] = self.choice("device", found["device"], _DEVICES)
         if found["fault_profile"] is not None:
             found["fault_profile"] = self._profile(found["fault_profile"])
+        if found["number_format"]:
+            self.choice("number_format", found["number_format"], _FORMATS)
+        found["sizes"] = self._sizes(found["sizes"]) if found["sizes"] else ()
         return Kernel(*_KERNEL_FIELDS(found))
+
+    def _sizes(self, values: dict[str, Any]) -> Sizes:
+        for name, value in values.items():
+            if name not in SIZES:
+                self.fail(f"sizes: found {shown(name)}; allowed: {', '.join(SIZES)}")
+            if type(value) is not int or not 1 <= value <= _MOST_SIZE:
+                self.fail(f"sizes.{name}: found {shown(value)}; allowed: a whole number from 1 to 2^63-1")
+        found = tuple((name, values[name]) for name in SIZES if name in values)
+        return self._known_sizes.setdefault(found, found)
 
     def _profile(self, values: list[Any]) -> FaultProfile:
         numbers = self.integers("fault_profile", values)

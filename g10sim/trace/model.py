@@ -8,10 +8,13 @@ from enum import StrEnum
 from functools import cached_property
 from itertools import chain, compress, count
 from operator import attrgetter
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from g10sim.display import Displayed, rounded_bytes, rounded_seconds
 from g10sim.trace.repetition import MadeOnDemand, Repeated, Value, chosen, each, is_identity, named, shifted
+
+Sizes: TypeAlias = tuple[tuple[str, int], ...]
+"""Sizes of a kernel by name (``g10sim.trace.work.SIZES``, in that order), those that are not 0."""
 
 
 class TensorKind(StrEnum):
@@ -105,7 +108,8 @@ class Kernel:
     uses tensors on the GPU: a collective, in which each replica sends ``moved_bytes`` to the next, or what a
     stage of a pipeline sends (its inputs) or receives (its outputs). Where an update of the weights
     accumulates the gradients of several micro-batches, ``micro_batch`` counts them from 1; it is 0 for
-    kernels that belong to none.
+    kernels that belong to none. ``number_format`` is what it multiplies in and ``sizes`` the rest of what its
+    time on another GPU follows from (:class:`g10sim.trace.work.KernelCost`); empty where unknown.
     """
 
     id: int
@@ -125,6 +129,8 @@ class Kernel:
     device: Device = Device.GPU
     parameters: int = 0
     micro_batch: int = 0
+    number_format: str = ""
+    sizes: Sizes = ()
     tensors: tuple[int, ...] = field(init=False, repr=False, compare=False)
     """Ids of all tensors it needs on the GPU, inputs first, each once; none if it runs on the CPU."""
 
@@ -176,6 +182,8 @@ class Kernel:
             self.device,
             self.parameters,
             self.micro_batch,
+            self.number_format,
+            self.sizes,
         )
 
     def reads_of(self, tensor: int) -> int:

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install 'g10sim[capture]'")
 
+from g10sim.analysis.gpus import load_gpu
 from g10sim.capture import capture_step
 from g10sim.capture import measured as measured_module
 from g10sim.capture.devices import fake_device
-from g10sim.capture.gpu import load_gpu
 from g10sim.capture.measured import (
     CALL,
     MEASURED_STEPS,
@@ -129,7 +129,7 @@ def test_kernels_without_a_measured_time_keep_the_modelled_one(models):
     recorder, _ = recorded(models.perceptron)
     only_first = kernel_times(recorder.kernels, {recorder.kernels[0].call: 5}, TimeSource.MEASURED, A100)
     trace = assemble(recorder, A100, model="m", batch_size=1, origin={}, times=only_first)
-    modelled = capture_step(models.perceptron, optimizer="sgd")
+    modelled = capture_step(models.perceptron, optimizer="sgd", cuda_graph=True)
     assert trace.kernels[0].duration == 5
     assert [k.duration for k in trace.kernels[1:]] == [k.duration for k in modelled.kernels[1:]]
     assert {kernel.time_source for kernel in trace.kernels} == {TimeSource.MEASURED, TimeSource.ROOFLINE}

@@ -5,11 +5,12 @@ import pytest
 pytest.importorskip("torch", reason="PyTorch is not installed: pip install 'g10sim[capture]'")
 
 from g10sim.analysis.footprint import peak_live_bytes
+from g10sim.analysis.gpus import load_gpu
 from g10sim.capture import capture_step
-from g10sim.capture.gpu import KernelCost, NumberFormat, OperatorClass, load_gpu
 from g10sim.errors import ConfigError, TraceError
 from g10sim.trace.check import check_trace
 from g10sim.trace.model import Phase, TensorKind, TimeSource
+from g10sim.trace.work import KernelCost, NumberFormat, OperatorClass
 
 pytestmark = pytest.mark.slow
 
@@ -269,10 +270,9 @@ def test_fused_attention_is_one_kernel_each_way_that_keeps_no_scores(models):
 
 def test_fused_attention_multiplies_in_the_format_of_its_operands_both_ways(models):
     trace = capture_step(models.attention(), dtype="bfloat16")
-    gpu = load_gpu("a100-40g")
-    for kernel in kernels_named(trace, "attention", "attention_backward"):
-        in_float32 = 1e9 * kernel.flops / (0.5 * gpu.peak["float32"])
-        assert kernel.duration < gpu.launch_overhead / 1000 + in_float32
+    found = kernels_named(trace, "attention", "attention_backward")
+    assert [kernel.number_format for kernel in found] == ["bfloat16"] * 2
+    assert [dict(kernel.sizes)["keys"] for kernel in found] == [64] * 2
 
 
 def test_causal_attention_skips_the_pairs_after_the_diagonal(models):
@@ -473,7 +473,7 @@ def test_a_wrong_option_is_refused_with_what_is_allowed(models, option, message)
 )
 def test_products_in_eight_bits_take_their_rate_and_are_refused_without_one(torch, models, dtype, lacking):
     build = models.eight_bits(getattr(torch, dtype))
-    (product,) = capture_step(build, gpu="h100", inference=True).kernels
+    (product,) = capture_step(build, gpu="h100", inference=True, cuda_graph=True).kernels
     h100 = load_gpu("h100")
     number_format = NumberFormat(dtype.partition("_")[0])
     assert product.flops == 2 * 32 * 128 * 64

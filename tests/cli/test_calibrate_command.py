@@ -27,7 +27,7 @@ def test_a_fit_is_written_and_can_be_used(g10sim, here, published):
     ended = g10sim("trace", "calibrate", published, "-o", "mine.yaml", "--fit", "VIT,BERT_Base,ResNet152")
     assert ended.code == 0
     assert "held out" in ended.out
-    from g10sim.capture.gpu import load_gpu
+    from g10sim.analysis.gpus import load_gpu
 
     assert load_gpu(here / "mine.yaml").name == "mine"
 

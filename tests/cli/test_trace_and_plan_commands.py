@@ -72,11 +72,12 @@ def test_info(run):
     rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in output.splitlines() if "│" in line]
     table = {row[0]: row[1:] for row in rows}
     assert table["footprint (all tensors)"] == ["10.0 GiB"]
-    assert table["most alive at a time"] == ["7.00 GiB (at kernel 4, Backward)"]
+    assert table["most alive at a time"] == ["7.00 GiB (at kernel 4, Backward, backward of layer3)"]
+    assert table["in PyTorch's caching pool"] == ["at most 7.01 GiB"]
     assert table["kernels"] == ["12 (4 forward, 4 backward, 4 optimizer)"]
     assert table["compute time"] == ["12.4 ms"]
     assert table["activation"] == ["4", "4.00 GiB", "1.00 GiB"]
-    assert ["", "3.5 GiB", "2.86", "2.00", "largest takes 1.14 of it"] in rows
+    assert ["", "3.5 GiB", "2.86", "2.00", "7.01 GiB", "largest takes 1.14 of it"] in rows
 
 
 def info_rows(output):

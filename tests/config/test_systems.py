@@ -9,7 +9,7 @@ from g10sim.config.system import LINK_RATES, SystemSpec
 from g10sim.errors import ConfigError
 
 NOT_NUMBERS = {"name", "description", "sources", "ssd.drives", "pcie.service", "pcie.shared.0.name"}
-NOT_NUMBERS |= {"gpu.context_memory"}  # none, as each framework takes its own
+NOT_NUMBERS |= {"gpu.context_memory", "gpu.workspace_memory"}  # none, as each framework takes its own
 NOT_NUMBERS |= {"ssd.model", "ssd.path", "ssd.bounce", "ssd.behind"}
 NOT_NUMBERS |= {"tiers.0", "tiers.2", "tiers.1.kind", "tiers.1.at"}
 LINK_RATE = re.compile(

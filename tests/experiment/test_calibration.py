@@ -7,16 +7,17 @@ from pathlib import Path
 import pytest
 import yaml
 
-from g10sim.capture.gpu import COMPUTING, KernelCost, NumberFormat, OperatorClass, load_gpu, read_gpu
+from g10sim.analysis.gpus import load_gpu, read_gpu
 from g10sim.config.data import data_path
 from g10sim.config.document import Document
 from g10sim.errors import ConfigError
 from g10sim.experiment.calibration import LONG_SUM, Calibration, calibrate, description, read_published
 from g10sim.experiment.published_kernels import MeasuredKernel, MeasuredTrace
 from g10sim.trace.model import Phase
+from g10sim.trace.work import COMPUTING, KernelCost, NumberFormat, OperatorClass
 
 ROOT = Path(__file__).parents[2]
-A100 = load_gpu("a100-40g")
+A100 = load_gpu("a100-40g-2023")
 FIT = ("BERT_Base", "ResNet152", "SENet154")
 BACKWARD = Phase.BACKWARD
 
@@ -77,7 +78,7 @@ def test_times_too_short_for_the_work_are_left_out():
 
 def test_what_is_written_is_a_description_with_a_source_for_every_number():
     kernels = [measured(products(10**12), 0.1), measured(convolution(10**12), 0.02)]
-    data = description(Calibration(A100, kernels).fit(), "a100-40g", "mine", "made-up kernels")
+    data = description(Calibration(A100, kernels).fit(), "a100-40g-2023", "mine", "made-up kernels")
     gpu = read_gpu(Document(yaml.safe_load(yaml.safe_dump(data, sort_keys=False)), "mine.yaml"))
     assert gpu.name == "mine"
     assert gpu.sources["compute_efficiency.matmul"] == "fit to 1 made-up kernels"
@@ -90,7 +91,7 @@ def trace(model, seconds):
 
 
 def test_models_that_are_not_fitted_to_are_held_out():
-    found = calibrate([trace("One", 0.1), trace("Two", 0.2)], "a100-40g", "mine", ["One"])
+    found = calibrate([trace("One", 0.1), trace("Two", 0.2)], "a100-40g-2023", "mine", ["One"])
     one, two = found.checks
     assert (one.fitted, two.fitted) == (True, False)
     assert one.error == pytest.approx(0, abs=0.01)
@@ -106,7 +107,7 @@ def test_models_that_are_not_fitted_to_are_held_out():
 )
 def test_unknown_models_are_refused(models, message):
     with pytest.raises(ConfigError, match=message):
-        calibrate([trace("One", 0.1), trace("Two", 0.2)], "a100-40g", "mine", models)
+        calibrate([trace("One", 0.1), trace("Two", 0.2)], "a100-40g-2023", "mine", models)
 
 
 @pytest.fixture(scope="module")
@@ -116,7 +117,7 @@ def published_traces(published):
 
 @pytest.fixture(scope="module")
 def calibrated(published_traces):
-    return calibrate(published_traces, "a100-40g", "a100-40g-g10", FIT)
+    return calibrate(published_traces, "a100-40g-2023", "a100-40g-g10", FIT)
 
 
 def test_the_bundled_description_is_the_fit(calibrated):

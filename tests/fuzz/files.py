@@ -26,7 +26,7 @@ from recordings import (
     published,
 )
 
-from g10sim.capture.gpu import KernelCost, OperatorClass, load_gpu
+from g10sim.analysis.gpus import load_gpu
 from g10sim.config.document import load_document
 from g10sim.config.presets import load_system, ssd_names
 from g10sim.errors import G10SimError
@@ -46,6 +46,7 @@ from g10sim.sim.engine import run
 from g10sim.trace.check import check_trace
 from g10sim.trace.format import load_trace, save_trace
 from g10sim.trace.synthetic import chain
+from g10sim.trace.work import KernelCost, OperatorClass
 from g10sim.trace.workload import Job, Workload
 
 CONFIGURATION = {

@@ -85,6 +85,8 @@ def test_a_kernel_with_other_tensors_keeps_all_else():
         device=Device.CPU,
         parameters=9,
         micro_batch=2,
+        number_format="float16",
+        sizes=(("groups", 2),),
     )
     defaults = Kernel(0, "", 0, (), ())
     assert all(getattr(kernel, one.name) != getattr(defaults, one.name) for one in fields(Kernel) if one.init)

@@ -262,6 +262,15 @@ def largest_footprint_bytes(pool: MemoryPool, operations: Iterable[Operation]) -
     return largest
 
 
+_STEADY_ITERATIONS = 2
+
+
+def caching_pool_bytes(trace: Trace) -> int:
+    """Return the most memory that PyTorch's caching allocator holds for a trace, free blocks included."""
+    operations = only_allocations(training_operations(trace, _STEADY_ITERATIONS))
+    return largest_footprint_bytes(PyTorchPool(), operations)
+
+
 def compare_pools(trace: Trace, iterations: int = WATCHED_ITERATIONS) -> tuple[PoolUse, ...]:
     """Let every pool serve the same iterations of a trace from their start; the default pool comes first."""
     operations = list(only_allocations(training_operations(trace, iterations)))

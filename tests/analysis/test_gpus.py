@@ -1,4 +1,5 @@
 import math
+from dataclasses import replace
 from fractions import Fraction
 
 import pytest
@@ -6,10 +7,11 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from g10sim.capture.gpu import GpuTimingSpec, KernelCost, NumberFormat, OperatorClass, gpu_names, load_gpu
+from g10sim.analysis.gpus import GpuTimingSpec, gpu_names, load_gpu
 from g10sim.config.data import data_path
 from g10sim.errors import ConfigError
 from g10sim.trace.model import Phase
+from g10sim.trace.work import KernelCost, NumberFormat, OperatorClass
 
 
 def test_each_bundled_gpu_names_itself_and_a_source_for_every_number():
@@ -18,8 +20,9 @@ def test_each_bundled_gpu_names_itself_and_a_source_for_every_number():
         gpu = load_gpu(name)
         assert gpu.name == name
         assert all(gpu.sources.values())
-        tables = (gpu.peak, gpu.compute_efficiency, gpu.bandwidth_efficiency, gpu.startup, gpu.operators)
-        assert len(gpu.sources) == 3 + sum(map(len, tables))
+        assert gpu.numbers() - set(gpu.sources) <= {"host_issue", "sustained"}
+        assert set(gpu.sources) <= gpu.numbers()
+        assert {"memory", "peak.float32", "bandwidth_efficiency.copy"} <= gpu.numbers()
 
 
 @pytest.mark.parametrize(
@@ -78,14 +81,14 @@ def test_narrower_formats_are_never_slower():
 
 
 def test_a_computing_kernel_takes_its_flops_at_the_share_of_the_peak_it_reaches():
-    gpu = load_gpu("a100-40g")
+    gpu = load_gpu("a100-40g-2023")
     flops = 2 * 4096**3
     expected = flops / (0.6 * 19.5e12) * 1e9 + 9200
     assert gpu.duration_ns(KernelCost("mm", OperatorClass.MATMUL, flops=flops)) == math.ceil(expected)
 
 
 def test_a_moving_kernel_takes_its_bytes_at_the_share_of_the_bandwidth_it_reaches():
-    gpu = load_gpu("a100-40g")
+    gpu = load_gpu("a100-40g-2023")
     expected = 3 * 2**30 / (0.67 * 1555e9) * 1e9 + 9200
     assert gpu.duration_ns(KernelCost("add", OperatorClass.ELEMENTWISE, moved_bytes=3 * 2**30)) == math.ceil(
         expected
@@ -96,6 +99,26 @@ GPUS = {name: load_gpu(name) for name in gpu_names()}
 OPERATORS = sorted(
     {name for gpu in GPUS.values() for one in gpu.operators.values() for name in one.operators or ()}
 )
+WINOGRAD = 9
+"""Positions of the kernel of a convolution that a fast algorithm needs 2.25 times fewer products for."""
+
+
+def least_seconds(gpu, cost):
+    """The time of a kernel's work at the peak rates of the datasheet."""
+    number_format = cost.number_format if cost.number_format in gpu.peak else NumberFormat.FLOAT32
+    is_fast = cost.operator_class is OperatorClass.CONVOLUTION and cost.window == WINOGRAD
+    is_fast = is_fast and number_format is NumberFormat.FLOAT32
+    computing = Fraction(cost.flops, gpu.peak[number_format]) / (Fraction(9, 4) if is_fast else 1)
+    return max(computing, Fraction(cost.moved_bytes, gpu.memory_bandwidth))
+
+
+SIZES_OF_CONVOLUTIONS = {
+    "groups": st.sampled_from([1, 4, 64]),
+    "window": st.sampled_from([1, 9, 49]),
+    "stride": st.sampled_from([1, 2]),
+    "channels": st.sampled_from([3, 64]),
+    "channels_first": st.sampled_from([0, 1]),
+}
 
 
 @given(
@@ -110,13 +133,96 @@ OPERATORS = sorted(
         flops=st.integers(0, 10**15),
         moved_bytes=st.integers(0, 10**12),
         weight_bytes=st.integers(0, 10**10),
+        keys=st.integers(0, 10**6),
+        head=st.sampled_from([64, 128]),
+        causal=st.sampled_from([0, 1]),
+        steps=st.integers(0, 100),
+        **SIZES_OF_CONVOLUTIONS,
     ),
 )
 def test_no_kernel_beats_the_hardware(gpu, cost):
-    seconds = Fraction(gpu.duration_ns(cost), 10**9)
-    number_format = cost.number_format if cost.number_format in gpu.peak else NumberFormat.FLOAT32
-    assert seconds >= Fraction(cost.flops, gpu.peak[number_format])
-    assert seconds >= Fraction(cost.moved_bytes, gpu.memory_bandwidth)
+    assert Fraction(gpu.duration_ns(cost), 10**9) >= least_seconds(gpu, cost)
+
+
+@pytest.mark.parametrize("name", gpu_names())
+def test_no_format_and_class_of_any_gpu_has_a_share_above_1(name):
+    gpu = GPUS[name]
+    shares = [gpu.sustained, *gpu.bandwidth_efficiency.values()]
+    for found in gpu.compute_efficiency.values():
+        shares += found.values() if isinstance(found, dict) else [found]
+    for entry in gpu.operators.values():
+        shares += [entry.compute_efficiency or 1, entry.bandwidth_efficiency or 1]
+    assert all(0 < share <= 1 for share in shares)
+    for kind in OperatorClass:
+        for number_format in gpu.peak:
+            for flops, moved in ((10**13, 0), (0, 10**11), (10**13, 10**11), (10**6, 10**3)):
+                cost = KernelCost("any", kind, number_format, flops=flops, moved_bytes=moved)
+                assert Fraction(gpu.duration_ns(cost), 10**9) >= least_seconds(gpu, cost)
+
+
+@pytest.mark.parametrize("name", ["a100-80g", "h100", "v100", "rtx-3090", "rtx-4090", "t4"])
+def test_narrow_formats_take_products_no_longer_than_wide_ones(name):
+    times = [
+        GPUS[name].duration_ns(KernelCost("mm", OperatorClass.MATMUL, number_format, flops=10**13))
+        for number_format in (NumberFormat.FLOAT32, NumberFormat.TF32, NumberFormat.FLOAT16)
+    ]
+    assert times == sorted(times, reverse=True)
+
+
+def convolution(**sizes):
+    usual = {"groups": 1, "window": 9, "stride": 1, "channels": 64}
+    return KernelCost(
+        "convolution", OperatorClass.CONVOLUTION, NumberFormat.FLOAT16, flops=10**12, **{**usual, **sizes}
+    )
+
+
+def test_a_convolution_takes_longer_the_less_its_shape_suits_tensor_cores():
+    gpu = load_gpu("a100-80g")
+    usual, points, grouped, depthwise = (
+        gpu.duration_ns(convolution(**sizes)) for sizes in ({}, {"window": 1}, {"groups": 4}, {"groups": 64})
+    )
+    assert usual < points < grouped < depthwise
+    in_float32 = 10**12 / (0.2 * 0.8 * 19.5e12) * 1e9 + 13_000
+    assert depthwise == pytest.approx(in_float32, abs=1)
+
+
+def test_channels_first_adds_passes_at_the_rate_of_copies():
+    gpu = load_gpu("a100-80g")
+    first, last = (
+        gpu.duration_ns(replace(convolution(channels_first=order), moved_bytes=10**9)) for order in (1, 0)
+    )
+    assert first - last == pytest.approx(0.5 * 10**9 / (0.87 * 2039e9) * 1e9, abs=1)
+
+
+def test_a_fast_algorithm_in_float32_beats_the_products_that_are_counted():
+    gpu = load_gpu("v100")
+    cost = replace(convolution(), number_format=NumberFormat.FLOAT32)
+    expected = 10**12 / 2.25 / (0.7 * 0.96 * 15.7e12) * 1e9 + 13_000
+    assert gpu.duration_ns(cost) == pytest.approx(expected, abs=1)
+    assert gpu.duration_ns(replace(cost, stride=2)) > 1.5 * expected
+    assert gpu.duration_ns(cost) > 10**12 / 2.25 / 15.7e12 * 1e9
+
+
+def test_attention_reaches_half_of_its_share_at_the_half_length():
+    gpu = load_gpu("a100-80g")
+    flops = 10**13
+
+    def computing(keys, **sizes):
+        cost = KernelCost("attention", OperatorClass.ATTENTION, NumberFormat.FLOAT16, flops=flops, **sizes)
+        return gpu.duration_ns(replace(cost, keys=keys)) - 8_000
+
+    assert computing(175, head=64) == pytest.approx(2 * flops / (0.565 * 0.8 * 312e12) * 1e9, abs=1)
+    assert computing(480, head=64, causal=1) == computing(175, head=64)
+    assert computing(175, head=128) < computing(175, head=64)
+    assert computing(10**9, head=64) == pytest.approx(computing(175, head=64) / 2, rel=1e-6)
+
+
+def test_steps_that_wait_for_each_other_each_pay_a_startup():
+    one, many = (
+        load_gpu("v100").duration_ns(KernelCost("recurrent", OperatorClass.RECURRENT, steps=steps))
+        for steps in (1, 25)
+    )
+    assert (one, many) == (3_000 + 35_000, 3_000 + 25 * 35_000)
 
 
 def test_float32_products_rounded_to_tf32_run_in_float32_without_tensor_cores_for_them():
@@ -143,7 +249,7 @@ def test_an_unknown_gpu_is_refused_with_the_nearest_name():
 
 
 def _description(**changes):
-    data = yaml.safe_load(data_path("configs", "gpus", "a100-40g.yaml").read_text())
+    data = yaml.safe_load(data_path("configs", "gpus", "a100-40g-2023.yaml").read_text())
     for key, value in changes.items():
         *tables, last = key.split("__")
         place = data
@@ -163,6 +269,17 @@ def _description(**changes):
         ({"memory_bandwidth": "0 GB/s"}, "found 0; allowed: more than zero"),
         ({"peak__float32": "0 TFLOP/s"}, "found 0; allowed: more than zero"),
         ({"compute_efficiency__matmul": 1.2}, "less than or equal to 1"),
+        ({"compute_efficiency__matmul": 0}, "greater than 0"),
+        ({"compute_efficiency__matmul": {"float32": 1.01}}, "less than or equal to 1"),
+        ({"compute_efficiency__matmul": {"float31": 0.5}}, "compute_efficiency.matmul"),
+        (
+            {"compute_efficiency__matmul": {"float32": 0.5}},
+            "compute_efficiency.matmul.bfloat16: found no eff",
+        ),
+        ({"bandwidth_efficiency__copy": 0}, "greater than 0"),
+        ({"sustained": 1.5}, "less than or equal to 1"),
+        ({"peak__float31": "1 TFLOP/s"}, "peak.float31"),
+        ({"compute_efficiency__tensor": 0.5}, "compute_efficiency.tensor"),
         ({"compute_efficiency__matmul": None}, "compute_efficiency.matmul: found no efficiency"),
         (
             {"compute_efficiency__copy": 0.5},
@@ -201,7 +318,7 @@ def test_a_description_of_ones_own_is_used(tmp_path):
 
 def _described(tmp_path, **changes):
     path = tmp_path / "mine.yaml"
-    text = yaml.safe_dump({"preset": "a100-40g", "name": "mine", **changes}, sort_keys=False)
+    text = yaml.safe_dump({"preset": "a100-40g-2023", "name": "mine", **changes}, sort_keys=False)
     path.write_text(text)
     return load_gpu(path)
 
@@ -211,11 +328,11 @@ def test_a_description_may_build_on_a_bundled_one(tmp_path):
     gpu = _described(tmp_path, memory_bandwidth="3110 GB/s", sources=source)
     whole, half = (
         one.duration_ns(KernelCost("add", OperatorClass.ELEMENTWISE, moved_bytes=10**12))
-        for one in (load_gpu("a100-40g"), gpu)
+        for one in (load_gpu("a100-40g-2023"), gpu)
     )
     assert whole - 9200 == pytest.approx(2 * (half - 9200), abs=2)
     assert gpu.sources["memory_bandwidth"] == "a test"
-    assert gpu.sources["memory"] == load_gpu("a100-40g").sources["memory"]
+    assert gpu.sources["memory"] == load_gpu("a100-40g-2023").sources["memory"]
 
 
 def test_startup_is_added_and_small_kernels_reach_less(tmp_path):

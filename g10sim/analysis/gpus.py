@@ -1,0 +1,372 @@
+"""Kernel times of a GPU from its description: a roofline with shares by format, class, shape and size."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from fractions import Fraction
+from functools import cache
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeAlias
+
+from pydantic import Field, PlainSerializer, PlainValidator, field_validator, model_validator
+
+from g10sim.config.data import data_path, find_file
+from g10sim.config.document import Document, load_document, merge
+from g10sim.config.presets import PRESET_KEY, validated
+from g10sim.config.problems import check_choice
+from g10sim.config.quantities import ComputeRate, Duration, PositiveBytes, PositiveRate, Spec, default
+from g10sim.errors import ConfigError
+from g10sim.registry import as_spelled, choices_text, not_found
+from g10sim.text import shown
+from g10sim.trace.model import Phase
+from g10sim.trace.work import COMPUTING, KernelCost, NumberFormat, OperatorClass
+from g10sim.units import PICOSECONDS_PER_SECOND, parse_duration
+
+
+class Bound(StrEnum):
+    """Peak rates of a GPU that can limit a kernel."""
+
+    COMPUTE = "compute"
+    MEMORY = "memory"
+
+
+NANOSECONDS_PER_SECOND = 10**9
+PICOSECONDS_PER_NANOSECOND = PICOSECONDS_PER_SECOND // NANOSECONDS_PER_SECOND
+_OPERATORS, _SOURCES = "operators", "sources"
+_TABLES = ("peak", "compute_efficiency", "bandwidth_efficiency", "startup", _OPERATORS)
+_NUMBERS = ("memory", "memory_bandwidth", "launch_overhead")
+_OPTIONAL = ("host_issue", "sustained")
+
+Share = Annotated[float, Field(gt=0, le=1)]
+
+
+def _checked_shares(value: object) -> object:
+    if not isinstance(value, dict):
+        return _checked_share("", value)
+    formats = {one.value: one for one in NumberFormat}
+    for name in value:
+        if name not in formats:
+            raise ValueError(f"found unknown format {shown(name)}{not_found(str(name), formats)}")
+    return {formats[name]: _checked_share(f"{name}: ", share) for name, share in value.items()}
+
+
+def _checked_share(place: str, value: object) -> float:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or not 0 < value <= 1:  # type: ignore[operator]
+        raise ValueError(f"{place}found {shown(value)}; allowed: greater than 0, less than or equal to 1")
+    return float(value)  # type: ignore[arg-type]
+
+
+def _plain_shares(value: float | dict[NumberFormat, float]) -> float | dict[str, float]:
+    return {name.value: share for name, share in value.items()} if isinstance(value, dict) else value
+
+
+Shares: TypeAlias = Annotated[
+    float | dict[NumberFormat, float], PlainValidator(_checked_shares), PlainSerializer(_plain_shares)
+]
+"""One share, or one for each number format that the GPU has a peak rate for."""
+
+
+class Grouping(StrEnum):
+    """Ways in which a convolution divides its channels: not at all, into groups, or each by itself."""
+
+    ONE = "one"
+    SEVERAL = "several"
+    DEPTHWISE = "depthwise"
+
+
+class Conditions(Spec):
+    """What a kernel must be for an entry of a GPU's description to cover it; what is not given is met."""
+
+    operators: tuple[str, ...] | None = Field(default=None, description="names, such as addmm")
+    operator_class: OperatorClass | None = None
+    number_formats: tuple[NumberFormat, ...] | None = Field(default=None, description="formats it multiplies")
+    layer_types: tuple[str, ...] | None = Field(default=None, description="classes of modules")
+    phase: Phase | None = None
+    reads_weight: bool | None = None
+    bound: Bound | None = Field(default=None, description="peak rate that limits it")
+    least_products: int | None = Field(default=None, ge=1, description="multiply-adds for each element")
+    grouping: Grouping | None = Field(default=None, description="channels of a convolution")
+    windows: tuple[int, ...] | None = Field(default=None, description="positions of its kernel: 9 for 3x3")
+    stride: int | None = Field(default=None, ge=1, description="largest stride of a convolution")
+    most_channels: int | None = Field(default=None, ge=1, description="channels of its input, at most")
+    least_channels: int | None = Field(default=None, ge=1, description="channels of its input, at least")
+    layout: Literal["channels_first", "channels_last"] | None = Field(
+        default=None, description="order of a convolution's activations in memory"
+    )
+    causal: bool | None = Field(default=None, description="attention that sees earlier positions only")
+    least_head: int | None = Field(default=None, ge=1, description="width of a head of attention, at least")
+
+    def covers(self, cost: KernelCost, bound: Bound) -> bool:
+        """Tell whether a kernel, limited by this peak rate, meets every condition."""
+        return all(
+            (
+                self.operators is None or cost.operator in self.operators,
+                self.operator_class is None or cost.operator_class is self.operator_class,
+                self.number_formats is None or cost.number_format in self.number_formats,
+                self.layer_types is None or cost.layer_type in self.layer_types,
+                self.phase is None or cost.phase is self.phase,
+                self.reads_weight is None or (cost.weight_bytes > 0) is self.reads_weight,
+                self.bound is None or bound is self.bound,
+                self.least_products is None or cost.products >= self.least_products,
+                self.grouping is None or _grouping(cost) is self.grouping,
+                self.windows is None or cost.window in self.windows,
+                self.stride is None or cost.stride == self.stride,
+                self.most_channels is None or 0 < cost.channels <= self.most_channels,
+                self.least_channels is None or cost.channels >= self.least_channels,
+                self.layout is None or bool(cost.channels_first) is (self.layout == "channels_first"),
+                self.causal is None or bool(cost.causal) is self.causal,
+                self.least_head is None or cost.head >= self.least_head,
+            )
+        )
+
+
+_CONDITIONS = tuple(Conditions.model_fields)
+
+
+def _grouping(cost: KernelCost) -> Grouping | None:
+    if cost.groups <= 1:
+        return Grouping.ONE if cost.groups else None
+    return Grouping.DEPTHWISE if cost.groups == cost.channels else Grouping.SEVERAL
+
+
+class Refinement(Conditions):
+    """Efficiencies and overheads of the kernels that meet all of the given conditions.
+
+    A share that is not given is that of the class. ``startup`` is time besides computing and moving; with
+    it the share reached grows with size s as s / (s + half), where half = startup x share x peak rate.
+    ``weight_bandwidth`` adds the time of passing over the weights that a kernel reads (to transpose them).
+    ``fewer_products`` divides the FLOPs of an algorithm that saves multiplications (Winograd: 2.25).
+    ``counts_as`` takes the peak rate of another format (float32 where tensor cores are not used). With
+    ``half_length`` attention over n positions reaches n / (n + half_length) of its share. ``copies`` passes
+    over all tensors, each a read or a write, are added at the rate of copies (changes of layout).
+    """
+
+    compute_efficiency: Share | None = None
+    bandwidth_efficiency: Share | None = None
+    startup: Duration | None = None
+    weight_bandwidth: PositiveRate | None = None
+    fewer_products: float | None = Field(default=None, ge=1, le=4, description="of a fast algorithm")
+    counts_as: NumberFormat | None = None
+    half_length: int | None = Field(default=None, ge=1, description="positions that reach half the share")
+    copies: float | None = Field(default=None, gt=0, le=4, description="passes over all tensors besides")
+
+    @model_validator(mode="after")
+    def _about_something(self) -> Refinement:
+        if all(getattr(self, name) is None for name in _CONDITIONS):
+            raise ValueError(f"found no condition; allowed: at least one of {', '.join(_CONDITIONS)}")
+        return self
+
+
+class GpuTimingSpec(Spec):
+    """Peak rates of a GPU and the share of them that operators reach.
+
+    ``peak`` is the fastest dense rate for each number format (with tensor cores where it has them).
+    ``compute_efficiency`` and ``bandwidth_efficiency`` are shares of ``peak`` and ``memory_bandwidth``,
+    at most 1, so that no kernel beats the hardware. ``startup`` is time that a kernel of a class takes
+    besides, so that small kernels reach less. ``operators`` sets single operators apart; the first entry that
+    covers a kernel counts. ``host_issue`` is the time that the host takes for each operator of a step that no
+    graph replays, whether it launches a kernel or not. ``sustained`` is the share of the rates of short runs
+    that computing kernels keep within steps that go on for minutes (clocks under the limit of power).
+    ``sources`` says for every number (by dotted key) where it comes from.
+    """
+
+    name: str = Field(min_length=1)
+    description: str = ""
+    memory: PositiveBytes = Field(description="HBM, to tell by how much a trace oversubscribes it")
+    memory_bandwidth: PositiveRate = Field(description="of the HBM")
+    launch_overhead: Duration = Field(description="added to the time of every kernel")
+    host_issue: Duration = default("0 s", parse_duration, "time of the host for each operator, in order")
+    sustained: Share = Field(default=1.0, description="share of computing rates that long steps keep")
+    peak: dict[NumberFormat, ComputeRate] = Field(min_length=1, description="dense FLOP/s by number format")
+    compute_efficiency: dict[OperatorClass, Shares] = Field(description="share of peak by class and format")
+    bandwidth_efficiency: dict[OperatorClass, Share] = Field(description="share of memory_bandwidth by class")
+    startup: dict[OperatorClass, Duration] = Field(default={}, description="by class; 0 where not given")
+    operators: dict[str, Refinement] = Field(default={}, description="times of single operators")
+    sources: dict[str, str] = Field(description="where each number comes from, by dotted key")
+
+    @field_validator("peak")
+    @classmethod
+    def _positive_peaks(cls, value: dict[NumberFormat, int]) -> dict[NumberFormat, int]:
+        for number_format, rate in value.items():
+            if rate == 0:
+                raise ValueError(f"peak.{number_format}: found 0; allowed: more than zero")
+        return value
+
+    @model_validator(mode="after")
+    def _complete(self) -> GpuTimingSpec:
+        _require_keys("compute_efficiency", self.compute_efficiency, COMPUTING)
+        _require_keys("bandwidth_efficiency", self.bandwidth_efficiency, frozenset(OperatorClass))
+        for kind, shares in self.compute_efficiency.items():
+            if isinstance(shares, dict):
+                _require_keys(f"compute_efficiency.{kind}", shares, frozenset(self.peak))
+        numbers = self.numbers()
+        usual = {name for name in _OPTIONAL if getattr(self, name) == type(self).model_fields[name].default}
+        for key in sorted(numbers - usual - set(self.sources)):
+            raise ValueError(f"found no source for '{key}'; allowed: a text under sources for every number")
+        for key in sorted(set(self.sources) - numbers):
+            raise ValueError(
+                f"found a source for '{key}', which is no number here; allowed: {choices_text(numbers)}"
+            )
+        return self
+
+    def numbers(self) -> set[str]:
+        """Dotted keys of all numbers; those of one entry of ``operators`` count as one."""
+        found = {*_NUMBERS, *_OPTIONAL}
+        for table in _TABLES:
+            for key, value in getattr(self, table).items():
+                parts = [f".{part}" for part in value] if isinstance(value, dict) else [""]
+                found |= {f"{table}.{key}{part}" for part in parts}
+        return found
+
+    def duration_ns(self, cost: KernelCost) -> int:
+        """Time of a kernel in nanoseconds, rounded up.
+
+        The roofline (Williams et al., CACM 52(4), 2009, doi:10.1145/1498765.1498785) with the efficiencies of
+        the operator or its class, plus its startup (for each of its ``steps``) and the launch overhead.
+        Raises ConfigError as ``least_seconds`` does.
+        """
+        compute_s, move_s = self.least_seconds(cost)
+        found = self._refinement(cost)
+        compute_s /= self._compute_share(cost, found)
+        bandwidth_share = found.bandwidth_efficiency or self.bandwidth_efficiency[cost.operator_class]
+        seconds = max(compute_s, move_s / _exact(bandwidth_share))
+        if found.copies is not None:
+            copied = move_s * _exact(found.copies)
+            seconds += copied / _exact(self.bandwidth_efficiency[OperatorClass.COPY])
+        if found.weight_bandwidth is not None:
+            seconds += Fraction(cost.weight_bytes, found.weight_bandwidth)
+        startup = self.startup.get(cost.operator_class, 0) if found.startup is None else found.startup
+        overhead = Fraction(self.launch_overhead + startup * max(cost.steps, 1), PICOSECONDS_PER_NANOSECOND)
+        time = seconds * NANOSECONDS_PER_SECOND + overhead
+        return -(-time.numerator // time.denominator)
+
+    def _compute_share(self, cost: KernelCost, found: Refinement) -> Fraction:
+        """Return the share of the peak rate that a kernel's products reach."""
+        shares = found.compute_efficiency or self.compute_efficiency.get(cost.operator_class, 1.0)
+        if isinstance(shares, dict):
+            shares = shares[self._format(cost)] if cost.flops else 1.0
+        share = _exact(shares) * _exact(self.sustained)
+        if found.half_length is not None:
+            share *= Fraction(cost.keys, cost.keys + found.half_length) if cost.keys else 1
+        return share
+
+    def least_seconds(self, cost: KernelCost) -> tuple[Fraction, Fraction]:
+        """Return the times of computing and of moving at the peak rates.
+
+        float32 products that tensor cores may round (tf32) count as float32 on a GPU without them. Products
+        that an algorithm saves (``fewer_products``) take no time. Raises ConfigError when the GPU has no peak
+        rate for the number format.
+        """
+        move_s = Fraction(cost.moved_bytes, self.memory_bandwidth)
+        if not cost.flops:
+            return Fraction(0), move_s
+        compute_s = Fraction(cost.flops, self.peak[self._format(cost)])
+        found = self._covering(cost, Bound.COMPUTE if compute_s > move_s else Bound.MEMORY)
+        if found.counts_as is not None:
+            compute_s = Fraction(cost.flops, self.peak[found.counts_as])
+        return compute_s / _exact(found.fewer_products or 1), move_s
+
+    def multiplies(self, number_format: NumberFormat) -> bool:
+        """Tell whether there is a peak rate for a format, or for float32 in place of tf32."""
+        replaced = number_format is NumberFormat.TF32 and NumberFormat.FLOAT32 in self.peak
+        return number_format in self.peak or replaced
+
+    def _format(self, cost: KernelCost) -> NumberFormat:
+        """Return the format whose peak rate counts. Raises ConfigError where there is none."""
+        number_format = cost.number_format
+        if number_format is NumberFormat.TF32 and number_format not in self.peak:
+            number_format = NumberFormat.FLOAT32
+        if number_format not in self.peak:
+            raise ConfigError(
+                f"GPU '{self.name}': found an operator in {number_format}, which has no peak rate; "
+                f"allowed: {choices_text(self.peak)}"
+            )
+        return number_format
+
+    def bound(self, cost: KernelCost) -> Bound:
+        """Tell which peak rate limits a kernel. Raises ConfigError as ``least_seconds`` does."""
+        move_s = Fraction(cost.moved_bytes, self.memory_bandwidth)
+        compute_s = Fraction(cost.flops, self.peak[self._format(cost)]) if cost.flops else Fraction(0)
+        return Bound.COMPUTE if compute_s > move_s else Bound.MEMORY
+
+    def _refinement(self, cost: KernelCost) -> Refinement:
+        return self._covering(cost, self.bound(cost))
+
+    def _covering(self, cost: KernelCost, bound: Bound) -> Refinement:
+        return next((entry for entry in self.operators.values() if entry.covers(cost, bound)), _NOTHING)
+
+
+_NOTHING = Refinement(operators=())
+
+
+@cache
+def _exact(value: float) -> Fraction:
+    """Return the decimal number as written (0.57 is 57/100), whatever its nearest binary float."""
+    return Fraction(str(value))
+
+
+def _require_keys(name: str, found: dict[Any, Any], wanted: frozenset[Any]) -> None:
+    for key in sorted(set(found) ^ wanted):
+        state = "an efficiency that no operator uses" if key in found else "no efficiency"
+        raise ValueError(f"{name}.{key}: found {state}; allowed: {choices_text(wanted)}")
+
+
+def gpu_names() -> tuple[str, ...]:
+    """Names of the bundled GPU descriptions, sorted."""
+    return tuple(sorted(path.stem for path in data_path("configs", "gpus").glob("*.yaml")))
+
+
+def load_gpu(gpu: str | Path | GpuTimingSpec) -> GpuTimingSpec:
+    """Read a GPU description by bundled name or from a YAML file.
+
+    A file may build on a bundled description (``preset: a100-40g``) and change keys of it. Raises ConfigError
+    naming file, line, key, what was found and what is allowed.
+    """
+    if isinstance(gpu, GpuTimingSpec):
+        return gpu
+    names = gpu_names()
+    text = as_spelled(str(gpu), names)
+    if text in names:
+        path = data_path("configs", "gpus", f"{text}.yaml")
+    else:
+        if not text.endswith((".yaml", ".yml")):
+            check_choice(text, names, "--gpu: found unknown GPU", ", or a YAML file")
+        path = find_file(text)
+    return read_gpu(load_document(path))
+
+
+def read_gpu(document: Document) -> GpuTimingSpec:
+    """Make a GPU description of data, which may name a bundled one to build on. Raises ConfigError."""
+    return validated(GpuTimingSpec, _with_preset(document), document)
+
+
+def _with_preset(document: Document) -> dict[str, Any]:
+    """Merge a description with the bundled one that it builds on."""
+    changes = dict(document.data)
+    preset = changes.pop(PRESET_KEY, None)
+    if preset is None:
+        return changes
+    preset = as_spelled(str(preset), gpu_names())
+    if preset not in gpu_names():
+        raise document.error((PRESET_KEY,), f"found {preset!r}; allowed: {choices_text(gpu_names())}")
+    base = _with_preset(load_document(data_path("configs", "gpus", f"{preset}.yaml")))
+    return merge(_without_replaced(base, changes), changes)
+
+
+def _without_replaced(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+    """Leave out what changes replace as a whole: all entries of ``operators``, and shares of other formats.
+
+    The sources of what is left out go, too.
+    """
+    gone = [f"{_OPERATORS}."] if _OPERATORS in changes else []
+    shares = changes.get("compute_efficiency")
+    gone += [f"compute_efficiency.{kind}" for kind in (shares if isinstance(shares, dict) else ())]
+    sources = {key: text for key, text in base.get(_SOURCES, {}).items() if not key.startswith(tuple(gone))}
+    kept = {key: value for key, value in base.items() if f"{key}." not in gone}
+    efficiency = {
+        kind: value
+        for kind, value in base.get("compute_efficiency", {}).items()
+        if f"compute_efficiency.{kind}" not in gone
+    }
+    return {**kept, "compute_efficiency": efficiency, _SOURCES: sources}
