@@ -6,6 +6,8 @@ import pytest
 
 import g10sim as package
 
+pytestmark = pytest.mark.slow
+
 RECORD = ["kernels", "migrations"]
 MEMORIES = ["6500 KiB", "8 MiB"]
 

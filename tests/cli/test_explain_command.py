@@ -9,6 +9,8 @@ from g10sim.stats.reading import read_results
 from g10sim.trace.format import save_trace
 from g10sim.trace.synthetic import chain
 
+pytestmark = pytest.mark.slow
+
 RECORD = ["kernels", "migrations"]
 
 

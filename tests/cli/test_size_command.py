@@ -75,6 +75,7 @@ def described(directory):
     return json.loads((directory / "sizing.json").read_text())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("resource", RESOURCES)
 def test_the_least_amount_is_the_one_worked_out_by_hand(g10sim, here, config, resource):
     file = config(NO_HOST if resource == "ssd" else None)
@@ -157,6 +158,7 @@ def test_amounts_below_the_bound_are_not_searched(g10sim, here, config):
     assert (curve["performance"].dropna() <= curve["best_performance"][curve["performance"].notna()]).all()
 
 
+@pytest.mark.slow
 def test_the_number_of_workers_changes_no_byte_and_repeating_costs_nothing(g10sim, here, config, monkeypatch):
     file = config(policies=["ideal", "base_uvm", "deepum"])
     arguments = ("size", file, "--target", 0.8, "--resource", "gpu-memory", "--precision", 0.1)

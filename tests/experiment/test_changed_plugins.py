@@ -32,6 +32,7 @@ def rows(directory):
     return (directory / "results.csv").read_bytes()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("file", changing.FILES)
 def test_an_edit_of_any_file_of_a_plug_in_runs_its_cells_again(mine, tmp_path, file):
     out, fresh = tmp_path / "out", tmp_path / "fresh"

@@ -60,6 +60,7 @@ def small(tmp_path, monkeypatch):
     return tmp_path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", LISTED.experiments)
 def test_experiments_can_be_run_also_in_short(name):
     path = Path("experiments", "claims", f"{name}.yaml")

@@ -132,6 +132,7 @@ def modules(policies=("g10",)):
     return list(program._followed(homes)[0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", ["sim", "hardware", "policies"])
 def test_changed_numbers_of_the_simulation_change_the_key(package, part):
     before = program_hash("g10")

@@ -132,6 +132,7 @@ def as_link(ssd):
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "policy",
     [pytest.param("g10", marks=pytest.mark.nightly), "base_uvm", "deepum", "flashneuron", "g10_gds"],

@@ -21,6 +21,7 @@ def samples(tmp_path_factory):
     return Samples(tmp_path_factory.mktemp("fuzz"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", READERS)
 def test_damaged_files_are_read_or_refused_in_one_line(samples, kind):
     found = [samples.outcome(kind, seed) for seed in range(CASES)]
@@ -33,6 +34,7 @@ def directories(tmp_path_factory):
     return Directories(tmp_path_factory.mktemp("results"))
 
 
+@pytest.mark.slow
 def test_damaged_directories_are_read_or_refused_in_one_line(directories):
     found = {directories.outcome(seed).split()[-1] for seed in range(max(15, CASES // 10))}
     assert found <= {"read", "failed", "refused"}

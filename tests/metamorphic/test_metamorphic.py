@@ -15,14 +15,8 @@ def unknown(policy, words, seeds):
     return {name: share for name, share in found.items() if share > worst.get(name, TOLERANCE)}
 
 
-@pytest.mark.parametrize(
-    ("policy", "words"),
-    [
-        pytest.param(*pair, marks=pytest.mark.slow if pair[0] == "g10_paced" else ())
-        for pair in SUBJECTS
-        if pair[0] != "vdnn_multi"
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("policy", "words"), [pair for pair in SUBJECTS if pair[0] != "vdnn_multi"])
 def test_more_does_no_harm_and_names_do_not_matter(policy, words):
     assert unknown(policy, words, SOME) == {}
 

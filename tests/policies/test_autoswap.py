@@ -146,6 +146,7 @@ def plan_of(trace, limit_bytes, rate=10.0, **parameters):
     return plan_swaps(trace, 10**9, copies_at(rate), limit_bytes, least_bytes=1, **parameters)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "share"), [("vgg16-b16", 0.7), ("resnet50-b2", 0.5)])
 @pytest.mark.parametrize("mode", MODES)
 def test_combined_score_is_never_worse_than_the_best_single_one(name, share, mode):

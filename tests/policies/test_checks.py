@@ -27,11 +27,11 @@ from g10sim.sim import checks
 NEEDS_A_FILE = {"replay"}
 
 
-MANY_TRIALS = {"g10_paced", "vdnn_multi"}
+LONG = {"autoswap", "deepum", "g10_paced", "pressure", "stream", "teraio", "vdnn_multi"}
 
 
 def marks(policy):
-    return pytest.mark.slow if policy in MANY_TRIALS else ()
+    return pytest.mark.slow if policy in LONG else ()
 
 
 @pytest.mark.parametrize(

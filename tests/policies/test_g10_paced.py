@@ -56,6 +56,7 @@ def note_of(note):
     return method, int(ahead or 0), float(share or 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("host_mib", [0, 1000])
 @pytest.mark.parametrize(("trace", "gpu_mib"), [("chain", 64), ("quick", 48), ("random", 28)])
 def test_the_fastest_plan_is_carried_out_and_none_is_slower_than_that_of_g10(trace, gpu_mib, host_mib):

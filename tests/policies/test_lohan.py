@@ -105,6 +105,7 @@ def _published(drives, batch, **parameters):
     return seconds(records(wide.trace(), system, **parameters).iterations[-1])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("drives", "batch", "tflops"),
     [

@@ -15,9 +15,13 @@ from recorded_machines import MACHINES, WITH_CPU
 
 from g10sim.policies.registry import available
 
+MANY_TRIALS = {"g10_paced", "vdnn_multi"}
+
 
 @pytest.mark.parametrize("machine", [*MACHINES, *WITH_CPU])
-@pytest.mark.parametrize("policy", DESIGNS)
+@pytest.mark.parametrize(
+    "policy", [pytest.param(one, marks=pytest.mark.slow if one in MANY_TRIALS else ()) for one in DESIGNS]
+)
 def test_results_are_those_recorded(policy, machine):
     table = read_table(policy)
     cells = cells_of(policy, machine)

@@ -263,6 +263,7 @@ def test_a_flow_worked_out_by_hand():
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", ["base_uvm", "deepum", "g10", "g10_gds", "pressure"])
 def test_every_stall_on_data_has_its_flow(policy):
     result, viewer = timeline(chain(12), SYSTEM, policy)
