@@ -15,6 +15,9 @@ from g10sim.trace.synthetic import chain
 
 pytestmark = pytest.mark.slow
 
+STEADY = {"preset": "a100-40g-pcie3-znand", "gpu": {"memory": "8 MiB"}, "host": {"memory": "4 MiB"}}
+"""A machine on which small cells repeat their iterations."""
+
 G10SIM = Path(sys.executable).with_name("g10sim")
 MODULE = (sys.executable, "-m", "g10sim")
 
@@ -75,7 +78,7 @@ def test_files_in_the_working_directory_do_not_shadow_libraries(here, config, co
     (here / "mine.py").write_text(
         "from g10sim.policies.base import Policy\nclass Mine(Policy):\n    name = label = paper = 'mine'\n"
     )
-    name = config(policies=["base_uvm", "mine:Mine"], record=["summary", "kernels"])
+    name = config(policies=["base_uvm", "mine:Mine"], record=["summary", "kernels"], system=STEADY)
     for arguments in (("run", name, "-j", "2"), ("report", "out")):
         ended = run(*arguments, command=command)
         assert (ended.returncode, ended.stderr) == (0, "")
@@ -115,7 +118,7 @@ def test_an_interruption_while_libraries_are_imported_is_one_line(here, config, 
 
 
 def test_an_interruption_does_not_reach_workers_that_start(here, config):
-    config()
+    config(system=STEADY)
     ended = interrupted_on_import(here, "g10sim.sim.engine", "sys.argv[0] == '-c'")
     assert (ended.returncode, ended.stderr) == (0, "")
 
