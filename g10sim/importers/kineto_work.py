@@ -37,7 +37,7 @@ _VIEWS = aten(
 
 @dataclass(eq=False)
 class Draft:
-    """What becomes a kernel: its span (an operator, or a launch without one) and the operators around it.
+    """Work that becomes a kernel: its span (an operator or a launch alone) and the operators around it.
 
     ``events`` are its device events; ``idle_ns`` is how long the device had nothing to do before them.
     """

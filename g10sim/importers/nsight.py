@@ -60,7 +60,7 @@ class Copies:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where something ran: process (None: not recorded) and device."""
+    """Place where something ran: process (None: not recorded) and device."""
 
     process: int | None
     device: int

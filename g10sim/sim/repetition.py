@@ -1,4 +1,4 @@
-"""Whether iterations repeat: exactly, because memory is where it was, or nearly."""
+"""Repetition of iterations: exactly, because memory is where it was, or nearly."""
 
 from __future__ import annotations
 

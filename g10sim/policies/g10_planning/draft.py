@@ -30,7 +30,7 @@ class PlannerOptions(Limited):
     ranking: Ranking = parameter(
         default="benefit", published="benefit, published simulator; benefit_per_cost, G10 paper, section 4.3"
     )
-    """Which inactive period comes first: that with the most relief (bytes x time of memory pressure), or with
+    """Order of inactive periods: first that with the most relief (bytes x time of memory pressure), or with
     the most relief for the time that its transfers take."""
 
 
