@@ -13,6 +13,7 @@ from recorded_step import BATCH, make_step
 
 from g10sim.analysis.footprint import peak_live_bytes
 from g10sim.capture.step import capture_step
+from g10sim.errors import TraceError
 from g10sim.importers.execution_trace import import_execution_trace
 from g10sim.importers.kineto import import_kineto
 from g10sim.importers.kineto_events import read_profile
@@ -50,9 +51,24 @@ def test_the_execution_trace_has_the_kernels_and_the_bytes_of_the_capture(captur
     )
 
 
-def test_the_profile_alone_has_the_kernels_and_about_the_bytes_of_the_capture(captured, recorded):
+def undisturbed(captured, recorded, record_again):
+    """Import a profile in which nobody took the CPU from an operator: else its own share of time is wrong."""
+    for _ in range(2):
+        try:
+            trace = import_kineto(read_profile(recorded / "profile.json"), batch_size=BATCH)
+        except TraceError:
+            trace = None
+        if trace is not None and kernels(trace) == kernels(captured):
+            return trace
+        recorded = record_again()
+    return import_kineto(read_profile(recorded / "profile.json"), batch_size=BATCH)
+
+
+def test_the_profile_alone_has_the_kernels_and_about_the_bytes_of_the_capture(
+    captured, recorded, record_again
+):
     """It names no tensors: of those with one size the optimizer may be given a wrong one."""
-    trace = import_kineto(read_profile(recorded / "profile.json"), batch_size=BATCH)
+    trace = undisturbed(captured, recorded, record_again)
     assert kernels(trace) == kernels(captured)
     for one, other in zip(trace.kernels, captured.kernels, strict=True):
         made = [sorted(found.tensors[tensor].size_bytes for tensor in kernel.outputs
