@@ -1,5 +1,6 @@
 """The published simulator's data, where the tests are told about it; and no test is timed."""
 
+import gc
 import os
 from pathlib import Path
 
@@ -12,6 +13,10 @@ settings.load_profile("untimed")
 
 SLOW = {"models", "recorded", "site", "torch"}
 """Fixtures that capture or record models, or build the site."""
+
+
+# Simulations make no cycles of references worth a search every few objects.
+gc.set_threshold(100_000, 20, 20)
 
 
 def pytest_collection_modifyitems(items):

@@ -10,6 +10,7 @@ SYSTEM = g10sim.system("a100-40g-pcie3-znand", gpu={"memory": "12 MiB"})
 
 
 @pytest.mark.parametrize("kernels", [10, 5000])
+@pytest.mark.slow
 def test_traces_systems_and_results_are_short(kernels):
     trace = long_chain(kernels)
     for shown in (trace, SYSTEM, g10sim.simulate(trace, "a100-40g-pcie3-znand", "ideal")):

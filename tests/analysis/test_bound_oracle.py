@@ -128,6 +128,7 @@ def runs(case, policy):
     return False
 
 
+@pytest.mark.slow
 def test_the_bound_is_mostly_the_optimum_itself():
     exact = stalling = 0
     for seed in range(CASES):

@@ -14,6 +14,7 @@ from g10sim.trace.model import Phase
 from g10sim.trace.work import KernelCost, NumberFormat, OperatorClass
 
 
+@pytest.mark.slow
 def test_each_bundled_gpu_names_itself_and_a_source_for_every_number():
     assert {"a100-40g", "a100-80g", "h100", "h200", "v100", "rtx-4090"} <= set(gpu_names())
     for name in gpu_names():
@@ -73,6 +74,7 @@ def test_the_rates_of_eight_bits_are_the_vendors_and_older_gpus_have_none(name, 
     assert found == [None if rate is None else pytest.approx(rate * 1e12) for rate in wanted]
 
 
+@pytest.mark.slow
 def test_narrower_formats_are_never_slower():
     order = (NumberFormat.FLOAT64, NumberFormat.FLOAT32, NumberFormat.FLOAT16, NumberFormat.INT8)
     for name in gpu_names():

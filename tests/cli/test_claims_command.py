@@ -40,6 +40,7 @@ def small(here, monkeypatch):
     return here
 
 
+@pytest.mark.slow
 def test_claims_beside_what_is_simulated(g10sim, small):
     ended = g10sim("claims", "--list", "list.yaml", "-o", "out")
     assert (ended.code, ended.err) == (0, "")
@@ -60,6 +61,7 @@ def test_bad_input(g10sim, small):
     assert not Path("out").exists()
 
 
+@pytest.mark.slow
 def test_failed_cells_are_listed(g10sim, small):
     Path("broken.py").write_text(
         "from g10sim.policies.base import Policy\n\n\n"

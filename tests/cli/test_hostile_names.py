@@ -2,6 +2,8 @@
 
 from dataclasses import replace
 
+import pytest
+
 from g10sim.trace.format import save_trace
 from g10sim.trace.synthetic import chain
 
@@ -24,6 +26,7 @@ def check_printable(ended, code=0):
     return text
 
 
+@pytest.mark.slow
 def test_no_command_hands_controls_on(g10sim, config, here):
     trace = chain(8)
     kernels = tuple(replace(kernel, name=HOSTILE, layer=HOSTILE) for kernel in trace.kernels)
@@ -47,6 +50,7 @@ def test_no_command_hands_controls_on(g10sim, config, here):
     assert (here / "out" / "results.csv").read_text().replace("\n", "").isprintable()
 
 
+@pytest.mark.slow
 def test_durations_lost_to_whole_cycles_are_told_once_by_run_and_info(g10sim, config, here):
     workload = {"trace": "chain.g10t", "iterations": 2}
     name = config(workload=workload, sweep={"system.gpu.clock": ["1 GHz", "1.2 GHz"]})

@@ -86,6 +86,7 @@ def check_self_contained(page):
     assert all(re.fullmatch(r"'sha256-[\w+/]{43}='", script) for script in scripts)
 
 
+@pytest.mark.slow
 def test_a_report(g10sim, config):
     name = config(
         record=["kernels", "migrations", "timeline"], sweep={"system.host.memory": ["0 B", "4 MiB"]}
@@ -118,6 +119,7 @@ def test_a_report(g10sim, config):
     assert any("chain.g10t" in row[1] and len(row[2]) == 64 for row in page.tables[-1][1:])
 
 
+@pytest.mark.slow
 def test_the_same_results_give_the_same_report(g10sim, config):
     g10sim("run", config())
     g10sim("report", "out", "-o", "one.html")
@@ -125,6 +127,7 @@ def test_the_same_results_give_the_same_report(g10sim, config):
     assert Path("one.html").read_bytes() == Path("two.html").read_bytes()
 
 
+@pytest.mark.slow
 def test_hostile_names_are_text(g10sim, config, here):
     trace = replace(chain(8), model=HOSTILE)
     path = here / '<b onclick="x">.g10t'
@@ -197,6 +200,7 @@ def test_no_results(g10sim):
     assert "allowed: a directory written by 'run'" in ended.err
 
 
+@pytest.mark.slow
 def test_a_report_says_what_is_not_steady(g10sim, config):
     for iterations, memory, verdicts in (
         (2, "6500 KiB", ["yes", "no", "no"]),

@@ -40,6 +40,7 @@ def test_all_figures_are_simulated_and_drawn(g10sim, traces):
     assert {path.name: path.read_bytes() for path in Path("again").iterdir()} == pictures
 
 
+@pytest.mark.slow
 def test_some_figures(g10sim, traces):
     assert g10sim("reproduce", "--figures", "fig12, fig11", *SMALL).code == 0
     assert sorted(path.name for path in Path("out").iterdir()) == ["cells", "fig11", "fig12", "figures"]
@@ -52,6 +53,7 @@ def test_some_figures(g10sim, traces):
     assert (ended.code, ended.err) == (2, "error: --where: found 'policy'; allowed: COLUMN=VALUE\n")
 
 
+@pytest.mark.slow
 def test_failed_cells_are_listed_with_their_reasons(g10sim, here, traces):
     (here / "broken.py").write_text(
         "from g10sim.policies.base import Policy\n\n\n"
@@ -67,6 +69,7 @@ def test_failed_cells_are_listed_with_their_reasons(g10sim, here, traces):
     assert Path("out/figures/fig12.png").is_file()
 
 
+@pytest.mark.slow
 def test_a_figure_without_any_result_is_a_problem_of_its_own(g10sim, traces):
     ended = g10sim("reproduce", "--figures", "fig2,fig11", *SMALL, "--set", "policies=[ideal]")
     assert ended.code == 1

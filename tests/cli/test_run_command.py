@@ -217,6 +217,7 @@ class TestBadInput:
         assert "has a working set of" in uvm["message"]
         assert "allowed: at most the GPU memory, 2 MiB" in uvm["message"]
 
+    @pytest.mark.slow
     def test_plan_naming_an_unknown_tensor(self, g10sim, config, here):
         save_plan(MigrationPlan((Planned(1, Fetch(4711)),)), here / "bad.g10p")
         ended = g10sim("run", config(policies=["ideal", {"name": "replay", "plan_file": "bad.g10p"}]))
@@ -251,6 +252,7 @@ class TestBadInput:
         assert f'File "{here}/broken.py", line 12, in helper' in ended.err
         assert ended.err.splitlines()[-1].startswith("error: cell 0 (chain.g10t, broken:Broken)")
 
+    @pytest.mark.slow
     def test_cells_that_take_too_long_are_given_up(self, g10sim, config, here):
         (here / "endless.py").write_text(
             "import time\nfrom g10sim.policies.base import Policy\n\n\n"
@@ -262,6 +264,7 @@ class TestBadInput:
         failed(ended, "endless", "took longer than 4 s, the limit of --seconds")
         assert [row["status"] for row in rows()] == ["ok", "failed", "ok"]
 
+    @pytest.mark.slow
     def test_time_in_methods_of_the_policy_is_told(self, g10sim, config, here):
         (here / "slow.py").write_text(
             "import time\nfrom g10sim.policies.base_uvm import BaseUvm\n\n\n"
@@ -282,6 +285,7 @@ class TestBadInput:
         ended = g10sim("run", config(policies=["unloadable:Some"]))
         refused(ended, "policies.0", "unloadable:Some", "nothing_like_it")
 
+    @pytest.mark.slow
     def test_plugin_that_evicts_data_of_the_running_kernel(self, g10sim, config, here):
         (here / "evicting.py").write_text(
             "from g10sim.policies.base import Policy\n"

@@ -114,6 +114,7 @@ def test_a_rate_of_writes_is_scaled_with_that_of_reads():
     assert RESOURCES["ssd"].changed(system, 2 * GB) == system
 
 
+@pytest.mark.slow
 def test_what_the_bound_forbids_is_not_simulated(g10sim, here, config, monkeypatch):
     save_trace(chain(12, activation_bytes=1 << 26), here / "turns.g10t")
     memory = {"gpu": {"memory": "512 MiB"}, "host": {"memory": "64 GiB"}}
@@ -205,6 +206,7 @@ def test_the_performance_of_several_seeds_is_their_mean(g10sim, here, config):
     assert row["performance"] == pytest.approx(alike["performance"].mean())
 
 
+@pytest.mark.slow
 def test_a_machine_that_can_run_nothing(g10sim, here, config):
     file = config({"gpu": {**SYSTEM["gpu"], "memory": "3 MiB"}})
     ended = g10sim("size", file, "--target", 0.7, "--resource", "link", "-o", "out")

@@ -72,6 +72,7 @@ def every_policy(g10sim, config, here):
     return here / "out"
 
 
+@pytest.mark.slow
 def test_policies(every_policy, g10sim):
     labels = [policy.label for policy in available().values()] + ["Least recent"]
     looks = style.looks(read_results(every_policy))
@@ -101,6 +102,7 @@ def test_damaged_legends_are_left_out(every_policy, legend):
     assert style.looks(read_results(every_policy))["lru:Lru"].label == "Lru"
 
 
+@pytest.mark.slow
 def test_reasons_in_figures_and_explanations(g10sim, config):
     assert g10sim("run", config(policies=["base_uvm"], record=["kernels", "migrations"])).code == 0
     columns = {reason.column: 1000 * (number + 1) for number, reason in enumerate(REASONS)}
@@ -120,6 +122,7 @@ def test_reasons_in_figures_and_explanations(g10sim, config):
     assert all(f"stall: {reason.look.label}" in page for reason in REASONS)
 
 
+@pytest.mark.slow
 def test_tiers_in_figures(g10sim, config):
     record = ["kernels", "migrations", "memory"]
     assert g10sim("run", config(policies=["base_uvm"], record=record)).code == 0

@@ -88,6 +88,7 @@ plain = st.recursive(
 
 @settings(deadline=None, max_examples=50)
 @given(st.dictionaries(text, plain))
+@pytest.mark.slow
 def test_what_json_writes_is_read_as_it_was(data):
     assert parse(json.dumps(data)) == data
 

@@ -385,7 +385,8 @@ def named(value, trace_file):
 def document(trace_file, *changes):
     """A small run with dotted keys changed, those of the first changes first."""
     system = {"preset": "a100-40g-pcie3-znand", "gpu": {"memory": "90 MB"}, "host": {"memory": "40 MB"}}
-    data = {"workload": {"trace": trace_file}, "system": system, "policies": ["base_uvm"]}
+    workload = {"trace": trace_file, "iterations": 2}
+    data = {"workload": workload, "system": system, "policies": ["base_uvm"]}
     made = Document(data, "")
     for change in changes:
         for key, value in named(deepcopy(change), trace_file).items():

@@ -68,6 +68,7 @@ def test_yaml_made_to_harm_is_refused(line, message):
         run_config(parse_document(f"{RUN}{line}\n", "run.yaml"))
 
 
+@pytest.mark.slow
 def test_aliases_of_aliases_are_not_spelled_out():
     lines = ["a: &a [1,1,1,1,1,1,1,1,1,1]"]
     lines += [

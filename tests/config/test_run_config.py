@@ -269,6 +269,7 @@ def check_schema(data):
     return [error.message for error in Draft202012Validator(run_schema()).iter_errors(data)]
 
 
+@pytest.mark.slow
 def test_the_json_schema_is_valid_and_accepts_what_the_loader_accepts():
     Draft202012Validator.check_schema(run_schema())
     several = varied("{magnitude: 0.1}") + "seed: [0, 1]\n"

@@ -30,6 +30,7 @@ def test_every_bundled_trace_is_in_the_table(bound_page):
     ("trace", "host"),
     [("bert-base-b192-s512", "128 GiB"), ("bert-base-b512-s128", "32 GiB"), ("vit-base-b1024", "0 GiB")],
 )
+@pytest.mark.slow
 def test_rows_are_current(bound_page, trace, host):
     row = bound_page.row(ROOT / "traces" / f"{trace}.g10t", host)
     assert f"| {' | '.join(row)} |" in LINES, "outdated: python docs/generate bounds"

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import pytest
 from matplotlib.image import imread
 
 import g10sim
@@ -11,6 +12,7 @@ from g10sim.plots.registry import paper_figures
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.slow
 def test_the_page_is_generated_from_the_experiments(generate, tmp_path):
     trace = data_path("traces", "bert-base-b256-s128.g10t")
     settings = [f"workload.trace={trace}"]

@@ -91,6 +91,7 @@ def test_the_table_of_moves_is_current(generate, tmp_path):
     assert current.count("| refused |") >= 4
 
 
+@pytest.mark.slow
 def test_the_parameters_of_policies_are_documented_as_they_are(generate, tmp_path):
     generate("parameters", "-o", tmp_path / "page.md")
     current = (tmp_path / "page.md").read_text(encoding="utf-8")
@@ -202,6 +203,7 @@ def test_every_check_of_policies_and_everything_they_may_do_is_described():
     assert [name for name in questions if f"`{name}`" not in text] == []
 
 
+@pytest.mark.slow
 def test_the_tables_of_distances_to_the_bound_are_those_of_results(generate, tmp_path):
     chosen = {
         "workload.trace": "traces/bert-base-b256-s128.g10t",

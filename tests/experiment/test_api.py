@@ -85,6 +85,7 @@ def test_a_trace_file_a_policy_object_and_a_workload_do_as_well(trace, trace_fil
     assert len(g10sim.simulate(workload, SYSTEM, "base_uvm").rows) == 2
 
 
+@pytest.mark.slow
 def test_variation_of_kernel_times(trace):
     plain, *varied = (
         g10sim.simulate(trace, SYSTEM, "base_uvm", variation=variation, seed=seed).summary

@@ -96,6 +96,7 @@ def test_no_sequence_of_runs_leaves_a_table_of_another(config, tmp_path_factory,
     shutil.rmtree(directory)
 
 
+@pytest.mark.slow
 def test_a_run_without_tables_removes_those_of_the_run_before(config, tmp_path):
     run(config, tmp_path, policies=["base_uvm"], record=RECORD)
     plots.save(plots.draw("stalls", tmp_path), tmp_path / "figures", "stalls")

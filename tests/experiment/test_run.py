@@ -27,6 +27,7 @@ def plans(log):
     return log.read_text().count("planned") if log.exists() else 0
 
 
+@pytest.mark.slow
 def test_results(config, tmp_path):
     swept = {**config, "sweep": {"system.host.memory": ["0 B", "4 MiB"]}}
     outcome = g10sim.run(swept, output=tmp_path / "out")
@@ -67,6 +68,7 @@ def test_a_cell_gives_what_simulating_it_gives(config, trace, tmp_path):
     assert {key: outcome.rows[0].get(key) for key in (*METRIC_COLUMNS, *BOUND_COLUMNS)} == direct.summary
 
 
+@pytest.mark.slow
 def test_cells_that_do_not_become_steady_are_named(config, tmp_path):
     own = {"addresses": "own", "recency": "use"}
     spoilt = {**config, "policies": ["ideal", plugin("Alternates"), "base_uvm"], "compat": own}

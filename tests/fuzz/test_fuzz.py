@@ -43,10 +43,12 @@ def test_damaged_directories_are_read_or_refused_in_one_line(directories):
 
 @settings(max_examples=CASES, deadline=None, suppress_health_check=STRANGE)
 @given(st.integers(0, 2**32))
+@pytest.mark.slow
 def test_random_workloads_under_random_policies_break_no_invariant(seed):
     assert outcome(draw_case(seed)) in {"ran", "CapacityError", "ConfigError", "UnsupportedError"}
 
 
+@pytest.mark.slow
 def test_many_cases_really_run():
     found = [outcome(draw_case(seed)) for seed in range(60)]
     assert found.count("ran") > 20

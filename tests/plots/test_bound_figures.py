@@ -27,6 +27,7 @@ def drawn(name, rows):
 
 
 @pytest.mark.parametrize("name", ["fig11", "fig15", "fig16", "fig17", "fig18", "bound"])
+@pytest.mark.slow
 def test_the_bound_has_an_entry_in_the_legend(name):
     figure = drawn(name, bounded(name))
     assert_readable(figure)

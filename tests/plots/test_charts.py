@@ -54,6 +54,7 @@ def written(tmp_path, kind, rows, where=None, **roles):
     return figures, pd.read_csv(io.BytesIO(paths[-1].read_bytes()))
 
 
+@pytest.mark.slow
 def test_points_of_a_line_are_those_of_the_results(tmp_path):
     rows = swept()
     assert len(rows) == 56
@@ -77,6 +78,7 @@ def test_points_of_a_line_are_those_of_the_results(tmp_path):
     assert legend[-2:] == ["Ideal", "Bound"]
 
 
+@pytest.mark.slow
 def test_every_column_can_be_a_series_or_a_panel(tmp_path):
     where = {"trace": "traces/bert-base-uncased-256.g10t"}
     figures, data = written(tmp_path, "line", swept(), x=MEMORY, hue=LINK, col="policy", where=where)
@@ -89,6 +91,7 @@ def test_every_column_can_be_a_series_or_a_panel(tmp_path):
     assert len(bounds) == 2  # one for each link, as high
 
 
+@pytest.mark.slow
 def test_bars_are_as_high_as_the_values(tmp_path):
     figures, _ = written(tmp_path, "bar", swept(), x="policy", hue=MEMORY, where={LINK: "8 GB/s"})
     heights = sorted(patch.get_height() for patch in figures[0].axes[0].patches)
@@ -97,6 +100,7 @@ def test_bars_are_as_high_as_the_values(tmp_path):
     )
 
 
+@pytest.mark.slow
 def test_bounds_that_differ_between_bars_of_a_group_are_drawn_at_each(tmp_path):
     rows = swept()
     rows["bound_cycles"] = np.where(rows[MEMORY] == "80 GiB", 1.25e9, 2e9)
@@ -106,6 +110,7 @@ def test_bounds_that_differ_between_bars_of_a_group_are_drawn_at_each(tmp_path):
     assert len(drawn) == 6 * 2
 
 
+@pytest.mark.slow
 def test_a_map_shows_the_values_as_numbers(tmp_path):
     where = {LINK: "8 GB/s", "trace": "traces/bert-base-uncased-256.g10t"}
     figures, _ = written(tmp_path, "heat", swept(), x=MEMORY, where=where)
@@ -114,6 +119,7 @@ def test_a_map_shows_the_values_as_numbers(tmp_path):
     assert figures[0].axes[0].images[0].get_array().shape == (6, 2)
 
 
+@pytest.mark.slow
 def test_cycles_and_bytes_have_units(tmp_path):
     where = {MEMORY: "80 GiB"}
     _, data = written(tmp_path, "bar", swept(), x=LINK, y="stall_cycles", where=where)
@@ -126,6 +132,7 @@ def test_cycles_and_bytes_have_units(tmp_path):
     assert data[data["policy"] == "g10"]["SSD to GPU (GB)"].iloc[0] == 6
 
 
+@pytest.mark.slow
 def test_seeds_are_averaged_with_their_interval(tmp_path):
     rows = swept(policies=("ideal", "g10"), seeds=(0, 1, 2))
     _, data = written(tmp_path, "line", rows, x=LINK, where={MEMORY: "80 GiB"})
@@ -158,6 +165,7 @@ def test_columns_that_are_not_there_are_named_with_the_nearest(tmp_path):
         plots.chart("lines", tmp_path, x=LINK)
 
 
+@pytest.mark.slow
 def test_policies_without_a_swept_parameter_are_level(tmp_path):
     rows = swept(policies=("base_uvm", "g10"), traces=TRACES[:1])
     rows = rows[(rows[MEMORY] == "80 GiB")].drop(columns=MEMORY)
@@ -200,6 +208,7 @@ def test_many_panels_flow_to_further_pages(tmp_path):
     ],
     ids=str,
 )
+@pytest.mark.slow
 def test_charts_can_be_read(kind, roles):
     rows = swept()
     for column, value in ((LINK, "8 GB/s"), (MEMORY, "80 GiB")):

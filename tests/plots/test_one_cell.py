@@ -83,6 +83,7 @@ def test_a_timeline_marks_where_micro_batches_begin(tmp_path):
     assert shown[:5] == [1, 1, 2, 2, None]
 
 
+@pytest.mark.slow
 def test_stalls(directory):
     figure = plots.draw("stalls", directory, cell=1)
     result = row_of_cell(g10sim.read_results(directory), 1)
@@ -93,6 +94,7 @@ def test_stalls(directory):
     assert heights == sorted(heights, reverse=True)
 
 
+@pytest.mark.slow
 def test_pictures_are_the_same_every_time(directory, tmp_path):
     for place in ("one", "two"):
         plots.save(plots.draw("stalls", directory, cell=1), tmp_path / place, "stalls")
@@ -105,6 +107,7 @@ def test_figures_take_tables(directory):
     assert isinstance(plots.stalls.draw(g10sim.read_results(directory), kernels, cell=1), Figure)
 
 
+@pytest.mark.slow
 def test_all_jobs_of_a_cell_are_shown(tmp_path):
     save_trace(chain(8), tmp_path / "chain.g10t")
     jobs = [{"trace": str(tmp_path / "chain.g10t"), "iterations": 2} for _ in range(2)]

@@ -37,6 +37,7 @@ def drawn(figure, traces, **named):
     "traces", [pytest.param(one, marks=() if one == "one model" else pytest.mark.slow) for one in TRACES]
 )
 @pytest.mark.parametrize("name", FIGURES)
+@pytest.mark.slow
 def test_texts_are_large_enough_apart_and_inside(name, traces):
     assert_readable(made(name, TRACES[traces]))
 

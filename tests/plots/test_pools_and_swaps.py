@@ -29,6 +29,7 @@ def test_pools(trace, tmp_path):
     assert all(height >= 1 for height in heights)
 
 
+@pytest.mark.slow
 def test_swaps(trace, tmp_path):
     config = {
         "workload": {"trace": trace, "iterations": 3},

@@ -113,6 +113,7 @@ def test_jobs_on_one_gpu():
     ],
     ids=["five networks", "one network", "jobs of five networks", "jobs of one network", "several designs"],
 )
+@pytest.mark.slow
 def test_texts_lie_apart_and_inside(figure):
     figure = figure()
     with style.settings():
@@ -146,6 +147,7 @@ def test_parameters_are_words(policy, label):
     assert saved_looks(pd.DataFrame({"policy": [policy]}))[policy].label == label
 
 
+@pytest.mark.slow
 def test_figures_of_a_small_run(tmp_path):
     trace = chain(8, activation_bytes=8 << 20, weight_bytes=1 << 20)
     save_trace(trace, tmp_path / "chain.g10t")

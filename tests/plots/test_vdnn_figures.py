@@ -100,6 +100,7 @@ def test_it_can_be_read(name):
 
 
 @pytest.mark.parametrize("name", FIGURES[:3])
+@pytest.mark.slow
 def test_it_can_be_read_with_more_traces(name):
     traces = [("alexnet", 2**power) for power in range(6)] + list(TRACES)
     assert_readable(getattr(plots, name).draw(MADE_UP[name](traces[: 6 if name != "vdnn_modes" else 9])))
@@ -127,6 +128,7 @@ def test_what_does_not_fit_is_an_empty_bar_and_a_cross():
     assert sum(line.get_marker() == "x" for line in performance.get_lines()) == 1
 
 
+@pytest.mark.slow
 def test_memory_and_performance_of_a_run(tmp_path):
     config = {
         "workload": {"trace": "traces/vdnn/alexnet-b256.g10t"},

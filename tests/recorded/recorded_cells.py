@@ -103,26 +103,43 @@ def _of_all(values):
     return values[0] if len(values) == 1 else values
 
 
-def _said(value, name=""):
-    """Yield names and values of what is neither zero nor empty in a record, records within it included."""
-    if is_dataclass(value):
-        value = {field.name: getattr(value, field.name) for field in fields(value)}
-    if isinstance(value, Mapping):
+def _said(value):
+    """Return names and values of what is neither zero nor empty in a record, records within it included."""
+    found = []
+    _note(value, "", found)
+    return found
+
+
+def _note(value, name, found):
+    kind = type(value)
+    if names := _fields_of(kind):
+        for key in names:
+            _note(getattr(value, key), f"{name}.{key}" if name else key, found)
+    elif not value:
+        return
+    elif kind in (int, str, bool):
+        found.append((name, value))
+    elif isinstance(value, Mapping):
         for key, inner in value.items():
-            yield from _said(inner, f"{name}.{key}" if name else str(key))
+            _note(inner, f"{name}.{key}" if name else str(key), found)
     elif isinstance(value, list | tuple):
         for key, inner in enumerate(value):
             named = isinstance(inner, tuple) and len(inner) == 2 and isinstance(inner[0], str)
-            yield from _said(inner[1] if named else inner, f"{name}.{inner[0] if named else key}")
-    elif isinstance(value, float) and value:
-        yield name, float(f"{value:.9g}") if math.isfinite(value) else str(value)
-    elif value:
-        yield name, value if isinstance(value, str) or type(value) in (int, bool) else repr(value)
+            _note(inner[1] if named else inner, f"{name}.{inner[0] if named else key}", found)
+    elif isinstance(value, float):
+        found.append((name, float(f"{value:.9g}") if math.isfinite(value) else str(value)))
+    else:
+        found.append((name, value if isinstance(value, str) else repr(value)))
+
+
+@cache
+def _fields_of(kind):
+    return tuple(field.name for field in fields(kind)) if is_dataclass(kind) else ()
 
 
 def checksum(records):
     """Return a checksum over what is neither zero nor empty in records, or lists or mappings of them."""
-    return f"{crc32(repr(list(_said(records))).encode()):08x}"
+    return f"{crc32(repr(_said(records)).encode()):08x}"
 
 
 def read_table(policy):

@@ -218,6 +218,7 @@ def test_empty_file(tmp_path):
         (2**25, "line 2: found a line of 16777216 bytes or more; allowed: shorter ones"),
     ],
 )
+@pytest.mark.slow
 def test_an_archive_that_expands_beyond_measure_is_not_read(tmp_path, name_bytes, message):
     path = tmp_path / "bomb.g10t"
     save_trace(chain(1), path)

@@ -132,6 +132,7 @@ def test_pickled(trace):
 
 
 @pytest.mark.parametrize("policy", ["ideal", "base_uvm", "deepum", "g10", "g10_gds", "pressure", "in_place"])
+@pytest.mark.slow
 def test_simulations_are_equal(policy):
     trace = decode(4, layers=6, weight_bytes=6 << 20, cache_bytes=4 << 20, activation_bytes=1 << 20)
     system = load_system({"preset": "a100-40g-pcie3-znand", "gpu": {"memory": "160 MiB"}})

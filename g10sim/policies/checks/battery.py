@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -132,21 +132,21 @@ def _no_stalls_with_room(subject: Subject) -> None:
         _require(took <= longest, f"{scenario.name}: takes {took} cycles, with page faults alone {longest}")
 
 
-def _compare(subject: Subject, policy: Policy | None, found: str) -> None:
+def _compare(subject: Subject, policy: Policy | None, found: str, among: Sequence[Scenario]) -> None:
     """Require that an instance (None: a new one for each workload) does as fresh ones do."""
-    for scenario in scenarios():
+    for scenario in among:
         same = subject.run(scenario, policy) == subject.fresh(scenario)
         _require(same, f"{scenario.name}: {found}")
 
 
 def _deterministic(subject: Subject) -> None:
     """Equal workloads give equal records, every time."""
-    _compare(subject, None, "two runs differ")
+    _compare(subject, None, "two runs differ", scenarios())
 
 
 def _reusable(subject: Subject) -> None:
     """Instances that have simulated other workloads do as fresh ones do."""
-    _compare(subject, subject.make(), "a used instance differs from a fresh one")
+    _compare(subject, subject.make(), "a used instance differs from a fresh one", scenarios())
 
 
 def _inputs_unchanged(subject: Subject) -> None:
@@ -163,7 +163,7 @@ def _picklable(subject: Subject) -> None:
         copy = pickle.loads(pickle.dumps(subject.make()))
     except Exception as error:
         raise PolicyCheckError(f"cannot be pickled: {type(error).__name__}: {error}") from error
-    _compare(subject, copy, "a pickled copy differs")
+    _compare(subject, copy, "a pickled copy differs", scenarios()[:3])
 
 
 def _parameters_are_yaml(subject: Subject) -> None:
