@@ -32,6 +32,7 @@ from benchmarks.cells import (
     published_cells,
 )
 from benchmarks.measure import Measurement
+from benchmarks.yardstick import yardstick_seconds
 from g10sim.cli.output import exit_code, say
 
 REFERENCE_VARIABLE = "G10SIM_REFERENCE"
@@ -199,12 +200,15 @@ def _run(name: str, chosen: Iterable[Cell], repeats: int, output: Path) -> None:
     console = Console(stderr=True)
     with Progress(console=console, disable=not console.is_terminal) as progress:
         bar = progress.add_task("measuring", total=len(todo) * repeats)
+        before = yardstick_seconds()
         for cell in todo:
             runs = []
             for _ in range(repeats):
                 runs.append(_in_a_process(cell))
                 progress.advance(bar)
-            rows.append(report.summarize(cell, runs))
+            after = yardstick_seconds()
+            rows.append(report.summarize(cell, runs, (before, after)))
+            before = after
     for group in dict.fromkeys(row["group"] for row in rows):
         report.show(group, [row for row in rows if row["group"] == group])
     say(f"{len(rows)} rows in {report.write(output, name, rows)}")

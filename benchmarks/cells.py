@@ -26,8 +26,9 @@ DEFAULT_SYSTEM = {"preset": "a100-40g-pcie3-znand"}
 
 @dataclass(frozen=True)
 class Cell:
-    """One thing to measure; ``published_seconds`` is the CPU time of the published simulator for it.
+    """One thing to measure; ``published`` is the CPU time of the published simulator for it, in yardsticks.
 
+    The unit is the time of a fixed piece of code on the same machine (``yardstick.py``).
     ``trace`` has the keys ``directory``, ``model`` and ``batch``, or ``file``, or ``kernels``, or ``steps``.
     """
 
@@ -41,7 +42,7 @@ class Cell:
     plan: str = ""
     plan_file: str | None = None
     iterations: int = 2
-    published_seconds: float | None = None
+    published: float | None = None
 
     def task(self) -> dict[str, Any]:
         """Return what the measuring process needs."""
@@ -57,7 +58,10 @@ def published_cells(reference: Path, *, reference_plans: bool = False) -> Iterat
     """
     path = reference / _COSTS
     key = ["model", "batch", "policy"]
-    costs = pd.read_csv(path).set_index(key)["cpu_seconds"].to_dict() if path.is_file() else {}
+    costs = {}
+    if path.is_file():
+        table = pd.read_csv(path).set_index(key)
+        costs = (table["cpu_seconds"] / table["yardstick_seconds"]).to_dict()
     for row in read_published(reference, figures=[FIGURE]):
         (model, batch), name = row.trace, row.texts["policy"]
         policy = available().get(name)
@@ -73,7 +77,7 @@ def published_cells(reference: Path, *, reference_plans: bool = False) -> Iterat
             row.system().model_dump(mode="json"),
             compat="gpg",
             plan=OWN if plan_file else "",
-            published_seconds=costs.get((model, batch, name)),
+            published=costs.get((model, batch, name)),
         )
         yield own
         if reference_plans and plan_file:

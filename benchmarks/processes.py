@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -18,12 +20,13 @@ from g10sim.trace.format import save_trace
 from g10sim.trace.synthetic import chain
 
 _POLICY = "base_uvm"
+_PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
 _SECONDS_BETWEEN_LOOKS = 0.05
 
 
 @dataclass(frozen=True)
 class Ended:
-    """Cost of a command: seconds, and CPU seconds and the most memory of its first process, without workers.
+    """Cost of a command: seconds, CPU seconds of all its processes, and the most memory of its first one.
 
     ``memory_bytes`` is None where the system does not tell (it does on Linux).
     """
@@ -88,6 +91,7 @@ def _configuration(directory: Path, cells: int) -> Path:
 
 def _run(arguments: Sequence[str]) -> Ended:
     """Run g10sim in a process of its own. Raises SystemExit where it fails."""
+    _adopt_orphans()
     since, before = time.perf_counter(), os.times()
     command = [sys.executable, "-m", "g10sim", *arguments]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
@@ -98,9 +102,23 @@ def _run(arguments: Sequence[str]) -> Ended:
         errors = process.stderr.read() if process.stderr else ""
     if process.returncode:
         raise SystemExit(f"g10sim {' '.join(arguments)} failed:\n{errors}")
+    seconds = time.perf_counter() - since
+    _wait_for_orphans()
     after = os.times()
     cpu = after.children_user + after.children_system - before.children_user - before.children_system
-    return Ended(time.perf_counter() - since, cpu, memory)
+    return Ended(seconds, cpu, memory)
+
+
+def _adopt_orphans() -> None:
+    """Become the parent of processes whose parents end before them, as that of workers does (Linux)."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def _wait_for_orphans() -> None:
+    with suppress(ChildProcessError):
+        while True:
+            os.wait()
 
 
 def _peak_memory_bytes(process: int) -> int | None:

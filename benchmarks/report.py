@@ -7,12 +7,13 @@ import platform
 from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
-from statistics import median
+from statistics import mean, median
 from typing import Any
 
 from benchmarks.cells import Cell
 from benchmarks.measure import Measurement
-from g10sim.cli.output import show_table
+from benchmarks.yardstick import MOST_DRIFT
+from g10sim.cli.output import say, show_table
 from g10sim.experiment.results import write_csv, write_json
 
 _LIBRARIES = ("g10sim", "numpy", "pydantic", "simpy")
@@ -23,23 +24,27 @@ _SHOWN = {
     "simulate_seconds": ("simulate\n(s)", "{:.2f}"),
     "events": ("events", "{:,}"),
     "memory_bytes": ("memory\n(MB)", "{:.0f}"),
+    "yardstick_seconds": ("yardstick\n(s)", "{:.3f}"),
     "ratio": ("published\n/ ours", "{:.0f}"),
     "process_ratio": ("whole\nprocess", "{:.0f}"),
 }
 
 
-def summarize(cell: Cell, runs: Sequence[Measurement]) -> dict[str, Any]:
+def summarize(cell: Cell, runs: Sequence[Measurement], yardsticks: tuple[float, float]) -> dict[str, Any]:
     """Return one row: medians over the runs of a cell, and the ratios to the published simulator.
 
     ``ratio`` compares its CPU time with loading, planning and simulating; ``process_ratio`` with the
-    whole process, interpreter and imports included.
+    whole process, interpreter and imports included. Both are in units of the yardstick of its machine, here
+    the mean of those before and after the runs; where these differ too much there is no ratio.
     """
     seconds = {
         name: round(median(getattr(one, name) for one in runs), 4)
         for name in ("load_seconds", "plan_seconds", "simulate_seconds", "process_seconds")
     }
     totals = [one.load_seconds + one.plan_seconds + one.simulate_seconds for one in runs]
-    cpu, whole, published = round(median(totals), 4), seconds["process_seconds"], cell.published_seconds
+    cpu, whole, yardstick = round(median(totals), 4), seconds["process_seconds"], mean(yardsticks)
+    drifted = max(yardsticks) > (1 + MOST_DRIFT) * min(yardsticks)
+    published = None if drifted or cell.published is None else cell.published * yardstick
     events = int(median(one.events for one in runs))
     return {
         "group": cell.group,
@@ -55,6 +60,8 @@ def summarize(cell: Cell, runs: Sequence[Measurement]) -> dict[str, Any]:
         "memory_bytes": int(median(one.memory_bytes for one in runs)),
         "base_memory_bytes": int(median(one.base_memory_bytes for one in runs)),
         "exec_cycles": runs[0].exec_cycles,
+        "yardstick_seconds": round(yardstick, 4),
+        "drifted": drifted,
         "ratio": None if published is None else round(published / cpu, 1),
         "process_ratio": None if published is None else round(published / whole, 1),
     }
@@ -65,6 +72,8 @@ def show(title: str, rows: Sequence[dict[str, Any]]) -> None:
     shown = {name: how for name, how in _SHOWN.items() if any(row[name] is not None for row in rows)}
     lines = ([*cells_of(row), *(_text(row, name, how) for name, (_, how) in shown.items())] for row in rows)
     show_table(("trace", "policy"), [header for header, _ in shown.values()], lines, title=title)
+    if drifted := sum(row["drifted"] for row in rows):
+        say(f"{drifted} rows without ratio: the yardstick moved by more than {MOST_DRIFT:.0%} while they ran")
 
 
 def cells_of(row: dict[str, Any]) -> tuple[str, str]:
