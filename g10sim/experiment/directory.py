@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from g10sim.experiment.store import CellStore, StoredCell, remove_pictures, remo
 from g10sim.files import writing
 from g10sim.plots.registry import PICTURES
 from g10sim.stats.legends import ATTRIBUTE, legends
-from g10sim.stats.reading import CONFIGURATION, PROVENANCE, REPORT, RESULTS, TIMING
+from g10sim.stats.reading import CONFIGURATION, PROVENANCE, REPORT, RESULTS, TIMED_FOR, TIMING
 
 LIBRARIES = ("numpy", "pandas", "pyarrow", "pydantic", "pyyaml", "simpy")
 """Libraries whose versions are kept with the results."""
@@ -112,7 +112,8 @@ class ResultsDirectory:
 
     def _describe(self) -> None:
         cells = [(cell, self.found[cell.key]) for cell in self.experiment.cells if cell.key in self.found]
-        described = {**self._about, **_origins(cells), "files": self._hashes}
+        origins = _origins(cells, self.experiment.timed_for)
+        described = {**self._about, **origins, "files": self._hashes}
         write_json(self.directory / PROVENANCE, sealed(described))
 
 
@@ -153,8 +154,13 @@ def _about(experiment: Experiment) -> dict[str, Any]:
     }
 
 
-def _origins(results: Iterable[tuple[Cell, CellResult]]) -> dict[str, Any]:
-    """Say of each cell that has a result what computed it: its key, and an entry of a list of programs."""
+def _origins(
+    results: Iterable[tuple[Cell, CellResult]], timed_for: Mapping[tuple[str, str], str]
+) -> dict[str, Any]:
+    """Say of each cell that has a result what computed it: its key, and an entry of a list of programs.
+
+    Where its kernel times are for another GPU than its system's, it says for which.
+    """
     programs: dict[str, tuple[int, dict[str, Any]]] = {}
     plug_ins: dict[str, list[dict[str, str]]] = {}
     cells = []
@@ -166,6 +172,9 @@ def _origins(results: Iterable[tuple[Cell, CellResult]]) -> dict[str, Any]:
         cells.append({"cell": cell.index, "key": result.key, "computed_by": number})
         if result.origin["files"]:
             cells[-1]["files"] = result.origin["files"]
+        pairs = ((job.trace.name, cell.system.gpu.name) for job in cell.jobs)
+        if times := sorted({timed_for[pair] for pair in pairs if pair in timed_for}):
+            cells[-1][TIMED_FOR] = times
         for module, source in result.origin["plug_in"].items():
             entry = {"module": module, **source}
             known = plug_ins.setdefault(cell.policy["name"], [])

@@ -6,7 +6,7 @@ import itertools
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, TypeVar
@@ -45,12 +45,14 @@ _POLICY_KEY = re.compile(r"policies\.(\d+)\.")
 class Experiment:
     """A checked run configuration with its cells, and what its author should be told about them.
 
-    ``config`` is that without any swept value.
+    ``config`` is that without any swept value. ``timed_for`` holds the GPU that kernel times are for, by the
+    name of the trace and the GPU of the system, where these are not the same.
     """
 
     config: RunConfig
     cells: tuple[Cell, ...]
     warnings: tuple[str, ...] = ()
+    timed_for: Mapping[tuple[str, str], str] = field(default_factory=dict)
 
 
 def expand(document: Document, *, check: bool = False, limit: int | None = None) -> Experiment:
@@ -100,7 +102,7 @@ def expand(document: Document, *, check: bool = False, limit: int | None = None)
         for combination, number, swept_values in entries
         for seed in combination.config.seeds
     )
-    return Experiment(config, cells, workloads.warnings)
+    return Experiment(config, cells, workloads.warnings, workloads.timed_for)
 
 
 def _number_of_cells(config: RunConfig) -> int:
@@ -264,7 +266,7 @@ class _Workloads:
         self._origins: dict[str, Mapping[str, str]] = {}
         self._on_cpu: dict[str, str] = {}
         self._cut: dict[tuple[str, str, int], str] = {}
-        self._timed_for: dict[tuple[str, str], dict[str, None]] = {}
+        self.timed_for: dict[tuple[str, str], str] = {}
         self._files = self._found(config.workload.trace)
         self.count = max(1, len(self._files))
 
@@ -298,7 +300,10 @@ class _Workloads:
     @property
     def warnings(self) -> tuple[str, ...]:
         """Return warnings about the kernel times of the traces."""
-        others = (told_of_other_gpu(list(names), *gpus) for gpus, names in self._timed_for.items())
+        alike: dict[tuple[str, str], list[str]] = {}
+        for (name, gpu), timed_for in self.timed_for.items():
+            alike.setdefault((timed_for, gpu), []).append(name)
+        others = (told_of_other_gpu(names, *gpus) for gpus, names in alike.items())
         return (*filter(None, self._cut.values()), *others)
 
     def _job_input(self, number: int, name: str, config: RunConfig) -> TraceInput:
@@ -350,7 +355,7 @@ class _Workloads:
             self._cut[key] = warning and f"{found.name}: {warning}"
         timed_for = "" if found.gpu else other_gpu(self._origins[found.path], gpu.name)
         if timed_for and config.compat != GPG:
-            self._timed_for.setdefault((timed_for, gpu.name), {})[found.name] = None
+            self.timed_for[found.name, gpu.name] = timed_for
 
 
 _duration = attrgetter("duration")

@@ -30,6 +30,9 @@ REPORT = "report.html"
 KEYS = "cells"
 """Attribute of results and tables: the keys of cells by their numbers."""
 
+TIMED_FOR = "timed_for"
+"""Attribute of results: by numbers of cells the GPUs that kernel times are for, if not for the system's."""
+
 _AGAIN = "allowed: running the configuration again, which writes it anew"
 _OK = "ok"
 
@@ -53,6 +56,8 @@ def read_results(directory: str | Path) -> pd.DataFrame:
     legends = provenance.get(ATTRIBUTE)
     results.attrs[ATTRIBUTE] = legends if isinstance(legends, dict) else {}
     results.attrs[KEYS] = cell_keys(provenance)
+    entries = provenance.get("cells", ())
+    results.attrs[TIMED_FOR] = {entry["cell"]: entry[TIMED_FOR] for entry in entries if TIMED_FOR in entry}
     return results
 
 

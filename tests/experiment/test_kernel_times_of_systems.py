@@ -3,6 +3,7 @@
 import pytest
 
 import g10sim
+from g10sim import plots
 from g10sim.analysis.gpus import load_gpu
 from g10sim.analysis.kernel_times import retimed
 from g10sim.config.document import Document
@@ -47,6 +48,23 @@ def test_kernels_take_the_times_of_the_systems_gpu_if_asked_to(config):
     assert "kernel times are for a100-40g; the system has h100" in text
     assert "workload.kernel_times: system" in text
     assert not nothing
+
+
+@pytest.mark.parametrize(
+    ("system", "kernel_times", "notes"),
+    [
+        ("h100-80g-pcie5-nvme", "trace", ["times: a100-40g"]),
+        ("h100-80g-pcie5-nvme", "system", []),
+        ("a100-40g-pcie3-znand", "trace", []),
+    ],
+)
+def test_figures_say_whose_kernel_times_they_show(config, system, kernel_times, notes):
+    milliseconds(config | {"system": system, "policies": ["base_uvm"]}, kernel_times=kernel_times)
+    drawn = [plots.draw("fig11", config["output"])]
+    drawn += plots.chart("bar", config["output"], x="policy", y="exec_ms")[0]
+    for figure in drawn:
+        texts = [text.get_text() for legend in figure.legends for text in legend.get_texts()]
+        assert [text for text in texts if text.startswith("times: ")] == notes
 
 
 @pytest.mark.parametrize(
