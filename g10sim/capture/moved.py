@@ -25,12 +25,20 @@ _SHAPES_ONLY = {
     "aten::nll_loss_backward": (1,),
     "aten::nll_loss2d_backward": (1,),
     "aten::max_pool2d_with_indices_backward": (1,),
+    "aten::max_pool3d_with_indices_backward": (1,),
+    "aten::adaptive_max_pool2d_backward": (1,),
+    "aten::adaptive_max_pool3d_backward": (1,),
+    "aten::avg_pool2d_backward": (1,),
+    "aten::avg_pool3d_backward": (1,),
+    "aten::_adaptive_avg_pool2d_backward": (1,),
+    "aten::_adaptive_avg_pool3d_backward": (1,),
     "aten::new_zeros": (0,),
     "aten::new_ones": (0,),
     "aten::new_full": (0,),
+    **{f"aten::{kind}_like": (0,) for kind in ("zeros", "ones", "full", "rand", "randn", "randint")},
 }
 """Positions of tensors of which an operator takes nothing but shape and type (PyTorch,
-aten/src/ATen/native/cuda/NLLLoss.cu, DilatedMaxPool2d.cu; native/TensorFactories.cpp)."""
+aten/src/ATen/native/cuda/NLLLoss.cu, DilatedMaxPool2d.cu, AveragePool2d.cu; native/TensorFactories.cpp)."""
 _READ_TWICE = {
     "native_batch_norm": (0,),
     "cudnn_batch_norm": (0,),
