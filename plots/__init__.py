@@ -6,7 +6,7 @@ DataFrames: ``g10sim.plots.fig11.draw(g10sim.read_results("results/fig11"))``.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +18,7 @@ from g10sim.plots.registry import CHARTS, ENTRIES, Entry, find, paper_figures
 from g10sim.registry import not_found
 from g10sim.stats.choosing import rows_where
 from g10sim.stats.keyed import write_csv
-from g10sim.stats.reading import KEYS, read_results, read_table
+from g10sim.stats.reading import KEYS, TIMED_FOR, read_results, read_table
 from g10sim.stats.sizing import read_sizing
 
 if TYPE_CHECKING:
@@ -56,13 +56,14 @@ def draw(
     if entry.of_sizing:
         return entry.draw(*read_sizing(directory))
     results = read_results(directory)
-    keys = results.attrs[KEYS]
+    keys, timed_for = results.attrs[KEYS], results.attrs[TIMED_FOR]
     results = rows_where(results, where or {})
     if not entry.of_one_cell:
         check_sweeps(results, name, entry.sweeps)
     shown = {cell} if cell in keys else set(results["cell"])
     figure = entry.draw(results, *(read_table(directory, table) for table in entry.tables), **named)
     figure.set_gid(stamp(key for number, key in keys.items() if number in shown))
+    _tell_times(figure, timed_for, shown)
     return figure
 
 
@@ -89,13 +90,22 @@ def chart(
     if kind not in CHARTS:
         raise ConfigError(f"found no chart '{kind}'{not_found(kind, CHARTS)}")
     results = read_results(directory)
-    keys = results.attrs[KEYS]
+    keys, timed_for = results.attrs[KEYS], results.attrs[TIMED_FOR]
     shown = rows_where(results, where or {})
     found = points(shown, Roles(x, y, hue, col))
     figures = DRAWINGS[kind](found)
     for figure in figures:
         figure.set_gid(stamp(keys[cell] for cell in dict.fromkeys(shown["cell"]) if cell in keys))
+        _tell_times(figure, timed_for, set(shown["cell"]))
     return figures, found.data()
+
+
+def _tell_times(figure: Figure, timed_for: Mapping[int, Sequence[str]], shown: Collection[int]) -> None:
+    """Write under a figure which GPUs its kernel times are for, where these are not the systems'."""
+    from g10sim.plots.style import add_note
+
+    if names := sorted({name for cell, names in timed_for.items() if cell in shown for name in names}):
+        add_note(figure, f"times: {', '.join(names)}")
 
 
 def save_chart(figures: Sequence[Figure], data: pd.DataFrame, directory: str | Path, name: str) -> list[Path]:

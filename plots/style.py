@@ -16,6 +16,7 @@ from typing import Any, ParamSpec, TypeVar
 import matplotlib as mpl
 import pandas as pd
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
 from g10sim.looks import BLACK, BLUE, GREEN, GREY, ORANGE, PINK, RED, SKY, WHITE, YELLOW, Look, distinct
 from g10sim.stats.legends import designs
@@ -165,6 +166,13 @@ def styled(draw: Callable[Parameters, Drawn]) -> Callable[Parameters, Drawn]:
             return draw(*arguments, **named)
 
     return wrapped
+
+
+def add_note(figure: Figure, text: str) -> None:
+    """Write a small line under a figure, which leaves room for it."""
+    note = Line2D([], [], linestyle="none", label=text)
+    with settings():
+        figure.legend(handles=[note], loc="outside lower right", handlelength=0, handletextpad=0)
 
 
 def new_figure(height_inches: float) -> Figure:
