@@ -28,5 +28,4 @@ def without_contexts(workload: Workload, system: SystemSpec) -> SystemSpec:
             f"system.gpu.context_memory: found {format_bytes(gpu.beside_tensors)}, "
             f"{format_bytes(taken)} for all jobs on a GPU; allowed: less than its {format_bytes(gpu.memory)}"
         )
-    changed = gpu.model_copy(update={"memory": left, "context_memory": 0, "workspace_memory": 0})
-    return system.model_copy(update={"gpu": changed})
+    return system.with_gpu_memory(left)

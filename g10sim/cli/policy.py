@@ -96,7 +96,7 @@ def step(
     trace, machine = load_trace(file), load_system(system)
     if gpu_memory:
         (size,) = sizes("--gpu-memory", [gpu_memory])
-        machine = machine.model_copy(update={"gpu": machine.gpu.model_copy(update={"memory": size})})
+        machine = machine.with_gpu_memory(size)
     shown = steps(trace, machine, create(policy), BehaviourSpec(), iterations)
     if first is not None:
         if first >= len(trace.kernels):

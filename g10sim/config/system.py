@@ -243,6 +243,11 @@ class SystemSpec(Displayed, Spec):
     page_fault: PageFaultSpec
     sources: dict[str, str] = Field(default_factory=dict)
 
+    def with_gpu_memory(self, size_bytes: int) -> SystemSpec:
+        """Return the machine with so much memory on each GPU, all of it for tensors."""
+        beside = {"memory": size_bytes, "context_memory": 0, "workspace_memory": 0}
+        return self.model_copy(update={"gpu": self.gpu.model_copy(update=beside)})
+
     def display(self) -> Mapping[str, str]:
         """Return the machine in numbers."""
         count = f"{self.gpu.count} x " if self.gpu.count > 1 else ""

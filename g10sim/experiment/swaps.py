@@ -84,8 +84,7 @@ def explore_swaps(
     ideal = sum(trace.duration_cycles(kernel, system.gpu.clock) for kernel in trace.kernels)
     names = tuple(scores)
     for limit in limits_bytes:
-        gpu = system.gpu.model_copy(update={"memory": limit})
-        machine = system.model_copy(update={"gpu": gpu})
+        machine = system.with_gpu_memory(limit)
         for score in names:
             yield _outcome(trace, machine, AutoSwap(score=score, mode=mode), ideal, simulates)
 

@@ -8,7 +8,7 @@ from g10sim.hardware.links import Link, Topology
 
 
 def bound_machine(system: SystemSpec, gpu: int = 0) -> Machine:
-    """Return the limits and tiers of a GPU that has the machine to itself."""
+    """Return the limits and tiers of a GPU with one job that has the machine to itself."""
     topology = Topology(system)
     numbers: dict[Link, int] = {}
 
@@ -25,4 +25,5 @@ def bound_machine(system: SystemSpec, gpu: int = 0) -> Machine:
         for tier in system.all_tiers
     )
     limits = tuple(Limit(link.name, link.capacity) for link in numbers)
-    return Machine(system.gpu.memory, system.gpu.page_size, system.gpu.clock, limits, stores)
+    memory = system.gpu.memory - system.gpu.beside_tensors
+    return Machine(memory, system.gpu.page_size, system.gpu.clock, limits, stores)

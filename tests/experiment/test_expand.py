@@ -202,7 +202,7 @@ def test_a_kernel_on_a_cpu_that_the_system_lacks_is_refused_before_anything_runs
     save_trace(replace(trace, kernels=kernels), tmp_path / "offloaded.g10t")
     workload = {"trace": str(tmp_path / "offloaded.g10t")}
     with pytest.raises(ConfigError) as found:
-        cells(config, workload=workload)
+        cells(config, workload=workload, system={**config["system"], "cpu": None})
     last = len(kernels) - 1
     assert str(found.value) == (
         f"system.cpu: found nothing, and kernel {last} (Update) of 'chain4' runs on the CPU; "

@@ -13,7 +13,7 @@ from g10sim.experiment.execution import CellResult
 from g10sim.experiment.results import JOB_COLUMNS
 from g10sim.experiment.run import slow_policies
 from g10sim.experiment.store import CellStore
-from g10sim.stats.columns import BOUND_COLUMNS, METRIC_COLUMNS
+from g10sim.stats.columns import BOUND_COLUMNS, CPU_COLUMNS, METRIC_COLUMNS
 from g10sim.stats.reading import read_results
 
 PLUGINS = "experiment.plugins"
@@ -65,7 +65,9 @@ def test_swept_quantities_are_numbers_in_the_unit_of_their_column(config, tmp_pa
 def test_a_cell_gives_what_simulating_it_gives(config, trace, tmp_path):
     outcome = g10sim.run({**config, "policies": ["deepum"]}, output=tmp_path / "out")
     direct = g10sim.simulate(trace, config["system"], "deepum")
-    assert {key: outcome.rows[0].get(key) for key in (*METRIC_COLUMNS, *BOUND_COLUMNS)} == direct.summary
+    assert {
+        key: outcome.rows[0].get(key) for key in (*METRIC_COLUMNS, *CPU_COLUMNS, *BOUND_COLUMNS)
+    } == direct.summary
 
 
 @pytest.mark.slow

@@ -12,7 +12,7 @@ from g10sim.config.tiers import FlashTierSpec
 from g10sim.errors import ConfigError
 from g10sim.plots.registry import ENTRIES
 from g10sim.records import FlashRecord, IterationRecord
-from g10sim.stats.columns import BOUND_COLUMNS, METRIC_COLUMNS
+from g10sim.stats.columns import BOUND_COLUMNS, CPU_COLUMNS, METRIC_COLUMNS
 from g10sim.stats.summary import FLASH_COLUMNS, flash_metrics
 from g10sim.trace.format import save_trace
 from g10sim.trace.synthetic import chain
@@ -110,10 +110,8 @@ def test_columns_of_flash_are_there_with_flash_only(experiment):
     place, _ = experiment
     flash, link = (g10sim.read_results(place / name) for name in ("flash_amplification", "link"))
     assert list(flash.columns)[-len(FLASH_COLUMNS) :] == list(FLASH_COLUMNS)
-    assert list(link.columns)[-len(METRIC_COLUMNS) - len(BOUND_COLUMNS) :] == [
-        *METRIC_COLUMNS,
-        *BOUND_COLUMNS,
-    ]
+    last = [*METRIC_COLUMNS, *BOUND_COLUMNS, *CPU_COLUMNS]
+    assert list(link.columns)[-len(last) :] == last
     ran = flash[flash.policy != "ideal"]
     assert set(flash.status) == {"ok"}
     assert (ran.ssd_written_bytes == ran.gpu_to_ssd_bytes).all()

@@ -578,7 +578,8 @@ def test_vdnn_runs_on_a_captured_transformer():
 
 
 def test_memory_that_is_freed_late_may_be_in_pieces_and_the_place_of_what_stays_mends_that():
-    trace, system = g10sim.load_trace("traces/bert-base-b512-s128.g10t"), "a100-40g-g10-paper"
+    trace = g10sim.load_trace("traces/bert-base-b512-s128.g10t")
+    system = g10sim.system("a100-40g-g10-paper", gpu={"memory": "44 GiB"})
     with pytest.raises(UnsupportedError, match="nothing under way frees more") as error:
         g10sim.simulate(trace, system, VdnnPlusPlus(mode="all"))
     needed, hole, free = (

@@ -100,7 +100,8 @@ def _inputs(scenario: Scenario, policy: Policy) -> tuple[object, ...]:
 
 def _system(gpu_bytes: int, host_bytes: int, gpus: int = 1, **host: Any) -> SystemSpec:
     gpu = {"memory": f"{gpu_bytes} B", "count": gpus}
-    return load_system({"preset": _PRESET, "gpu": gpu, "host": {"memory": f"{host_bytes} B", **host}})
+    changes = {"gpu": gpu, "host": {"memory": f"{host_bytes} B", **host}, "cpu": None}
+    return load_system({"preset": _PRESET, **changes})
 
 
 def _tight(trace: Trace, page_bytes: int = 4096) -> int:
