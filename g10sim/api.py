@@ -22,8 +22,8 @@ from g10sim.display import Displayed, rounded_bytes, rounded_seconds
 from g10sim.errors import ConfigError
 from g10sim.experiment.cells import make_policy
 from g10sim.experiment.cluster import DaskCluster
-from g10sim.experiment.execution import OK
 from g10sim.experiment.execution import simulate as simulate_workload
+from g10sim.experiment.outcome import OK
 from g10sim.experiment.run import Outcome, run_experiment
 from g10sim.experiment.workers import LocalProcesses
 from g10sim.policies.base import Policy

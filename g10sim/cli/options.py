@@ -10,7 +10,6 @@ import typer
 
 from g10sim.config.problems import check_choice
 from g10sim.errors import ConfigError
-from g10sim.experiment.cluster import DaskCluster
 from g10sim.experiment.workers import Executor, LocalProcesses
 from g10sim.units import parse_bytes
 
@@ -92,6 +91,8 @@ def choose_executor(
         raise ConfigError(
             "-j: found beside --scheduler; allowed: one of them (a cluster has its own workers)"
         )
+    from g10sim.experiment.cluster import DaskCluster
+
     return DaskCluster(scheduler)
 
 

@@ -26,7 +26,7 @@ from g10sim.cli.run import CellProgress
 from g10sim.config.load import load_run
 from g10sim.config.problems import check_choice
 from g10sim.errors import ConfigError, G10SimError
-from g10sim.experiment.execution import OK
+from g10sim.experiment.outcome import OK
 from g10sim.experiment.run import Outcome, run_experiments
 from g10sim.plots.registry import CHARTS, ENTRIES, PICTURES, paper_figures
 

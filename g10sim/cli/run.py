@@ -30,7 +30,7 @@ from g10sim.config.load import load_run
 from g10sim.config.schema import run_schema
 from g10sim.errors import ConfigError
 from g10sim.experiment.cells import Cell
-from g10sim.experiment.execution import OK, CellResult
+from g10sim.experiment.outcome import OK, CellResult
 from g10sim.experiment.results import result_rows
 from g10sim.experiment.run import Outcome, run_experiment
 from g10sim.policies.registry import find

@@ -11,7 +11,7 @@ import typer
 from g10sim.cli.options import WorkersOption, names_in
 from g10sim.cli.output import complain_of_failures, say, show_table
 from g10sim.cli.run import CellProgress
-from g10sim.experiment.execution import FAILED
+from g10sim.experiment.outcome import FAILED
 from g10sim.experiment.validation import Agreement, agreements
 from g10sim.experiment.validation import validate as run_validation
 

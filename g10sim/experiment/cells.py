@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
-from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -13,21 +11,18 @@ from typing import Any, Literal
 
 from g10sim.analysis.gpus import load_gpu
 from g10sim.analysis.kernel_times import retimed
-from g10sim.checksums import data_hash, file_hash
+from g10sim.checksums import data_hash
 from g10sim.config.behaviour import BehaviourSpec
 from g10sim.config.sharing import ExchangeSpec, SharingSpec, VariationSpec
 from g10sim.config.system import SystemSpec
 from g10sim.errors import G10SimError, PolicyError, TraceError
-from g10sim.experiment.program import PlugIn, Program, plug_in
+from g10sim.experiment.program import program
 from g10sim.policies import registry
 from g10sim.policies.base import Policy
 from g10sim.trace.format import load_trace, trace_hash
 from g10sim.trace.model import Trace
 from g10sim.trace.workload import Job, Workload
 from g10sim.units import duration_to_cycles
-
-FILE_PARAMETER_SUFFIX = "_file"
-"""Ending of the names of policy parameters that are paths of files."""
 
 
 @dataclass(frozen=True)
@@ -87,40 +82,17 @@ class Cell:
 
     @cached_property
     def key(self) -> str:
-        """The key at the time of the first look at it: see :meth:`key_now`."""
-        return self.key_now()
+        """SHA-256 (hexadecimal) over the settings, the traces and the program.
 
-    def key_now(self, code: PlugIn | None = None) -> str:
-        """SHA-256 (hexadecimal) over the settings and the code that computes the result, as files are now.
-
-        ``code`` is the plug-in if it has been looked at already. Files that other parameters than those
-        called ``*_file`` name are left to :meth:`named_files`. Raises PolicyError.
+        What the policy reads is not part of it: see :mod:`g10sim.experiment.reads`.
         """
-        code = code or plug_in(self.policy["name"])
-        parts = [
-            self._settings,
-            self.program.sha256,
-            {name: source.sha256 for name, source in code.sources.items()},
-            {parameter: _contents(parameter, value) for parameter, value in self.policy.items()},
-            "" if self.reference_plan is None else file_hash(self.reference_plan),
-        ]
-        return data_hash(parts)
+        return data_hash([self._settings, program().sha256])
 
-    @cached_property
-    def program(self) -> Program:
-        """The code of g10sim and the libraries that simulate the cell. Raises PolicyError."""
-        return plug_in(self.policy["name"]).program
-
-    def named_files(self) -> dict[str, str]:
-        """Hashes of the files that parameters of the policy name, other than those called ``*_file``."""
-        values = [value for name, value in self.policy.items() if name != "name" and not _is_file(name)]
-        return {text: found for text in _texts(values) if (found := _hash_if_file(text))}
-
-    def is_still(self, origin: Mapping[str, Any]) -> bool:
-        """Return True if the files that a stored result depends on are what they were."""
-        files = origin["files"]
-        now = {path: _hash_if_file(path) for path in files}
-        return {**now, **not_written(self.named_files(), origin["written"])} == dict(files)
+    @property
+    def plug_in(self) -> str:
+        """Name of the module of the policy if it is a plug-in; nothing for one that comes with g10sim."""
+        module = registry.module_of(self.policy["name"])
+        return "" if module.startswith("g10sim.") else module
 
     @property
     def copies_tensors(self) -> bool:
@@ -174,6 +146,8 @@ class Cell:
             "seed": self.seed,
             "tables": sorted(self.tables),
             "check": self.check,
+            "policy": dict(self.policy),
+            "reference_plan": self.reference_plan,
         }
         return json.dumps(settings, sort_keys=True, default=str)
 
@@ -228,38 +202,6 @@ def make_policy(spec: Mapping[str, Any], seed: int) -> Policy:
         ) from error
 
 
-def not_written(files: Mapping[str, str], written: Collection[str]) -> dict[str, str]:
-    """Leave out of some files those that a simulation has written."""
-    return {path: found for path, found in files.items() if os.path.realpath(path) not in written}
-
-
-def _is_file(parameter: str) -> bool:
-    return parameter.endswith(FILE_PARAMETER_SUFFIX)
-
-
 def takes_seed(spec: Mapping[str, Any]) -> bool:
     """Tell whether a policy takes the seed of the run. Raises PolicyError for one that is not known."""
     return "seed" not in spec and "seed" in registry.find(spec["name"]).parameter_names()
-
-
-def _contents(parameter: str, value: object) -> object:
-    """Return a parameter's value; for the path of a file the hash of what is in it."""
-    return file_hash(value) if _is_file(parameter) and isinstance(value, str) else value
-
-
-def _texts(value: object) -> Iterator[str]:
-    """Yield all texts, and paths as texts, in lists and mappings."""
-    if isinstance(value, str | Path):
-        yield str(value)
-    elif isinstance(value, Mapping):
-        yield from _texts(list(value.values()))
-    elif isinstance(value, list | tuple | set):
-        for one in value:
-            yield from _texts(one)
-
-
-def _hash_if_file(text: str) -> str:
-    with suppress(OSError, ValueError):  # text that is too long for a path, or holds a null byte
-        if Path(text).is_file():
-            return file_hash(text)
-    return ""

@@ -16,10 +16,11 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from platform import python_version
 
-from g10sim.errors import PolicyError
+import g10sim
 from g10sim.experiment.directory import library_versions
-from g10sim.experiment.execution import CellResult, CellTask, finished, run_cell
-from g10sim.experiment.program import program_hash
+from g10sim.experiment.outcome import CellResult, CellTask, finished
+from g10sim.experiment.program import program
+from g10sim.experiment.reads import Now, reads
 from g10sim.experiment.workers import crashed, reason_of_end
 
 _SECONDS_BETWEEN_LOOKS = 0.5
@@ -39,10 +40,10 @@ class Order:
     working_directory: str
 
 
-def versions(policy: str) -> dict[str, str]:
-    """Return what has to be equal on two machines for equal results. Raises PolicyError."""
-    program = {"program": program_hash(policy)[:12], "Python": python_version()}
-    return program | library_versions()
+def versions() -> dict[str, str]:
+    """Return what has to be equal on two machines for equal results, plug-ins aside."""
+    own = {"g10sim": g10sim.__version__, "program": program().sha256[:12], "Python": python_version()}
+    return own | library_versions()
 
 
 def run_in_child(order: bytes, worker: str, is_wanted: Callable[[], bool]) -> CellResult:
@@ -79,6 +80,7 @@ def _result(
 
 def main() -> None:
     """Run the order on standard input."""
+    reads()
     order = pickle.load(sys.stdin.buffer)
     threading.Thread(target=_end_with_parent, daemon=True).start()
     result = _run(order, sys.argv[2])
@@ -87,16 +89,15 @@ def main() -> None:
 
 
 def _run(order: Order, worker: str) -> CellResult:
-    sys.path.extend(path for path in order.search_path if path not in sys.path)
+    from g10sim.experiment.execution import run_cell  # loads the simulator
+
+    sys.path[:] = [*order.search_path, *(path for path in sys.path if path not in order.search_path)]
     os.chdir(order.working_directory)
-    try:
-        here = versions(order.task.cell.policy["name"])
-    except PolicyError as error:
-        return crashed(str(error))
+    here = versions()
     for name, wanted in order.versions.items():
         if here[name] != wanted:
             return crashed(f"worker {worker} has {name} {here[name]}; needed for the same results: {wanted}")
-    return finished(order.task) or run_cell(order.task, worker)
+    return finished(order.task, Now()) or run_cell(order.task, worker)
 
 
 def _end_with_parent() -> None:

@@ -18,7 +18,7 @@ from uuid import uuid4
 
 from g10sim.errors import ConfigError
 from g10sim.experiment.child import Order, run_in_child, versions
-from g10sim.experiment.execution import CellResult, CellTask, one_line
+from g10sim.experiment.outcome import CellResult, CellTask, one_line
 from g10sim.experiment.workers import Results, crashed
 
 if TYPE_CHECKING:
@@ -57,8 +57,7 @@ class DaskCluster:
         futures: dict[Future, CellTask] = {}
         try:
             for task in tasks:
-                here = versions(task.cell.policy["name"])
-                order = Order(task, here, tuple(sys.path), str(Path.cwd()))
+                order = Order(task, versions(), tuple(sys.path), str(Path.cwd()))
                 name = f"g10sim-{task.cell.index}-{marker.name.removeprefix(_MARKER)}"
                 futures[self._client.submit(_on_worker, pickle.dumps(order), str(marker), key=name)] = task
             for future in as_completed(list(futures), loop=self._client.loop):

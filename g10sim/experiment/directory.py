@@ -5,7 +5,6 @@ from __future__ import annotations
 import platform
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +12,9 @@ import g10sim
 from g10sim.checksums import data_hash, sealed
 from g10sim.errors import ConfigError
 from g10sim.experiment.cells import Cell
-from g10sim.experiment.execution import OK, CellResult
 from g10sim.experiment.expand import Experiment
-from g10sim.experiment.program import program_hash
+from g10sim.experiment.outcome import OK, CellResult
+from g10sim.experiment.program import program, version_of
 from g10sim.experiment.results import result_columns, result_rows, write_csv, write_json, write_yaml
 from g10sim.experiment.store import CellStore, StoredCell, remove_pictures, remove_tables
 from g10sim.files import writing
@@ -26,7 +25,7 @@ from g10sim.stats.reading import CONFIGURATION, PROVENANCE, REPORT, RESULTS, TIM
 LIBRARIES = ("numpy", "pandas", "pyarrow", "pydantic", "pyyaml", "simpy")
 """Libraries whose versions are kept with the results."""
 
-_PROGRAM = ("g10sim", "python", "program_sha256", "libraries", "plug_in")
+_PROGRAM = ("g10sim", "python", "program_sha256", "libraries", "plug_in", "files")
 _TIMING_COLUMNS = (
     "cell",
     "key",
@@ -137,14 +136,14 @@ def _resolved(experiment: Experiment, directory: Path) -> dict[str, Any]:
 
 def library_versions() -> dict[str, str]:
     """Versions of the libraries that results depend on."""
-    return {name: version(name) for name in LIBRARIES}
+    return {name: version_of(name) for name in LIBRARIES}
 
 
 def _about(experiment: Experiment) -> dict[str, Any]:
     traces = {job.trace.name: job.trace for cell in experiment.cells for job in cell.jobs}
     return {
         "g10sim": g10sim.__version__,
-        "program_sha256": program_hash(*sorted({cell.policy["name"] for cell in experiment.cells})),
+        "program_sha256": program().sha256,
         "python": platform.python_version(),
         "platform": platform.platform(),
         "libraries": library_versions(),
@@ -162,7 +161,6 @@ def _origins(
     Where its kernel times are for another GPU than its system's, it says for which.
     """
     programs: dict[str, tuple[int, dict[str, Any]]] = {}
-    plug_ins: dict[str, list[dict[str, str]]] = {}
     cells = []
     for cell, result in results:
         if not result.key:
@@ -170,14 +168,7 @@ def _origins(
         program = {name: result.origin[name] for name in _PROGRAM}
         number, _ = programs.setdefault(data_hash(program), (len(programs), program))
         cells.append({"cell": cell.index, "key": result.key, "computed_by": number})
-        if result.origin["files"]:
-            cells[-1]["files"] = result.origin["files"]
         pairs = ((job.trace.name, cell.system.gpu.name) for job in cell.jobs)
         if times := sorted({timed_for[pair] for pair in pairs if pair in timed_for}):
             cells[-1][TIMED_FOR] = times
-        for module, source in result.origin["plug_in"].items():
-            entry = {"module": module, **source}
-            known = plug_ins.setdefault(cell.policy["name"], [])
-            if entry not in known:
-                known.append(entry)
-    return {"plug_ins": plug_ins, "computed_by": [one for _, one in programs.values()], "cells": cells}
+    return {"computed_by": [one for _, one in programs.values()], "cells": cells}

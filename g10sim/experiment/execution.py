@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import json
-import os
 import platform
 import resource
 import sys
 import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
+from dataclasses import replace
 from pathlib import Path
-from sys import intern
 from typing import Any
 
 import g10sim
@@ -21,10 +18,11 @@ from g10sim.checksums import data_hash
 from g10sim.config.behaviour import BehaviourSpec
 from g10sim.config.system import SystemSpec
 from g10sim.errors import G10SimError, UnsupportedError
-from g10sim.experiment.cells import Cell, not_written
-from g10sim.experiment.program import plug_in
+from g10sim.experiment.cells import Cell
+from g10sim.experiment.outcome import CHANGED, FAILED, OK, UNSUPPORTED, CellResult, CellTask, one_line
+from g10sim.experiment.program import program
+from g10sim.experiment.reads import NOTHING_ELSE, Now, Reads, of_plug_in, reads
 from g10sim.experiment.store import CellStore
-from g10sim.experiment.watching import Watch
 from g10sim.policies.base import Policy
 from g10sim.records import RunRecords
 from g10sim.sim.engine import run
@@ -33,34 +31,6 @@ from g10sim.sim.preparation import as_recorded
 from g10sim.stats.bounds import Conditions, bound_row
 from g10sim.stats.summary import Row, describe_jobs, summarize
 from g10sim.trace.workload import Workload
-
-OK, UNSUPPORTED, FAILED = "ok", "unsupported", "failed"
-CHANGED = "changed"
-"""Status of a cell whose code or files changed while it was simulated: its numbers belong to no key."""
-
-
-@dataclass(frozen=True)
-class CellResult:
-    """Outcome of a cell: ``ok`` with one row per job, ``unsupported`` or ``failed`` with a message.
-
-    ``timing`` holds wall and CPU seconds, those of the policy, peak memory in bytes, and the worker.
-    ``origin`` says what computed it: ``key`` of the result, ``stored`` (key of the cell, which names its
-    file), versions, ``plug_in`` with the path and hash of each module, ``files`` that it depends on besides,
-    and those ``written``.
-    ``traceback`` says of a failure where it arose.
-    """
-
-    status: str
-    message: str
-    rows: tuple[Row, ...]
-    timing: dict[str, Any]
-    origin: dict[str, Any] = field(default_factory=dict)
-    traceback: str = ""
-
-    @property
-    def key(self) -> str:
-        """Key of the result; empty for a cell whose worker ended without one."""
-        return str(self.origin.get("key", ""))
 
 
 def simulate(
@@ -98,51 +68,6 @@ def simulate(
     return records, [row | bound | more for row, bound, more in zip(rows, bounds, described, strict=True)]
 
 
-@dataclass(frozen=True)
-class CellTask:
-    """Input of a worker process: the cell and the directory of results."""
-
-    cell: Cell
-    directory: Path
-
-
-class EqualParts:
-    """Keeps what is equal in results once: names of columns, texts, and how cells were computed."""
-
-    def __init__(self) -> None:
-        self._known: dict[str, Any] = {}
-
-    def shared(self, result: CellResult) -> CellResult:
-        """Return a result with the same contents, which shares what it can with the earlier ones."""
-        return CellResult(
-            result.status,
-            intern(result.message),
-            tuple(map(self._named, result.rows)),
-            self._named(result.timing),
-            {intern(name): self._one(value) for name, value in result.origin.items()},
-            result.traceback,
-        )
-
-    def _named(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        return {
-            intern(name): intern(value) if type(value) is str else value for name, value in values.items()
-        }
-
-    def _one(self, value: Any) -> Any:
-        """Return what is known to be equal to a value, texts aside: most of these are different."""
-        if type(value) is str:
-            return value
-        return self._known.setdefault(json.dumps(value, sort_keys=True), value)
-
-
-def finished(task: CellTask) -> CellResult | None:
-    """Return the stored result of a cell that has run to its end with all its tables, else None."""
-    outcome = CellStore(task.directory).load(task.cell.key, task.cell.tables)
-    if outcome is None or not task.cell.is_still(outcome["origin"]):
-        return None
-    return CellResult(**outcome | {"rows": tuple(outcome["rows"])})
-
-
 def run_cell(task: CellTask, worker: int | str) -> CellResult:
     """Simulate a cell and store its outcome, unless it failed: a failure is tried again next time.
 
@@ -163,8 +88,8 @@ def run_cell(task: CellTask, worker: int | str) -> CellResult:
         return CellResult(status, message, tuple(rows), timing)
 
     try:
-        with Watch() as watch, time_in_hooks(hooks):
-            return _attempt(task.cell, store, watch, result)
+        with _reads(task.cell) as read, time_in_hooks(hooks):
+            return _attempt(task.cell, store, read, result)
     except G10SimError as error:
         return replace(result(FAILED, one_line(error)), traceback=traceback.format_exc())
     except Exception as error:
@@ -172,8 +97,16 @@ def run_cell(task: CellTask, worker: int | str) -> CellResult:
         return replace(result(FAILED, message), traceback=traceback.format_exc())
 
 
-def _attempt(cell: Cell, store: CellStore, watch: Watch, result: Callable[..., CellResult]) -> CellResult:
-    start = _Start(cell)
+def _reads(cell: Cell) -> AbstractContextManager[Reads]:
+    """Note what the cell reads besides its traces, which its key names."""
+    traces = [job.trace.path for job in cell.jobs]
+    if cell.plug_in:
+        return of_plug_in(cell.plug_in.partition(".")[0], cell.policy, traces)
+    reads().begin(aside=traces)
+    return nullcontext(reads())
+
+
+def _attempt(cell: Cell, store: CellStore, read: Reads, result: Callable[..., CellResult]) -> CellResult:
     records: RunRecords | None = None
     try:
         workload, policy = cell.workload(), cell.make_policy()
@@ -182,10 +115,14 @@ def _attempt(cell: Cell, store: CellStore, watch: Watch, result: Callable[..., C
         )
     except UnsupportedError as error:
         verdict = one_line(error)
-    changed = start.changed(watch)
+    except G10SimError as error:
+        return replace(result(FAILED, one_line(error)), origin=_origin(cell, read))
+    if replace(cell).key != cell.key:
+        return result(FAILED, "g10sim was edited while this run lasts; allowed: the same command again")
+    origin = _origin(cell, read)
+    changed = read.mixed or Now().first_change(origin, own=False)
     if changed:
-        return result(CHANGED, f"{changed}: was changed while the cell ran")
-    origin = start.origin(watch)
+        return replace(result(CHANGED, f"{changed}: was changed while the cell ran"), origin=origin)
     try:
         if records is None:
             found, tables = result(UNSUPPORTED, verdict), tuple[str, ...]()
@@ -206,55 +143,20 @@ def _kept(found: CellResult) -> dict[str, Any]:
     return {name: value for name, value in vars(found).items() if name != "traceback"}
 
 
-class _Start:
-    """Code and files that decide the result of a cell, as they are when its simulation starts."""
-
-    def __init__(self, cell: Cell) -> None:
-        self._cell = cell
-        self._code = plug_in(cell.policy["name"])
-        self._key = cell.key_now(self._code)
-        self._files = cell.named_files()
-
-    def changed(self, watch: Watch) -> str:
-        """Return the first file that is not what it was, if any; those that the cell wrote do not count."""
-        loaded, now = watch.loaded(self._code), plug_in(self._cell.policy["name"])
-        for name, source in self._code.sources.items():
-            if now.sources.get(name) != source or loaded.get(source.path, source.sha256) != source.sha256:
-                return source.path
-        files = self._cell.named_files()
-        for path in not_written(self._files | files, watch.written):
-            if self._files.get(path) != files.get(path):
-                return path
-        return "" if self._cell.key_now(now) == self._key else "a file that the policy reads"
-
-    def origin(self, watch: Watch) -> dict[str, Any]:
-        """Return the origin of the result: see :class:`CellResult`."""
-        files = not_written(self._files, watch.written) | self._others(watch)
-        named = self._files | self._cell.named_files()
-        return {
-            "key": data_hash([self._key, files]) if files else self._key,
-            "stored": self._key,
-            "g10sim": g10sim.__version__,
-            "python": platform.python_version(),
-            "program_sha256": self._cell.program.sha256,
-            "libraries": self._cell.program.libraries,
-            "plug_in": {name: asdict(source) for name, source in self._code.sources.items()},
-            "files": files,
-            "written": sorted(watch.written & set(map(os.path.realpath, named))),
-        }
-
-    def _others(self, watch: Watch) -> dict[str, str]:
-        """Return modules that a plug-in loaded although no import statement names them."""
-        if not self._code.sources:  # what other plug-ins need is loaded to find a policy of g10sim
-            return {}
-        known = {source.path for source in self._code.sources.values()}
-        loaded = watch.loaded(self._code)
-        return {path: found for path, found in sorted(loaded.items()) if path not in known}
-
-
-def one_line(error: BaseException) -> str:
-    """Return the message of an error as one line."""
-    return " ".join(str(error).split())
+def _origin(cell: Cell, read: Reads) -> dict[str, Any]:
+    """Return the origin of a result: see :class:`CellResult`."""
+    found = read.of_plug_in(cell.plug_in) if cell.plug_in else {**NOTHING_ELSE, "files": dict(read.files)}
+    hashes = sorted(found["files"].values()) + sorted(found["names"].values())
+    return {
+        "key": data_hash([cell.key, hashes]) if hashes else cell.key,
+        "stored": cell.key,
+        "g10sim": g10sim.__version__,
+        "python": platform.python_version(),
+        "program_sha256": program().sha256,
+        "libraries": program().libraries,
+        "plug_in": cell.plug_in,
+        **found,
+    }
 
 
 _PROCESS = Path("/proc/self")

@@ -27,17 +27,17 @@ from g10sim.config.run import JobSpec, PolicySpec, RunConfig, WorkloadSpec
 from g10sim.config.sharing import ExchangeSpec
 from g10sim.config.system import SystemSpec
 from g10sim.errors import ConfigError, PolicyError
-from g10sim.experiment.cells import FILE_PARAMETER_SUFFIX, Cell, CellJob, TraceInput, make_policy, takes_seed
+from g10sim.experiment.cells import Cell, CellJob, TraceInput, make_policy, takes_seed
 from g10sim.policies.base import Policy
 from g10sim.policies.parameters import Declared
 from g10sim.registry import choices_text
-from g10sim.sim.cpu import check_processor, first_on_cpu
-from g10sim.trace.check import cut_durations, other_gpu, told_of_other_gpu, untimed
+from g10sim.trace.check import cut_durations, first_on_cpu, other_gpu, told_of_other_gpu, untimed
 from g10sim.trace.format import load_trace, trace_hash
 from g10sim.trace.repetition import each
 
 Part = TypeVar("Part")
 
+_FILE_PARAMETER_SUFFIX = "_file"  # names of parameters that are paths of files beside the configuration
 _POLICY_KEY = re.compile(r"policies\.(\d+)\.")
 
 
@@ -228,7 +228,7 @@ class _Combination:
     def _checked(self, number: int, made: dict[str, Policy]) -> dict[str, Any]:
         mapping = self.config.policies[number].as_mapping()
         for key, value in mapping.items():
-            if key.endswith(FILE_PARAMETER_SUFFIX) and isinstance(value, str):
+            if key.endswith(_FILE_PARAMETER_SUFFIX) and isinstance(value, str):
                 with self._document.blaming(("policies", number, key)):
                     mapping[key] = str(find_file(value, self._document.directory))
         try:
@@ -329,6 +329,8 @@ class _Workloads:
             self._inputs[name, path, gpu_name] = found
         found = self._inputs[name, path, gpu_name]
         if self._on_cpu[found.path]:
+            from g10sim.sim.cpu import check_processor  # loads the simulator
+
             check_processor(self._on_cpu[found.path], config.system)
         self._look_at_times(found, config)
         return found

@@ -15,8 +15,8 @@ from g10sim.checksums import bytes_hash
 from g10sim.config.ssd import FlashSsdSpec
 from g10sim.errors import ConfigError
 from g10sim.experiment.cells import Cell
-from g10sim.experiment.execution import CellResult
 from g10sim.experiment.expand import Experiment
+from g10sim.experiment.outcome import CellResult
 from g10sim.files import write_text, writing
 from g10sim.records import EXCHANGED_COLUMN
 from g10sim.stats.columns import BOUND_COLUMNS, CONTEXT_COLUMN, CPU_COLUMNS, metric_columns

@@ -15,8 +15,9 @@ from g10sim.config.run import AUTO, MOST_ITERATIONS
 from g10sim.display import Displayed
 from g10sim.experiment.cells import Cell
 from g10sim.experiment.directory import ResultsDirectory
-from g10sim.experiment.execution import CHANGED, FAILED, CellResult, CellTask, EqualParts, finished
 from g10sim.experiment.expand import expand
+from g10sim.experiment.outcome import CHANGED, FAILED, CellResult, CellTask, EqualParts, finished, is_current
+from g10sim.experiment.reads import Now
 from g10sim.experiment.results import result_rows
 from g10sim.experiment.store import CellStore
 from g10sim.experiment.workers import Executor, LocalProcesses
@@ -32,20 +33,15 @@ Ended = Callable[[str, CellResult], None]
 _ATTEMPTS = 3
 """Most often that a cell is simulated because its code changes while it runs."""
 
+_AGAIN = "%d cells are run again: their code or files changed meanwhile"
+_LEFT = "%d cells have read files that were changed since; the same command runs them again"
+
 _NOTICED_SECONDS, _MOST_OF_TIME = 1.0, 0.5
 """How long a cell takes that says something of a policy's speed, and its share from which on to warn."""
 _NAMED = 5
 """Cells that a warning names."""
 
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class _Wanted:
-    """A cell to simulate, and the names of the cells that its result is for."""
-
-    task: CellTask
-    names: list[str]
 
 
 def ignore(*_: object) -> None:
@@ -271,53 +267,44 @@ def run_cells(
 
     store.prepare()
     with store.alone():
-        current = {name: cell for name, (cell, *_) in equal.items()}
-        waiting, reused = current, 0
+        waiting, reused = {key: same[0] for key, same in equal.items()}, 0
+        for key in waiting if force else ():
+            store.forget(key)
         for attempt in range(_ATTEMPTS):
-            if force and attempt == 0:
-                for cell in current.values():
-                    store.forget(cell.key)
             tasks = _not_stored(waiting, directory, ended)
             reused += len(found) if attempt == 0 else 0
             _simulate(tasks, executor, ended, is_last=attempt == _ATTEMPTS - 1)
-            changed = [name for name, cell in current.items() if not _is_current(cell, found.get(name))]
-            if not changed:
+            now = Now()
+            waiting = {key: cell for key, (cell, *_) in equal.items() if not _stands(found.get(key), now)}
+            if not waiting:
                 break
-            _log.warning("%d cells are run again: their code or files changed meanwhile", len(changed))
-            waiting = {name: replace(current[name]) for name in changed}
-            current = current | waiting
+            _log.warning(_AGAIN if attempt < _ATTEMPTS - 1 else _LEFT, len(waiting))
     return [found[cell.key] for cell in cells], reused
 
 
-def _not_stored(cells: Mapping[str, Cell], directory: Path, ended: Ended) -> dict[str, _Wanted]:
-    """Report the results of cells that are stored, and return the others, by the key that they have now."""
-    wanted: dict[str, _Wanted] = {}
-    for name, cell in cells.items():
-        wanted.setdefault(cell.key, _Wanted(CellTask(cell, directory), [])).names.append(name)
-    for key, one in list(wanted.items()):
-        result = finished(one.task)
-        if result is not None:
-            del wanted[key]
-            for name in one.names:
-                ended(name, result)
-    return wanted
+def _not_stored(cells: Mapping[str, Cell], directory: Path, ended: Ended) -> list[CellTask]:
+    """Report the results of cells that are stored, and return the others."""
+    tasks, now = [], Now()
+    for key, cell in cells.items():
+        task = CellTask(cell, directory)
+        result = finished(task, now)
+        if result is None:
+            tasks.append(task)
+        else:
+            ended(key, result)
+    return tasks
 
 
-def _simulate(wanted: Mapping[str, _Wanted], executor: Executor, ended: Ended, *, is_last: bool) -> None:
+def _simulate(tasks: Sequence[CellTask], executor: Executor, ended: Ended, *, is_last: bool) -> None:
     """Simulate cells; one that changed while it ran is left out, or fails if it is not to be tried again."""
-    with closing(executor.run([one.task for one in wanted.values()])) as results:
+    with closing(executor.run(tasks)) as results:
         for task, result in results:
-            if result.status == CHANGED and not is_last:
-                continue
-            final = replace(result, status=FAILED) if result.status == CHANGED else result
-            for name in wanted[task.cell.key].names:
-                ended(name, final)
+            if result.status != CHANGED:
+                ended(task.cell.key, result)
+            elif is_last:
+                ended(task.cell.key, replace(result, status=FAILED))
 
 
-def _is_current(cell: Cell, result: CellResult | None) -> bool:
-    """Return True if a result is that of the code and the files as they are now."""
-    if result is None:
-        return False
-    if not result.origin:
-        return cell.key_now() == cell.key
-    return cell.key_now() == result.origin["stored"] and cell.is_still(result.origin)
+def _stands(result: CellResult | None, now: Now) -> bool:
+    """Tell whether a result is there, and nobody but its cell has changed what it has read."""
+    return result is not None and (not result.origin or is_current(result.origin, now, own=False))

@@ -14,7 +14,7 @@ from g10sim.config.behaviour import GPG
 from g10sim.config.presets import load_system, load_variation
 from g10sim.config.system import SystemSpec
 from g10sim.experiment.cells import Cell, CellJob, TraceInput
-from g10sim.experiment.execution import FAILED, OK, UNSUPPORTED, CellResult
+from g10sim.experiment.outcome import FAILED, OK, UNSUPPORTED, CellResult
 from g10sim.experiment.published import (
     COLUMNS,
     PUBLISHED_SYSTEM,

@@ -17,18 +17,9 @@ from multiprocessing.context import BaseContext
 from multiprocessing.process import BaseProcess
 from typing import Any, Protocol
 
-from g10sim.experiment.execution import (
-    FAILED,
-    CellResult,
-    CellTask,
-    restart_peak_memory,
-    run_cell,
-)
-from g10sim.policies import registry
+from g10sim.experiment.outcome import FAILED, CellResult, CellTask
 
 _PRELOADED = "g10sim.experiment.warm"
-POLICIES = "G10SIM_WARM_POLICIES"
-"""Environment variable for ``warm``: the policies of the run, with commas between them."""
 _MOST_CELLS = 500
 _FOR_TABLES = ("pandas", "pyarrow.parquet")
 
@@ -62,7 +53,6 @@ class LocalProcesses:
     def run(self, tasks: Sequence[CellTask]) -> Results:
         """Simulate cells: see :class:`Executor`. Tasks and results must pickle."""
         context = _context(tables=any(task.cell.tables for task in tasks))
-        warm = ",".join(sorted({_policy(task) for task in tasks if _may_share(task)}))
         waiting, free = deque(tasks), deque(range(self.workers))
         running: dict[Connection, _Worker] = {}
         idle: dict[int, _Worker] = {}
@@ -74,7 +64,7 @@ class LocalProcesses:
                     if worker is not None and not worker.may_take(task):
                         worker.end()
                         worker = None
-                    worker = worker or _Worker(context, slot, warm)
+                    worker = worker or _Worker(context, slot)
                     worker.give(task)
                     running[worker.connection] = worker
                 for ready in self._ready(running):
@@ -103,15 +93,6 @@ class LocalProcesses:
         return found
 
 
-def _policy(task: CellTask) -> str:
-    return str(task.cell.policy["name"])
-
-
-def _may_share(task: CellTask) -> bool:
-    """Tell whether a cell may have the process of others: no code is its own."""
-    return registry.find(_policy(task)).__module__.startswith("g10sim.")
-
-
 def crashed(reason: str) -> CellResult:
     """Make the result of a cell whose worker ended without one."""
     return CellResult(FAILED, reason, (), {})
@@ -133,18 +114,18 @@ class _Worker:
 
     task: CellTask
 
-    def __init__(self, context: BaseContext, slot: int, warm: str) -> None:
+    def __init__(self, context: BaseContext, slot: int) -> None:
         self.slot, self._cells, self.since, self._why = slot, 0, 0.0, ""
         self.connection, theirs = context.Pipe()
         self.process: BaseProcess = context.Process(target=_child, args=(theirs, slot), daemon=True)  # type: ignore[attr-defined]
-        with _sheltered(), _environment({"PYTHONSAFEPATH": "1", POLICIES: warm}):
+        with _sheltered(), _environment("PYTHONSAFEPATH", "1"):
             self.process.start()
         theirs.close()
 
     def may_take(self, task: CellTask) -> bool:
         """Tell whether a process that has simulated cells may simulate one more."""
         is_alive = self._cells < _MOST_CELLS and self.process.is_alive()
-        return is_alive and _may_share(task) and _may_share(self.task)
+        return is_alive and not (task.cell.plug_in or self.task.cell.plug_in)
 
     def give(self, task: CellTask) -> None:
         """Begin with a cell."""
@@ -193,24 +174,22 @@ def _sheltered() -> Iterator[None]:
 
 
 @contextmanager
-def _environment(values: Mapping[str, str]) -> Iterator[None]:
-    """Start processes with these environment variables.
-
-    They import nothing from the working directory first, and are told what they may prepare for.
-    """
-    before = {name: os.environ.get(name) for name in values}
-    os.environ.update(values)
+def _environment(name: str, value: str) -> Iterator[None]:
+    """Start processes with this environment variable."""
+    before = os.environ.get(name)
+    os.environ[name] = value
     try:
         yield
     finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
+        if before is None:
+            del os.environ[name]
+        else:
+            os.environ[name] = before
 
 
 def _child(connection: Connection, slot: int) -> None:
+    from g10sim.experiment.execution import restart_peak_memory, run_cell  # loads the simulator
+
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends its workers
     threading.Thread(target=_end_with_parent, daemon=True).start()
     with suppress(EOFError, OSError):  # the parent has no more cells

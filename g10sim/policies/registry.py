@@ -36,7 +36,7 @@ def register_policy(policy: PolicyClass) -> PolicyClass:
 
 def available() -> dict[str, type[Policy]]:
     """Return all policies by name: built-in, registered by decorator, and installed plug-ins."""
-    _import_built_in()
+    import_built_in()
     known = dict(_POLICIES)
     for point in _plugins():
         if point.name not in known:
@@ -45,10 +45,24 @@ def available() -> dict[str, type[Policy]]:
 
 
 @cache
-def _import_built_in() -> None:
-    for module in pkgutil.iter_modules(g10sim.policies.__path__):
-        if not module.ispkg:
-            importlib.import_module(f"g10sim.policies.{module.name}")
+def _modules() -> tuple[str, ...]:
+    return tuple(module.name for module in pkgutil.iter_modules(g10sim.policies.__path__) if not module.ispkg)
+
+
+@cache
+def import_built_in() -> None:
+    """Import every policy that comes with g10sim."""
+    for module in _modules():
+        importlib.import_module(f"g10sim.policies.{module}")
+
+
+@cache
+def _import_one(name: str) -> None:
+    """Import the module of a policy that comes with g10sim; all where none is called like it."""
+    if name in _modules():
+        importlib.import_module(f"g10sim.policies.{name}")
+    if name not in _POLICIES:
+        import_built_in()
 
 
 @cache  # the metadata of every installed package are read for it
@@ -110,7 +124,7 @@ def find(name: str) -> type[Policy]:
     """Return the policy class of a name or ``module:Class``. Raises PolicyError."""
     if ":" in name:
         return _checked(_load(name, name), name)
-    _import_built_in()
+    _import_one(name)
     if name in _POLICIES:
         return _POLICIES[name]
     known = available()
@@ -119,6 +133,18 @@ def find(name: str) -> type[Policy]:
             f"unknown policy '{name}'{nearest(name, known)}; allowed: {choices_text(known)}, or module:Class"
         )
     return known[name]
+
+
+def module_of(name: str) -> str:
+    """Return the name of the module with a policy; that of a plug-in without importing it.
+
+    Raises PolicyError for an unknown policy.
+    """
+    if ":" not in name and name not in _POLICIES:
+        _import_one(name)
+        points = {point.name: point.value for point in _plugins()} if name not in _POLICIES else {}
+        name = points.get(name, name)
+    return name.partition(":")[0] if ":" in name else find(name).__module__
 
 
 def _load(path: str, name: str) -> object:

@@ -22,6 +22,7 @@ from g10sim.sim.exchange import GradientExchange
 from g10sim.sim.machine import Machine
 from g10sim.sim.stores import HostStores
 from g10sim.sim.working_set import free_room
+from g10sim.trace.check import first_on_cpu
 from g10sim.trace.model import Kernel, Trace
 from g10sim.trace.workload import Workload
 from g10sim.units import format_bytes
@@ -29,12 +30,6 @@ from g10sim.units import format_bytes
 HOST = "host"
 _SERVED = {"transfers": "fluid", "compute_overlap": "after_arrival"}
 _ENDLESS = "a kernel on the CPU waits for host memory for ever: nothing moves any more"
-
-
-def first_on_cpu(trace: Trace) -> str:
-    """Name the first kernel of a trace that runs on the CPU; empty where none does."""
-    found = (f"kernel {kernel.id} ({kernel.name}) of '{trace.model}'" for kernel in trace.cpu_kernels)
-    return next(found, "")
 
 
 def check_processor(kernel: str, system: SystemSpec) -> None:

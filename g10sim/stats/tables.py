@@ -17,7 +17,6 @@ import numpy as np
 from g10sim.analysis.footprint import live_bytes_by_kind, working_set_bytes_by_kind
 from g10sim.analysis.timeline import kernel_starts
 from g10sim.analysis.vitality import inactive_periods
-from g10sim.hardware.allocators.pool import compare_pools
 from g10sim.records import (
     KernelRecord,
     Location,
@@ -100,6 +99,8 @@ def inactive_periods_table(jobs: Sequence[Job], clock_hz: int) -> pd.DataFrame:
 
 def pools_table(jobs: Sequence[Job], clock_hz: int) -> pd.DataFrame:
     """One row per job and memory pool: its footprint over some iterations, and the load, in bytes."""
+    from g10sim.hardware.allocators.pool import compare_pools  # what runs nothing needs no allocators
+
     return _table((map(asdict, compare_pools(job.trace)) for job in jobs), _POOLS)
 
 

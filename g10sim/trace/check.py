@@ -223,3 +223,9 @@ def _reference_problem(what: str, references: tuple[int, ...], count: int) -> st
         twice = next(tensor for tensor in references if references.count(tensor) > 1)
         return f"found tensor {twice} twice among its {what}; allowed: once"
     return ""
+
+
+def first_on_cpu(trace: Trace) -> str:
+    """Name the first kernel of a trace that runs on the CPU; empty where none does."""
+    found = (f"kernel {kernel.id} ({kernel.name}) of '{trace.model}'" for kernel in trace.cpu_kernels)
+    return next(found, "")

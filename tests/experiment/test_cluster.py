@@ -20,7 +20,7 @@ import g10sim
 from g10sim.errors import ConfigError
 from g10sim.experiment.child import Order, run_in_child, versions
 from g10sim.experiment.cluster import DaskCluster
-from g10sim.experiment.execution import CellTask
+from g10sim.experiment.outcome import CellTask
 from g10sim.stats.reading import read_results
 
 if find_spec("distributed") is None:
@@ -202,7 +202,7 @@ def task(config, tmp_path):
 
 
 def order(task, **changes):
-    made = Order(task, versions(task.cell.policy["name"]), (str(TESTS),), str(Path.cwd()))
+    made = Order(task, versions(), (str(TESTS),), str(Path.cwd()))
     return pickle.dumps(replace(made, **changes))
 
 
@@ -214,7 +214,7 @@ def test_a_finished_cell_that_is_asked_for_again_does_not_run_again(task, tmp_pa
 
 
 def test_another_version_on_a_worker_is_refused(task):
-    others = {**versions(task.cell.policy["name"]), "numpy": "1.0"}
+    others = {**versions(), "numpy": "1.0"}
     result = run_in_child(order(task, versions=others), "a", lambda: True)
     assert result.status == "failed"
     assert "worker a has numpy" in result.message

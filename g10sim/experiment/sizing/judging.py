@@ -10,7 +10,7 @@ from statistics import fmean
 
 from g10sim.errors import InvariantError
 from g10sim.experiment.cells import Cell
-from g10sim.experiment.execution import FAILED, OK, CellResult
+from g10sim.experiment.outcome import FAILED, OK, CellResult
 from g10sim.experiment.run import Progress, ignore, run_cells
 from g10sim.experiment.sizing.cases import Case
 from g10sim.experiment.sizing.resources import Resource

@@ -11,8 +11,8 @@ from typing import Any
 from g10sim.checksums import sealed
 from g10sim.config.document import Document
 from g10sim.errors import ConfigError
-from g10sim.experiment.execution import FAILED
 from g10sim.experiment.expand import expand
+from g10sim.experiment.outcome import FAILED
 from g10sim.experiment.results import write_csv, write_json
 from g10sim.experiment.run import Progress, ignore, run_experiments
 from g10sim.experiment.sizing.cases import cases_of

@@ -3,8 +3,8 @@
 import pytest
 
 from g10sim.config.document import Document
-from g10sim.experiment.execution import CellResult
 from g10sim.experiment.expand import expand
+from g10sim.experiment.outcome import CellResult
 from g10sim.experiment.sizing import judging, sizing
 from g10sim.experiment.sizing.cases import Case
 from g10sim.experiment.sizing.prices import PriceList
