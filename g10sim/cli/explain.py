@@ -12,6 +12,7 @@ from g10sim.cli.options import (
     PolicyName,
     ResultsDirectory,
     TraceName,
+    TrustOption,
     WhereOption,
     where_values,
 )
@@ -43,13 +44,14 @@ def explain(
             show_default=False,
         ),
     ] = None,
+    trust: TrustOption = False,
 ) -> None:
     """Say where the time of a cell went, which kernels, tensors and links are to blame, what may help.
 
     All of it comes from the records of the run, but for the changes at the end: they are simulated. Kernels,
     tensors and links need a run with 'record: [kernels, migrations]'.
     """
-    opened = open_cell(directory, cell, job, where_values(where or (), policy, trace))
+    opened = open_cell(directory, cell, job, where_values(where or (), policy, trace), trust=trust)
     if kernel is not None:
         for line in kernel_lines(opened, kernel):
             say(line)

@@ -64,6 +64,10 @@ TraceName = Annotated[
         show_default=False,
     ),
 ]
+TrustOption = Annotated[
+    bool,
+    typer.Option("--trust", help="Import the policies 'module:Class' that the results name: code that runs."),
+]
 ForceOption = Annotated[
     bool, typer.Option("--force", help="Run every cell, also those that an earlier run finished.")
 ]

@@ -16,6 +16,7 @@ from g10sim.cli.options import (
     SchedulerOption,
     SettingsOption,
     TraceName,
+    TrustOption,
     WhereOption,
     choose_executor,
     names_in,
@@ -182,8 +183,9 @@ def report(
         Path | None,
         typer.Option("-o", "--output", help="File to write.", show_default="DIRECTORY/report.html"),
     ] = None,
+    trust: TrustOption = False,
 ) -> None:
     """Write results as one HTML file to explore: charts, tables, words on each cell, configuration."""
     from g10sim.experiment.report import write_report  # matplotlib is slow to import
 
-    say(str(write_report(directory, output)))
+    say(str(write_report(directory, output, trust=trust)))

@@ -66,7 +66,23 @@ class DaskCluster:
             self._client.cancel(list(futures), force=True)
 
 
+@contextmanager
+def _away() -> Iterator[None]:
+    """Import nothing from the working directory: Dask looks for many modules, and for entry points."""
+    before, here = list(sys.path), Path.cwd()
+    sys.path[:] = [path for path in before if path and Path(path).resolve() != here]
+    try:
+        yield
+    finally:
+        sys.path[:] = before
+
+
 def _connect(scheduler: str) -> Client:
+    with _away():
+        return _connected(scheduler)
+
+
+def _connected(scheduler: str) -> Client:
     try:
         from distributed import Client, Security
     except ImportError as error:

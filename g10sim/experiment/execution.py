@@ -17,7 +17,7 @@ import g10sim
 from g10sim.checksums import data_hash
 from g10sim.config.behaviour import BehaviourSpec
 from g10sim.config.system import SystemSpec
-from g10sim.errors import G10SimError, UnsupportedError
+from g10sim.errors import G10SimError, UnsupportedError, own_lines
 from g10sim.experiment.cells import Cell
 from g10sim.experiment.outcome import CHANGED, FAILED, OK, UNSUPPORTED, CellResult, CellTask, one_line
 from g10sim.experiment.program import program
@@ -92,8 +92,11 @@ def run_cell(task: CellTask, worker: int | str) -> CellResult:
             return _attempt(task.cell, store, read, result)
     except G10SimError as error:
         return replace(result(FAILED, one_line(error)), traceback=traceback.format_exc())
-    except Exception as error:
-        message = f"internal error: {type(error).__name__}: {one_line(error)}"
+    except BaseException as error:  # a plug-in may raise anything; the process that asked has signals blocked
+        if not isinstance(error, Exception) and not own_lines(error):
+            raise
+        kind = "internal error" if isinstance(error, Exception) else f"policy {task.cell.policy['name']}"
+        message = f"{kind}: {type(error).__name__}: {one_line(error)}{own_lines(error)}"
         return replace(result(FAILED, message), traceback=traceback.format_exc())
 
 

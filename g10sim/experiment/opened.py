@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import inspect
 import io
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -18,7 +19,8 @@ from g10sim.experiment.cells import Cell, load_input
 from g10sim.experiment.execution import simulate
 from g10sim.experiment.expand import expand
 from g10sim.policies.base import Policy
-from g10sim.policies.registry import available
+from g10sim.policies.registry import available, without_plug_ins
+from g10sim.records import Location
 from g10sim.sim.preparation import as_recorded
 from g10sim.stats.choosing import rows_where
 from g10sim.stats.legends import policy_labels
@@ -35,6 +37,7 @@ from g10sim.stats.reading import (
     row_of_cell,
     rows_of_cell,
 )
+from g10sim.text import shown
 from g10sim.trace.model import Trace
 from g10sim.trace.workload import Workload
 
@@ -73,38 +76,50 @@ class OpenedCell:
 
 
 def open_cell(
-    directory: str | Path, cell: int | None = None, job: int = 0, where: Mapping[str, str] | None = None
+    directory: str | Path,
+    cell: int | None = None,
+    job: int = 0,
+    where: Mapping[str, str] | None = None,
+    *,
+    trust: bool = False,
 ) -> OpenedCell:
     """Open a cell of a directory of results, to look at a job; without a number the only cell that ran.
 
-    ``where`` chooses among those that have these values in these columns.
+    ``where`` chooses among those that have these values in these columns. Policies ``module:Class`` that the
+    directory names are imported only with ``trust``: its files may come from anybody.
 
     Raises ConfigError or TraceError where results, configuration or trace are missing or have changed.
     """
     directory = Path(directory)
     results = read_results(directory)
     row = row_of_cell(rows_where(results, where or {}), cell, job)
-    return _Opener(directory, results).open(row, job)
+    return _Opener(directory, results, trust=trust).open(row, job)
 
 
-def open_cells(directory: str | Path, most: int) -> Iterator[OpenedCell]:
+def open_cells(directory: str | Path, most: int, *, trust: bool = False) -> Iterator[OpenedCell]:
     """Open the first cells that ran of a directory of results, one after another, a job at a time.
 
-    Raises as :func:`open_cell` does.
+    Without ``trust`` those of policies ``module:Class`` are left out. Raises as :func:`open_cell` does.
     """
     directory = Path(directory)
     results = read_results(directory)
-    opener = _Opener(directory, results)
+    opener = _Opener(directory, results, trust=trust)
     results.attrs = {}
     for number in results.loc[results["status"] == "ok", "cell"].unique()[:most]:
         for job, row in enumerate(rows_of_cell(results, int(number))):
-            yield opener.open(row, job)
+            if trust or not names_code(row["policy"]):
+                yield opener.open(row, job)
+
+
+def names_code(policy: str) -> bool:
+    """Tell whether a policy of some results is ``module:Class``, with parameters or without."""
+    return ":" in policy.partition("(")[0]
 
 
 class _Opener:
     """Opens cells of a directory; what they have in common is read once."""
 
-    def __init__(self, directory: Path, results: pd.DataFrame) -> None:
+    def __init__(self, directory: Path, results: pd.DataFrame, *, trust: bool) -> None:
         self._directory, self._results = directory, results.copy()
         self._labels = policy_labels(results)
         self._results.attrs = {}  # pandas copies them with every part of a table
@@ -113,13 +128,25 @@ class _Opener:
         read_checked(directory, CONFIGURATION, self._provenance)
         document = load_document(directory / CONFIGURATION)
         known = self._provenance["traces"]
-        self._cells = expand(Document(_with_paths(document.data, known), document.source)).cells
+        self._trust = trust
+        with nullcontext() if trust else without_plug_ins():
+            self._cells = expand(Document(_with_paths(document.data, known), document.source)).cells
         self._tables: dict[str, dict[int, pd.DataFrame]] = {}
 
     def open(self, row: dict[str, Any], job: int) -> OpenedCell:
         made = self._cell(int(row["cell"]))
         workload = as_recorded(made.workload(self._load), made.system, made.make_policy())
+        if job >= len(workload.jobs):
+            raise ConfigError(
+                f"{self._directory}: found job {job} of a cell with {len(workload.jobs)} in config.yaml"
+            )
         kernels, moves = (self._table(name, int(row["cell"])) for name in ("kernels", "migrations"))
+        for name, table, column, limits in (
+            ("kernels", kernels, "kernel", [len(one.trace.kernels) for one in workload.jobs]),
+            ("migrations", moves, "tensor", [len(one.trace.tensors) for one in workload.jobs]),
+        ):
+            if table is not None:
+                self._check_numbers(name, table, column, limits, made.system)
         return OpenedCell(
             made,
             workload,
@@ -131,6 +158,23 @@ class _Opener:
             self._labels,
         )
 
+    def _check_numbers(
+        self, name: str, table: pd.DataFrame, column: str, limits: Sequence[int], system: SystemSpec
+    ) -> None:
+        """Refuse records of other jobs, kernels, tensors and places than the cell has. Raises ConfigError."""
+        path = self._directory / f"{name}.parquet"
+        for job, most in table.groupby("job")[column].max().to_dict().items():
+            if int(str(job)) >= len(limits) or most >= limits[int(str(job))]:
+                raise ConfigError(
+                    f"{path}: found {column} {most} of job {job}; allowed: those of its cell's trace"
+                )
+        places = {Location.GPU.name, Location.NONE.name, *(tier.place.name for tier in system.all_tiers)}
+        for side in ("source", "target") if name == "migrations" else ():
+            other = set(table[side]) - places
+            if other:
+                allowed = ", ".join(sorted(places))
+                raise ConfigError(f"{path}: {side}: found {shown(min(other))}; allowed: {allowed}")
+
     def _cell(self, number: int) -> Cell:
         if number >= len(self._cells):
             raise ConfigError(
@@ -138,6 +182,11 @@ class _Opener:
                 f"allowed: 0 to {len(self._cells) - 1}"
             )
         cell = self._cells[number]
+        if not self._trust and names_code(cell.policy["name"]):
+            raise ConfigError(
+                f"cell {number}: its policy {cell.policy['name']} is code that would be imported and run; "
+                "allowed: --trust, for results whose origin you trust"
+            )
         hashes = {trace["path"]: trace["sha256"] for trace in self._provenance["traces"].values()}
         for job in cell.jobs:
             if hashes.get(job.trace.path, job.trace.sha256) != job.trace.sha256:
@@ -165,6 +214,8 @@ def _with_paths(data: Mapping[str, Any], known: Mapping[str, Mapping[str, str]])
         path = known.get(name, {}).get("path") if isinstance(name, str) else None
         return path if path is not None and Path(path).is_file() else name
 
+    if not isinstance(data.get("workload"), Mapping):
+        return dict(data)
     workload = dict(data["workload"])
     if "trace" in workload:
         traces = workload["trace"]

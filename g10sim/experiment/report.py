@@ -21,7 +21,7 @@ from g10sim.checksums import stamp
 from g10sim.config.document import read_text
 from g10sim.errors import ConfigError, G10SimError
 from g10sim.experiment.explaining import Section, describe_cell
-from g10sim.experiment.opened import open_cells
+from g10sim.experiment.opened import names_code, open_cells
 from g10sim.experiment.report_data import chart_data
 from g10sim.files import write_text, writing
 from g10sim.plots.traces import records
@@ -66,20 +66,22 @@ class CellInWords:
     timeline: str
 
 
-def write_report(directory: str | Path, output: str | Path | None = None) -> Path:
+def write_report(directory: str | Path, output: str | Path | None = None, *, trust: bool = False) -> Path:
     """Write the report of a directory of results (default: ``DIR/report.html``) and return its path.
+
+    ``trust``: import the policies ``module:Class`` that it names, for words on their cells.
 
     The file needs nothing beside it. Raises ConfigError where results are missing or it cannot be written.
     """
     directory = Path(directory)
     path = Path(output) if output is not None else directory / REPORT
-    text = report(directory)
+    text = report(directory, trust=trust)
     with writing(path, ConfigError):
         write_text(path, text)
     return path
 
 
-def report(directory: Path) -> str:
+def report(directory: Path, *, trust: bool = False) -> str:
     """Return the report of a directory of results as HTML. Raises ConfigError where results are missing."""
     results = read_results(directory)
     provenance = read_provenance(directory)
@@ -87,7 +89,7 @@ def report(directory: Path) -> str:
     configuration = read_text(directory / CONFIGURATION)
     named = results.assign(policy=results["policy"].map(policy_labels(results)))
     ran = named.loc[results["status"] == _OK]
-    cells, notes = _in_words(directory, ran)
+    cells, notes = _in_words(directory, ran, trust=trust)
     template = Environment(
         loader=PackageLoader("g10sim.experiment"),
         autoescape=select_autoescape(
@@ -136,7 +138,7 @@ def _inert_json(data: Mapping[str, Any]) -> str:
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
-def _in_words(directory: Path, ran: pd.DataFrame) -> tuple[list[CellInWords], list[str]]:
+def _in_words(directory: Path, ran: pd.DataFrame, *, trust: bool) -> tuple[list[CellInWords], list[str]]:
     """Return what can be said of each cell, and notes on what was left out."""
     found, notes, keys = [], [], _swept(ran)
     count = ran["cell"].nunique()
@@ -144,8 +146,15 @@ def _in_words(directory: Path, ran: pd.DataFrame) -> tuple[list[CellInWords], li
         notes.append(
             f"Words are on the first {_MOST_CELLS} of {count} cells that ran; 'explain' has them on any."
         )
+    code = (
+        []
+        if trust
+        else [policy for policy in read_results(directory)["policy"].unique() if names_code(policy)]
+    )
+    if code:
+        notes.append(f"No words on cells of {', '.join(code)}, whose code was not loaded; --trust loads it.")
     try:
-        for opened in open_cells(directory, _MOST_CELLS):
+        for opened in open_cells(directory, _MOST_CELLS, trust=trust):
             number = int(opened.row["cell"])
             timeline = timeline_name(number)
             heading, sections = describe_cell(opened)

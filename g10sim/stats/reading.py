@@ -14,9 +14,10 @@ import numpy.typing as npt
 from g10sim.checksums import bytes_hash, unsealed
 from g10sim.errors import ConfigError
 from g10sim.stats.choosing import differing_keys
-from g10sim.stats.columns import metric_columns, stall_reasons, tiers_of
+from g10sim.stats.columns import stall_reasons
 from g10sim.stats.keyed import keys_of
 from g10sim.stats.legends import ATTRIBUTE
+from g10sim.stats.written import check_provenance, check_results, check_table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -52,27 +53,13 @@ def read_results(directory: str | Path) -> pd.DataFrame:
         results = pd.read_csv(io.BytesIO(data))
     except ValueError as error:
         raise _unreadable(directory / RESULTS, error, "a directory written by 'run'") from error
-    _check_columns(directory / RESULTS, results)
+    check_results(directory / RESULTS, results, whole=bool(provenance))
     legends = provenance.get(ATTRIBUTE)
     results.attrs[ATTRIBUTE] = legends if isinstance(legends, dict) else {}
     results.attrs[KEYS] = cell_keys(provenance)
     entries = provenance.get("cells", ())
     results.attrs[TIMED_FOR] = {entry["cell"]: entry[TIMED_FOR] for entry in entries if TIMED_FOR in entry}
     return results
-
-
-def _check_columns(path: Path, results: pd.DataFrame) -> None:
-    """Check that results have the first columns, and numbers in those of metrics. Raises ConfigError."""
-    import pandas as pd
-
-    columns = [str(column) for column in results.columns]
-    missing = [name for name in ("cell", "trace", "policy", "status") if name not in columns]
-    metrics = [name for name in ("cell", *metric_columns(tiers_of(columns))) if name in columns]
-    others = [name for name in metrics if not pd.api.types.is_numeric_dtype(results[name])]
-    texts = [name for name in others if not set(results[name].dropna()) <= {True, False}]
-    if missing or texts:
-        found = f"no column '{missing[0]}'" if missing else f"text in column '{texts[0]}'"
-        raise ConfigError(f"{path}: found {found}; allowed: a file written by 'run'")
 
 
 def read_table(directory: str | Path, table: str) -> pd.DataFrame:
@@ -94,6 +81,7 @@ def read_table(directory: str | Path, table: str) -> pd.DataFrame:
         carried = keys_of(pq.read_schema(io.BytesIO(data)))
     except (OSError, ValueError) as error:
         raise _unreadable(path, error, "a table written by 'run'") from error
+    check_table(path, table, found)
     keys = {cell: key for cell, key in cell_keys(provenance).items() if carried.get(str(cell)) == key}
     if len(keys) < len(carried):
         found = found[found["cell"].isin(list(keys))].reset_index(drop=True)
@@ -110,11 +98,10 @@ def read_provenance(directory: str | Path) -> dict[str, Any]:
         raise _unreadable(path, error, "a file written by 'run'") from error
     if not isinstance(found, dict) or not isinstance(found.get("traces"), dict):
         raise ConfigError(f"{path}: found no traces; allowed: a file written by 'run'")
-    if "sha256" not in found:  # older results
-        return found
-    whole = unsealed(found)
+    whole = unsealed(found) if "sha256" in found else found  # older results have no checksum
     if whole is None:
         raise ConfigError(f"{path}: is damaged or was edited; {_AGAIN}")
+    check_provenance(path, whole)
     return whole
 
 
@@ -165,10 +152,16 @@ def rows_of_cell(results: pd.DataFrame, cell: int | None = None) -> list[dict[st
     chosen = numbers[0] if cell is None else cell
     if chosen not in numbers:
         known = results[results["cell"] == chosen]
-        why = "no such cell" if known.empty else f"status '{known['status'].iloc[0]}'"
+        why = "no such cell" if known.empty else f"status '{known['status'].iloc[0]}'{_reason(known)}"
         raise ConfigError(f"cell {chosen}: found {why}; allowed: one that ran, {_listed(numbers)}")
     rows = ran[ran["cell"] == chosen].to_dict("records")
     return [{str(column): value for column, value in row.items()} for row in rows]
+
+
+def _reason(rows: pd.DataFrame) -> str:
+    """Say why a cell did not run, where results say so."""
+    found = rows["message"].iloc[0] if "message" in rows else None
+    return f" ({found})" if isinstance(found, str) and found else ""
 
 
 def of_cell(table: pd.DataFrame, row: dict[str, Any]) -> pd.DataFrame:
