@@ -58,6 +58,16 @@ def own_lines(error: BaseException) -> str:
     return f" ({'; from '.join(reversed(places))})" if places else ""
 
 
+def is_raised_by_plug_in(error: BaseException) -> bool:
+    """Tell whether code of a plug-in raised an exception itself: an interruption by the user does not count."""
+    if isinstance(error, Exception):
+        return True
+    frames = traceback.extract_tb(error.__traceback__)
+    last = frames[-1].line or "" if frames else ""
+    says_so = "raise" in last or "exit" in last
+    return bool(own_lines(error)) and (says_so or not isinstance(error, KeyboardInterrupt))
+
+
 def is_own(file: str) -> bool:
     """Tell whether code belongs to a plug-in: it is neither g10sim's, nor that of a library."""
     return not file.startswith((_PACKAGE, get_path("stdlib"), "<")) and "site-packages" not in file

@@ -5,6 +5,7 @@ An error is one line on standard error, and an exit code.
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
@@ -15,13 +16,16 @@ import typer
 from rich.box import SIMPLE_HEAD
 from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from g10sim.cli.terminal import SafeConsole
 from g10sim.errors import G10SimError
 from g10sim.stats.keyed import write_csv
 from g10sim.text import printable
 
-CELL_FAILED, OUTPUT_LOST, BAD_INPUT, INTERRUPTED = 1, 1, 2, 130
+CELL_FAILED, OUTPUT_LOST, BAD_INPUT, ALL_UNSUPPORTED, INTERRUPTED = 1, 1, 2, 3, 130
+_EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN)
+_MORE = "allowed: a higher limit (ulimit -a shows them), or fewer workers (-j)"
 _PIPED_WIDTH = 250
 _FAILURES_NAMED = 3
 
@@ -43,6 +47,12 @@ def exit_code(command: Callable[[], object]) -> int:
         if error.filename is not None:
             complain(f"{error.filename}: cannot be read or written: {error.strerror}")
             return BAD_INPUT
+        if error.errno in _EXHAUSTED:
+            complain(f"this process may not have more files or memory: {error.strerror}; {_MORE}")
+            return BAD_INPUT
+        if error.strerror is None:  # what a library says, without a number
+            complain(f"{error}")
+            return BAD_INPUT
         if not isinstance(error, BrokenPipeError):
             complain(f"standard output: cannot be written: {error.strerror}")
         _discard(sys.stdout)
@@ -60,6 +70,9 @@ def _status(command: Callable[[], object]) -> int:
         message = error.format_message()
         if message:  # none where a command without arguments has shown its help
             complain(message)
+        return BAD_INPUT
+    except MemoryError:
+        complain(f"this process may not have more memory; {_MORE}")
         return BAD_INPUT
     except (KeyboardInterrupt, typer.Abort):
         status = INTERRUPTED
@@ -135,13 +148,19 @@ def show_table(
     names: Sequence[str], figures: Sequence[str], rows: Iterable[Sequence[str]], title: str | None = None
 ) -> None:
     """Write a table: columns of names to the left, columns of figures, right-aligned, after them."""
-    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
+    table = Table(
+        title=None if title is None else Text(title),
+        title_justify="left",
+        box=SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
+        show_edge=False,
+    )
     for name in names:
-        table.add_column(name, overflow="fold")
+        table.add_column(Text(name), overflow="fold")
     for figure in figures:
-        table.add_column(figure, justify="right", no_wrap=True)
+        table.add_column(Text(figure), justify="right", no_wrap=True)
     for row in rows:
-        table.add_row(*map(printable, row))  # before widths are measured
+        table.add_row(*(Text(printable(text)) for text in row))  # escapes before widths are measured
     console().print(table, markup=False)
 
 

@@ -24,13 +24,13 @@ from g10sim.cli.options import (
     WorkersOption,
     choose_executor,
 )
-from g10sim.cli.output import InterruptionError, WarnOnce, complain_of_failures, say, show_table
+from g10sim.cli.output import ALL_UNSUPPORTED, InterruptionError, WarnOnce, complain_of_failures, say, show_table
 from g10sim.cli.terminal import SafeConsole
 from g10sim.config.load import load_run
 from g10sim.config.schema import run_schema
 from g10sim.errors import ConfigError
 from g10sim.experiment.cells import Cell
-from g10sim.experiment.outcome import OK, CellResult
+from g10sim.experiment.outcome import OK, UNSUPPORTED, CellResult
 from g10sim.experiment.results import result_rows
 from g10sim.experiment.run import Outcome, run_experiment
 from g10sim.policies.registry import find
@@ -74,7 +74,7 @@ def run(
 ) -> None:
     """Simulate every cell of CONFIG; cells that are finished and unchanged are not run again.
 
-    Exit code 0: every cell ran; 1: some cell failed; 2: bad input.
+    Exit code 0: cells ran, and none failed; 1: some cell failed; 2: bad input; 3: all cells are unsupported.
     """
     if schema:
         sys.stdout.write(json.dumps(run_schema(), indent=2) + "\n")
@@ -111,6 +111,8 @@ def run(
         (f"cell {cell.index} ({cell.jobs[0].trace.name}, {cell.label})", message)
         for cell, message in outcome.failures
     )
+    if all(result.status == UNSUPPORTED for result in outcome.results):
+        raise typer.Exit(ALL_UNSUPPORTED)
 
 
 class CellProgress:
@@ -194,6 +196,8 @@ def _show(outcome: Outcome) -> None:
     for key, usual in (("trace", {names["trace"][0]}), ("status", {OK}), ("steady", {"yes", ""})):
         if set(names[key]) <= usual:
             del names[key]
+    if any(row["status"] == UNSUPPORTED for row in rows):
+        names["why"] = [str(row["message"]) if row["status"] == UNSUPPORTED else "" for row in rows]
     texts = zip(*([_text(row, figure) for figure in _FIGURES] for row in rows), strict=True)
     show_table(list(names), tuple(_FIGURES), zip(*names.values(), *texts, strict=True), title=title)
 

@@ -15,7 +15,7 @@ from g10sim.checksums import data_hash
 from g10sim.config.behaviour import BehaviourSpec
 from g10sim.config.sharing import ExchangeSpec, SharingSpec, VariationSpec
 from g10sim.config.system import SystemSpec
-from g10sim.errors import G10SimError, PolicyError, TraceError
+from g10sim.errors import G10SimError, PolicyError, TraceError, is_raised_by_plug_in, own_lines
 from g10sim.experiment.program import program
 from g10sim.policies import registry
 from g10sim.policies.base import Policy
@@ -196,10 +196,11 @@ def make_policy(spec: Mapping[str, Any], seed: int) -> Policy:
         return registry.create({**spec, "seed": seed} if takes_seed(spec) else spec)
     except G10SimError:
         raise
-    except Exception as error:
-        raise PolicyError(
-            f"policy '{spec['name']}': its constructor raised {type(error).__name__}: {error}"
-        ) from error
+    except BaseException as error:
+        if not is_raised_by_plug_in(error):
+            raise
+        raised = f"{type(error).__name__}: {error}{own_lines(error)}"
+        raise PolicyError(f"policy '{spec['name']}': its constructor raised {raised}") from error
 
 
 def takes_seed(spec: Mapping[str, Any]) -> bool:

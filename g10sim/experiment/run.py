@@ -137,12 +137,15 @@ def run_experiment(
             counted.add(cell.index)
             progress(cell, result)
 
-    try:
-        _, reused = run_cells(experiment.cells, directory, executor=executor, force=force, progress=ended)
-    except BaseException:
-        files.write()
-        raise
-    return _finished(files, reused)
+    store = CellStore(directory)
+    store.prepare()
+    with store.alone():
+        try:
+            _, reused = run_cells(experiment.cells, store, executor=executor, force=force, progress=ended)
+        except BaseException:
+            files.write()
+            raise
+        return _finished(files, reused)
 
 
 def run_experiments(
@@ -192,11 +195,13 @@ def run_experiments(
                 outcomes[name] = _finished(files, reused=0)
                 ended(name, outcomes[name])
 
-    try:
-        run_cells(list(cells.values()), directory, executor=executor, force=force, progress=done)
-    finally:
-        for name in experiments.keys() - outcomes.keys():
-            experiments[name].write()
+    store.prepare()
+    with store.alone():
+        try:
+            run_cells(list(cells.values()), store, executor=executor, force=force, progress=done)
+        finally:
+            for name in experiments.keys() - outcomes.keys():
+                experiments[name].write()
     return {name: outcomes[name] for name in documents}
 
 
@@ -242,7 +247,7 @@ def _unsteady(cells: Sequence[Cell], results: Sequence[CellResult]) -> Iterator[
 
 def run_cells(
     cells: Sequence[Cell],
-    directory: Path,
+    directory: Path | CellStore,
     *,
     executor: Executor | None = None,
     force: bool = False,
@@ -250,10 +255,12 @@ def run_cells(
 ) -> tuple[list[CellResult], int]:
     """Return the results of cells, in their order, and how many were stored from an earlier run.
 
-    Equal cells are simulated once. Raises ConfigError when the directory cannot be written, or is being
+    Equal cells are simulated once. The directory is locked meanwhile; who writes more there locks its store
+    and gives that. Raises ConfigError when the directory cannot be written, or is being
     written by another run. Cells whose code or files change meanwhile are run again as these are then.
     """
-    store, executor = CellStore(directory), executor or LocalProcesses()
+    store = directory if isinstance(directory, CellStore) else CellStore(directory)
+    executor = executor or LocalProcesses()
     equal: dict[str, list[Cell]] = {}
     for cell in cells:
         equal.setdefault(cell.key, []).append(cell)
@@ -271,7 +278,7 @@ def run_cells(
         for key in waiting if force else ():
             store.forget(key)
         for attempt in range(_ATTEMPTS):
-            tasks = _not_stored(waiting, directory, ended)
+            tasks = _not_stored(waiting, store.directory, ended)
             reused += len(found) if attempt == 0 else 0
             _simulate(tasks, executor, ended, is_last=attempt == _ATTEMPTS - 1)
             now = Now()

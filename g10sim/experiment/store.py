@@ -51,6 +51,7 @@ class CellStore:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self._cells = directory / _CELLS
+        self._lock = filelock.FileLock(self._cells / _LOCK)
 
     def prepare(self) -> None:
         """Make the directories. Raises ConfigError when they cannot be written."""
@@ -66,11 +67,11 @@ class CellStore:
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """Lock the directory against other runs; the lock ends with the process at the latest.
+        """Lock the directory against other runs, also within itself; it ends with the process at the latest.
 
         Raises ConfigError if another run holds the lock. Does nothing on file systems without locks.
         """
-        lock = filelock.FileLock(self._cells / _LOCK)
+        lock = self._lock
         try:
             lock.acquire(blocking=False)
         except filelock.Timeout as error:

@@ -14,7 +14,7 @@ from types import ModuleType
 from typing import Any, TypeVar
 
 import g10sim.policies
-from g10sim.errors import ConfigError, PolicyError, own_lines
+from g10sim.errors import ConfigError, PolicyError, is_raised_by_plug_in, own_lines
 from g10sim.policies.base import Policy, Requirements
 from g10sim.policies.names import check_class
 from g10sim.registry import choices_text, nearest, not_found, register_class
@@ -124,7 +124,9 @@ def _check_requirements(policy: Policy, name: str) -> None:
     """Refuse requirements that cannot be read, or are of another type. Raises PolicyError."""
     try:
         found: object = policy.requirements
-    except Exception as error:
+    except BaseException as error:
+        if not is_raised_by_plug_in(error):
+            raise
         raise PolicyError(f"policy '{name}': requirements: {error}{own_lines(error)}") from error
     if not isinstance(found, Requirements):
         raise PolicyError(f"policy '{name}': requirements: found {found!r}; allowed: Requirements(...)")
@@ -174,7 +176,9 @@ def _load(path: str, name: str) -> object:
         found: object = importlib.import_module(module)
         for part in attribute.split("."):
             found = getattr(found, part)
-    except Exception as error:
+    except BaseException as error:
+        if not is_raised_by_plug_in(error):
+            raise
         said = f"{type(error).__name__}: {error}{own_lines(error)}"
         if isinstance(error, AttributeError) and inspect.ismodule(error.obj):
             said += not_found(attribute, _policies_in(error.obj))
