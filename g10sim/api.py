@@ -65,13 +65,15 @@ _RECORDS = ("summary", *TABLES, "timeline")
 class Result(Displayed):
     """Result of :func:`simulate`.
 
-    ``rows`` has one summary per job. ``records`` are the plain records that the tables are made of.
+    ``rows`` has one summary per job. ``records`` are the plain records that the tables are made of,
+    ``recorded`` the names of those that were kept.
     """
 
     workload: Workload
     system: SystemSpec
     records: RunRecords
     rows: tuple[Row, ...]
+    recorded: tuple[str, ...] = ()
 
     def display(self) -> Mapping[str, str]:
         """Return how the first (usually only) job went."""
@@ -135,21 +137,30 @@ class Result(Displayed):
 
     @cached_property
     def kernels(self) -> pd.DataFrame:
-        """One row per kernel execution; empty unless ``record`` had 'kernels'."""
-        return records_table("kernels", self.records, self.workload.jobs)
+        """One row per kernel execution. Raises ConfigError unless ``record`` had 'kernels'."""
+        return self._table("kernels")
 
     @cached_property
     def migrations(self) -> pd.DataFrame:
-        """One row per migration; empty unless ``record`` had 'migrations'."""
-        return records_table("migrations", self.records)
+        """One row per migration. Raises ConfigError unless ``record`` had 'migrations'."""
+        return self._table("migrations")
 
     @cached_property
     def memory(self) -> pd.DataFrame:
-        """One row per change of memory in use; empty unless ``record`` had 'memory'."""
-        return records_table("memory", self.records)
+        """One row per change of memory in use. Raises ConfigError unless ``record`` had 'memory'."""
+        return self._table("memory")
+
+    def _table(self, name: str) -> pd.DataFrame:
+        self._check_recorded(name)
+        return records_table(name, self.records, self.workload.jobs if name == "kernels" else ())
+
+    def _check_recorded(self, name: str) -> None:
+        if not {name, "timeline"} & set(self.recorded):
+            raise ConfigError(f"{name}: was not recorded; allowed after: simulate(..., record=[{name!r}])")
 
     def timeline(self) -> dict[str, Any]:
-        """Timeline for ui.perfetto.dev; needs ``record`` with 'timeline'."""
+        """Timeline for ui.perfetto.dev. Raises ConfigError unless ``record`` had 'timeline'."""
+        self._check_recorded("timeline")
         return chrome_trace(self.workload, self.system, self.records)
 
 
@@ -162,25 +173,25 @@ def load_trace(path: str | Path) -> Trace:
     return read_trace(bundled if not Path(path).exists() and bundled.is_file() else path)
 
 
-def system(name: str | Mapping[str, Any], **changes: Any) -> SystemSpec:
-    """Make a system from a preset's name (or a mapping), with changes such as ``host={"memory": "64 GiB"}``.
+def system(name: str | Path | Mapping[str, Any], **changes: Any) -> SystemSpec:
+    """Make a system from a preset's name, a file or a mapping, with changes such as ``host={"memory": "64 GiB"}``.
 
     Raises ConfigError naming the dotted key, what was found and what is allowed.
     """
-    spec: dict[str, Any] = {"preset": name} if isinstance(name, str) else dict(name)
+    spec: dict[str, Any] = dict(name) if isinstance(name, Mapping) else {"preset": str(name)}
     return load_system({**spec, **changes})
 
 
 def simulate(
     trace: Trace | Workload | str | Path,
     system: SystemSpec | str | Mapping[str, Any],
-    policy: Policy | str | Mapping[str, Any],
+    policy: Policy | type[Policy] | str | Mapping[str, Any],
     *,
     iterations: int | Literal["auto"] = AUTO,
     compat: BehaviourSpec | str | Mapping[str, Any] | None = None,
     variation: VariationSpec | Mapping[str, Any] | None = None,
     seed: int = 0,
-    record: Iterable[str] = ("summary",),
+    record: str | Iterable[str] = ("summary",),
     check: bool = False,
 ) -> Result:
     """Simulate a trace (a Trace, a file, or a Workload of jobs) on a system under a policy.
@@ -194,14 +205,19 @@ def simulate(
     ``check`` tests every invariant on the way. Raises UnsupportedError when the policy, or none, can run
     the workload, and other errors of :mod:`g10sim.errors` for bad input.
     """
-    tables = tuple(record)
+    tables = _names("record", record)
     for table in tables:
         check_choice(table, _RECORDS, "record: found")
     _check_number("seed", seed, 0)
     if iterations != AUTO:
         _check_number("iterations", iterations, 1, "auto, or ")
     machine = load_system(system)
+    if isinstance(policy, type) and issubclass(policy, Policy):
+        policy = policy()
     if not isinstance(policy, Policy):
+        if not isinstance(policy, str | Mapping):
+            allowed = "a name, a mapping with name, a Policy or its class"
+            raise ConfigError(f"policy: found {policy!r}; allowed: {allowed}")
         policy = make_policy({"name": policy} if isinstance(policy, str) else policy, seed)
     workload = _workload(trace, iterations)
     if variation is not None:
@@ -211,7 +227,7 @@ def simulate(
         _warn_of_times(workload, machine.gpu.name)
     wanted = tuple(table for table in tables if table != "summary")
     records, rows = simulate_workload(workload, machine, policy, behaviour, tables=wanted, check=check)
-    return Result(as_recorded(workload, machine, policy), machine, records, tuple(rows))
+    return Result(as_recorded(workload, machine, policy), machine, records, tuple(rows), wanted)
 
 
 def run(
@@ -257,6 +273,15 @@ def _warn_of_times(workload: Workload, gpu: str) -> None:
         timed_for = other_gpu(trace.origin, gpu)
         if timed_for:
             warnings.warn(told_of_other_gpu([trace.model], timed_for, gpu), stacklevel=3)
+
+
+def _names(key: str, found: object) -> tuple[str, ...]:
+    """Return names that were given as a text or a list of texts. Raises ConfigError."""
+    if isinstance(found, str):
+        return (found,)
+    if not isinstance(found, Iterable) or not all(isinstance(name, str) for name in (given := tuple(found))):
+        raise ConfigError(f"{key}: found {found!r}; allowed: a list of {', '.join(_RECORDS)}")
+    return given
 
 
 def _check_number(key: str, found: object, least: int, others: str = "") -> None:

@@ -59,7 +59,7 @@ def own_lines(error: BaseException) -> str:
 
 
 def is_raised_by_plug_in(error: BaseException) -> bool:
-    """Tell whether code of a plug-in raised an exception itself: an interruption by the user does not count."""
+    """Tell whether code of a plug-in raised an exception itself; an interruption by the user is not that."""
     if isinstance(error, Exception):
         return True
     frames = traceback.extract_tb(error.__traceback__)

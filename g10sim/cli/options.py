@@ -64,6 +64,15 @@ TraceName = Annotated[
         show_default=False,
     ),
 ]
+AddPolicyOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--add-policy",
+        metavar="POLICY",
+        help="A policy more, by its key or as module:Class; may be repeated.",
+        show_default=False,
+    ),
+]
 TrustOption = Annotated[
     bool,
     typer.Option("--trust", help="Import the policies 'module:Class' that the results name: code that runs."),

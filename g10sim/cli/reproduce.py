@@ -10,6 +10,7 @@ import typer
 
 from g10sim import plots
 from g10sim.cli.options import (
+    AddPolicyOption,
     ForceOption,
     PolicyName,
     ResultsDirectory,
@@ -24,7 +25,7 @@ from g10sim.cli.options import (
 )
 from g10sim.cli.output import WarnOnce, complain_of_failures, say, show_table
 from g10sim.cli.run import CellProgress
-from g10sim.config.load import load_run
+from g10sim.config.load import load_run, with_policies
 from g10sim.config.problems import check_choice
 from g10sim.errors import ConfigError, G10SimError
 from g10sim.experiment.outcome import OK
@@ -49,6 +50,7 @@ def reproduce(
     ] = None,
     scheduler: SchedulerOption = None,
     settings: SettingsOption = None,
+    policies: AddPolicyOption = None,
     force: ForceOption = False,
 ) -> None:
     """Simulate the experiments of the G10 paper's figures and draw them; an interrupted run goes on.
@@ -56,7 +58,8 @@ def reproduce(
     Exit code 0: every cell ran; 1: some cell failed; 2: bad input.
     """
     documents = {
-        name: load_run(Path("experiments") / f"{name}.yaml", settings or []) for name in _chosen(figures)
+        name: with_policies(load_run(Path("experiments") / f"{name}.yaml", settings or []), policies or [])
+        for name in _chosen(figures)
     }
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     executor = choose_executor(workers, scheduler, default_workers=cores)

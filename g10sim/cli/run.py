@@ -18,6 +18,7 @@ from rich.progress import (
 )
 
 from g10sim.cli.options import (
+    AddPolicyOption,
     ForceOption,
     SchedulerOption,
     SettingsOption,
@@ -26,7 +27,7 @@ from g10sim.cli.options import (
 )
 from g10sim.cli.output import ALL_UNSUPPORTED, InterruptionError, WarnOnce, complain_of_failures, say, show_table
 from g10sim.cli.terminal import SafeConsole
-from g10sim.config.load import load_run
+from g10sim.config.load import load_run, with_policies
 from g10sim.config.schema import run_schema
 from g10sim.errors import ConfigError
 from g10sim.experiment.cells import Cell
@@ -53,6 +54,7 @@ def run(
     workers: WorkersOption = None,
     scheduler: SchedulerOption = None,
     settings: SettingsOption = None,
+    policies: AddPolicyOption = None,
     force: ForceOption = False,
     check: Annotated[
         bool, typer.Option("--check", help="Test every invariant while simulating: slower.")
@@ -81,7 +83,7 @@ def run(
         return
     if config is None:
         raise ConfigError("run: found no configuration; allowed: the path of a YAML file, or --schema")
-    document = load_run(config, settings or ())
+    document = with_policies(load_run(config, settings or ()), policies or ())
     executor = choose_executor(workers, scheduler, default_workers=1, seconds=seconds)
     warn_once = WarnOnce()
     with CellProgress() as bar:

@@ -37,6 +37,17 @@ def with_settings(document: Document, settings: Iterable[str]) -> Document:
     return document
 
 
+def with_policies(document: Document, policies: Iterable[str]) -> Document:
+    """Return a copy with more policies, each a name or ``module:Class``, after its own. Raises ConfigError."""
+    own, more = document.data.get("policies"), list(policies)
+    if not more:
+        return document
+    if not isinstance(own, list):
+        raise document.error(("policies",), f"found {shown(own)}; allowed: a list, to add policies to")
+    new = [policy for policy in more if policy not in own]
+    return replace(document, data={**document.data, "policies": [*own, *new]})
+
+
 def run_config(document: Document) -> RunConfig:
     """Check a whole run configuration and resolve its presets. Raises ConfigError naming the place."""
     data = dict(document.data)
