@@ -174,7 +174,7 @@ def load_trace(path: str | Path) -> Trace:
 
 
 def system(name: str | Path | Mapping[str, Any], **changes: Any) -> SystemSpec:
-    """Make a system from a preset's name, a file or a mapping, with changes such as ``host={"memory": "64 GiB"}``.
+    """Make a system from a preset, a file or a mapping, with changes such as ``host={"memory": "64 GiB"}``.
 
     Raises ConfigError naming the dotted key, what was found and what is allowed.
     """
@@ -275,11 +275,12 @@ def _warn_of_times(workload: Workload, gpu: str) -> None:
             warnings.warn(told_of_other_gpu([trace.model], timed_for, gpu), stacklevel=3)
 
 
-def _names(key: str, found: object) -> tuple[str, ...]:
+def _names(key: str, found: Any) -> tuple[str, ...]:
     """Return names that were given as a text or a list of texts. Raises ConfigError."""
     if isinstance(found, str):
         return (found,)
-    if not isinstance(found, Iterable) or not all(isinstance(name, str) for name in (given := tuple(found))):
+    given = tuple(found) if isinstance(found, Iterable) else (found,)
+    if not all(isinstance(name, str) for name in given):
         raise ConfigError(f"{key}: found {found!r}; allowed: a list of {', '.join(_RECORDS)}")
     return given
 

@@ -32,6 +32,7 @@ DOTS_PER_INCH = 300
 _SETTINGS: Any = {
     "font.family": "DejaVu Sans",
     "font.size": 7,
+    "text.parse_math": False,  # a dollar sign in a name is one
     "axes.titlesize": 7,
     "axes.labelsize": 7,
     "xtick.labelsize": 6.5,

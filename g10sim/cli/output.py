@@ -104,6 +104,11 @@ class WarnOnce:
             warn(message)
 
 
+def tell(text: str) -> None:
+    """Write one line to standard error about how far a command is."""
+    _tell(escape(text))
+
+
 def _tell(line: str) -> None:
     console = SafeConsole(stderr=True, soft_wrap=True, highlight=False)
     try:

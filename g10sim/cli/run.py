@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -25,10 +26,19 @@ from g10sim.cli.options import (
     WorkersOption,
     choose_executor,
 )
-from g10sim.cli.output import ALL_UNSUPPORTED, InterruptionError, WarnOnce, complain_of_failures, say, show_table
+from g10sim.cli.output import (
+    ALL_UNSUPPORTED,
+    InterruptionError,
+    WarnOnce,
+    complain_of_failures,
+    say,
+    show_table,
+    tell,
+)
 from g10sim.cli.terminal import SafeConsole
 from g10sim.config.load import load_run, with_policies
 from g10sim.config.schema import run_schema
+from g10sim.display import rounded_seconds
 from g10sim.errors import ConfigError
 from g10sim.experiment.cells import Cell
 from g10sim.experiment.outcome import OK, UNSUPPORTED, CellResult
@@ -39,6 +49,7 @@ from g10sim.stats.columns import metric_columns, tiers_of, traffic
 from g10sim.stats.seeds import over_seeds
 
 _MANY_CELLS = 100_000
+_SECONDS_BETWEEN_LINES = 60.0
 
 
 def run(
@@ -118,7 +129,7 @@ def run(
 
 
 class CellProgress:
-    """A progress bar with the time left on standard error, if that is a terminal.
+    """A progress bar with the time left on standard error; if that is no terminal, a line a minute.
 
     Ctrl-C raises an InterruptionError with the number of finished cells.
     """
@@ -137,6 +148,7 @@ class CellProgress:
             disable=not console.is_terminal,
         )
         self._done, self._total = 0, 0
+        self._began = self._told = time.monotonic()
 
     def __enter__(self) -> CellProgress:
         if not self._progress.disable:  # releases before 14.3 leave an empty line even then
@@ -162,6 +174,11 @@ class CellProgress:
         """Count one more finished cell."""
         self._done += 1
         self._progress.update(self._task, advance=1, description=f"{cell.label} {result.status}")
+        now = time.monotonic()
+        if self._progress.disable and now - self._told >= _SECONDS_BETWEEN_LINES:
+            self._told = now
+            left = (now - self._began) / self._done * max(0, self._total - self._done)
+            tell(f"{self._done} of {self._total} cells done; about {rounded_seconds(left)} left")
 
 
 _FIGURES = {

@@ -38,7 +38,7 @@ def with_settings(document: Document, settings: Iterable[str]) -> Document:
 
 
 def with_policies(document: Document, policies: Iterable[str]) -> Document:
-    """Return a copy with more policies, each a name or ``module:Class``, after its own. Raises ConfigError."""
+    """Return a copy with more policies, by name or ``module:Class``, after its own. Raises ConfigError."""
     own, more = document.data.get("policies"), list(policies)
     if not more:
         return document

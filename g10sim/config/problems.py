@@ -33,11 +33,26 @@ def describe(error: ValidationError, model: type[BaseModel]) -> tuple[KeyPath, s
     path, above, here = _follow(tuple(details["loc"]), model)
     if details["type"] == "value_error":
         return _own(path, str(details["ctx"]["error"]))
+    if details["type"] == "extra_forbidden" and (where := _belongs(str(path[-1]), model, path[:-1])):
+        return (
+            path,
+            f"found an unknown key (did you mean '{where}'?); allowed: {', '.join(sorted(_fields(above)))}",
+        )
     if details["type"] == "union_tag_invalid":
         choices = re.findall(r"'([^']*)'", details["ctx"]["expected_tags"])
         found = details["ctx"]["tag"]
         return (*path, "model"), f"found {shown(found, _MOST_SHOWN)}{not_found(found, choices)}"
     return path, _message(details, str(path[-1]) if path else "", _fields(above), _fields(here))
+
+
+def _belongs(key: str, model: type[BaseModel], above: KeyPath) -> str:
+    """Return where a key at the top would be known, one level down; nothing if nowhere."""
+    for name, field in model.model_fields.items() if not above else ():
+        if key not in model.model_fields and any(
+            key in one.model_fields for _, one in _models_in(field.annotation, "")
+        ):
+            return f"{name}.{key}"
+    return ""
 
 
 def _own(path: KeyPath, text: str) -> tuple[KeyPath, str]:

@@ -19,6 +19,8 @@ from pydantic import (
 from g10sim import units
 from g10sim.text import shown
 
+_LONGEST_LATENCY = 100 * 10**12  # picoseconds
+
 
 class Spec(BaseModel):
     """Base of every configuration model: frozen, and unknown keys are refused."""
@@ -33,6 +35,12 @@ def _quantity(
     return BeforeValidator(kind.parse), PlainSerializer(write), WithJsonSchema(schema)
 
 
+def _at_most_100_s(value: int) -> int:
+    if value > _LONGEST_LATENCY:
+        raise ValueError(f"found {units.format_duration(value)!r}; allowed: at most 100 s")
+    return value
+
+
 def _above_zero(value: int) -> int:
     if value == 0:
         raise ValueError("found 0; allowed: more than zero")
@@ -45,6 +53,9 @@ Duration = Annotated[int, *_quantity(units.DURATION, units.format_duration)]
 Frequency = Annotated[int, *_quantity(units.FREQUENCY, units.format_frequency)]
 CountRate = Annotated[int, *_quantity(units.COUNT_RATE, units.format_count_rate)]
 ComputeRate = Annotated[int, *_quantity(units.COMPUTE_RATE, units.format_compute_rate)]
+
+Latency = Annotated[Duration, AfterValidator(_at_most_100_s)]
+"""A time that every access takes; far longer ones leave the range in which times are exact."""
 
 MOST = 10**6
 """Most equal parts or steps; no machine has more, and what counts them one by one ends soon."""

@@ -15,6 +15,7 @@ from g10sim.config.quantities import (
     Bytes,
     Count,
     Duration,
+    Latency,
     PositiveBytes,
     PositiveDuration,
     PositiveRate,
@@ -33,7 +34,7 @@ class BounceSpec(Spec):
     """Copies between GPU and SSD that stop over in host memory (``path: host``)."""
 
     bandwidth: PositiveRate = Field(description="of the buffer in host memory, both directions together")
-    latency: Duration = Field(description="that stopping over adds to an access")
+    latency: Latency = Field(description="that stopping over adds to an access")
 
 
 class _Attached(Spec):
@@ -79,7 +80,7 @@ class SsdSpec(_Attached):
     stripe_efficiency: float | None = Field(
         default=None, gt=0, le=1, description="share of the drives' rates that a stripe reaches; none: all"
     )
-    latency: Duration = Field(description="of one access")
+    latency: Latency = Field(description="of one access")
     write_latency: Duration | None = Field(default=None, description="of one write; none: that of any access")
 
     @model_validator(mode="after")

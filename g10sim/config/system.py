@@ -11,6 +11,7 @@ from g10sim.config.host import CpuSpec, HostSpec
 from g10sim.config.quantities import (
     Bytes,
     Duration,
+    Latency,
     PositiveBytes,
     PositiveFrequency,
     PositiveRate,
@@ -198,7 +199,7 @@ class PageFaultSpec(Spec):
     in GPUs, ASPLOS 2020) propose to do both at a time (``overlapped``).
     """
 
-    latency: Duration = Field(description="of handling one batch of faults")
+    latency: Latency = Field(description="of handling one batch of faults")
     batch: int | None = Field(
         default=None, strict=True, ge=1, description="most faults of a batch, one per page; null: any number"
     )

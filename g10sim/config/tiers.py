@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, get_args
 from pydantic import AfterValidator, Discriminator, Field, Tag, model_validator
 
 from g10sim.config.host import KernelAccessSpec
-from g10sim.config.quantities import Bytes, Duration, PositiveRate, Spec
+from g10sim.config.quantities import Bytes, Duration, Latency, PositiveRate, Spec
 from g10sim.config.ssd import AnySsdSpec, BounceSpec, FlashSsdSpec, SsdSpec
 from g10sim.places import place, tier_word
 from g10sim.records import Location
@@ -45,7 +45,7 @@ class MemoryTierSpec(Spec):
     capacity: Bytes = Field(description="space for tensors")
     read: PositiveRate | None = Field(default=None, description="from it; none: as fast as its path")
     write: PositiveRate | None = Field(default=None, description="to it; none: as fast as its path")
-    latency: Duration = Field(default=0, validate_default=False, description="of one access")
+    latency: Latency = Field(default=0, validate_default=False, description="of one access")
     at: str | None = Field(default=None, description="socket, shared link or GPU; none: the root complex")
     kernel_access: KernelAccessSpec | None = Field(
         default=None, description="kernels can use tensors where they lie; none: they cannot"
@@ -61,7 +61,7 @@ class SsdTierSpec(Spec):
     capacity: Bytes = Field(description="flash space for tensors, of one drive")
     read: PositiveRate = Field(description="from one drive")
     write: PositiveRate = Field(description="to one drive")
-    latency: Duration = Field(description="of one access")
+    latency: Latency = Field(description="of one access")
     write_latency: Duration | None = Field(default=None, description="of one write; none: that of any access")
     at: str | None = Field(default=None, description="socket, shared link or GPU; none: the root complex")
     drives: int = Field(default=1, strict=True, ge=1, le=256, description="drives, striped")

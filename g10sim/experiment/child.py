@@ -20,7 +20,7 @@ import g10sim
 from g10sim.experiment.directory import library_versions
 from g10sim.experiment.outcome import CellResult, CellTask, finished
 from g10sim.experiment.program import program
-from g10sim.experiment.reads import Now, reads
+from g10sim.experiment.reads import Now, note_from_start
 from g10sim.experiment.workers import crashed, reason_of_end
 
 _SECONDS_BETWEEN_LOOKS = 0.5
@@ -80,7 +80,7 @@ def _result(
 
 def main() -> None:
     """Run the order on standard input."""
-    reads()
+    note_from_start()
     order = pickle.load(sys.stdin.buffer)
     threading.Thread(target=_end_with_parent, daemon=True).start()
     result = _run(order, sys.argv[2])

@@ -7,8 +7,10 @@ not repeated.
 
 from __future__ import annotations
 
+import logging
 import pickle
 import sys
+import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import CancelledError
 from contextlib import contextmanager
@@ -24,8 +26,10 @@ from g10sim.experiment.workers import Results, crashed
 if TYPE_CHECKING:
     from distributed import Client, Future
 
-_SECONDS_TO_CONNECT = 15
+_SECONDS_TO_CONNECT, _SECONDS_TO_ANSWER = 15, 25
 _MARKER = ".running-"
+
+_log = logging.getLogger(__name__)
 
 
 class DaskCluster:
@@ -79,7 +83,36 @@ def _away() -> Iterator[None]:
 
 def _connect(scheduler: str) -> Client:
     with _away():
-        return _connected(scheduler)
+        client = _within(_SECONDS_TO_ANSWER, scheduler)
+        if not client.scheduler_info()["workers"]:
+            _log.warning("scheduler %s has no workers yet; cells wait until one comes", scheduler)
+        return client
+
+
+def _within(seconds: float, scheduler: str) -> Client:
+    """Connect, or give up: what is no Dask may take bytes and never answer. Raises ConfigError."""
+    found: list[Client | ConfigError] = []
+
+    def connect() -> None:
+        try:
+            found.append(_connected(scheduler))
+        except ConfigError as error:
+            found.append(error)
+
+    attempt = threading.Thread(target=connect, daemon=True)
+    attempt.start()
+    attempt.join(seconds)
+    result = found[0] if found else _no_scheduler(scheduler, f"no answer within {seconds:g} s")
+    if isinstance(result, ConfigError):
+        raise result
+    return result
+
+
+def _no_scheduler(scheduler: str, reason: str) -> ConfigError:
+    return ConfigError(
+        f"scheduler {scheduler}: found no Dask scheduler there ({reason}); "
+        "allowed: the address of one that runs, such as tcp://HOST:8786, or its scheduler file"
+    )
 
 
 def _connected(scheduler: str) -> Client:
@@ -103,10 +136,7 @@ def _connected(scheduler: str) -> Client:
     except ConfigError:
         raise
     except (OSError, ValueError, KeyError, AssertionError) as error:  # an assertion: no event loop in time
-        raise ConfigError(
-            f"scheduler {scheduler}: found no Dask scheduler there ({one_line(error)}); "
-            "allowed: the address of one that runs, such as tcp://HOST:8786, or its scheduler file"
-        ) from error
+        raise _no_scheduler(scheduler, one_line(error)) from error
 
 
 def _on_worker(order: bytes, marker: str) -> CellResult:

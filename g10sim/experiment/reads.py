@@ -45,7 +45,7 @@ class Reads:
     def __init__(self) -> None:
         self._busy = threading.local()
         self._own, self._aside = "", frozenset[str]()
-        self.active = False
+        self.active = self.from_start = False
         self.begin()
 
     def begin(self, own: str = "", aside: Collection[str] = ()) -> None:
@@ -220,6 +220,11 @@ def reads() -> Reads:
     return found
 
 
+def note_from_start() -> None:
+    """Count what this process and its copies read from now on for the plug-in that each may run."""
+    reads().from_start = True
+
+
 @contextmanager
 def of_plug_in(package: str, parameters: Mapping[str, Any], traces: Collection[str]) -> Iterator[Reads]:
     """Note what a plug-in of a package reads, besides what this process has read already.
@@ -227,6 +232,8 @@ def of_plug_in(package: str, parameters: Mapping[str, Any], traces: Collection[s
     ``os.stat``, which tells nobody of its calls, notes whose existence is asked for.
     """
     found, stat = reads(), os.stat
+    if not found.from_start:
+        found.begin()
     found.restrict(package, traces)
     invalidate_caches()  # archives of modules are remembered by the process that this is a copy of
     found.named([value for name, value in parameters.items() if name != "name"])

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _DIGITS = 6
+_UNSEEN = ("", "WHITE", "#FFF", "#FFFFFF")
+_SPARE = ("#1B9E77", "#D95F02", "#7570B3", "#E7298A", "#66A61E", "#E6AB02", "#A6761D", "#8DA0CB", "#B15928")
+"""Colours of series that figures draw white with hatches (ColorBrewer's Dark2 and two more)."""
 
 
 def chart_data(results: pd.DataFrame) -> dict[str, Any]:
@@ -51,11 +54,19 @@ def chart_data(results: pd.DataFrame) -> dict[str, Any]:
         "metrics": list(metrics),
         "rows": rows,
         "policies": {
-            policy: {"label": look.label, "colour": look.colour} for policy, look in looks(results).items()
+            policy: {"label": look.label, "colour": colour}
+            for (policy, look), colour in zip(looks(results).items(), _colours(results), strict=True)
         },
         "parts": [{"title": title, "colour": colour} for title, (_, colour) in parts.items()],
         "unlimited": IDEAL,
     }
+
+
+def _colours(results: pd.DataFrame) -> list[str]:
+    """Return a colour that is seen for each policy; figures draw some white, with hatches."""
+    wanted = [look.colour for look in looks(results).values()]
+    spare = (colour for colour in _SPARE if colour not in wanted)
+    return [next(spare, "#777777") if colour.upper() in _UNSEEN else colour for colour in wanted]
 
 
 def _values(results: pd.DataFrame, name: str) -> tuple[dict[Any, str], list[float], str]:

@@ -6,10 +6,10 @@ import gc
 
 import g10sim.experiment.execution  # noqa: F401
 from g10sim.experiment.program import program
-from g10sim.experiment.reads import reads
+from g10sim.experiment.reads import note_from_start
 from g10sim.policies.registry import import_built_in
 
 import_built_in()
 program()
-reads()
+note_from_start()
 gc.freeze()  # copies share what is there now, and do not search it for cycles

@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import tempfile
 import threading
 import time
 from collections import deque
@@ -21,6 +22,8 @@ from g10sim.experiment.outcome import FAILED, CellResult, CellTask
 
 _PRELOADED = "g10sim.experiment.warm"
 _MOST_CELLS = 500
+_LONGEST_TEMPORARY = 60
+"""Characters of the directory of temporary files that leave room for the name of a socket, which has 107."""
 _FOR_TABLES = ("pandas", "pyarrow.parquet")
 
 
@@ -154,7 +157,8 @@ class _Worker:
 
 
 def _context(*, tables: bool) -> BaseContext:
-    if "forkserver" not in multiprocessing.get_all_start_methods():
+    has_room = len(tempfile.gettempdir()) <= _LONGEST_TEMPORARY
+    if not has_room or "forkserver" not in multiprocessing.get_all_start_methods():
         return multiprocessing.get_context("spawn")
     context = multiprocessing.get_context("forkserver")
     # A process starts as a copy of one that has imported everything: milliseconds instead of a second.

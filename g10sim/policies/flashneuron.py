@@ -250,10 +250,15 @@ class _Choice:
         if kept >= self._line_bytes:
             raise UnsupportedError(
                 f"policy 'flashneuron': '{self._trace.model}' keeps {format_bytes(kept)} for its backward "
-                "pass even if all that can be is offloaded; allowed: less than "
-                f"{format_bytes(max(0, self._line_bytes))} (GPU memory less weights and largest working set)"
+                f"pass even if all that can be is offloaded; allowed: {self._allowed()}"
             )
         return chosen
+
+    def _allowed(self) -> str:
+        """Say how much may stay, where anything may."""
+        if self._line_bytes <= 0:
+            return "a GPU with room for more than the weights and the largest working set"
+        return f"less than {format_bytes(self._line_bytes)} (GPU memory less weights and largest working set)"
 
     def refine(self, chosen: dict[int, tuple[int, int]], candidates: Sequence[int], rate: int) -> None:
         """Offload results of a ReLU instead of others while copies at a rate outlast the forward pass.
