@@ -34,7 +34,7 @@ from g10sim.stats.reading import read_results, read_table
 from g10sim.stats.summary import FLASH_COLUMNS, IN_PLACE_COLUMNS, Row
 from g10sim.stats.tables import TABLES, records_table
 from g10sim.stats.timeline import chrome_trace
-from g10sim.trace.check import other_gpu, told_of_other_gpu, untimed
+from g10sim.trace.check import check_trace, other_gpu, told_of_other_gpu, untimed
 from g10sim.trace.format import load_trace as read_trace
 from g10sim.trace.format import save_trace
 from g10sim.trace.model import Trace
@@ -294,4 +294,6 @@ def _workload(trace: Trace | Workload | str | Path, iterations: int | Literal["a
     if isinstance(trace, Workload):
         return trace
     loaded = trace if isinstance(trace, Trace) else load_trace(trace)
+    if loaded is trace:
+        check_trace(loaded, f"trace '{loaded.model}'")
     return Workload((Job(loaded, iterations=iterations),))
