@@ -159,8 +159,9 @@ class Result(Displayed):
             raise ConfigError(f"{name}: was not recorded; allowed after: simulate(..., record=[{name!r}])")
 
     def timeline(self) -> dict[str, Any]:
-        """Timeline for ui.perfetto.dev. Raises ConfigError unless ``record`` had 'timeline'."""
-        self._check_recorded("timeline")
+        """Timeline for ui.perfetto.dev. Raises ConfigError unless ``record`` had 'timeline' or 'kernels'."""
+        if "kernels" not in self.recorded:
+            self._check_recorded("timeline")
         return chrome_trace(self.workload, self.system, self.records)
 
 
