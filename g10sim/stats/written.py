@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _NAMED = ("cell", "trace", "policy", "status")
 _DESCRIBED = ("name", "model", "batch_size", "seed", "message")
 _STATUSES = ("ok", "unsupported", "failed")
-_OPTIONAL = frozenset({"iterations", "steady", "samples_per_s"})
+_OPTIONAL = frozenset({"iterations", "steady", "period", "spread", "samples_per_s"})
 """Metrics that results of a cell that ran may lack."""
 _TEXTS = ("policy", "trace")
 _ALLOWED = "allowed: a file written by 'run'"
