@@ -8,6 +8,7 @@ import pytest
 
 from g10sim.checksums import bytes_hash, sealed
 from g10sim.errors import ConfigError
+from g10sim.stats.columns import metric_columns
 from g10sim.stats.keyed import keys_of, write_keyed
 from g10sim.stats.legends import designs, legend, policy_labels
 from g10sim.stats.reading import (
@@ -41,20 +42,27 @@ def test_a_run_of_which_nothing_succeeded_can_be_read(tmp_path):
 
 
 def test_a_table_has_the_rows_of_cells_that_are_in_the_results(tmp_path):
-    path = tmp_path / "kernels.parquet"
-    table = pa.table({"cell": [0, 0, 1, 2], "kernel": [0, 1, 0, 0]})
+    path = tmp_path / "memory.parquet"
+    columns = {"time": [0, 5, 0, 0], "gpu": [0] * 4, "gpu_bytes": [7, 8, 7, 9]}
+    table = pa.table({"cell": [0, 0, 1, 2], **columns})
     write_keyed(table, {"0": "a", "1": "before", "2": "c"}, path)
     cells = [{"cell": 0, "key": "a"}, {"cell": 1, "key": "b"}, {"cell": 2, "key": "c"}]
     described = {"traces": {}, "files": {path.name: bytes_hash(path.read_bytes())}, "cells": cells}
     (tmp_path / "provenance.json").write_text(json.dumps(described))
-    found = read_table(tmp_path, "kernels")
-    assert found.to_dict("list") == {"cell": [0, 0, 2], "kernel": [0, 1, 0]}
+    found = read_table(tmp_path, "memory")
+    assert found["cell"].tolist() == [0, 0, 2]
+    assert found["gpu_bytes"].tolist() == [7, 8, 9]
     assert found.index.tolist() == [0, 1, 2]
     assert found.attrs[KEYS] == {0: "a", 2: "c"}
 
 
 def test_results_carry_the_keys_of_their_cells(tmp_path):
-    text = "cell,trace,policy,status\n0,t,p,ok\n1,t,q,ok\n"
+    named = ["cell", "trace", "policy", "status", "name", "model", "batch_size", "seed", "message"]
+    lines = [",".join((*named, *metric_columns()))]
+    lines += [
+        f"{cell},t,{policy},ok,n,m,1,0," + ",1" * len(metric_columns()) for cell, policy in enumerate("pq")
+    ]
+    text = "\n".join([*lines, ""])
     (tmp_path / "results.csv").write_text(text)
     cells = [{"cell": 0, "key": "a"}, {"cell": 1, "key": "b"}]
     described = {"traces": {}, "files": {"results.csv": bytes_hash(text.encode())}, "cells": cells}
