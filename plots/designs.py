@@ -13,7 +13,15 @@ from matplotlib.ticker import NullLocator
 
 from g10sim.errors import ConfigError
 from g10sim.looks import BLACK, Look
-from g10sim.plots.panels import bars_per_trace, draw_groups, draw_ideal, handles, mark_missing, panels
+from g10sim.plots.panels import (
+    bars_per_trace,
+    draw_groups,
+    draw_ideal,
+    handles,
+    logarithmic,
+    mark_missing,
+    panels,
+)
 from g10sim.plots.style import DASHES, looks, model_name, series
 from g10sim.plots.traces import (
     OK,
@@ -205,7 +213,7 @@ def flash_endurance(results: pd.DataFrame) -> Figure:
         shared=True,
     )
     for axes in made.axes:
-        axes.set_yscale("log")
+        logarithmic(axes, y=True)
         axes.set_ylim(_LEAST_YEARS, _MOST_YEARS)
     return made.figure
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -28,6 +29,7 @@ _LEGEND_CHARACTERS, _KEY_CHARACTERS = 66, 5  # of a line of the legend, and of t
 _LEGEND_LINE_INCHES = 0.14
 _LABEL_INCHES = 0.18
 _MARKS: Mapping[str, str] = {"unsupported": "x", "failed": "$?$"}
+_RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 _GROUP_WIDTH = 0.86
 _MARK_HEIGHT = 0.07
 _TRACES_PER_ROW = 4
@@ -43,12 +45,17 @@ class Panels:
 
 def logarithmic(axes: Axes, *, x: bool = False, y: bool = False) -> None:
     """Make axes logarithmic, with labels at powers of ten only."""
-    if x:
-        axes.set_xscale("log")
-        axes.xaxis.set_minor_formatter(NullFormatter())
-    if y:
-        axes.set_yscale("log")
-        axes.yaxis.set_minor_formatter(NullFormatter())
+    for is_wanted, name, axis in ((x, "x", axes.xaxis), (y, "y", axes.yaxis)):
+        if is_wanted:
+            axes.set(**{f"{name}scale": "log"})
+            axis.set_major_formatter(_power_of_ten)
+            axis.set_minor_formatter(NullFormatter())
+
+
+def _power_of_ten(value: float, _: int | None = None) -> str:
+    """Return a power of ten as text: with names that hold dollar signs, no text is parsed as mathematics."""
+    exponent = round(math.log10(value))
+    return "10" + str(exponent).translate(_RAISED) if math.isclose(value, 10.0**exponent) else f"{value:g}"
 
 
 def micro_batches_begin(rows: pd.DataFrame, place: str) -> list[int]:

@@ -6,6 +6,7 @@ from g10sim.config.document import Document
 from g10sim.errors import ConfigError, PolicyError
 from g10sim.experiment.cells import make_policy
 from g10sim.experiment.expand import expand
+from g10sim.experiment.run import run_experiment
 from g10sim.policies.plan import MigrationPlan
 from g10sim.policies.plan_format import save_plan
 from g10sim.trace.format import save_trace
@@ -102,14 +103,22 @@ def test_equal_cells_have_equal_keys_and_others_do_not(config, tmp_path):
     assert expand(Document({**config, "policies": ["base_uvm"]}, ""), check=True).cells[0].key != base.key
 
 
-def test_a_changed_plan_file_changes_the_key(config, tmp_path):
+def test_a_changed_plan_file_changes_the_key_of_its_result(config, tmp_path):
     plan = tmp_path / "empty.g10p"
     save_plan(MigrationPlan(()), plan)
-    replay = [{"name": "replay", "plan_file": str(plan)}]
-    before = cells(config, policies=replay)[0].key
-    assert cells(config, policies=replay)[0].key == before
+    replay = {**config, "policies": [{"name": "replay", "plan_file": str(plan)}]}
+
+    def run():
+        outcome = run_experiment(Document(replay, ""), output=tmp_path / "out")
+        return outcome.reused, outcome.results[0].key
+
+    reused, before = run()
+    assert reused == 0
+    assert run() == (1, before)
     save_plan(MigrationPlan((), planner="somebody"), plan)
-    assert cells(config, policies=replay)[0].key != before
+    reused, after = run()
+    assert reused == 0
+    assert after != before
 
 
 def test_a_policy_that_takes_a_seed_gets_that_of_the_run():

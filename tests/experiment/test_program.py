@@ -19,12 +19,17 @@ from g10sim.experiment.expand import expand
 TABLES = ("kernels", "migrations", "memory", "timeline")
 
 
-def looked_at():
+def forget():
     program.program.cache_clear()
+    program.version_of.cache_clear()
+
+
+def looked_at():
+    forget()
     try:
         return program.program()
     finally:
-        program.program.cache_clear()
+        forget()
 
 
 @pytest.fixture
