@@ -17,6 +17,9 @@ def main() -> None:
         signal.signal(signal.SIGINT, _leave)  # an exception could come out of any library that is imported
     _open_streams()
     _put_working_directory_last()
+    os.environ.setdefault(
+        "PYDANTIC_DISABLE_PLUGINS", "__all__"
+    )  # it would search all installed packages for any
     from g10sim.cli.commands import app, import_for
     from g10sim.cli.output import exit_code
 

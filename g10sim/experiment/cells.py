@@ -9,8 +9,6 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
-from g10sim.analysis.gpus import load_gpu
-from g10sim.analysis.kernel_times import retimed
 from g10sim.checksums import data_hash
 from g10sim.config.behaviour import BehaviourSpec
 from g10sim.config.sharing import ExchangeSpec, SharingSpec, VariationSpec
@@ -184,7 +182,12 @@ def load_input(named: TraceInput) -> Trace:
             f"{named.path}: is not the trace that the run began with (sha256 {named.sha256[:12]}); "
             "allowed: leaving traces alone while a run lasts, the same files for all workers"
         )
-    return retimed(trace, load_gpu(named.gpu), named.path) if named.gpu else trace
+    if not named.gpu:
+        return trace
+    from g10sim.analysis.gpus import load_gpu  # loads tables that few runs need
+    from g10sim.analysis.kernel_times import retimed
+
+    return retimed(trace, load_gpu(named.gpu), named.path)
 
 
 def make_policy(spec: Mapping[str, Any], seed: int) -> Policy:

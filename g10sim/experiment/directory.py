@@ -145,7 +145,7 @@ def _about(experiment: Experiment) -> dict[str, Any]:
         "g10sim": g10sim.__version__,
         "program_sha256": program().sha256,
         "python": platform.python_version(),
-        "platform": platform.platform(),
+        "platform": "-".join((platform.system(), platform.release(), platform.machine())),
         "libraries": library_versions(),
         "traces": {name: {"path": trace.path, "sha256": trace.sha256} for name, trace in traces.items()},
         ATTRIBUTE: legends(cell.policy["name"] for cell in experiment.cells),

@@ -119,7 +119,8 @@ def _attempt(cell: Cell, store: CellStore, read: Reads, result: Callable[..., Ce
     except UnsupportedError as error:
         verdict = one_line(error)
     except G10SimError as error:
-        return replace(result(FAILED, one_line(error)), origin=_origin(cell, read))
+        failed = result(FAILED, one_line(error))
+        return replace(failed, origin=_origin(cell, read), traceback=traceback.format_exc())
     if replace(cell).key != cell.key:
         return result(FAILED, "g10sim was edited while this run lasts; allowed: the same command again")
     origin = _origin(cell, read)

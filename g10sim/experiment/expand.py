@@ -9,13 +9,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from pydantic import BaseModel
 
-from g10sim.analysis.gpus import GpuTimingSpec, gpu_names, load_gpu
-from g10sim.analysis.kernel_times import retimed
 from g10sim.checksums import data_hash
 from g10sim.config.behaviour import GPG
 from g10sim.config.data import find_file, find_files
@@ -34,6 +32,9 @@ from g10sim.registry import choices_text
 from g10sim.trace.check import cut_durations, first_on_cpu, other_gpu, told_of_other_gpu, untimed
 from g10sim.trace.format import load_trace, trace_hash
 from g10sim.trace.repetition import each
+
+if TYPE_CHECKING:
+    from g10sim.analysis.gpus import GpuTimingSpec
 
 Part = TypeVar("Part")
 
@@ -321,6 +322,8 @@ class _Workloads:
                 self._origins[where], self._on_cpu[where] = trace.origin, first_on_cpu(trace)
             described = "" if gpu is None else data_hash(gpu.model_dump_json())
             if gpu is not None:
+                from g10sim.analysis.kernel_times import retimed
+
                 with self._document.blaming(("workload", "kernel_times")):
                     trace = retimed(trace, gpu, name)
             self._durations[where, gpu_name] = each(trace.kernels, _duration), trace.ticks_per_second
@@ -339,6 +342,8 @@ class _Workloads:
         """Return the GPU whose times kernels are given; None where traces keep their own."""
         if config.workload.kernel_times == "trace":
             return None
+        from g10sim.analysis.gpus import gpu_names, load_gpu  # loads tables that few runs need
+
         name = config.system.gpu.name
         if name not in gpu_names():
             raise self._document.error(
