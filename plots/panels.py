@@ -52,7 +52,7 @@ def logarithmic(axes: Axes, *, x: bool = False, y: bool = False) -> None:
             axis.set_minor_formatter(NullFormatter())
 
 
-def _power_of_ten(value: float, _: int | None = None) -> str:
+def _power_of_ten(value: float, _: float) -> str:
     """Return a power of ten as text: with names that hold dollar signs, no text is parsed as mathematics."""
     exponent = round(math.log10(value))
     return "10" + str(exponent).translate(_RAISED) if math.isclose(value, 10.0**exponent) else f"{value:g}"
