@@ -22,7 +22,7 @@ from g10sim.experiment.cells import Cell
 from g10sim.experiment.outcome import CHANGED, FAILED, OK, UNSUPPORTED, CellResult, CellTask, one_line
 from g10sim.experiment.program import program
 from g10sim.experiment.reads import NOTHING_ELSE, Now, Reads, of_plug_in, reads
-from g10sim.experiment.store import CellStore
+from g10sim.experiment.store import CELLS, CellStore
 from g10sim.policies.base import Policy
 from g10sim.records import RunRecords
 from g10sim.sim.engine import run
@@ -88,7 +88,7 @@ def run_cell(task: CellTask, worker: int | str) -> CellResult:
         return CellResult(status, message, tuple(rows), timing)
 
     try:
-        with _reads(task.cell) as read, time_in_hooks(hooks):
+        with _reads(task) as read, time_in_hooks(hooks):
             return _attempt(task.cell, store, read, result)
     except G10SimError as error:
         return replace(result(FAILED, one_line(error)), traceback=traceback.format_exc())
@@ -100,12 +100,12 @@ def run_cell(task: CellTask, worker: int | str) -> CellResult:
         return replace(result(FAILED, message), traceback=traceback.format_exc())
 
 
-def _reads(cell: Cell) -> AbstractContextManager[Reads]:
-    """Note what the cell reads besides its traces, which its key names."""
-    traces = [job.trace.path for job in cell.jobs]
+def _reads(task: CellTask) -> AbstractContextManager[Reads]:
+    """Note what a cell reads besides its traces, which its key names, and the cells of its run."""
+    cell, aside = task.cell, [str(task.directory / CELLS), *(job.trace.path for job in task.cell.jobs)]
     if cell.plug_in:
-        return of_plug_in(cell.plug_in.partition(".")[0], cell.policy, traces)
-    reads().begin(aside=traces)
+        return of_plug_in(cell.plug_in.partition(".")[0], cell.policy, aside)
+    reads().begin(aside=aside)
     return nullcontext(reads())
 
 

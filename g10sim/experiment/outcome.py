@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -84,7 +85,8 @@ def is_current(origin: Mapping[str, Any], now: Now, *, own: bool = True) -> bool
 
     What its cell has changed itself counts if ``own``.
     """
-    if origin["place"] and origin["place"] != reads().place():
+    place = origin["place"]
+    if place and place != reads().place(origin["plug_in"], origin["names"], sys.path):
         return False
     return not now.first_change(origin, own=own)
 

@@ -58,9 +58,9 @@ class Reads:
         self.restrict(own, aside)
 
     def restrict(self, own: str, aside: Collection[str]) -> None:
-        """Leave files ``aside``, and count those of a package of one's ``own`` even if it is installed."""
+        """Leave files and directories ``aside``; count a package of one's ``own`` even if it is installed."""
         self._own, self._aside = own, frozenset(map(os.path.realpath, aside))
-        self._place = self.place()
+        self._path = list(sys.path)
 
     def counts(self, path: str) -> bool:
         """Tell whether a path is neither that of a library, nor of g10sim, nor a device."""
@@ -69,7 +69,10 @@ class Reads:
             _head, found, rest = path.partition(mark)
             if found:
                 return bool(self._own) and rest.strip(os.sep).split(os.sep)[0].partition(".")[0] == self._own
-        return not (path + os.sep).startswith(_ASIDE) and os.path.realpath(path) not in self._aside
+        real = os.path.realpath(path)
+        return not (path + os.sep).startswith(_ASIDE) and self._aside.isdisjoint(
+            (real, os.path.dirname(real))
+        )
 
     def __call__(self, event: str, arguments: tuple[Any, ...]) -> None:
         """Take an audit event."""
@@ -187,12 +190,17 @@ class Reads:
                 "names": dict(sorted(self.names.items())),
                 "packages": {name: version_of(name) for name in filter(_is_library, sorted(self._imports))},
                 "written": written,
-                "place": self._place,
+                "place": self.place(home, self.names, self._path),
             }
 
-    def place(self) -> list[str]:
-        """Return the working directory and where modules are looked for, libraries aside."""
-        return [os.getcwd(), *(path for path in map(os.path.abspath, sys.path) if self.counts(path))]
+    def place(self, home: str, names: Iterable[str], looked_in: Iterable[str]) -> list[str]:
+        """Return the working directory, and where modules of a plug-in are found, libraries aside.
+
+        ``home`` is its module, ``names`` are those that it has ``looked_in`` directories for.
+        """
+        modules = {home.partition(".")[0], *map(os.path.basename, names)}
+        found = dict.fromkeys(path for path in map(os.path.abspath, looked_in) if self.counts(path))
+        return [os.getcwd(), *(path for path in found if _holds(path, modules))]
 
 
 _NOTES: dict[str, Callable[..., None]] = {
@@ -226,7 +234,7 @@ def note_from_start() -> None:
 
 
 @contextmanager
-def of_plug_in(package: str, parameters: Mapping[str, Any], traces: Collection[str]) -> Iterator[Reads]:
+def of_plug_in(package: str, parameters: Mapping[str, Any], aside: Collection[str]) -> Iterator[Reads]:
     """Note what a plug-in of a package reads, besides what this process has read already.
 
     ``os.stat``, which tells nobody of its calls, notes whose existence is asked for.
@@ -234,7 +242,7 @@ def of_plug_in(package: str, parameters: Mapping[str, Any], traces: Collection[s
     found, stat = reads(), os.stat
     if not found.from_start:
         found.begin()
-    found.restrict(package, traces)
+    found.restrict(package, aside)
     invalidate_caches()  # archives of modules are remembered by the process that this is a copy of
     found.named([value for name, value in parameters.items() if name != "name"])
 
@@ -293,6 +301,13 @@ def names(beginning: str) -> str:
         found = [name for name in os.listdir(directory or ".") if name.startswith(part)]
         return data_hash(sorted(name for name in found if name != "__pycache__"))
     return _ABSENT
+
+
+def _holds(path: str, modules: Collection[str]) -> bool:
+    """Tell whether a directory, or an archive, may have one of some modules."""
+    with suppress(OSError):
+        return any(name.partition(".")[0] in modules for name in os.listdir(path))
+    return os.path.isfile(path)
 
 
 def _path(given: Any) -> str | None:

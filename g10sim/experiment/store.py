@@ -30,7 +30,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-_CELLS = "cells"
+CELLS = "cells"
+"""Directory of the finished cells inside that of the results."""
+
 _LOCK = "lock"
 
 _log = logging.getLogger(__name__)
@@ -50,7 +52,7 @@ class CellStore:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        self._cells = directory / _CELLS
+        self._cells = directory / CELLS
         self._lock = filelock.FileLock(self._cells / _LOCK)
 
     def prepare(self) -> None:
