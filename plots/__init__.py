@@ -100,7 +100,9 @@ def chart(
     return figures, found.data()
 
 
-def _tell_times(figure: Figure, timed_for: Mapping[int, Sequence[str]], shown: Collection[int | None]) -> None:
+def _tell_times(
+    figure: Figure, timed_for: Mapping[int, Sequence[str]], shown: Collection[int | None]
+) -> None:
     """Write under a figure which GPUs its kernel times are for, where these are not the systems'."""
     from g10sim.plots.style import add_note
 
