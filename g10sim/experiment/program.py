@@ -76,7 +76,7 @@ def _check_compiled(path: Path) -> None:
     compiled = Path(cache_from_source(str(path)))
     try:
         source_is, compiled_is = path.stat(), compiled.stat()
-        if source_is.st_ctime_ns <= compiled_is.st_ctime_ns:
+        if source_is.st_ctime_ns < compiled_is.st_ctime_ns:
             return
         data = compiled.read_bytes()
     except OSError:  # it was not compiled before
