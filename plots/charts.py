@@ -23,7 +23,6 @@ from g10sim.plots.panels import (
     bar_places,
     draw_groups,
     draw_ideal,
-    draw_interval,
     draw_steps,
     handles,
     mark_missing,
@@ -243,8 +242,6 @@ def _draw_bar_panel(axes: Axes, points: Points, found: pd.DataFrame, groups: Map
     for group, value in enumerate(groups):
         for hue, place in zip(points.hues, places, strict=True):
             cell = cells.get((value, hue), {"status": "", "bound": math.nan})
-            if cell["status"] == OK:
-                draw_interval(axes, group + place, cell["value"], cell["interval"])
             if cell["bound"] == cell["bound"] and roles.hue not in ("", "policy"):
                 edges = group + place - width / 2, group + place + width / 2
                 axes.hlines(cell["bound"], *edges, color=BOUND_LOOK.colour, linewidth=1)

@@ -24,6 +24,7 @@ from g10sim.plots.panels import (
     logarithmic,
     mark_missing,
     panels,
+    spread,
     trace_rows,
 )
 from g10sim.plots.style import IDEAL, looks
@@ -204,7 +205,7 @@ def _draw_stacks(results: pd.DataFrame, parts: Mapping[str, Look], *, ylabel: st
                     if cell[column]:
                         axes.bar(place, cell[column], _STACK_WIDTH, bottom=bottom, **look.bar())
                         bottom += cell[column]
-                        draw_interval(axes, place, bottom, cell.get(f"{column}_interval"))
+                        draw_interval(axes, place, bottom, spread(cell, column))
             elif cell is not None:
                 mark_missing(axes, place, cell["status"])
         axes.set_xticks(range(len(policies)), names, rotation=90)

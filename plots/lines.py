@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 from matplotlib.axes import Axes
 
 from g10sim.looks import Look
-from g10sim.plots.panels import mark_missing
+from g10sim.plots.panels import mark_missing, spread
 from g10sim.plots.traces import OK
 
 Lines: TypeAlias = Sequence[tuple[Look, Mapping[Any, Mapping[str, Any]]]]
@@ -21,11 +21,10 @@ def draw_lines(
     places: Mapping[Any, float],
     column: str,
     aside: float,
-    interval: str = "interval",
 ) -> None:
     """Draw a line for each look through the cells of each value, at its place.
 
-    A cell has its height in ``column``, its confidence interval in ``interval``. Marks of cells that did not
+    A cell has its height in ``column``, with its spread. Marks of cells that did not
     run lie ``aside`` of each other.
     """
     for number, (look, cells) in enumerate(lines):
@@ -35,7 +34,7 @@ def draw_lines(
             axes.errorbar(
                 [place for place, _ in good],
                 [cell[column] for _, cell in good],
-                yerr=[cell[interval] for _, cell in good],
+                yerr=list(zip(*(spread(cell, column) for _, cell in good), strict=True)),
                 capsize=1.5,
                 elinewidth=0.6,
                 **look.curve(),

@@ -164,8 +164,8 @@ def draw_groups(
 ) -> None:
     """Draw a group of bars for each key of ``groups``, with its label below, and a bar in it for each look.
 
-    ``cells`` are rows by group and look; a bar is as high as ``column``, with the interval of a mean over
-    seeds. Cells that did not run are marked.
+    ``cells`` are rows by group and look; a bar is as high as ``column``, with its spread. Cells that did
+    not run are marked.
     """
     places, width = bar_places(len(looks))
     for group, key in enumerate(groups):
@@ -173,17 +173,30 @@ def draw_groups(
             cell = cells.get((key, name))
             if cell is not None and cell["status"] == OK:
                 axes.bar(group + offset, cell[column], width, **(look.outline() if hollow else look.bar()))
-                draw_interval(axes, group + offset, cell[column], cell.get(f"{column}_interval"))
+                draw_interval(axes, group + offset, cell[column], spread(cell, column))
             elif cell is not None:
                 mark_missing(axes, group + offset, cell["status"])
     axes.set_xticks(range(len(groups)), list(groups.values()))
     axes.tick_params(axis="x", length=0)
 
 
-def draw_interval(axes: Axes, place: float, height: float, half_width: float | None) -> None:
-    """Draw the confidence interval of a mean, if there is any."""
-    if half_width is not None and half_width == half_width:
-        axes.errorbar(place, height, half_width, color=BLACK, capsize=1.5, elinewidth=0.6)
+def draw_interval(axes: Axes, place: float, height: float, ends: tuple[float, float]) -> None:
+    """Draw the spread of a value at the end of its bar, if there is any."""
+    down, up = ends
+    if down == down and up == up:
+        axes.errorbar(place, height, [[down], [up]], color=BLACK, capsize=1.5, elinewidth=0.6)
+
+
+def spread(cell: Mapping[str, Any], column: str) -> tuple[float, float]:
+    """Return how far a value reaches down and up: over its range under uncertainty, or its interval.
+
+    Both are NaN for a cell that has neither.
+    """
+    low, high = (cell.get(f"{column}_{end}", math.nan) for end in ("low", "high"))
+    if low == low and high == high:
+        return cell[column] - low, high - cell[column]
+    half_width = cell.get(f"{column}_interval", math.nan)
+    return half_width, half_width
 
 
 def bars_per_trace(

@@ -59,9 +59,10 @@ class Roles:
 class Points:
     """The content of a chart: ``table`` has a row per point with the columns of ``roles``, and four more.
 
-    ``value`` is the mean over seeds in the unit of ``label``, ``interval`` the half width of its 95%
-    confidence interval, ``status`` how the cells ended, ``bound`` what no policy can exceed. ``x``, ``hues``
-    and ``panels`` are the values of the columns in order.
+    ``value`` is the mean over seeds in the unit of ``label``, ``value_interval`` the half width of its 95%
+    confidence interval, ``status`` how the cells ended, ``bound`` what no policy can exceed. Results with a
+    range under uncertainty have its ends as ``value_low`` and ``value_high``. ``x``, ``hues`` and ``panels``
+    are the values of the columns in order.
     """
 
     roles: Roles
@@ -84,7 +85,13 @@ class Points:
 
     def data(self) -> pd.DataFrame:
         """Return the points under titles with their units, for a file."""
-        names = {self.roles.x: self.x.label, "value": self.label, "interval": f"{self.label}, 95% interval"}
+        names = {
+            self.roles.x: self.x.label,
+            "value": self.label,
+            "value_interval": f"{self.label}, 95% interval",
+            "value_low": f"{self.label}, lowest",
+            "value_high": f"{self.label}, highest",
+        }
         found = self.table
         if self.x.numbers:
             found = found.assign(**{self.roles.x: found[self.roles.x].map(self.x.numbers)})
@@ -104,7 +111,10 @@ def points(results: pd.DataFrame, roles: Roles) -> Points:
     shown = shown.assign(**{column: shown[column].astype(object).fillna(NONE) for column in roles.columns})
     _check_single(shown, roles)
     label, factor = _measure(shown, roles.y)
-    table = _averaged(shown.assign(value=shown[roles.y] * factor, bound=_bounds(shown, roles.y)), roles)
+    ends = {f"value_{end}": shown[column] * factor for end, column in _range_of(shown, roles.y).items()}
+    table = _averaged(
+        shown.assign(value=shown[roles.y] * factor, bound=_bounds(shown, roles.y), **ends), roles
+    )
     return Points(
         roles,
         table,
@@ -115,6 +125,12 @@ def points(results: pd.DataFrame, roles: Roles) -> Points:
         "" if roles.hue in ("", "policy", "trace") else _named(shown, roles.hue).label,
         is_performance,
     )
+
+
+def _range_of(shown: pd.DataFrame, column: str) -> dict[str, str]:
+    """Return the columns of the ends of a column's range, where results have one."""
+    names = {end: f"{column}_{end}" for end in ("low", "high")}
+    return {end: name for end, name in names.items() if name in shown}
 
 
 def _complete(results: pd.DataFrame, roles: Roles) -> Roles:
@@ -161,11 +177,12 @@ def _check_single(shown: pd.DataFrame, roles: Roles) -> None:
 def _averaged(shown: pd.DataFrame, roles: Roles) -> pd.DataFrame:
     """Return a row per point: means over seeds."""
     rows = []
+    ends = [name for name in ("value_low", "value_high") if name in shown]
     for key, group in shown.groupby(roles.columns, sort=False, dropna=False):
         status = next((text for text in group["status"] if text != OK), OK)
         value, half_width = interval(list(group["value"])) if status == OK else (math.nan, math.nan)
-        rows.append((*key, value, half_width, status, group["bound"].mean()))
-    table = pd.DataFrame(rows, columns=[*roles.columns, "value", "interval", "status", "bound"])
+        rows.append((*key, value, half_width, status, group["bound"].mean(), *group[ends].mean()))
+    table = pd.DataFrame(rows, columns=[*roles.columns, "value", "value_interval", "status", "bound", *ends])
     # The bound of a workload and a machine is the same for all policies.
     same = [column for column in roles.columns if column != "policy"]
     if same and len(table):

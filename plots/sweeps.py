@@ -174,5 +174,5 @@ def _draw_panels(
         draw_ideal(axes)
         axes.set_xticks(range(len(values)), [f"{value:g}" for value in values])
         axes.set(xlim=(-0.4, len(values) - 0.6), ylim=(0, 1.08))
-        draw_lines(axes, drawn, places, _METRIC, _STEP_ASIDE, f"{_METRIC}_interval")
+        draw_lines(axes, drawn, places, _METRIC, _STEP_ASIDE)
     return made

@@ -14,6 +14,7 @@ import distance_page
 import figures_page
 import flash_page
 import kernel_times_page
+import measured_page
 import moves_page
 import mutants_page
 import ordering_page
@@ -85,6 +86,23 @@ def claims_lines(
     """Bring the lines about published claims on the front page up to date, from the page of claims."""
     texts = (path.read_text(encoding="utf-8") for path in (page, claims))
     _write(output, claims_page.with_lines(*texts))
+
+
+@app.command()
+def measured(results: Results = Path("results/measured"), output: Page = Path("docs/measured.md")) -> None:
+    """Write the page of measured machines beside predictions, from the files of ``g10sim measured``."""
+    _write(output, measured_page.page(results))
+
+
+@app.command()
+def measured_line(
+    page: Annotated[Path, typer.Argument(help="Page with marks.")] = Path("README.md"),
+    measured: Annotated[Path, typer.Option(help="Page of measured machines.")] = Path("docs/measured.md"),
+    output: Annotated[Path, typer.Option("-o", "--output", help="Page to write.")] = Path("README.md"),
+) -> None:
+    """Bring the line about measured machines on the front page up to date, from their page."""
+    texts = (path.read_text(encoding="utf-8") for path in (page, measured))
+    _write(output, measured_page.with_line(*texts))
 
 
 @app.command()

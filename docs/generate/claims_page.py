@@ -10,7 +10,7 @@ import pandas as pd
 from tables import fill, table
 
 from g10sim.experiment.claims import BUNDLED, CASES, CLAIMS, NOT_REPRODUCED, load_claims
-from g10sim.stats.measures import written
+from g10sim.stats.cases import written
 
 _MOST_CASES = 12
 _COLUMNS = 6

@@ -87,6 +87,8 @@ def _kind(field: dict[str, Any]) -> str:
     kind = field.get("type")
     if kind == "string":
         return f"quantity, such as `{field['examples'][0]}`" if "examples" in field else "text"
+    if kind == "array" and "prefixItems" in field:
+        return f"list of {len(field['prefixItems'])} numbers"
     if kind == "array":
         if field["items"].get("type") == "integer":
             return f"list of whole numbers{_range(field['items'])}"

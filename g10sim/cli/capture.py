@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -205,8 +206,6 @@ def recapture(
     directory = manifest.parent if output is None else output
     if not directory.is_dir():
         raise ConfigError(f"-o: found '{directory}'; allowed: a directory that exists")
-    command = typer.Typer()
-    command.command()(capture)
     results, made = [], {}
     for entry in wanted:
         if entry.is_measured:
@@ -214,13 +213,20 @@ def recapture(
             continue
         path = directory / entry.file
         say(f"{entry.command} -o {path}")
-        command([*entry.arguments, "-o", str(path)], standalone_mode=False)
+        capture_words(entry.arguments, path)
         made[entry.file] = described(entry, path)
         results.append((entry.file, _comparison(entry, made[entry.file])))
     kept = [entry for entry in found.traces if output is None or entry.file in made]
     entries = tuple(made.get(entry.file, entry) for entry in kept)
     write_manifest(Manifest(traces=entries), directory / (manifest.name if output is None else MANIFEST))
     show_table(("trace", "result"), (), results)
+
+
+def capture_words(words: Sequence[str], path: Path) -> None:
+    """Capture a step as the words of ``g10sim trace capture`` say, but for ``-o``, which is the path."""
+    command = typer.Typer()
+    command.command()(capture)
+    command([*words, "-o", str(path)], standalone_mode=False)
 
 
 def _wanted(manifest: Manifest, only: list[str] | None) -> tuple[Entry, ...]:

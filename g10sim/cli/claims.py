@@ -22,7 +22,7 @@ from g10sim.experiment.claims import (
     load_claims,
 )
 from g10sim.experiment.published import TRACES
-from g10sim.stats.measures import written
+from g10sim.stats.cases import written
 
 _VARIABLE = "G10SIM_REFERENCE"
 

@@ -18,6 +18,7 @@ _FUNCTIONS = {
     "run": "run",
     "validate": "validate",
     "claims": "claims",
+    "measured": "measured",
     "reproduce": "reproduce",
     "plot": "reproduce",
     "explain": "explain",

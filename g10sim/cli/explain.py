@@ -19,6 +19,7 @@ from g10sim.cli.options import (
 from g10sim.cli.output import say, show_table
 from g10sim.experiment.explaining import describe_cell, kernel_lines, time_shares
 from g10sim.experiment.opened import OpenedCell, WhatIf, changes_of, open_cell, seconds_of, what_if
+from g10sim.stats.ranges import range_lines
 
 _MOST_CHANGES, _NEGLIGIBLE = 3, 0.0005
 _PATIENCE = 20
@@ -60,7 +61,8 @@ def explain(
     say(heading)
     say("")
     show_table(("where the time went",), ("time", "share"), time_shares(opened))
-    for title, lines in sections:
+    ranges = range_lines(directory, int(opened.row["cell"]))
+    for title, lines in [*([("How sure it is", ranges)] if ranges else ()), *sections]:
         say("")
         say(title)
         for line in lines:

@@ -46,6 +46,7 @@ from g10sim.experiment.results import result_rows
 from g10sim.experiment.run import Outcome, run_experiment
 from g10sim.policies.registry import find
 from g10sim.stats.columns import metric_columns, tiers_of, traffic
+from g10sim.stats.ranges import order_lines
 from g10sim.stats.seeds import over_seeds
 
 _MANY_CELLS = 100_000
@@ -110,6 +111,8 @@ def run(
             progress=bar.advance,
         )
     _show(outcome)
+    for line in order_lines(outcome.directory):
+        say(line)
     reused = f", {outcome.reused} of them from an earlier run" if outcome.reused else ""
     count = len(outcome.cells)
     say(

@@ -10,7 +10,7 @@ from typing import Any
 
 from g10sim.config.data import find_file
 from g10sim.config.document import Document, KeyPath, dotted, load_document, parse_value
-from g10sim.config.presets import PRESET_KEY, behaviour_data, system_data, validated
+from g10sim.config.presets import PRESET_KEY, behaviour_data, system_data, uncertainty_data, validated
 from g10sim.config.run import RunConfig
 from g10sim.errors import ConfigError
 from g10sim.registry import choices_text, nearest
@@ -55,6 +55,8 @@ def run_config(document: Document) -> RunConfig:
         data["system"] = system_data(data["system"], document, ("system",), document.directory)
     if "compat" in data:
         data["compat"] = behaviour_data(data["compat"], document, ("compat",))
+    if data.get("uncertainty") is not None:
+        data["uncertainty"] = uncertainty_data(data["uncertainty"], document, ("uncertainty",))
     config = validated(RunConfig, data, document)
     for key in config.sweep:
         _check_sweep_key(key, config, document)

@@ -127,6 +127,22 @@ def behaviour_data(spec: object, document: Document, path: KeyPath) -> dict[str,
     return merge(PRESETS[preset].model_dump(mode="json"), changes)
 
 
+def uncertainty_names() -> tuple[str, ...]:
+    """Names of the presets of uncertainty, sorted."""
+    return tuple(sorted(path.stem for path in data_path("configs", "uncertainty").glob("*.yaml")))
+
+
+def uncertainty_data(spec: object, document: Document, path: KeyPath) -> dict[str, Any]:
+    """Resolve the preset of an uncertainty; the result is not checked yet. Raises ConfigError."""
+    preset, changes = _split(spec, document, path)
+    if preset is None:
+        return changes
+    names = uncertainty_names()
+    if preset not in names:
+        raise document.error(path, f"found unknown preset '{preset}'{not_found(preset, names)}")
+    return merge(load_document(data_path("configs", "uncertainty", f"{preset}.yaml")).data, changes)
+
+
 def validated(model: type[Model], data: Mapping[str, Any], document: Document, path: KeyPath = ()) -> Model:
     """Check data against a model. Raises ConfigError with the place, path and what is allowed."""
     try:

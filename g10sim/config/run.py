@@ -17,6 +17,7 @@ from g10sim.config.behaviour import BehaviourSpec
 from g10sim.config.quantities import Duration, PlainName, Spec, default
 from g10sim.config.sharing import ExchangeSpec, SharingSpec, VariationSpec
 from g10sim.config.system import SystemSpec
+from g10sim.config.uncertainty import UncertaintySpec
 from g10sim.text import shown
 from g10sim.units import parse_duration
 
@@ -203,6 +204,11 @@ class RunConfig(Spec):
     compat: BehaviourSpec = Field(
         default_factory=BehaviourSpec,
         description="behaviour of memory management: a preset, a mapping, or a preset with changes",
+    )
+    uncertainty: UncertaintySpec | None = Field(
+        default=None,
+        description="how far times may be off: measured, a mapping, or both (preset: measured); cells also"
+        " run at the ends of that and in between",
     )
     output: str | None = Field(default=None, min_length=1, description="directory of the results")
     resolved: bool = Field(

@@ -19,7 +19,7 @@ from g10sim.policies import registry
 from g10sim.policies.base import Policy
 from g10sim.trace.format import load_trace, trace_hash
 from g10sim.trace.model import Trace
-from g10sim.trace.workload import Job, Workload
+from g10sim.trace.workload import Job, Workload, times_factors
 from g10sim.units import duration_to_cycles
 
 
@@ -58,7 +58,9 @@ class Cell:
 
     ``policy`` has the key ``name`` and the parameters; with ``reference_plan`` the policy follows that
     plan of the published simulator instead. ``swept`` holds the values of swept keys as text.
-    ``tables`` names the records to keep.
+    ``tables`` names the records to keep. ``kernel_factors`` multiply kernel times by class of operators, ""
+    for kernels without a class; policies see these times. ``cases`` are what the cell is run as besides,
+    under other assumptions.
     """
 
     index: int
@@ -77,6 +79,8 @@ class Cell:
     tables: tuple[str, ...] = ()
     check: bool = False
     one_job: bool = True
+    kernel_factors: Mapping[str, float] = field(default_factory=dict)
+    cases: tuple[Cell, ...] = ()
 
     @cached_property
     def key(self) -> str:
@@ -110,7 +114,7 @@ class Cell:
         traces = {trace: load(trace) for trace in dict.fromkeys(job.trace for job in self.jobs)}
         jobs = tuple(
             Job(
-                traces[job.trace],
+                times_factors(traces[job.trace], self.kernel_factors),
                 job.gpu,
                 duration_to_cycles(job.arrival_picoseconds, clock),
                 job.iterations,
@@ -146,7 +150,7 @@ class Cell:
             "check": self.check,
             "policy": dict(self.policy),
             "reference_plan": self.reference_plan,
-        }
+        } | ({"kernel_factors": dict(self.kernel_factors)} if self.kernel_factors else {})
         return json.dumps(settings, sort_keys=True, default=str)
 
 

@@ -22,7 +22,8 @@ from g10sim.experiment.run import Outcome, Progress, ignore, run_experiments
 from g10sim.experiment.workers import Executor
 from g10sim.importers.gpg import import_gpg
 from g10sim.registry import not_found
-from g10sim.stats.measures import Measure, Measured, breakdown
+from g10sim.stats.cases import Measured, breakdown
+from g10sim.stats.measures import Measure
 from g10sim.trace.format import save_trace
 
 CLAIMS, DIRECTORY = "claims.csv", Path("experiments", "claims")

@@ -17,9 +17,11 @@ from g10sim.experiment.outcome import OK, CellResult
 from g10sim.experiment.program import program, version_of
 from g10sim.experiment.results import result_columns, result_rows, write_csv, write_json, write_yaml
 from g10sim.experiment.store import CellStore, StoredCell, remove_pictures, remove_tables
+from g10sim.experiment.uncertainty import CASES_COLUMNS, all_cells, case_rows, with_ranges
 from g10sim.files import writing
 from g10sim.plots.registry import PICTURES
 from g10sim.stats.legends import ATTRIBUTE, legends
+from g10sim.stats.ranges import CASES, range_columns, ranged_names
 from g10sim.stats.reading import CONFIGURATION, PROVENANCE, REPORT, RESULTS, TIMED_FOR, TIMING
 
 LIBRARIES = ("numpy", "pandas", "pyarrow", "pydantic", "pyyaml", "simpy")
@@ -71,6 +73,7 @@ class ResultsDirectory:
         with writing(self.directory, ConfigError):
             self.directory.mkdir(parents=True, exist_ok=True)
             remove_tables(self.directory)
+            (self.directory / CASES).unlink(missing_ok=True)
             keys = {cell.key for cell in self.experiment.cells}
             remove_pictures(self._pictures(), keys | set(map(self._store.result_key, keys)))
         resolved = _resolved(self.experiment, self.directory)
@@ -89,14 +92,37 @@ class ResultsDirectory:
             return
         begun = time.monotonic()
         cells = [cell for cell in self.experiment.cells if cell.key in self.found]
-        results = [self.found[cell.key] for cell in cells]
+        results = [self.result(cell) for cell in cells]
         pairs = zip(cells, results, strict=True)
         timing = ({"cell": cell.index, "key": result.key, **result.timing} for cell, result in pairs)
         self._hashes[TIMING] = write_csv(self.directory / TIMING, _TIMING_COLUMNS, timing)
         self._hashes[RESULTS] = write_csv(self.directory / RESULTS, self.columns, result_rows(cells, results))
+        self._write_cases(cells)
         self._describe()
         ended = time.monotonic()
         self._due = ended + max(_SECONDS_BETWEEN_WRITES, _TIMES_AS_LONG * (ended - begun))
+
+    def result(self, cell: Cell) -> CellResult:
+        """Return the result of a cell that has ended, with the ranges of its cases."""
+        return with_ranges(cell, self.found)
+
+    @property
+    def is_complete(self) -> bool:
+        """Tell whether all cells have ended, and what they are run as besides."""
+        return all(cell.key in self.found for cell in all_cells(self.experiment.cells))
+
+    def _write_cases(self, cells: Iterable[Cell]) -> None:
+        spec = self.experiment.config.uncertainty
+        if spec is None:
+            return
+        names = ("exec_ms", "performance", *range_columns(self.columns))
+        columns = (
+            *CASES_COLUMNS,
+            *ranged_names(name for name in self.columns if name not in names),
+            *names[:2],
+        )
+        rows = case_rows(cells, self.found, spec)
+        self._hashes[CASES] = write_csv(self.directory / CASES, columns, rows)
 
     def merge_tables(self) -> None:
         """Write the tables that the configuration asks for, from those of the cells. Raises ConfigError."""

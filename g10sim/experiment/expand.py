@@ -26,6 +26,7 @@ from g10sim.config.sharing import ExchangeSpec
 from g10sim.config.system import SystemSpec
 from g10sim.errors import ConfigError, PolicyError
 from g10sim.experiment.cells import Cell, CellJob, TraceInput, make_policy, takes_seed
+from g10sim.experiment.uncertainty import with_cases
 from g10sim.policies.base import Policy
 from g10sim.policies.parameters import Declared
 from g10sim.registry import choices_text
@@ -103,7 +104,9 @@ def expand(document: Document, *, check: bool = False, limit: int | None = None)
         for combination, number, swept_values in entries
         for seed in combination.config.seeds
     )
-    return Experiment(config, cells, workloads.warnings, workloads.timed_for)
+    return Experiment(
+        config, with_cases(cells, config.uncertainty), workloads.warnings, workloads.timed_for
+    )
 
 
 def _number_of_cells(config: RunConfig) -> int:

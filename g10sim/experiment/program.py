@@ -47,6 +47,12 @@ def program() -> Program:
     return Program(data_hash([python, libraries, hashes]), libraries)
 
 
+def code_hash(part: str) -> str:
+    """Return a hash of the program and of another part of the package."""
+    paths = sorted((_PACKAGE / part).rglob("*.py"))
+    return data_hash([program().sha256, {str(path.relative_to(_PACKAGE)): file_hash(path) for path in paths}])
+
+
 def program_names() -> list[str]:
     """Return the names of the files that count, relative to the package."""
     return sorted(str(path.relative_to(_PACKAGE)) for path in _engine_files())

@@ -28,6 +28,7 @@ from g10sim.plots.traces import records
 from g10sim.stats.columns import stall_reasons, traffic
 from g10sim.stats.keyed import timeline_name
 from g10sim.stats.legends import policy_labels
+from g10sim.stats.ranges import order_lines
 from g10sim.stats.reading import (
     CONFIGURATION,
     REPORT,
@@ -110,7 +111,7 @@ def report(directory: Path, *, trust: bool = False) -> str:
         results=_results(named),
         shares=_shares(ran),
         cells=cells,
-        notes=notes,
+        notes=[*order_lines(directory), *notes],
         configuration=configuration,
         provenance=_provenance(provenance),
         traces=_traces(provenance),
@@ -225,6 +226,7 @@ def _results(results: pd.DataFrame) -> Table:
     numbers = {
         "time (ms)": (ran["exec_ms"], ",.1f"),
         "of ideal": (ran["performance"], ".1%"),
+        **_ranges(ran),
         "samples/s": (ran["samples_per_s"], ",.1f"),
         "stall": (ran["stall_cycles"] / ran["exec_cycles"].clip(lower=1), ".1%"),
         "moved (GB)": (ran[list(traffic(ran))].sum(axis="columns", skipna=False) / 1e9, ",.2f"),
@@ -236,6 +238,12 @@ def _results(results: pd.DataFrame) -> Table:
         verdicts.append("steady")
         results = results.assign(steady=results["steady"].map({True: "yes", False: "no"}))
     return _table(results, ["cell", "trace", "policy", *_swept(results), *verdicts], numbers)
+
+
+def _ranges(ran: pd.DataFrame) -> dict[str, tuple[Any, str]]:
+    """Return the ends of the range of performance, where results have one."""
+    ends = {f"of ideal, {end}": f"performance_{end}" for end in ("low", "high")}
+    return {title: (ran[column], ".1%") for title, column in ends.items() if column in ran}
 
 
 def _text(value: object) -> str:

@@ -20,6 +20,7 @@ from g10sim.experiment.outcome import CellResult
 from g10sim.files import write_text, writing
 from g10sim.records import EXCHANGED_COLUMN
 from g10sim.stats.columns import BOUND_COLUMNS, CONTEXT_COLUMN, CPU_COLUMNS, metric_columns
+from g10sim.stats.ranges import range_columns
 from g10sim.stats.summary import CONTIGUOUS_COLUMNS, FLASH_COLUMNS, IN_PLACE_COLUMNS, JOB_METRIC_COLUMNS
 from g10sim.stats.swept import as_number
 from g10sim.text import inert
@@ -54,6 +55,8 @@ def result_columns(experiment: Experiment) -> tuple[str, ...]:
         metrics += CONTIGUOUS_COLUMNS
     if any(isinstance(tier.drive, FlashSsdSpec) for tier in tiers):
         metrics += FLASH_COLUMNS
+    if experiment.config.uncertainty is not None:
+        metrics += range_columns(metrics)
     fixed = (*_BEFORE_SWEPT, *_AFTER_SWEPT, *metrics)
     swept = [key for key in experiment.config.sweep if key not in fixed]
     numbers = [column for cell in cells for column in _numbers(cell.swept)]

@@ -20,6 +20,7 @@ from g10sim.experiment.outcome import CHANGED, FAILED, CellResult, CellTask, Equ
 from g10sim.experiment.reads import Now
 from g10sim.experiment.results import result_rows
 from g10sim.experiment.store import CellStore
+from g10sim.experiment.uncertainty import all_cells
 from g10sim.experiment.workers import Executor, LocalProcesses
 from g10sim.stats.legends import ATTRIBUTE, legends
 from g10sim.stats.seeds import over_seeds
@@ -124,7 +125,8 @@ def run_experiment(
     """
     experiment = expand(document, check=check, limit=limit)
     directory = output or Path(experiment.config.output or Path("results") / experiment.config.name)
-    started(len(experiment.cells))
+    cells = list(all_cells(experiment.cells))
+    started(len(cells))
     for warning in experiment.warnings:
         told(warning)
     files = ResultsDirectory(directory, experiment)
@@ -133,15 +135,15 @@ def run_experiment(
 
     def ended(cell: Cell, result: CellResult) -> None:
         files.add(cell.key, result)
-        if cell.index not in counted:  # one that is run again has been counted
-            counted.add(cell.index)
+        if id(cell) not in counted:  # one that is run again has been counted
+            counted.add(id(cell))
             progress(cell, result)
 
     store = CellStore(directory)
     store.prepare()
     with store.alone():
         try:
-            _, reused = run_cells(experiment.cells, store, executor=executor, force=force, progress=ended)
+            _, reused = run_cells(cells, store, executor=executor, force=force, progress=ended)
         except BaseException:
             files.write()
             raise
@@ -173,9 +175,11 @@ def run_experiments(
         name: ResultsDirectory(directory / name, expand(document), store)
         for name, document in documents.items()
     }
-    keys = {name: {cell.key for cell in files.experiment.cells} for name, files in experiments.items()}
+    keys = {
+        name: {cell.key for cell in all_cells(files.experiment.cells)} for name, files in experiments.items()
+    }
     cells: dict[str, Cell] = {}
-    for cell in [cell for files in experiments.values() for cell in files.experiment.cells]:
+    for cell in [cell for files in experiments.values() for cell in all_cells(files.experiment.cells)]:
         cells.setdefault(cell.key, cell)
     started(len(cells))
     warnings = (text for files in experiments.values() for text in files.experiment.warnings)
@@ -191,7 +195,7 @@ def run_experiments(
         for name in [name for name in experiments if cell.key in keys[name]]:
             files = experiments[name]
             files.add(cell.key, result)
-            if len(files.found) == len(keys[name]):
+            if files.is_complete:
                 outcomes[name] = _finished(files, reused=0)
                 ended(name, outcomes[name])
 
@@ -210,7 +214,7 @@ def _finished(files: ResultsDirectory, reused: int) -> Outcome:
     cells = files.experiment.cells
     files.write()
     files.merge_tables()
-    results = tuple(files.found[cell.key] for cell in cells)
+    results = tuple(files.result(cell) for cell in cells)
     warnings = (*files.experiment.warnings, *_unsteady(cells, results), *slow_policies(cells, results))
     return Outcome(files.directory, files.columns, cells, results, reused, warnings)
 

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
-import numpy as np
-from pydantic import Discriminator, Field, Tag
+from pydantic import Discriminator, Field, Tag, model_validator
 
 from g10sim.analysis.footprint import mean_gradient_bytes, static_bytes
 from g10sim.config.data import find_file
@@ -18,6 +16,17 @@ from g10sim.errors import ConfigError
 from g10sim.policies.vdnn_planning.joins import gain_without_joins
 from g10sim.registry import choices_text
 from g10sim.stats.batch_search import batch_search
+from g10sim.stats.cases import (
+    Average,
+    Measured,
+    Where,
+    average,
+    breakdown,
+    case_keys,
+    case_name,
+    cells_of,
+    check_some,
+)
 from g10sim.stats.reading import read_results, read_table
 from g10sim.stats.savings import savings
 from g10sim.trace.format import load_trace
@@ -35,30 +44,8 @@ _TIMES: Mapping[str, Callable[[float, float], float]] = {
     "ratio": lambda own, other: own / other,
     "increase": lambda own, other: own / other - 1,
 }
-_AVERAGES: Mapping[str, Callable[[list[float]], float]] = {
-    "mean": lambda values: math.fsum(values) / len(values),
-    "geometric_mean": lambda values: math.exp(math.fsum(map(math.log, values)) / len(values)),
-    "highest": max,
-    "lowest": min,
-}
 
 As: TypeAlias = Literal["speedup", "improvement", "reduction", "ratio", "increase"]
-Average: TypeAlias = Literal["mean", "geometric_mean", "highest", "lowest"]
-Where: TypeAlias = Mapping[str, str | int | float]
-
-
-@dataclass(frozen=True)
-class Measured:
-    """A number and what it is made of: a value for each case by its name, and the cells that were looked at.
-
-    ``value`` is None where no cell gives one. ``cells`` are rows of results. ``notes`` say of cases why they
-    are as they are.
-    """
-
-    value: float | None
-    cases: Mapping[str, float]
-    cells: pd.DataFrame
-    notes: Mapping[str, str] = field(default_factory=dict)
 
 
 class Comparison(Spec):
@@ -85,19 +72,51 @@ class Comparison(Spec):
         """Compare cells of a directory of results. Raises ConfigError for unknown columns and policies."""
         results = read_results(directory)
         other_where = self.where if self.against_where is None else self.against_where
-        own = _cells(results, self.policy, self.column, self.where)
+        own = cells_of(results, self.policy, self.column, self.where)
         column = self.against_column or self.column
-        other = _cells(results, self.against, column, other_where)
-        keys = _case_keys(results, {*self.where, *other_where})
+        other = cells_of(results, self.against, column, other_where)
+        keys = case_keys(results, {*self.where, *other_where})
         merged = own.merge(other, on=keys, suffixes=("", "_other"))
         change = _TIMES[self.value]
         cases = {
-            _name(row, keys): change(row["value"], row["value_other"])
+            case_name(row, keys): change(row["value"], row["value_other"])
             for row in merged.to_dict("records")
             if row["value"] > 0 and row["value_other"] > 0
         }
         looked = [*merged["cell"], *merged["cell_other"]]
-        return Measured(_average(self.average, cases), cases, results[results["cell"].isin(looked)])
+        return Measured(average(self.average, cases), cases, results[results["cell"].isin(looked)])
+
+
+class Quantity(Spec):
+    """A column of results in another unit: times a number, or a number over it."""
+
+    of: Literal["quantity"]
+    column: str = Field(description="column of results")
+    policy: str | None = Field(default=None, description="policy as results name it; none: the only one")
+    times: float | None = Field(default=None, gt=0, allow_inf_nan=False, description="factor of the column")
+    over: float | None = Field(default=None, gt=0, allow_inf_nan=False, description="what it divides")
+    average: Average = Field(default="mean", description="over cells")
+
+    @model_validator(mode="after")
+    def _one_way(self) -> Quantity:
+        if self.times is not None and self.over is not None:
+            raise ValueError("found both 'times' and 'over'; allowed: one of them")
+        return self
+
+    def measure(self, directory: Path) -> Measured:
+        """Return the quantity. Raises ConfigError for unknown columns and policies."""
+        results = read_results(directory)
+        policy = self.policy or str(results["policy"].iloc[0])
+        rows = cells_of(results, policy, self.column, {})
+        cases = {
+            case_name(row, case_keys(results, set())): self._of(row["value"])
+            for row in rows.to_dict("records")
+        }
+        looked = results["cell"].isin(rows["cell"].tolist())
+        return Measured(average(self.average, cases), cases, results[looked])
+
+    def _of(self, value: float) -> float:
+        return value * (self.times or 1) if self.over is None else self.over / value
 
 
 class StaticSaving(Spec):
@@ -116,16 +135,16 @@ class StaticSaving(Spec):
     def measure(self, directory: Path) -> Measured:
         """Return 1 - column / static allocation. Raises ConfigError and TraceError."""
         results = read_results(directory)
-        rows = _cells(results, self.policy, self.column, {})
+        rows = cells_of(results, self.policy, self.column, {})
         if self.trace is not None:
             rows = rows[[Path(str(name)).stem == self.trace for name in rows["trace"]]]
         cases: dict[str, float] = {}
         for row in rows.to_dict("records"):
             trace = load_trace(find_file(str(row["trace"])))
             taken = row["value"] - self._left_out(trace)
-            cases[_name(row, _case_keys(results, set()))] = 1 - taken / static_bytes(trace)
+            cases[case_name(row, case_keys(results, set()))] = 1 - taken / static_bytes(trace)
         return Measured(
-            _average(self.average, cases), cases, results[results["cell"].isin(rows["cell"].tolist())]
+            average(self.average, cases), cases, results[results["cell"].isin(rows["cell"].tolist())]
         )
 
     def _left_out(self, trace: Trace) -> float:
@@ -155,7 +174,7 @@ class JoinBound(Spec):
             )
             for trace, rate in results[["trace", self.link]].drop_duplicates().itertuples(index=False)
         }
-        return Measured(_average(self.average, cases), cases, results)
+        return Measured(average(self.average, cases), cases, results)
 
 
 class Saving(Spec):
@@ -177,11 +196,11 @@ class Saving(Spec):
         """Return the ratio, or how far it is from published ones. Raises ConfigError."""
         results, found = _savings(directory, self.vanilla, self.context)
         rows = found[found["policy"] == self.policy]
-        _check_some(rows, results, self.policy)
+        check_some(rows, results, self.policy)
         cases = {_case(row): float(row[self.ratio]) for row in rows.to_dict("records")}
         cases = _distances(cases, self.published)
         return Measured(
-            _average(self.average, cases), cases, results[results["cell"].isin(rows["cell"].tolist())]
+            average(self.average, cases), cases, results[results["cell"].isin(rows["cell"].tolist())]
         )
 
 
@@ -220,8 +239,8 @@ class Wins(Spec):
                     f"saves {row['msr']:.3f} (the others {most:.3f} at most), adds {row['eor']:.3f} "
                     f"({least:.3f} at least); {time}"
                 )
-        _check_some(found[found["policy"] == self.policy], results, self.policy)
-        return Measured(_average("mean", cases), cases, results[results["policy"] == self.policy], notes)
+        check_some(found[found["policy"] == self.policy], results, self.policy)
+        return Measured(average("mean", cases), cases, results[results["policy"] == self.policy], notes)
 
 
 class BatchGain(Spec):
@@ -239,15 +258,15 @@ class BatchGain(Spec):
         results = read_results(directory)
         found = batch_search(results, reference=self.reference, loss=self.loss)
         rows = found[found["policy"] == self.policy]
-        _check_some(rows, results, self.policy)
+        check_some(rows, results, self.policy)
         keys = [name for name in rows.columns if "." in name]
         cases = {
-            _name(row, ["model", *keys]): float(row[self.column]) - 1
+            case_name(row, ["model", *keys]): float(row[self.column]) - 1
             for row in rows.to_dict("records")
             if row[self.column] is not None and not math.isnan(row[self.column])
         }
         return Measured(
-            _average(self.average, cases),
+            average(self.average, cases),
             cases,
             results[results["policy"].isin([self.policy, self.reference])],
         )
@@ -281,11 +300,12 @@ class PoolUse(Spec):
         traces = results.drop_duplicates("cell")
         names = [Path(str(trace)).stem for trace in traces["trace"]]
         cases = dict(zip(names, map(float, traces["cell"].map(shares)), strict=True))
-        return Measured(_average(self.average, _distances(cases, self.published)), cases, results)
+        return Measured(average(self.average, _distances(cases, self.published)), cases, results)
 
 
 Measure: TypeAlias = Annotated[
     Annotated[Comparison, Tag("comparison")]
+    | Annotated[Quantity, Tag("quantity")]
     | Annotated[StaticSaving, Tag("static")]
     | Annotated[JoinBound, Tag("join_bound")]
     | Annotated[Saving, Tag("saving")]
@@ -302,53 +322,6 @@ def _distances(cases: dict[str, float], published: Mapping[str, float] | None) -
     if published is None:
         return cases
     return {name: abs(value - published[name]) for name, value in cases.items() if name in published}
-
-
-def _average(name: Average, cases: Mapping[str, float]) -> float | None:
-    return _AVERAGES[name](list(cases.values())) if cases else None
-
-
-def _cells(results: pd.DataFrame, policy: str, column: str, where: Where) -> pd.DataFrame:
-    """Return one row per cell that ran: what tells it apart, and its ``value``. Raises ConfigError."""
-    _check_some(results[results["policy"] == policy], results, policy)
-    for name in (column, *where):
-        if name not in results.columns:
-            raise ConfigError(f"found no column '{name}' in the results")
-    rows = results[(results["policy"] == policy) & (results["status"] == _OK)]
-    for name, value in where.items():
-        rows = rows[[_same(found, value) for found in rows[name]]]
-    first = rows.drop_duplicates("cell")
-    values = rows.groupby("cell", sort=False)[column].mean()
-    return first.assign(value=first["cell"].map(values))[["cell", *_case_keys(results, set()), "value"]]
-
-
-def _same(found: object, value: str | int | float) -> bool:
-    """Tell whether a value of a column is the one that is named: as a number, or as a text."""
-    if isinstance(found, str) or isinstance(value, str):
-        return str(found) == str(value)
-    return float(str(found)) == value
-
-
-def _check_some(rows: pd.DataFrame, results: pd.DataFrame, policy: str) -> None:
-    if rows.empty:
-        known = sorted(set(results["policy"]))
-        raise ConfigError(f"found no policy '{policy}' in the results; allowed: {choices_text(known)}")
-
-
-def _case_keys(results: pd.DataFrame, without: set[str]) -> list[str]:
-    """Return the columns that say what was run but for the policy and its parameters."""
-    names = list(results.columns)
-    said = names[: names.index("status")]
-    known = {"cell", "name", "model", "batch_size", "policy", *without}
-    return [name for name in said if name not in known and not name.startswith("policies.")]
-
-
-def _name(row: Mapping[Any, Any], keys: list[str]) -> str:
-    """Name a case: its trace (or model), and swept values."""
-    texts = [
-        str(row[key]) for key in keys if key not in ("trace", "model", "seed") and str(row[key]) != "nan"
-    ]
-    return ", ".join([Path(str(row.get("trace", row.get("model")))).stem, *texts])
 
 
 def _savings(directory: Path, vanilla: str, context_bytes: int | None) -> tuple[pd.DataFrame, pd.DataFrame]:
@@ -372,28 +345,3 @@ def _case(row: Mapping[Any, Any]) -> str:
     if not row["alike"]:
         return f"{jobs} networks"
     return stem if jobs == 1 else f"{stem} x{jobs}"
-
-
-def breakdown(cells: pd.DataFrame, most: int = 4) -> str:
-    """Say for each policy of some cells where their time goes, in percent, the largest shares first."""
-    from g10sim.stats.columns import stall_reasons
-
-    ran = cells[cells["status"] == _OK]
-    columns = {"compute_cycles": "computing", "overlap_cycles": "computing beside copies"}
-    columns |= {column: reason.value.replace("_", " ") for column, reason in stall_reasons(cells).items()}
-    texts = []
-    for policy, rows in ran.groupby("policy", sort=False):
-        total = float(np.nansum(rows["exec_cycles"]))
-        shares = {name: float(np.nansum(rows[column])) / total for column, name in columns.items() if total}
-        largest = sorted(shares.items(), key=lambda item: -item[1])[:most]
-        said = ", ".join(f"{name} {share:.1%}" for name, share in largest if share >= 0.001)
-        peak = float(np.nanmax(rows["peak_gpu_bytes"])) / 2**30
-        texts.append(f"{policy}: {said}; at most {peak:.2f} GiB")
-    return " | ".join(texts)
-
-
-def written(value: float | None, unit: str) -> str:
-    """Write a value as a reader expects it: a percentage, a factor, or a number."""
-    if value is None:
-        return ""
-    return {"percent": f"{value:.1%}", "factor": f"{value:.2f}x", "number": f"{value:.3g}"}[unit]

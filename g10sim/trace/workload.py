@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Literal
@@ -84,6 +85,20 @@ def perturb(trace: Trace, variation: VariationSpec, seed: int, job: int = 0) -> 
     return replace(trace, kernels=changed(trace.kernels, partial(_perturbed, factors)))
 
 
+def times_factors(trace: Trace, factors: Mapping[str, float]) -> Trace:
+    """Return the trace with the duration of every kernel times the factor of its class of operators.
+
+    A class that has none takes that of "". A trace without factors is itself.
+    """
+    if not factors:
+        return trace
+
+    def change(kernel: Kernel) -> Kernel:
+        return _times(kernel, factors.get(kernel.operator_class, factors[""]))
+
+    return replace(trace, kernels=changed(trace.kernels, change))
+
+
 def draw_factors(variation: VariationSpec, count: int, seed: int, job: int = 0) -> npt.NDArray[np.float64]:
     """Draw one factor per kernel, all of them between 0 and 2, from a generator of their own."""
     generator = np.random.default_rng((seed, job))
@@ -97,7 +112,11 @@ def draw_factors(variation: VariationSpec, count: int, seed: int, job: int = 0) 
 
 
 def _perturbed(factors: npt.NDArray[np.float64], kernel: Kernel) -> Kernel:
-    profile, factor = kernel.fault_profile, float(factors[kernel.id])
+    return _times(kernel, float(factors[kernel.id]))
+
+
+def _times(kernel: Kernel, factor: float) -> Kernel:
+    profile = kernel.fault_profile
     if profile is not None:
         profile = FaultProfile(
             _scaled(profile.outputs_faulting, factor), _scaled(profile.all_faulting, factor)

@@ -83,6 +83,35 @@ def test_the_front_page_says_what_the_page_of_claims_says(generate, tmp_path):
     assert len(lines.splitlines()) == 5
 
 
+def test_the_page_of_measured_machines_says_what_was_simulated(generate, tmp_path):
+    row = {"class": "paging", "measured": 100, "unit": "ms", "source": "A book", "machine": "GPU"}
+    near = {"row": "one", "used": "predicted", "says": "near", "predicted": 110.0, "ratio": 1.1}
+    far = {"row": "two", "used": "fitted", "says": "far", "predicted": 50.0, "ratio": 0.5, "cause": "a | b"}
+    lost = {"row": "three", "used": "predicted", "says": "lost", "message": "too big"}
+    pd.DataFrame([row | one for one in (near, far, lost)]).to_csv(tmp_path / "measured.csv", index=False)
+    figures = {"rows": 1, "median": 1.1, "low": 1.1, "high": 1.1, "factor": 1.1, "near": 1, "worst": 1.1}
+    summary = [{"class": "all", "used": "predicted"} | figures]
+    pd.DataFrame(summary).to_csv(tmp_path / "summary.csv", index=False)
+    generate("measured", tmp_path, "-o", tmp_path / "page.md")
+    text = (tmp_path / "page.md").read_text(encoding="utf-8")
+    for line in (
+        "| all | predicted | 1 | 1.10 | 1.10 | 1.10 | 1.10 | 100% | 1.10x |",
+        "## Paging",
+        "| near | GPU |  | 100 ms | 110 ms | 1.10 |",
+        "| far | GPU | fitted | 100 ms | 50 ms | 0.50 |",
+        "| lost | GPU |  | 100 ms | too big |  |",
+        "- far, GPU: a; b.",
+        "- A book",
+    ):
+        assert line in text
+
+
+def test_the_front_page_says_what_the_page_of_measured_machines_says(generate, tmp_path):
+    generate("measured-line", "-o", tmp_path / "README.md")
+    current = (tmp_path / "README.md").read_text(encoding="utf-8")
+    assert current == page("../README.md"), "outdated: python docs/generate measured-line"
+
+
 def test_the_table_of_moves_is_current(generate, tmp_path):
     (tmp_path / "page.md").write_text(page("policies.md"), encoding="utf-8")
     generate("moves", "-o", tmp_path / "page.md")

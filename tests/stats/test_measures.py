@@ -8,7 +8,8 @@ from g10sim.analysis.footprint import mean_gradient_bytes, static_bytes
 from g10sim.config.data import data_path
 from g10sim.errors import ConfigError
 from g10sim.policies.vdnn_planning.joins import gain_without_joins
-from g10sim.stats.measures import Measure, breakdown, written
+from g10sim.stats.cases import breakdown, written
+from g10sim.stats.measures import Measure
 from g10sim.trace.format import load_trace
 from g10sim.trace.model import Phase, TensorKind
 from g10sim.trace.synthetic import TraceBuilder

@@ -1,0 +1,125 @@
+"""Traces of measured rows: captured, built, or as they ship."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+from pydantic import Field
+
+from g10sim.capture.manifest import MANIFEST, read_manifest
+from g10sim.checksums import data_hash
+from g10sim.config.data import data_path
+from g10sim.config.quantities import PositiveBytes, PositiveDuration, Spec
+from g10sim.experiment.program import code_hash
+from g10sim.experiment.results import write_json
+from g10sim.trace.format import save_trace
+from g10sim.trace.model import TensorKind, Trace
+from g10sim.trace.synthetic import TraceBuilder
+from g10sim.units import PICOSECONDS_PER_SECOND
+
+SHIPPED = Path("traces", "measured")
+"""Directory of the captures that come with g10sim."""
+_MADE_BY = "made_by.json"
+
+Capture: TypeAlias = Callable[[Sequence[str], Path], None]
+"""Captures a step by the words of ``g10sim trace capture`` and writes its trace."""
+
+
+class ScanSpec(Spec):
+    """Kernels that use tensors one after the other, each once an iteration: a stream over a link."""
+
+    tensors: int = Field(ge=1, le=100_000, description="number of tensors, and of kernels")
+    size: PositiveBytes = Field(description="size of each tensor")
+    kernel: PositiveDuration = Field(description="time of each kernel with its tensor on the GPU")
+    use: Literal["read", "first_touch"] = Field(
+        default="read", description="read: tensors lie below the GPU; first_touch: new ones are written"
+    )
+
+    def trace(self, name: str) -> Trace:
+        """Return the trace; its time base is picoseconds."""
+        builder = TraceBuilder(name, ticks_per_second=PICOSECONDS_PER_SECOND)
+        reads = self.use == "read"
+        kind = TensorKind.WEIGHT if reads else TensorKind.ACTIVATION
+        for number in range(self.tensors):
+            tensor = [builder.tensor(f"tensor{number}", self.size, kind, persistent=reads)]
+            builder.kernel("Scan", self.kernel, tensor if reads else [], [] if reads else tensor)
+        return builder.build()
+
+
+class RowTraces:
+    """The traces of rows below a directory; captures are made once, again where their code has changed.
+
+    Without a ``capture`` only those that ship are there.
+    """
+
+    def __init__(self, directory: Path, capture: Capture | None, *, force: bool = False) -> None:
+        self._directory = directory
+        self._capture = capture
+        self._made_by: dict[str, str] = {} if force else _read(directory / _MADE_BY)
+        self._made: dict[tuple[str, ...], Path] = {}
+        self._shipped = {} if capture else shipped()
+
+    def captured(self, name: str, command: str, gpu: str) -> Path | None:
+        """Return the trace of a command, ``NAME.g10t`` if it is made now; None if it does not ship.
+
+        Rows whose commands differ in the GPU alone have one trace. Raises ConfigError and TraceError as
+        capturing does.
+        """
+        words = tuple(shlex.split(command))
+        if self._capture is None:
+            return self._shipped.get(words)
+        if words not in self._made:
+            path, key = self._directory / f"{name}.g10t", data_hash([words, code_hash("capture")])
+            if self._made_by.get(path.name) != key or not path.is_file():
+                self._directory.mkdir(parents=True, exist_ok=True)
+                self._capture([*words, "--gpu", gpu], path)
+                self._made_by[path.name] = key
+                write_json(self._directory / _MADE_BY, self._made_by)
+            self._made[words] = path
+        return self._made[words]
+
+    def built(self, name: str, scan: ScanSpec) -> Path:
+        """Write the trace of a scan and return its path."""
+        self._directory.mkdir(parents=True, exist_ok=True)
+        path = self._directory / f"{name}.g10t"
+        save_trace(scan.trace(name), path)
+        return path
+
+
+def shipped() -> Mapping[tuple[str, ...], Path]:
+    """Return the traces that ship, by the words of the command that made each, without those of its GPU."""
+    directory = data_path(*SHIPPED.parts)
+    entries = read_manifest(directory / MANIFEST).traces
+    return {_without_gpu(entry.arguments): directory / entry.file for entry in entries}
+
+
+def _without_gpu(words: Sequence[str]) -> tuple[str, ...]:
+    where = words.index("--gpu")
+    return (*words[:where], *words[where + 2 :])
+
+
+def kernel_shares(trace: Trace, most: int = 4) -> str:
+    """Say what share of a trace's kernel time classes of operators have, in percent, the largest first.
+
+    Empty for a trace whose kernels have no class.
+    """
+    total = Counter[str]()
+    for kernel in trace.kernels:
+        total[kernel.operator_class or "not told"] += kernel.duration
+    if list(total) == ["not told"]:
+        return ""
+    whole = max(total.total(), 1)
+    said = ", ".join(f"{name} {ticks / whole:.0%}" for name, ticks in total.most_common(most))
+    return f"kernel time: {said}"
+
+
+def _read(path: Path) -> dict[str, str]:
+    try:
+        return dict(json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError):
+        return {}

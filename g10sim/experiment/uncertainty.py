@@ -1,0 +1,187 @@
+"""Cells run again with other times of kernels, links, drives and page faults, and the ranges that result."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from g10sim.config.ssd import FlashSsdSpec, SsdSpec
+from g10sim.config.system import SystemSpec
+from g10sim.config.tiers import SsdTierSpec
+from g10sim.config.uncertainty import Span, UncertaintySpec
+from g10sim.experiment.cells import Cell
+from g10sim.experiment.execution import OK, CellResult
+from g10sim.stats.ranges import ranged_columns
+from g10sim.trace.work import OperatorClass
+
+_MOVES = ("links", "drives", "faults")
+FACTORS = (*(f"kernels_{name}" for name in OperatorClass), "kernels_unknown", *_MOVES)
+"""Columns of the factors of a case in uncertainty.csv."""
+CASES_COLUMNS = ("cell", "case", *FACTORS)
+
+
+@dataclass(frozen=True)
+class Factors:
+    """Factors of time of one case: of kernels by class of operators, and of what moves data."""
+
+    kernels: Mapping[str, float]
+    unknown_kernels: float
+    links: float
+    drives: float
+    faults: float
+
+    def as_row(self) -> dict[str, float]:
+        """Columns of uncertainty.csv."""
+        kernels = {f"kernels_{name}": factor for name, factor in self.kernels.items()}
+        moves = {name: getattr(self, name) for name in _MOVES}
+        return {**kernels, "kernels_unknown": self.unknown_kernels, **moves}
+
+
+def cases(spec: UncertaintySpec, seed: int) -> list[Factors]:
+    """Return the factors of the four corners, then of the draws.
+
+    A draw is uniform in the logarithm between the lowest and the highest factor; equal seeds give equal
+    draws, whatever the policy.
+    """
+    found = []
+    for kernels, moves in itertools.product((0, 1), repeat=2):
+        alike = dict.fromkeys(map(str, OperatorClass), spec.kernels[kernels])
+        moving = (getattr(spec, name)[moves] for name in _MOVES)
+        found.append(Factors(alike, spec.kernels[kernels], *moving))
+    generator = np.random.default_rng(seed)
+
+    def drawn(span: Span) -> float:
+        return float(np.exp(generator.uniform(*np.log(span))))
+
+    for _ in range(spec.draws):
+        classes = {str(name): drawn(spec.kernels) for name in OperatorClass}
+        found.append(Factors(classes, drawn(spec.kernels), *(drawn(getattr(spec, name)) for name in _MOVES)))
+    return found
+
+
+def with_cases(cells: Iterable[Cell], spec: UncertaintySpec | None) -> tuple[Cell, ...]:
+    """Give every cell the cells that it is run as besides; without an uncertainty none."""
+    return tuple(cells if spec is None else (replace(cell, cases=_cases_of(cell, spec)) for cell in cells))
+
+
+def _cases_of(cell: Cell, spec: UncertaintySpec) -> tuple[Cell, ...]:
+    return tuple(
+        replace(
+            cell,
+            system=scaled(cell.system, factors),
+            kernel_factors={**factors.kernels, "": factors.unknown_kernels},
+            tables=(),
+        )
+        for factors in cases(spec, cell.seed)
+    )
+
+
+def scaled(system: SystemSpec, factors: Factors) -> SystemSpec:
+    """Return a system whose links, drives and page faults take so many times as long.
+
+    Of a drive of the flash model it is the time of its interface.
+    """
+    links, drives = _fraction(factors.links), _fraction(factors.drives)
+    shared = tuple(_slower_link(link, links) for link in system.pcie.shared)
+    nvlink = system.nvlink and system.nvlink.model_copy(
+        update={"bandwidth": _slower(system.nvlink.bandwidth, links)}
+    )
+    tier = partial(_slower_tier, links=links, drives=drives)
+    return system.model_copy(
+        update={
+            "pcie": _slower_link(system.pcie, links).model_copy(update={"shared": shared}),
+            "nvlink": nvlink,
+            "page_fault": _changed(system.page_fault, _fraction(factors.faults), (), ("latency",)),
+            "ssd": _slower_drive(system.ssd, drives),
+            "tiers": system.tiers and tuple(map(tier, system.tiers)),
+        }
+    )
+
+
+def _fraction(factor: float) -> Fraction:
+    return Fraction(factor).limit_denominator(1_000_000)
+
+
+def _slower(rate: int, factor: Fraction) -> int:
+    return max(1, round(rate / factor))
+
+
+def _changed(spec: Any, factor: Fraction, rates: Sequence[str], times: Sequence[str]) -> Any:
+    """Return a part of a system with some of its rates and times changed; what is None stays so."""
+    found = {name: getattr(spec, name) for name in (*rates, *times)}
+    update = {
+        name: _slower(value, factor) if name in rates else round(value * factor)
+        for name, value in found.items()
+        if value is not None
+    }
+    return spec.model_copy(update=update)
+
+
+def _slower_link(link: Any, factor: Fraction) -> Any:
+    return _changed(link.times(factor.denominator, factor.numerator), factor, (), ("per_copy",))
+
+
+def _slower_drive(drive: Any, factor: Fraction) -> Any:
+    if isinstance(drive, SsdSpec):
+        return _changed(drive, factor, ("read_bandwidth", "write_bandwidth"), ("latency", "write_latency"))
+    if isinstance(drive, FlashSsdSpec):
+        return _changed(drive, factor, ("interface",), ())
+    return drive
+
+
+def _slower_tier(tier: Any, links: Fraction, drives: Fraction) -> Any:
+    if isinstance(tier, str):
+        return tier
+    if isinstance(tier, FlashSsdSpec):
+        return _slower_drive(tier, drives)
+    factor = drives if isinstance(tier, SsdTierSpec) else links
+    times = ("latency", "write_latency") if isinstance(tier, SsdTierSpec) else ("latency",)
+    return _changed(tier, factor, ("read", "write"), times)
+
+
+def all_cells(cells: Iterable[Cell]) -> Iterator[Cell]:
+    """Yield cells, each followed by those that it is run as besides."""
+    for cell in cells:
+        yield cell
+        yield from cell.cases
+
+
+def with_ranges(cell: Cell, found: Mapping[str, CellResult]) -> CellResult:
+    """Return a cell's result with the ranges of its cases, once all have ended.
+
+    The cell itself counts. The message tells of cases that did not run.
+    """
+    result = found[cell.key]
+    others = [found[case.key] for case in cell.cases if case.key in found]
+    if result.status != OK or not cell.cases or len(others) < len(cell.cases):
+        return result
+    ran = [other for other in others if other.status == OK]
+    rows = tuple(
+        row | ranged_columns([row, *(other.rows[number] for other in ran)])
+        for number, row in enumerate(result.rows)
+    )
+    if len(ran) == len(others):
+        return replace(result, rows=rows)
+    lost = next(other for other in others if other.status != OK)
+    said = f"{len(others) - len(ran)} of {len(others)} cases did not run: {lost.message}"
+    return replace(result, rows=rows, message="; ".join(filter(None, (result.message, said))))
+
+
+def case_rows(
+    cells: Iterable[Cell], found: Mapping[str, CellResult], spec: UncertaintySpec
+) -> Iterator[dict[str, Any]]:
+    """Yield the rows of uncertainty.csv: each cell as it is (case 0), then its cases, with their factors."""
+    for cell in cells:
+        own = Factors(dict.fromkeys(map(str, OperatorClass), 1.0), 1.0, 1.0, 1.0, 1.0)
+        for case, (one, factors) in enumerate(
+            zip((cell, *cell.cases), (own, *cases(spec, cell.seed)), strict=True)
+        ):
+            result = found.get(one.key)
+            for row in result.rows[:1] if result is not None else ():
+                yield {"cell": cell.index, "case": case, **factors.as_row(), **row}
