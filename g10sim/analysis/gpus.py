@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from enum import StrEnum
 from fractions import Fraction
 from functools import cache
@@ -88,6 +89,9 @@ class Conditions(Spec):
     least_products: int | None = Field(default=None, ge=1, description="multiply-adds for each element")
     grouping: Grouping | None = Field(default=None, description="channels of a convolution")
     windows: tuple[int, ...] | None = Field(default=None, description="positions of its kernel: 9 for 3x3")
+    group_widths: tuple[int, ...] | None = Field(
+        default=None, description="of a weight gradient: channels of a group, as many in as out"
+    )
     stride: int | None = Field(default=None, ge=1, description="largest stride of a convolution")
     most_channels: int | None = Field(default=None, ge=1, description="channels of its input, at most")
     least_channels: int | None = Field(default=None, ge=1, description="channels of its input, at least")
@@ -111,6 +115,7 @@ class Conditions(Spec):
                 self.least_products is None or cost.products >= self.least_products,
                 self.grouping is None or _grouping(cost) is self.grouping,
                 self.windows is None or cost.window in self.windows,
+                self.group_widths is None or _even_width(cost) in self.group_widths,
                 self.stride is None or cost.stride == self.stride,
                 self.most_channels is None or 0 < cost.channels <= self.most_channels,
                 self.least_channels is None or cost.channels >= self.least_channels,
@@ -128,6 +133,13 @@ def _grouping(cost: KernelCost) -> Grouping | None:
     if cost.groups <= 1:
         return Grouping.ONE if cost.groups else None
     return Grouping.DEPTHWISE if cost.groups == cost.channels else Grouping.SEVERAL
+
+
+def _even_width(cost: KernelCost) -> int:
+    """Channels of a group of a weight gradient, if each has as many inputs as outputs; 0 of all others."""
+    width = cost.channels // max(cost.groups, 1)
+    weights = cost.flops // (2 * max(cost.products, 1))  # those that it writes
+    return width if weights == cost.channels * cost.window * width else 0
 
 
 class Refinement(Conditions):
@@ -294,6 +306,8 @@ class GpuTimingSpec(Spec):
         return self._covering(cost, self.bound(cost))
 
     def _covering(self, cost: KernelCost, bound: Bound) -> Refinement:
+        if cost.flops and cost.number_format not in self.peak:
+            cost = replace(cost, number_format=self._format(cost))
         return next((entry for entry in self.operators.values() if entry.covers(cost, bound)), _NOTHING)
 
 

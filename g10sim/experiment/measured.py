@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
 from pydantic import Field, model_validator
@@ -31,12 +31,14 @@ from g10sim.stats.cases import breakdown
 from g10sim.stats.measures import Measure
 from g10sim.trace.format import load_trace
 
-MEASURED, SUMMARY, DIRECTORY = "measured.csv", "summary.csv", Path("experiments", "measured")
+MEASURED, SUMMARY, WIDTHS = "measured.csv", "summary.csv", "uncertainty.yaml"
+DIRECTORY = Path("experiments", "measured")
+Part: TypeAlias = Literal["kernels", "links", "drives", "faults", "memory"]
 FITTED, PREDICTED = "fitted", "predicted"
 NEAR = 1.25
 """Factor between predicted and measured from which on a row says where its time goes."""
 _COLUMNS = (
-    *("row", "class", "used", "measured", "predicted", "ratio", "unit", "says", "machine", "source"),
+    *("row", "class", "part", "used", "measured", "predicted", "ratio", "unit", "says", "machine", "source"),
     *("workload", "cause", "message"),
 )
 _SUMMARY_COLUMNS = ("class", "used", "rows", "median", "low", "high", "factor", "near", "worst")
@@ -47,11 +49,12 @@ class RowSpec(Spec):
 
     The workload is a ``capture``, a ``trace`` or a ``scan``. ``run`` is a run configuration without it, and
     ``measure`` reads the number from its results. Kernels take the times of the ``gpu``, those of a trace
-    without one.
+    without one. A row that ``cannot`` be simulated has none of the three, and counts nowhere.
     """
 
     name: str = Field(pattern=r"^[a-z0-9][a-z0-9.-]*$")
     of: str = Field(min_length=1, description="class of rows that it is judged with")
+    part: Part = Field(description="part of a machine whose times it tests, or memory")
     source: str = Field(min_length=1, description="name of a source of the list")
     machine: str = Field(min_length=1)
     says: str = Field(min_length=1, description="what was measured")
@@ -69,11 +72,14 @@ class RowSpec(Spec):
         description="fitted: a number of g10sim was chosen with it in view; predicted: none was"
     )
     lacks: str = Field(default="", description="what is known to be missing from the simulation")
+    cannot: str = Field(default="", description="why it cannot be simulated")
 
     @model_validator(mode="after")
     def _one_workload(self) -> RowSpec:
         given = [name for name in ("capture", "trace", "scan") if getattr(self, name) is not None]
-        if len(given) != 1:
+        if self.cannot and given:
+            raise ValueError(f"found 'cannot' and '{given[0]}'; allowed: one of them")
+        if not self.cannot and len(given) != 1:
             found = " and ".join(f"'{name}'" for name in given) or "no workload"
             raise ValueError(f"found {found}; allowed: one of capture, trace, scan")
         if self.capture is not None and self.gpu is None:
@@ -134,12 +140,12 @@ class Judged:
     def as_row(self) -> dict[str, object]:
         """Columns of measured.csv."""
         spec = self.row.spec
-        names = ("used", "measured", "unit", "says", "machine")
+        names = ("part", "used", "measured", "unit", "says", "machine")
         return {name: getattr(spec, name) for name in names} | {
             "row": spec.name,
             "class": spec.of,
             "source": self.row.source,
-            "workload": spec.capture or spec.trace or "scan",
+            "workload": spec.capture or spec.trace or ("scan" if spec.scan else ""),
             "predicted": self.predicted,
             "ratio": self.ratio,
             "cause": self.cause,
@@ -205,6 +211,9 @@ def check_measured(
     found: dict[str, Path] = {}
     failed: dict[str, str] = {}
     for row in rows:
+        if row.spec.cannot:
+            failed[row.spec.name] = f"cannot be simulated: {row.spec.cannot}"
+            continue
         try:
             path = _trace(row, traces)
         except G10SimError as error:

@@ -52,9 +52,9 @@ class ScanSpec(Spec):
 
 
 class RowTraces:
-    """The traces of rows below a directory; captures are made once, again where their code has changed.
+    """The traces of rows: as they ship, else below a directory, captured once for all runs of the same code.
 
-    Without a ``capture`` only those that ship are there.
+    Without a ``capture`` only those that ship are there; with ``force`` all are captured now.
     """
 
     def __init__(self, directory: Path, capture: Capture | None, *, force: bool = False) -> None:
@@ -62,16 +62,16 @@ class RowTraces:
         self._capture = capture
         self._made_by: dict[str, str] = {} if force else _read(directory / _MADE_BY)
         self._made: dict[tuple[str, ...], Path] = {}
-        self._shipped = {} if capture else shipped()
+        self._shipped = {} if capture and force else shipped()
 
     def captured(self, name: str, command: str, gpu: str) -> Path | None:
-        """Return the trace of a command, ``NAME.g10t`` if it is made now; None if it does not ship.
+        """Return the trace of a command, ``NAME.g10t`` if it is made; None if it neither ships nor is made.
 
         Rows whose commands differ in the GPU alone have one trace. Raises ConfigError and TraceError as
         capturing does.
         """
         words = tuple(shlex.split(command))
-        if self._capture is None:
+        if words in self._shipped or self._capture is None:
             return self._shipped.get(words)
         if words not in self._made:
             path, key = self._directory / f"{name}.g10t", data_hash([words, code_hash("capture")])
