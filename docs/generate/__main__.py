@@ -33,6 +33,7 @@ from g10sim.files import write_text
 app = typer.Typer(help="Write the generated pages of the documentation.", add_completion=False)
 
 Results = Annotated[Path, typer.Argument(help="Directory of results.")]
+_WIDTHS = Path("configs/uncertainty/measured.yaml")
 Page = Annotated[Path, typer.Option("-o", "--output", help="Page to write.")]
 
 
@@ -89,9 +90,15 @@ def claims_lines(
 
 
 @app.command()
-def measured(results: Results = Path("results/measured"), output: Page = Path("docs/measured.md")) -> None:
-    """Write the page of measured machines beside predictions, from the files of ``g10sim measured``."""
-    _write(output, measured_page.page(results))
+def measured(
+    results: Results = Path("results/measured"),
+    output: Page = Path("docs/measured.md"),
+    widths: Annotated[Path, typer.Option(help="Uncertainty to write.")] = _WIDTHS,
+    order: Annotated[Path, typer.Option(help="Results with an uncertainty.")] = Path("results/uncertainty"),
+) -> None:
+    """Write the page of measured machines and ``uncertainty: measured``, from results of g10sim measured."""
+    _write(output, measured_page.page(results, order))
+    _write(widths, measured_page.widths(results))
 
 
 @app.command()

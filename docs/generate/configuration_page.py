@@ -87,13 +87,8 @@ def _kind(field: dict[str, Any]) -> str:
     kind = field.get("type")
     if kind == "string":
         return f"quantity, such as `{field['examples'][0]}`" if "examples" in field else "text"
-    if kind == "array" and "prefixItems" in field:
-        return f"list of {len(field['prefixItems'])} numbers"
     if kind == "array":
-        if field["items"].get("type") == "integer":
-            return f"list of whole numbers{_range(field['items'])}"
-        items = _kind(field["items"]) if field.get("items") else "value"
-        return items if items.startswith("see") else f"list of {items}"
+        return _list(field)
     if kind == "object":
         inner = field.get("additionalProperties")
         return f"mapping to {_kind(inner)}" if isinstance(inner, dict) else "mapping"
@@ -102,6 +97,15 @@ def _kind(field: dict[str, Any]) -> str:
     if kind == "number":
         return f"number{_range(field)}"
     return {"boolean": "`true`, `false`"}.get(str(kind), "value")
+
+
+def _list(field: dict[str, Any]) -> str:
+    if "prefixItems" in field:
+        return f"list of {len(field['prefixItems'])} numbers"
+    if field["items"].get("type") == "integer":
+        return f"list of whole numbers{_range(field['items'])}"
+    items = _kind(field["items"]) if field.get("items") else "value"
+    return items if items.startswith("see") else f"list of {items}"
 
 
 def _options(field: dict[str, Any]) -> list[dict[str, Any]]:

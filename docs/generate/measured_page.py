@@ -8,32 +8,48 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import yaml
 from tables import fill, table
 
-from g10sim.experiment.measured import ALL, FITTED, MEASURED, NEAR, PREDICTED, SUMMARY
+from g10sim.experiment.measured import ALL, FITTED, MEASURED, NEAR, PREDICTED, SUMMARY, WIDTHS
+from g10sim.stats.ranges import order_lines
 
 _MARKED = re.compile(r"(<!-- measured -->\n).*?(<!-- end of measured -->)", re.DOTALL)
 _ALL_PREDICTED = re.compile(rf"^\| {ALL} \| {PREDICTED} \| (.*) \|$", re.MULTILINE)
-_FIGURES = ("rows", "median", "10 %", "90 %", "factor off", f"within {NEAR}x", "worst")
-_NAMED = {"rows": "rows", "median": "median", "off": "factor off", "within": f"within {NEAR}x"}
-_MINUTES = "half an hour"
+_FIGURES = ("rows", "median", "10 %", "90 %", "median off", "mean off", f"within {NEAR}x", "worst")
+_NAMED = {"rows": "rows", "off": "median off", "mean": "mean off", "within": f"within {NEAR}x"}
 
 
-def page(results: Path) -> str:
-    """Return the page as Markdown."""
-    for name in (MEASURED, SUMMARY):
-        if not (results / name).is_file():
-            raise SystemExit(f"{results / name}: found no file; allowed: the output of 'g10sim measured'")
-    rows = pd.read_csv(results / MEASURED, keep_default_na=False)
-    summary = pd.read_csv(results / SUMMARY, keep_default_na=False)
+def page(results: Path, order: Path) -> str:
+    """Return the page as Markdown, from results of ``g10sim measured`` and of a run with an uncertainty."""
+    rows, summary = (
+        pd.read_csv(_found(results / name), keep_default_na=False) for name in (MEASURED, SUMMARY)
+    )
     return fill(
         "measured",
         near=NEAR,
-        minutes=_MINUTES,
+        widths=_widths(yaml.safe_load(widths(results))),
+        order="\n".join(f"- {line}." for line in order_lines(order)),
         summary=_summary(summary),
         sections=[_section(name, group) for name, group in rows.groupby("class", sort=False)],
         sources="\n".join(f"- {text}" for text in sorted(set(rows["source"]))),
     )
+
+
+def widths(results: Path) -> str:
+    """Return the uncertainty that results of ``g10sim measured`` say, as YAML."""
+    return _found(results / WIDTHS).read_text(encoding="utf-8")
+
+
+def _found(path: Path) -> Path:
+    if not path.is_file():
+        raise SystemExit(f"{path}: found no file; allowed: the output of 'g10sim measured'")
+    return path
+
+
+def _widths(spec: dict[str, Any]) -> str:
+    rows = [(part, source, *(f"{end:.2f}" for end in spec[part])) for part, source in spec["sources"].items()]
+    return table(("times of", "source"), ("lowest factor", "highest factor"), rows)
 
 
 def with_line(text: str, measured_page: str) -> str:
@@ -52,7 +68,7 @@ def _summary(summary: pd.DataFrame) -> str:
             str(row["class"]),
             str(row["used"]),
             str(row["rows"]),
-            *(f"{row[name]:.2f}" for name in ("median", "low", "high", "factor")),
+            *(f"{row[name]:.2f}" for name in ("median", "low", "high", "off", "factor")),
             f"{row['near']:.0%}",
             f"{row['worst']:.2f}x",
         )

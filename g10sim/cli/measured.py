@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from g10sim.cli.options import ForceOption, SchedulerOption, WorkersOption, choose_executor, names_in
+from g10sim.cli.options import SchedulerOption, WorkersOption, choose_executor, names_in
 from g10sim.cli.output import complain_of_failures, say, show_table
 from g10sim.cli.run import CellProgress
 from g10sim.experiment.measured import (
@@ -34,7 +34,7 @@ def measured(
         ),
     ] = "",
     quick: Annotated[
-        bool, typer.Option("--quick", help="Only rows whose traces ship: nothing is captured.")
+        bool, typer.Option("--quick", help="Only rows whose traces ship: no PyTorch needed.")
     ] = False,
     rows_list: Annotated[
         Path, typer.Option("--list", help="List of rows (YAML), or a directory of lists.")
@@ -44,7 +44,9 @@ def measured(
     ),
     workers: WorkersOption = None,
     scheduler: SchedulerOption = None,
-    force: ForceOption = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Capture and run all rows, also those that ship or are finished.")
+    ] = False,
 ) -> None:
     """Simulate what was measured on real machines and say how far predictions are off.
 
@@ -62,12 +64,16 @@ def measured(
             progress=bar.advance,
         )
     _show(judged)
+    simulated = [one for one in judged if not one.row.spec.cannot]
+    for one in judged:
+        if one.row.spec.cannot:
+            say(f"{one.row.spec.name} {one.message}")
     say(f"{MEASURED}, cells and results in {output}")
     left = len(rows) - len(judged)
     if left:
         whose = "1 row left out: its trace does" if left == 1 else f"{left} rows left out: their traces do"
         say(f"{whose} not ship, and --quick captures none")
-    complain_of_failures((one.row.spec.name, one.message) for one in judged if one.predicted is None)
+    complain_of_failures((one.row.spec.name, one.message) for one in simulated if one.predicted is None)
 
 
 def _capture(words: Sequence[str], path: Path) -> None:
@@ -93,14 +99,23 @@ def _show(judged: Sequence[Judged]) -> None:
     for one in judged:
         if one.cause:
             say(f"{one.row.spec.name}: {one.cause}")
-    figures = ("rows", "median", "10%", "90%", "factor off", f"within {factor(NEAR):.2f}x", "worst")
+    figures = (
+        "rows",
+        "median",
+        "10%",
+        "90%",
+        "median off",
+        "mean off",
+        f"within {factor(NEAR):.2f}x",
+        "worst",
+    )
     show_table(
         ("class", "used"),
         figures,
         (
             (
                 *(one.of, one.used, str(one.rows)),
-                *(f"{value:.2f}" for value in (one.median, one.low, one.high, one.factor)),
+                *(f"{value:.2f}" for value in (one.median, one.low, one.high, one.off, one.factor)),
                 f"{one.near:.0%}",
                 f"{one.worst:.2f}x",
             )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import reduce
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_args
 
@@ -20,10 +19,11 @@ from g10sim.config.load import with_values
 from g10sim.config.presets import validated
 from g10sim.config.problems import check_choice
 from g10sim.config.quantities import Spec
+from g10sim.config.uncertainty import UncertaintySpec
 from g10sim.errors import ConfigError, G10SimError
 from g10sim.experiment.execution import OK, one_line
 from g10sim.experiment.measured_traces import Capture, RowTraces, ScanSpec, kernel_shares
-from g10sim.experiment.results import write_csv
+from g10sim.experiment.results import write_csv, write_yaml
 from g10sim.experiment.run import Outcome, Progress, ignore, run_experiments
 from g10sim.experiment.workers import Executor
 from g10sim.registry import not_found
@@ -41,7 +41,7 @@ _COLUMNS = (
     *("row", "class", "part", "used", "measured", "predicted", "ratio", "unit", "says", "machine", "source"),
     *("workload", "cause", "message"),
 )
-_SUMMARY_COLUMNS = ("class", "used", "rows", "median", "low", "high", "factor", "near", "worst")
+_SUMMARY_COLUMNS = ("class", "used", "rows", "median", "low", "high", "off", "factor", "near", "worst")
 
 
 class RowSpec(Spec):
@@ -137,6 +137,12 @@ class Judged:
         """Predicted over measured."""
         return None if self.predicted is None else self.predicted / self.row.spec.measured
 
+    @property
+    def time_factor(self) -> float | None:
+        """Measured time over predicted time; of a rate that is its ratio."""
+        ratio = self.ratio
+        return ratio if ratio is None or self.row.spec.unit.endswith("/s") else 1 / ratio
+
     def as_row(self) -> dict[str, object]:
         """Columns of measured.csv."""
         spec = self.row.spec
@@ -201,7 +207,7 @@ def check_measured(
     started: Callable[[int], None] = ignore,
     progress: Progress = ignore,
 ) -> list[Judged]:
-    """Make the traces of rows, simulate and judge them; write ``measured.csv`` and ``summary.csv``.
+    """Make the traces of rows, simulate and judge them; write measured.csv, summary.csv and uncertainty.yaml.
 
     ``capture`` makes traces of captured rows; None takes those that ship, and leaves out rows without one. A
     row whose trace cannot be made is judged without a number. Raises ConfigError or PolicyError before
@@ -239,6 +245,7 @@ def check_measured(
     write_csv(output / MEASURED, _COLUMNS, (one.as_row() for one in judged))
     summed = (vars(one) | {"class": one.of} for one in summaries(judged))
     write_csv(output / SUMMARY, _SUMMARY_COLUMNS, summed)
+    write_yaml(output / WIDTHS, widths(judged))
     return judged
 
 
@@ -265,7 +272,7 @@ def _judged(row: Row, outcome: Outcome, trace: Path) -> Judged:
     if value is None or factor(value / row.spec.measured) <= NEAR:
         return Judged(row, value)
     run = load_trace(trace) if row.spec.gpu is None else retimed(load_trace(trace), load_gpu(row.spec.gpu))
-    texts = (row.spec.lacks, breakdown(measured.cells), kernel_shares(run))
+    texts = (row.spec.lacks or "cause not known", breakdown(measured.cells), kernel_shares(run))
     return Judged(row, value, cause="; ".join(filter(None, texts)))
 
 
@@ -278,8 +285,9 @@ def factor(ratio: float) -> float:
 class Summary:
     """Ratios of predicted to measured of the rows of a class.
 
-    ``low`` and ``high`` are their 10 % and 90 % quantiles, ``factor`` the geometric mean of how far each is
-    off, ``near`` the share that is off by at most ``NEAR``, ``worst`` the largest factor.
+    ``low`` and ``high`` are their 10 % and 90 % quantiles. ``off`` is the median and ``factor`` the geometric
+    mean of the factors by which each is off, ``near`` the share that is off by at most ``NEAR``, ``worst``
+    the largest factor.
     """
 
     of: str
@@ -288,11 +296,13 @@ class Summary:
     median: float
     low: float
     high: float
+    off: float
     factor: float
     near: float
     worst: float
 
 
+_QUANTILES = (0.1, 0.9)
 ALL = "all"
 """Class of a summary over all classes."""
 
@@ -308,6 +318,23 @@ def summaries(judged: Sequence[Judged]) -> list[Summary]:
     return found
 
 
+def widths(judged: Sequence[Judged]) -> dict[str, Any]:
+    """Return how far times of each part of a machine are off, as an uncertainty that a run can have.
+
+    They are the quantiles of 10 % and 90 % of measured over predicted time of predicted rows, and reach 1.
+    """
+    found: dict[str, Any] = {}
+    sources = {}
+    for part in (name for name in get_args(Part) if name in UncertaintySpec.model_fields):
+        rows = [one for one in judged if one.row.spec.part == part and one.row.spec.used == PREDICTED]
+        factors = [one.time_factor for one in rows if one.time_factor is not None]
+        if factors:
+            low, high = (round(float(value), 2) for value in np.quantile(factors, _QUANTILES))
+            found[part] = [min(low, 1.0), max(high, 1.0)]
+            sources[part] = f"measured over predicted time, 10 % and 90 % of {len(factors)} predicted rows"
+    return found | {"sources": sources}
+
+
 def _classes(judged: Iterable[Judged]) -> list[str]:
     return list(dict.fromkeys(one.row.spec.of for one in judged))
 
@@ -315,7 +342,8 @@ def _classes(judged: Iterable[Judged]) -> list[str]:
 def _summed(name: str, used: str, judged: Sequence[Judged]) -> Summary:
     ratios = [one.ratio for one in judged if one.ratio is not None]
     factors = [factor(ratio) for ratio in ratios]
-    low, median, high = (float(value) for value in np.quantile(ratios, (0.1, 0.5, 0.9)))
+    median, low, high = (float(value) for value in np.quantile(ratios, (0.5, *_QUANTILES)))
+    off = float(np.median(factors))
     mean = math.exp(math.fsum(map(math.log, factors)) / len(factors))
     near = sum(one <= NEAR for one in factors) / len(factors)
-    return Summary(name, used, len(ratios), median, low, high, mean, near, reduce(max, factors))
+    return Summary(name, used, len(ratios), median, low, high, off, mean, near, max(factors))
