@@ -33,7 +33,6 @@ from g10sim.files import write_text
 app = typer.Typer(help="Write the generated pages of the documentation.", add_completion=False)
 
 Results = Annotated[Path, typer.Argument(help="Directory of results.")]
-_WIDTHS = Path("configs/uncertainty/measured.yaml")
 Page = Annotated[Path, typer.Option("-o", "--output", help="Page to write.")]
 
 
@@ -93,12 +92,19 @@ def claims_lines(
 def measured(
     results: Results = Path("results/measured"),
     output: Page = Path("docs/measured.md"),
-    widths: Annotated[Path, typer.Option(help="Uncertainty to write.")] = _WIDTHS,
     order: Annotated[Path, typer.Option(help="Results with an uncertainty.")] = Path("results/uncertainty"),
 ) -> None:
-    """Write the page of measured machines and ``uncertainty: measured``, from results of g10sim measured."""
+    """Write the page of measured machines beside predictions, from the files of ``g10sim measured``."""
     _write(output, measured_page.page(results, order))
-    _write(widths, measured_page.widths(results))
+
+
+@app.command()
+def widths(
+    results: Results = Path("results/measured"),
+    output: Page = Path("configs/uncertainty/measured.yaml"),
+) -> None:
+    """Write ``uncertainty: measured``, from the files of ``g10sim measured``."""
+    _write(output, measured_page.widths(results))
 
 
 @app.command()

@@ -6,6 +6,7 @@ LIST = """
 sources: {book: A book}
 defaults:
   source: book
+  part: kernels
   machine: made up
   used: predicted
   unit: ms

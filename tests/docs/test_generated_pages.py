@@ -10,14 +10,19 @@ import pytest
 
 import g10sim
 from g10sim.config.behaviour import BehaviourSpec
+from g10sim.config.document import Document, load_document
+from g10sim.config.load import run_config
 from g10sim.experiment.claims import load_claims
 from g10sim.experiment.results import JOB_COLUMNS
+from g10sim.experiment.run import run_experiment
 from g10sim.policies.base import Policy, PolicyView, Requirements
 from g10sim.policies.checks import CHECKS
 from g10sim.policies.moves import Move, registered_moves
 from g10sim.policies.registry import available
 from g10sim.stats.columns import BOUND_COLUMNS, METRIC_COLUMNS
 from g10sim.stats.summary import CONTIGUOUS_COLUMNS, FLASH_COLUMNS
+from g10sim.trace.format import save_trace
+from g10sim.trace.synthetic import chain
 
 ROOT = Path(__file__).parents[2]
 POLICY_PAGES = ("policies.md", "vdnn.md", "tensile.md", "pools.md", "multi-gpu.md")
@@ -89,13 +94,20 @@ def test_the_page_of_measured_machines_says_what_was_simulated(generate, tmp_pat
     far = {"row": "two", "used": "fitted", "says": "far", "predicted": 50.0, "ratio": 0.5, "cause": "a | b"}
     lost = {"row": "three", "used": "predicted", "says": "lost", "message": "too big"}
     pd.DataFrame([row | one for one in (near, far, lost)]).to_csv(tmp_path / "measured.csv", index=False)
-    figures = {"rows": 1, "median": 1.1, "low": 1.1, "high": 1.1, "factor": 1.1, "near": 1, "worst": 1.1}
+    names = ("median", "low", "high", "off", "factor", "worst")
+    figures = dict.fromkeys(names, 1.1) | {"rows": 1, "near": 1}
     summary = [{"class": "all", "used": "predicted"} | figures]
     pd.DataFrame(summary).to_csv(tmp_path / "summary.csv", index=False)
-    generate("measured", tmp_path, "-o", tmp_path / "page.md")
+    widths = "faults: [0.5, 1.5]\nsources:\n  faults: 3 rows\n"
+    (tmp_path / "uncertainty.yaml").write_text(widths)
+    uncertain(tmp_path / "order")
+    generate("measured", tmp_path, "-o", tmp_path / "page.md", "--order", tmp_path / "order")
+    generate("widths", tmp_path, "-o", tmp_path / "widths.yaml")
     text = (tmp_path / "page.md").read_text(encoding="utf-8")
     for line in (
-        "| all | predicted | 1 | 1.10 | 1.10 | 1.10 | 1.10 | 100% | 1.10x |",
+        "| all | predicted | 1 | 1.10 | 1.10 | 1.10 | 1.10 | 1.10 | 100% | 1.10x |",
+        "| faults | 3 rows | 0.50 | 1.50 |",
+        "- chain, 5 cases: Ideal before Base UVM in all.",
         "## Paging",
         "| near | GPU |  | 100 ms | 110 ms | 1.10 |",
         "| far | GPU | fitted | 100 ms | 50 ms | 0.50 |",
@@ -104,6 +116,30 @@ def test_the_page_of_measured_machines_says_what_was_simulated(generate, tmp_pat
         "- A book",
     ):
         assert line in text
+    assert (tmp_path / "widths.yaml").read_text() == widths
+
+
+def uncertain(directory):
+    """Simulate a small trace with an uncertainty."""
+    directory.mkdir()
+    save_trace(chain(8), directory / "chain.g10t")
+    system = {"preset": "a100-80g-pcie4-nvme", "gpu": {"memory": "7 MiB", "context_memory": "0 B"}}
+    run = {"name": "run", "workload": {"trace": str(directory / "chain.g10t"), "iterations": 1}}
+    run |= {"system": system, "policies": ["ideal", "base_uvm"], "uncertainty": {"draws": 0}}
+    run_experiment(Document(run, "test"), output=directory)
+
+
+def test_the_page_of_measured_machines_has_the_widths_and_orders_of_its_results():
+    rows = page("measured.md").splitlines()
+    spec = run_config(load_document(ROOT / "experiments" / "uncertainty.yaml")).uncertainty
+    for part, source in spec.sources.items():
+        low, high = getattr(spec, part)
+        assert f"| {part} | {source} | {low:.2f} | {high:.2f} |" in rows, (
+            "outdated: python docs/generate measured"
+        )
+    (order,) = [row for row in rows if row.startswith("- resnet50-a100-80g-tf32-b256, 9 cases: ")]
+    assert "G10 before DeepUM+ in all" in order
+    assert re.search(r"before G10 in \d of 9", order)
 
 
 def test_the_front_page_says_what_the_page_of_measured_machines_says(generate, tmp_path):
