@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from g10sim.stats.columns import metric_columns, tiers_of
+from g10sim.stats.ranges import range_columns
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -50,8 +51,8 @@ def over_seeds(
     """
     import pandas as pd
 
-    known = (*metric_columns(tiers_of(results.columns)), "bound_cycles", "of_bound")
-    found = [column for column in metrics or known if column in results.columns]
+    known = _with_ranges((*metric_columns(tiers_of(results.columns)), "bound_cycles", "of_bound"))
+    found = [column for column in _with_ranges(metrics) or known if column in results.columns]
     names = [column for column in results.columns if column not in (*_PER_SEED, *known, *found)]
     rows = []
     for key, group in results.groupby(names, sort=False, dropna=False):
@@ -65,3 +66,7 @@ def over_seeds(
     averaged = pd.DataFrame(rows, columns=[*names, "seeds", "status", *spread])
     averaged.attrs = results.attrs
     return averaged
+
+
+def _with_ranges(metrics: Sequence[str]) -> tuple[str, ...]:
+    return (*metrics, *range_columns(metrics))

@@ -144,6 +144,22 @@ def test_seeds_are_averaged_with_their_interval(tmp_path):
     assert found["performance (ideal = 1), 95% interval"] == pytest.approx(expected, rel=1e-5)
 
 
+@pytest.mark.parametrize("kind", ["line", "bar"])
+def test_ranges_under_uncertainty_are_whiskers_and_columns(tmp_path, kind):
+    rows = swept(policies=("ideal", "g10"), traces=TRACES[:1])
+    rows = rows.assign(performance_low=rows["performance"] / 2, performance_high=rows["performance"] * 1.5)
+    figures, data = written(tmp_path, kind, rows, x=LINK, y="performance", where={MEMORY: "80 GiB"})
+    value = data["performance (ideal = 1)"]
+    assert list(data["performance (ideal = 1), lowest"]) == pytest.approx(list(value / 2))
+    assert list(data["performance (ideal = 1), highest"]) == pytest.approx(list(value * 1.5))
+    drawn = [made for made in figures[0].axes[0].containers if getattr(made, "has_yerr", False)]
+    ends = sorted(
+        end for made in drawn for bar in made[2] for part in bar.get_segments() for end in part[:, 1]
+    )
+    assert ends[0] == pytest.approx(value.min() / 2)
+    assert ends[-1] == pytest.approx(value.max() * 1.5)
+
+
 def test_several_cells_at_one_point_are_refused_with_the_keys_that_they_differ_by(tmp_path):
     with pytest.raises(
         ConfigError, match=r"found 2 values of system\.gpu\.memory .* at one point"

@@ -69,3 +69,10 @@ def test_other_columns_can_be_averaged():
     )
     assert list(table.columns) == ["trace", "policy", "swept", "seeds", "status", "share", "share_interval"]
     assert table["share"][0] == 0.25
+
+
+def test_ranges_under_uncertainty_are_averaged_too():
+    rows = [("g10", seed, "ok", 10.0 + seed, 8.0 + seed, 20.0) for seed in (0, 1, 2)]
+    names = ["policy", "seed", "status", "exec_ms", "exec_ms_low", "exec_ms_high"]
+    (row,) = over_seeds(pd.DataFrame(rows, columns=names), ["exec_ms"]).to_dict("records")
+    assert (row["exec_ms"], row["exec_ms_low"], row["exec_ms_high"]) == (11.0, 9.0, 20.0)
