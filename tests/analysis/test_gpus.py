@@ -188,6 +188,40 @@ def test_a_convolution_takes_longer_the_less_its_shape_suits_tensor_cores():
     assert depthwise == pytest.approx(in_float32, abs=1)
 
 
+def gradient(name, width, groups, **changes):
+    """Time of a weight gradient of 3x3, as wide in as out, over 2**20 positions."""
+    channels = width * groups
+    flops = 2 * 2**20 * channels * 9 * width
+    cost = KernelCost(
+        "convolution_backward_weight", OperatorClass.CONVOLUTION, NumberFormat.FLOAT16, Phase.BACKWARD
+    )
+    sizes = {"products": 2**20, "groups": groups, "window": 9, "stride": 1, "channels": channels}
+    return load_gpu(name).duration_ns(replace(cost, flops=flops, **{**sizes, **changes}))
+
+
+def test_weight_gradients_of_groups_without_a_kernel_of_their_own_are_slow_with_channels_last():
+    fast, slow = gradient("rtx-3090", 32, 12), gradient("rtx-3090", 48, 12)
+    # 0.3 of 71 TFLOP/s beside 0.026 of 35.6 TFLOP/s in float32; 48 x 48 pairs for 32 x 32.
+    assert slow / fast == pytest.approx(0.3 * 71 / (0.026 * 35.6) * 48**2 / 32**2, rel=0.01)
+    first = gradient("rtx-3090", 48, 12, channels_first=1)
+    assert first / fast < 3
+    uneven = gradient("rtx-3090", 32, 12, products=2**19)  # twice as many outputs as inputs
+    assert uneven > 20 * fast
+
+
+def test_weight_gradients_of_depthwise_convolutions_move_few_bytes_at_a_time():
+    slow = gradient("rtx-3090", 1, 512, moved_bytes=2**31)
+    assert slow == pytest.approx(2**31 / (0.08 * 936), rel=0.01)
+
+
+def test_products_that_may_be_rounded_are_float32_where_there_is_no_tf32():
+    cost = KernelCost("convolution", OperatorClass.CONVOLUTION, NumberFormat.TF32, flops=10**12)
+    cost = replace(cost, groups=1, window=9, stride=1, channels=64)
+    assert load_gpu("v100").duration_ns(cost) == load_gpu("v100").duration_ns(
+        replace(cost, number_format=NumberFormat.FLOAT32)
+    )
+
+
 def test_channels_first_adds_passes_at_the_rate_of_copies():
     gpu = load_gpu("a100-80g")
     first, last = (
