@@ -104,9 +104,7 @@ def expand(document: Document, *, check: bool = False, limit: int | None = None)
         for combination, number, swept_values in entries
         for seed in combination.config.seeds
     )
-    return Experiment(
-        config, with_cases(cells, config.uncertainty), workloads.warnings, workloads.timed_for
-    )
+    return Experiment(config, with_cases(cells, config.uncertainty), workloads.warnings, workloads.timed_for)
 
 
 def _number_of_cells(config: RunConfig) -> int:
