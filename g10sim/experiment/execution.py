@@ -8,7 +8,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from g10sim.errors import G10SimError, UnsupportedError, own_lines
 from g10sim.experiment.cells import Cell
 from g10sim.experiment.outcome import CHANGED, FAILED, OK, UNSUPPORTED, CellResult, CellTask, one_line
 from g10sim.experiment.program import program
-from g10sim.experiment.reads import NOTHING_ELSE, Now, Reads, of_plug_in, reads
+from g10sim.experiment.reads import NOTHING_ELSE, Now, Reads, of_cell, of_plug_in
 from g10sim.experiment.store import CELLS, CellStore
 from g10sim.policies.base import Policy
 from g10sim.records import RunRecords
@@ -105,8 +105,7 @@ def _reads(task: CellTask) -> AbstractContextManager[Reads]:
     cell, aside = task.cell, [str(task.directory / CELLS), *(job.trace.path for job in task.cell.jobs)]
     if cell.plug_in:
         return of_plug_in(cell.plug_in.partition(".")[0], cell.policy, aside)
-    reads().begin(aside=aside)
-    return nullcontext(reads())
+    return of_cell(aside)
 
 
 def _attempt(cell: Cell, store: CellStore, read: Reads, result: Callable[..., CellResult]) -> CellResult:

@@ -182,8 +182,9 @@ class Reads:
             real = {path: os.path.realpath(path) for path in self.files}
             for path in code - set(real.values()):
                 self._note(path)
-            aside = (self._written - self._read | main | self._aside) - code
-            files = {path: found for path, found in self.files.items() if real.get(path, path) not in aside}
+            aside = (self._written - self._read | main) - code
+            counted = filter(self.counts, self.files)  # some were noted before the cell began
+            files = {path: self.files[path] for path in counted if real.get(path, path) not in aside}
             written = sorted(path for path in files if real.get(path, path) in self._written - code)
             return {
                 "files": dict(sorted(files.items())),
@@ -221,16 +222,28 @@ NOTHING_ELSE: Mapping[str, Any] = {"names": {}, "packages": {}, "written": [], "
 
 @cache
 def reads() -> Reads:
-    """Begin to note what this process and its copies read; the notes are one for all."""
+    """Return the notes of this process and its copies, one for all: of what they read while active."""
     found = Reads()
     sys.addaudithook(found)  # cannot be removed
-    found.active = True
     return found
 
 
 def note_from_start() -> None:
     """Count what this process and its copies read from now on for the plug-in that each may run."""
-    reads().from_start = True
+    found = reads()
+    found.active = found.from_start = True
+
+
+@contextmanager
+def of_cell(aside: Collection[str]) -> Iterator[Reads]:
+    """Note what a policy that comes with g10sim reads."""
+    found = reads()
+    found.begin(aside=aside)
+    found.active = True
+    try:
+        yield found
+    finally:
+        found.active = found.from_start
 
 
 @contextmanager
@@ -255,11 +268,11 @@ def of_plug_in(package: str, parameters: Mapping[str, Any], aside: Collection[st
         found.asked(path, exists=True)
         return result
 
-    os.stat = asked
+    os.stat, found.active = asked, True
     try:
         yield found
     finally:
-        os.stat = stat
+        os.stat, found.active = stat, found.from_start
 
 
 class Now:

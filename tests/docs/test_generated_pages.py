@@ -131,7 +131,7 @@ def uncertain(directory):
 
 def test_the_page_of_measured_machines_has_the_widths_and_orders_of_its_results():
     rows = page("measured.md").splitlines()
-    spec = run_config(load_document(ROOT / "experiments" / "uncertainty.yaml")).uncertainty
+    spec = run_config(load_document(ROOT / "configs" / "uncertain_order.yaml")).uncertainty
     for part, source in spec.sources.items():
         low, high = getattr(spec, part)
         assert f"| {part} | {source} | {low:.2f} | {high:.2f} |" in rows, (

@@ -35,7 +35,7 @@ def test_results(config, tmp_path):
     table = read_results(tmp_path / "out")
     first = ["cell", "name", "trace", "model", "batch_size", "policy", "system.host.memory", "seed"]
     more = ["status", "message", "system.host.memory_bytes"]
-    assert list(table.columns) == [*first, *more, *METRIC_COLUMNS, *BOUND_COLUMNS]
+    assert list(table.columns) == [*first, *more, *METRIC_COLUMNS, *BOUND_COLUMNS, *CPU_COLUMNS]
     assert list(table["cell"]) == [0, 1, 2, 3, 4, 5]
     assert list(table["policy"]) == ["ideal", "base_uvm", "deepum"] * 2
     assert list(table["system.host.memory"]) == ["0 B"] * 3 + ["4 MiB"] * 3
