@@ -10,6 +10,8 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import yaml
+
 from g10sim.checksums import stamp
 from g10sim.errors import ConfigError
 from g10sim.files import replacing, writing
@@ -18,7 +20,7 @@ from g10sim.plots.registry import CHARTS, ENTRIES, Entry, find, paper_figures
 from g10sim.registry import not_found
 from g10sim.stats.choosing import rows_where
 from g10sim.stats.keyed import write_csv
-from g10sim.stats.reading import KEYS, TIMED_FOR, read_results, read_table
+from g10sim.stats.reading import CONFIGURATION, KEYS, MACHINE, TIMED_FOR, read_results, read_table
 from g10sim.stats.sizing import read_sizing
 
 if TYPE_CHECKING:
@@ -31,7 +33,7 @@ _METADATA: dict[str, dict[str, Any]] = {"pdf": {"CreationDate": None}, "png": {"
 _STAMP = {"pdf": "Keywords", "png": "Description"}
 """Metadata that names the cells that a figure shows."""
 
-__all__ = ["chart", "draw", "drawable", "find", "results_of", "save", "save_chart"]
+__all__ = ["chart", "draw", "drawable", "find", "pages", "results_of", "save", "save_chart", "save_pages"]
 
 
 def __getattr__(name: str) -> Entry:
@@ -43,7 +45,14 @@ def __getattr__(name: str) -> Entry:
 def draw(
     name: str, directory: str | Path, *, cell: int | None = None, where: Mapping[str, str] | None = None
 ) -> Figure:
-    """Draw a figure from a directory of results.
+    """Draw a figure from a directory of results; of one of many traces the first page: see :func:`pages`."""
+    return pages(name, directory, cell=cell, where=where)[0]
+
+
+def pages(
+    name: str, directory: str | Path, *, cell: int | None = None, where: Mapping[str, str] | None = None
+) -> list[Figure]:
+    """Draw a figure from a directory of results, on as many pages as its traces take.
 
     ``cell`` is the number of the cell to look at, for figures of one cell; without it the only one. ``where``
     chooses the cells that have these values in these columns. Raises ConfigError for an unknown figure, when
@@ -54,17 +63,34 @@ def draw(
     if cell is not None and not entry.of_one_cell:
         raise ConfigError(f"{name}: found a cell; allowed: none, it shows all cells of its experiment")
     if entry.of_sizing:
-        return entry.draw(*read_sizing(directory))
+        return [entry.draw(*read_sizing(directory))]
     results = read_results(directory)
     keys, timed_for = results.attrs[KEYS], results.attrs[TIMED_FOR]
     results = rows_where(results, where or {})
     if not entry.of_one_cell:
         check_sweeps(results, name, entry.sweeps)
     shown = {cell} if cell in keys else set(results["cell"])
-    figure = entry.draw(results, *(read_table(directory, table) for table in entry.tables), **named)
-    figure.set_gid(stamp(key for number, key in keys.items() if number in shown))
-    _tell_times(figure, timed_for, shown)
-    return figure
+    results.attrs[MACHINE] = _machine(directory, results)
+    figures = entry.pages(results, *(read_table(directory, table) for table in entry.tables), **named)
+    for figure in figures:
+        figure.set_gid(stamp(key for number, key in keys.items() if number in shown))
+        _tell_times(figure, timed_for, shown)
+    return figures
+
+
+def _machine(directory: str | Path, results: pd.DataFrame) -> str:
+    """Name the system of some results and its GPU memory; nothing where they have several."""
+    path = Path(directory) / CONFIGURATION
+    try:
+        system = yaml.safe_load(path.read_bytes())["system"]
+        known = {"system": system["name"], "system.gpu.memory": system["gpu"]["memory"]}
+    except (OSError, yaml.YAMLError, KeyError, TypeError):  # results may be without
+        return ""
+    swept = {key: results[key].unique() for key in known if key in results}
+    if any(len(values) != 1 for values in swept.values()):
+        return ""
+    found = known | {key: str(values[0]) for key, values in swept.items()}
+    return f"{found['system']}, GPU memory {found['system.gpu.memory']}"
 
 
 def chart(
@@ -111,16 +137,17 @@ def _tell_times(
 
 
 def save_chart(figures: Sequence[Figure], data: pd.DataFrame, directory: str | Path, name: str) -> list[Path]:
-    """Write the pages of a chart as ``NAME``, ``NAME-2`` and so on, and its points as ``NAME.csv``.
-
-    Returns the paths. Raises ConfigError.
-    """
-    found = []
-    for page, figure in enumerate(figures, start=1):
-        found += save(figure, directory, name if page == 1 else f"{name}-{page}")
+    """Write the pages of a chart and its points, as ``NAME.csv``; return the paths. Raises ConfigError."""
+    found = save_pages(figures, directory, name)
     found.append(Path(directory) / f"{name}.csv")
     write_csv(data, found[-1])
     return found
+
+
+def save_pages(figures: Sequence[Figure], directory: str | Path, name: str) -> list[Path]:
+    """Write the pages of a figure as ``NAME``, ``NAME-2`` and so on; return the paths. Raises ConfigError."""
+    names = [name, *(f"{name}-{page}" for page in range(2, len(figures) + 1))]
+    return [path for figure, one in zip(figures, names, strict=True) for path in save(figure, directory, one)]
 
 
 def save(figure: Figure, directory: str | Path, name: str) -> list[Path]:

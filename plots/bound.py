@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from g10sim.errors import ConfigError
 from g10sim.plots.panels import BOUND_LOOK, bars_in_rows, draw_level, handles
 from g10sim.plots.style import looks, styled
-from g10sim.plots.traces import OK, trace_names, without_ideal
+from g10sim.plots.traces import OK, below, trace_names, without_ideal
 
 
 @styled
@@ -30,6 +30,7 @@ def draw(results: pd.DataFrame) -> Figure:
         ("policy", policies),
         "of_bound",
         ylabel="bound / time (best = 1)",
+        xlabel=below(results, "model, batch size"),
         legend=handles(policies.values(), shown, bound=True),
         legend_columns=4,
     )

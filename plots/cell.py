@@ -18,6 +18,7 @@ from g10sim.plots.panels import (
     mark_beginnings,
     micro_batches_begin,
     panels,
+    row_by_row,
 )
 from g10sim.plots.style import PAGE_INCHES, model_name, new_figure
 from g10sim.stats.columns import memory_levels, stall_reasons
@@ -64,7 +65,7 @@ def memory(results: pd.DataFrame, table: pd.DataFrame, *, cell: int | None = Non
         axes.margins(x=0)
     gpu_axes.set_ylim(0, 1.08 * max(size, used["gpu_bytes"].max() / _GIB))
     legend = [handle for axes in made.axes for handle in axes.get_legend_handles_labels()[0]]
-    made.figure.legend(handles=legend, loc="outside upper center", ncols=4)
+    made.figure.legend(handles=row_by_row(legend, 4), loc="outside upper center", ncols=4)
     return made.figure
 
 
@@ -138,7 +139,7 @@ def stalls(results: pd.DataFrame, kernels: pd.DataFrame, *, cell: int | None = N
     _draw_longest(grid[-1], every, looks, second)
     shares = every[list(looks)].sum() / sum(row["exec_cycles"] for row, _ in jobs)
     labelled = [replace(look, label=f"{look.label} {shares[column]:.1%}") for column, look in looks.items()]
-    figure.legend(handles=handles(labelled), loc="outside upper center", ncols=2)
+    figure.legend(handles=row_by_row(handles(labelled), 2), loc="outside upper center", ncols=2)
     return figure
 
 
@@ -185,4 +186,8 @@ def _draw_longest(axes: Axes, shown: pd.DataFrame, looks: dict[str, Look], secon
     several = "job" in shown and shown["job"].nunique() > 1
     axes.set_xticks(places, longest["job"].astype(str) + "." + names if several else names)
     axes.tick_params(axis="x", length=0)
-    axes.set(xlabel=f"{'job.' if several else ''}kernel (those that stall longest)", ylabel="stall (ms)")
+    axes.set(
+        xlabel=f"{'job.' if several else ''}kernel (those that stall longest)",
+        ylabel="stall (ms)",
+        ylim=(0, None),
+    )

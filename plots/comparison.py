@@ -28,7 +28,16 @@ from g10sim.plots.panels import (
     trace_rows,
 )
 from g10sim.plots.style import IDEAL, looks
-from g10sim.plots.traces import OK, best_possible, by_model, cells_by, trace_names, without_ideal
+from g10sim.plots.traces import (
+    OK,
+    TraceName,
+    below,
+    best_possible,
+    by_model,
+    cells_by,
+    trace_names,
+    without_ideal,
+)
 from g10sim.stats.columns import traffic
 from g10sim.stats.reading import of_cell, reported_kernels
 from g10sim.stats.seeds import over_seeds
@@ -44,23 +53,32 @@ _GB = 1e9
 _CHARACTER_INCHES = 0.05
 _NAME_CHARACTERS = 11, 26  # of the room for names below stacks, at least, and of a line
 _STACK_WIDTH = 0.78
+_MEAN = "mean"
+"""Name of what stands for all traces."""
 
 
-def fig11(results: pd.DataFrame) -> Figure:
+def fig11(results: pd.DataFrame, *, whole: pd.DataFrame | None = None) -> Figure:
     """Draw performance, a bar for each policy and trace; the line at 1 is unlimited GPU memory.
 
     Dots are the bounds of policies without recomputation. Of several seeds bars are the mean, with its
-    interval.
+    interval. The last group is the geometric mean of the traces that all these policies run, in the
+    ``whole`` results where these are one page of them.
     """
     best = best_possible(without_ideal(results), "performance", "trace")
     shown = _means(without_ideal(results), "performance")
     policies, traces = looks(shown), trace_names(shown)
+    every = shown if whole is None else _means(without_ideal(whole), "performance")
+    mean, count = _over_traces(every)
+    if count > 1:
+        shown = pd.concat([shown, mean])
+        traces.append(TraceName(_MEAN, "geometric mean", count, "traces"))
     made = bars_in_rows(
         shown,
         traces,
         ("policy", policies),
         "performance",
         ylabel="performance (ideal = 1)",
+        xlabel=below(results, "model, batch size"),
         legend=handles(policies.values(), shown, ideal=True, bound=bool(best)),
         legend_columns=4,
     )
@@ -71,9 +89,9 @@ def fig11(results: pd.DataFrame) -> Figure:
     return made.figure
 
 
-def fig11b(results: pd.DataFrame) -> Figure:
+def fig11b(results: pd.DataFrame, *, whole: pd.DataFrame | None = None) -> Figure:
     """Draw what :func:`fig11` draws, of traces with the kernel times of the paper."""
-    return fig11(results)
+    return fig11(results, whole=whole)
 
 
 def fig12(results: pd.DataFrame) -> Figure:
@@ -101,7 +119,7 @@ def fig13(results: pd.DataFrame, kernels: pd.DataFrame) -> Figure:
         row_inches=1.35,
         legend=handles(lines.values(), lines=True),
         legend_columns=3,
-        xlabel="kernels, least slowed down first (%)",
+        xlabel=below(results, "kernels, least slowed down first (%)"),
         ylabel="kernel time (own duration = 1)",
         shared="xy",
     )
@@ -149,7 +167,7 @@ def fig15(results: pd.DataFrame) -> Figure:
         row_inches=1.25,
         legend=handles(policies.values(), shown, ideal=True, bound=bool(best)),
         legend_columns=4,
-        xlabel="batch size",
+        xlabel=below(results, "batch size"),
         ylabel="throughput (samples/s)",
     )
     cells = cells_by(results, "trace", "policy")
@@ -176,6 +194,14 @@ def _means(results: pd.DataFrame, *columns: str) -> pd.DataFrame:
     return over_seeds(results, columns) if seeds > 1 else results
 
 
+def _over_traces(cells: pd.DataFrame) -> tuple[pd.DataFrame, int]:
+    """Return a row per policy with its geometric mean of performance, and over how many traces that is."""
+    ran = cells[cells["status"] == OK]
+    table = ran.pivot_table("performance", "trace", "policy", sort=False).dropna()
+    means = np.exp(np.log(table).mean()).rename("performance").reset_index()
+    return means.assign(trace=_MEAN, status=OK), len(table)
+
+
 def _draw_stacks(results: pd.DataFrame, parts: Mapping[str, Look], *, ylabel: str, shared: bool) -> Figure:
     """Draw columns stacked in their order, a panel per trace, a stack per policy but the ideal one.
 
@@ -192,6 +218,7 @@ def _draw_stacks(results: pd.DataFrame, parts: Mapping[str, Look], *, ylabel: st
         row_inches=1.15 + names_inches / -(-len(traces) // 3),
         legend=handles(parts.values(), shown),
         legend_columns=2,
+        xlabel=below(results),
         ylabel=ylabel,
         shared="xy" if shared else "x",
     )

@@ -23,7 +23,7 @@ from g10sim.plots.panels import (
     panels,
 )
 from g10sim.plots.style import DASHES, KINDS, series
-from g10sim.plots.traces import OK, TraceName, by_model, records, that_ran, trace_names
+from g10sim.plots.traces import OK, TraceName, below, by_model, records, that_ran, trace_names
 from g10sim.stats.reading import of_cell, seconds_per_cycle
 
 _GIB, _MIB = 2**30, 2**20
@@ -134,6 +134,7 @@ def pools(results: pd.DataFrame, table: pd.DataFrame) -> Figure:
         ("pool", looks),
         "ratio",
         ylabel="footprint / load",
+        xlabel=below(results, "model, batch size"),
         legend=handles(looks.values()),
         legend_columns=2,
     )

@@ -103,7 +103,11 @@ def panels(
     rows = -(-count // columns)
     legend_columns = _columns_that_fit(legend, legend_columns)
     lines = -(-len(legend) // legend_columns) + bool(legend_title)
-    height = rows * row_inches + lines * _LEGEND_LINE_INCHES + (_LABEL_INCHES if xlabel else 0)
+    height = (
+        rows * row_inches
+        + lines * _LEGEND_LINE_INCHES
+        + (_LABEL_INCHES * (1 + xlabel.count("\n")) if xlabel else 0)
+    )
     figure = new_figure(min(height, PAGE_INCHES))
     grid = figure.subplots(rows, columns, squeeze=False, sharex="x" in shared, sharey="y" in shared)
     every = [axes for row in grid for axes in row]
@@ -122,7 +126,7 @@ def panels(
         figure.supylabel(ylabel, fontsize="medium")
     if legend:
         figure.legend(
-            handles=list(legend),
+            handles=row_by_row(legend, legend_columns),
             loc="outside upper center",
             ncols=legend_columns,
             title=legend_title or None,
@@ -139,6 +143,11 @@ def pages(titles: Sequence[str], *, columns: int, row_inches: float, **options: 
         panels(page, columns=columns, row_inches=row_inches, **options)
         for page in in_rows(titles, rows * columns)
     ]
+
+
+def row_by_row(entries: Sequence[Artist], columns: int) -> list[Artist]:
+    """Order entries of a legend so that its rows are read first: matplotlib fills columns."""
+    return [entry for column in range(columns) for entry in entries[column::columns]]
 
 
 def _columns_that_fit(legend: Sequence[Artist], most: int) -> int:
@@ -247,6 +256,7 @@ def bars_in_rows(
     column: str,
     *,
     ylabel: str,
+    xlabel: str,
     legend: Sequence[Artist],
     legend_columns: int,
 ) -> Panels:
@@ -262,6 +272,7 @@ def bars_in_rows(
         legend=legend,
         legend_columns=legend_columns,
         ylabel=ylabel,
+        xlabel=xlabel,
         shared="y",
     )
     cells = cells_by(shown, "trace", bars[0])

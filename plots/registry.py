@@ -5,12 +5,13 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from g10sim.errors import ConfigError
 from g10sim.registry import not_found
 
 if TYPE_CHECKING:
+    import pandas as pd
     from matplotlib.figure import Figure
 
 
@@ -26,7 +27,7 @@ class Entry:
     ``of_one_cell`` it shows one cell of a run and takes its number as ``cell``; otherwise the figure has an
     experiment of the same name, and is one of the G10 paper unless it is ``beyond_paper``. With ``of_sizing``
     it takes the two tables of ``g10sim size`` instead. ``sweeps`` are regular expressions of the swept keys
-    that it shows all values of.
+    that it shows all values of. ``most_traces`` have room on one page; of more there are several.
     """
 
     name: str
@@ -37,6 +38,7 @@ class Entry:
     beyond_paper: bool = False
     of_sizing: bool = False
     sweeps: tuple[str, ...] = ()
+    most_traces: int = 0
 
     @property
     def draw(self) -> Callable[..., Figure]:
@@ -45,6 +47,17 @@ class Entry:
 
         module = importlib.import_module(f"g10sim.plots.{self.module or self.name}")
         return styled(getattr(module, self.name if self.module else "draw"))
+
+    def pages(self, results: pd.DataFrame, *tables: pd.DataFrame, **named: Any) -> list[Figure]:
+        """Draw as many figures as the traces of some results take."""
+        from g10sim.plots.traces import in_rows, trace_names
+
+        names = [trace.trace for trace in trace_names(results)] if self.most_traces else []
+        if len(names) <= self.most_traces:
+            return [self.draw(results, *tables, **named)]
+        named |= {"whole": results} if self.name in _WITH_MEAN else {}
+        parts = (results[results["trace"].isin(part)] for part in in_rows(names, self.most_traces))
+        return [self.draw(part, *tables, **named) for part in parts]
 
 
 _PAPER = (
@@ -93,6 +106,9 @@ _ONE_CELL = (
     Entry("stalls", "what the kernels of one cell waited for", ("kernels",), "cell"),
 )
 _SIZING = (Entry("knee", "performance over one resource, and the least that reaches a target"),)
+_WITH_MEAN = ("fig11", "fig11b")
+_MOST_TRACES = dict.fromkeys(("bound", "pools", "fig11", "fig11b"), 24) | {"fig13": 15}
+_MOST_TRACES |= dict.fromkeys(("fig12", "fig14", "fig15"), 12)
 _SWEEPS: Mapping[str, tuple[str, ...]] = {
     "fig16": ("system.host.memory",),
     "fig17": ("system.host.memory",),
@@ -115,7 +131,9 @@ _SWEEPS: Mapping[str, tuple[str, ...]] = {
     "decode_gpu_memory": ("system.gpu.memory",),
 }
 ENTRIES: Mapping[str, Entry] = {
-    entry.name: replace(entry, sweeps=_SWEEPS.get(entry.name, ()))
+    entry.name: replace(
+        entry, sweeps=_SWEEPS.get(entry.name, ()), most_traces=_MOST_TRACES.get(entry.name, 0)
+    )
     for entry in (
         *_PAPER,
         *(replace(entry, beyond_paper=True) for entry in _BEYOND),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -13,6 +14,7 @@ import pandas as pd
 
 from g10sim.errors import ConfigError
 from g10sim.plots.style import IDEAL, model_name
+from g10sim.stats.reading import MACHINE
 
 OK = "ok"
 
@@ -24,15 +26,16 @@ Cells: TypeAlias = dict[tuple[Any, ...], dict[str, Any]]
 _KNOWN_WORD = re.compile(r"s\d+|(bf|fp|float|int)\d+|tf32")
 """Parts of the names of files that say the sequence length or the type of numbers."""
 _LENGTH = "seq"
-_THIRD_OF_COLUMN, _HALF_COLUMN = 14, 26
+_LABEL_CHARACTERS = 62
+_QUARTER_OF_COLUMN, _THIRD_OF_COLUMN, _HALF_COLUMN = 12, 14, 26
 """As many characters as have room in a part of a column."""
 
 
-def _narrow(text: str) -> str:
-    """Break a text into lines that have room in a third of a column."""
+def _narrow(text: str, room: int) -> str:
+    """Break a text into lines that have room in a part of a column."""
     lines = [""]
-    for part in re.findall(rf"{_LENGTH}\s\d+\s*|[^\s_/-]+[\s_/-]*|[\s_/-]+", text):
-        if lines[-1] and len(lines[-1] + part.rstrip()) > _THIRD_OF_COLUMN:
+    for part in re.findall(rf"{_LENGTH}\s\d+\s*|[^\s_/-]{{1,{room - 1}}}[\s_/-]*|[\s_/-]+", text):
+        if lines[-1] and len(lines[-1] + part.rstrip()) > room:
             lines.append("")
         lines[-1] += part
     return "\n".join(line.rstrip() for line in lines)
@@ -50,12 +53,12 @@ class TraceName:
     @property
     def label(self) -> str:
         """Model and batch size below each other, for a group of bars."""
-        return f"{_narrow(self.model)}\n{_narrow(self.batch)}"
+        return "\n".join(_narrow(text, _QUARTER_OF_COLUMN) for text in (self.model, self.batch))
 
     @property
     def title(self) -> str:
         """Model and batch size below each other, for a narrow panel."""
-        return f"{_narrow(self.model)}\n{_narrow(f'batch {self.batch}')}"
+        return "\n".join(_narrow(text, _THIRD_OF_COLUMN) for text in (self.model, f"batch {self.batch}"))
 
     @property
     def line(self) -> str:
@@ -89,6 +92,12 @@ def best_possible(results: pd.DataFrame, metric: str, *by: str) -> dict[Any, flo
     shown = results[results["bound_cycles"].notna()]
     best = shown[metric] * shown["exec_cycles"] / shown["bound_cycles"]
     return dict(best.groupby([shown[column] for column in by]).max()) if len(shown) else {}
+
+
+def below(results: pd.DataFrame, axis: str = "") -> str:
+    """Return the label below a figure: what is on the axis, and the machine where it is known."""
+    text = "; ".join(filter(None, (axis, results.attrs.get(MACHINE))))
+    return textwrap.fill(text, _LABEL_CHARACTERS)
 
 
 def without_ideal(results: pd.DataFrame) -> pd.DataFrame:

@@ -93,7 +93,7 @@ def _chosen(text: str) -> list[str]:
 def _draw(name: str, outcome: Outcome, directory: Path) -> list[tuple[str, str]]:
     """Draw a figure; return what went wrong."""
     try:
-        plots.save(plots.draw(name, outcome.directory), directory, name)
+        plots.save_pages(plots.pages(name, outcome.directory), directory, name)
     except G10SimError as error:
         return [(f"drawing {name}", str(error))]
     return []
@@ -163,8 +163,8 @@ def plot(
             raise ConfigError(f"--{option}: found beside {figure}; allowed: beside {', '.join(CHARTS)}")
     names = plots.drawable(results) if figure == ALL else (plots.find(figure).name,)
     for name in names:
-        drawn = plots.draw(name, plots.results_of(name, results), cell=cell, where=chosen)
-        for path in plots.save(drawn, output or results / PICTURES, name):
+        drawn = plots.pages(name, plots.results_of(name, results), cell=cell, where=chosen)
+        for path in plots.save_pages(drawn, output or results / PICTURES, name):
             say(str(path))
 
 

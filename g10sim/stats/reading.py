@@ -34,6 +34,9 @@ KEYS = "cells"
 TIMED_FOR = "timed_for"
 """Attribute of results: by numbers of cells the GPUs that kernel times are for, if not for the system's."""
 
+MACHINE = "machine"
+"""Attribute of results that figures have: the machine that all of them ran on, in words."""
+
 _AGAIN = "allowed: running the configuration again, which writes it anew"
 _OK = "ok"
 

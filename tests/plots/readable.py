@@ -24,6 +24,18 @@ def shown_texts(figure):
     return found
 
 
+def legend_words(figure):
+    """Texts of the legends of a figure in reading order: row by row."""
+    with style.settings():
+        figure.draw_without_rendering()
+    boxes = [
+        (text.get_window_extent(), text.get_text())
+        for legend in figure.legends
+        for text in legend.get_texts()
+    ]
+    return [text for box, text in sorted(boxes, key=lambda pair: (-round(pair[0].y0), pair[0].x0))]
+
+
 def assert_readable(figure):
     with style.settings():
         figure.draw_without_rendering()

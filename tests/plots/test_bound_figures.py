@@ -3,7 +3,7 @@
 import made_up
 import numpy as np
 import pytest
-from readable import assert_readable
+from readable import assert_readable, legend_words
 
 from g10sim import plots
 from g10sim.errors import ConfigError
@@ -31,7 +31,7 @@ def drawn(name, rows):
 def test_the_bound_has_an_entry_in_the_legend(name):
     figure = drawn(name, bounded(name))
     assert_readable(figure)
-    assert "Bound" in [text.get_text() for text in figure.legends[0].get_texts()]
+    assert "Bound" in legend_words(figure)
     if name != "bound":
         older = drawn(name, made_up.results(name, made_up.SOME))
         assert "Bound" not in [text.get_text() for text in older.legends[0].get_texts()]
@@ -61,7 +61,7 @@ def test_the_distance_to_the_bound():
     # Base UVM reaches 0.3, DeepUM+ and the designs of G10 0.5 to 0.8.
     reached = [0.3, 0.5, 0.6, 0.7, 0.8]
     assert [bar.get_height() for bar in axes.patches] == pytest.approx([0.9 / 0.8 * one for one in reached])
-    names = [text.get_text() for text in figure.legends[0].get_texts()]
+    names = legend_words(figure)
     assert names == ["Base UVM", "DeepUM+", "G10-GDS", "G10-Host", "G10", "Bound"]
 
 

@@ -8,7 +8,7 @@ import made_up
 import numpy as np
 import pandas as pd
 import pytest
-from readable import assert_readable
+from readable import assert_readable, legend_words
 
 from g10sim import plots
 from g10sim.errors import ConfigError
@@ -74,7 +74,7 @@ def test_points_of_a_line_are_those_of_the_results(tmp_path):
     )
     ticks = [label.get_text() for label in figures[0].axes[1].get_xticklabels()]
     assert ticks == ["8", "32"]
-    legend = [text.get_text() for text in figures[0].legends[0].get_texts()]
+    legend = legend_words(figures[0])
     assert legend[-2:] == ["Ideal", "Bound"]
 
 

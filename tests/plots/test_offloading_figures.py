@@ -2,7 +2,7 @@
 
 import pandas as pd
 import pytest
-from readable import assert_readable
+from readable import assert_readable, legend_words
 
 from g10sim import plots
 from g10sim.config.data import data_path
@@ -47,7 +47,7 @@ def swept(name):
 
 
 def texts(figure):
-    return [text.get_text() for legend in figure.legends for text in legend.get_texts()]
+    return legend_words(figure)
 
 
 def labels(figure):

@@ -6,6 +6,7 @@ import json
 import pandas as pd
 import pytest
 from matplotlib.figure import Figure
+from readable import legend_words
 
 import g10sim
 from g10sim import plots
@@ -34,7 +35,7 @@ def directory(tmp_path_factory):
 
 def texts(figure):
     axes = [text for one in figure.axes for text in (one.get_ylabel(), one.get_xlabel())]
-    legend = [text.get_text() for legend in figure.legends for text in legend.get_texts()]
+    legend = legend_words(figure)
     return axes + legend
 
 

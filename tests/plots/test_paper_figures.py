@@ -6,7 +6,7 @@ import made_up
 import matplotlib as mpl
 import pandas as pd
 import pytest
-from readable import assert_readable
+from readable import assert_readable, legend_words
 
 from g10sim import plots
 from g10sim.errors import ConfigError
@@ -64,7 +64,7 @@ def test_what_is_unsupported_is_marked(name):
     if "flashneuron" not in set(made_up.results(name, made_up.SOME)["policy"]):
         return
     figure, whole = made(name), made(name, unsupported=())
-    legend = [text.get_text() for text in figure.legends[0].get_texts()]
+    legend = legend_words(figure)
     assert "unsupported" in legend
     assert "unsupported" not in [text.get_text() for text in whole.legends[0].get_texts()]
 
@@ -88,12 +88,12 @@ def heights(axes, width=None):
 def test_bars_of_performance():
     figure = made("fig11", made_up.SOME)
     (axes,) = figure.axes
-    assert len(axes.patches) == 3 * 6 - 1
+    assert len(axes.patches) == 3 * 6 - 1 + 6
     assert sorted({round(height, 6) for height in heights(axes)}) == [0.3, 0.4, 0.5, 0.6, 0.7, 0.8]
     assert [label.get_text() for label in axes.get_xticklabels()] == [
-        "BERT-base\n192", "BERT-base\n256", "BERT-base\n512",
+        "BERT-base\n192", "BERT-base\n256", "BERT-base\n512", "geometric\nmean\n2 traces",
     ]  # fmt: skip
-    names = [text.get_text() for text in figure.legends[0].get_texts()]
+    names = legend_words(figure)
     assert names[:6] == ["Base UVM", "FlashNeuron", "DeepUM+", "G10-GDS", "G10-Host", "G10"]
     assert names[6:] == ["Ideal", "unsupported"]
 
@@ -177,7 +177,7 @@ def test_beginnings_of_micro_batches_are_marked(name):
     assert_readable(figure)
     lines = {line.get_xdata()[0] for line in figure.axes[0].get_lines()[:2]}
     assert lines == {0, last // 2}
-    words = [[text.get_text() for text in one.legends[0].get_texts()] for one in (plain, figure)]
+    words = [legend_words(one) for one in (plain, figure)]
     assert words[1] == [*words[0], "micro-batch begins"]
 
 
@@ -244,7 +244,7 @@ def test_traces_with_equal_model_and_batch_size_are_told_apart():
     labels = [
         label.get_text() for label in plots.fig11.draw(pd.concat([rows, other])).axes[0].get_xticklabels()
     ]
-    assert len(set(labels)) == 2
+    assert len(set(labels)) == len(labels) == 3  # one is the mean
 
 
 @pytest.fixture
@@ -328,3 +328,16 @@ def test_several_seeds_are_drawn_as_means_with_intervals(name):
     assert heights(drawn[1]) == pytest.approx(heights(drawn[0]))
     intervals = [sum(hasattr(made, "has_yerr") for made in axes.containers) for axes in drawn]
     assert intervals[0] == 0 < intervals[1]
+
+
+def test_of_many_traces_there_are_pages_each_with_the_mean_of_all():
+    traces = [(f"model-number-{number}", 256) for number in range(30)]
+    rows = made_up.results("fig11", traces, unsupported=())
+    rows.attrs["machine"] = "a100-40g, GPU memory 40 GiB"
+    pages = ENTRIES["fig11"].pages(rows)
+    assert len(pages) == 2
+    for figure in pages:
+        assert_readable(figure)
+        assert figure._supxlabel.get_text() == "model, batch size; a100-40g, GPU memory 40 GiB"
+        labels = [label.get_text() for axes in figure.axes for label in axes.get_xticklabels()]
+        assert labels[-1] == "geometric\nmean\n30 traces"

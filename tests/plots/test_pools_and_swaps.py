@@ -1,6 +1,7 @@
 """Figures of memory pools and of overhead against GPU memory, from small runs."""
 
 import pytest
+from readable import legend_words
 
 import g10sim
 from g10sim import plots
@@ -16,7 +17,7 @@ def trace(tmp_path):
 
 
 def labels(figure):
-    return [text.get_text() for legend in figure.legends for text in legend.get_texts()]
+    return legend_words(figure)
 
 
 def test_pools(trace, tmp_path):

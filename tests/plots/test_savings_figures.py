@@ -3,6 +3,7 @@
 import pandas as pd
 import pytest
 from matplotlib.text import Text
+from readable import legend_words
 
 import g10sim
 from g10sim import plots
@@ -76,7 +77,7 @@ def heights(axes):
 
 
 def labels(figure):
-    return [text.get_text() for legend in figure.legends for text in legend.get_texts()]
+    return legend_words(figure)
 
 
 def test_one_training_at_a_time():

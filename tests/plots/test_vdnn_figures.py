@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from readable import assert_readable
+from readable import assert_readable, legend_words
 
 import g10sim
 from g10sim import plots
@@ -21,7 +21,7 @@ TRACES = (("alexnet", 256), ("vgg19", 64), ("g10sim.capture.convnets:vgg416", 32
 
 
 def labels(figure):
-    return [text.get_text() for legend in figure.legends for text in legend.get_texts()]
+    return legend_words(figure)
 
 
 def row(number, trace, policy, **more):
@@ -215,7 +215,7 @@ def test_the_link_is_as_busy_as_copies_of_the_last_iteration_say():
     figure = plots.link_occupancy.draw(*occupancy())
     (axes,) = figure.axes
     assert axes.get_title() == "ladder=K1: 50% of ideal"
-    legend = [text.get_text() for text in figure.legends[0].get_texts()]
+    legend = legend_words(figure)
     assert legend == ["from the GPUs (up)", "to the GPUs (down)"]
     out, back = (patch.get_data() for patch in axes.patches)
     assert out.edges[-1] == pytest.approx(10)
