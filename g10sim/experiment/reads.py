@@ -115,16 +115,20 @@ class Reads:
         elif now != before and os.path.realpath(path) not in self._written:
             self.mixed = path
 
-    def _imported(self, name: str, file: str | None, *_: object) -> None:
-        """Note a library, an extension, and the names that may be the module where it is looked for."""
-        self._imports.add(name.partition(".")[0])
+    def _imported(self, _: str, file: str | None, *__: object) -> None:
+        """Note an extension."""
         if file and self.counts(file):
             self._note(file)
-        parent, _dot, last = name.rpartition(".")
-        places: Iterable[object] = getattr(sys.modules.get(parent), "__path__", ()) if parent else sys.path
-        for place in places:
-            if isinstance(place, str) and self.counts(place):
-                self._begins(os.path.join(place, last))
+
+    def find_spec(self, name: str, path: Iterable[object] | None = None, _: object = None) -> None:
+        """Note a library, and the names that may be a module where it is looked for; others find it."""
+        if not self.active or getattr(self._busy, "now", False):
+            return
+        with self._quietly():
+            self._imports.add(name.partition(".")[0])
+            for place in sys.path if path is None else path:
+                if isinstance(place, str) and self.counts(place):
+                    self._begins(os.path.join(place, name.rpartition(".")[2]))
 
     def _listed(self, given: Any = None) -> None:
         """Note the names in a directory, except where Python looks for modules."""
@@ -225,6 +229,7 @@ def reads() -> Reads:
     """Return the notes of this process and its copies, one for all: of what they read while active."""
     found = Reads()
     sys.addaudithook(found)  # cannot be removed
+    sys.meta_path.insert(0, found)  # the hook is not told of what importlib imports by name
     return found
 
 

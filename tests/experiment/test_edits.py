@@ -280,3 +280,13 @@ def test_a_library_of_another_version_runs_the_cell_again(config, place, tmp_pat
         program.version_of.cache_clear()
         (installed / f"edits_library-{version}.dist-info" / "METADATA").unlink()
         (installed / f"edits_library-{version}.dist-info").rmdir()
+
+
+def test_a_package_that_hides_the_policy_runs_the_cell_again(config, place, tmp_path):
+    config["policies"] = ["edits_policy:Mine"]
+    for file, found in (("edits_policy.py", 1), ("edits_policy/__init__.py", 2)):
+        (place / file).parent.mkdir(exist_ok=True)
+        (place / file).write_text(POLICY.format(head="", body=f"        found = {found}"))
+        sys.modules.pop("edits_policy", None)
+        outcome = g10sim.run(config, output=tmp_path / "out")
+        assert (outcome.reused, outcome.rows[0]["message"]) == (0, f"found {found}")
