@@ -51,6 +51,10 @@ class CapacityError(UnsupportedError):
     """The workload cannot run on the system at all, whatever the policy does."""
 
 
+class ExecutionError(G10SimError, RuntimeError):
+    """A step is not that of its trace, or a move cannot be carried out on the device."""
+
+
 def own_lines(error: BaseException) -> str:
     """Say where in a plug-in's own code an exception came from, the place itself first; or nothing."""
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if is_own(frame.filename)]

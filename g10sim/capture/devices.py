@@ -75,7 +75,7 @@ def fake_device(options: StepOptions) -> Iterator[RoutingMode]:
         device_operators(options.attention),
         fused_operators(),
         _casts_of_cuda(),
-        _lists_in_optimizers(),
+        lists_in_optimizers(),
         _mixed_precision_of_cuda(),
         # This initialization draws until all values fit a range: it would ask for values.
         mock.patch.object(torch.nn.init, "_no_grad_trunc_normal_", lambda tensor, *_, **__: tensor),
@@ -107,7 +107,7 @@ def _number(tensor: Any) -> Any:
 
 
 @contextmanager
-def _lists_in_optimizers() -> Iterator[None]:
+def lists_in_optimizers() -> Iterator[None]:
     """Make optimizers and clipping work on lists of tensors by default, as on CUDA devices, while open."""
     devices = [*optimizers._get_foreach_kernels_supported_devices(), "cpu"]
     with (

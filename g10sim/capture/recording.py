@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import torch
 
@@ -45,6 +45,9 @@ class Parts:
                 yield below(name, path), buffer
 
 
+Kind = TypeVar("Kind", bound=Recorder)
+
+
 class Runnable(Protocol):
     """A step that can be run again and again."""
 
@@ -56,16 +59,19 @@ class Runnable(Protocol):
 
 
 def record_step(
-    step: Runnable, steps: int = 1, keep: Callable[[Any, Any, Any], None] | None = None
-) -> Recorder:
-    """Run a step several times and return what was recorded.
+    step: Runnable,
+    steps: int = 1,
+    keep: Callable[[Any, Any, Any], None] | None = None,
+    kind: type[Kind] = Recorder,  # type: ignore[assignment]
+) -> Kind:
+    """Run a step several times and return what was recorded, by a recorder of a kind.
 
     ``keep`` is called with every operator and its arguments.
     """
     parts = step.parts()
     weights = dict(parts.weights())
     layers = LayerTracker(parts.networks)
-    recorder = Recorder(layers, lambda recorder: _describe_gradients(recorder, weights), keep)
+    recorder = kind(layers, lambda recorder: _describe_gradients(recorder, weights), keep)
     _describe(recorder, parts)
     del parts  # the step may drop some of its variables
     # A collection would end lifetimes at arbitrary kernels.

@@ -7,7 +7,7 @@ import inspect
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from shlex import quote
@@ -68,16 +68,52 @@ def capture_source(
     make_torchvision_importable()
     from g10sim.capture.step import capture_step
 
-    sizes = {"batch_size": batch_size, "seq_len": seq_len, "image_size": image_size}
-    for name, value in sizes.items():
-        if value is not None and value < 1:
-            raise ConfigError(f"{flag(name)}: found {value}; allowed: at least 1")
     if measure and options.get("routing") is None:
         options["routing"] = GROUPED  # on a device the model chooses experts by itself
     how = step_options(options)
     if measure and how.routing != GROUPED:
         raise ConfigError(f"--routing: found {how.routing} with --measure; allowed: {GROUPED}")
-    origin = {}
+    found = find_source(source, how, batch_size, seq_len, image_size, settings)
+    with importing_from_here():
+        trace = capture_step(
+            found.build,
+            gpu=timing,
+            model=found.model,
+            batch_size=found.batch_size,
+            origin=found.origin,
+            measure=measure,
+            **options,
+        )
+    sizes = {"batch_size": batch_size, "seq_len": seq_len, "image_size": image_size}
+    # A step of one's own leaves options out that say what it says itself.
+    given = {name: value for name, value in how.given().items() if name in trace.origin}
+    command = _command(source, gpu, {**sizes, **given}, settings, measure=measure)
+    return replace(trace, origin={"command": command, **trace.origin})
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a source names: a function that builds its step, the trace's name, and what it says of itself."""
+
+    build: Callable[[], Any]
+    model: str
+    batch_size: int | None
+    origin: Mapping[str, str]
+
+
+def find_source(
+    source: str,
+    how: StepOptions,
+    batch_size: int | None = None,
+    seq_len: int | None = None,
+    image_size: int | None = None,
+    settings: Sequence[str] = (),
+) -> Found:
+    """Find what a source names: arguments as those of ``capture_source``. Raises ConfigError."""
+    sizes = {"batch_size": batch_size, "seq_len": seq_len, "image_size": image_size}
+    for name, value in sizes.items():
+        if value is not None and value < 1:
+            raise ConfigError(f"{flag(name)}: found {value}; allowed: at least 1")
     prefix, colon, name = source.partition(":")
     if settings and prefix not in _CONFIGURED:
         raise ConfigError(f"--set: found {settings[0]} for {source}; allowed: models of hf: and diffusers:")
@@ -85,25 +121,11 @@ def capture_source(
         library, builder = LIBRARIES[prefix]
         batch_size = _DEFAULT_BATCH_SIZE if batch_size is None else batch_size
         build = builder(name, Sizes(batch_size, seq_len, image_size), how, settings)
-        model, origin[library] = "-".join(filter(None, (name, how.precision))), version(library)
-    else:
-        build = _function_builder(source, {**sizes, "dtype": how.dtype})
-        build = build if how.routing in (None, GROUPED) else _with_experts_split(build)
-        model = source
-    with _importing_from_here():
-        trace = capture_step(
-            build,
-            gpu=timing,
-            model=model,
-            batch_size=batch_size,
-            origin=origin,
-            measure=measure,
-            **options,
-        )
-    # A step of one's own leaves options out that say what it says itself.
-    given = {name: value for name, value in how.given().items() if name in trace.origin}
-    command = _command(source, gpu, {**sizes, **given}, settings, measure=measure)
-    return replace(trace, origin={"command": command, **trace.origin})
+        model = "-".join(filter(None, (name, how.precision)))
+        return Found(build, model, batch_size, {library: version(library)})
+    build = _function_builder(source, {**sizes, "dtype": how.dtype})
+    build = build if how.routing in (None, GROUPED) else _with_experts_split(build)
+    return Found(build, source, batch_size, {})
 
 
 def _command(
@@ -120,7 +142,7 @@ def _command(
 
 
 @contextmanager
-def _importing_from_here() -> Iterator[None]:
+def importing_from_here() -> Iterator[None]:
     """Let modules of the working directory be imported."""
     here = str(Path.cwd())
     sys.path.insert(0, here)
@@ -190,7 +212,7 @@ def _function(source: str) -> Callable[..., Any]:
             f"found source '{source}'; allowed: hf:NAME, diffusers:NAME, timm:NAME, torchvision:NAME or "
             "module:function"
         )
-    with _importing_from_here():
+    with importing_from_here():
         try:
             module = importlib.import_module(module_name)
         except ModuleNotFoundError as error:

@@ -83,15 +83,10 @@ def capture_step(
             with one_sequence_a_sample():
                 if how.generate is not None:
                     return _generate(made, how, timing, model, batch_size, origin or {})
-                step = _step(made, how)
+                step = make_step(made, how)
                 step.warm_up()
                 recorder = record_step(step, how.steps, keep_in(kept) if measure else None)
-            recorder.add_workspaces(how.workspace_bytes)
-            if how.cudnn_pooling:
-                forget_indices(recorder.kernels)
-            keep_what_grows(recorder)
-            if not (isinstance(step, Step) and step.model.after_last_use):
-                hold_what_nodes_keep(recorder)
+            settle_lives(recorder, step, how)
         except Exception as error:
             kind = "inference" if how.inference else "the training step"
             raise refusal(error, model, kind) from error
@@ -102,17 +97,28 @@ def capture_step(
     said["torch"] = str(torch.__version__)
     times: Times = {}
     if measure:
-        times, said["device"] = measured_times(lambda: _step(build(), how), how, recorder, kept, timing)
+        times, said["device"] = measured_times(lambda: make_step(build(), how), how, recorder, kept, timing)
     about = {**(origin or {}), **said}
     return assemble(recorder, timing, model=model, batch_size=size, origin=about, times=times)
 
 
-def _step(made: Any, how: StepOptions) -> Step | OwnStep:
+def make_step(made: Any, how: StepOptions) -> Step | OwnStep:
+    """Make a step of what ``build`` returned. Raises ConfigError for options that the step says itself."""
     if is_step(made):
         made = Steps(made)
     if isinstance(made, Steps):
         return OwnStep(made, how)
     return Step(made if isinstance(made, Model) else Model(*made), how)
+
+
+def settle_lives(recorder: Recorder, step: Step | OwnStep, how: StepOptions) -> None:
+    """Add to a recorded step the scratch space and the longer lives that its operators do not show."""
+    recorder.add_workspaces(how.workspace_bytes)
+    if how.cudnn_pooling:
+        forget_indices(recorder.kernels)
+    keep_what_grows(recorder)
+    if not (isinstance(step, Step) and step.model.after_last_use):
+        hold_what_nodes_keep(recorder)
 
 
 def _generate(
@@ -123,7 +129,7 @@ def _generate(
     batch_size: int | None,
     origin: Mapping[str, str],
 ) -> Trace:
-    step = _step(made, how)
+    step = make_step(made, how)
     if isinstance(step, OwnStep):
         raise ConfigError("--generate: found a step of its own; allowed: a model and its inputs")
     templates = list(Generation(step.model, how).templates())
@@ -148,15 +154,11 @@ def assemble(
 
     ``times`` has the kernels, by position, whose time in nanoseconds is known from elsewhere.
     """
-    used = {record: None for draft in recorder.kernels for record in (*draft.reads, *draft.writes)}
+    used = _used(recorder)
     settle_kinds(recorder, used)
     hold_what_outlives(recorder)
-    # What the step before has left and this one drops without a look is no part of it.
-    kept = (record for record in recorder.storages if record.alive or record in used)
-    resident = [record for record in kept if record.persistent and not record.on_host]
-    order = list(dict.fromkeys([*resident, *used]))
-    numbers = {record: number for number, record in enumerate(order)}
-    names = _unique_names(order)
+    numbers = tensor_numbers(recorder)
+    names = _unique_names(list(numbers))
     tensors = tuple(
         Tensor(number, names[number], record.size_bytes, record.kind or TensorKind.OTHER, record.persistent)
         for record, number in numbers.items()
@@ -174,6 +176,20 @@ def assemble(
     if times:
         found["time_source"] = _time_sources(trace.kernels)
     return replace(trace, origin={**origin, **found})
+
+
+def _used(recorder: Recorder) -> dict[StorageRecord, None]:
+    """Return the storages that kernels use, in the order of first uses."""
+    return {record: None for draft in recorder.kernels for record in (*draft.reads, *draft.writes)}
+
+
+def tensor_numbers(recorder: Recorder) -> dict[StorageRecord, int]:
+    """Return the numbers that storages have as tensors of the trace, once their kinds are settled."""
+    used = _used(recorder)
+    # What the step before has left and this one drops without a look is no part of it.
+    kept = (record for record in recorder.storages if record.alive or record in used)
+    resident = [record for record in kept if record.persistent and not record.on_host]
+    return {record: number for number, record in enumerate(dict.fromkeys([*resident, *used]))}
 
 
 def _found(

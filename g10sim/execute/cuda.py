@@ -1,0 +1,185 @@
+"""The memory of a CUDA device: copies on two streams, ordered by events; the host waits for nothing else."""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+
+from g10sim.execute.memory import null
+
+
+@dataclass(eq=False)
+class HostCopy:
+    """A pinned buffer; ``filled`` and ``emptied`` are the events of the last copies into it and out of it."""
+
+    storage: Any
+    filled: Any = None
+    emptied: Any = None
+
+
+class Streams(Protocol):
+    """Operations on streams that copies are made of; tests have a model of them that finds races.
+
+    ``allocate`` and ``free`` are those of the compute stream's pool: whoever takes a block from it runs after
+    what that stream was told before, so that no block needs to be recorded for a stream.
+    """
+
+    def current(self) -> Any:
+        """Return the stream that kernels are launched on."""
+
+    def stream(self) -> Any:
+        """Make a stream."""
+
+    def event(self, stream: Any) -> Any:
+        """Record an event after what a stream was told so far."""
+
+    def wait(self, stream: Any, event: Any) -> None:
+        """Let what a stream is told next wait for an event."""
+
+    def has_ended(self, event: Any) -> bool:
+        """Tell whether an event has happened."""
+
+    def synchronize(self, event: Any) -> None:
+        """Let the host wait for an event."""
+
+    def allocate(self, storage: Any) -> Any:
+        """Allocate a block as large as a storage."""
+
+    def host(self, size_bytes: int) -> HostCopy:
+        """Allocate a pinned buffer."""
+
+    def copy(self, stream: Any, to: Any, source: Any) -> None:
+        """Copy between storages on a stream."""
+
+    def swap(self, storage: Any, block: Any) -> None:
+        """Exchange the memory of two storages."""
+
+    def free(self, block: Any) -> None:
+        """Give a block back."""
+
+
+class CudaMemory:
+    """A block that a copy out still reads belongs to ``_leaving`` and to nothing else."""
+
+    def __init__(self, streams: Streams) -> None:
+        """Make the two streams for copies."""
+        self.leaving_bytes = 0
+        self._streams = streams
+        self._compute, self._out, self._in = streams.current(), streams.stream(), streams.stream()
+        self._leaving: deque[tuple[Any, Any]] = deque()
+        self._coming: dict[int, Any] = {}
+        self._launched: deque[Any] = deque()
+        self._idle: defaultdict[int, list[HostCopy]] = defaultdict(list)
+
+    def evict(self, tensor: int, storage: Any) -> HostCopy:
+        """Copy a storage out after the kernels launched so far; ``reclaim`` gives its block back."""
+        streams, block = self._streams, null(storage)
+        self.arrive(tensor)
+        streams.swap(storage, block)
+        size = block.nbytes()
+        host = self._idle[size].pop() if self._idle[size] else streams.host(size)
+        if host.emptied is not None:
+            streams.wait(self._out, host.emptied)
+        streams.wait(self._out, streams.event(self._compute))
+        streams.copy(self._out, host.storage, block)
+        host.filled = streams.event(self._out)
+        self._leaving.append((host.filled, block))
+        self.leaving_bytes += size
+        return host
+
+    def reclaim(self, *, waits: bool) -> bool:
+        """Give back the block of the oldest copy out, once it has ended or behind a wait for it."""
+        if not self._leaving or not (waits or self._streams.has_ended(self._leaving[0][0])):
+            return False
+        done, block = self._leaving.popleft()
+        self._streams.wait(self._compute, done)
+        self.leaving_bytes -= block.nbytes()
+        self._streams.free(block)
+        return True
+
+    def fetch(self, tensor: int, storage: Any, host: HostCopy) -> None:
+        """Copy a storage in beside the kernels; ``arrive`` comes before a kernel that needs it."""
+        streams = self._streams
+        block = streams.allocate(storage)
+        streams.wait(self._in, streams.event(self._compute))  # whoever had the block before has ended
+        streams.wait(self._in, host.filled)
+        streams.copy(self._in, block, host.storage)
+        streams.swap(storage, block)
+        self._coming[tensor] = host.emptied = streams.event(self._in)
+        self._idle[host.storage.nbytes()].append(host)
+
+    def arrive(self, tensor: int) -> None:
+        """Let the compute stream wait until a tensor is there."""
+        event = self._coming.pop(tensor, None)
+        if event is not None:
+            self._streams.wait(self._compute, event)
+
+    def drop(self, tensor: int, storage: Any) -> None:
+        """Give back the block of a dead tensor that something still refers to."""
+        self.arrive(tensor)
+        block = null(storage)
+        self._streams.swap(storage, block)
+        self._streams.free(block)
+
+    def pace(self) -> None:
+        """Keep the host at most two kernels ahead: decisions are made when it is known what has ended."""
+        self._launched.append(self._streams.event(self._compute))
+        if len(self._launched) > 2:
+            self._streams.synchronize(self._launched.popleft())
+
+    def gone(self, tensor: int) -> None:
+        """Keep a dead block from being used again before the copy into it has ended."""
+        self.arrive(tensor)
+
+
+class TorchStreams:
+    """The streams of the current CUDA device."""
+
+    def current(self) -> Any:
+        """Return the stream that kernels are launched on."""
+        return torch.cuda.current_stream()
+
+    def stream(self) -> Any:
+        """Make a stream."""
+        return torch.cuda.Stream()
+
+    def event(self, stream: Any) -> Any:
+        """Record an event after what a stream was told so far."""
+        event = torch.cuda.Event()
+        event.record(stream)
+        return event
+
+    def wait(self, stream: Any, event: Any) -> None:
+        """Let what a stream is told next wait for an event."""
+        stream.wait_event(event)
+
+    def has_ended(self, event: Any) -> bool:
+        """Tell whether an event has happened."""
+        return bool(event.query())
+
+    def synchronize(self, event: Any) -> None:
+        """Let the host wait for an event."""
+        event.synchronize()
+
+    def allocate(self, storage: Any) -> Any:
+        """Allocate a block as large as a storage."""
+        return torch.UntypedStorage(storage.nbytes(), device=storage.device)
+
+    def host(self, size_bytes: int) -> HostCopy:
+        """Allocate a pinned buffer."""
+        return HostCopy(torch.UntypedStorage(size_bytes).pin_memory())
+
+    def copy(self, stream: Any, to: Any, source: Any) -> None:
+        """Copy between storages on a stream."""
+        with torch.cuda.stream(stream):
+            to.copy_(source, non_blocking=True)
+
+    def swap(self, storage: Any, block: Any) -> None:
+        """Exchange the memory of two storages."""
+        storage._swap_data_ptr_(block)
+
+    def free(self, block: Any) -> None:
+        """Do nothing: PyTorch takes the block back when the caller's reference, the last one, is gone."""

@@ -1,0 +1,70 @@
+"""Operators on lists of tensors, cut into the launches that the trace has of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from g10sim.execute.script import Call
+
+
+@dataclass(frozen=True)
+class Launch:
+    """Kernels ``first`` to ``end - 1``, the tensors that they need, and the arguments that they work on."""
+
+    first: int
+    end: int
+    needed: frozenset[int]
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+
+
+def launches_of(
+    call: Call,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    number_of: Callable[[Any], int | None],
+    needs: Sequence[frozenset[int]],
+) -> Iterator[Launch]:
+    """Cut an operator on lists at whole tensors: one belongs to the last launch of the trace that has it.
+
+    Such operators work element by element, so the parts compute what the whole does. ``needs`` are the
+    tensors of every kernel of the trace.
+    """
+    values = (*args, *kwargs.values())
+    lists = [value for value in values if isinstance(value, (list, tuple)) and _is_of_tensors(value)]
+    count = len(lists[0])
+    alike = [group for group in lists if len(group) == count]
+    numbers = [{number_of(group[place]) for group in alike} - {None} for place in range(count)]
+    singles = {number_of(value) for value in values if isinstance(value, torch.Tensor)} - {None}
+    last = [
+        max((k for k in range(call.first, call.end) if not needs[k].isdisjoint(found)), default=call.first)
+        for found in numbers
+    ]
+    first = call.first
+    ends = sorted(set(last))
+    for kernel in ends:
+        chosen = [place for place in range(count) if last[place] == kernel]
+        end = call.end if kernel == ends[-1] else kernel + 1
+        needed = singles.union(*(numbers[place] for place in chosen), *needs[first:end])
+        yield Launch(
+            first,
+            end,
+            frozenset(needed),
+            tuple(_cut(value, count, chosen) for value in args),
+            {name: _cut(value, count, chosen) for name, value in kwargs.items()},
+        )
+        first = end
+
+
+def _is_of_tensors(value: Sequence[Any]) -> bool:
+    return bool(value) and isinstance(value[0], torch.Tensor)
+
+
+def _cut(value: Any, count: int, chosen: Sequence[int]) -> Any:
+    if isinstance(value, (list, tuple)) and len(value) == count:
+        return [value[place] for place in chosen]
+    return value

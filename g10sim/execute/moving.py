@@ -1,0 +1,235 @@
+"""Moves on a device: those of a plan, and those that a policy decides on while the step runs."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass
+
+from g10sim.config.system import SystemSpec
+from g10sim.errors import ExecutionError
+from g10sim.execute.account import Account
+from g10sim.execute.memory import Memory
+from g10sim.execute.view import DeviceView
+from g10sim.policies.base import Policy
+from g10sim.policies.moves import MemoryKind, Move
+from g10sim.policies.plan import MigrationPlan, Planned
+from g10sim.registry import choices_text
+from g10sim.sim.hooks import asked, moves_of, victims_of
+from g10sim.trace.model import Trace
+
+_HOST = "host"
+_MOVES = ("await", "evict", "fetch", "free", "protect")
+
+
+@dataclass(frozen=True)
+class Guide:
+    """What decides about moves: a plan, a policy that is asked while the step runs, or both; or neither.
+
+    ``system`` is the machine that the policy is told of.
+    """
+
+    system: SystemSpec
+    plan: MigrationPlan | None = None
+    policy: Policy | None = None
+
+
+class Mover:
+    """Carries out the moves of a guide; implements ``g10sim.policies.moves.MoveState`` for whole tensors.
+
+    What cannot be carried out is refused by name, in a plan before anything runs. Delays of moves are left
+    out: a move is issued at the start of its kernel.
+    """
+
+    keeps_needed = True
+
+    def __init__(self, trace: Trace, guide: Guide, memory: Memory) -> None:
+        """Prepare the moves of each kernel. Raises ExecutionError for a plan with others than it can do."""
+        self.account = Account(trace, memory, self._victims)
+        self.view = DeviceView(trace, guide.system, self.account)
+        self.memory_kind: MemoryKind = "paged"
+        self._policy, self._trace = guide.policy, trace
+        if guide.policy is not None:
+            self.memory_kind = guide.policy.requirements.placement
+        self._plan: defaultdict[int, list[Move]] = defaultdict(list)
+        for planned in guide.plan.moves if guide.plan else ():
+            self._check(planned.kernel, planned.move)
+            self._plan[planned.kernel].append(planned.move)
+        self._leaving: defaultdict[int, list[int]] = defaultdict(list)
+        self._protected: Collection[int] = ()
+        self._pending: list[int] = []
+        self._together: Collection[int] = ()
+        self._called_off: Collection[int] = ()
+        self._last = -1
+        self.is_idle = guide.policy is None and not self._plan
+
+    def start(self, kernel: int, needed: Collection[int], together: Collection[int], last: int) -> None:
+        """Issue the moves of a kernel that is about to start.
+
+        ``together`` are the tensors of all kernels of its operator, which ends with kernel ``last``: what one
+        of them still needs leaves behind it.
+        """
+        self._enter(kernel, needed, together, last)
+        self._protected = ()
+        waiting, self._pending = self._pending, []
+        for tensor in waiting:
+            self.fetch(tensor)
+        self._perform(self._plan[kernel])
+        if self._policy is not None:
+            policy, view = self._policy, self.view
+            self._perform(asked(policy, "on_kernel_start", lambda: moves_of(policy.on_kernel_start(view)), kernel))
+
+    def end(self, kernel: int, upcoming: Collection[int]) -> None:
+        """Carry out what was to wait for the end of a kernel, and ask for more.
+
+        What the next kernel needs (``upcoming``) stays: it calls an eviction off.
+        """
+        self._enter(kernel, (), (), kernel)
+        for tensor in self._leaving.pop(kernel, ()):
+            if tensor not in upcoming:
+                self.account.evict(tensor, "planned")
+        if self._policy is not None:
+            policy, view = self._policy, self.view
+            answer = asked(policy, "on_kernel_end", lambda: moves_of(policy.on_kernel_end(view)), kernel)
+            self._called_off = upcoming
+            self._perform(answer)
+            self._called_off = ()
+
+    def _enter(self, kernel: int, needed: Collection[int], together: Collection[int], last: int) -> None:
+        self.view.kernel, self.view.needed = kernel, needed
+        self._together, self._last = together, last
+
+    def begin(self, iteration: int) -> None:
+        """Begin a step. Raises ExecutionError for a policy that answers with another plan."""
+        self.view.iteration, self.view.kernel = iteration, 0
+        if self._policy is not None:
+            policy, view = self._policy, self.view
+            plan = asked(policy, "on_iteration_start", lambda: policy.on_iteration_start(view))
+            if plan is not None:
+                self._plan.clear()
+                for planned in plan.moves:
+                    self._check(planned.kernel, planned.move)
+                    self._plan[planned.kernel].append(planned.move)
+
+    def finish(self) -> None:
+        """Issue the moves behind the last kernel."""
+        self._enter(len(self._trace.kernels), (), (), -1)
+        self._perform(self._plan[self.view.kernel])
+
+    def _victims(self) -> Iterator[int]:
+        policy, view = self._policy, self.view
+        if policy is not None:
+            hook = "choose_victims"
+            yield from asked(policy, hook, lambda: victims_of(policy.choose_victims(view)), view.kernel)
+
+    def _perform(self, moves: Iterable[Move]) -> None:
+        for move in moves:
+            if self._policy is not None:
+                self._check(self.view.kernel, move)
+            move.apply(self)
+
+    def _check(self, kernel: int, move: object) -> None:
+        """Raise ExecutionError for a move that cannot be carried out."""
+        where = f"kernel {kernel}"
+        if not isinstance(move, Move) or move.name not in _MOVES:
+            found = f"move '{move.name}'" if isinstance(move, Move) else repr(move)
+            raise ExecutionError(f"{where}: found {found}; allowed: {choices_text(_MOVES)}")
+        if flaw := move.flaw(self._trace, None):
+            raise ExecutionError(f"{where}: {flaw}")
+        for tier in move.tiers():
+            if tier != _HOST:
+                raise ExecutionError(f"{where}: found a move to tier '{tier}'; allowed: {_HOST}")
+
+    def was_away(self, tensor: int) -> bool:
+        """Return False: nothing is known to lie in host memory as it is on the device."""
+        return False
+
+    def drop_problem(self, tensor: int) -> str:
+        """Say that nothing is computed again."""
+        return "has to be computed again; allowed: none, on a device"
+
+    def fetch(self, tensor: int) -> None:
+        """Bring a tensor back, or keep room for one that is not born; without room it waits for its turn."""
+        account = self.account
+        if tensor in account.here or tensor in account.room:
+            return
+        if tensor not in account.host and account.is_bound(tensor):
+            return  # dead
+        if not account.fetch(tensor, {*self.view.needed, *self._protected}, "planned"):
+            self._pending.append(tensor)
+
+    def recall(self, tensor: int) -> None:
+        """Keep a tensor that was to leave behind a kernel."""
+        for waiting in self._leaving.values():
+            if tensor in waiting:
+                waiting.remove(tensor)
+
+    def evict(
+        self,
+        tensor: int,
+        tier: str,
+        *,
+        until: int | None,
+        density: float | None,
+        is_clean: bool,
+        size_bytes: int | None = None,
+    ) -> None:
+        """Send a whole tensor to host memory, with ``until`` behind that kernel, and copy it in any case.
+
+        Raises ExecutionError for one that is compressed, or that the kernel needs.
+        """
+        if density is not None:
+            raise ExecutionError(f"{self._where(tensor)} is compressed; allowed: evictions without density")
+        if size_bytes == 0 or tensor in self._called_off:
+            return
+        if tensor in self._pending:
+            self._pending.remove(tensor)
+        if until is not None and until >= self.view.kernel:
+            self._leaving[until].append(tensor)
+        elif tensor in self.view.needed:
+            raise ExecutionError(f"{self._where(tensor)} leaves, but the kernel needs it; allowed: others")
+        elif tensor in self._together:
+            self._leaving[self._last].append(tensor)
+        else:
+            self.account.counts["in part"] += size_bytes is not None
+            self.account.evict(tensor, "planned")
+
+    def _where(self, tensor: int) -> str:
+        return f"kernel {self.view.kernel}: tensor {tensor} ('{self._trace.tensors[tensor].name}')"
+
+    def discard(self, tensor: int) -> None:
+        """Drop a dead tensor. Raises ExecutionError for one that is alive."""
+        trace, kernel = self._trace, self.view.kernel
+        if trace.tensors[tensor].persistent or trace.births[tensor] < kernel < trace.deaths[tensor]:
+            raise ExecutionError(f"{self._where(tensor)} is freed, but read again; allowed: dead tensors")
+        last = trace.uses[tensor][-1]
+        if last < min(kernel, len(trace.kernels) - 1):  # what the step leaves behind is the loop's
+            self.account.drop(tensor)
+
+    def drop(self, tensor: int) -> None:
+        """Refuse: nothing is computed again."""
+        raise ExecutionError(f"{self._where(tensor)} {self.drop_problem(tensor)}")
+
+    def protect(self, tensors: Collection[int]) -> None:
+        """Keep prefetches from pushing out tensors until the next kernel starts."""
+        self._protected = tensors
+
+    def await_transfers(self, tensors: frozenset[int] | None, *, evictions: bool, prefetches: bool) -> None:
+        """Let the kernels to come wait for copies: evictions give their blocks back."""
+        memory = self.account.memory
+        while evictions and memory.reclaim(waits=True):
+            pass
+        if prefetches:
+            for tensor in self.account.here if tensors is None else tensors:
+                memory.arrive(tensor)
+
+    def keep_uncompressed(self) -> None:
+        """Do nothing: nothing is compressed."""
+
+    def use_in_place(self, tensor: int, tier: str) -> None:
+        """Refuse: kernels use tensors on the device."""
+        raise ExecutionError(f"{self._where(tensor)} is used in '{tier}'; allowed: on the device")
+
+    def store(self, tensor: int, tier: str, *, is_clean: bool) -> None:
+        """Refuse: there is no tier but host memory."""
+        raise ExecutionError(f"{self._where(tensor)} is stored in '{tier}'; allowed: {_HOST}")

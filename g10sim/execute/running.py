@@ -1,0 +1,226 @@
+"""Executes a source: its step is recorded on the device, simulated, run under a plan, and compared."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from g10sim.analysis.footprint import peak_live_bytes
+from g10sim.api import Result, simulate
+from g10sim.api import system as make_system
+from g10sim.capture.devices import CUDA, lists_in_optimizers, on_device
+from g10sim.capture.options import StepOptions, flag, step_options
+from g10sim.capture.own import OwnStep
+from g10sim.capture.source import find_source, importing_from_here
+from g10sim.capture.step import make_step
+from g10sim.capture.workload import Step
+from g10sim.config.behaviour import BehaviourSpec
+from g10sim.config.presets import load_behaviour
+from g10sim.config.problems import check_choice
+from g10sim.config.system import SystemSpec
+from g10sim.errors import ConfigError, PlanError
+from g10sim.execute.cuda import CudaMemory, TorchStreams
+from g10sim.execute.executor import Executor, StepReport
+from g10sim.execute.memory import MainMemory, Memory
+from g10sim.execute.moving import Guide
+from g10sim.execute.script import Script, captured_script, first_difference, record_script
+from g10sim.experiment.cells import make_policy
+from g10sim.policies.base import Policy
+from g10sim.policies.plan import MigrationPlan
+from g10sim.policies.plan_format import load_plan
+from g10sim.sim.hooks import asked, plans_of
+from g10sim.trace.model import Trace
+from g10sim.trace.workload import Job, Workload
+
+MAIN = "cpu"
+DEVICES = (MAIN, CUDA)
+_SEED = 0
+_NOT_HERE = ("steps", "workspace", "cudnn_pooling", "cuda_graph", "generate", "cache", "routing", "routing_seed")
+"""Options of a capture that no step that computes has."""
+
+AnyStep = Step | OwnStep
+
+
+@dataclass(frozen=True)
+class Source:
+    """A step that can be made anew: the same each time, as random numbers begin with the same seed."""
+
+    name: str
+    how: StepOptions
+    build: Callable[[], Any]
+    model: str
+    batch_size: int | None
+    device: str
+
+    @contextmanager
+    def opened(self) -> Iterator[None]:
+        """Make tensors on the device, with optimizers that work on lists, while open."""
+        with importing_from_here(), on_device(self.how, self.device), lists_in_optimizers():
+            yield
+
+    def made(self) -> AnyStep:
+        """Make the step and run it once, so that the optimizer's states exist. Raises ConfigError."""
+        torch.manual_seed(_SEED)
+        step = make_step(self.build(), self.how)
+        step.warm_up()
+        if step.is_compiled:
+            raise ConfigError(f"{self.name}: found torch.compile; allowed: steps that are not compiled")
+        return step
+
+    def memory(self) -> Memory:
+        """Make the memory of the device."""
+        return CudaMemory(TorchStreams()) if self.device == CUDA else MainMemory()
+
+
+def open_source(
+    source: str,
+    *,
+    device: str = MAIN,
+    batch_size: int | None = None,
+    seq_len: int | None = None,
+    image_size: int | None = None,
+    settings: Sequence[str] = (),
+    **options: Any,
+) -> Source:
+    """Find a source, named and with options as for ``g10sim.capture.capture_source``.
+
+    Raises ConfigError for a device that is not there, and for options that no step that computes has.
+    """
+    check_choice(device, DEVICES, "--device: found")
+    if device == CUDA and not torch.cuda.is_available():
+        raise ConfigError(f"--device: found {CUDA}, but no CUDA device; allowed: {MAIN}, or a computer with one")
+    for name in _NOT_HERE:
+        if options.get(name):
+            raise ConfigError(f"{flag(name)}: found {options[name]}; allowed: captures only")
+    how = step_options(options)
+    found = find_source(source, how, batch_size, seq_len, image_size, settings)
+    return Source(source, how, found.build, found.model, found.batch_size, device)
+
+
+def recorded(source: Source, step: AnyStep, gpu: str) -> Script:
+    """Record the script of a step on its device."""
+    sizes = {"model": source.model, "batch_size": source.batch_size}
+    return record_script(step, source.how, gpu=gpu, **sizes)  # type: ignore[arg-type]
+
+
+def machine(name: str | Mapping[str, Any], budget_bytes: int) -> SystemSpec:
+    """Return a system with the budget as GPU memory, and host memory as the only tier."""
+    gpu = {"memory": f"{budget_bytes} B", "page_size": "512 B"}
+    return make_system(name, gpu=gpu, tiers=["host"], ssd=None)
+
+
+def guided(spec: Any, trace: Trace, system: SystemSpec, behaviour: BehaviourSpec) -> Guide:
+    """Let a policy plan for a trace and decide while the step runs. Raises ConfigError for those that cannot."""
+    policy = make_policy({"name": spec} if isinstance(spec, str) else spec, _SEED)
+    if policy.partitions or policy.choose_kernels(trace, system) != trace:
+        raise ConfigError(f"policy '{policy.name}' runs other kernels than the step; allowed: policies that do not")
+    if type(policy).settle is not Policy.settle:
+        raise ConfigError(
+            f"policy '{policy.name}' chooses by simulated trials; allowed: --plan with what it has chosen"
+        )
+    workload = Workload((Job(trace),)).as_planned()
+    (plan,) = asked(policy, "plan", lambda: plans_of(policy.plan(workload, system, behaviour), 1))
+    return Guide(system, plan, policy)
+
+
+def plan_of(path: Path, source: Source, script: Script, gpu: str) -> MigrationPlan:
+    """Load a plan for what was recorded. Raises PlanError.
+
+    A plan for the capture of the same source names the first operator that the device runs instead.
+    """
+    try:
+        return load_plan(path, script.trace)
+    except PlanError:
+        captured = captured_script(
+            source.build, source.how, gpu=gpu, model=source.model, batch_size=source.batch_size
+        )
+        load_plan(path, captured.trace)
+        difference = first_difference(script, captured) or "the sizes of tensors differ from the capture's"
+        raise PlanError(f"{path}: the step on this device is not the captured one: {difference}") from None
+
+
+@dataclass(frozen=True)
+class Execution:
+    """A step executed under a guide.
+
+    ``predicted`` is the simulation of the same; None where a plan or nothing guided. ``is_equal`` tells
+    whether all values are those of the plain step after as many steps; None where nobody asked.
+    """
+
+    script: Script
+    system: SystemSpec
+    reports: Sequence[StepReport]
+    predicted: Result | None
+    is_equal: bool | None
+
+
+def run_guided(
+    source: Source, step: AnyStep, script: Script, guide: Guide, budget_bytes: int, steps: int
+) -> Sequence[StepReport]:
+    """Run a step that has run before so many times under a guide, after one that finds its tensors."""
+    weights = [weight for _, weight in step.parts().weights()]
+    executor = Executor(script, budget_bytes, guide, source.memory(), weights)
+    with executor:
+        for _ in range(steps + 1):
+            with executor.step():
+                step.run()
+    return executor.reports
+
+
+def execute_source(
+    source: Source,
+    *,
+    budget: int | float,
+    plan: Path | None = None,
+    policy: Any = None,
+    steps: int = 3,
+    gpu: str = "a100-40g",
+    system: str | Mapping[str, Any] = "a100-40g-pcie3-znand",
+    check: bool = True,
+) -> Execution:
+    """Execute a source under a saved plan or a policy, or with everything fetched on demand.
+
+    ``budget`` is in bytes, or (a float) a share of the peak of the recorded trace. With ``check`` the plain
+    step runs as often, and all values are compared. Raises errors of ``g10sim.errors``.
+    """
+    with source.opened():
+        step = source.made()
+        script = recorded(source, step, gpu)
+        trace = script.trace
+        size = int(budget * peak_live_bytes(trace)) if isinstance(budget, float) else budget
+        spec, behaviour = machine(system, size), load_behaviour({"addresses": "own"})
+        predicted = None
+        if policy is not None:
+            guide = guided(policy, trace, spec, behaviour)
+            predicted = simulate(trace, spec, policy, compat=behaviour, record=("kernels",))
+        else:
+            guide = Guide(spec, None if plan is None else plan_of(plan, source, script, gpu))
+        reports = run_guided(source, step, script, guide, size, steps)
+        equal = is_as_plain(source, step, steps + 2) if check else None
+    return Execution(script, spec, reports, predicted, equal)
+
+
+def is_as_plain(source: Source, step: AnyStep, steps: int) -> bool:
+    """Tell whether all values of a step are those of the plain one after ``steps`` more than the first."""
+    plain = source.made()
+    for _ in range(steps):
+        plain.run()
+    found, allowed = values_of(step), values_of(plain)
+    return found.keys() == allowed.keys() and all(torch.equal(found[name], allowed[name]) for name in found)
+
+
+def values_of(step: AnyStep) -> dict[str, Any]:
+    """Return weights, buffers, inputs, states and gradients of a step, by name."""
+    parts = step.parts()
+    found = {**dict(parts.buffers()), **parts.inputs, **dict(parts.weights())}
+    found |= {f"{name}.grad": weight.grad for name, weight in parts.weights() if weight.grad is not None}
+    for place, optimizer in enumerate(parts.optimizers):
+        for number, states in enumerate(optimizer.state.values()):
+            tensors = ((key, value) for key, value in states.items() if isinstance(value, torch.Tensor))
+            found |= {f"optimizer{place}.{number}.{key}": value for key, value in tensors}
+    return found

@@ -1,0 +1,173 @@
+"""Scripts: the operators of a step in order, with their kernels and tensors of its trace."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+
+from g10sim.analysis.gpus import GpuTimingSpec, load_gpu
+from g10sim.capture.attention import one_sequence_a_sample
+from g10sim.capture.devices import fake_device, known_values
+from g10sim.capture.options import StepOptions
+from g10sim.capture.own import OwnStep
+from g10sim.capture.recorder import Recorder, StorageRecord
+from g10sim.capture.recording import record_step
+from g10sim.capture.step import assemble, make_step, settle_lives, tensor_numbers
+from g10sim.capture.workload import Step
+from g10sim.trace.model import Trace
+
+NONE = -1
+"""Number of a tensor that the trace does not have: a scalar of the host, an empty one."""
+
+
+class Call(NamedTuple):
+    """One operator: its name with its overload, its kernels (``first`` to ``end - 1``), and its tensors.
+
+    ``inputs`` and ``outputs`` are numbers of tensors of the trace, in the order of ``tensors_in``. An operator
+    without kernels has no tensors.
+    """
+
+    name: str
+    first: int
+    end: int
+    inputs: tuple[int, ...] = ()
+    outputs: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Script:
+    """A trace, and the operators that its kernels come from."""
+
+    trace: Trace
+    calls: tuple[Call, ...]
+
+
+def tensors_in(values: Iterable[Any]) -> list[Any]:
+    """Return the tensors among values and in sequences of them, in order."""
+    found: list[Any] = []
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            found.append(value)
+        elif isinstance(value, (list, tuple)):
+            found += tensors_in(value)
+    return found
+
+
+def operator_name(func: Any) -> str:
+    """Return the name of an operator with its overload."""
+    return f"{func._schema.name}.{func._overloadname}"
+
+
+class ScriptRecorder(Recorder):
+    """Notes beside kernels which operators they come from."""
+
+    def __init__(self, *parts: Any) -> None:
+        """Record as the base does."""
+        super().__init__(*parts)
+        self.noted: list[tuple[str, int, int, list[StorageRecord | None], list[StorageRecord | None]]] = []
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        """Run an operator, record and note it."""
+        calls, first = len(self.calls), len(self.kernels)
+        result = super().__torch_dispatch__(func, types, args, kwargs)
+        if len(self.calls) > calls:
+            given: list[Any] = []
+            made: list[Any] = []
+            if len(self.kernels) > first:
+                given, made = tensors_in((*args, *(kwargs or {}).values())), tensors_in((result,))
+            records = ([self._record_of(tensor, None) for tensor in tensors] for tensors in (given, made))
+            self.noted.append((operator_name(func), first, len(self.kernels), *records))
+        return result
+
+
+class _RealRecorder(ScriptRecorder):
+    """Records a step that computes."""
+
+    def remember_what_exists(self) -> None:
+        """Note every tensor that is alive."""
+        for found in gc.get_objects():
+            kind = type(found)
+            if issubclass(kind, torch.Tensor) and not issubclass(kind, FakeTensor) and _has_storage(found):
+                storage = found.untyped_storage()
+                self._before[storage._cdata] = weakref.ref(storage, self._forgotten(storage._cdata))
+
+
+def _has_storage(tensor: Any) -> bool:
+    return tensor.layout is torch.strided and not tensor.is_meta
+
+
+def record_script(
+    step: Step | OwnStep,
+    how: StepOptions,
+    *,
+    gpu: str | GpuTimingSpec = "a100-40g",
+    model: str = "model",
+    batch_size: int | None = None,
+) -> Script:
+    """Record a step that computes, and has run once before; it runs once more.
+
+    The trace has the kernels and tensors of this device; their times are modelled for ``gpu``. Raises
+    ConfigError as the GPU does.
+    """
+    recorder = record_step(step, kind=_RealRecorder)
+    return _script(recorder, step, how, load_gpu(gpu), model, batch_size)
+
+
+def captured_script(
+    build: Callable[[], Any],
+    how: StepOptions,
+    *,
+    gpu: str | GpuTimingSpec = "a100-40g",
+    model: str = "model",
+    batch_size: int | None = None,
+) -> Script:
+    """Capture a step on tensors without values: the trace is that of ``g10sim.capture.capture_step``."""
+    with fake_device(how):
+        with known_values():
+            made = build()
+        with one_sequence_a_sample():
+            step = make_step(made, how)
+            step.warm_up()
+            recorder = record_step(step, kind=ScriptRecorder)
+        return _script(recorder, step, how, load_gpu(gpu), model, batch_size)
+
+
+def _script(
+    recorder: ScriptRecorder,
+    step: Step | OwnStep,
+    how: StepOptions,
+    gpu: GpuTimingSpec,
+    model: str,
+    batch_size: int | None,
+) -> Script:
+    settle_lives(recorder, step, how)
+    size = step.batch_size if batch_size is None else batch_size
+    origin = {**step.said(), "torch": str(torch.__version__)}
+    trace = assemble(recorder, gpu, model=model, batch_size=size, origin=origin)
+    numbers = tensor_numbers(recorder)
+
+    def ids(records: Iterable[StorageRecord | None]) -> tuple[int, ...]:
+        return tuple(NONE if record is None else numbers.get(record, NONE) for record in records)
+
+    calls = (Call(name, first, end, ids(given), ids(made)) for name, first, end, given, made in recorder.noted)
+    return Script(trace, tuple(calls))
+
+
+def first_difference(found: Script, allowed: Script) -> str | None:
+    """Say at which operator two scripts differ first, and name both; None where their operators are alike."""
+    for number in range(max(len(found.calls), len(allowed.calls))):
+        names = [
+            script.calls[number].name if number < len(script.calls) else "no further operator"
+            for script in (found, allowed)
+        ]
+        if names[0] != names[1]:
+            return f"operator {number}: found {names[0]}; allowed: {names[1]}, as in the trace"
+    return None
