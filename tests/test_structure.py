@@ -25,6 +25,7 @@ LAYERS = [
     {"capture", "plots"},
     {"experiment"},
     {"api"},
+    {"execute"},
     {"cli"},
     {"__main__"},
 ]
@@ -97,7 +98,7 @@ def outside(*parts):
 @pytest.mark.parametrize(
     ("library", "homes"),
     [
-        ("torch", {"capture"}),
+        ("torch", {"capture", "execute"}),
         ("transformers", {"capture"}),
         ("matplotlib", {"plots"}),
         ("simpy", {"hardware", "sim"}),

@@ -22,6 +22,7 @@ _FUNCTIONS = {
     "reproduce": "reproduce",
     "plot": "reproduce",
     "explain": "explain",
+    "execute": "execute",
     "timeline": "timeline",
     "report": "reproduce",
     "bound": "bound",

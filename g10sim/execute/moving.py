@@ -61,6 +61,7 @@ class Mover:
         self._together: Collection[int] = ()
         self._called_off: Collection[int] = ()
         self._last = -1
+        self._owed_bytes = 0
         self.is_idle = guide.policy is None and not self._plan
 
     def start(self, kernel: int, needed: Collection[int], together: Collection[int], last: int) -> None:
@@ -176,11 +177,12 @@ class Mover:
     ) -> None:
         """Send a whole tensor to host memory, with ``until`` behind that kernel, and copy it in any case.
 
+        Of tensors that are to leave in part (``size_bytes``) so many leave that bytes add up as asked for.
         Raises ExecutionError for one that is compressed, or that the kernel needs.
         """
         if density is not None:
             raise ExecutionError(f"{self._where(tensor)} is compressed; allowed: evictions without density")
-        if size_bytes == 0 or tensor in self._called_off:
+        if tensor in self._called_off or not self._is_whole(tensor, size_bytes):
             return
         if tensor in self._pending:
             self._pending.remove(tensor)
@@ -191,8 +193,17 @@ class Mover:
         elif tensor in self._together:
             self._leaving[self._last].append(tensor)
         else:
-            self.account.counts["in part"] += size_bytes is not None
             self.account.evict(tensor, "planned")
+
+    def _is_whole(self, tensor: int, size_bytes: int | None) -> bool:
+        """Tell whether a tensor leaves that is to leave in part: bytes so rounded are carried to the next."""
+        size = self.account.here.get(tensor, 0)
+        if size_bytes is None or size_bytes >= size:
+            return True
+        self._owed_bytes += size_bytes
+        leaves = 2 * self._owed_bytes >= size
+        self._owed_bytes -= size if leaves else 0
+        return leaves
 
     def _where(self, tensor: int) -> str:
         return f"kernel {self.view.kernel}: tensor {tensor} ('{self._trace.tensors[tensor].name}')"

@@ -30,10 +30,11 @@ from g10sim.execute.memory import MainMemory, Memory
 from g10sim.execute.moving import Guide
 from g10sim.execute.script import Script, captured_script, first_difference, record_script
 from g10sim.experiment.cells import make_policy
-from g10sim.policies.base import Policy
 from g10sim.policies.plan import MigrationPlan
 from g10sim.policies.plan_format import load_plan
+from g10sim.sim.engine import run
 from g10sim.sim.hooks import asked, plans_of
+from g10sim.sim.preparation import settled
 from g10sim.trace.model import Trace
 from g10sim.trace.workload import Job, Workload
 
@@ -119,11 +120,8 @@ def guided(spec: Any, trace: Trace, system: SystemSpec, behaviour: BehaviourSpec
     policy = make_policy({"name": spec} if isinstance(spec, str) else spec, _SEED)
     if policy.partitions or policy.choose_kernels(trace, system) != trace:
         raise ConfigError(f"policy '{policy.name}' runs other kernels than the step; allowed: policies that do not")
-    if type(policy).settle is not Policy.settle:
-        raise ConfigError(
-            f"policy '{policy.name}' chooses by simulated trials; allowed: --plan with what it has chosen"
-        )
     workload = Workload((Job(trace),)).as_planned()
+    policy = settled(policy, workload, system, lambda design, short: run(short, system, design, behaviour))
     (plan,) = asked(policy, "plan", lambda: plans_of(policy.plan(workload, system, behaviour), 1))
     return Guide(system, plan, policy)
 
@@ -157,6 +155,32 @@ class Execution:
     reports: Sequence[StepReport]
     predicted: Result | None
     is_equal: bool | None
+
+    def simulated_bytes(self) -> tuple[int, int, int]:
+        """Return what the simulation moves in and out in an iteration, and its peak, in bytes."""
+        if self.predicted is None:
+            return 0, 0, 0
+        summary, page = self.predicted.summary, self.system.gpu.page_size
+        into, out = (int(summary[f"{way}_bytes"]) for way in ("host_to_gpu", "gpu_to_host"))
+        return into, out, max(self._simulated_pages()) * page
+
+    def _simulated_pages(self) -> list[int]:
+        """Return the pages on the GPU after every kernel of the last simulated iteration."""
+        if self.predicted is None:
+            return []
+        found = self.predicted.kernels
+        return found[found.iteration == found.iteration.max()].gpu_pages.tolist()
+
+    def kernel_rows(self) -> list[dict[str, Any]]:
+        """Return a row for each kernel of the last step: what is on the device after it, and simulated."""
+        page = self.system.gpu.page_size
+        rows: list[dict[str, Any]] = [
+            {"kernel": kernel.id, "name": kernel.name, "resident_bytes": resident}
+            for kernel, resident in zip(self.script.trace.kernels, self.reports[-1].resident_bytes, strict=True)
+        ]
+        for row, pages in zip(rows, self._simulated_pages(), strict=False):
+            row["simulated_bytes"] = pages * page
+        return rows
 
 
 def run_guided(

@@ -1,0 +1,148 @@
+"""``g10sim execute``: run a step under a plan or a policy, and compare it with the plain step."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from g10sim.cli import capture_options as options
+from g10sim.cli.options import DEFAULT_SYSTEM, sizes
+from g10sim.cli.output import say, show_table, warn, write_table
+from g10sim.display import rounded_bytes, rounded_seconds
+from g10sim.errors import ConfigError
+
+
+def execute(
+    source: options.Source,
+    plan: Annotated[
+        Path | None, typer.Option(help="Saved plan (.g10p) for the step's trace.", show_default=False)
+    ] = None,
+    policy: Annotated[
+        str | None,
+        typer.Option(help="Policy that plans and decides while the step runs.", show_default="on demand"),
+    ] = None,
+    budget: Annotated[
+        str, typer.Option(help="Bytes on the device, such as 12GiB, or a share of the step's peak: 60%.")
+    ] = "60%",
+    steps: Annotated[int, typer.Option(min=1, help="Steps that are executed.")] = 3,
+    device: Annotated[str, typer.Option(help="cpu (an account of bytes in main memory) or cuda.")] = "cpu",
+    gpu: options.Gpu = "a100-40g",
+    system: Annotated[str, typer.Option(help="System that policies plan for and that is simulated.")] = DEFAULT_SYSTEM,
+    check: Annotated[
+        bool, typer.Option("--check/--no-check", help="Compare all values with the plain step's.")
+    ] = True,
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", help="CSV with a row for each kernel.", show_default="none")
+    ] = None,
+    measure: Annotated[
+        bool, typer.Option("--measure", help="SOURCE is a YAML file of models, budgets and policies to measure.")
+    ] = False,
+    batch_size: options.BatchSize = None,
+    seq_len: options.SeqLen = None,
+    image_size: options.ImageSize = None,
+    settings: options.Settings = None,
+    dtype: options.DtypeOption = "float32",
+    autocast: options.AutocastOption = None,
+    optimizer: options.OptimizerOption = None,
+    optimizer_form: options.OptimizerFormOption = None,
+    momentum: options.Momentum = None,
+    attention: options.AttentionOption = "fused",
+    activation_checkpointing: options.ActivationCheckpointing = False,
+    channels_last: options.ChannelsLast = False,
+    inference: options.Inference = False,
+) -> None:
+    """Run a PyTorch step with tensors moved as a plan or a policy says, within a budget of bytes.
+
+    The step is recorded, simulated, and run on the device; every operator is checked against the recording.
+    """
+    from g10sim.capture.libraries import require
+
+    require("torch")
+    if measure:
+        _measure(Path(source), device, output)
+        return
+    from g10sim.execute.running import execute_source, open_source
+
+    if plan is not None and policy is not None:
+        raise ConfigError("--plan: found beside --policy; allowed: one of them")
+    opened = open_source(
+        source,
+        device=device,
+        batch_size=batch_size,
+        seq_len=seq_len,
+        image_size=image_size,
+        settings=settings or (),
+        dtype=dtype,
+        autocast=autocast,
+        optimizer=optimizer,
+        optimizer_form=optimizer_form,
+        momentum=momentum,
+        attention=attention,
+        activation_checkpointing=activation_checkpointing,
+        channels_last=channels_last,
+        inference=inference,
+    )
+    done = execute_source(
+        opened,
+        budget=_budget(budget),
+        plan=plan,
+        policy=policy,
+        steps=steps,
+        gpu=gpu,
+        system=system,
+        check=check,
+    )
+    _report(source, done)
+    if output is not None:
+        write_table(output, done.kernel_rows())
+
+
+def _budget(text: str) -> int | float:
+    """Return bytes, or a share of the peak. Raises ConfigError."""
+    if not text.endswith("%"):
+        return sizes("--budget", [text])[0]
+    try:
+        share = float(text.removesuffix("%")) / 100
+    except ValueError:
+        share = 0.0
+    if not 0 < share < float("inf"):
+        raise ConfigError(f"--budget: found '{text}'; allowed: a size such as 12GiB, or a share such as 60%")
+    return share
+
+
+def _report(source: str, done: Any) -> None:
+    trace = done.script.trace
+    say(
+        f"{source}: {len(done.script.calls)} operators, {len(trace.kernels)} kernels, "
+        f"{len(trace.tensors)} tensors; budget {rounded_bytes(done.system.gpu.memory)}"
+    )
+    figures = ("faults", "in", "out", "peak", "time")
+    rows = [
+        (
+            f"step {number}",
+            str(report.faults),
+            *map(rounded_bytes, (report.in_bytes, report.out_bytes, report.peak_bytes)),
+            rounded_seconds(report.seconds),
+        )
+        for number, report in enumerate(done.reports, 1)
+    ]
+    if done.predicted is not None:
+        into, out, peak = done.simulated_bytes()
+        rows.append(("simulated", "", *map(rounded_bytes, (into, out, peak)), ""))
+    show_table(("",), figures, rows)
+    if done.is_equal is not None:
+        words = "equal those of the plain step, bit for bit" if done.is_equal else "differ from the plain step's"
+        (say if done.is_equal else warn)(f"weights, states and buffers {words}")
+        if not done.is_equal:
+            raise typer.Exit(1)
+
+
+def _measure(plan: Path, device: str, output: Path | None) -> None:
+    from g10sim.execute.measuring import measure_cells
+
+    if output is None:
+        raise ConfigError("--measure: found no -o; allowed: -o with a directory for what is measured")
+    for line in measure_cells(plan, device, output):
+        say(line)
