@@ -164,8 +164,6 @@ class Executor(TorchDispatchMode):  # type: ignore[misc]
             )
         with _disable_current_modes():
             self._end_kernels(self._kernels)
-            if self._steps:
-                self._mover.finish()
 
     def _put_back(self) -> None:
         self._is_open = False

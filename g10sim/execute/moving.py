@@ -70,8 +70,11 @@ class Mover:
         ``together`` are the tensors of all kernels of its operator, which ends with kernel ``last``: what one
         of them still needs leaves behind it.
         """
-        self._enter(kernel, needed, together, last)
         self._protected = ()
+        if kernel == 0 and self.view.iteration:
+            self._enter(len(self._trace.kernels), (), (), -1)
+            self._perform(self._plan[self.view.kernel])  # those behind the last kernel of the step before
+        self._enter(kernel, needed, together, last)
         waiting, self._pending = self._pending, []
         for tensor in waiting:
             self.fetch(tensor)
@@ -111,11 +114,6 @@ class Mover:
                 for planned in plan.moves:
                     self._check(planned.kernel, planned.move)
                     self._plan[planned.kernel].append(planned.move)
-
-    def finish(self) -> None:
-        """Issue the moves behind the last kernel."""
-        self._enter(len(self._trace.kernels), (), (), -1)
-        self._perform(self._plan[self.view.kernel])
 
     def _victims(self) -> Iterator[int]:
         policy, view = self._policy, self.view

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -22,12 +23,14 @@ def written_by(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> lis
 class Undo:
     """Copies of storages from before a step, each made before the step first writes it; and gradients.
 
-    They lie in host memory, at most as many bytes as weights, states and buffers have together.
+    Gradients that the step itself drops stay dropped. Copies lie in host memory, at most as many bytes as weights, states and buffers have together.
     """
 
     def __init__(self, weights: Iterable[Any]) -> None:
         """Note the gradients of weights."""
-        self._gradients = [(weight, weight.grad) for weight in weights]
+        self._gradients = [
+            (weight, None if weight.grad is None else weakref.ref(weight.grad)) for weight in weights
+        ]
         self._before: dict[int, tuple[Any, Any]] = {}
 
     def note(self, storage: Any) -> None:
@@ -43,4 +46,4 @@ class Undo:
         for storage, copy in self._before.values():
             storage.copy_(copy)
         for weight, gradient in self._gradients:
-            weight.grad = gradient
+            weight.grad = None if gradient is None else gradient()
