@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 import torch
 
@@ -45,9 +45,6 @@ class Parts:
                 yield below(name, path), buffer
 
 
-Kind = TypeVar("Kind", bound=Recorder)
-
-
 class Runnable(Protocol):
     """A step that can be run again and again."""
 
@@ -62,8 +59,8 @@ def record_step(
     step: Runnable,
     steps: int = 1,
     keep: Callable[[Any, Any, Any], None] | None = None,
-    kind: type[Kind] = Recorder,  # type: ignore[assignment]
-) -> Kind:
+    kind: type[Recorder] = Recorder,
+) -> Recorder:
     """Run a step several times and return what was recorded, by a recorder of a kind.
 
     ``keep`` is called with every operator and its arguments.

@@ -29,15 +29,19 @@ def execute(
     steps: Annotated[int, typer.Option(min=1, help="Steps that are executed.")] = 3,
     device: Annotated[str, typer.Option(help="cpu (an account of bytes in main memory) or cuda.")] = "cpu",
     gpu: options.Gpu = "a100-40g",
-    system: Annotated[str, typer.Option(help="System that policies plan for and that is simulated.")] = DEFAULT_SYSTEM,
+    system: Annotated[
+        str, typer.Option(help="System that policies plan for and that is simulated.")
+    ] = DEFAULT_SYSTEM,
     check: Annotated[
         bool, typer.Option("--check/--no-check", help="Compare all values with the plain step's.")
     ] = True,
     output: Annotated[
-        Path | None, typer.Option("-o", "--output", help="CSV with a row for each kernel.", show_default="none")
+        Path | None,
+        typer.Option("-o", "--output", help="CSV with a row for each kernel.", show_default="none"),
     ] = None,
     measure: Annotated[
-        bool, typer.Option("--measure", help="SOURCE is a YAML file of models, budgets and policies to measure.")
+        bool,
+        typer.Option("--measure", help="SOURCE is a YAML file of models, budgets and policies to measure."),
     ] = False,
     batch_size: options.BatchSize = None,
     seq_len: options.SeqLen = None,
@@ -133,7 +137,9 @@ def _report(source: str, done: Any) -> None:
         rows.append(("simulated", "", *map(rounded_bytes, (into, out, peak)), ""))
     show_table(("",), figures, rows)
     if done.is_equal is not None:
-        words = "equal those of the plain step, bit for bit" if done.is_equal else "differ from the plain step's"
+        words = (
+            "equal those of the plain step, bit for bit" if done.is_equal else "differ from the plain step's"
+        )
         (say if done.is_equal else warn)(f"weights, states and buffers {words}")
         if not done.is_equal:
             raise typer.Exit(1)

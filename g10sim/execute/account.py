@@ -19,9 +19,9 @@ NO_BUDGET = 2**63
 class Account:
     """Tensors of a trace, their storages, and the bytes that these take on the device.
 
-    ``here`` has the bytes of tensors on the device, oldest arrival first; ``host`` what brings those back that
-    are away; ``room`` bytes kept for tensors that are not born yet. ``other_bytes`` are storages of the step
-    before that something still refers to. ``counts`` has bytes and events by name. Whatever is asked
+    ``here`` has the bytes of tensors on the device, oldest arrival first; ``host`` what brings back those
+    that are away; ``room`` bytes kept for tensors that are not born yet. ``other_bytes`` are storages of the
+    step before that something still refers to. ``counts`` has bytes and events by name. Whatever is asked
     for, ``used_bytes`` never exceeds ``budget``, in bytes.
     """
 
@@ -178,4 +178,3 @@ class Account:
             self.memory.arrive(number)
             self.here[number] = self.sizes[number]
             self._held += self.sizes[number]
-

@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple, NoReturn
 
-import torch
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from g10sim.capture.operators import LOOK, launches_nothing
@@ -29,7 +28,8 @@ class StepReport:
 
     ``faults`` are tensors that kernels had to wait for, ``in_bytes`` and ``out_bytes`` what moved each way,
     ``peak_bytes`` the most bytes on the device at a time. ``resident_bytes`` has a number for each kernel:
-    what is on the device after it. ``seconds`` is the time of the step on the host.
+    what is on the device after it; ``starts`` the seconds after which it was launched. ``seconds`` is
+    the time of the step on the host.
     """
 
     faults: int
@@ -37,6 +37,7 @@ class StepReport:
     out_bytes: int
     peak_bytes: int
     resident_bytes: Sequence[int]
+    starts: Sequence[float]
     seconds: float
 
 
@@ -51,7 +52,7 @@ class _Known(NamedTuple):
 
 
 class _Work(NamedTuple):
-    """An operator of the script, the tensors that its kernels need, those that they make, and the script's."""
+    """An operator of the script, the tensors that its kernels need, and those that they make."""
 
     call: Call
     needed: frozenset[int]
@@ -80,7 +81,7 @@ class Executor(TorchDispatchMode):  # type: ignore[misc]
         *,
         undo: bool = True,
     ) -> None:
-        """Prepare. Raises ExecutionError for a plan that cannot be carried out, ConfigError for an old PyTorch."""
+        """Prepare. Raises ExecutionError for a plan that has other moves, ConfigError for an old PyTorch."""
         super().__init__()
         require_swap()
         self.reports: list[StepReport] = []
@@ -106,6 +107,7 @@ class Executor(TorchDispatchMode):  # type: ignore[misc]
         self._steps = self._at = self._kernel = self._peak = 0
         self._is_open = False
         self._resident: list[int] = []
+        self._starts: list[float] = []
 
     def _worked(self, call: Call) -> _Work:
         kernels = range(call.first, call.end)
@@ -127,14 +129,17 @@ class Executor(TorchDispatchMode):  # type: ignore[misc]
             self._put_back()
             raise
         finally:
-            self._is_open = False
+            self._is_open, self._undo = False, Undo(())
         if self._steps:
             moved = self.account.counts - counts
             self.reports.append(
                 StepReport(
-                    *(moved[name] for name in ("faults", "in", "out")),
+                    moved["faults"],
+                    moved["in"],
+                    moved["out"],
                     self._peak,
                     tuple(self._resident),
+                    tuple(begun - start for begun in self._starts),
                     time.perf_counter() - start,
                 )
             )
@@ -143,7 +148,7 @@ class Executor(TorchDispatchMode):  # type: ignore[misc]
     def _begin(self) -> None:
         account = self.account
         self._at = self._kernel = 0
-        self._resident = []
+        self._resident, self._starts = [], []
         self._undo = Undo(self._weights if self._keeps else ())
         with _disable_current_modes():
             for number in [number for number in account.storages if not self._persistent[number]]:
@@ -267,6 +272,7 @@ class Executor(TorchDispatchMode):  # type: ignore[misc]
                 self._mover.start(kernel, self._needs[kernel], needed, call.end - 1)
         self._demand(needed, births)
         self._memory.pace()
+        self._starts += [time.perf_counter()] * (call.end - call.first)
 
     def _end_kernels(self, until: int) -> None:
         """Release what has died in the kernels before one, and let the guide act on their ends."""
@@ -331,7 +337,8 @@ class Executor(TorchDispatchMode):  # type: ignore[misc]
     def _look(self, values: Iterable[Any]) -> None:
         """Have tensors on the device whose values are read outside kernels of the trace."""
         account = self.account
-        numbers = {account.number_of(tensor) for tensor in tensors_in(values)} - {None}
+        found = map(account.number_of, tensors_in(values))
+        numbers = {number for number in found if number is not None}
         for number in numbers:
             if number in account.host and not account.fetch(number, numbers, "demand"):
                 self._refuse_size(numbers)

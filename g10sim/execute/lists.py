@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,8 +38,13 @@ def launches_of(
     lists = [value for value in values if isinstance(value, (list, tuple)) and _is_of_tensors(value)]
     count = len(lists[0])
     alike = [group for group in lists if len(group) == count]
-    numbers = [{number_of(group[place]) for group in alike} - {None} for place in range(count)]
-    singles = {number_of(value) for value in values if isinstance(value, torch.Tensor)} - {None}
+
+    def known(tensors: Iterable[Any]) -> set[int]:
+        found = map(number_of, tensors)
+        return {number for number in found if number is not None}
+
+    numbers = [known(group[place] for group in alike) for place in range(count)]
+    singles = known(value for value in values if isinstance(value, torch.Tensor))
     last = [
         max((k for k in range(call.first, call.end) if not needs[k].isdisjoint(found)), default=call.first)
         for found in numbers

@@ -13,7 +13,7 @@ from g10sim.execute.memory import Memory
 from g10sim.execute.view import DeviceView
 from g10sim.policies.base import Policy
 from g10sim.policies.moves import MemoryKind, Move
-from g10sim.policies.plan import MigrationPlan, Planned
+from g10sim.policies.plan import MigrationPlan
 from g10sim.registry import choices_text
 from g10sim.sim.hooks import asked, moves_of, victims_of
 from g10sim.trace.model import Trace
@@ -81,7 +81,9 @@ class Mover:
         self._perform(self._plan[kernel])
         if self._policy is not None:
             policy, view = self._policy, self.view
-            self._perform(asked(policy, "on_kernel_start", lambda: moves_of(policy.on_kernel_start(view)), kernel))
+            self._perform(
+                asked(policy, "on_kernel_start", lambda: moves_of(policy.on_kernel_start(view)), kernel)
+            )
 
     def end(self, kernel: int, upcoming: Collection[int]) -> None:
         """Carry out what was to wait for the end of a kernel, and ask for more.

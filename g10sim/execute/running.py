@@ -14,8 +14,10 @@ from g10sim.analysis.footprint import peak_live_bytes
 from g10sim.api import Result, simulate
 from g10sim.api import system as make_system
 from g10sim.capture.devices import CUDA, lists_in_optimizers, on_device
+from g10sim.capture.libraries import make_torchvision_importable
 from g10sim.capture.options import StepOptions, flag, step_options
 from g10sim.capture.own import OwnStep
+from g10sim.capture.refusal import refusal
 from g10sim.capture.source import find_source, importing_from_here
 from g10sim.capture.step import make_step
 from g10sim.capture.workload import Step
@@ -41,7 +43,16 @@ from g10sim.trace.workload import Job, Workload
 MAIN = "cpu"
 DEVICES = (MAIN, CUDA)
 _SEED = 0
-_NOT_HERE = ("steps", "workspace", "cudnn_pooling", "cuda_graph", "generate", "cache", "routing", "routing_seed")
+_NOT_HERE = (
+    "steps",
+    "workspace",
+    "cudnn_pooling",
+    "cuda_graph",
+    "generate",
+    "cache",
+    "routing",
+    "routing_seed",
+)
 """Options of a capture that no step that computes has."""
 
 AnyStep = Step | OwnStep
@@ -60,9 +71,15 @@ class Source:
 
     @contextmanager
     def opened(self) -> Iterator[None]:
-        """Make tensors on the device, with optimizers that work on lists, while open."""
+        """Make tensors on the device, with optimizers that work on lists, while open.
+
+        Raises TraceError for whatever the step raises.
+        """
         with importing_from_here(), on_device(self.how, self.device), lists_in_optimizers():
-            yield
+            try:
+                yield
+            except Exception as error:
+                raise refusal(error, self.name, "the step") from error
 
     def made(self) -> AnyStep:
         """Make the step and run it once, so that the optimizer's states exist. Raises ConfigError."""
@@ -94,11 +111,14 @@ def open_source(
     """
     check_choice(device, DEVICES, "--device: found")
     if device == CUDA and not torch.cuda.is_available():
-        raise ConfigError(f"--device: found {CUDA}, but no CUDA device; allowed: {MAIN}, or a computer with one")
+        raise ConfigError(
+            f"--device: found {CUDA}, but no CUDA device; allowed: {MAIN}, or a computer with one"
+        )
     for name in _NOT_HERE:
         if options.get(name):
             raise ConfigError(f"{flag(name)}: found {options[name]}; allowed: captures only")
     how = step_options(options)
+    make_torchvision_importable()
     found = find_source(source, how, batch_size, seq_len, image_size, settings)
     return Source(source, how, found.build, found.model, found.batch_size, device)
 
@@ -116,10 +136,14 @@ def machine(name: str | Mapping[str, Any], budget_bytes: int) -> SystemSpec:
 
 
 def guided(spec: Any, trace: Trace, system: SystemSpec, behaviour: BehaviourSpec) -> Guide:
-    """Let a policy plan for a trace and decide while the step runs. Raises ConfigError for those that cannot."""
+    """Let a policy plan for a trace and decide while the step runs. Raises ConfigError for others."""
     policy = make_policy({"name": spec} if isinstance(spec, str) else spec, _SEED)
+    if policy.requirements.unlimited_memory:
+        raise ConfigError(f"policy '{policy.name}' has unlimited memory; allowed: policies that move tensors")
     if policy.partitions or policy.choose_kernels(trace, system) != trace:
-        raise ConfigError(f"policy '{policy.name}' runs other kernels than the step; allowed: policies that do not")
+        raise ConfigError(
+            f"policy '{policy.name}' runs other kernels than the step; allowed: policies that do not"
+        )
     workload = Workload((Job(trace),)).as_planned()
     policy = settled(policy, workload, system, lambda design, short: run(short, system, design, behaviour))
     (plan,) = asked(policy, "plan", lambda: plans_of(policy.plan(workload, system, behaviour), 1))
@@ -169,14 +193,16 @@ class Execution:
         if self.predicted is None:
             return []
         found = self.predicted.kernels
-        return found[found.iteration == found.iteration.max()].gpu_pages.tolist()
+        return [int(pages) for pages in found[found.iteration == found.iteration.max()].gpu_pages]
 
     def kernel_rows(self) -> list[dict[str, Any]]:
         """Return a row for each kernel of the last step: what is on the device after it, and simulated."""
         page = self.system.gpu.page_size
         rows: list[dict[str, Any]] = [
             {"kernel": kernel.id, "name": kernel.name, "resident_bytes": resident}
-            for kernel, resident in zip(self.script.trace.kernels, self.reports[-1].resident_bytes, strict=True)
+            for kernel, resident in zip(
+                self.script.trace.kernels, self.reports[-1].resident_bytes, strict=True
+            )
         ]
         for row, pages in zip(rows, self._simulated_pages(), strict=False):
             row["simulated_bytes"] = pages * page
@@ -184,11 +210,21 @@ class Execution:
 
 
 def run_guided(
-    source: Source, step: AnyStep, script: Script, guide: Guide, budget_bytes: int, steps: int
+    source: Source,
+    step: AnyStep,
+    script: Script,
+    guide: Guide,
+    budget_bytes: int,
+    steps: int,
+    *,
+    undo: bool = True,
 ) -> Sequence[StepReport]:
-    """Run a step that has run before so many times under a guide, after one that finds its tensors."""
+    """Run a step that has run before so many times under a guide, after one that finds its tensors.
+
+    ``undo`` means the same as for ``Executor``.
+    """
     weights = [weight for _, weight in step.parts().weights()]
-    executor = Executor(script, budget_bytes, guide, source.memory(), weights)
+    executor = Executor(script, budget_bytes, guide, source.memory(), weights, undo=undo)
     with executor:
         for _ in range(steps + 1):
             with executor.step():

@@ -6,7 +6,7 @@ import gc
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
@@ -29,8 +29,8 @@ NONE = -1
 class Call(NamedTuple):
     """One operator: its name with its overload, its kernels (``first`` to ``end - 1``), and its tensors.
 
-    ``inputs`` and ``outputs`` are numbers of tensors of the trace, in the order of ``tensors_in``. An operator
-    without kernels has no tensors.
+    ``inputs`` and ``outputs`` are numbers of tensors of the trace, in the order of ``tensors_in``. An
+    operator without kernels has no tensors.
     """
 
     name: str
@@ -83,8 +83,8 @@ class ScriptRecorder(Recorder):
             made: list[Any] = []
             if len(self.kernels) > first:
                 given, made = tensors_in((*args, *(kwargs or {}).values())), tensors_in((result,))
-            records = ([self._record_of(tensor, None) for tensor in tensors] for tensors in (given, made))
-            self.noted.append((operator_name(func), first, len(self.kernels), *records))
+            read, written = ([self._record_of(tensor, None) for tensor in some] for some in (given, made))
+            self.noted.append((operator_name(func), first, len(self.kernels), read, written))
         return result
 
 
@@ -117,7 +117,7 @@ def record_script(
     The trace has the kernels and tensors of this device; their times are modelled for ``gpu``. Raises
     ConfigError as the GPU does.
     """
-    recorder = record_step(step, kind=_RealRecorder)
+    recorder = cast("ScriptRecorder", record_step(step, kind=_RealRecorder))
     return _script(recorder, step, how, load_gpu(gpu), model, batch_size)
 
 
@@ -136,7 +136,7 @@ def captured_script(
         with one_sequence_a_sample():
             step = make_step(made, how)
             step.warm_up()
-            recorder = record_step(step, kind=ScriptRecorder)
+            recorder = cast("ScriptRecorder", record_step(step, kind=ScriptRecorder))
         return _script(recorder, step, how, load_gpu(gpu), model, batch_size)
 
 
@@ -157,7 +157,9 @@ def _script(
     def ids(records: Iterable[StorageRecord | None]) -> tuple[int, ...]:
         return tuple(NONE if record is None else numbers.get(record, NONE) for record in records)
 
-    calls = (Call(name, first, end, ids(given), ids(made)) for name, first, end, given, made in recorder.noted)
+    calls = (
+        Call(name, first, end, ids(given), ids(made)) for name, first, end, given, made in recorder.noted
+    )
     return Script(trace, tuple(calls))
 
 

@@ -23,7 +23,8 @@ def written_by(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> lis
 class Undo:
     """Copies of storages from before a step, each made before the step first writes it; and gradients.
 
-    Gradients that the step itself drops stay dropped. Copies lie in host memory, at most as many bytes as weights, states and buffers have together.
+    Gradients that the step itself drops stay dropped. Copies lie in host memory, at most as many bytes
+    as weights, states and buffers have together.
     """
 
     def __init__(self, weights: Iterable[Any]) -> None:

@@ -2,6 +2,7 @@
 
 import warnings
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import torch
 from torch import nn
@@ -38,7 +39,7 @@ class Convolutional(nn.Module):
                     nn.ReLU(inplace=True),
                     nn.MaxPool2d(2),
                 )
-                for a, b in zip(widths, widths[1:], strict=False)
+                for a, b in pairwise(widths)
             )
         )
         self.head = nn.Linear(16, 10)
@@ -111,7 +112,9 @@ def hugging_face(kind, **config):
 class Loop:
     """A model, its optimizer and a batch; a call is a training step, which keeps its loss."""
 
-    def __init__(self, make, *, optimizer="AdamW", micro_batches=1, clips=False, keeps=False, looks=False, **how):
+    def __init__(
+        self, make, *, optimizer="AdamW", micro_batches=1, clips=False, keeps=False, looks=False, **how
+    ):
         torch.manual_seed(0)
         self.model, self.batch = make()
         settings = {"momentum": 0.9} if optimizer == "SGD" else {}
@@ -247,4 +250,8 @@ def simulated(case, policy, budget):
     )
     kernels = result.kernels
     pages = kernels[kernels.iteration == kernels.iteration.max()].gpu_pages
-    return result.summary["host_to_gpu_bytes"], result.summary["gpu_to_host_bytes"], [4 * page for page in pages]
+    return (
+        result.summary["host_to_gpu_bytes"],
+        result.summary["gpu_to_host_bytes"],
+        [4 * page for page in pages],
+    )

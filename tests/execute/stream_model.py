@@ -1,4 +1,4 @@
-"""A model of CUDA streams: copies happen at once, vector clocks tell whether they are ordered with kernels."""
+"""A model of CUDA streams: copies happen at once, vector clocks tell whether they are ordered."""
 
 import sys
 from collections import Counter, defaultdict

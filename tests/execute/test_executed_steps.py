@@ -4,7 +4,18 @@ import pytest
 
 pytest.importorskip("torch")
 
-from executed_steps import LOOPS, STEPS, convolutional, executed, recorded, same, simulated, slow, under, values
+from executed_steps import (
+    LOOPS,
+    STEPS,
+    convolutional,
+    executed,
+    recorded,
+    same,
+    simulated,
+    slow,
+    under,
+    values,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -21,7 +32,9 @@ def case(request):
     return _CASES[request.param]
 
 
-@pytest.mark.parametrize("policy", [None, "g10", SSDTRAIN, "pressure"], ids=["demand", "g10", "ssdtrain", "pressure"])
+@pytest.mark.parametrize(
+    "policy", [None, "g10", SSDTRAIN, "pressure"], ids=["demand", "g10", "ssdtrain", "pressure"]
+)
 def test_values_are_those_of_the_plain_step_within_the_budget(case, policy):
     budget = case.budget()
     guide = under(case, policy, budget, slow(case.script.trace)) if policy else None

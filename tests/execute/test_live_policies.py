@@ -1,0 +1,116 @@
+"""Policies decide on the device as they do in the simulator."""
+
+import time
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from executed_steps import (
+    BEHAVIOUR,
+    LOOPS,
+    Loop,
+    executed,
+    machine,
+    recorded,
+    same,
+    transformer,
+    under,
+    values,
+)
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import g10sim
+from g10sim.capture.attention import attention_kernels
+from g10sim.capture.options import step_options
+from g10sim.execute.executor import Executor
+from g10sim.execute.memory import MainMemory
+from g10sim.execute.moving import Guide
+from g10sim.execute.script import captured_script
+from g10sim.policies.base import Policy
+from g10sim.policies.moves import Fetch, Free
+from g10sim.trace.format import trace_hash
+
+pytestmark = pytest.mark.slow
+
+
+class Farthest(Policy):
+    """Frees what is dead, fetches ``look_ahead`` kernels ahead and evicts what is needed last."""
+
+    name, label, paper = "farthest", "Farthest next use", "after Belady, IBM Systems Journal, 1966"
+
+    def __init__(self, *, look_ahead: int = 30) -> None:
+        self.look_ahead = look_ahead
+
+    def on_kernel_start(self, view):
+        kernels, now = view.trace.kernels, view.kernel
+        dead = [Free(t) for t in kernels[now - 1].tensors if view.is_dead(t)]
+        return dead + [Fetch(t) for t in kernels[(now + self.look_ahead) % len(kernels)].tensors]
+
+    def choose_victims(self, view):
+        there = [t for t in range(len(view.trace.tensors)) if view.resident_bytes(t)]
+        return sorted((t for t in there if not view.is_needed(t)), key=view.next_use, reverse=True)
+
+
+@pytest.fixture(scope="module")
+def case():
+    return recorded(LOOPS["transformer"])
+
+
+@pytest.mark.parametrize(
+    ("policy", "most"),
+    [("pressure", 1.15), ("stream", 1.3), ("deepum", 2.5), (f"{__name__}:Farthest", 2.5)],
+    ids=["pressure", "stream", "deepum", "plug-in"],
+)
+def test_policies_decide_on_the_device(case, policy, most):
+    """They move whole tensors, at once: more than the parts that move in the simulator as time allows."""
+    budget = case.budget()
+    loop, executor = executed(case, budget, under(case, policy, budget))
+    assert same(values(loop), case.plain)
+    report = executor.reports[-1]
+    assert report.peak_bytes <= budget
+    result = g10sim.simulate(case.script.trace, machine(budget), policy, iterations=4, compat=BEHAVIOUR)
+    assert 1 / most <= report.out_bytes / result.summary["gpu_to_host_bytes"] <= most
+
+
+class Nothing(TorchDispatchMode):
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        return func(*args, **(kwargs or {}))
+
+
+def test_an_operator_costs_little_more_than_under_an_empty_mode():
+    case = recorded({"make": lambda: transformer(layers=4, width=16)})
+    loop = case.step()
+    executor = Executor(case.script, 2**40, Guide(machine(2**20)), MainMemory(), loop.model.parameters())
+
+    def fastest(run, times=12):
+        best = float("inf")
+        for _ in range(times):
+            start = time.process_time()
+            run()
+            best = min(best, time.process_time() - start)
+        return best
+
+    def run():
+        with executor.step():
+            loop()
+
+    with Nothing():
+        empty = fastest(loop)
+    with executor:
+        full = fastest(run)
+    assert full < 2.5 * empty
+
+
+@pytest.mark.parametrize(
+    "name", ["foreach", "fused", "convolutions", "transformer", "accumulation", "checkpointing"]
+)
+def test_a_script_of_a_capture_is_that_of_the_recorded_step(name):
+    how = step_options({"attention": "eager"})
+    options = LOOPS[name]
+    found = captured_script(lambda: Loop(**options).__call__, how)
+    with attention_kernels("eager"):
+        allowed = recorded(options, attention="eager").script
+    assert [call.name for call in found.calls] == [call.name for call in allowed.calls]
+    assert found.calls == allowed.calls
+    assert trace_hash(found.trace) == trace_hash(allowed.trace)
