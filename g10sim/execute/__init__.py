@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from g10sim.execute.executor import Executor
-    from g10sim.execute.running import execute_source
-    from g10sim.execute.script import Script, captured_script, record_script
+    from g10sim.execute.running import execute_source, make_executor, open_source, record
+    from g10sim.execute.script import Script
 
-__all__ = ["Executor", "Script", "captured_script", "execute_source", "record_script"]
+__all__ = ["Executor", "Script", "execute_source", "make_executor", "open_source", "record"]
 
 
 def __getattr__(name: str) -> Any:
@@ -19,7 +19,7 @@ def __getattr__(name: str) -> Any:
     from g10sim.capture.libraries import require
 
     require("torch")
-    from g10sim.execute import executor, running, script
+    from g10sim.execute import running, script
+    from g10sim.execute.executor import Executor
 
-    homes = {"Executor": executor, "execute_source": running}
-    return getattr(homes.get(name, script), name)
+    return {"Executor": Executor, "Script": script.Script}.get(name) or getattr(running, name)

@@ -266,9 +266,8 @@ def _execute(
                 Guide(spec) if cell.policy == DEMAND else guided(cell.policy, script.trace, spec, behaviour)
             )
             with source.opened():
-                reports = run_guided(
-                    source, source.made(), script, guide, spec.gpu.memory, plan.steps + _WARM
-                )
+                step, steps = source.made(), plan.steps + _WARM
+                reports = run_guided(source, step, script, guide, spec.gpu.memory, steps, undo=False)
             made, timelines[cell] = _measured(row, reports), (script, reports[-1])
         except G10SimError as error:
             made = {"refused": str(error)}

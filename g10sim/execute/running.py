@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +16,7 @@ from g10sim.api import system as make_system
 from g10sim.capture.devices import CUDA, lists_in_optimizers, on_device
 from g10sim.capture.libraries import make_torchvision_importable
 from g10sim.capture.options import StepOptions, flag, step_options
-from g10sim.capture.own import OwnStep
+from g10sim.capture.own import OwnStep, Steps
 from g10sim.capture.refusal import refusal
 from g10sim.capture.source import find_source, importing_from_here
 from g10sim.capture.step import make_step
@@ -90,10 +90,6 @@ class Source:
             raise ConfigError(f"{self.name}: found torch.compile; allowed: steps that are not compiled")
         return step
 
-    def memory(self) -> Memory:
-        """Make the memory of the device."""
-        return CudaMemory(TorchStreams()) if self.device == CUDA else MainMemory()
-
 
 def open_source(
     source: str,
@@ -109,11 +105,7 @@ def open_source(
 
     Raises ConfigError for a device that is not there, and for options that no step that computes has.
     """
-    check_choice(device, DEVICES, "--device: found")
-    if device == CUDA and not torch.cuda.is_available():
-        raise ConfigError(
-            f"--device: found {CUDA}, but no CUDA device; allowed: {MAIN}, or a computer with one"
-        )
+    memory_of(device)
     for name in _NOT_HERE:
         if options.get(name):
             raise ConfigError(f"{flag(name)}: found {options[name]}; allowed: captures only")
@@ -164,6 +156,54 @@ def plan_of(path: Path, source: Source, script: Script, gpu: str) -> MigrationPl
         load_plan(path, captured.trace)
         difference = first_difference(script, captured) or "the sizes of tensors differ from the capture's"
         raise PlanError(f"{path}: the step on this device is not the captured one: {difference}") from None
+
+
+def record(step: Callable[[], Any], gpu: str = "a100-40g", model: str = "step") -> Script:
+    """Run a training step of one's own twice, the second time recorded, and return its script.
+
+    Kernel times are modelled for ``gpu``. Raises ConfigError for what a capture would refuse, too.
+    """
+    how = step_options({})
+    own = OwnStep(Steps(step), how)
+    own.warm_up()
+    return record_script(own, how, gpu=gpu, model=model)
+
+
+def make_executor(
+    script: Script,
+    budget: int | float,
+    *,
+    policy: Any = None,
+    plan: MigrationPlan | None = None,
+    device: str = MAIN,
+    system: str | Mapping[str, Any] = "a100-40g-pcie3-znand",
+    weights: Iterable[Any] = (),
+    undo: bool = True,
+) -> Executor:
+    """Make an executor for a loop of one's own, under a policy, a plan, or with everything on demand.
+
+    ``budget`` is in bytes, or (a float) a share of the trace's peak; ``system`` is what the policy plans for.
+    Raises errors of ``g10sim.errors``.
+    """
+    size = bytes_of(script.trace, budget)
+    spec, behaviour = machine(system, size), load_behaviour({"addresses": "own"})
+    guide = Guide(spec, plan) if policy is None else guided(policy, script.trace, spec, behaviour)
+    return Executor(script, size, guide, memory_of(device), weights, undo=undo)
+
+
+def bytes_of(trace: Trace, budget: int | float) -> int:
+    """Return a budget in bytes, given so or (a float) as a share of the peak of a trace."""
+    return int(budget * peak_live_bytes(trace)) if isinstance(budget, float) else budget
+
+
+def memory_of(device: str) -> Memory:
+    """Make the memory of a device. Raises ConfigError for one that is not there."""
+    check_choice(device, DEVICES, "device: found")
+    if device == CUDA and not torch.cuda.is_available():
+        raise ConfigError(
+            f"device: found {CUDA}, but no CUDA device; allowed: {MAIN}, or a computer with one"
+        )
+    return CudaMemory(TorchStreams()) if device == CUDA else MainMemory()
 
 
 @dataclass(frozen=True)
@@ -224,7 +264,7 @@ def run_guided(
     ``undo`` means the same as for ``Executor``.
     """
     weights = [weight for _, weight in step.parts().weights()]
-    executor = Executor(script, budget_bytes, guide, source.memory(), weights, undo=undo)
+    executor = Executor(script, budget_bytes, guide, memory_of(source.device), weights, undo=undo)
     with executor:
         for _ in range(steps + 1):
             with executor.step():
@@ -252,7 +292,7 @@ def execute_source(
         step = source.made()
         script = recorded(source, step, gpu)
         trace = script.trace
-        size = int(budget * peak_live_bytes(trace)) if isinstance(budget, float) else budget
+        size = bytes_of(trace, budget)
         spec, behaviour = machine(system, size), load_behaviour({"addresses": "own"})
         predicted = None
         if policy is not None:
