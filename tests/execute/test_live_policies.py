@@ -1,7 +1,5 @@
 """Policies decide on the device as they do in the simulator."""
 
-import time
-
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -14,18 +12,13 @@ from executed_steps import (
     machine,
     recorded,
     same,
-    transformer,
     under,
     values,
 )
-from torch.utils._python_dispatch import TorchDispatchMode
 
 import g10sim
 from g10sim.capture.attention import attention_kernels
 from g10sim.capture.options import step_options
-from g10sim.execute.executor import Executor
-from g10sim.execute.memory import MainMemory
-from g10sim.execute.moving import Guide
 from g10sim.execute.script import captured_script
 from g10sim.policies.base import Policy
 from g10sim.policies.moves import Fetch, Free
@@ -71,35 +64,6 @@ def test_policies_decide_on_the_device(case, policy, most):
     assert report.peak_bytes <= budget
     result = g10sim.simulate(case.script.trace, machine(budget), policy, iterations=4, compat=BEHAVIOUR)
     assert 1 / most <= report.out_bytes / result.summary["gpu_to_host_bytes"] <= most
-
-
-class Nothing(TorchDispatchMode):
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        return func(*args, **(kwargs or {}))
-
-
-def test_an_operator_costs_little_more_than_under_an_empty_mode():
-    case = recorded({"make": lambda: transformer(layers=4, width=16)})
-    loop = case.step()
-    executor = Executor(case.script, 2**40, Guide(machine(2**20)), MainMemory(), loop.model.parameters())
-
-    def fastest(run, times=12):
-        best = float("inf")
-        for _ in range(times):
-            start = time.process_time()
-            run()
-            best = min(best, time.process_time() - start)
-        return best
-
-    def run():
-        with executor.step():
-            loop()
-
-    with Nothing():
-        empty = fastest(loop)
-    with executor:
-        full = fastest(run)
-    assert full < 2.5 * empty
 
 
 @pytest.mark.parametrize(
