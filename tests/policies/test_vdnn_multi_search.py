@@ -143,7 +143,7 @@ def test_no_step_is_slower_than_those_below_it(trace, gpus, percent):
 @pytest.mark.slow
 def test_two_gpus_of_the_experiment_share_fairly_where_that_is_faster():
     """Joined to what K2 does, planned prefetches take less than copies in turn, whatever is offloaded."""
-    settings = ["workload.trace=traces/vdnn/vgg19-b192.g10t", "sweep={workload.replicas: [2]}"]
+    settings = ["workload.trace=traces/vdnn/vgg19-b160.g10t", "sweep={workload.replicas: [2]}"]
     cells = expand(load_run(Path("experiments/gpus_per_uplink.yaml"), settings)).cells
     speeds = {}
     for cell in cells[2:]:
