@@ -92,7 +92,7 @@ def claims_lines(
 def measured(
     results: Results = Path("results/measured"),
     output: Page = Path("docs/measured.md"),
-    order: Annotated[Path, typer.Option(help="Results with an uncertainty.")] = Path("results/uncertain_order"),
+    order: Annotated[Path, typer.Option(help="Results with uncertainty.")] = Path("results/uncertain_order"),
 ) -> None:
     """Write the page of measured machines beside predictions, from the files of ``g10sim measured``."""
     _write(output, measured_page.page(results, order))
