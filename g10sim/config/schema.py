@@ -7,9 +7,10 @@ from typing import Any
 
 from g10sim.config.behaviour import PRESETS, BehaviourSpec
 from g10sim.config.effects import RULES
-from g10sim.config.presets import PRESET_KEY, ssd_names, system_names
+from g10sim.config.presets import PRESET_KEY, ssd_names, system_names, uncertainty_names
 from g10sim.config.run import RunConfig
 from g10sim.config.system import SystemSpec
+from g10sim.config.uncertainty import UncertaintySpec
 
 _REFERENCE = "#/$defs/"
 
@@ -35,6 +36,7 @@ def run_schema() -> dict[str, Any]:
     for key, model, names in (
         ("system", SystemSpec, list(system_names())),
         ("compat", BehaviourSpec, sorted(PRESETS)),
+        ("uncertainty", UncertaintySpec, list(uncertainty_names())),
     ):
         changes = _changes(model.__name__, definitions, names)
         whole = {"$ref": f"{_REFERENCE}{model.__name__}"}
@@ -42,6 +44,7 @@ def run_schema() -> dict[str, Any]:
             "description": keys[key].get("description", ""),
             "anyOf": [{"type": "string", "examples": names}, whole, {"$ref": f"{_REFERENCE}{changes}"}],
         }
+    keys["uncertainty"]["anyOf"].append({"type": "null"})
     definitions["SystemSpec"]["required"].remove("name")
     _add_ssd_presets(definitions)
     named = {"type": "string", "description": "policy key, or module:Class"}

@@ -267,6 +267,10 @@ def test_a_library_of_another_version_runs_the_cell_again(config, place, tmp_pat
             f"Metadata-Version: 2.1\nName: edits_library\nVersion: {version}\n"
         )
         (installed / "edits_library.py").write_text(f"NUMBER = {version}\n")
+        # Python takes what it compiled from a file of the same size and second.
+        os.utime(
+            installed / "edits_library.py", (0, float(version))
+        )  # else Python may load what it compiled before
         (place / "edits_policy.py").write_text(
             POLICY.format(
                 head=f"sys.path.append({str(installed)!r})\nimport edits_library",
