@@ -268,9 +268,7 @@ def test_a_library_of_another_version_runs_the_cell_again(config, place, tmp_pat
         )
         (installed / "edits_library.py").write_text(f"NUMBER = {version}\n")
         # Python takes what it compiled from a file of the same size and second.
-        os.utime(
-            installed / "edits_library.py", (0, float(version))
-        )  # else Python may load what it compiled before
+        os.utime(installed / "edits_library.py", (0, float(version)))
         (place / "edits_policy.py").write_text(
             POLICY.format(
                 head=f"sys.path.append({str(installed)!r})\nimport edits_library",
