@@ -55,7 +55,7 @@ def cells_of(results: pd.DataFrame, policy: str, column: str, where: Where) -> p
             raise ConfigError(f"found no column '{name}' in the results")
     rows = results[(results["policy"] == policy) & (results["status"] == _OK)]
     for name, value in where.items():
-        rows = rows[[_same(found, value) for found in rows[name]]]
+        rows = rows.loc[[_same(found, value) for found in rows[name]]]
     first = rows.drop_duplicates("cell")
     values = rows.groupby("cell", sort=False)[column].mean()
     return first.assign(value=first["cell"].map(values))[["cell", *case_keys(results, set()), "value"]]
