@@ -77,7 +77,7 @@ class Grouping(StrEnum):
 
 
 class Conditions(Spec):
-    """What a kernel must be for an entry of a GPU's description to cover it; what is not given is met."""
+    """Conditions on a kernel under which an entry of a GPU's description covers it; one not given is met."""
 
     operators: tuple[str, ...] | None = Field(default=None, description="names, such as addmm")
     operator_class: OperatorClass | None = None

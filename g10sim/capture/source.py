@@ -93,7 +93,7 @@ def capture_source(
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What a source names: a function that builds its step, the trace's name, and what it says of itself."""
+    """The step that a source names: a function that builds it, the trace's name, and its description."""
 
     build: Callable[[], Any]
     model: str

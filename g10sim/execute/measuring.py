@@ -52,7 +52,7 @@ class MeasuredModel(Spec):
 
 
 class Measurement(Spec):
-    """What is measured: each model within each budget, on demand and under each policy."""
+    """The cells to measure: each model within each budget, on demand and under each policy."""
 
     models: tuple[MeasuredModel, ...] = Field(min_length=1)
     budgets: tuple[str, ...] = Field(min_length=1, description="shares of the peak, such as 70%")

@@ -24,7 +24,7 @@ _MOVES = ("await", "evict", "fetch", "free", "protect")
 
 @dataclass(frozen=True)
 class Guide:
-    """What decides about moves: a plan, a policy that is asked while the step runs, or both; or neither.
+    """Source of moves: a plan, a policy that is asked while the step runs, or both; or neither.
 
     ``system`` is the machine that the policy is told of.
     """

@@ -1,4 +1,4 @@
-"""What a step changes of the state before it, so that a step which is refused leaves no trace."""
+"""State from before a step, of all that it changes, so that a step which is refused leaves no trace."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What becomes of a cell: its result, kept in the directory of results."""
+"""Outcome of a cell: its result, kept in the directory of results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a cell reads: a stored result is reused where all of it is as it was.
+"""Files that a cell reads: a stored result is reused where all of it is as it was.
 
 An audit hook of the process that simulates notes every file that Python opens, with its contents then.
 Libraries, g10sim itself and devices are left out: versions and the hash of the program stand for them. What
@@ -221,7 +221,7 @@ _NOTES: dict[str, Callable[..., None]] = {
 
 
 NOTHING_ELSE: Mapping[str, Any] = {"names": {}, "packages": {}, "written": [], "place": []}
-"""What policies that come with g10sim read besides files."""
+"""Readings besides files of policies that come with g10sim: none."""
 
 
 @cache

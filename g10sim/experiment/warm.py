@@ -1,4 +1,4 @@
-"""What every cell needs, done once: imported by the process that those of cells are copies of."""
+"""Preparation that every cell needs, done once: imported by the process that those of cells are copies of."""
 
 from __future__ import annotations
 
