@@ -20,7 +20,10 @@ SCALING_GRADIENTS = aten("_fused_adam_ _fused_adamw_ _fused_sgd_ _fused_adagrad_
 """Optimizers whose schemas say that they change gradients: only to undo a scale, if they are given one."""
 
 _GATHERED = aten("embedding index index_select gather take _unsafe_index nll_loss_forward nll_loss2d_forward")
-_SCATTERED = aten("index_put _index_put_impl scatter scatter_add index_add index_copy")
+_PUT = aten("index_put _index_put_impl")
+_ACCUMULATE = 3
+_COPIED = aten("scatter index_copy")
+_SCATTERED = _PUT | _COPIED | aten("scatter_add index_add")
 _SHAPES_ONLY = {
     "aten::nll_loss_backward": (1,),
     "aten::nll_loss2d_backward": (1,),
@@ -133,6 +136,19 @@ def mutated_bytes(func: Any, tensors: Sequence[Any], target: Any) -> int:
     values = sum(touched_bytes(tensor) for tensor in others if tensor.dtype is target.dtype)
     places = sum(int(tensor.numel()) for tensor in others) * int(target.element_size())
     return min(whole, values or places)
+
+
+def _replaces(func: Any, args: Sequence[Any]) -> bool:
+    """Tell whether a scatter puts its values in place of those that are there instead of adding them up."""
+    name = func._schema.name.removesuffix("_")
+    if name in _PUT:
+        return not any(args[_ACCUMULATE : _ACCUMULATE + 1])
+    return name in _COPIED and "reduce" not in func._schema.overload_name
+
+
+def kept_bytes(func: Any, args: Sequence[Any], tensors: Sequence[Any], target: Any) -> int:
+    """Bytes of ``target`` that an in-place operator reads to change them."""
+    return 0 if _replaces(func, args) else mutated_bytes(func, tensors, target)
 
 
 def mutated_tensors(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[set[int], set[int]]:

@@ -299,7 +299,12 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         draft.note(operators.sizes_of(func, args))
         if outputs:
             draft.products = operators.products_per_element(draft.flops, outputs[0])
-        self._read_inputs(draft, func, inputs, mutated - overwritten, overwritten, outputs)
+        kept = {
+            id(tensor): moved.kept_bytes(func, args, inputs, tensor)
+            for tensor in inputs
+            if id(tensor) in mutated - overwritten
+        }
+        self._read_inputs(draft, func, inputs, kept, overwritten, outputs)
         for tensor in inputs:
             if id(tensor) in mutated:
                 self._write(draft, tensor, moved.mutated_bytes(func, inputs, tensor))
@@ -313,7 +318,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         draft: KernelDraft,
         func: Any,
         inputs: Sequence[Any],
-        changed: set[int],
+        kept: dict[int, int],
         overwritten: set[int],
         outputs: Sequence[Any],
     ) -> None:
@@ -321,9 +326,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         for position, tensor in enumerate(inputs):
             pure = id(tensor) in overwritten
             amount = 0 if pure else moved.read_bytes(func, inputs, position, written)
-            if id(tensor) in changed:
-                amount = min(amount, moved.mutated_bytes(func, inputs, tensor))
-            if amount or pure:
+            amount = min(amount, kept.get(id(tensor), amount))
+            if amount or pure or id(tensor) in kept:
                 self._read(draft, tensor, amount, pure=pure)
 
     def _record_convolution_gradients(self, func: Any, args: Any, result: Any, layer: Layer) -> None:

@@ -124,6 +124,35 @@ def test_gradients_of_look_ups_change_the_rows_they_are_given(look_up, name, row
     assert zeros.outputs == one(kernels, name).outputs
 
 
+ROWS_PUT = 5
+
+
+@pytest.mark.parametrize(
+    ("put", "name", "passes"),
+    [
+        (lambda x, at, new: x.index_put_((at,), new), "index_put_", 2),
+        (lambda x, at, new: x.index_put_((at,), new, accumulate=True), "index_put_", 3),
+        (lambda x, at, new: x.index_copy_(0, at, new), "index_copy_", 2),
+        (lambda x, at, new: x.index_add_(0, at, new), "index_add_", 3),
+        (lambda x, at, new: x.scatter_(0, at.view(-1, 1).expand_as(new), new), "scatter_", 2),
+        (lambda x, at, new: x.scatter_(0, at.view(-1, 1).expand_as(new), new, reduce="add"), "scatter_", 3),
+        (lambda x, at, new: x.scatter_add_(0, at.view(-1, 1).expand_as(new), new), "scatter_add_", 3),
+    ],
+)
+def test_a_scatter_reads_the_rows_it_changes_only_to_add_to_them(put, name, passes):
+    class Put(torch.nn.Module):
+        def forward(self, x):
+            y = x * 2
+            put(y, torch.arange(ROWS_PUT), x[:ROWS_PUT] * 3)
+            return y * 2
+
+    kernels = capture_step(lambda: (Put(), torch.randn(ROWS, WIDTH)), inference=True).kernels
+    found = one(kernels, name)
+    indices = ROWS_PUT * 8
+    assert found.moved_bytes == passes * ROWS_PUT * WIDTH * F + indices
+    assert kernels[0].outputs[0] in found.inputs  # the other rows stay as they are
+
+
 @pytest.mark.parametrize(("kind", "gates"), [("LSTM", 4), ("GRU", 3), ("RNN", 1)])
 def test_recurrent_layers_are_one_call_each_way(kind, gates):
     class Layers(torch.nn.Module):
