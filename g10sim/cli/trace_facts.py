@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from operator import attrgetter
 
@@ -13,7 +13,7 @@ from g10sim.analysis.throughput import Throughput, throughput
 from g10sim.capture.utilisation import known_gpu, utilisation
 from g10sim.display import rounded_bytes, rounded_seconds
 from g10sim.importers.account import KEY, account_of
-from g10sim.trace.model import Kernel, TensorKind, Trace
+from g10sim.trace.model import TensorKind, Trace
 from g10sim.trace.repetition import each
 from g10sim.units import format_bytes
 
@@ -76,24 +76,19 @@ def _flops(count: int) -> str:
 
 def priced_rows(trace: Trace) -> Iterator[tuple[str, ...]]:
     """Yield the classes of operators by time, with where their times come from and their shares."""
-    classes: defaultdict[tuple[str, str], list[Kernel]] = defaultdict(list)
-    for kernel in trace.kernels:
-        classes[kernel.operator_class or "not told", kernel.time_source.value].append(kernel)
-    whole = _sums(trace.kernels)
-    ordered = sorted(classes.items(), key=lambda item: -_sums(item[1])[0])
-    for (name, source), kernels in ordered:
-        sums = _sums(kernels)
-        shares = (f"{part / every:.1%}" if every else "-" for part, every in zip(sums, whole, strict=True))
-        yield name, source, str(len(kernels)), rounded_seconds(sums[0] / trace.ticks_per_second), *shares
+    classes: defaultdict[tuple[str, str], Counter[str]] = defaultdict(Counter)
+    for (name, source, *amounts), times in Counter(each(trace.kernels, _PRICE)).items():
+        counted = zip(_PRICED, (1, *amounts), strict=True)
+        classes[name or "not told", source.value].update({key: times * amount for key, amount in counted})
+    whole = sum(classes.values(), Counter[str]())
+    for (name, source), sums in sorted(classes.items(), key=lambda item: -item[1]["duration"]):
+        shares = (f"{sums[key] / whole[key]:.1%}" if whole[key] else "-" for key in _PRICED[1:])
+        time = rounded_seconds(sums["duration"] / trace.ticks_per_second)
+        yield name, source, str(sums["kernels"]), time, *shares
 
 
-def _sums(kernels: Sequence[Kernel]) -> tuple[int, int, int]:
-    """Return ticks, FLOPs and bytes of kernels."""
-    return (
-        sum(kernel.duration for kernel in kernels),
-        sum(kernel.flops for kernel in kernels),
-        sum(kernel.moved_bytes for kernel in kernels),
-    )
+_PRICED = ("kernels", "duration", "flops", "moved_bytes")
+_PRICE = attrgetter("operator_class", "time_source", *_PRICED[1:])
 
 
 def memory_rows(
