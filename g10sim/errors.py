@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import traceback
+from collections.abc import Sequence
 from pathlib import Path
 from sysconfig import get_path
 
@@ -29,6 +30,21 @@ class G10SimError(Exception):
 
 class ConfigError(G10SimError, ValueError):
     """A run configuration, system description or command-line option is wrong."""
+
+
+def all_of(errors: Sequence[ConfigError]) -> ConfigError:
+    """Return the first of errors that were found together, with the others as its notes (PEP 678)."""
+    first, *others = errors
+    for error in others:
+        for text in (str(error), *notes_of(error)):
+            if text not in (str(first), *notes_of(first)):
+                first.add_note(text)
+    return first
+
+
+def notes_of(error: BaseException) -> tuple[str, ...]:
+    """Return the notes of an exception."""
+    return tuple(getattr(error, "__notes__", ()))
 
 
 class TraceError(G10SimError, ValueError):

@@ -7,10 +7,8 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.markup import escape
-from rich.table import Table
 
-from g10sim.cli.output import console, say, warn
+from g10sim.cli.output import say, show_table, warn
 from g10sim.cli.trace_facts import summary
 from g10sim.display import rounded_bytes
 from g10sim.importers.account import Account, account_of
@@ -38,26 +36,25 @@ Gaps = Annotated[
 ]
 
 
-def account_tables(account: Account) -> list[Table]:
-    """Return the tables of an account: device time by part, and bytes where the file records any."""
-    times = _table("Device time", ("part", "us", "share"))
-    for row in account.rows():
-        times.add_row(escape(row.part), f"{row.time_ns / _NANOSECONDS_PER_MICROSECOND:,.3f}", row.share)
-    found = [times] if account.step_ns else []
+def show_account(account: Account) -> None:
+    """Write the tables of an account: device time by part, and bytes where the file records any."""
+    if account.step_ns:
+        times = (
+            (row.part, f"{row.time_ns / _NANOSECONDS_PER_MICROSECOND:,.3f}", row.share)
+            for row in account.rows()
+        )
+        show_table(("part",), ("us", "share"), times, title="Device time")
     if account.memory:
-        sizes = _table("Memory", ("bytes", "file", "trace", "difference"))
-        for one in account.memory:
-            both = (rounded_bytes(size) for size in (one.recorded_bytes, one.imported_bytes))
-            sizes.add_row(escape(one.what), *both, f"{one.difference:+.1%}")
-        found.append(sizes)
-    return found
-
-
-def _table(title: str, columns: tuple[str, ...]) -> Table:
-    table = Table(*columns, title=title, title_justify="left")
-    for column in table.columns[1:]:
-        column.justify = "right"
-    return table
+        sizes = (
+            (
+                one.what,
+                rounded_bytes(one.recorded_bytes),
+                rounded_bytes(one.imported_bytes),
+                f"{one.difference:+.1%}",
+            )
+            for one in account.memory
+        )
+        show_table(("bytes",), ("file", "trace", "difference"), sizes, title="Memory")
 
 
 def save_imported(trace: Trace, output: Path) -> None:
@@ -67,8 +64,7 @@ def save_imported(trace: Trace, output: Path) -> None:
     account = account_of(trace)
     if account is None:
         return
-    for table in account_tables(account):
-        console().print(table)
+    show_account(account)
     for fact in account.facts:
         say(fact)
     for text in account.warnings():

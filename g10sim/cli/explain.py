@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -9,6 +10,7 @@ import typer
 
 from g10sim.cli.options import (
     CellNumber,
+    JsonOption,
     PolicyName,
     ResultsDirectory,
     TraceName,
@@ -16,8 +18,8 @@ from g10sim.cli.options import (
     WhereOption,
     where_values,
 )
-from g10sim.cli.output import say, show_table
-from g10sim.experiment.explaining import describe_cell, kernel_lines, time_shares
+from g10sim.cli.output import say, say_json, show_table
+from g10sim.experiment.explaining import describe_cell, kernel_lines, time_shares, told
 from g10sim.experiment.opened import OpenedCell, WhatIf, changes_of, open_cell, seconds_of, what_if
 from g10sim.stats.ranges import range_lines
 
@@ -46,6 +48,7 @@ def explain(
         ),
     ] = None,
     trust: TrustOption = False,
+    json: JsonOption = False,
 ) -> None:
     """Say where the time of a cell went, which kernels, tensors and links are to blame, what may help.
 
@@ -58,11 +61,17 @@ def explain(
             say(line)
         return
     heading, sections = describe_cell(opened)
+    if ranges := range_lines(directory, int(opened.row["cell"])):
+        sections.insert(0, ("How sure it is", ranges))
+    if json:
+        changes = [asdict(one) for one in what_if(opened, job)] if simulate else None
+        sentences = {"heading": heading, "sections": dict(sections), "what_if": changes}
+        say_json({"row": told(opened), **sentences})
+        return
     say(heading)
     say("")
     show_table(("where the time went",), ("time", "share"), time_shares(opened))
-    ranges = range_lines(directory, int(opened.row["cell"]))
-    for title, lines in [*([("How sure it is", ranges)] if ranges else ()), *sections]:
+    for title, lines in sections:
         say("")
         say(title)
         for line in lines:

@@ -77,6 +77,11 @@ TrustOption = Annotated[
     bool,
     typer.Option("--trust", help="Import the policies 'module:Class' that the results name: code that runs."),
 ]
+JsonOption = Annotated[bool, typer.Option("--json", help="Write JSON, with exact numbers, in place of text.")]
+VerboseOption = Annotated[
+    bool,
+    typer.Option("--verbose", "-v", help="Name the files that are read and the cells that are reused."),
+]
 ForceOption = Annotated[
     bool, typer.Option("--force", help="Run every cell, also those that an earlier run finished.")
 ]

@@ -6,20 +6,25 @@ An error is one line on standard error, and an exit code.
 from __future__ import annotations
 
 import errno
+import json
+import logging
 import os
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TextIO
 
 import typer
 from rich.box import SIMPLE_HEAD
+from rich.cells import cell_len
+from rich.console import Console, JustifyMethod
 from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
 from g10sim.cli.terminal import SafeConsole
-from g10sim.errors import G10SimError
+from g10sim.errors import G10SimError, notes_of
 from g10sim.stats.keyed import write_csv
 from g10sim.text import printable
 
@@ -64,7 +69,8 @@ def _status(command: Callable[[], object]) -> int:
     try:
         status = command()
     except G10SimError as error:
-        complain(str(error))
+        for text in (str(error), *notes_of(error)):
+            complain(text)
         return INTERRUPTED if isinstance(error, InterruptionError) else BAD_INPUT
     except typer.TyperException as error:
         message = error.format_message()
@@ -109,6 +115,20 @@ def tell(text: str) -> None:
     _tell(escape(text))
 
 
+@contextmanager
+def telling_what_is_read() -> Iterator[None]:
+    """Write a line to standard error for each file that is read and each cell that is reused, while open."""
+    handler, log = logging.Handler(), logging.getLogger("g10sim")
+    handler.emit = lambda record: tell(record.getMessage())  # type: ignore[method-assign]
+    log.addHandler(handler)
+    log.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        log.removeHandler(handler)
+        log.setLevel(logging.NOTSET)
+
+
 def _tell(line: str) -> None:
     console = SafeConsole(stderr=True, soft_wrap=True, highlight=False)
     try:
@@ -149,24 +169,58 @@ def say(text: str) -> None:
     SafeConsole(soft_wrap=True, highlight=False).print(text, markup=False)
 
 
+def say_json(data: object) -> None:
+    """Write data as JSON, in ASCII."""
+    sys.stdout.write(json.dumps(data, indent=2) + "\n")
+
+
 def show_table(
     names: Sequence[str], figures: Sequence[str], rows: Iterable[Sequence[str]], title: str | None = None
 ) -> None:
-    """Write a table: columns of names to the left, columns of figures, right-aligned, after them."""
+    """Write a table: columns of names to the left, columns of figures, right-aligned, after them.
+
+    Lines break between words only. Where the names do not fit beside each other, they share a column.
+    """
+    screen, count = console(), len(names)
+    lines = [[*names, *figures], *([printable(text) for text in row] for row in rows)]
+    if sum(_widths(lines, 0)) > _room(screen, lines):
+        lines = [[", ".join(filter(None, line[:count])), *line[count:]] for line in lines]
+        count = 1
     table = Table(
         title=None if title is None else Text(title),
         title_justify="left",
         box=SIMPLE_HEAD,
-        padding=(0, 1, 0, 0),
+        padding=(0, _PADDING, 0, 0),
         show_edge=False,
     )
-    for name in names:
-        table.add_column(Text(name), overflow="fold")
-    for figure in figures:
-        table.add_column(Text(figure), justify="right", no_wrap=True)
-    for row in rows:
-        table.add_row(*(Text(printable(text)) for text in row))  # escapes before widths are measured
-    console().print(table, markup=False)
+    for number, width in enumerate(_widths(lines, _room(screen, lines))):
+        justify: JustifyMethod = "left" if number < count else "right"
+        table.add_column(Text(lines[0][number]), justify=justify, width=width, overflow="fold")
+    for line in lines[1:]:
+        table.add_row(*map(Text, line))
+    screen.print(table, markup=False)
+
+
+_PADDING, _DIVIDER = 1, 1
+
+
+def _room(screen: Console, lines: Sequence[Sequence[str]]) -> int:
+    """Return how many characters of a line the texts of a table may take together."""
+    return screen.width - len(lines[0]) * (_PADDING + _DIVIDER) + _DIVIDER
+
+
+def _widths(lines: Sequence[Sequence[str]], room: int) -> list[int]:
+    """Return widths of columns: the longest word, and of the room as much as is wanted, the modest first."""
+    columns = list(zip(*lines, strict=True))
+    least = [max(cell_len(word) for text in column for word in text.split() or [""]) for column in columns]
+    lengths = (max(cell_len(part) for text in column for part in text.split("\n")) for column in columns)
+    wanted = [length - width for length, width in zip(lengths, least, strict=True)]
+    spare = max(0, room - sum(least))
+    for place, number in enumerate(sorted(range(len(least)), key=wanted.__getitem__)):
+        more = min(wanted[number], spare // (len(least) - place))
+        least[number] += more
+        spare -= more
+    return least
 
 
 def write_table(path: Path, records: list[dict[str, Any]]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -23,6 +24,7 @@ from g10sim.cli.options import (
     ForceOption,
     SchedulerOption,
     SettingsOption,
+    VerboseOption,
     WorkersOption,
     choose_executor,
 )
@@ -34,6 +36,7 @@ from g10sim.cli.output import (
     say,
     show_table,
     tell,
+    telling_what_is_read,
 )
 from g10sim.cli.terminal import SafeConsole
 from g10sim.config.load import load_run, with_policies
@@ -81,6 +84,7 @@ def run(
     yes: Annotated[
         bool, typer.Option("--yes", help=f"Run more than {_MANY_CELLS:,} cells, which are refused otherwise.")
     ] = False,
+    verbose: VerboseOption = False,
     schema: Annotated[
         bool,
         typer.Option("--schema", help="Print the JSON Schema of run configurations and do nothing else."),
@@ -95,21 +99,22 @@ def run(
         return
     if config is None:
         raise ConfigError("run: found no configuration; allowed: the path of a YAML file, or --schema")
-    document = with_policies(load_run(config, settings or ()), policies or ())
     executor = choose_executor(workers, scheduler, default_workers=1, seconds=seconds)
     warn_once = WarnOnce()
-    with CellProgress() as bar:
-        outcome = run_experiment(
-            document,
-            output=output,
-            executor=executor,
-            force=force,
-            check=check,
-            limit=None if yes else _MANY_CELLS,
-            started=bar.start,
-            told=warn_once,
-            progress=bar.advance,
-        )
+    with telling_what_is_read() if verbose else nullcontext():
+        document = with_policies(load_run(config, settings or ()), policies or ())
+        with CellProgress() as bar:
+            outcome = run_experiment(
+                document,
+                output=output,
+                executor=executor,
+                force=force,
+                check=check,
+                limit=None if yes else _MANY_CELLS,
+                started=bar.start,
+                told=warn_once,
+                progress=bar.advance,
+            )
     _show(outcome)
     for line in order_lines(outcome.directory):
         say(line)

@@ -7,8 +7,10 @@ from typing import Annotated
 
 import typer
 import yaml
+from pydantic_core import to_jsonable_python
 
-from g10sim.cli.output import say, show_table
+from g10sim.cli.options import JsonOption
+from g10sim.cli.output import say, say_json, show_table
 from g10sim.config.presets import load_ssd, load_system, ssd_names, system_names
 from g10sim.config.problems import check_choice
 from g10sim.config.ssd import SsdPreset
@@ -24,8 +26,14 @@ def system(
     name: Annotated[
         str | None, typer.Argument(help="System or SSD to show in full.", show_default=False)
     ] = None,
+    json: JsonOption = False,
 ) -> None:
     """List the presets of systems and SSDs, or show one with the source of every number."""
+    if json:
+        names = (*system_names(), *ssd_names())
+        one_by_one = {every: _preset(every).model_dump(mode="json") for every in names if name is None}
+        say_json(one_by_one if name is None else _preset(name).model_dump(mode="json"))
+        return
     if name is not None:
         data = _preset(name).model_dump(mode="json")
         say(yaml.safe_dump(data, sort_keys=False, allow_unicode=True, width=120).rstrip())
@@ -61,8 +69,12 @@ def policies(
             help="Policy to show with its parameters: a name, or module:Class.", show_default=False
         ),
     ] = None,
+    json: JsonOption = False,
 ) -> None:
     """List the policies with their papers, or show one with its parameters and their defaults."""
+    if json:
+        say_json([_facts(*one) for one in available().items()] if name is None else _facts(name, find(name)))
+        return
     if name is None:
         rows = ((key, policy.label, policy.paper) for key, policy in available().items())
         show_table(("name", "label", "paper"), (), rows)
@@ -85,6 +97,19 @@ def _preset(name: str) -> SystemSpec | SsdPreset:
     if not name.endswith((".yaml", ".yml")):
         check_choice(name, names, "system: found unknown preset", ", or a YAML file")
     return load_system(name)
+
+
+def _facts(name: str, policy: type[Policy]) -> dict[str, object]:
+    """Return what a policy is, with the defaults of its parameters: null for one that has to be given."""
+    given = inspect.signature(policy).parameters.values()
+    defaults = {one.name: None if one.default is inspect.Parameter.empty else one.default for one in given}
+    return {
+        "name": name,
+        "label": policy.label,
+        "paper": policy.paper,
+        "parameters": to_jsonable_python(defaults, fallback=str),
+        "description": inspect.getdoc(policy) or "",
+    }
 
 
 def _parameters(policy: type[Policy]) -> list[str]:

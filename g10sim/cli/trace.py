@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
@@ -18,13 +18,15 @@ from g10sim.analysis.footprint import footprint_bytes, live_bytes, working_set_b
 from g10sim.analysis.timeline import Integers, kernel_starts
 from g10sim.analysis.vitality import inactive_periods, live_ranges
 from g10sim.analysis.work_check import check_work, unjudged
-from g10sim.cli.accounts import account_tables
+from g10sim.cli.accounts import show_account
 from g10sim.cli.capture import capture, recapture
-from g10sim.cli.options import TraceFile, names_in, sizes
-from g10sim.cli.output import console, say, show_table, warn, write_table
+from g10sim.cli.options import JsonOption, TraceFile, names_in, sizes
+from g10sim.cli.output import console, say, say_json, show_table, warn, write_table
 from g10sim.cli.trace_facts import (
     MEMORY_COLUMNS,
     PRICED_COLUMNS,
+    facts,
+    kinds,
     memory_rows,
     origin_rows,
     priced_rows,
@@ -171,6 +173,7 @@ def info(
             help="GPU memory to compare with, such as '40 GiB'; may be repeated.", show_default=False
         ),
     ] = None,
+    json: JsonOption = False,
 ) -> None:
     """Show footprint, work, working sets, lifetimes, and by how much the trace oversubscribes GPU memory."""
     trace = load_trace(file)
@@ -178,16 +181,21 @@ def info(
     memories = [(name, found.gpu.memory, found.gpu.beside_tensors) for name, found in systems.items()]
     memories += [("", size_bytes, 0) for size_bytes in sizes("--gpu-memory", gpu_memory or ())]
     pool = caching_pool_bytes(trace) if len(trace.kernels) <= _MOST_POOLED else None
+    if json:
+        say_json(facts(trace, memories, pool))
+        return
     account = account_of(trace)
-    for table in (
-        _overview(file, trace, pool),
-        *([] if account is None else account_tables(account)),
-        _kinds(trace),
-        _table("Kernel times", PRICED_COLUMNS, priced_rows(trace)),
-        _lifetimes(trace),
-        _table("Oversubscription", MEMORY_COLUMNS, memory_rows(trace, memories, pool)),
+    console().print(_overview(file, trace, pool))
+    if account is not None:
+        show_account(account)
+    for title, (name, *figures), rows in (
+        ("Tensors", ("kind", "tensors", "together", "largest"), _kinds(trace)),
+        ("Kernel times", PRICED_COLUMNS, priced_rows(trace)),
+        (_LIFETIMES, _LIFETIME_COLUMNS, _lifetimes(trace)),
+        ("Oversubscription", MEMORY_COLUMNS, memory_rows(trace, memories, pool)),
     ):
-        console().print(table)
+        say("")
+        show_table((name,), figures, rows, title=title)
     durations = [kernel.duration for kernel in trace.kernels]
     clocks = sorted({found.gpu.clock for found in systems.values()})
     warnings = (cut_durations(durations, trace.ticks_per_second, clock) for clock in clocks)
@@ -249,18 +257,16 @@ def _at_kernel(trace: Trace, sizes_bytes: Integers) -> str:
     return f"{rounded_bytes(int(sizes_bytes[kernel.id]))} (at kernel {kernel.id}, {where})"
 
 
-def _kinds(trace: Trace) -> Table:
-    sizes: defaultdict[str, list[int]] = defaultdict(list)
-    for tensor in trace.tensors:
-        sizes[tensor.kind.value].append(tensor.size_bytes)
-    rows = (
-        (kind, *_count_and_bytes(found), rounded_bytes(max(found)))
-        for kind, found in sorted(sizes.items(), key=lambda item: -sum(item[1]))
-    )
-    return _table("Tensors", ("kind", "tensors", "together", "largest"), rows)
+def _kinds(trace: Trace) -> Iterator[tuple[str, ...]]:
+    for kind, (count, together, largest) in kinds(trace).items():
+        yield kind, str(count), rounded_bytes(together), rounded_bytes(largest)
 
 
-def _lifetimes(trace: Trace) -> Table:
+_LIFETIMES = "Lifetimes of tensors that are not persistent, and inactive periods of all"
+_LIFETIME_COLUMNS = ("duration", "tensors living", "bytes", "inactive periods", "bytes")
+
+
+def _lifetimes(trace: Trace) -> Iterator[tuple[str, ...]]:
     starts = kernel_starts(trace, trace.ticks_per_second)
     lives = [
         (live.tensor, int(starts[live.death] - starts[live.birth]))
@@ -269,10 +275,8 @@ def _lifetimes(trace: Trace) -> Table:
     ]
     periods = [(period.tensor, period.cycles(starts)) for period in inactive_periods(trace)]
     names = [f"up to {limit * 1000:g} ms" for limit in _BUCKETS_SECONDS] + ["longer"]
-    title = "Lifetimes of tensors that are not persistent, and inactive periods of all"
-    columns = ("duration", "tensors living", "bytes", "inactive periods", "bytes")
     rows = zip(names, _histogram(trace, lives), _histogram(trace, periods), strict=True)
-    return _table(title, columns, ((name, *lived, *unused) for name, lived, unused in rows))
+    return ((name, *lived, *unused) for name, lived, unused in rows)
 
 
 def _histogram(trace: Trace, durations: Iterable[tuple[int, int]]) -> list[tuple[str, str]]:
@@ -286,14 +290,3 @@ def _histogram(trace: Trace, durations: Iterable[tuple[int, int]]) -> list[tuple
 
 def _count_and_bytes(sizes: list[int]) -> tuple[str, str]:
     return str(len(sizes)), rounded_bytes(sum(sizes))
-
-
-def _table(title: str, columns: Iterable[str], rows: Iterable[Iterable[str]]) -> Table:
-    """Make a table whose columns but the first are aligned to the right."""
-    table = Table(*columns, title=title, title_justify="left")
-    for column in table.columns:
-        column.justify, column.overflow = "right", "fold"
-    table.columns[0].justify = "left"
-    for row in rows:
-        table.add_row(*row)
-    return table

@@ -6,13 +6,14 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from operator import attrgetter
 
-from rich.markup import escape
+import numpy as np
 
-from g10sim.analysis.footprint import footprint_bytes, peak_live_bytes, working_set_bytes
+from g10sim.analysis.footprint import footprint_bytes, live_bytes, peak_live_bytes, working_set_bytes
 from g10sim.analysis.throughput import Throughput, throughput
 from g10sim.capture.utilisation import known_gpu, utilisation
 from g10sim.display import rounded_bytes, rounded_seconds
 from g10sim.importers.account import KEY, account_of
+from g10sim.trace.format import trace_hash
 from g10sim.trace.model import TensorKind, Trace
 from g10sim.trace.repetition import each
 from g10sim.units import format_bytes
@@ -76,19 +77,73 @@ def _flops(count: int) -> str:
 
 def priced_rows(trace: Trace) -> Iterator[tuple[str, ...]]:
     """Yield the classes of operators by time, with where their times come from and their shares."""
-    classes: defaultdict[tuple[str, str], Counter[str]] = defaultdict(Counter)
-    for (name, source, *amounts), times in Counter(each(trace.kernels, _PRICE)).items():
-        counted = zip(_PRICED, (1, *amounts), strict=True)
-        classes[name or "not told", source.value].update({key: times * amount for key, amount in counted})
+    classes = prices(trace)
     whole = sum(classes.values(), Counter[str]())
-    for (name, source), sums in sorted(classes.items(), key=lambda item: -item[1]["duration"]):
+    for (name, source), sums in classes.items():
         shares = (f"{sums[key] / whole[key]:.1%}" if whole[key] else "-" for key in _PRICED[1:])
         time = rounded_seconds(sums["duration"] / trace.ticks_per_second)
         yield name, source, str(sums["kernels"]), time, *shares
 
 
+def prices(trace: Trace) -> dict[tuple[str, str], Counter[str]]:
+    """Return kernels, ticks, FLOPs and bytes by class of operators and source of times, the slowest first."""
+    classes: defaultdict[tuple[str, str], Counter[str]] = defaultdict(Counter)
+    for (name, source, *amounts), times in Counter(each(trace.kernels, _PRICE)).items():
+        counted = zip(_PRICED, (1, *amounts), strict=True)
+        classes[name or "not told", source.value].update({key: times * amount for key, amount in counted})
+    return dict(sorted(classes.items(), key=lambda item: -item[1]["duration"]))
+
+
 _PRICED = ("kernels", "duration", "flops", "moved_bytes")
 _PRICE = attrgetter("operator_class", "time_source", *_PRICED[1:])
+
+
+def kinds(trace: Trace) -> dict[str, tuple[int, int, int]]:
+    """Return number, bytes together and bytes of the largest of tensors by kind, the most bytes first."""
+    sizes: defaultdict[str, list[int]] = defaultdict(list)
+    for kind, size in each(trace.tensors, attrgetter("kind", "size_bytes")):
+        sizes[kind.value].append(size)
+    found = {kind: (len(sizes), sum(sizes), max(sizes)) for kind, sizes in sizes.items()}
+    return dict(sorted(found.items(), key=lambda item: -item[1][1]))
+
+
+def facts(trace: Trace, memories: Sequence[tuple[str, int, int]], pool: int | None) -> dict[str, object]:
+    """Return what ``trace info`` says in bytes, ticks and FLOPs; arguments are those of ``memory_rows``."""
+    live, needed, work = live_bytes(trace), working_set_bytes(trace), throughput(trace)
+    return {
+        "model": trace.model,
+        "batch_size": trace.batch_size,
+        "sha256": trace_hash(trace),
+        "ticks_per_second": trace.ticks_per_second,
+        "kernels": Counter(kind.value for kind in each(trace.kernels, attrgetter("phase"))),
+        "compute_seconds": work.seconds if trace.is_timed else None,
+        "footprint_bytes": footprint_bytes(trace),
+        "most_alive": {"bytes": int(live.max()), "kernel": int(live.argmax())},
+        "caching_pool_bytes": pool,
+        "largest_working_set": {"bytes": int(needed.max()), "kernel": int(needed.argmax())},
+        "median_working_set_bytes": int(np.median(needed)),
+        "parameters": work.parameters,
+        "samples": work.samples,
+        "tokens": work.tokens,
+        "model_flops": work.model_flops,
+        "recomputed_flops": work.recomputed_flops,
+        "tensors": {
+            kind: dict(zip(("tensors", "bytes", "largest_bytes"), found, strict=True))
+            for kind, found in kinds(trace).items()
+        },
+        "kernel_times": [
+            {"class": name, "priced_by": source, **sums} for (name, source), sums in prices(trace).items()
+        ],
+        "systems": [
+            {
+                "system": name,
+                "gpu_memory_bytes": size,
+                "process_bytes": None if pool is None else pool + beside,
+            }
+            for name, size, beside in memories
+        ],
+        "origin": dict(trace.origin),
+    }
 
 
 def memory_rows(
@@ -104,7 +159,7 @@ def memory_rows(
         process = "-" if pool is None else rounded_bytes(pool + beside)
         fits = "fit" if needed <= size_bytes else f"largest takes {needed / size_bytes:.2f} of it"
         shares = (f"{size / size_bytes:.2f}" for size in (footprint, peak))
-        yield escape(name), format_bytes(size_bytes), *shares, process, fits
+        yield name, format_bytes(size_bytes), *shares, process, fits
 
 
 def origin_rows(trace: Trace) -> list[tuple[str, str]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -11,10 +12,12 @@ from typing import Any
 
 import yaml
 
-from g10sim.errors import ConfigError
+from g10sim.errors import ConfigError, all_of, notes_of
 from g10sim.text import shown
 
 KeyPath = tuple[str | int, ...]
+
+_log = logging.getLogger(__name__)
 
 
 # Far beyond any configuration; within them, reading one takes less than 500 MB.
@@ -108,7 +111,7 @@ class Document:
         try:
             yield
         except ConfigError as error:
-            raise self.error(path, str(error)) from None
+            raise all_of([self.error(path, text) for text in (str(error), *notes_of(error))]) from None
 
     def error(self, path: KeyPath, message: str) -> ConfigError:
         """Make the error for a key: file, line, dotted path, and what is wrong."""
@@ -139,6 +142,7 @@ def read_text(path: Path) -> str:
 
 def load_document(path: Path) -> Document:
     """Read a YAML file whose top is a mapping. Raises ConfigError naming file and line."""
+    _log.info("reads %s", path)
     return parse_document(read_text(path), str(path), path)
 
 

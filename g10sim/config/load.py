@@ -8,11 +8,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+
 from g10sim.config.data import find_file
 from g10sim.config.document import Document, KeyPath, dotted, load_document, parse_value
-from g10sim.config.presets import PRESET_KEY, behaviour_data, system_data, uncertainty_data, validated
+from g10sim.config.presets import PRESET_KEY, behaviour_data, system_data, uncertainty_data
+from g10sim.config.problems import problems
 from g10sim.config.run import RunConfig
-from g10sim.errors import ConfigError
+from g10sim.errors import ConfigError, all_of
 from g10sim.registry import choices_text, nearest
 from g10sim.text import shown
 
@@ -49,18 +52,35 @@ def with_policies(document: Document, policies: Iterable[str]) -> Document:
 
 
 def run_config(document: Document) -> RunConfig:
-    """Check a whole run configuration and resolve its presets. Raises ConfigError naming the place."""
-    data = dict(document.data)
-    if "system" in data:
-        data["system"] = system_data(data["system"], document, ("system",), document.directory)
-    if "compat" in data:
-        data["compat"] = behaviour_data(data["compat"], document, ("compat",))
-    if data.get("uncertainty") is not None:
-        data["uncertainty"] = uncertainty_data(data["uncertainty"], document, ("uncertainty",))
-    config = validated(RunConfig, data, document)
+    """Check a whole run configuration and resolve its presets. Raises ConfigError with every problem."""
+    data: dict[str, Any] = {}
+    found: dict[KeyPath, ConfigError] = {}
+    for key, value in document.data.items():
+        try:
+            data[key] = _resolved(key, value, document)
+        except ConfigError as error:
+            found[(key,)] = error
+    try:
+        config = RunConfig.model_validate(data)
+    except ValidationError as error:
+        for path, message in problems(error, RunConfig):
+            found.setdefault(path, document.error(path, message))
+    if found:
+        raise all_of(list(found.values()))
     for key in config.sweep:
         _check_sweep_key(key, config, document)
     return config
+
+
+def _resolved(key: str, value: object, document: Document) -> object:
+    """Return the value of a key at the top, that of a preset spelled out."""
+    if key == "system":
+        return system_data(value, document, (key,), document.directory)
+    if key == "compat":
+        return behaviour_data(value, document, (key,))
+    if key == "uncertainty" and value is not None:
+        return uncertainty_data(value, document, (key,))
+    return value
 
 
 def with_values(document: Document, values: dict[str, Any], place_of: KeyPath = ()) -> Document:

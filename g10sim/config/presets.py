@@ -12,11 +12,12 @@ from pydantic import ValidationError
 from g10sim.config.behaviour import PRESETS, BehaviourSpec
 from g10sim.config.data import data_path, find_file
 from g10sim.config.document import Document, KeyPath, load_document, merge
-from g10sim.config.problems import describe
+from g10sim.config.problems import problems
 from g10sim.config.quantities import Spec
 from g10sim.config.sharing import VariationSpec
 from g10sim.config.ssd import SsdPreset
 from g10sim.config.system import LINK_RATES, SystemSpec
+from g10sim.errors import all_of
 from g10sim.registry import as_spelled, not_found
 from g10sim.text import shown
 
@@ -144,12 +145,12 @@ def uncertainty_data(spec: object, document: Document, path: KeyPath) -> dict[st
 
 
 def validated(model: type[Model], data: Mapping[str, Any], document: Document, path: KeyPath = ()) -> Model:
-    """Check data against a model. Raises ConfigError with the place, path and what is allowed."""
+    """Check data against a model. Raises ConfigError with places and what is allowed, for every problem."""
     try:
         return model.model_validate(data)
     except ValidationError as error:
-        where, message = describe(error, model)
-        raise document.error((*path, *where), message) from None
+        found = [document.error((*path, *where), message) for where, message in problems(error, model)]
+        raise all_of(found) from None
 
 
 def _split(spec: object, document: Document, path: KeyPath) -> tuple[str | None, dict[str, Any]]:

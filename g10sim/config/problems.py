@@ -20,16 +20,29 @@ _MOST_TELLING = ("extra_forbidden", "missing")
 
 
 def describe(error: ValidationError, model: type[BaseModel]) -> tuple[KeyPath, str]:
-    """Return the path and a one-line message of the most telling problem.
+    """Return the path and a one-line message of the most telling problem."""
+    return problems(error, model)[0]
 
-    An unknown key comes first: it is often the misspelling of one that is missing.
+
+def problems(error: ValidationError, model: type[BaseModel]) -> list[tuple[KeyPath, str]]:
+    """Return the path and a one-line message of each problem, the most telling ones first.
+
+    Beside an unknown key a missing one is left out: the one is often a misspelling of the other.
     """
+    found = sorted(error.errors(include_url=False), key=lambda details: _rank(details["type"]))
+    unknown = {details["loc"][:-1] for details in found if details["type"] == _MOST_TELLING[0]}
+    return [
+        _described(details, model)
+        for details in found
+        if details["type"] != "missing" or details["loc"][:-1] not in unknown
+    ]
 
-    def rank(details: ErrorDetails) -> int:
-        kind = details["type"]
-        return _MOST_TELLING.index(kind) if kind in _MOST_TELLING else len(_MOST_TELLING)
 
-    details = min(error.errors(include_url=False), key=rank)
+def _rank(kind: str) -> int:
+    return _MOST_TELLING.index(kind) if kind in _MOST_TELLING else len(_MOST_TELLING)
+
+
+def _described(details: ErrorDetails, model: type[BaseModel]) -> tuple[KeyPath, str]:
     path, above, here = _follow(tuple(details["loc"]), model)
     if details["type"] == "value_error":
         return _own(path, str(details["ctx"]["error"]))

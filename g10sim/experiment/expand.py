@@ -24,7 +24,7 @@ from g10sim.config.load import run_config, with_values
 from g10sim.config.run import JobSpec, PolicySpec, RunConfig, WorkloadSpec
 from g10sim.config.sharing import ExchangeSpec
 from g10sim.config.system import SystemSpec
-from g10sim.errors import ConfigError, PolicyError
+from g10sim.errors import ConfigError, PolicyError, all_of
 from g10sim.experiment.cells import Cell, CellJob, TraceInput, make_policy, takes_seed
 from g10sim.experiment.uncertainty import with_cases
 from g10sim.policies.base import Policy
@@ -207,7 +207,15 @@ class _Combination:
         self._text = {key: _text(value) for key, value in values.items()}
         self.config = run_config(self._document)
         self._made: list[Policy] = []
-        self.policies = [self._checked(number, made) for number in range(len(self.config.policies))]
+        self.policies: list[dict[str, Any]] = []
+        found: list[ConfigError] = []
+        for number in range(len(self.config.policies)):
+            try:
+                self.policies.append(self._checked(number, made))
+            except ConfigError as error:
+                found.append(error)
+        if found:
+            raise all_of(found)
 
     def swept_for(self, policy: int) -> dict[str, str]:
         """Swept values as text; empty for a parameter of another policy."""

@@ -32,6 +32,11 @@ _FULL = 0.8
 _NEGLIGIBLE = 0.005
 
 
+def told(opened: OpenedCell) -> dict[str, Any]:
+    """Return what a cell's row of results tells: None for what it does not."""
+    return {name: None if value != value else value for name, value in opened.row.items()}
+
+
 def kernel_lines(opened: OpenedCell, number: int) -> Iterator[str]:
     """Yield lines about a kernel of the reported iteration: its time, its faults, and each of its tensors.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -16,6 +17,8 @@ from g10sim.experiment.store import CellStore
 from g10sim.stats.summary import Row
 
 OK, UNSUPPORTED, FAILED = "ok", "unsupported", "failed"
+_log = logging.getLogger(__name__)
+
 CHANGED = "changed"
 """Status of a cell whose code or files changed while it was simulated: its numbers belong to no key."""
 
@@ -80,15 +83,15 @@ class EqualParts:
         return self._known.setdefault(json.dumps(value, sort_keys=True), value)
 
 
-def is_current(origin: Mapping[str, Any], now: Now, *, own: bool = True) -> bool:
-    """Tell whether all that a result has read is as it was.
+def change_since(origin: Mapping[str, Any], now: Now, *, own: bool = True) -> str:
+    """Name something that a result has read and that is not as it was; empty if all of it is.
 
     What its cell has changed itself counts if ``own``.
     """
     place = origin["place"]
     if place and place != reads().place(origin["plug_in"], origin["names"], sys.path):
-        return False
-    return not now.first_change(origin, own=own)
+        return f"where {origin['plug_in']} lies"
+    return now.first_change(origin, own=own)
 
 
 def finished(task: CellTask, now: Now) -> CellResult | None:
@@ -97,8 +100,12 @@ def finished(task: CellTask, now: Now) -> CellResult | None:
     ``now``: files as they are.
     """
     outcome = CellStore(task.directory).load(task.cell.key, task.cell.tables)
-    if outcome is None or not is_current(outcome["origin"], now):
+    if outcome is None:
         return None
+    if changed := change_since(outcome["origin"], now):
+        _log.info("cell %s runs again: changed: %s", task.cell.index, changed)
+        return None
+    _log.info("cell %s is reused: %s, %s", task.cell.index, task.cell.jobs[0].trace.name, task.cell.label)
     return CellResult(**outcome | {"rows": tuple(outcome["rows"])})
 
 

@@ -16,7 +16,15 @@ from g10sim.display import Displayed
 from g10sim.experiment.cells import Cell
 from g10sim.experiment.directory import ResultsDirectory
 from g10sim.experiment.expand import expand
-from g10sim.experiment.outcome import CHANGED, FAILED, CellResult, CellTask, EqualParts, finished, is_current
+from g10sim.experiment.outcome import (
+    CHANGED,
+    FAILED,
+    CellResult,
+    CellTask,
+    EqualParts,
+    change_since,
+    finished,
+)
 from g10sim.experiment.reads import Now
 from g10sim.experiment.results import result_rows
 from g10sim.experiment.store import CellStore
@@ -318,4 +326,4 @@ def _simulate(tasks: Sequence[CellTask], executor: Executor, ended: Ended, *, is
 
 def _stands(result: CellResult | None, now: Now) -> bool:
     """Tell whether a result is there, and nobody but its cell has changed what it has read."""
-    return result is not None and (not result.origin or is_current(result.origin, now, own=False))
+    return result is not None and (not result.origin or not change_since(result.origin, now, own=False))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
@@ -28,6 +29,8 @@ from g10sim.trace.model import (
 )
 from g10sim.trace.repetition import Block, Item, blocks_of, joined
 from g10sim.trace.work import SIZES, NumberFormat
+
+_log = logging.getLogger(__name__)
 
 FORMAT = "g10sim-trace"
 VERSION = 1
@@ -114,6 +117,7 @@ def load_trace(path: str | Path) -> Trace:
     Raises TraceError naming file, line, what was found and what is allowed.
     """
     path = Path(path)
+    _log.info("reads %s", path)
     reader = _Reader(path, TraceError)
     # Reading makes a million objects without one cycle; searching them again and again costs a fifth more.
     with without_cycle_collection():

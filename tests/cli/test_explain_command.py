@@ -48,6 +48,16 @@ def test_a_cell_is_explained(explained):
         assert word in ended.out
 
 
+def test_a_cell_is_explained_as_json(explained, g10sim):
+    found = json.loads(explained("--cell", "1", "--json").out)
+    row = read_results("out").iloc[1]
+    assert found["row"]["exec_cycles"] == row["exec_cycles"]
+    assert found["row"]["performance"] == row["performance"]
+    assert f"{row['performance']:.1%} of ideal" in found["heading"]
+    said = g10sim("explain", "out", "--cell", "1", "--no-what-if").out
+    assert all(line in said for lines in found["sections"].values() for line in lines)
+
+
 def test_a_better_policy_is_named(explained, g10sim):
     explained("--cell", "1")
     results = read_results("out").set_index("policy")["performance"]

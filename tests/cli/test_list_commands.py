@@ -1,3 +1,5 @@
+import json
+
 import pytest
 import yaml
 
@@ -47,6 +49,18 @@ def test_a_policy_is_shown_with_its_parameters(g10sim, here):
     misspelt = g10sim("policies", "deepumm")
     assert misspelt.code == 2
     assert "did you mean 'deepum'?" in misspelt.err
+
+
+def test_lists_are_json_on_demand(g10sim):
+    systems = json.loads(g10sim("system", "--json").out)
+    assert list(systems) == [*system_names(), *ssd_names()]
+    name = "a100-40g-pcie3-znand"
+    assert json.loads(g10sim("system", name, "--json").out) == systems[name]
+    assert load_system(systems[name]) == load_system(name)
+    policies = {one["name"]: one for one in json.loads(g10sim("policies", "--json").out)}
+    assert list(policies) == list(available())
+    assert policies["deepum"]["parameters"]["look_ahead"] == 8
+    assert json.loads(g10sim("policies", "deepum", "--json").out) == policies["deepum"]
 
 
 def test_sizes_are_short(g10sim):

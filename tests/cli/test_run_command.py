@@ -71,6 +71,31 @@ def test_a_run_ends_with_a_table_and_results(g10sim, config):
     assert "earlier run" not in g10sim("run", config(), "--set", STEADY, "--force").out
 
 
+def test_what_is_read_and_reused_is_told_on_demand(g10sim, config):
+    name = config(policies=["ideal"])
+    first = g10sim("run", name, "-v").err.splitlines()
+    assert first[0] == f"reads {name}"
+    assert first[-1].endswith("chain.g10t")
+    assert not any("cell" in line for line in first)
+    again = g10sim("run", name, "-v").err.splitlines()
+    assert again[:-1] == [first[0], first[-1]]  # the preset is known in this process
+    assert again[-1] == "cell 0 is reused: chain.g10t, ideal"
+    assert g10sim("run", name).err == ""
+
+
+def test_names_in_tables_do_not_break(g10sim, config, monkeypatch):
+    monkeypatch.setattr("g10sim.cli.output._PIPED_WIDTH", 80)
+    wordy = {"name": "vdnn_multi", "ladder": "K1", "prefetch": "planned", "layer_end_join": False}
+    out = g10sim(
+        "run", config(policies=["ideal", "vdnn_multi", wordy], sweep={"system.host.memory": ["16 GiB"]})
+    ).out
+    table = out[: out.index("cells; results in")].splitlines()[:-1]
+    assert all(len(line) <= 80 for line in table)
+    assert {"multi-GPU(ladder=K1,", "prefetch=planned,", "layer_end_join=False),"} <= set(
+        " ".join(table).split()
+    )
+
+
 def test_options(g10sim, config):
     command = ("run", config(), "-o", "there", "-j", "2", "--check", "--set", "policies=[ideal, base_uvm]")
     ended = g10sim(*command, "--set", "system.host.memory=16 MiB")

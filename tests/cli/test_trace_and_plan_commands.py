@@ -1,5 +1,6 @@
 """``g10sim trace`` and ``g10sim plan`` as a user meets them."""
 
+import json
 import re
 import sys
 
@@ -69,7 +70,7 @@ def test_info(run):
         "trace", "info", "chain.g10t", "--gpu-memory", "3584 MiB", "--gpu-memory", "4 GB"
     )
     assert (code, errors) == (0, "")
-    rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in output.splitlines() if "│" in line]
+    rows = info_rows(output)
     table = {row[0]: row[1:] for row in rows}
     assert table["footprint (all tensors)"] == ["10.0 GiB"]
     assert table["most alive at a time"] == ["7.00 GiB (at kernel 4, Backward, backward of layer3)"]
@@ -77,11 +78,23 @@ def test_info(run):
     assert table["kernels"] == ["12 (4 forward, 4 backward, 4 optimizer)"]
     assert table["compute time"] == ["12.4 ms"]
     assert table["activation"] == ["4", "4.00 GiB", "1.00 GiB"]
-    assert ["", "3.5 GiB", "2.86", "2.00", "7.01 GiB", "largest takes 1.14 of it"] in rows
+    assert ["3.5 GiB", "2.86", "2.00", "7.01 GiB", "largest takes 1.14 of it"] in rows
+
+
+@pytest.mark.usefixtures("trace")
+def test_info_as_json(run):
+    found = json.loads(run("trace", "info", "chain.g10t", "--gpu-memory", "4 GB", "--json")[1])
+    assert found["kernels"] == {"forward": 4, "backward": 4, "optimizer": 4}
+    assert found["footprint_bytes"] == sum(tensor.size_bytes for tensor in load_trace("chain.g10t").tensors)
+    assert found["most_alive"]["kernel"] == 4
+    assert found["tensors"]["activation"] == {"tensors": 4, "bytes": 4 * 2**30, "largest_bytes": 2**30}
+    (priced,) = found["kernel_times"]
+    assert (priced["kernels"], priced["duration"] / found["ticks_per_second"]) == (12, 0.0124)
+    assert found["systems"][0]["gpu_memory_bytes"] == 4 * 10**9
 
 
 def info_rows(output):
-    return [[cell.strip() for cell in line.split("│")[1:-1]] for line in output.splitlines() if "│" in line]
+    return [re.split(r"\s{2,}", line.strip(" │").replace("│", "  ")) for line in output.splitlines()]
 
 
 @pytest.mark.usefixtures("trace")
@@ -95,7 +108,7 @@ def test_info_of_a_trace_that_tells_little(run):
 def test_info_of_a_captured_trace(run):
     bert = data_path("traces", "bert-base-b256-s128.g10t")
     rows = info_rows(run("trace", "info", bert, "--gpu-memory", "40 GiB")[1])
-    table = {row[0]: row[1] for row in rows}
+    table = {row[0]: row[1] for row in rows if len(row) > 1}
     assert table["formats"] == "dtype float32"
     assert table["parameters"] == "109,514,298"
     assert table["bytes a parameter"] == "4.00 weights, 4.00 gradients, 8.00 optimizer, together 16.00"

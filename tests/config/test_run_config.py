@@ -192,6 +192,21 @@ def test_bad_configurations_name_line_path_value_and_choices(text, message):
     assert "\n" not in str(caught.value)
 
 
+def test_every_problem_is_named_at_once():
+    text = (
+        BASE.replace("trace:", "traec:").replace("system: ", "sistem: ") + "compat: gpgg\nsystem: nothing\n"
+    )
+    with pytest.raises(ConfigError) as caught:
+        config(text)
+    found = [text.split(": found ")[0] for text in (str(caught.value), *caught.value.__notes__)]
+    assert found == [
+        "run.yaml:5: compat",
+        "run.yaml:6: system",
+        "run.yaml:2: workload.traec",
+        "run.yaml:3: sistem",
+    ]
+
+
 def test_settings_are_laid_over_the_file():
     document = with_settings(
         parse_document(WHOLE, "run.yaml"),
