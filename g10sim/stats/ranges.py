@@ -46,9 +46,10 @@ def order_lines(directory: Path) -> list[str]:
 
     Raises ConfigError as reading results does.
     """
-    results, cases = read_results(directory), _read_cases(directory)
+    cases = _read_cases(directory)
     if cases is None:
         return []
+    results = read_results(directory)
     labels = policy_labels(results)
     return list(orders(results.assign(policy=results["policy"].map(labels)), cases))
 
@@ -70,10 +71,10 @@ def _span(values: pd.Series[float], style: str) -> str:
 
 
 def _read_cases(directory: Path) -> pd.DataFrame | None:
-    import pandas as pd
-
     if not (directory / CASES).is_file():
         return None
+    import pandas as pd
+
     return pd.read_csv(io.BytesIO(read_checked(directory, CASES, read_provenance(directory))))
 
 

@@ -443,6 +443,19 @@ def test_simulating_imports_no_torch_and_no_matplotlib(here):
     assert subprocess.run([sys.executable, "-c", program], cwd=here, env=dict(os.environ)).returncode == 0
 
 
+@pytest.mark.slow
+def test_a_run_with_nothing_to_do_imports_no_pandas(g10sim, config, here):
+    name = config(policies=["ideal"])
+    assert g10sim("run", name).code == 0
+    program = (
+        "import sys\nfrom g10sim.cli.main import main\n"
+        f"sys.argv = ['g10sim', 'run', {str(name)!r}]\n"
+        "try:\n    main()\nexcept SystemExit as end:\n    assert not end.code\n"
+        "sys.exit('pandas' in sys.modules)\n"
+    )
+    assert subprocess.run([sys.executable, "-c", program], cwd=here, env=dict(os.environ)).returncode == 0
+
+
 def test_the_table_says_what_is_not_steady(g10sim, config):
     assert "steady" not in g10sim("run", config(), "--set", STEADY).out
     ended = g10sim("run", config(workload={"trace": "chain.g10t", "iterations": 2}))
