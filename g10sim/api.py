@@ -15,7 +15,7 @@ from g10sim.config.document import Document
 from g10sim.config.load import load_run, with_settings
 from g10sim.config.presets import load_behaviour, load_system, load_variation
 from g10sim.config.problems import check_choice
-from g10sim.config.run import AUTO
+from g10sim.config.run import AUTO, checked_iterations
 from g10sim.config.sharing import VariationSpec
 from g10sim.config.system import SystemSpec
 from g10sim.display import Displayed, rounded_bytes, rounded_seconds
@@ -209,9 +209,12 @@ def simulate(
     tables = _names("record", record)
     for table in tables:
         check_choice(table, _RECORDS, "record: found")
-    _check_number("seed", seed, 0)
-    if iterations != AUTO:
-        _check_number("iterations", iterations, 1, "auto, or ")
+    if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
+        raise ConfigError(f"seed: found {seed!r}; allowed: a whole number from 0")
+    try:
+        checked_iterations(iterations)
+    except ValueError as error:
+        raise ConfigError(f"iterations: {error}") from None
     machine = load_system(system)
     if isinstance(policy, type) and issubclass(policy, Policy):
         policy = policy()
@@ -284,11 +287,6 @@ def _names(key: str, found: Any) -> tuple[str, ...]:
     if not all(isinstance(name, str) for name in given):
         raise ConfigError(f"{key}: found {found!r}; allowed: a list of {', '.join(_RECORDS)}")
     return given
-
-
-def _check_number(key: str, found: object, least: int, others: str = "") -> None:
-    if isinstance(found, bool) or not isinstance(found, int) or found < least:
-        raise ConfigError(f"{key}: found {found!r}; allowed: {others}a whole number from {least}")
 
 
 def _workload(trace: Trace | Workload | str | Path, iterations: int | Literal["auto"]) -> Workload:

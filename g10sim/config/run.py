@@ -77,7 +77,8 @@ _LIMIT = 10_000
 _NUMBER_SCHEMA = {"type": "integer", "minimum": 1, "maximum": _LIMIT}
 
 
-def _checked_iterations(value: object) -> object:
+def checked_iterations(value: object) -> object:
+    """Return a number of iterations, or ``auto``. Raises ValueError for anything else."""
     if value != AUTO and (isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= _LIMIT):
         raise ValueError(f"found {shown(value)}; allowed: auto, or a whole number from 1 to {_LIMIT}")
     return value
@@ -86,7 +87,7 @@ def _checked_iterations(value: object) -> object:
 Iterations = Annotated[int, Field(strict=True, ge=1, le=_LIMIT, description="how often the trace is run")]
 IterationsOrAuto = Annotated[
     int | Literal["auto"],
-    BeforeValidator(_checked_iterations),
+    BeforeValidator(checked_iterations),
     WithJsonSchema({"anyOf": [{"const": AUTO}, _NUMBER_SCHEMA]}),
 ]
 

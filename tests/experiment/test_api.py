@@ -135,8 +135,10 @@ def test_bad_arguments(trace, tmp_path):
         ConfigError, match=r"record: found 'kernel' \(did you mean 'kernels'\?\); allowed: kernels"
     ):
         g10sim.simulate(trace, SYSTEM, "ideal", record=["kernel"])
-    with pytest.raises(ConfigError, match="iterations: found 0; allowed: auto, or a whole number from 1"):
-        g10sim.simulate(trace, SYSTEM, "ideal", iterations=0)
+    for number in (0, 10**9):
+        message = f"iterations: found {number}; allowed: auto, or a whole number from 1 to 10000"
+        with pytest.raises(ConfigError, match=message):
+            g10sim.simulate(trace, SYSTEM, "ideal", iterations=number)
     with pytest.raises(PolicyError, match=r"unknown policy 'ideel' \(did you mean 'ideal'\?\)"):
         g10sim.simulate(trace, SYSTEM, "ideel")
     with pytest.raises(CapacityError, match="working set"):
