@@ -86,30 +86,30 @@ function draw() {
   panels.forEach((panel, place) => {
     const axis = place === 0 ? "" : String(place + 1);
     const mine = rows.filter(row => col < 0 || row.at[col] === panel);
-    const toPoint = row => ({ x: KEYS[x].texts[row.at[x]], y: row.values[y], row });
+    const toPoint = row => ({ x: escaped(KEYS[x].texts[row.at[x]]), y: row.values[y], row });
     lines.forEach(line => {
       const points = mine.filter(row => (hue < 0 || row.at[hue] === line) && row.at[x] >= 0);
       points.sort((one, other) => one.at[x] - other.at[x]);
       if (!points.length) return;
       const isIdeal = hue === POLICY && points[0].policy === DATA.unlimited;
       if (isIdeal && isPerformance) return;
-      const name = hue < 0 ? DATA.metrics[y] : KEYS[hue].texts[line], colour = colourOf(hue, Math.max(0, line));
+      const name = escaped(hue < 0 ? DATA.metrics[y] : KEYS[hue].texts[line]), colour = colourOf(hue, Math.max(0, line));
       const found = points.map(toPoint);
       traces.push({
         type: kindBox.value === "bar" ? "bar" : "scatter", mode: "lines+markers", name, legendgroup: name,
         showlegend: !shown.has(name), xaxis: "x" + axis, yaxis: "y" + axis, x: found.map(p => p.x), y: found.map(p => p.y),
         line: { color: colour, dash: DASHES[Math.max(0, line) % DASHES.length] },
         marker: { color: colour }, customdata: found.map(p => p.row.cell),
-        hovertemplate: "%{x}: %{y}<br>cell %{customdata}<extra>" + escaped(name) + "</extra>"
+        hovertemplate: "%{x}: %{y}<br>cell %{customdata}<extra>" + name + "</extra>"
       });
       shown.add(name);
     });
     if (isPerformance) addLines(traces, mine, x, hue, axis, shown);
     layout["xaxis" + axis] = Object.assign(layout["xaxis" + axis] || {}, {
-      type: "category", categoryorder: "array", categoryarray: KEYS[x].texts,
+      type: "category", categoryorder: "array", categoryarray: KEYS[x].texts.map(escaped),
       title: { text: escaped(KEYS[x].title), font: { size: 11 } }
     });
-    layout["yaxis" + axis] = { range: [0, top || 1], title: place % columns ? "" : { text: DATA.metrics[y], font: { size: 11 } } };
+    layout["yaxis" + axis] = { range: [0, top || 1], title: place % columns ? "" : { text: escaped(DATA.metrics[y]), font: { size: 11 } } };
     if (col >= 0) layout.annotations.push({
       text: escaped(KEYS[col].texts[panel]), xref: "x" + axis + " domain", yref: "y" + axis + " domain", x: 0.5, y: 1.12,
       showarrow: false, font: { size: 13 }
@@ -137,7 +137,7 @@ function addLines(traces, rows, x, hue, axis, shown) {
     if (!places.length) return;
     traces.push({
       type: "scatter", mode: "lines+markers", name, legendgroup: name, showlegend: !shown.has(name),
-      xaxis: "x" + axis, yaxis: "y" + axis, x: places.map(place => KEYS[x].texts[place]), y: places.map(place => heights.get(place)),
+      xaxis: "x" + axis, yaxis: "y" + axis, x: places.map(place => escaped(KEYS[x].texts[place])), y: places.map(place => heights.get(place)),
       line: { color, dash, width: 1.5 }, marker: { color, symbol: "line-ew-open", size: 14 }
     });
     shown.add(name);
@@ -194,7 +194,7 @@ function drawParts() {
   const rows = ran.slice(0, MOST_BARS).reverse();
   const labels = rows.map(row => `${row.cell}: ` + KEYS.map((key, place) => withUnit(key, row.at[place])).filter(Boolean).join(", "));
   const traces = DATA.parts.map((part, number) => ({
-    type: "bar", orientation: "h", name: part.title, y: labels.map(escaped), x: rows.map(row => row.parts[number]),
+    type: "bar", orientation: "h", name: escaped(part.title), y: labels.map(escaped), x: rows.map(row => row.parts[number]),
     marker: { color: part.colour, line: { color: "#555", width: 0.5 } }, hovertemplate: "%{x} ms<extra>" + escaped(part.title) + "</extra>"
   }));
   const longest = Math.max(0, ...labels.map(label => label.length));
