@@ -379,6 +379,11 @@ class Residency:
         idle = self.idle
         self.recency.renew([(tensor, idle[tensor]) for tensor in tensors if idle[tensor]])
 
+    def touch_around(self, tensors: Sequence[int]) -> None:
+        """Make resident pages of the neighbours of what has arrived the most recent ones."""
+        self.door.enter()
+        self.recency.renew_around(tensors, self.idle)
+
     def demand(self, tensor: int, rate: Callable[[int, Location], int] | None = None) -> None:
         """Ask for what a kernel waits for; ``rate`` gives (pages, place) a limit in bytes/second."""
         self.door.enter()

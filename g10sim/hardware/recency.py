@@ -5,8 +5,10 @@ from __future__ import annotations
 import sys
 from array import array
 from bisect import bisect_left
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator, Sequence
 from itertools import count as counter
+from itertools import islice
+from operator import attrgetter, itemgetter
 
 # An arrival joins a run of its own tensor among the last few, so that interleaved arrivals of several
 # tensors make few runs. Joining any but the last run moves pages past at most this many others. The oldest
@@ -50,6 +52,60 @@ class EmptyRun(Run):
     is_empty = True
 
 
+class Chunk:
+    """Tensors that become recent together, in this order, and the group that they are in, if any.
+
+    ``loose`` are those that may have runs of their own. ``counts_of`` takes their numbers from a list of all.
+    """
+
+    __slots__ = ("counts_of", "group", "loose", "members", "place_of")
+
+    def __init__(self, members: Sequence[int]) -> None:
+        self.members = members
+        self.place_of = {tensor: place for place, tensor in enumerate(members)}
+        self.counts_of = itemgetter(*members)
+        self.group: Group | None = None
+        self.loose = set(members)
+
+
+class Group(Run):
+    """Runs of a chunk's members that became recent at once, as one: they are made when somebody asks for one.
+
+    ``counts`` has the pages of each, ``_GONE`` for an empty run and 0 for none; its own ``count`` is 0 once
+    all of them are empty. ``size`` is the number of runs.
+    """
+
+    __slots__ = ("chunk", "counts", "size")
+
+    def __init__(self, chunk: Chunk, counts: list[int], size: int, stamp: int) -> None:
+        super().__init__(_NO_TENSOR, size, 0, stamp)
+        self.chunk, self.counts, self.size = chunk, counts, size
+
+    def entries(self) -> Iterator[tuple[int, int]]:
+        """Yield tensor and pages of each run, the most recent first."""
+        for tensor, count in zip(reversed(self.chunk.members), reversed(self.counts), strict=True):
+            if count:
+                yield tensor, count if count > 0 and self.count else 0
+
+    def pages(self, tensor: int) -> int:
+        """Pages of one member."""
+        return max(0, self.counts[self.chunk.place_of[tensor]])
+
+    def lower(self, tensor: int, taken: int) -> None:
+        """Take out pages of a member, which has so many."""
+        place = self.chunk.place_of[tensor]
+        left = self.counts[place] - taken
+        self.counts[place] = left or _GONE
+        if not left:
+            self.count -= 1
+            if not self.count:
+                self.chunk.group = None
+
+
+_NO_TENSOR, _GONE = -1, -1
+_stamp = attrgetter("stamp")
+
+
 class Recency:
     """Pages that may be evicted, in order, as runs.
 
@@ -68,6 +124,95 @@ class Recency:
         self._scan: int | None = 0
         self._scanned: Run | None = None
         self._of: list[list[Run]] = [[] for _ in range(num_tensors)]
+        self._chunks: list[Chunk | None] = [None] * num_tensors
+
+    def join_chunks(self, neighbours: Sequence[Sequence[int]]) -> None:
+        """Let tensors become recent together: ``neighbours`` are those that each takes along."""
+        for tensor, others in enumerate(neighbours):
+            if others and self._chunks[tensor] is None:
+                chunk = Chunk(sorted((tensor, *others)))
+                for member in chunk.members:
+                    self._chunks[member] = chunk
+
+    def renew_around(self, tensors: Iterable[int], idle: Sequence[int]) -> None:
+        """Put the pages of neighbours of tensors, which have some, at the recent end: each neighbour's once.
+
+        ``idle`` are the pages of every tensor.
+        """
+        first: dict[Chunk, int] = {}
+        for tensor in tensors:
+            chunk = self._chunks[tensor]
+            assert chunk is not None
+            if chunk not in first:
+                first[chunk] = tensor
+                self._regroup(chunk, tensor, idle)
+            elif (other := first[chunk]) >= 0:  # what came first is a neighbour of the second
+                first[chunk] = _NO_TENSOR
+                if idle[other]:
+                    self.renew([(other, idle[other])])
+
+    def _regroup(self, chunk: Chunk, arrived: int, idle: Sequence[int]) -> None:
+        """Put the pages of a chunk's members but one at the recent end, as a group."""
+        counts, own, old = list(chunk.counts_of(idle)), chunk.place_of[arrived], chunk.group
+        counts[own] = 0
+        size = len(counts) - counts.count(0)
+        if not size:
+            return
+        if old is not None:
+            if not old.pages(arrived):
+                old.count = 0
+            elif min(size, old.size) < _MERGE_DEPTH:  # arrivals may still look at the runs that it stands for
+                self._unfold(old)
+            else:
+                left = Run(arrived, old.pages(arrived), 0, old.stamp)
+                self._runs[self._place(old)] = left
+                self._of[arrived].insert(0, left)
+        for member in chunk.loose:
+            if member != arrived:
+                for run in self._of[member]:
+                    run.count = 0
+                self._of[member].clear()
+        chunk.loose = {arrived}
+        self._forget()
+        chunk.group = Group(chunk, counts, size, next(self._clock))
+        self._runs.append(chunk.group)
+
+    def _group_of(self, tensor: int) -> Group | None:
+        """Return the group that has pages of a tensor, or None."""
+        chunk = self._chunks[tensor]
+        group = None if chunk is None else chunk.group
+        return group if group is not None and group.pages(tensor) else None
+
+    def _place(self, group: Group) -> int:
+        """Return the place of a group; stamps only grow along the order."""
+        runs = self._runs
+        place = bisect_left(runs, group.stamp, self._head, key=_stamp)
+        while runs[place] is not group:
+            place += 1
+        return place
+
+    def _unfold(self, group: Group) -> None:
+        """Put the runs that a group stands for in its place."""
+        place, chunk = self._place(group), group.chunk
+        runs = [Run(tensor, count, 0, group.stamp) for tensor, count in group.entries()]
+        runs.reverse()
+        for run in runs:
+            if run.count:
+                self._of[run.tensor].insert(0, run)
+        self._runs[place : place + 1] = runs
+        if self._scan is not None and self._scan > place:
+            self._scan += len(runs) - 1
+        chunk.group, chunk.loose = None, set(chunk.members)
+
+    def _latest(self) -> Iterator[tuple[int, Run, int, int]]:
+        """Yield place, run or group, tensor and pages of every run, the most recent first."""
+        for place in range(len(self._runs) - 1, -1, -1):
+            run = self._runs[place]
+            if isinstance(run, Group):
+                for tensor, count in run.entries():
+                    yield place, run, tensor, count
+            else:
+                yield place, run, run.tensor, run.count
 
     def append(self, tensor: int, count: int) -> None:
         """Add pages at the recent end."""
@@ -76,41 +221,45 @@ class Recency:
         if latest is not None and latest.tensor == tensor and latest.count and latest is not self._scanned:
             latest.count += count
             return
-        run = self._joined(tensor, count)
-        if run is not None:
+        own = self._of[tensor]
+        if (own or self._group_of(tensor)) and (run := self._joined(tensor, count)) is not None:
             run.count += count
             return
-        own = self._of[tensor]
+        if (chunk := self._chunks[tensor]) is not None:
+            chunk.loose.add(tensor)
         if len(own) >= _PRUNE_AT and len(own) % _PRUNE_AT == 0:
             own[:] = [old for old in own if old.count]
-        if len(runs) >= self._compact_at and self._head < len(runs):
-            self._compact()
+        self._forget()
         run = Run(tensor, count, 0, next(self._clock))
         runs.append(run)
         own.append(run)
 
     def _joined(self, tensor: int, count: int) -> Run | None:
         """Return the run that so many pages of a tensor join when they arrive, or None."""
-        runs, head, most = self._runs, self._head, self.merge_pages
-        last = place = len(runs) - 1
-        later = 0
-        while place >= head and place > last - _MERGE_DEPTH and later <= most:
-            run = runs[place]
-            if run.tensor == tensor:
-                fits = place == last or (place > head and run.count + count <= most)
-                return run if fits and run.count and run is not self._scanned else None
-            later += run.count
-            place -= 1
+        head, last, most, later = self._head, len(self._runs) - 1, self.merge_pages, 0
+        for place, run, other, pages in islice(self._latest(), _MERGE_DEPTH):
+            if place < head or later > most:
+                return None
+            if other == tensor:
+                if not pages or run is self._scanned:
+                    return None
+                if isinstance(run, Group):
+                    self._unfold(run)
+                    return self._joined(tensor, count)
+                return run if place == last or (place > head and pages + count <= most) else None
+            later += pages
         return None
 
     def renew(self, pages: Iterable[tuple[int, int]]) -> None:
         """Put every page of tensors, so many of each in all, at the recent end, one tensor after another."""
-        runs, of = self._runs, self._of
+        runs, of, chunks = self._runs, self._of, self._chunks
         for tensor, count in pages:
+            if (chunk := chunks[tensor]) is not None:
+                self.remove(tensor)
+                chunk.loose.add(tensor)
             for run in of[tensor]:
                 run.count = 0
-            if len(runs) >= self._compact_at and self._head < len(runs):
-                self._compact()
+            self._forget()
             run = Run(tensor, count, 0, next(self._clock))
             runs.append(run)
             of[tensor] = [run]
@@ -120,11 +269,12 @@ class Recency:
 
         ``followers`` become more recent with each arrival: their runs may lie behind the tensor's own.
         """
-        runs = self._runs
-        for run in reversed(runs[max(self._head, len(runs) - (_AHEAD if followers else 1)) :]):
-            if run.tensor == tensor and run.count:
+        for place, run, other, pages in islice(self._latest(), _AHEAD if followers else 1):
+            if place < self._head:
+                break
+            if other == tensor and pages:
                 return 0 if run is self._scanned else ANY_NUMBER
-            if run.count and run.tensor not in followers:
+            if pages and other not in followers:
                 break
         joined = None if followers else self._joined(tensor, 1)
         return 0 if joined is None else self.merge_pages - joined.count
@@ -137,6 +287,8 @@ class Recency:
         self.remove(tensor)
         run = Run(tensor, count, stamp=-1)
         self._of[tensor].append(run)
+        if (chunk := self._chunks[tensor]) is not None:
+            chunk.loose.add(tensor)
         if self._scan is not None:
             self._scan = max(self._scan, self._head)
         if self._head:
@@ -149,12 +301,18 @@ class Recency:
 
     def remove(self, tensor: int) -> None:
         """Take out every page of a tensor."""
+        if (group := self._group_of(tensor)) is not None:
+            group.lower(tensor, group.pages(tensor))
         for run in self._of[tensor]:
             run.count = 0
         self._of[tensor].clear()
 
     def take(self, tensor: int, count: int) -> None:
         """Take out the oldest pages of a tensor, which has so many."""
+        if (group := self._group_of(tensor)) is not None:
+            taken = min(count, group.pages(tensor))
+            group.lower(tensor, taken)
+            count -= taken
         while count:
             run = self.oldest_of(tensor)
             assert run is not None
@@ -169,15 +327,33 @@ class Recency:
         while head < end and not runs[head].count:
             head += 1
         self._head = head
-        return runs[head] if head < end else None
+        if head == end:
+            return None
+        run = runs[head]
+        if isinstance(run, Group):
+            self._unfold(run)
+            return self.oldest()
+        return run
 
     def oldest_outside(self, tensors: Container[int]) -> Run | None:
         """Return the oldest run whose tensor is not in ``tensors``, or None; walks from the oldest."""
         self.oldest()
+        place = self._next_outside(self._head, tensors)
+        return None if place is None else self._runs[place]
+
+    def _next_outside(self, place: int, tensors: Container[int]) -> int | None:
+        """Return the place of the first run from one on whose tensor is not in ``tensors``, or None."""
         runs = self._runs
-        for i in range(self._head, len(runs)):
-            if runs[i].count and runs[i].tensor not in tensors:
-                return runs[i]
+        while place < len(runs):
+            run = runs[place]
+            if run.count:
+                if not isinstance(run, Group):
+                    if run.tensor not in tensors:
+                        return place
+                elif not all(tensor in tensors for tensor, count in run.entries() if count):
+                    self._unfold(run)
+                    continue
+            place += 1
         return None
 
     def restart_scan(self) -> None:
@@ -194,12 +370,10 @@ class Recency:
             return self._scanned
         if self._scan is None:
             return None
-        runs, start = self._runs, self._scan if self._scan > self._head else self._head
-        for place in range(start, len(runs)):
-            run = runs[place]
-            if run.count and run.tensor not in tensors:
-                self._scan, self._scanned = place, run
-                return run
+        place = self._next_outside(max(self._scan, self._head), tensors)
+        if place is not None:
+            self._scan, self._scanned = place, self._runs[place]
+            return self._scanned
         self._scan = self._scanned = None
         return None
 
@@ -213,14 +387,22 @@ class Recency:
 
     def _ahead(self, place: int, tensors: Container[int]) -> Iterator[Run]:
         """Yield runs outside ``tensors`` from a place on, as far as one may look."""
-        runs = self._runs
-        for run in runs[place : min(place + _AHEAD, len(runs) - 1)]:
-            if run.count and run.tensor not in tensors:
+        runs, left = self._runs, _AHEAD
+        while left > 0 and place < len(runs):
+            run = runs[place]
+            if isinstance(run, Group) and run.count:
+                self._unfold(run)
+                continue
+            left -= run.size if isinstance(run, Group) else 1
+            place += 1
+            if run.count and run.tensor not in tensors and place < len(runs):
                 yield run
 
-    def _compact(self) -> None:
-        """Forget empty runs, but for the first, and those that arrivals look at."""
+    def _forget(self) -> None:
+        """Forget empty runs, but for the first, and those that arrivals look at, once there are many."""
         runs, head, scan = self._runs, self._head, self._scan
+        if len(runs) < self._compact_at or head == len(runs):
+            return
         end = max(head + 1, len(runs) - _MERGE_DEPTH)
         kept = [place for place in range(head + 1, end) if runs[place].count]
         if scan is not None:
@@ -231,6 +413,8 @@ class Recency:
 
     def oldest_of(self, tensor: int) -> Run | None:
         """Return the oldest run of one tensor, or None."""
+        if (group := self._group_of(tensor)) is not None:
+            self._unfold(group)
         own = self._of[tensor]
         for place, run in enumerate(own):
             if run.count:
@@ -241,13 +425,21 @@ class Recency:
 
     def order(self) -> array[int]:
         """Return the order as tensor, pages, tensor, pages, and so on, oldest first."""
-        return array("q", (part for run in self._runs if run.count for part in (run.tensor, run.count)))
+        found = array(
+            "q", (part for *_, tensor, count in self._latest() if count for part in (count, tensor))
+        )
+        found.reverse()
+        return found
 
     def latest(self) -> tuple[object, ...]:
         """Return what decides, beside the order, which runs the next arrivals join."""
-        runs = self._runs[-_MERGE_DEPTH:]
-        return max(0, self._head - len(self._runs) + len(runs)), *((run.tensor, run.count) for run in runs)
+        found = list(islice(self._latest(), _MERGE_DEPTH))
+        return sum(place < self._head for place, *_ in found), *(
+            (tensor, count) for *_, tensor, count in found
+        )
 
     def pages(self, tensor: int) -> int:
         """Pages of one tensor in the order."""
-        return sum(run.count for run in self._of[tensor])
+        group = self._group_of(tensor)
+        grouped = 0 if group is None else group.pages(tensor)
+        return grouped + sum(run.count for run in self._of[tensor])

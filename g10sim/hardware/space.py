@@ -165,6 +165,11 @@ class Mapped(Paged):
         self._arrived: dict[int, None] = {}
         self.notes_arrivals = any(neighbours)
 
+    def serve(self, memory: Residency) -> None:
+        """Place the tensors of a residency from now on."""
+        super().serve(memory)
+        memory.recency.join_chunks(self._neighbours)
+
     def discard(self, tensor: int) -> None:
         """Forget contents: pages on the GPU are the next to go; pages in transfer are not touched."""
         self._memory.forget(tensor, but_for_gpu=True)
@@ -185,8 +190,8 @@ class Mapped(Paged):
 
     def reorder(self) -> bool:
         """Make what else is in the chunks as recent as what has arrived."""
-        touched = dict.fromkeys([other for tensor in self._arrived for other in self._neighbours[tensor]])
+        arrived = [tensor for tensor in self._arrived if self._neighbours[tensor]]
         self._arrived.clear()
-        if touched:
-            self._memory.touch(*touched)
-        return bool(touched)
+        if arrived:
+            self._memory.touch_around(arrived)
+        return bool(arrived)

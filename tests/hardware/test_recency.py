@@ -307,6 +307,63 @@ def test_a_tensor_that_is_used_comes_as_if_it_had_gone_and_arrived_again(operati
     assert drain(renewed) == drain(other)
 
 
+CHUNKS = [[(0, 1, 2, 3, 4)], [(0, 1), (2, 3, 4, 5)], [(1, 4)]]
+with_chunks = st.one_of(
+    changes,
+    st.tuples(
+        st.just("arrive"), st.lists(st.integers(0, 5), min_size=1, max_size=3, unique=True), st.just(2)
+    ),
+    st.tuples(st.sampled_from(["renew", "oldest_of", "merging", "pages"]), st.integers(0, 5), st.just(0)),
+    st.tuples(st.just("take_of"), st.integers(0, 5), st.integers(1, 3)),
+    st.tuples(st.just("ahead"), st.sets(st.integers(0, 5), max_size=4), st.just(0)),
+)
+
+
+@settings(max_examples=300)
+@given(st.sampled_from(CHUNKS), st.lists(with_chunks, min_size=5, max_size=60), st.sampled_from([3, 4096]))
+def test_chunks_come_as_if_each_tensor_of_them_came_by_itself(chunks, operations, merge_pages):
+    neighbours = [()] * 6
+    for chunk in chunks:
+        for tensor in chunk:
+            neighbours[tensor] = tuple(other for other in chunk if other != tensor)
+    together, one_by_one = Recency(6), Recency(6)
+    together.join_chunks(neighbours)
+    together.merge_pages = one_by_one.merge_pages = merge_pages
+
+    def both(method, *arguments):
+        found = [getattr(recency, method)(*arguments) for recency in (together, one_by_one)]
+        assert found[0] == found[1]
+        return found[0]
+
+    for operation, what, pages in operations:
+        if operation == "arrive":
+            for tensor in what:
+                both("append", tensor, pages)
+            along = dict.fromkeys(other for tensor in what for other in neighbours[tensor])
+            idle = [one_by_one.pages(tensor) for tensor in range(6)]
+            one_by_one.renew([(tensor, idle[tensor]) for tensor in along if idle[tensor]])
+            if arrived := [tensor for tensor in what if neighbours[tensor]]:
+                together.renew_around(arrived, idle)
+        elif operation == "take_of":
+            both("take", what, min(pages, one_by_one.pages(what)))
+        elif operation == "renew":
+            both("renew", [(what, count)] if (count := one_by_one.pages(what)) else [])
+        elif operation == "oldest_of":
+            runs = [recency.oldest_of(what) for recency in (together, one_by_one)]
+            assert len({run and (run.tensor, run.count) for run in runs}) == 1
+        elif operation == "ahead":
+            runs = [[*recency.oldest_ahead(what)] for recency in (together, one_by_one)]
+            assert len({tuple((run.tensor, run.count) for run in found) for found in runs}) == 1
+        elif operation == "merging":
+            both("merging", what, neighbours[what])
+        elif operation == "pages":
+            both("pages", what)
+        else:
+            assert changed(together, operation, what, pages) == changed(one_by_one, operation, what, pages)
+        both("order")
+        both("latest")
+
+
 @given(
     st.lists(changes, max_size=12),
     st.integers(0, 5),
