@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections import deque
-from collections.abc import Callable, Container, Hashable, Sequence
+from collections.abc import Callable, Container, Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from itertools import count as counter
@@ -379,7 +379,7 @@ class Residency:
         idle = self.idle
         self.recency.renew([(tensor, idle[tensor]) for tensor in tensors if idle[tensor]])
 
-    def touch_around(self, tensors: Sequence[int]) -> None:
+    def touch_around(self, tensors: Iterable[int]) -> None:
         """Make resident pages of the neighbours of what has arrived the most recent ones."""
         self.door.enter()
         self.recency.renew_around(tensors, self.idle)

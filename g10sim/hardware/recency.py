@@ -126,16 +126,15 @@ class Recency:
         self._of: list[list[Run]] = [[] for _ in range(num_tensors)]
         self._chunks: list[Chunk | None] = [None] * num_tensors
 
-    def join_chunks(self, neighbours: Sequence[Sequence[int]]) -> None:
-        """Let tensors become recent together: ``neighbours`` are those that each takes along."""
-        for tensor, others in enumerate(neighbours):
-            if others and self._chunks[tensor] is None:
-                chunk = Chunk(sorted((tensor, *others)))
-                for member in chunk.members:
-                    self._chunks[member] = chunk
+    def join_chunks(self, chunks: Iterable[Sequence[int]]) -> None:
+        """Let the tensors of each chunk become recent with one that arrives, in the order of the chunk."""
+        for members in chunks:
+            chunk = Chunk(members)
+            for tensor in members:
+                self._chunks[tensor] = chunk
 
     def renew_around(self, tensors: Iterable[int], idle: Sequence[int]) -> None:
-        """Put the pages of neighbours of tensors, which have some, at the recent end: each neighbour's once.
+        """Put the pages of what shares a chunk with tensors, which all have one, at the recent end.
 
         ``idle`` are the pages of every tensor.
         """
@@ -146,7 +145,7 @@ class Recency:
             if chunk not in first:
                 first[chunk] = tensor
                 self._regroup(chunk, tensor, idle)
-            elif (other := first[chunk]) >= 0:  # what came first is a neighbour of the second
+            elif (other := first[chunk]) != _NO_TENSOR:  # the second takes the first along
                 first[chunk] = _NO_TENSOR
                 if idle[other]:
                     self.renew([(other, idle[other])])
@@ -264,19 +263,20 @@ class Recency:
             runs.append(run)
             of[tensor] = [run]
 
-    def merging(self, tensor: int, followers: Container[int] = ()) -> int:
+    def merging(self, tensor: int) -> int:
         """Return how many pages of a tensor may arrive at once, for the same order as one by one makes.
 
-        ``followers`` become more recent with each arrival: their runs may lie behind the tensor's own.
+        What is in its chunk becomes more recent with each arrival: it may come after the tensor's own pages.
         """
-        for place, run, other, pages in islice(self._latest(), _AHEAD if followers else 1):
+        chunk = self._chunks[tensor]
+        for place, run, other, pages in islice(self._latest(), 1 if chunk is None else _AHEAD):
             if place < self._head:
                 break
             if other == tensor and pages:
                 return 0 if run is self._scanned else ANY_NUMBER
-            if pages and other not in followers:
+            if pages and (chunk is None or other not in chunk.place_of):
                 break
-        joined = None if followers else self._joined(tensor, 1)
+        joined = None if chunk is not None else self._joined(tensor, 1)
         return 0 if joined is None else self.merge_pages - joined.count
 
     def retire(self, tensor: int) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Collection, Hashable, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, TypeAlias
 
 from g10sim.errors import InvariantError
@@ -154,21 +155,22 @@ class Paged:
 class Mapped(Paged):
     """Paged memory of ranges that stay mapped: discarded pages stay, too, until they make room first.
 
-    The driver orders evictions by chunks: what arrives takes its chunk along. ``neighbours`` are the ranges
-    that share a chunk with each. Source: the root chunks of 2 MiB of NVIDIA's open driver
+    The driver orders evictions by chunks: what arrives takes its chunk along. ``chunks`` are the ranges that
+    lie in one together. Source: the root chunks of 2 MiB of NVIDIA's open driver
     (open-gpu-kernel-modules, uvm_pmm_gpu.c): a chunk becomes the most recent when pages of it become
     resident, and chunks of discarded pages are evicted before all others.
     """
 
-    def __init__(self, neighbours: Sequence[tuple[int, ...]]) -> None:
-        self._neighbours = neighbours
+    def __init__(self, chunks: Sequence[Sequence[int]] = ()) -> None:
+        self._chunks = chunks
+        self._in_chunks = frozenset(chain.from_iterable(chunks))
         self._arrived: dict[int, None] = {}
-        self.notes_arrivals = any(neighbours)
+        self.notes_arrivals = bool(chunks)
 
     def serve(self, memory: Residency) -> None:
         """Place the tensors of a residency from now on."""
         super().serve(memory)
-        memory.recency.join_chunks(self._neighbours)
+        memory.recency.join_chunks(self._chunks)
 
     def discard(self, tensor: int) -> None:
         """Forget contents: pages on the GPU are the next to go; pages in transfer are not touched."""
@@ -182,16 +184,13 @@ class Mapped(Paged):
 
     def arrived(self, tensor: int, source: Location) -> None:
         """Remember what has arrived: transfers under way hold on to the order as it is."""
-        self._arrived[tensor] = None
-
-    def merging(self, tensor: int) -> int:
-        """Return the same where arrivals take their neighbours along."""
-        return self._memory.recency.merging(tensor, self._neighbours[tensor] if self._neighbours else ())
+        if tensor in self._in_chunks:
+            self._arrived[tensor] = None
 
     def reorder(self) -> bool:
         """Make what else is in the chunks as recent as what has arrived."""
-        arrived = [tensor for tensor in self._arrived if self._neighbours[tensor]]
+        if not self._arrived:
+            return False
+        self._memory.touch_around(self._arrived)
         self._arrived.clear()
-        if arrived:
-            self._memory.touch_around(arrived)
-        return bool(arrived)
+        return True

@@ -32,8 +32,8 @@ class OwnAddresses:
 
     are_shared = False
     """True if other tensors get a tensor's addresses when it is dead."""
-    neighbours: Sequence[tuple[int, ...]] = ()
-    """Per range the others in its 2 MiB chunk; empty where chunks do not count."""
+    chunks: Sequence[Sequence[int]] = ()
+    """Ranges that lie together in a chunk of 2 MiB; empty where chunks do not count."""
 
     def __init__(self, trace: Trace) -> None:
         self.trace = trace
@@ -123,7 +123,7 @@ class PooledAddresses(OwnAddresses):
         self._alive = {stay.tensor for stay in stays if stay.birth < 0}
         self._sides = self._mapped_sides(trace)
         super().__init__(self._mapped(trace, blocks, page_bytes))
-        self.neighbours = _neighbours(blocks, chunks, chunk_pages)
+        self.chunks = _shared_chunks(blocks, chunks, chunk_pages)
 
     def _settle_in(self, stays: Iterable[int]) -> None:
         for number in stays:
@@ -244,8 +244,8 @@ def _steady_stays(trace: Trace, page_bytes: int, spec: CachingPoolSpec) -> tuple
     return [*kept, *stays], pool.chunks
 
 
-def _neighbours(blocks: Sequence[Block], pool_chunks: Sequence[Block], pages: int) -> list[tuple[int, ...]]:
-    """For each range that lies in one chunk of the driver's, of so many pages, the others that do.
+def _shared_chunks(blocks: Sequence[Block], pool_chunks: Sequence[Block], pages: int) -> list[list[int]]:
+    """Return the ranges that lie together in one chunk of the driver's, of so many pages.
 
     The allocator's own chunks begin at multiples of the driver's.
     """
@@ -256,8 +256,4 @@ def _neighbours(blocks: Sequence[Block], pool_chunks: Sequence[Block], pages: in
         chunk = (block.start - base) // pages
         if chunk == (block.end - 1 - base) // pages:
             members.setdefault((base, chunk), []).append(number)
-    found: list[tuple[int, ...]] = [()] * len(blocks)
-    for together in members.values():
-        for number in together:
-            found[number] = tuple(other for other in together if other != number)
-    return found
+    return [together for together in members.values() if len(together) > 1]

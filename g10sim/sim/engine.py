@@ -279,8 +279,7 @@ class _Simulation:
         frames = self._frames[job.gpu] if self._frames else Frames(capacity)
         behaviour = self._behaviour
         by_chunks = (behaviour.recency, behaviour.running_tensors, behaviour.transfers) == _BY_CHUNKS
-        neighbours = addresses.neighbours if by_chunks else ()
-        space = Mapped(neighbours) if addresses.are_shared else Paged()
+        space = Mapped(addresses.chunks if by_chunks else ()) if addresses.are_shared else Paged()
         memory = Residency(pages, frames, page, self._pools, self._door, space)
         lasting = each(job.trace.tensors, attrgetter("persistent"))
         for tensor, lasts in enumerate(lasting):

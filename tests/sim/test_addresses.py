@@ -127,7 +127,7 @@ def test_alive_tensors_never_share_addresses(seed):
 
 
 def test_arrivals_make_their_chunk_recent():
-    memory = memory_of([1, 1, 1], 3, [host_pool(10)], space=Mapped([(1,), (0,), ()]))
+    memory = memory_of([1, 1, 1], 3, [host_pool(10)], space=Mapped([(0, 1)]))
     for tensor in (1, 2, 0):
         memory.demand(tensor)
         queue = memory.queues.fault[NONE]
@@ -141,7 +141,7 @@ def test_arrivals_make_their_chunk_recent():
 
 
 def test_a_neighbour_that_makes_room_has_left_when_its_chunk_becomes_recent():
-    memory = memory_of([1, 3], 3, [host_pool(10)], space=Mapped([(1,), (0,)]))
+    memory = memory_of([1, 3], 3, [host_pool(10)], space=Mapped([(0, 1)]))
     for tensor, victim in ((1, None), (0, 1)):
         memory.demand(tensor)
         queue = memory.queues.fault[NONE]
