@@ -26,6 +26,7 @@ from g10sim.policies.base import Policy
 from g10sim.policies.names import check_class
 from g10sim.policies.plan import MigrationPlan
 from g10sim.records import Location, RunRecords
+from g10sim.sim.address_map import address_map
 from g10sim.sim.addresses import OwnAddresses, PooledAddresses
 from g10sim.sim.checks import Checker
 from g10sim.sim.contention import CopyContention
@@ -246,7 +247,8 @@ class _Simulation:
         wanted = {self._behaviour.addresses, required.addresses}
         if required.unlimited_memory or "own" in wanted or trace.cpu_kernels or trace.link_kernels:
             return OwnAddresses(trace)
-        return PooledAddresses(trace, gpu.page_size, self._system.page_fault.group, CachingPoolSpec())
+        group = self._system.page_fault.group
+        return PooledAddresses(address_map(trace, gpu.page_size, group, CachingPoolSpec()))
 
     def _transfers(self, behaviour: BehaviourSpec, observer: Observer | None) -> Transfers:
         system, service = self._system, self._policy.requirements.link_service

@@ -19,7 +19,8 @@ from g10sim.policies.moves import Move
 from g10sim.policies.plan import MigrationPlan, Planned
 from g10sim.records import EXCHANGED_COLUMN, CpuRecord, JobRecord, StallReason
 from g10sim.sim.accounts import WaitLog, reason_for_waiting
-from g10sim.sim.addresses import OwnAddresses, Sides
+from g10sim.sim.address_map import Sides
+from g10sim.sim.addresses import OwnAddresses
 from g10sim.sim.claims import Claims
 from g10sim.sim.collectives import Collectives, Peers
 from g10sim.sim.cpu import CpuKernels

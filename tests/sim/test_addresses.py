@@ -15,6 +15,7 @@ from g10sim.policies.base_uvm import BaseUvm
 from g10sim.policies.deepum import DeepUm
 from g10sim.policies.moves import Drop, Fetch
 from g10sim.policies.tensile import Tensile
+from g10sim.sim.address_map import address_map
 from g10sim.sim.addresses import PooledAddresses
 from g10sim.trace.synthetic import random_trace
 
@@ -110,7 +111,7 @@ def test_designs_that_free_memory_themselves_keep_own_addresses():
 @given(st.integers(0, 10_000))
 def test_alive_tensors_never_share_addresses(seed):
     trace = random_trace(seed)
-    addresses = PooledAddresses(trace, PAGE, 2 << 20, CachingPoolSpec())
+    addresses = PooledAddresses(address_map(trace, PAGE, 2 << 20, CachingPoolSpec()))
     for _ in range(2):
         for kernel in trace.kernels:
             addresses.enter(kernel.id)
@@ -164,7 +165,7 @@ class Shifting(BaseUvm):
 @given(st.integers(0, 10_000), st.integers(0, 60), st.sampled_from([BaseUvm, Shifting, DeepUm]))
 def test_pages_that_share_a_chunk_with_their_victims_arrive_in_the_end(seed, spare, policy):
     trace = random_trace(seed, kernels=8, largest_tensor_bytes=400 << 10)
-    seen = PooledAddresses(trace, PAGE, 2 << 20, CachingPoolSpec()).trace
+    seen = address_map(trace, PAGE, 2 << 20, CachingPoolSpec()).trace
     sizes = [tensor.size_bytes // PAGE for tensor in seen.tensors]
     working_set = max(sum(sizes[place] for place in kernel.tensors) for kernel in seen.kernels)
     system = machine(gpu_pages=working_set + spare, page=PAGE, group_pages=512, host_pages=sum(sizes))

@@ -1,0 +1,175 @@
+"""Where a caching allocator puts the tensors of a trace: ranges of addresses that they take turns at."""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from operator import attrgetter
+from typing import TypeAlias
+
+from g10sim.config.allocator import CachingPoolSpec
+from g10sim.hardware.allocators.caching import CachingPool
+from g10sim.hardware.placement import Block, best_fit
+from g10sim.sim.working_set import released_after
+from g10sim.trace.model import Kernel, Tensor, TensorKind, Trace
+from g10sim.trace.repetition import changed, each, named
+
+# Addresses repeat from the second or third iteration on, when the allocator has all the chunks it needs.
+_MOST_ITERATIONS = 8
+_UNLIMITED_PAGES = 2**53
+_KEPT = 2
+"""Maps that a process keeps: cells of one trace come one after another."""
+Sides: TypeAlias = tuple[tuple[int, ...], tuple[int, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Stay:
+    """A tensor's block from the start of kernel ``birth`` on; ``birth`` is -1 for a persistent tensor."""
+
+    tensor: int
+    birth: int
+    block: Block
+
+
+@dataclass(frozen=True, eq=False)
+class AddressMap:
+    """Addresses of an iteration in the steady state, as ranges of whole pages, numbered from 0.
+
+    A *stay* is a tensor at ``ranges`` from a kernel on: those from ``born[k]`` to ``born[k + 1]`` begin with
+    kernel k, persistent tensors before ``born[0]``. ``sides`` are the ranges that kernels read
+    and write, ``dying`` the tensors that are dead after them. ``trace`` has ranges in place of tensors;
+    ``chunks`` are the ranges that lie together in one chunk of the driver. Source: PyTorch's
+    CUDACachingAllocator, on whose managed memory DeepUM (ASPLOS 2023, section 5) runs.
+    """
+
+    ranges: Sequence[tuple[int, ...]]
+    tenants: Sequence[int]
+    born: Sequence[int]
+    sides: Sequence[Sides]
+    dying: Sequence[Sequence[int]]
+    trace: Trace
+    chunks: Sequence[Sequence[int]]
+    num_tensors: int
+
+    def stays_from(self, kernel: int) -> range:
+        """Return the stays that begin with a kernel, the last first."""
+        return range(self.born[kernel + 1] - 1, self.born[kernel] - 1, -1)
+
+
+_latest: list[tuple[Trace, tuple[int, int, CachingPoolSpec], AddressMap]] = []
+
+
+def address_map(trace: Trace, page_bytes: int, chunk_bytes: int, spec: CachingPoolSpec) -> AddressMap:
+    """Return the addresses of a trace; those of the latest traces are known."""
+    facts = page_bytes, chunk_bytes, spec
+    for known, others, found in _latest:
+        if known is trace and others == facts:
+            return found
+    found = _made(trace, *facts)
+    _latest.insert(0, (trace, facts, found))
+    del _latest[_KEPT:]
+    return found
+
+
+def _made(trace: Trace, page_bytes: int, chunk_bytes: int, spec: CachingPoolSpec) -> AddressMap:
+    stays, chunks = _steady_stays(trace, page_bytes, spec)
+    cuts = sorted({edge for stay in stays for edge in (stay.block.start, stay.block.end)})
+    index = {cut: number for number, cut in enumerate(cuts)}
+    covers = [tuple(range(index[stay.block.start], index[stay.block.end])) for stay in stays]
+    used = sorted({place for cover in covers for place in cover})
+    number_of = {place: number for number, place in enumerate(used)}
+    blocks = [Block(cuts[place], cuts[place + 1] - cuts[place]) for place in used]
+    known: dict[tuple[int, ...], tuple[int, ...]] = {}
+    found = (tuple(number_of[place] for place in cover) for cover in covers)
+    ranges = [known.setdefault(one, one) for one in found]
+    births = [stay.birth for stay in stays]  # ascending
+    born = [bisect_left(births, kernel) for kernel in range(len(trace.kernels) + 1)]
+    sides = _sides(trace, [stay.tensor for stay in stays], ranges, born)
+    return AddressMap(
+        ranges=ranges,
+        tenants=array("q", (stay.tensor for stay in stays)),
+        born=array("q", born),
+        sides=sides,
+        dying=released_after(trace),
+        trace=_mapped(trace, blocks, page_bytes, sides),
+        chunks=_shared_chunks(blocks, chunks, max(1, chunk_bytes // page_bytes)),
+        num_tensors=len(trace.tensors),
+    )
+
+
+def _sides(
+    trace: Trace, tenants: Sequence[int], ranges: Sequence[tuple[int, ...]], born: Sequence[int]
+) -> list[Sides]:
+    """Return the ranges that every kernel reads, and those that it writes."""
+    now: list[tuple[int, ...]] = [()] * len(trace.tensors)
+    for number in reversed(range(len(tenants))):  # before a tensor's first stay, it is where that will be
+        now[tenants[number]] = ranges[number]
+    known: dict[Sides, Sides] = {}
+    found: list[Sides] = []
+
+    def at(tensors: tuple[int, ...]) -> tuple[int, ...]:
+        return tuple([place for tensor in tensors for place in now[tensor]])
+
+    inputs, outputs = (named(trace.kernels, attrgetter(side)) for side in ("inputs", "outputs"))
+    for kernel, (read, written) in enumerate(zip(inputs, outputs, strict=True)):
+        for number in reversed(range(born[kernel], born[kernel + 1])):
+            now[tenants[number]] = ranges[number]
+        sides = at(read), at(written)
+        found.append(known.setdefault(sides, sides))
+    return found
+
+
+def _mapped(trace: Trace, blocks: Sequence[Block], page_bytes: int, sides: Sequence[Sides]) -> Trace:
+    tensors = tuple(
+        Tensor(number, f"{block.start * page_bytes:#x}", block.pages * page_bytes, TensorKind.OTHER, True)
+        for number, block in enumerate(blocks)
+    )
+    return replace(trace, tensors=tensors, kernels=changed(trace.kernels, partial(_touching, sides)))
+
+
+def _touching(sides: Sequence[Sides], kernel: Kernel) -> Kernel:
+    """Return a kernel that touches ranges."""
+    return kernel.with_tensors(*sides[kernel.id])
+
+
+def _steady_stays(trace: Trace, page_bytes: int, spec: CachingPoolSpec) -> tuple[list[_Stay], list[Block]]:
+    """Return every block of an iteration whose addresses repeat, and the allocator's chunks."""
+    pool = CachingPool(_UNLIMITED_PAGES, page_bytes, spec)
+    pages = trace.page_sizes(page_bytes)
+
+    def block(tensor: int) -> Block:
+        pool.allocate(tensor, pages[tensor], best_fit)
+        return Block(pool.block(tensor).start, pages[tensor])
+
+    lasting = each(trace.tensors, attrgetter("persistent"))
+    kept = [_Stay(tensor, -1, block(tensor)) for tensor, lasts in enumerate(lasting) if lasts]
+    dying = released_after(trace)
+    stays: list[_Stay] = []
+    for _ in range(_MOST_ITERATIONS):
+        before, stays = stays, []
+        for kernel, tensors in enumerate(named(trace.kernels, attrgetter("tensors"))):
+            new = [tensor for tensor in tensors if tensor not in pool]
+            stays += [_Stay(tensor, kernel, block(tensor)) for tensor in new]
+            for tensor in dying[kernel]:
+                pool.release(tensor)
+        if stays == before:
+            break
+    return [*kept, *stays], pool.chunks
+
+
+def _shared_chunks(blocks: Sequence[Block], pool_chunks: Sequence[Block], pages: int) -> list[list[int]]:
+    """Return the ranges that lie together in one chunk of the driver's, of so many pages.
+
+    The allocator's own chunks begin at multiples of the driver's.
+    """
+    starts = sorted(chunk.start for chunk in pool_chunks)
+    members: dict[tuple[int, int], list[int]] = {}
+    for number, block in enumerate(blocks):
+        base = starts[bisect_right(starts, block.start) - 1]
+        chunk = (block.start - base) // pages
+        if chunk == (block.end - 1 - base) // pages:
+            members.setdefault((base, chunk), []).append(number)
+    return [together for together in members.values() if len(together) > 1]
