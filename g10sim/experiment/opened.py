@@ -202,7 +202,7 @@ class _Opener:
         if name not in self._tables:
             table = read_table(self._directory, name)
             keys, table.attrs = table.attrs[KEYS], {}
-            groups = dict(iter(table.groupby("cell")))
+            groups = dict(iter(table.groupby("cell"))) if len(keys) > 1 else dict.fromkeys(keys, table)
             self._tables[name] = {number: groups.get(number, table.iloc[:0]) for number in keys}
         return self._tables[name].get(cell)
 

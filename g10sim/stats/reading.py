@@ -70,7 +70,6 @@ def read_table(directory: str | Path, table: str) -> pd.DataFrame:
 
     Raises ConfigError if there is none, or if it is not the one that ``provenance.json`` describes.
     """
-    import pandas as pd
     import pyarrow.parquet as pq
 
     directory, name = Path(directory), f"{table}.parquet"
@@ -80,7 +79,8 @@ def read_table(directory: str | Path, table: str) -> pd.DataFrame:
     provenance = read_provenance(directory)
     data = read_checked(directory, name, {"files": {}, **provenance})
     try:
-        found = pd.read_parquet(io.BytesIO(data))
+        # Column by column: a million kernels would take three times their size otherwise.
+        found: pd.DataFrame = pq.read_table(io.BytesIO(data)).to_pandas(split_blocks=True, self_destruct=True)
         carried = keys_of(pq.read_schema(io.BytesIO(data)))
     except (OSError, ValueError) as error:
         raise _unreadable(path, error, "a table written by 'run'") from error
@@ -169,13 +169,17 @@ def _reason(rows: pd.DataFrame) -> str:
 
 def of_cell(table: pd.DataFrame, row: dict[str, Any]) -> pd.DataFrame:
     """Return the rows of a table that belong to the cell (and, where tables know jobs, the job) of a row."""
-    import pandas as pd
-
-    mine = pd.Series(True, index=table.index)
     for column in ("cell", "job"):  # tables of a single simulation have no cells
         if column in table and column in row:
-            mine &= table[column] == row[column]
-    return pd.DataFrame(table[mine]).drop(columns="cell", errors="ignore").reset_index(drop=True)
+            table = _rows_where(table, table[column] == row[column])
+    return table.drop(columns="cell", errors="ignore")
+
+
+def _rows_where(table: pd.DataFrame, mask: pd.Series[bool]) -> pd.DataFrame:
+    """Return the rows of a table for which a mask is true: the table itself, not a copy, if all are."""
+    import pandas as pd
+
+    return table if mask.all() else pd.DataFrame(table[mask]).reset_index(drop=True)
 
 
 def reported_kernels(kernels: pd.DataFrame, row: dict[str, Any]) -> pd.DataFrame:
@@ -183,14 +187,11 @@ def reported_kernels(kernels: pd.DataFrame, row: dict[str, Any]) -> pd.DataFrame
 
     That is the last one whose time is ``exec_cycles``; of averages and rounded results the one nearest to it.
     """
-    import pandas as pd
-
     spans = kernels.groupby("iteration").agg(start=("start", "min"), end=("end", "max"))
     apart = (spans["end"] - spans["start"] - row["exec_cycles"]).abs()
     iteration = apart[apart == apart.min()].index[-1]
-    found = pd.DataFrame(kernels[kernels["iteration"] == iteration]).reset_index(drop=True)
-    found["stall_cycles"] = found[list(stall_reasons(found))].sum(axis="columns")
-    return found
+    found = _rows_where(kernels, kernels["iteration"] == iteration)
+    return found.assign(stall_cycles=sum(found[column] for column in stall_reasons(found)))
 
 
 def seconds_per_cycle(row: dict[str, Any]) -> float:
