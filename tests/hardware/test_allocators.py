@@ -8,6 +8,7 @@ from g10sim.config.allocator import CachingPoolSpec
 from g10sim.errors import InvariantError
 from g10sim.hardware.allocators.caching import CachingPool
 from g10sim.hardware.allocators.space import ContiguousSpace
+from g10sim.hardware.memory import Frames
 from g10sim.hardware.placement import (
     Block,
     Holes,
@@ -108,6 +109,15 @@ def test_planned_addresses_are_used_in_turn_and_otherwise_the_fallback():
     assert PlannedAddresses([20], None)(space.holes, 10) is None
     three = PlannedAddresses([0, 50, 70], None)
     assert [three(space.holes, 10) for _ in range(4)] == [0, 50, 70, 0]
+
+
+def test_jobs_may_fill_a_memory_to_the_last_page():
+    frames = Frames(30)
+    one, other = ContiguousSpace(30, frames), ContiguousSpace(30, frames)
+    one.allocate(0, 20, first_fit_left)
+    other.allocate(0, 10, first_fit_left)
+    one.check()
+    other.check()
 
 
 STEPS = st.lists(st.tuples(st.integers(0, 12), st.integers(1, 40), st.sampled_from(RULES)), max_size=60)

@@ -193,3 +193,10 @@ def test_bounds_know_the_paths_of_a_gpu_that_is_alone():
     host, ssd = found.stores
     assert (host.inward, host.outward) == ((0, 1), (2, 3))
     assert (ssd.inward, ssd.outward) == ((0, 1, 4), (2, 3, 5))
+
+
+def test_bounds_have_the_memory_that_is_left_for_tensors():
+    system = machine(gpu_pages=10)
+    gpu = system.gpu.model_dump() | {"context_memory": "2 kB", "workspace_memory": "1 kB"}
+    found = bound_machine(type(system).model_validate(system.model_dump() | {"gpu": gpu}))
+    assert (found.gpu_bytes, found.page_bytes) == (7_000, 1_000)

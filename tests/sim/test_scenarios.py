@@ -4,6 +4,7 @@ import pytest
 from machines import GPG10, FollowPlan, iteration_times, kernel_times, machine, planned, simulate, trace_of
 from memories import FLASH, GPU, NONE
 
+from g10sim.config.behaviour import BehaviourSpec
 from g10sim.policies.base_uvm import BaseUvm
 from g10sim.policies.deepum import DeepUm
 from g10sim.policies.ideal import Ideal
@@ -252,3 +253,12 @@ def test_a_prefetch_does_not_push_out_what_it_has_brought():
     assert iteration.traffic["ssd_to_gpu_bytes"] == 4000
     assert iteration.traffic["gpu_to_host_bytes"] == 1000
     assert records.kernels[1].fault_pages == {"host_fault_pages": 0, "flash_fault_pages": 0}
+
+
+def test_the_closed_form_of_faults_adds_to_their_transfers_where_kernels_wait_for_all():
+    """Five pages of flash: 5,000 cycles each to arrive, 10,000 to compute, and 5,000 B at 0.5 GB/s once more."""
+    trace = trace_of({"v*": 5}, [(10_000, "v", "")])
+    behaviour = BehaviourSpec(addresses="own", fault_cost="profiled", compute_overlap="after_arrival")
+    records = simulate(trace, machine(host_pages=0), BaseUvm(), behaviour, iterations=1)
+    assert kernel_times(records) == [25_000 + 10_000 + 10_000]
+    assert dict(records.kernels[0].stalls) == {StallReason.FAULT_FLASH: 35_000}
