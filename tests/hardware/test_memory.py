@@ -6,8 +6,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from memories import FLASH, GPU, HOST, NONE, flash_pool, host_pool
 
+from g10sim.config.tiers import Tier
 from g10sim.errors import CapacityError, InvariantError
+from g10sim.hardware.memory import Pool
 from g10sim.hardware.recency import Run
+from g10sim.records import Location
 from g10sim.sim.checks import check_conservation
 
 PAGES = (5, 3, 8, 1)
@@ -241,3 +244,16 @@ def test_requests_conserve_pages(steps):
         check_conservation(memory, "test")
         pages = sum(memory.pages[HOST]) + sum(run.count for run in memory.queues.fault[HOST])
         assert memory.pools[HOST].used == pages + sum(run.count for run in memory.queues.prefetch[HOST])
+
+
+def test_what_is_passed_on_comes_to_the_last_of_many_tiers():
+    slow = Location(4, "SLOW")
+    pools = [host_pool(10), flash_pool(10), Pool(Tier(slow, "slow", "memory", 10 * 4096), 4096)]
+    memory = memories.memory_of([5, 2], 5, pools)
+    memory.place(0, HOST)
+    memory.place(1, FLASH)
+    memory.pass_on(0)
+    memory.pass_on(1)
+    assert [memory.pages[place][0] for place in (HOST, FLASH, slow)] == [0, 0, 5]
+    assert [memory.pages[place][1] for place in (HOST, FLASH, slow)] == [0, 0, 2]
+    assert [pool.free for pool in pools] == [10, 10, 3]

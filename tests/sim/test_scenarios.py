@@ -256,7 +256,7 @@ def test_a_prefetch_does_not_push_out_what_it_has_brought():
 
 
 def test_the_closed_form_of_faults_adds_to_their_transfers_where_kernels_wait_for_all():
-    """Five pages of flash: 5,000 cycles each to arrive, 10,000 to compute, and 5,000 B at 0.5 GB/s once more."""
+    """Five pages of flash: 5,000 cycles each to arrive, 10,000 to compute, and 5,000 B at 0.5 GB/s again."""
     trace = trace_of({"v*": 5}, [(10_000, "v", "")])
     behaviour = BehaviourSpec(addresses="own", fault_cost="profiled", compute_overlap="after_arrival")
     records = simulate(trace, machine(host_pages=0), BaseUvm(), behaviour, iterations=1)
