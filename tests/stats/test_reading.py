@@ -11,9 +11,11 @@ from g10sim.errors import ConfigError
 from g10sim.stats.columns import metric_columns
 from g10sim.stats.keyed import keys_of, write_keyed
 from g10sim.stats.legends import designs, legend, policy_labels
+from g10sim.stats.ranges import CASES, range_lines
 from g10sim.stats.reading import (
     KEYS,
     of_cell,
+    read_provenance,
     read_results,
     read_table,
     reported_kernels,
@@ -34,6 +36,28 @@ def test_a_file_of_something_else_is_no_result(tmp_path, text, found):
     (tmp_path / "results.csv").write_text(text)
     with pytest.raises(ConfigError, match=f"results.csv: {found}; allowed: a file written by 'run'"):
         read_results(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("found", "words"),
+    [
+        ({"traces": {"t": 5}}, "traces.t: found 5"),
+        ({"traces": {}, "cells": [{"cell": -1, "key": "a"}]}, "cells.0.cell: found -1"),
+    ],
+)
+def test_a_description_of_another_form_is_refused(tmp_path, found, words):
+    (tmp_path / "provenance.json").write_text(json.dumps(found))
+    with pytest.raises(ConfigError, match=f"provenance.json: {words}"):
+        read_provenance(tmp_path)
+
+
+def test_cells_without_cases_have_no_ranges(tmp_path):
+    assert range_lines(tmp_path, 0) == []
+    table = tmp_path / CASES
+    table.write_text("cell,case,exec_ms,performance\n0,0,1.0,1.0\n")
+    described = {"traces": {}, "files": {table.name: bytes_hash(table.read_bytes())}}
+    (tmp_path / "provenance.json").write_text(json.dumps(described))
+    assert range_lines(tmp_path, 1) == []
 
 
 def test_a_run_of_which_nothing_succeeded_can_be_read(tmp_path):
