@@ -1,7 +1,7 @@
 """Commands of the benchmarks: ``cells`` measures ordinary cells, ``long`` and ``decode`` very long traces.
 
-``sweep`` measures a sweep of tiny cells, ``start`` how long the program takes to start, ``reproduce`` all
-figures of the G10 paper in one go, ``mutants`` the tests themselves.
+``floor`` compares cells with a loop in C, ``sweep`` measures a sweep of tiny cells, ``start`` how long the
+program takes to start, ``reproduce`` all figures of the G10 paper in one go, ``mutants`` the tests themselves.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import typer
 from rich.console import Console
 from rich.progress import Progress
 
+from benchmarks import floor as least
 from benchmarks import processes, report
 from benchmarks import reproduce as whole
 from benchmarks.cells import (
@@ -135,6 +136,15 @@ def sweep(
         f"{memory}); resumed in {row['resume_seconds']} s"
     )
     say(f"1 rows in {report.write(output, 'sweep', [row])}")
+
+
+@app.command()
+def floor(repeats: Repeats = 5, output: Output = Path("results/benchmarks")) -> None:
+    """Measure cells of Base UVM beside a loop in C that gives the same cycles (G10SIM_REFERENCE names it)."""
+    rows = least.measure(Path(os.environ.get(REFERENCE_VARIABLE, "")), repeats)
+    for row in rows:
+        say(f"{row['trace']}: {row['ratio']} times the CPU time of the loop ({row['cpu_seconds']} s)")
+    say(f"{len(rows)} rows in {report.write(output, 'floor', rows)}")
 
 
 @app.command()
