@@ -1,7 +1,7 @@
 """Commands of the benchmarks: ``cells`` measures ordinary cells, ``long`` and ``decode`` very long traces.
 
 ``floor`` compares cells with a loop in C, ``sweep`` measures a sweep of tiny cells, ``start`` how long the
-program takes to start, ``reproduce`` all figures of the G10 paper in one go, ``mutants`` the tests themselves.
+program takes to start, ``reproduce`` all figures of the G10 paper in one go, ``mutants`` the tests.
 """
 
 from __future__ import annotations

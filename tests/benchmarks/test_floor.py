@@ -15,5 +15,5 @@ def test_the_loop_gives_the_same_cycles(reference, monkeypatch):
 
 
 def test_without_the_loop_there_is_no_ratio(tmp_path):
-    with pytest.raises(ConfigError, match="floor.c: found no such file"):
+    with pytest.raises(ConfigError, match=r"floor\.c: found no such file"):
         floor.measure(tmp_path, 1)

@@ -27,7 +27,7 @@ def test_rows_are_found_by_any_name_of_a_value(column, text):
 
 def test_all_conditions_hold():
     assert rows_where(RESULTS, {"trace": "two", "system.host.memory": "32 GiB"})["cell"].tolist() == [1]
-    with pytest.raises(ConfigError, match="--where system.host.memory: found '32 GiB'"):
+    with pytest.raises(ConfigError, match=r"--where system\.host\.memory: found '32 GiB'"):
         rows_where(RESULTS, {"trace": "one", "system.host.memory": "32 GiB"})
     assert len(rows_where(RESULTS, {})) == 2
 
