@@ -233,6 +233,7 @@ def test_plans_keep_what_they_promise(seed, share, mode, score):
         assert swap.candidate.start <= swap.gone < swap.back <= swap.candidate.end
     pool = plan_swapped_pool(trace, schedule.swaps, 4096)
     assert pool.footprint_bytes >= schedule.peak_bytes
+    assert all(address % 4096 == 0 for addresses in pool.addresses_bytes for address in addresses)
 
 
 def small_system(memory_pages, **parameters):

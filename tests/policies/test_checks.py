@@ -165,6 +165,17 @@ def test_every_check_notices_a_bad_policy(check, policy):
         run_check(found, Subject(policy))
 
 
+@pytest.mark.parametrize("attribute", ["name", "label", "paper"])
+def test_a_policy_without_a_key_a_label_or_a_paper_is_noticed(attribute):
+    class Nameless(Good):
+        """Does nothing that is not allowed."""
+
+    setattr(Nameless, attribute, "")
+    (check,) = [entry for entry in CHECKS if entry.name == "documented"]
+    with pytest.raises(PolicyCheckError, match=f"has no '{attribute}'"):
+        run_check(check, Subject(Nameless))
+
+
 def test_moves_that_cost_no_time_are_noticed_all_the_same():
     class Cheats(Subject):
         def fresh(self, scenario):
