@@ -70,6 +70,8 @@ class TenCache(WeightsBelow):
     """Memory of the GPU for weights; none: what is left when all else takes most."""
     reduce_bucket_size: int = parameter(default=50_000_000, ge=1, published="50000000, authors' scripts")
     """Gradients that fill a bucket."""
+    overlap: bool = parameter(default=False)
+    """Update what is in a bucket as soon as it has left; otherwise everything after the last gradient."""
     optimizer_buffers: int = parameter(default=5, ge=1, published="5, authors' scripts")
     """Steps whose states are in host memory at a time, of those with states on the SSD."""
 
@@ -100,7 +102,7 @@ class TenCache(WeightsBelow):
 
     def _schedule(self) -> Schedule:
         bucket_bytes = self.reduce_bucket_size * self.bytes_per_parameter
-        return Schedule(overlap=False, delayed=False, bucket_bytes=bucket_bytes, returns=False)
+        return Schedule(self.overlap, delayed=False, bucket_bytes=bucket_bytes, returns=False)
 
     def _plan_job(self, trace: Trace, machine: PlannedMachine, system: SystemSpec) -> Offloaded:
         sizes, weights = machine.sizes(trace), read_weights(trace)

@@ -65,6 +65,8 @@ class ZeroInfinity(WeightsBelow):
     """Parameters of a weight that always stays on the GPU, at most."""
     reduce_bucket_size: int = parameter(default=500_000_000, ge=1, published="500000000, DeepSpeed")
     """Gradients that fill a bucket."""
+    overlap: bool = parameter(default=False)
+    """Update what is in a bucket as soon as it has left; otherwise everything after the last gradient."""
     buffer_count: int = parameter(default=4, ge=1, published="4, DeepSpeed", effect=_PIPELINED)
     """Steps whose states are in host memory at a time: read, updated and written side by side."""
     pipeline: bool = parameter(
@@ -86,7 +88,7 @@ class ZeroInfinity(WeightsBelow):
         return self.reduce_bucket_size * self.bytes_per_parameter
 
     def _schedule(self) -> Schedule:
-        return Schedule(overlap=False, delayed=False, bucket_bytes=self._bucket_bytes, returns=False)
+        return Schedule(self.overlap, delayed=False, bucket_bytes=self._bucket_bytes, returns=False)
 
     def _stays(self, trace: Trace) -> tuple[Window, ...]:
         """Return the stays of weights on the GPU, by the sizes of whole weights."""
