@@ -31,8 +31,12 @@ class Pool(Watched):
         self.tier, self.name = tier, tier.words
         self.capacity_pages = capacity_pages
         self.free = capacity_pages
-        self.page_bytes = page_bytes
+        self.page_bytes, self.reserved_pages = page_bytes, 0
         super().__init__()
+
+    def peak(self, observer: int) -> int:
+        """Return the most in use since an observer began to watch, at least what is reserved all the time."""
+        return max(super().peak(observer), self.reserved_pages)
 
     @property
     def used(self) -> int:

@@ -406,6 +406,13 @@ class Policy:
         """
         return {}
 
+    def host_reserved(self, job: int) -> int:
+        """Return the bytes of host memory that a job, given by its position, keeps reserved all the time.
+
+        They count as in use where less is. The policy refuses what has not as much.
+        """
+        return 0
+
     def pageable(self, job: int) -> Collection[int]:
         """Return the tensors of a job, given by its position in the workload, that host memory does not pin.
 

@@ -87,6 +87,10 @@ class ZeroInfinity(WeightsBelow):
     def _bucket_bytes(self) -> int:
         return self.reduce_bucket_size * self.bytes_per_parameter
 
+    def host_reserved(self, job: int) -> int:
+        """With states on the SSD, return what is reserved in host memory: buffers, gradients and weights."""
+        return self._in_host[job] if self.offload_optimizer == "ssd" else 0
+
     def _schedule(self) -> Schedule:
         return Schedule(self.overlap, delayed=False, bucket_bytes=self._bucket_bytes, returns=False)
 

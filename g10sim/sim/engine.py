@@ -233,6 +233,9 @@ class _Simulation:
             tensors = NamedTensors(policy, number, job, addresses)
             memory = self._memory(job, addresses, tensors.homes(self._system.all_tiers))
             memory.pageable = tensors.pageable()
+            for pool in memory.pools.values():
+                if pool.tier.name == "host":
+                    pool.reserved_pages += -(-tensors.host_reserved() // memory.page_bytes)
             return JobRun(number, job, executed, memory, addresses, policy, plan, machine)
         job = simulated_job(job, self._behaviour)
         frames = self._frames[job.gpu] if self._frames else None
