@@ -155,8 +155,9 @@ class Residency:
     that are ``awaited``, and for the arrival of ``awaited_arrivals``. What of it lies in the tiers that
     ``in_place`` names for tensors is used there and does not come in. Tensors that are ``storing`` are on
     their way from host memory to another tier, or leave the GPU after a collective; ``pageable`` ones are not
-    pinned in host memory. ``copies`` names the tier that all pages of a tensor on the GPU came from: it has
-    them still where nothing has written them. All of it changes only while the ``door`` is open.
+    pinned in host memory. Where GPU memory ``is_mapped``, new tensors take free pages of it at once.
+    ``copies`` names the tier that all pages of a tensor on the GPU came from: it has them still where nothing
+    has written them. All of it changes only while the ``door`` is open.
     """
 
     def __init__(
@@ -190,6 +191,7 @@ class Residency:
         self.in_place: dict[int, Location] = {}
         self.storing: frozenset[int] = frozenset()
         self.pageable: frozenset[int] = frozenset()
+        self.is_mapped = False
         self.door = door or Door()
         self.space: Space = space or Paged()
         self.space.serve(self)
@@ -439,12 +441,22 @@ class Residency:
         """Queue a tensor's pages that are not here, by where they are."""
         self.door.enter()
         stays = self.in_place.get(tensor)
+        if self.is_mapped and self.absent[tensor] and self.frames.free:
+            self._take_mapped(tensor)
         for place in self.origins:
             count = self.pages[place][tensor]
             if count and place != stays:
                 self.pages[place][tensor] = 0
                 self.moving[tensor] += count
                 queues[place].append(Run(tensor, count, rate(count, place) if rate else 0))
+
+    def _take_mapped(self, tensor: int) -> None:
+        """Give pages without contents free pages of the GPU."""
+        count = min(self.absent[tensor], self.frames.free)
+        self.absent[tensor] -= count
+        self.take(count)
+        self._add(tensor, count, _NONE)
+        self.space.note_peak()
 
     def send(self, run: Run, target: Location) -> None:
         """Queue pages that are here to leave."""

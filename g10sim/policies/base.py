@@ -245,6 +245,9 @@ class Requirements:
         Dead pages are never written out, even if the machine itself would write them.
     moves_ahead
         The policy asks for migrations before they are demanded.
+    keeps_mappings
+        GPU memory stays mapped in a framework's caching allocator: after the first iteration new tensors wait
+        for no mapping.
     cpu_buffers
         Kernels on the CPU whose data are in host memory at a time, until what ``Store`` moves to other tiers
         has left; they come one after another in the order of launches. None: those of all that were launched.
@@ -260,6 +263,7 @@ class Requirements:
     link_service: Literal["fair", "first_come", "deadline"] | None = None
     drops_dead_tensors: bool = False
     moves_ahead: bool = True
+    keeps_mappings: bool = False
     cpu_buffers: int | None = None
 
     def __post_init__(self) -> None:

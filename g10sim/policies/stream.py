@@ -46,7 +46,7 @@ class Stream(Declared, Policy):
     @property
     def requirements(self) -> Requirements:
         """The design frees what is dead itself."""
-        return Requirements(drops_dead_tensors=True, addresses="own")
+        return Requirements(drops_dead_tensors=True, keeps_mappings=True, addresses="own")
 
     def plan(
         self, workload: Workload, system: SystemSpec, behaviour: BehaviourSpec

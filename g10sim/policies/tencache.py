@@ -80,7 +80,9 @@ class TenCache(WeightsBelow):
     @property
     def requirements(self) -> Requirements:
         """Addresses of its own, and buffers for states on the SSD."""
-        return Requirements(addresses="own", drops_dead_tensors=True, cpu_buffers=self.optimizer_buffers)
+        return Requirements(
+            addresses="own", drops_dead_tensors=True, keeps_mappings=True, cpu_buffers=self.optimizer_buffers
+        )
 
     def _set_up(self) -> None:
         super()._set_up()

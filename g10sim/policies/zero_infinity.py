@@ -81,7 +81,12 @@ class ZeroInfinity(WeightsBelow):
         """Addresses of its own, and buffers for states on the SSD."""
         buffers = self.buffer_count if self.pipeline else 1
         on_ssd = self.offload_optimizer == "ssd"
-        return Requirements(addresses="own", drops_dead_tensors=True, cpu_buffers=buffers if on_ssd else None)
+        return Requirements(
+            addresses="own",
+            drops_dead_tensors=True,
+            keeps_mappings=True,
+            cpu_buffers=buffers if on_ssd else None,
+        )
 
     @property
     def _bucket_bytes(self) -> int:
