@@ -155,9 +155,10 @@ class Residency:
     that are ``awaited``, and for the arrival of ``awaited_arrivals``. What of it lies in the tiers that
     ``in_place`` names for tensors is used there and does not come in. Tensors that are ``storing`` are on
     their way from host memory to another tier, or leave the GPU after a collective; ``pageable`` ones are not
-    pinned in host memory. Where GPU memory ``is_mapped``, new tensors take free pages of it at once.
-    ``copies`` names the tier that all pages of a tensor on the GPU came from: it has them still where nothing
-    has written them. All of it changes only while the ``door`` is open.
+    pinned in host memory, others when they cross first, if the job ``pins``. Where GPU memory ``is_mapped``,
+    new tensors take free pages of it at once. ``copies`` names the tier that all pages of a tensor on the GPU
+    came from: it has them still where nothing has written them. All of it changes only while the ``door`` is
+    open.
     """
 
     def __init__(
@@ -191,7 +192,7 @@ class Residency:
         self.in_place: dict[int, Location] = {}
         self.storing: frozenset[int] = frozenset()
         self.pageable: frozenset[int] = frozenset()
-        self.is_mapped = False
+        self.is_mapped = self.pins = False
         self.door = door or Door()
         self.space: Space = space or Paged()
         self.space.serve(self)

@@ -248,6 +248,9 @@ class Requirements:
     keeps_mappings
         GPU memory stays mapped in a framework's caching allocator: after the first iteration new tensors wait
         for no mapping.
+    pins_on_use
+        A tensor's buffer in host memory is pinned when pages of it cross first, as far as
+        ``system.host.pinned.limit`` lets it, and kept.
     cpu_buffers
         Kernels on the CPU whose data are in host memory at a time, until what ``Store`` moves to other tiers
         has left; they come one after another in the order of launches. None: those of all that were launched.
@@ -264,6 +267,7 @@ class Requirements:
     drops_dead_tensors: bool = False
     moves_ahead: bool = True
     keeps_mappings: bool = False
+    pins_on_use: bool = False
     cpu_buffers: int | None = None
 
     def __post_init__(self) -> None:

@@ -48,7 +48,7 @@ class Capuchin(Limited, Policy):
     label = "Capuchin"
     look = Look("#44AA99", "****", "*", "6 2")
     paper = "Peng et al., Capuchin: Tensor-based GPU Memory Management for Deep Learning, ASPLOS 2020"
-    requirements = Requirements(addresses="own", keeps_mappings=True)
+    requirements = Requirements(addresses="own", keeps_mappings=True, pins_on_use=True)
 
     memory_target: SizeOrTensile | None = parameter(default=None, effect=_GUIDED)
     """Memory that each job's plan keeps to; ``tensile``: the peak that the policy ``tensile`` plans for it

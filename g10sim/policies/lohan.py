@@ -95,7 +95,11 @@ class LoHan(WeightsBelow):
     def requirements(self) -> Requirements:
         """Addresses of its own, and buffers for states."""
         return Requirements(
-            addresses="own", drops_dead_tensors=True, keeps_mappings=True, cpu_buffers=self._buffers
+            addresses="own",
+            drops_dead_tensors=True,
+            keeps_mappings=True,
+            pins_on_use=True,
+            cpu_buffers=self._buffers,
         )
 
     @property

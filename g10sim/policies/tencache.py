@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
 from g10sim.config.behaviour import BehaviourSpec
-from g10sim.config.effects import Effect
 from g10sim.config.system import SystemSpec
 from g10sim.looks import Look
 from g10sim.policies.base import Requirements
@@ -17,7 +16,7 @@ from g10sim.policies.offload_planning.gradients import Gradients, host_bytes, us
 from g10sim.policies.offload_planning.rewriting import Schedule
 from g10sim.policies.offload_planning.room import gpu_peak, require_gpu
 from g10sim.policies.offload_planning.windows import Window, by_kernel
-from g10sim.policies.parameters import Size, parameter
+from g10sim.policies.parameters import WITH_PAGEABLE, Size, parameter
 from g10sim.policies.plan import MigrationPlan
 from g10sim.policies.planning.machine import PlannedMachine
 from g10sim.policies.registry import register_policy
@@ -26,12 +25,6 @@ from g10sim.trace.workload import Workload
 from g10sim.units import parse_bytes
 
 PinnedBuffers = Literal["size_classes", "uniform", "none"]
-
-_WITH_PAGEABLE = Effect(
-    lambda run, policy: run.has_pageable_memory,
-    "with system.host.pinned.pageable_bandwidth and fluid transfers",
-    "copies of pageable memory are as fast as others",
-)
 
 
 @dataclass(frozen=True)
@@ -62,7 +55,7 @@ class TenCache(WeightsBelow):
     prefetch: bool = parameter(default=True, published="true, paper")
     """Fill the cache ahead of uses; otherwise a weight comes with the kernel that needs it."""
     buffers: PinnedBuffers = parameter(
-        default="size_classes", published="size_classes, paper", effect=_WITH_PAGEABLE
+        default="size_classes", published="size_classes, paper", effect=WITH_PAGEABLE
     )
     """Buffers in pinned host memory. ``size_classes``: as large as the tensor; ``uniform``: all as large as
     the largest tensor; ``none``: all is pageable, as what finds no buffer within system.host.pinned.limit."""

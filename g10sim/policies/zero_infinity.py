@@ -85,6 +85,7 @@ class ZeroInfinity(WeightsBelow):
             addresses="own",
             drops_dead_tensors=True,
             keeps_mappings=True,
+            pins_on_use=True,
             cpu_buffers=buffers if on_ssd else None,
         )
 

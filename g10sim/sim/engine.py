@@ -232,7 +232,7 @@ class _Simulation:
             addresses = self._addresses(job.trace)
             tensors = NamedTensors(policy, number, job, addresses)
             memory = self._memory(job, addresses, tensors.homes(self._system.all_tiers))
-            memory.pageable = tensors.pageable()
+            memory.pageable, memory.pins = tensors.pageable(), policy.requirements.pins_on_use
             for pool in memory.pools.values():
                 if pool.tier.name == "host":
                     pool.reserved_pages += -(-tensors.host_reserved() // memory.page_bytes)

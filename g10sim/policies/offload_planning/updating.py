@@ -28,7 +28,9 @@ class OptimizerBelow(Declared, Policy):
     waits for a bucket before it sends the next one (``_has_two_buffers``).
     """
 
-    requirements = Requirements(addresses="own", drops_dead_tensors=True, keeps_mappings=True)
+    requirements = Requirements(
+        addresses="own", drops_dead_tensors=True, keeps_mappings=True, pins_on_use=True
+    )
     _has_two_buffers: ClassVar[bool] = True
 
     bytes_per_gradient: int = parameter(default=2, ge=1, le=8, published="2, paper")
