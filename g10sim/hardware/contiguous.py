@@ -248,6 +248,8 @@ class Contiguous:
         """
         memory = self._memory
         count = memory.idle[tensor]
+        if kept := memory.kept_in(tensor, count):
+            target, is_clean = kept, True
         if not count or count != memory.sizes[tensor] or (is_clean and memory.pools[target].free < count):
             return
         run = StagedRun(tensor, count, self._copy_rate(count, target, True))

@@ -468,7 +468,8 @@ class FluidTransfers:
         if rank == PREFETCH and owner is site and site.victims.spares(lane.queue[0].tensor, victim.tensor):
             return
         target: Location | None = _NONE
-        if not owner.victims.is_worthless(victim.tensor):
+        is_kept = owner.memory.kept_in(victim.tensor, victim.count)
+        if not is_kept and not owner.victims.is_worthless(victim.tensor):
             target = self._destination(source, self._nearest)
         if target is None:
             return

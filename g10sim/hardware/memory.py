@@ -157,8 +157,8 @@ class Residency:
     their way from host memory to another tier, or leave the GPU after a collective; ``pageable`` ones are not
     pinned in host memory, others when they cross first, if the job ``pins``. Where GPU memory ``is_mapped``,
     new tensors take free pages of it at once. ``copies`` names the tier that all pages of a tensor on the GPU
-    came from: it has them still where nothing has written them. All of it changes only while the ``door`` is
-    open.
+    came from: it has them still where nothing has written them, as nothing does of ``frozen`` ones. All of it
+    changes only while the ``door`` is open.
     """
 
     def __init__(
@@ -193,6 +193,7 @@ class Residency:
         self.storing: frozenset[int] = frozenset()
         self.pageable: frozenset[int] = frozenset()
         self.is_mapped = self.pins = False
+        self.frozen: frozenset[int] = frozenset()
         self.door = door or Door()
         self.space: Space = space or Paged()
         self.space.serve(self)
@@ -344,10 +345,18 @@ class Residency:
         victim.count -= count
         self.idle[tensor] -= count
         self.filled -= count
-        if target:
+        kept = None if target else self.kept_in(tensor, count)
+        if kept:
+            self._put(tensor, count, kept, is_copied=False)
+        elif target:
             self._put(tensor, count, target)
         else:
             self.absent[tensor] += count
+
+    def kept_in(self, tensor: int, count: int) -> Location | None:
+        """Return the tier that has kept its copy of a frozen tensor, and room for so many pages of it."""
+        tier = self.copies[tensor] if tensor in self.frozen else None
+        return tier if tier and self.pools[tier].free >= count else None
 
     def arrive(self, tensor: int, count: int, source: Location) -> None:
         """Add pages that came from elsewhere (or were just allocated) to the recent end."""
@@ -365,11 +374,13 @@ class Residency:
         if self.space.notes_arrivals:
             self.space.arrived(tensor, source)
 
-    def _put(self, tensor: int, count: int, target: Location) -> None:
+    def _put(self, tensor: int, count: int, target: Location, *, is_copied: bool = True) -> None:
         """Put pages that left the GPU where they went; the running kernel's may fault again from there."""
-        if target:
+        if target and is_copied:
             self.pools[target].store(self, tensor, count)
             self.traffic.moved_out[target] += count
+        elif target:
+            self.pools[target].place(self, tensor, count)
         if not target or tensor not in self.needed or not self.space.refaults:
             self.pages[target][tensor] += count
             return

@@ -233,6 +233,7 @@ class _Simulation:
             tensors = NamedTensors(policy, number, job, addresses)
             memory = self._memory(job, addresses, tensors.homes(self._system.all_tiers))
             memory.pageable, memory.pins = tensors.pageable(), policy.requirements.pins_on_use
+            memory.frozen = frozenset(place for one in job.trace.frozen for place in addresses.held(one))
             for pool in memory.pools.values():
                 if pool.tier.name == "host":
                     pool.reserved_pages += -(-tensors.host_reserved() // memory.page_bytes)
@@ -242,6 +243,7 @@ class _Simulation:
         memory = contiguous_memory(
             number, job, plan, policy, machine, self._staging, self._pools, self._door, frames
         )
+        memory.frozen = job.trace.frozen
         return ContiguousRun(number, job, executed, memory, OwnAddresses(job.trace), policy, plan, machine)
 
     def _addresses(self, trace: Trace) -> OwnAddresses:

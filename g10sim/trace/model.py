@@ -300,6 +300,13 @@ class Trace(Displayed):
             if lasts[tensor] or births[tensor] != kernel
         )
 
+    @cached_property
+    def frozen(self) -> frozenset[int]:
+        """Weights that no kernel writes: those of inference, and under adapters (LoRA)."""
+        written = {tensor for outputs in named(self.kernels, attrgetter("outputs")) for tensor in outputs}
+        kinds = each(self.tensors, lambda tensor: tensor.persistent and tensor.kind is TensorKind.WEIGHT)
+        return frozenset(tensor for tensor in compress(count(), kinds) if tensor not in written)
+
     def workspace_bytes(self, kernel: Kernel) -> int:
         """Bytes of scratch space that a kernel uses."""
         outputs = (self.tensors[i] for i in kernel.outputs)
