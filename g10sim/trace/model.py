@@ -302,7 +302,7 @@ class Trace(Displayed):
 
     @cached_property
     def frozen(self) -> frozenset[int]:
-        """Weights that no kernel writes in a forward pass (inference), or in a step that has its optimizer (LoRA).
+        """Weights that no kernel writes, in a forward pass (inference) or a step with its optimizer (LoRA).
 
         Where phases are not told, or the optimizer was left out, weights may be written elsewhere.
         """
