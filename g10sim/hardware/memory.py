@@ -25,6 +25,9 @@ _NONE, _GPU = Location.NONE, Location.GPU
 class Pool(Watched):
     """Pages of a memory tier, shared by all GPUs."""
 
+    keeps_copies = True
+    """True if pages that went to a GPU may lie here again without being written."""
+
     def __init__(self, tier: Tier, page_bytes: int, capacity_pages: int | None = None) -> None:
         if capacity_pages is None:
             capacity_pages = tier.capacity // page_bytes
@@ -356,7 +359,8 @@ class Residency:
     def kept_in(self, tensor: int, count: int) -> Location | None:
         """Return the tier that has kept its copy of a frozen tensor, and room for so many pages of it."""
         tier = self.copies[tensor] if tensor in self.frozen else None
-        return tier if tier and self.pools[tier].free >= count else None
+        pool = self.pools[tier] if tier else None
+        return tier if pool is not None and pool.keeps_copies and pool.free >= count else None
 
     def arrive(self, tensor: int, count: int, source: Location) -> None:
         """Add pages that came from elsewhere (or were just allocated) to the recent end."""
