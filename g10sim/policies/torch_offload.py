@@ -22,7 +22,7 @@ class TorchOffload(OptimizerBelow):
 
     name = "torch_offload"
     label = "PyTorch offload"
-    look = Look("#0099AA", "//.", "3", "2 1")
+    look = Look("#0099AA", "//.", "$T$", "2 1")
     paper = "torchao, CPUOffloadOptimizer (github.com/pytorch/ao, torchao/optim/cpu_offload.py, 2024)"
     _has_two_buffers: ClassVar[bool] = False
 
