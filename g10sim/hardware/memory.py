@@ -159,7 +159,7 @@ class Residency:
     ``in_place`` names for tensors is used there and does not come in. Tensors that are ``storing`` are on
     their way from host memory to another tier, or leave the GPU after a collective; ``pageable`` ones are not
     pinned in host memory, others when they cross first, if the job ``pins``. Where GPU memory ``is_mapped``,
-    new tensors take free pages of it at once. ``copies`` names the tier that all pages of a tensor on the GPU
+    new tensors take free pages of it at once, in their turn. ``copies`` names the tier that all pages of a tensor on the GPU
     came from: it has them still where nothing has written them, as nothing does of ``frozen`` ones. All of it
     changes only while the ``door`` is open.
     """
@@ -457,7 +457,7 @@ class Residency:
         """Queue a tensor's pages that are not here, by where they are."""
         self.door.enter()
         stays = self.in_place.get(tensor)
-        if self.is_mapped and self.absent[tensor] and self.frames.free:
+        if self.is_mapped and not (self.queues.fault[_NONE] or self.queues.prefetch[_NONE]):
             self._take_mapped(tensor)
         for place in self.origins:
             count = self.pages[place][tensor]
@@ -467,8 +467,10 @@ class Residency:
                 queues[place].append(Run(tensor, count, rate(count, place) if rate else 0))
 
     def _take_mapped(self, tensor: int) -> None:
-        """Give pages without contents free pages of the GPU."""
+        """Give pages without contents free pages of the GPU, as nobody asked for any before."""
         count = min(self.absent[tensor], self.frames.free)
+        if not count:
+            return
         self.absent[tensor] -= count
         self.take(count)
         self._add(tensor, count, _NONE)
