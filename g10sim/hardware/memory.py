@@ -159,9 +159,9 @@ class Residency:
     ``in_place`` names for tensors is used there and does not come in. Tensors that are ``storing`` are on
     their way from host memory to another tier, or leave the GPU after a collective; ``pageable`` ones are not
     pinned in host memory, others when they cross first, if the job ``pins``. Where GPU memory ``is_mapped``,
-    new tensors take free pages of it at once, in their turn. ``copies`` names the tier that all pages of a tensor on the GPU
-    came from: it has them still where nothing has written them, as nothing does of ``frozen`` ones. All of it
-    changes only while the ``door`` is open.
+    new tensors take free pages of it at once, in their turn. ``copies`` names the tier that all pages of a
+    tensor on the GPU came from: it has them still where nothing has written them, as nothing does of
+    ``frozen`` ones. All of it changes only while the ``door`` is open.
     """
 
     def __init__(
