@@ -14,7 +14,9 @@ TURNS = trace_of({"a": 60, "c": 60}, [(9000, *io) for io in (("", "a"), ("a", ""
 
 def out(policy, trace, gpu_pages, **parameters):
     """Bytes that leave in the second iteration, and how long that takes."""
-    records = simulate(trace, machine(gpu_pages, mapping="100 GB/s"), create({"name": policy, **parameters}), KEPT)
+    records = simulate(
+        trace, machine(gpu_pages, mapping="100 GB/s"), create({"name": policy, **parameters}), KEPT
+    )
     last = records.iterations[-1]
     return last.traffic["gpu_to_host_bytes"], last.end - last.start
 
