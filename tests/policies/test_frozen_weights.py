@@ -3,7 +3,12 @@
 import pytest
 
 from g10sim.config.system import SystemSpec
+from g10sim.policies.capuchin_planning.swaps import access_pairs
+from g10sim.policies.planning.channel import Channel, Interval
 from g10sim.policies.registry import create
+from g10sim.policies.swap_planning.access import AccessSequence
+from g10sim.policies.swap_planning.schedule import JobSchedule
+from g10sim.policies.tensile_planning.swapping import swap_within
 from g10sim.sim.engine import run
 from g10sim.trace.model import Phase, TensorKind
 from g10sim.trace.synthetic import TraceBuilder
@@ -72,3 +77,24 @@ def test_the_tier_that_has_kept_its_copies_has_the_pages_again():
     _, last = out("base_uvm", adapters(), machine("800 MB"))  # less than all: one weight lies on the SSD
     assert last.traffic["ssd_to_gpu_bytes"] >= WEIGHT
     assert last.traffic["gpu_to_ssd_bytes"] <= 5 * LAYERS * ADAPTER
+
+
+def weight_read_twice(*, frozen):
+    """A forward pass of five kernels of 50 ms; the first and the last read a weight of 100 MB."""
+    builder = TraceBuilder("pass")
+    weight = builder.tensor("weight", WEIGHT, TensorKind.WEIGHT, persistent=True)
+    for number in range(5):
+        used = [weight] if number in (0, 4) else []
+        builder.kernel("Forward", 50 * MS, used, [] if frozen else used, Phase.FORWARD)
+    return builder.build()
+
+
+@pytest.mark.parametrize(("frozen", "out"), [(True, 1), (False, 10 * MS)])
+def test_planners_keep_no_time_for_copies_out_of_what_is_frozen(frozen, out):
+    # 100 MB take 10 ms at 10 bytes a cycle.
+    trace = weight_read_twice(frozen=frozen)
+    accesses = AccessSequence(trace, [50 * MS] * 5, [WEIGHT])
+    (pair,) = access_pairs(accesses, 10)
+    assert (pair.out_cycles, pair.copy_cycles, pair.free_time) == (out, 10 * MS, 140 * MS - out)
+    (swap,) = swap_within(JobSchedule(accesses, Channel(), Channel()), 0, 100 * MS, 10 * MS)
+    assert (swap.out, swap.back) == (Interval(50 * MS, 50 * MS + out), Interval(190 * MS, 200 * MS))
