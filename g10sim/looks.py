@@ -22,9 +22,9 @@ Key = TypeVar("Key")
 class Look:
     """How one series is drawn, and what its legend says; without a ``colour`` figures choose the rest.
 
-    ``colour`` is written ``#RRGGBB``; ``hatch`` and ``marker`` are those of matplotlib. ``line`` is one of
-    ``-``, ``--``, ``-.`` and ``:``, or the lengths of dashes and gaps in points, such as ``5 1``. Raises
-    ValueError for anything else.
+    ``colour`` is written ``#RRGGBB``; ``hatch`` and ``marker`` are those of matplotlib, a marker also a
+    letter between dollar signs. ``line`` is one of ``-``, ``--``, ``-.`` and ``:``, or the lengths of dashes
+    and gaps in points, such as ``5 1``. Raises ValueError for anything else.
     """
 
     colour: str = ""
@@ -37,7 +37,7 @@ class Look:
         for field, allowed in (
             ("colour", r"(#[0-9A-Fa-f]{6})?"),
             ("hatch", r"[-+x/\\|oO.*]*"),
-            ("marker", r"[.,ov^<>12348spP*hH+xXDd|_]?"),
+            ("marker", r"([.,ov^<>12348spP*hH+xXDd|_]|\$\w\$)?"),
             ("line", r"--?|-\.|:|\d+( \d+)*"),
         ):
             value = getattr(self, field)

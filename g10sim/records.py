@@ -80,6 +80,7 @@ class StallReason(str):
     IN_PLACE_ACCESS: ClassVar[StallReason]
     COPY_CONTENTION: ClassVar[StallReason]
     CPU: ClassVar[StallReason]
+    MAPPING: ClassVar[StallReason]
     words: str
     look: Look
 
@@ -151,6 +152,7 @@ _FIXED = (
     StallReason("recomputation", "dropped tensors computed once more", Look(DARK_GREY, "oooo")),
     StallReason("in_place_access", "tensors were used where they lie, over a link", Look(GREEN, "**")),
     StallReason("copy_contention", "copies used the GPU's memory, too", Look("#117733", "oo")),
+    StallReason("mapping", "memory for new tensors was not mapped yet", Look("#DDCC77", "\\\\..")),
 )
 for _reason in _FIXED:
     setattr(StallReason, _reason.name, _reason)

@@ -33,7 +33,7 @@ from g10sim.cli.trace_facts import (
     summary,
     work_rows,
 )
-from g10sim.cli.trace_files import block, export_app, models, reorder, retime, stages
+from g10sim.cli.trace_files import block, export_app, models, place, reorder, retime, stages
 from g10sim.cli.trace_imports import import_app
 from g10sim.config.presets import load_system, system_names
 from g10sim.config.system import SystemSpec
@@ -54,6 +54,7 @@ app.command()(recapture)
 app.command()(models)
 app.command()(retime)
 app.command()(reorder)
+app.command()(place)
 app.command()(stages)
 app.command()(block)
 

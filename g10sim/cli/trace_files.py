@@ -1,10 +1,10 @@
-"""``g10sim trace import nsight``, ``export``, ``retime``, ``reorder``, ``stages``, ``block``, ``models``."""
+"""``g10sim trace import nsight``, ``export``, ``models``, and commands that write another trace."""
 
 from __future__ import annotations
 
 from operator import attrgetter
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -26,6 +26,7 @@ from g10sim.trace.model import TensorKind, Trace
 from g10sim.trace.order import delayed_optimizer
 from g10sim.trace.order import vertical as by_block
 from g10sim.trace.pipeline import pipeline_stages
+from g10sim.trace.placing import on_cpu
 from g10sim.trace.repetition import each
 
 _STAGE_FACTS = "kernels", "computing", "footprint"
@@ -100,6 +101,23 @@ def reorder(
     ):
         before, after = (rounded_bytes(measure(one)) for one in (given, trace))
         say(f"{what}: {after} (before: {before})")
+
+
+def place(
+    file: TraceFile,
+    output: TraceOutput,
+    layers: Annotated[
+        str, typer.Option(help="Layers, such as 0-23 or 5: the first number in a module's path.")
+    ],
+    device: Annotated[Literal["cpu"], typer.Option(help="Processor that runs them.")] = "cpu",
+) -> None:
+    """Write a captured trace with some layers on the CPU, as fast as it reads and writes their data."""
+    first, _, last = layers.partition("-")
+    if not (first.isdigit() and (last or first).isdigit() and int(first) <= int(last or first)):
+        raise ConfigError(f"--layers: found '{layers}'; allowed: a number, or two such as 0-23")
+    trace = on_cpu(load_trace(file), range(int(first), int(last or first) + 1), str(file))
+    save_trace(trace, output)
+    say(f"{output}: {len(trace.cpu_kernels)} of {len(trace.kernels)} kernels on the {device.upper()}")
 
 
 def retime(

@@ -30,7 +30,8 @@ class PolicyTraits:
     ``is_paged``: memory moves in pages; ``copies``: whole tensors are copied; ``plans``: it plans for the
     machine; ``keeps_service``: links are served as the system says; ``frees_itself``: it is paged, and its
     tensors have addresses of their own whatever the others have; ``pins``: it moves pages, and says which
-    tensors are pinned in host memory.
+    tensors are pinned in host memory; ``pins_on_use``: it moves pages, and buffers in host memory are pinned
+    when they are used first.
     """
 
     is_paged: bool
@@ -39,6 +40,7 @@ class PolicyTraits:
     plans: bool
     keeps_service: bool
     pins: bool = False
+    pins_on_use: bool = False
 
 
 @dataclass(frozen=True)
@@ -80,6 +82,11 @@ class Setting:
     def pins(self) -> bool:
         """Tell whether a policy that moves pages says which tensors are pinned in host memory."""
         return not self.is_batched and self.has_policy("pins")
+
+    @property
+    def pins_on_use(self) -> bool:
+        """Tell whether buffers in host memory are pinned when they are used first."""
+        return not self.is_batched and self.has_policy("pins_on_use")
 
     @property
     def has_pageable_memory(self) -> bool:
@@ -307,12 +314,21 @@ RULES: tuple[Rule, ...] = (
         (HostSpec,),
         ("pinned",),
         Effect(
-            lambda run, host: run.copies or run.pins,
-            "with a policy that copies whole tensors, or names pageable ones",
+            lambda run, host: run.copies or run.pins or run.pins_on_use,
+            "with a policy that copies whole tensors, pins on first use, or names pageable ones",
             "nothing is pinned",
         ),
     ),
-    Rule((PinnedSpec,), ("pin_latency", "pin_rate", "unpin_latency", "unpin_rate"), _COPIES),
+    Rule(
+        (PinnedSpec,),
+        ("pin_latency", "pin_rate"),
+        Effect(
+            lambda run, pinned: run.copies or run.pins_on_use,
+            "with a policy that copies whole tensors, or pins on first use",
+            "no policy pins buffers when it uses them first",
+        ),
+    ),
+    Rule((PinnedSpec,), ("unpin_latency", "unpin_rate"), _COPIES),
     Rule(
         (HostSpec, MemoryTierSpec),
         ("kernel_access",),

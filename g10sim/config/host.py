@@ -20,10 +20,11 @@ from g10sim.units import parse_bytes
 
 
 class PinnedSpec(Spec):
-    """Page-locked buffers that copies of whole tensors use (designs without unified memory).
+    """Page-locked buffers that copies use (designs without unified memory).
 
     One thread of the host pins and unpins, one buffer after the other: a buffer of S bytes takes its latency
-    and S over its rate. The defaults cost nothing and have no limit but host memory itself.
+    and S over its rate. Designs that move pages in a framework pin a tensor's buffer when it crosses first,
+    and keep it. The defaults cost nothing and have no limit but host memory itself.
     """
 
     limit: Bytes | None = Field(default=None, description="most memory that may be pinned; none: no limit")

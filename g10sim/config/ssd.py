@@ -37,6 +37,41 @@ class BounceSpec(Spec):
     latency: Latency = Field(description="that stopping over adds to an access")
 
 
+class RequestsSpec(Spec):
+    """I/O of a drive in requests that the host submits and completes.
+
+    Each of ``threads`` keeps ``depth`` requests of ``size`` bytes under way, and spends ``cpu`` on each. A
+    request takes ``host`` on its way through the host beside the drive's latency and its time on the drive.
+    """
+
+    size: PositiveBytes = default("1 MiB", parse_bytes, "of one request")
+    depth: int = Field(default=32, strict=True, ge=1, le=65_536, description="requests of a thread at a time")
+    threads: int = Field(default=1, strict=True, ge=1, le=4096, description="threads that submit")
+    host: Duration = Field(
+        default=0, validate_default=False, description="of submitting and completing one: its latency"
+    )
+    cpu: Duration = Field(
+        default=0, validate_default=False, description="of a thread for each of its requests"
+    )
+
+    def rate(self, bandwidth: int, latency: int, drives: int) -> int:
+        """Return the bytes/second of drives with some bandwidth together and a latency (picoseconds).
+
+        A drive serves one request after another, and requests wait in line at N drives: mean value analysis
+        of a closed network (Reiser and Lavenberg, JACM 27(2), 1980). With q under way R(q) = S/B * (N +
+        Q(q - 1)), X(q) = q / (latency + host + R(q)) and Q(q) = X(q) * R(q). One request alone takes latency
+        + host + S over the rate of one drive.
+        """
+        service = self.size * PICOSECONDS_PER_SECOND / bandwidth
+        waiting, rate = 0.0, 0.0
+        for under_way in range(1, self.depth * self.threads + 1):
+            response = service * (drives + waiting)
+            rate = under_way / (latency + self.host + response)
+            waiting = rate * response
+        most = self.threads / self.cpu if self.cpu else rate
+        return max(1, round(min(rate, most) * self.size * PICOSECONDS_PER_SECOND))
+
+
 class _Attached(Spec):
     """How an SSD of either model is attached to the machine."""
 
@@ -82,6 +117,9 @@ class SsdSpec(_Attached):
     )
     latency: Latency = Field(description="of one access")
     write_latency: Duration | None = Field(default=None, description="of one write; none: that of any access")
+    requests: RequestsSpec | None = Field(
+        default=None, description="the host's part in each I/O; none: the drive alone limits rates"
+    )
 
     @model_validator(mode="after")
     def _stripes_have_drives(self) -> SsdSpec:
@@ -101,6 +139,9 @@ class SsdSpec(_Attached):
         read, write = (
             round(rate * self.drives * share) for rate in (self.read_bandwidth, self.write_bandwidth)
         )
+        if self.requests is not None:
+            read = self.requests.rate(read, self.latency, self.drives)
+            write = self.requests.rate(write, self.first_write, self.drives)
         return self.capacity * self.drives, read, write
 
 

@@ -149,6 +149,7 @@ def _traits(policy: Policy) -> PolicyTraits:
         plans=design.plan is not Policy.plan or design.plan_job is not Policy.plan_job,
         keeps_service=needs.link_service is None,
         pins=design.pageable is not Policy.pageable,
+        pins_on_use=not copies and needs.pins_on_use,
     )
 
 

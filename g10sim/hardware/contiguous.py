@@ -248,6 +248,8 @@ class Contiguous:
         """
         memory = self._memory
         count = memory.idle[tensor]
+        if kept := memory.kept_in(tensor, count):
+            target, is_clean = kept, True
         if not count or count != memory.sizes[tensor] or (is_clean and memory.pools[target].free < count):
             return
         run = StagedRun(tensor, count, self._copy_rate(count, target, True))
@@ -289,10 +291,11 @@ class Contiguous:
         self.settle()
 
     def arrived(self, tensor: int, source: Location) -> None:
-        """Note a tensor that has all arrived, and give up its buffer in host memory."""
+        """Note a tensor that has all arrived, and give up its buffer unless the host keeps the copy."""
         if self._memory.idle[tensor] == self._memory.sizes[tensor]:
             self.whole.add(tensor)
-        if source and source == self._staged and not self._memory.moving[tensor]:
+        has_come = source and source == self._staged and not self._memory.moving[tensor]
+        if has_come and tensor not in self._memory.frozen:
             self.buffers.release(tensor)
         if tensor in self._expanded and not self._memory.moving[tensor]:
             self._count()

@@ -23,6 +23,7 @@ from g10sim.hardware.flash.pool import FlashPool, SsdPort
 from g10sim.hardware.flows import DEMAND, EVICT, PREFETCH, Flow, Lane, Site
 from g10sim.hardware.links import Link, Share, Topology, share_alone, share_in_order, share_max_min
 from g10sim.hardware.memory import Pool, Residency
+from g10sim.hardware.pinned import PinnedCopies
 from g10sim.hardware.recency import MERGE_PAGES, Run
 from g10sim.hardware.staging import Staging
 from g10sim.hardware.transfers import Due, Observer, VictimRule, report, restart_choice, spill_order
@@ -81,7 +82,7 @@ class FluidTransfers:
         self._nearest = pools[0].tier.place
         self._host = next((tier.place for tier in system.all_tiers if tier.name == "host"), None)
         pinned = system.host.pinned
-        self._pageable_bandwidth = (pinned.pageable_bandwidth if pinned else None) or 0
+        self._pinned = None if pinned is None else PinnedCopies(pinned)
         ports = self.topology.ports
         self._ssds = [SsdPort(pool, *ports[pool.tier.place]) for pool in pools if isinstance(pool, FlashPool)]
         self._observer = observer
@@ -164,11 +165,12 @@ class FluidTransfers:
         def rate(pages: int, place: Location) -> int:
             latency = self._fault.latency + self._latencies.get(place, 0)
             latency += self.topology.per_copy(site.gpu, place, inward=True)
+            pinning, slow = self._buffer(site, tensor, place)
             bandwidth = self.topology.path_bandwidth(site.gpu, place)
-            bandwidth = min(bandwidth, self._pageable_rate(site, tensor, place) or bandwidth)
+            bandwidth = min(bandwidth, slow or bandwidth)
             size = pages * self._page_bytes
             batches = fault_batches(size, self._page_bytes, self._fault)
-            return demand_rate(size, bandwidth, latency, batches)
+            return demand_rate(size, bandwidth, latency + pinning // batches, batches)
 
         site.memory.demand(tensor, rate)
 
@@ -191,6 +193,7 @@ class FluidTransfers:
         lanes = (lane for first, second, _ in site.arrivals for lane in (first, second))
         carried = [lane.carry for lane in (*lanes, *(lane for lane, _ in site.evictions))]
         sent = [(message.work, message.limit, message.is_access) for message in self._messages]
+        sent += [] if self._pinned is None else [(len(self._pinned), 0, False)]
         return *carried, *sent, *(turn % 2 for turn in self._turns)
 
     def busy_cycles(self, job: int) -> int:
@@ -404,6 +407,7 @@ class FluidTransfers:
                     continue
                 links = self.topology.outward(site.gpu, target)
                 self._start_copy(lane, target, links, inward=False)
+                links = self._staged(site, lane.queue[0].tensor, target, links)
                 flows.append(Flow(lane, _GPU, None, target, links, EVICT))
                 if self._staging is not None and target != wish:
                     flows[-1].limit = self._staging.diverted_rate(flows[-1].limit, target)
@@ -411,15 +415,32 @@ class FluidTransfers:
 
     def _start_copy(self, lane: Lane, place: Location, links: list[Link], *, inward: bool) -> None:
         """Limit the rate of a copy that is next in its queue, where links make it wait before it moves."""
-        run, wait = lane.queue[0], self.topology.per_copy(lane.gpu, place, inward=inward)
-        slow = self._pageable_rate(lane.site, run.tensor, place)
-        if (wait or slow) and not run.rate:
-            run.rate = self._copy_rate(run.count, links, wait, slow)
+        run = lane.queue[0]
+        if not run.rate:
+            run.rate = self._rate_of(lane.site, run, place, links, inward=inward)
 
-    def _pageable_rate(self, site: Site, tensor: int, place: Location) -> int:
-        """Most bytes/second of a tensor between the GPU and a place, whose memory may be pageable; 0: any."""
-        is_pageable = tensor in site.memory.pageable and place == self._host
-        return self._pageable_bandwidth if is_pageable else 0
+    def _rate_of(self, site: Site, run: Run, place: Location, links: list[Link], *, inward: bool) -> int:
+        """Most bytes/second of a copy between the GPU and a place that has its links to itself; 0: any."""
+        pinning, slow = self._buffer(site, run.tensor, place)
+        wait = self.topology.per_copy(site.gpu, place, inward=inward) + pinning
+        return self._copy_rate(run.count, links, wait, slow) if wait or slow else 0
+
+    def _staged(self, site: Site, tensor: int, place: Location, links: list[Link]) -> list[Link]:
+        """Return the links of a copy: beside pageable memory, they are written to a buffer and read."""
+        if self._pinned is None or not self._buffer(site, tensor, place)[1]:
+            return links
+        return [*links, *self.topology.memory(site.gpu) * 2]
+
+    def _buffer(self, site: Site, tensor: int, place: Location) -> tuple[int, int]:
+        """Return the picoseconds until a tensor's buffer is pinned, and bytes/second if it is pageable."""
+        memory, pinned = site.memory, self._pinned
+        if pinned is None or place != self._host:
+            return 0, 0
+        if tensor in memory.pageable:
+            return 0, pinned.pageable_bandwidth
+        size = memory.sizes[tensor] * self._page_bytes
+        pinning = pinned.admit(site.job, tensor, size) if memory.pins else 0
+        return (0, pinned.pageable_bandwidth) if pinning is None else (pinning, 0)
 
     def _copy_rate(self, pages: int, links: list[Link], wait_ps: int, slow: int) -> int:
         """Rate of a copy that has its links to itself, after a wait, and no more than ``slow``, if any."""
@@ -432,6 +453,7 @@ class FluidTransfers:
     ) -> None:
         site, links = lane.site, self.topology.inward(lane.gpu, source)
         self._start_copy(lane, source, links, inward=True)
+        links = self._staged(site, lane.queue[0].tensor, source, links)
         if site.memory.frames.free:
             flows.append(Flow(lane, source, None, _NONE, links, rank))
             return
@@ -446,7 +468,8 @@ class FluidTransfers:
         if rank == PREFETCH and owner is site and site.victims.spares(lane.queue[0].tensor, victim.tensor):
             return
         target: Location | None = _NONE
-        if not owner.victims.is_worthless(victim.tensor):
+        is_kept = owner.memory.kept_in(victim.tensor, victim.count)
+        if not is_kept and not owner.victims.is_worthless(victim.tensor):
             target = self._destination(source, self._nearest)
         if target is None:
             return
@@ -454,18 +477,17 @@ class FluidTransfers:
         flows.append(Flow(lane, source, victim, target, [*links, *outward], rank, owner))
         if target:
             flows[-1].limit = self._limit_with_victim(flows[-1].limit, victim, owner, target, outward)
+            flows[-1].links = [*links, *self._staged(owner, victim.tensor, target, outward)]
 
     def _limit_with_victim(
         self, limit: int, victim: Run, owner: Site, target: Location, outward: list[Link]
     ) -> int:
         """Return the limit of pages that come in while a victim leaves, before them or at the same time."""
-        wait = self.topology.per_copy(owner.gpu, target, inward=False)
-        slow = self._pageable_rate(owner, victim.tensor, target)
-        if (wait or slow) and not victim.rate:
-            victim.rate = self._copy_rate(victim.count, outward, wait, slow)
+        if not victim.rate:
+            victim.rate = self._rate_of(owner, victim, target, outward, inward=False)
         if limit and self._fault.eviction == "serial":
             return one_after_another(limit, victim.rate or min(link.capacity for link in outward))
-        return min(limit or victim.rate, victim.rate) if wait or slow else limit
+        return min(limit or victim.rate, victim.rate) if victim.rate else limit
 
     def _victim(self, site: Site, *, demanded: bool) -> tuple[Run | None, Site]:
         """Return who makes room on a full GPU, and whose it is: the oldest of all jobs' own choices."""

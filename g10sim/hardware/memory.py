@@ -25,14 +25,21 @@ _NONE, _GPU = Location.NONE, Location.GPU
 class Pool(Watched):
     """Pages of a memory tier, shared by all GPUs."""
 
+    keeps_copies = True
+    """True if pages that went to a GPU may lie here again without being written."""
+
     def __init__(self, tier: Tier, page_bytes: int, capacity_pages: int | None = None) -> None:
         if capacity_pages is None:
             capacity_pages = tier.capacity // page_bytes
         self.tier, self.name = tier, tier.words
         self.capacity_pages = capacity_pages
         self.free = capacity_pages
-        self.page_bytes = page_bytes
+        self.page_bytes, self.reserved_pages = page_bytes, 0
         super().__init__()
+
+    def peak(self, observer: int) -> int:
+        """Return the most in use since an observer began to watch, at least what is reserved all the time."""
+        return max(super().peak(observer), self.reserved_pages)
 
     @property
     def used(self) -> int:
@@ -151,8 +158,10 @@ class Residency:
     that are ``awaited``, and for the arrival of ``awaited_arrivals``. What of it lies in the tiers that
     ``in_place`` names for tensors is used there and does not come in. Tensors that are ``storing`` are on
     their way from host memory to another tier, or leave the GPU after a collective; ``pageable`` ones are not
-    pinned in host memory. ``copies`` names the tier that all pages of a tensor on the GPU came from: it has
-    them still where nothing has written them. All of it changes only while the ``door`` is open.
+    pinned in host memory, others when they cross first, if the job ``pins``. Where GPU memory ``is_mapped``,
+    new tensors take free pages of it at once, in their turn. ``copies`` names the tier that all pages of a
+    tensor on the GPU came from: it has them still where nothing has written them, as nothing does of
+    ``frozen`` ones. All of it changes only while the ``door`` is open.
     """
 
     def __init__(
@@ -186,6 +195,8 @@ class Residency:
         self.in_place: dict[int, Location] = {}
         self.storing: frozenset[int] = frozenset()
         self.pageable: frozenset[int] = frozenset()
+        self.is_mapped = self.pins = False
+        self.frozen: frozenset[int] = frozenset()
         self.door = door or Door()
         self.space: Space = space or Paged()
         self.space.serve(self)
@@ -337,10 +348,19 @@ class Residency:
         victim.count -= count
         self.idle[tensor] -= count
         self.filled -= count
-        if target:
+        kept = None if target else self.kept_in(tensor, count)
+        if kept:
+            self._put(tensor, count, kept, is_copied=False)
+        elif target:
             self._put(tensor, count, target)
         else:
             self.absent[tensor] += count
+
+    def kept_in(self, tensor: int, count: int) -> Location | None:
+        """Return the tier that has kept its copy of a frozen tensor, and room for so many pages of it."""
+        tier = self.copies[tensor] if tensor in self.frozen else None
+        pool = self.pools[tier] if tier else None
+        return tier if pool is not None and pool.keeps_copies and pool.free >= count else None
 
     def arrive(self, tensor: int, count: int, source: Location) -> None:
         """Add pages that came from elsewhere (or were just allocated) to the recent end."""
@@ -358,11 +378,13 @@ class Residency:
         if self.space.notes_arrivals:
             self.space.arrived(tensor, source)
 
-    def _put(self, tensor: int, count: int, target: Location) -> None:
+    def _put(self, tensor: int, count: int, target: Location, *, is_copied: bool = True) -> None:
         """Put pages that left the GPU where they went; the running kernel's may fault again from there."""
-        if target:
+        if target and is_copied:
             self.pools[target].store(self, tensor, count)
             self.traffic.moved_out[target] += count
+        elif target:
+            self.pools[target].place(self, tensor, count)
         if not target or tensor not in self.needed or not self.space.refaults:
             self.pages[target][tensor] += count
             return
@@ -435,12 +457,24 @@ class Residency:
         """Queue a tensor's pages that are not here, by where they are."""
         self.door.enter()
         stays = self.in_place.get(tensor)
+        if self.is_mapped and not (self.queues.fault[_NONE] or self.queues.prefetch[_NONE]):
+            self._take_mapped(tensor)
         for place in self.origins:
             count = self.pages[place][tensor]
             if count and place != stays:
                 self.pages[place][tensor] = 0
                 self.moving[tensor] += count
                 queues[place].append(Run(tensor, count, rate(count, place) if rate else 0))
+
+    def _take_mapped(self, tensor: int) -> None:
+        """Give pages without contents free pages of the GPU, as nobody asked for any before."""
+        count = min(self.absent[tensor], self.frames.free)
+        if not count:
+            return
+        self.absent[tensor] -= count
+        self.take(count)
+        self._add(tensor, count, _NONE)
+        self.space.note_peak()
 
     def send(self, run: Run, target: Location) -> None:
         """Queue pages that are here to leave."""

@@ -64,7 +64,43 @@ class PinnedMemory(Watched):
 
     def _work(self, size_bytes: int, latency: int, rate: int | None, now: int) -> tuple[int, int]:
         """Give the thread a buffer to work on; returns the cycles at which it begins and ends."""
-        picoseconds = latency + (0 if rate is None else -(-size_bytes * PICOSECONDS_PER_SECOND // rate))
         begin = max(self._busy_until, now)
-        self._busy_until = begin + duration_to_cycles(picoseconds, self._clock)
+        self._busy_until = begin + duration_to_cycles(_picoseconds(size_bytes, latency, rate), self._clock)
         return begin, self._busy_until
+
+
+class PinnedCopies:
+    """Buffers in host memory of tensors that move in pages: the first ones that cross are pinned.
+
+    A tensor's buffer is pinned when pages of it cross first, which takes its time, and stays pinned. What
+    finds no room within the limit is pageable.
+    """
+
+    def __init__(self, spec: PinnedSpec) -> None:
+        self._spec = spec
+        self._used = 0
+        self._pinned: set[tuple[int, int]] = set()
+
+    @property
+    def pageable_bandwidth(self) -> int:
+        """Most bytes/second of a copy that uses pageable memory; 0: any."""
+        return self._spec.pageable_bandwidth or 0
+
+    def __len__(self) -> int:
+        """Count the buffers that are pinned."""
+        return len(self._pinned)
+
+    def admit(self, job: int, tensor: int, size_bytes: int) -> int | None:
+        """Return the picoseconds until a tensor's buffer is pinned; None where it is pageable."""
+        if (job, tensor) in self._pinned:
+            return 0
+        spec = self._spec
+        if spec.limit is not None and self._used + size_bytes > spec.limit:
+            return None
+        self._used += size_bytes
+        self._pinned.add((job, tensor))
+        return _picoseconds(size_bytes, spec.pin_latency, spec.pin_rate)
+
+
+def _picoseconds(size_bytes: int, latency: int, rate: int | None) -> int:
+    return latency + (0 if rate is None else -(-size_bytes * PICOSECONDS_PER_SECOND // rate))

@@ -245,6 +245,12 @@ class Requirements:
         Dead pages are never written out, even if the machine itself would write them.
     moves_ahead
         The policy asks for migrations before they are demanded.
+    keeps_mappings
+        GPU memory stays mapped in a framework's caching allocator: after the first iteration new tensors wait
+        for no mapping.
+    pins_on_use
+        A tensor's buffer in host memory is pinned when pages of it cross first, as far as
+        ``system.host.pinned.limit`` lets it, and kept.
     cpu_buffers
         Kernels on the CPU whose data are in host memory at a time, until what ``Store`` moves to other tiers
         has left; they come one after another in the order of launches. None: those of all that were launched.
@@ -260,6 +266,8 @@ class Requirements:
     link_service: Literal["fair", "first_come", "deadline"] | None = None
     drops_dead_tensors: bool = False
     moves_ahead: bool = True
+    keeps_mappings: bool = False
+    pins_on_use: bool = False
     cpu_buffers: int | None = None
 
     def __post_init__(self) -> None:
@@ -405,6 +413,13 @@ class Policy:
         may name any.
         """
         return {}
+
+    def host_reserved(self, job: int) -> int:
+        """Return the bytes of host memory that a job, given by its position, keeps reserved all the time.
+
+        They count as in use where less is. The policy refuses what has not as much.
+        """
+        return 0
 
     def pageable(self, job: int) -> Collection[int]:
         """Return the tensors of a job, given by its position in the workload, that host memory does not pin.

@@ -23,10 +23,16 @@ class BaseUvm(Declared, Policy):
     label = "Base UVM"
     look = Look(GREY, marker="s", line=":")
     paper = "Baseline of the G10 paper (MICRO 2023), section 7.1"
-    requirements = Requirements(moves_ahead=False)
-
     access_counter: Count | None = parameter(default=None, effect=WITH_KERNEL_ACCESS)
     """Times that kernels read and write a tensor's bytes in place before these migrate; none: not once."""
+    discard: bool = parameter(default=False)
+    """Pages of dead tensors leave without being copied, as the framework discards them (CUDA 13,
+    cuMemDiscardBatchAsync)."""
+
+    @property
+    def requirements(self) -> Requirements:
+        """Nothing moves ahead of its use."""
+        return Requirements(moves_ahead=False, drops_dead_tensors=self.discard)
 
     def _set_up(self) -> None:
         self._counts: dict[int, dict[int, int]] = {}

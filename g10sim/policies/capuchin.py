@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 
 from g10sim.config.behaviour import BehaviourSpec
@@ -47,7 +48,7 @@ class Capuchin(Limited, Policy):
     label = "Capuchin"
     look = Look("#44AA99", "****", "*", "6 2")
     paper = "Peng et al., Capuchin: Tensor-based GPU Memory Management for Deep Learning, ASPLOS 2020"
-    requirements = Requirements(addresses="own")
+    requirements = Requirements(addresses="own", keeps_mappings=True, pins_on_use=True)
 
     memory_target: SizeOrTensile | None = parameter(default=None, effect=_GUIDED)
     """Memory that each job's plan keeps to; ``tensile``: the peak that the policy ``tensile`` plans for it
@@ -130,12 +131,11 @@ class Capuchin(Limited, Policy):
         parameters = Parameters(
             target_bytes=min(machine.gpu_bytes, self._budget(accesses, machine)),
             bytes_per_cycle=machine.link_rate,
-            mapping_rate=machine.allocation_rate,
             least_bytes=parse_bytes(self.least_tensor),
             recomputation=self.recomputation,
             planning_limit=self.planning_limit,
         )
-        return Guidance(plan_job(accesses, parameters), machine.allocation_rate, self.feedback)
+        return Guidance(plan_job(accesses, parameters), math.inf, self.feedback)
 
     def _budget(self, accesses: AccessSequence, machine: PlannedMachine) -> int:
         """Return the memory that a job's plan should keep to."""

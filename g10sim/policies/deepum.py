@@ -29,7 +29,7 @@ class DeepUm(Declared, Policy):
 
     When a kernel starts, the tensors of the kernel ``look_ahead`` later are prefetched (in the order of
     ``hash_order``), wrapping around the iteration; prefetches do not push out tensors of the kernels
-    before that one. Pages of dead tensors are dropped instead of written out. This is
+    before that one. Pages of dead tensors are dropped instead of written out (``discard``). This is
     DeepUM as the G10 paper strengthened it: the kernel sequence is known exactly, so the correlation
     tables never miss.
     """
@@ -38,13 +38,20 @@ class DeepUm(Declared, Policy):
     label = "DeepUM+"
     look = Look(SKY, "....", "v", "--")
     paper = "Jung et al., DeepUM, ASPLOS 2023; as DeepUM+ in the G10 paper (MICRO 2023), section 7.1"
-    requirements = Requirements(drops_dead_tensors=True)
     reference_plan = "prefetch_guide.deepum.config.gz"
 
     look_ahead: int = parameter(default=8, ge=1, published="8, DeepUM+ of the G10 paper")
     """Kernels between the running one and the one whose tensors are prefetched."""
     order_file: PlanFile | None = parameter(default=None)
     """A plan file that gives the order of prefetches at each kernel instead."""
+    discard: bool = parameter(default=True, published="true, DeepUM")
+    """Pages of dead tensors leave without being copied, as DeepUM invalidates them; otherwise they are
+    written out like others."""
+
+    @property
+    def requirements(self) -> Requirements:
+        """Dead pages are dropped, unless they are not told apart."""
+        return Requirements(drops_dead_tensors=self.discard)
 
     @classmethod
     def with_reference_plan(cls, path: Path) -> Policy:

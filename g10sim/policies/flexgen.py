@@ -41,7 +41,9 @@ class FlexGen(Declared, Policy):
         "Sheng et al., FlexGen: High-Throughput Generative Inference of Large Language Models with a Single "
         "GPU, ICML 2023"
     )
-    requirements = Requirements(addresses="own", drops_dead_tensors=True)
+    requirements = Requirements(
+        addresses="own", drops_dead_tensors=True, keeps_mappings=True, pins_on_use=True
+    )
 
     percent: Percentages = parameter(
         default=[100, 0, 100, 0, 100, 0], published="100, 0, 100, 0, 100, 0, published program"

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from g10sim.analysis.footprint import live_bytes
 from g10sim.config.behaviour import BehaviourSpec
 from g10sim.config.system import SystemSpec
+from g10sim.errors import UnsupportedError
 from g10sim.looks import Look
 from g10sim.policies.base import Policy, PolicyView, Requirements
 from g10sim.policies.moves import Access, Evict, Fetch, Move
@@ -51,8 +52,8 @@ class InPlace(Policy):
     memory is full, once out. Persistent tensors are kept on the GPU as far as they have room beside the peak
     of all others, those first that are used most; of the rest, those that are better used in place are sent
     to the fastest tier that kernels can use, once. A tensor of one iteration that had to leave is used in
-    place if that is better for the uses left. All else is fetched when a kernel needs it; that is everything
-    where kernels can use no tier.
+    place if that is better for the uses left. All else is fetched when a kernel needs it. A machine where
+    kernels can use no tier is unsupported.
     """
 
     name = "in_place"
@@ -71,6 +72,11 @@ class InPlace(Policy):
         machines = planned_machines(workload, system, behaviour)
         accesses = ((tier.name, tier.kernel_access) for tier in system.all_tiers)
         specs = {name: access for name, access in accesses if access is not None}
+        if not specs:
+            raise UnsupportedError(
+                f"policy '{self.name}' uses tensors where they lie, and kernels can access no tier of "
+                f"'{system.name}'; allowed: machines with kernel_access of a tier, such as host.kernel_access"
+            )
         choices = []
         for job, machine in zip(workload.jobs, machines, strict=True):
             rates = {
@@ -85,8 +91,6 @@ class InPlace(Policy):
         self, trace: Trace, rates: dict[str, _Rates], gpu_bytes: int, sizes: Sequence[int]
     ) -> _Choice:
         persistent = [tensor.id for tensor in trace.tensors if tensor.persistent and trace.uses[tensor.id]]
-        if not rates:
-            return _Choice(rates)
         every = sum(tensor.size_bytes for tensor in trace.tensors if tensor.persistent)
         room = gpu_bytes - (int(live_bytes(trace).max(initial=0)) - every)
         touches = {tensor: sum(_touches(trace, tensor)) for tensor in persistent}

@@ -94,7 +94,13 @@ class LoHan(WeightsBelow):
     @property
     def requirements(self) -> Requirements:
         """Addresses of its own, and buffers for states."""
-        return Requirements(addresses="own", drops_dead_tensors=True, cpu_buffers=self._buffers)
+        return Requirements(
+            addresses="own",
+            drops_dead_tensors=True,
+            keeps_mappings=True,
+            pins_on_use=True,
+            cpu_buffers=self._buffers,
+        )
 
     @property
     def _buffers(self) -> int:

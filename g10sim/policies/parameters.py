@@ -50,6 +50,13 @@ WITH_KERNEL_ACCESS = Effect(
 )
 """Effect of parameters about tensors that kernels use in place."""
 
+WITH_PAGEABLE = Effect(
+    lambda run, policy: run.has_pageable_memory,
+    "with system.host.pinned.pageable_bandwidth and fluid transfers",
+    "copies of pageable memory are as fast as others",
+)
+"""Effect of parameters about what is pinned in host memory."""
+
 
 @dataclass_transform(kw_only_default=True, eq_default=False, field_specifiers=(parameter,))
 class Declared:
@@ -202,4 +209,7 @@ Percentages = Annotated[
 ]
 PlanFile = Annotated[str, _text("the path of a plan file")]
 AlgorithmsFile = Annotated[str, AfterValidator(_existing), _text("the path of a file of algorithms")]
+DeviceMap = Annotated[
+    dict[str, str], _text("a mapping of starts of weights' names to gpu or the name of a tier", "object")
+]
 PoolParameters = Annotated[dict[str, object], _text("parameters of a caching pool", "object")]

@@ -45,7 +45,9 @@ class SsdTrain(Declared, Policy):
     label = "SSDTrain"
     look = Look("#997700", "..-", "3", "2 1")
     paper = "Wu et al., SSDTrain: An Activation Offloading Framework to SSDs for LLM Training, DAC 2025"
-    requirements = Requirements(addresses="own", drops_dead_tensors=True)
+    requirements = Requirements(
+        addresses="own", drops_dead_tensors=True, keeps_mappings=True, pins_on_use=True
+    )
     check_exemptions: ClassVar[Mapping[str, str]] = {
         "no_stalls_with_room": "activations leave to lower the peak of memory, whether or not there is room"
     }

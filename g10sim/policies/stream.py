@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 
 from g10sim.config.behaviour import BehaviourSpec
 from g10sim.config.system import SystemSpec
 from g10sim.looks import Look
 from g10sim.policies.base import Policy, PolicyView, Requirements
 from g10sim.policies.moves import Move
-from g10sim.policies.parameters import Declared, Size, parameter
+from g10sim.policies.offload_planning.room import find_tier
+from g10sim.policies.parameters import WITH_PAGEABLE, Declared, DeviceMap, Size, parameter
 from g10sim.policies.plan import MigrationPlan
 from g10sim.policies.planning.machine import planned_machines
 from g10sim.policies.registry import register_policy
@@ -40,13 +41,25 @@ class Stream(Declared, Policy):
     keeps_copies: bool = parameter(default=False, published="true, ZeRO-Inference")
     """Tiers keep their copies: persistent tensors that no kernel writes leave without being copied, whole."""
 
+    device_map: DeviceMap | None = parameter(default=None)
+    """Where weights lie, by the longest start of their names, as Accelerate's: on ``gpu`` they stay, from a
+    tier they come for each use and are given up without a copy. Those that no start is of stay."""
+    overlap: bool = parameter(default=True, published="true, L2L; false, Accelerate")
+    """Fetch what is used next while kernels compute; otherwise each kernel waits for its own weights."""
+    pinned: bool = parameter(
+        default=True, published="true, ZeRO-Inference; false, Accelerate", effect=WITH_PAGEABLE
+    )
+    """Copies use page-locked host memory, as far as it may be pinned; otherwise pageable memory."""
+
     def _set_up(self) -> None:
         self._jobs: tuple[Streaming, ...] = ()
+        if self.device_map is not None and self.keep is not None:
+            raise ValueError(f"keep: found '{self.keep}' beside device_map; allowed: one or the other")
 
     @property
     def requirements(self) -> Requirements:
         """The design frees what is dead itself."""
-        return Requirements(drops_dead_tensors=True, addresses="own")
+        return Requirements(drops_dead_tensors=True, keeps_mappings=True, pins_on_use=True, addresses="own")
 
     def plan(
         self, workload: Workload, system: SystemSpec, behaviour: BehaviourSpec
@@ -55,12 +68,25 @@ class Stream(Declared, Policy):
         settings = Settings(
             window_bytes=None if self.window is None else parse_bytes(self.window),
             keep_bytes=None if self.keep is None else parse_bytes(self.keep),
-            keeps_copies=self.keeps_copies,
+            keeps_copies=self.keeps_copies or self.device_map is not None,
+            device_map=self.device_map,
+            overlaps=self.overlap,
         )
+        for tier in (self.device_map or {}).values():
+            if tier != "gpu":
+                find_tier(self.name, system, tier, "weights")
         machines = planned_machines(workload, system, behaviour)
         jobs = zip(workload.jobs, machines, strict=True)
         self._jobs = tuple(Streaming(job.trace, machine, settings) for job, machine in jobs)
         return (None,) * len(workload.jobs)
+
+    def homes(self, job: int) -> Mapping[int, str]:
+        """Return where weights lie whose copies the tiers keep: first what streams."""
+        return self._jobs[job].homes
+
+    def pageable(self, job: int) -> Collection[int]:
+        """Return all tensors, unless they are pinned."""
+        return () if self.pinned else range(self._jobs[job].tensors)
 
     def state(self, view: PolicyView) -> Hashable:
         """Return the job's account of what is where, and next uses."""

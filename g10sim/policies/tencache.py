@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
 from g10sim.config.behaviour import BehaviourSpec
-from g10sim.config.effects import Effect
 from g10sim.config.system import SystemSpec
 from g10sim.looks import Look
 from g10sim.policies.base import Requirements
@@ -17,7 +16,7 @@ from g10sim.policies.offload_planning.gradients import Gradients, host_bytes, us
 from g10sim.policies.offload_planning.rewriting import Schedule
 from g10sim.policies.offload_planning.room import gpu_peak, require_gpu
 from g10sim.policies.offload_planning.windows import Window, by_kernel
-from g10sim.policies.parameters import Size, parameter
+from g10sim.policies.parameters import WITH_PAGEABLE, Size, parameter
 from g10sim.policies.plan import MigrationPlan
 from g10sim.policies.planning.machine import PlannedMachine
 from g10sim.policies.registry import register_policy
@@ -26,12 +25,6 @@ from g10sim.trace.workload import Workload
 from g10sim.units import parse_bytes
 
 PinnedBuffers = Literal["size_classes", "uniform", "none"]
-
-_WITH_PAGEABLE = Effect(
-    lambda run, policy: run.has_pageable_memory,
-    "with system.host.pinned.pageable_bandwidth and fluid transfers",
-    "copies of pageable memory are as fast as others",
-)
 
 
 @dataclass(frozen=True)
@@ -62,7 +55,7 @@ class TenCache(WeightsBelow):
     prefetch: bool = parameter(default=True, published="true, paper")
     """Fill the cache ahead of uses; otherwise a weight comes with the kernel that needs it."""
     buffers: PinnedBuffers = parameter(
-        default="size_classes", published="size_classes, paper", effect=_WITH_PAGEABLE
+        default="size_classes", published="size_classes, paper", effect=WITH_PAGEABLE
     )
     """Buffers in pinned host memory. ``size_classes``: as large as the tensor; ``uniform``: all as large as
     the largest tensor; ``none``: all is pageable, as what finds no buffer within system.host.pinned.limit."""
@@ -70,6 +63,8 @@ class TenCache(WeightsBelow):
     """Memory of the GPU for weights; none: what is left when all else takes most."""
     reduce_bucket_size: int = parameter(default=50_000_000, ge=1, published="50000000, authors' scripts")
     """Gradients that fill a bucket."""
+    overlap: bool = parameter(default=False)
+    """Update what is in a bucket as soon as it has left; otherwise everything after the last gradient."""
     optimizer_buffers: int = parameter(default=5, ge=1, published="5, authors' scripts")
     """Steps whose states are in host memory at a time, of those with states on the SSD."""
 
@@ -78,7 +73,9 @@ class TenCache(WeightsBelow):
     @property
     def requirements(self) -> Requirements:
         """Addresses of its own, and buffers for states on the SSD."""
-        return Requirements(addresses="own", drops_dead_tensors=True, cpu_buffers=self.optimizer_buffers)
+        return Requirements(
+            addresses="own", drops_dead_tensors=True, keeps_mappings=True, cpu_buffers=self.optimizer_buffers
+        )
 
     def _set_up(self) -> None:
         super()._set_up()
@@ -100,7 +97,7 @@ class TenCache(WeightsBelow):
 
     def _schedule(self) -> Schedule:
         bucket_bytes = self.reduce_bucket_size * self.bytes_per_parameter
-        return Schedule(overlap=False, delayed=False, bucket_bytes=bucket_bytes, returns=False)
+        return Schedule(self.overlap, delayed=False, bucket_bytes=bucket_bytes, returns=False)
 
     def _plan_job(self, trace: Trace, machine: PlannedMachine, system: SystemSpec) -> Offloaded:
         sizes, weights = machine.sizes(trace), read_weights(trace)

@@ -40,7 +40,7 @@ class Tensile(PlannerOptions, JointPolicy):
     label = "TENSILE"
     look = Look("#332288", marker="d", line="1 1")
     paper = "Zhang et al., TENSILE: A Tensor Granularity Dynamic GPU Memory Scheduling Method, IEEE TKDE 2022"
-    requirements = Requirements(addresses="own")
+    requirements = Requirements(addresses="own", keeps_mappings=True, pins_on_use=True)
     check_exemptions: ClassVar[Mapping[str, str]] = {
         "no_stalls_with_room": "lowers the memory peak as far as swaps can, whether or not memory is short"
     }

@@ -65,6 +65,8 @@ class ZeroInfinity(WeightsBelow):
     """Parameters of a weight that always stays on the GPU, at most."""
     reduce_bucket_size: int = parameter(default=500_000_000, ge=1, published="500000000, DeepSpeed")
     """Gradients that fill a bucket."""
+    overlap: bool = parameter(default=False)
+    """Update what is in a bucket as soon as it has left; otherwise everything after the last gradient."""
     buffer_count: int = parameter(default=4, ge=1, published="4, DeepSpeed", effect=_PIPELINED)
     """Steps whose states are in host memory at a time: read, updated and written side by side."""
     pipeline: bool = parameter(
@@ -79,14 +81,24 @@ class ZeroInfinity(WeightsBelow):
         """Addresses of its own, and buffers for states on the SSD."""
         buffers = self.buffer_count if self.pipeline else 1
         on_ssd = self.offload_optimizer == "ssd"
-        return Requirements(addresses="own", drops_dead_tensors=True, cpu_buffers=buffers if on_ssd else None)
+        return Requirements(
+            addresses="own",
+            drops_dead_tensors=True,
+            keeps_mappings=True,
+            pins_on_use=True,
+            cpu_buffers=buffers if on_ssd else None,
+        )
 
     @property
     def _bucket_bytes(self) -> int:
         return self.reduce_bucket_size * self.bytes_per_parameter
 
+    def host_reserved(self, job: int) -> int:
+        """With states on the SSD, return what is reserved in host memory: buffers, gradients and weights."""
+        return self._in_host[job] if self.offload_optimizer == "ssd" else 0
+
     def _schedule(self) -> Schedule:
-        return Schedule(overlap=False, delayed=False, bucket_bytes=self._bucket_bytes, returns=False)
+        return Schedule(self.overlap, delayed=False, bucket_bytes=self._bucket_bytes, returns=False)
 
     def _stays(self, trace: Trace) -> tuple[Window, ...]:
         """Return the stays of weights on the GPU, by the sizes of whole weights."""

@@ -27,7 +27,9 @@ def reason_for_waiting(memory: Residency) -> StallReason:
             return fault_reason(place.name)
     if any(queues.evict) and not memory.needed.isdisjoint(map(_tensor, chain.from_iterable(queues.evict))):
         return StallReason.EVICTION
-    return StallReason.LATE_PREFETCH
+    queued = ((place, map(_tensor, queues.prefetch[place])) for place in reversed(memory.origins))
+    awaited = [place for place, tensors in queued if not memory.needed.isdisjoint(tensors)]
+    return StallReason.MAPPING if awaited == [Location.NONE] else StallReason.LATE_PREFETCH
 
 
 class WaitLog:

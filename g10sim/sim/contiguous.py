@@ -263,14 +263,18 @@ class ContiguousRun(JobRun):
     def _make_room(self) -> None:
         """Let the policy act when the kernel waits for space and nothing under way will free any.
 
-        Prefetches that wait for space, too, are given up then: the tensors are fetched on demand.
+        Prefetches that wait for space, too, are given up then: the tensors are fetched on demand. It acts
+        again as long as what it does frees memory at once, without a copy.
         """
-        memory = self.memory
-        if not self._makes_room or memory.queues.busy or not self._space.waiting:
-            return
-        self._space.withdraw_requests(memory.needed)
-        if self._space.waiting and not memory.queues.busy:
+        memory, space = self.memory, self._space
+        before: tuple[int, int] | None = None
+        while self._makes_room and space.waiting and not memory.queues.busy:
+            space.withdraw_requests(memory.needed)
+            found = len(space.waiting), space.blocks.free_pages
+            if not space.waiting or memory.queues.busy or found == before:
+                return
             self._react("on_out_of_memory")
+            before = found
 
     def _reason(self) -> StallReason:
         """Return what the kernel waits for: space first, then what it demanded, then what is late."""

@@ -232,13 +232,18 @@ class _Simulation:
             addresses = self._addresses(job.trace)
             tensors = NamedTensors(policy, number, job, addresses)
             memory = self._memory(job, addresses, tensors.homes(self._system.all_tiers))
-            memory.pageable = tensors.pageable()
+            memory.pageable, memory.pins = tensors.pageable(), policy.requirements.pins_on_use
+            memory.frozen = frozenset(place for one in job.trace.frozen for place in addresses.held(one))
+            for pool in memory.pools.values():
+                if pool.tier.name == "host":
+                    pool.reserved_pages += -(-tensors.host_reserved() // memory.page_bytes)
             return JobRun(number, job, executed, memory, addresses, policy, plan, machine)
         job = simulated_job(job, self._behaviour)
         frames = self._frames[job.gpu] if self._frames else None
         memory = contiguous_memory(
             number, job, plan, policy, machine, self._staging, self._pools, self._door, frames
         )
+        memory.frozen = job.trace.frozen
         return ContiguousRun(number, job, executed, memory, OwnAddresses(job.trace), policy, plan, machine)
 
     def _addresses(self, trace: Trace) -> OwnAddresses:

@@ -227,6 +227,7 @@ class JobRun:
         self._ledger.open_iteration(self._now)
         before, sent = self._cpu_figures(), self._sent_bytes
         self._replan(iteration)
+        self.memory.is_mapped = iteration > 0 and self._policy.requirements.keeps_mappings
         for kernel in self._executed.kernels:
             moves = self._moves[kernel.id]
             if kernel.id == 0 and iteration > 0:

@@ -28,6 +28,10 @@ class NamedTensors:
         """Return the tensors that are not pinned in host memory. Raises PolicyError for unknown ones."""
         return self._found("pageable", lambda: frozenset(self._policy.pageable(self._number)))
 
+    def host_reserved(self) -> int:
+        """Return the bytes of host memory that the job keeps reserved."""
+        return asked(self._policy, "host_reserved", lambda: int(self._policy.host_reserved(self._number)))
+
     def homes(self, tiers: Sequence[Tier]) -> dict[int, Location]:
         """Return where tensors lie before time starts. Raises PolicyError for unknown tensors and tiers."""
         places = {tier.name: tier.place for tier in tiers}

@@ -300,6 +300,19 @@ class Trace(Displayed):
             if lasts[tensor] or births[tensor] != kernel
         )
 
+    @cached_property
+    def frozen(self) -> frozenset[int]:
+        """Weights that no kernel writes, in a forward pass (inference) or a step with its optimizer (LoRA).
+
+        Where phases are not told, or the optimizer was left out, weights may be written elsewhere.
+        """
+        phases = set(each(self.kernels, attrgetter("phase")))
+        if Phase.OPTIMIZER not in phases and phases != {Phase.FORWARD}:
+            return frozenset()
+        written = {tensor for outputs in named(self.kernels, attrgetter("outputs")) for tensor in outputs}
+        kinds = each(self.tensors, lambda tensor: tensor.persistent and tensor.kind is TensorKind.WEIGHT)
+        return frozenset(tensor for tensor in compress(count(), kinds) if tensor not in written)
+
     def workspace_bytes(self, kernel: Kernel) -> int:
         """Bytes of scratch space that a kernel uses."""
         outputs = (self.tensors[i] for i in kernel.outputs)

@@ -355,6 +355,7 @@ PARAMETERS = [
         },
     ),
     Parameter("vdnn_multi", "headroom", (0.4, 0.0), {"ladder": "K1"}, {"ladder": "K3"}),
+    Parameter("stream", "pinned", (False, True), {}, {"system.host.pinned": PAGEABLE}),
     Parameter("tencache", "buffers", ("none", "size_classes"), CPU, {**CPU, "system.host.pinned": PAGEABLE}),
     Parameter("zero_offload", "overlap", (True, False), {**CPU, "delayed_update": True}, CPU),
     Parameter("zero_infinity", "pipeline", (True, False), CPU, ON_SSD),

@@ -5,7 +5,7 @@ import pytest
 from g10sim.config.data import data_path
 from g10sim.config.document import load_document
 from g10sim.config.presets import load_system, ssd_names
-from g10sim.config.ssd import FlashSsdSpec
+from g10sim.config.ssd import FlashSsdSpec, RequestsSpec, SsdSpec
 from g10sim.errors import ConfigError
 
 SYSTEM = "a100-40g-pcie3-znand"
@@ -113,3 +113,44 @@ def test_bad_drives_name_key_value_and_choices(ssd, message):
         with_ssd(**ssd)
     assert "allowed: " in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("drives", "depth", "seconds"),
+    [
+        # One request: its way through the host, the drive's latency, and its size over the rate of one drive.
+        (1, 1, 100e-6 + 60e-6 + 1e6 / 5e9),
+        (4, 1, 100e-6 + 60e-6 + 1e6 / 5e9),
+        # Two on one drive: each meets the other there as often as that one is in line alone, 200 of 360 us.
+        (1, 2, (160e-6 + 200e-6 * (1 + 200 / 360)) / 2),
+    ],
+)
+def test_requests_of_the_host_limit_a_drive(drives, depth, seconds):
+    requests = {"size": "1 MB", "depth": depth, "host": "100 us"}
+    spec = SsdSpec(
+        capacity="1 TB",
+        read_bandwidth="5 GB/s",
+        write_bandwidth="5 GB/s",
+        latency="60 us",
+        drives=drives,
+        requests=requests,
+    )
+    assert spec.all_drives[1] == pytest.approx(1e6 / seconds, rel=1e-6)
+
+
+def test_a_thread_issues_no_more_requests_than_it_has_time_for():
+    slow = RequestsSpec(size="4 KiB", depth=256, cpu="2.3 us")
+    assert slow.rate(10**12, 10**6, 1) == pytest.approx(4096 / 2.3e-6, rel=1e-6)
+    two = RequestsSpec(size="4 KiB", depth=256, cpu="2.3 us", threads=2)
+    assert two.rate(10**12, 10**6, 1) == pytest.approx(2 * 4096 / 2.3e-6, rel=1e-6)
+
+
+def test_four_drives_are_as_fast_at_depth_as_measured():
+    # Four Gen 5 drives of 14 GB/s, requests of 1 MiB, one thread: 3.9, 24 and 45 GiB/s at depth 1, 8 and 32
+    # (Mooncake, pull request 2806). The host's latency is chosen at depth 1 alone.
+    def rate(depth):
+        return RequestsSpec(depth=depth, host="107 us").rate(4 * 14 * 10**9, 69 * 10**6, 4) / 2**30
+
+    assert rate(1) == pytest.approx(3.9, rel=0.01)
+    assert rate(8) == pytest.approx(24, rel=0.12)
+    assert rate(32) == pytest.approx(45, rel=0.12)

@@ -186,7 +186,7 @@ CASES = [
         ("settle begins a fetch", narrow, wants(1, frees=[0]), lambda memory: memory.settle()),
     )
 ]
-READERS = {"lies", "state", "arriving", "evicting", "tier_for", "used_in_place"}
+READERS = {"lies", "state", "arriving", "evicting", "tier_for", "used_in_place", "kept_in"}
 """Public methods of a residency that look at it."""
 SPACE_READERS = {
     "order",

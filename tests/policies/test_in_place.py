@@ -5,6 +5,7 @@ from machines import OWN, PAGE, iteration_times, kernel_times, machine, simulate
 
 import g10sim
 from g10sim.config.presets import load_system
+from g10sim.errors import UnsupportedError
 from g10sim.policies.registry import create
 from g10sim.trace.model import TensorKind
 from g10sim.trace.synthetic import TraceBuilder
@@ -96,10 +97,11 @@ def test_where_everything_has_room_nothing_is_used_in_place():
     assert result.records.iterations[-1].in_place_read_bytes == 0
 
 
-def test_without_such_memory_everything_is_fetched():
-    trace = streamed(once=2, often=0)
-    records = g10sim.simulate(trace, "a100-40g-pcie3-znand", "in_place").records
-    assert not any(record.uses_in_place for record in records.iterations)
+def test_a_machine_without_such_memory_is_refused():
+    with pytest.raises(
+        UnsupportedError, match="can access no tier of 'a100-40g-pcie3-znand'; allowed: machines"
+    ):
+        g10sim.simulate(streamed(once=2, often=0), "a100-40g-pcie3-znand", "in_place")
 
 
 def test_an_activation_that_had_to_leave_is_used_in_place_when_it_returns():

@@ -10,7 +10,7 @@ from g10sim.sim.engine import run
 from g10sim.trace.workload import Job, Workload
 
 
-@pytest.mark.parametrize("policy", ["zero_offload", "zero_infinity", "lohan", "tencache"])
+@pytest.mark.parametrize("policy", ["zero_offload", "zero_infinity", "lohan", "tencache", "torch_offload"])
 @pytest.mark.parametrize("system", system_names())
 def test_the_cpu_of_every_preset_runs_optimizers(system, policy):
     machine = load_system(system)

@@ -55,7 +55,11 @@ def test_built_in_policies_are_there_with_label_and_paper():
 
 def test_policies_are_made_from_names_and_mappings():
     assert isinstance(create("base_uvm"), BaseUvm)
-    assert create({"name": "deepum", "look_ahead": 3}).parameters() == {"look_ahead": 3, "order_file": None}
+    assert create({"name": "deepum", "look_ahead": 3}).parameters() == {
+        "look_ahead": 3,
+        "order_file": None,
+        "discard": True,
+    }
 
 
 def test_unknown_name_is_answered_with_the_nearest():
@@ -76,7 +80,7 @@ def test_specification_without_a_name_is_refused(spec):
 def test_unknown_parameter_is_answered_with_the_nearest():
     assert refusal(create, {"name": "deepum", "look_ahed": 3}, error=ConfigError) == (
         "policy 'deepum': unknown parameter 'look_ahed' (did you mean 'look_ahead'?); "
-        "allowed: look_ahead, order_file"
+        "allowed: discard, look_ahead, order_file"
     )
     assert refusal(create, {"name": "ideal", "depth": 3}, error=ConfigError) == (
         "policy 'ideal': unknown parameter 'depth'; allowed: no parameters"

@@ -11,6 +11,7 @@ from g10sim.policies.moves import Evict, Fetch
 from g10sim.policies.planning.machine import planned_machine
 from g10sim.policies.stream import Stream
 from g10sim.policies.stream_planning.shares import page_shares, whole_tensors
+from g10sim.records import StallReason
 from g10sim.trace.model import TensorKind
 from g10sim.trace.synthetic import TraceBuilder
 
@@ -41,11 +42,14 @@ def test_nothing_moves_that_fits():
 
 
 def test_space_is_asked_for_in_the_order_of_use_though_it_is_free_in_another():
-    """b dies before a, but is needed after it: its 40 pages, mapped in 40,000 cycles, wait for that of a."""
+    """b dies before a, but is needed after it: its 40 pages are mapped after that of a, the first time."""
     kernels = [(10_000, "", "a"), *[(10_000, "a", "")] * 5]
     kernels += [(10_000, "a", "b"), (10_000, "a b", ""), (10_000, "a", "")]
     records = simulate(trace_of({"a": 1, "b": 40}, kernels), machine(100), Stream(), iterations=3)
-    assert last_of(records) == (90_000 + 1000, {})
+    first = records.iterations[0]
+    assert first.end - first.start == 90_000 + 1000
+    assert dict(first.stalls) == {StallReason.MAPPING: 1000}
+    assert last_of(records) == (90_000, {})
 
 
 @pytest.mark.parametrize("ticks", [100, 1000, 20_000])

@@ -151,6 +151,16 @@ def test_small_weights_stay():
     assert seconds(step) == pytest.approx(8 + 0.2 + 0.8, rel=1e-3)
 
 
+def test_buffers_that_are_reserved_count_in_host_memory():
+    # Weights and gradients, 8 GB each, and the states of a step, or of as many as run side by side.
+    for parameters, states in (({}, 12), ({"pipeline": True, "buffer_count": 3}, 3 * 12)):
+        step = last(FOUR, machine(), offload_optimizer="ssd", **parameters)
+        assert step.peaks["peak_host_bytes"] == (8 + 8 + states) * 10**9 + PAGE  # that of the last step's end
+        short = machine(host=f"{8 + 8 + states - 1} GB")
+        with pytest.raises(UnsupportedError, match=f"in the tier 'host': {8 + 8 + states}.0001 GB; allowed"):
+            last(FOUR, short, offload_optimizer="ssd", **parameters)
+
+
 def test_weights_on_the_ssd_are_read_from_there_and_written_once():
     step = last(FOUR, machine(), offload_param="ssd", **AHEAD)
     assert step.traffic["ssd_to_gpu_bytes"] == 7 * 2 * 10**9

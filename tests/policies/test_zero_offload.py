@@ -5,10 +5,13 @@ of 0.01 s a bucket. The link carries 10 GB/s each way, and the CPU updates 10^9 
 crosses the link in 0.02 s, either way, and is updated in 0.1 s.
 """
 
+from dataclasses import replace
+
 import pytest
 
 from g10sim.config.system import SystemSpec
 from g10sim.errors import UnsupportedError
+from g10sim.policies.torch_offload import TorchOffload
 from g10sim.policies.zero_offload import ZeroOffload
 from g10sim.records import StallReason
 from g10sim.sim.engine import run
@@ -78,6 +81,9 @@ def offload(**parameters):
         ({"reduce_bucket_size": 2 * PARAMETERS}, 3 + 0.04 + 1 + 0.02, BUCKETS),
         # Nothing leaves before the last gradient, unless a bucket is full: all ten cross after it.
         ({"reduce_bucket_size": 10 * PARAMETERS}, 3 + 0.2 + 1 + 0.02, BUCKETS),
+        # A second gradient does not fit: each leaves when the next one is ready, the last two together. The
+        # steps of both follow the first of the two.
+        ({"reduce_bucket_size": 150_000_000, "overlap": True}, 3 + 0.02 + 0.2 + 0.02, BUCKETS),
     ],
 )
 def test_time_and_traffic_of_an_iteration(parameters, seconds, buckets):
@@ -88,6 +94,65 @@ def test_time_and_traffic_of_an_iteration(parameters, seconds, buckets):
             "gpu_to_host_bytes": buckets * HALF,
         }
         assert iteration.cpu.busy_cycles == buckets * SECOND // 10
+
+
+def straddled():
+    """Four weights whose gradients come last first, 1 s apart, and three launches that update them.
+
+    Every launch works on a part of each of two neighbours, and moves 3 GB.
+    """
+    builder, size = TraceBuilder("straddled"), 300_000_000
+    kinds = (TensorKind.WEIGHT, TensorKind.GRADIENT, TensorKind.OPTIMIZER_STATE)
+    weights, gradients, states = (
+        [
+            builder.tensor(f"{kind}{i}", size, kind, persistent=kind is not TensorKind.GRADIENT)
+            for i in range(4)
+        ]
+        for kind in kinds
+    )
+    builder.kernel("Forward", SECOND, weights, [], Phase.FORWARD)
+    for weight, gradient in reversed(list(zip(weights, gradients, strict=True))):
+        builder.kernel("Backward", SECOND, [weight], [gradient], Phase.BACKWARD)
+    for since in range(3):
+        mine = [*weights[since : since + 2], *states[since : since + 2]]
+        builder.kernel("Update", 0, [*mine, *gradients[since : since + 2]], mine, Phase.OPTIMIZER)
+    trace = builder.build()
+    moved = (replace(one, moved_bytes=3 * 10**9 * (one.name == "Update")) for one in trace.kernels)
+    return replace(trace, kernels=tuple(moved))
+
+
+@pytest.mark.parametrize(
+    ("policy", "seconds"),
+    [
+        # A gradient takes 0.03 s, a launch 0.2 s. The last launch waits for the first weight's gradient, and
+        # two weights return after it.
+        (ZeroOffload(overlap=True, reduce_bucket_size=1), 5 + 0.03 + 0.2 + 2 * 0.03),
+        (ZeroOffload(reduce_bucket_size=1), 5 + 0.03 + 3 * 0.2 + 2 * 0.03),
+        (TorchOffload(), 5 + 0.03 + 0.2 + 2 * 0.03),
+        (TorchOffload(overlap=False), 5 + 0.03 + 3 * 0.2 + 2 * 0.03),
+    ],
+)
+def test_launches_of_one_operator_run_as_their_gradients_arrive(policy, seconds):
+    last = simulated(policy, straddled()).iterations[-1]
+    assert last.end - last.start == round(seconds * SECOND)
+    assert last.traffic == {"host_to_gpu_bytes": 4 * 3 * 10**8, "gpu_to_host_bytes": 4 * 3 * 10**8}
+
+
+def test_a_step_moves_the_bytes_of_its_launches():
+    # 3 GB take 0.3 s, more than the parameters do; what launches share counts in each for its part.
+    narrow = machine(cpu={"optimizer_rate": "1 G/s", "memory_bandwidth": "10 GB/s"})
+    last = simulated(TorchOffload(), straddled(), narrow).iterations[-1]
+    assert last.end - last.start == round((5 + 0.03 + 0.3 + 2 * 0.03) * SECOND)
+
+
+def test_the_gpu_waits_for_no_copy_of_a_single_gradient():
+    # A gradient takes 0.25 s to leave, and one is ready every 0.2 s: with two buffers the GPU waits.
+    slow = machine(pcie={"to_device": "1000 GB/s", "from_device": "0.8 GB/s"})
+    plain = simulated(TorchOffload(), system=slow).iterations[-1]
+    assert plain.end - plain.start == round((1 + 0.2 + 10 * 0.25 + 0.1 + 0.0002) * SECOND)
+    assert StallReason.SYNCHRONIZATION not in dict(plain.stalls)
+    buffered = simulated(offload(overlap=True), system=slow).iterations[-1]
+    assert dict(buffered.stalls)[StallReason.SYNCHRONIZATION] == 9 * round(0.05 * SECOND)
 
 
 def test_ideal_is_the_step_with_the_optimizer_on_the_gpu():

@@ -86,6 +86,7 @@ DESIGNS = {
         },
     ],
     "teraio": [{}],
+    "torch_offload": [{}],
     "vdnn": VDNN,
     "vdnn_multi": [
         {},
@@ -121,6 +122,7 @@ OFFLOADING = {
         {"prefetch": False, "buffers": "none"},
         {"cache": "30 MiB", "buffers": "uniform", "optimizer_buffers": 1},
     ],
+    "torch_offload": [{}, {"overlap": False}],
     "zero_infinity": [
         {"param_persistence_threshold": 1000},
         {"offload_param": "ssd", "param_persistence_threshold": 0, "prefetch_bucket_size": 3_000_000},

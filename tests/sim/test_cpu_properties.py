@@ -11,7 +11,7 @@ from machines import simulate
 from test_properties import PAGE, Restless, cases, pages, relaxed, small_system
 
 from g10sim.config.behaviour import BehaviourSpec
-from g10sim.config.host import CpuSpec
+from g10sim.config.host import CpuSpec, KernelAccessSpec
 from g10sim.errors import UnsupportedError
 from g10sim.policies.base import Policy
 from g10sim.policies.ideal import Ideal
@@ -86,6 +86,9 @@ def test_shipped_designs_serve_kernels_on_the_cpu_or_say_that_they_cannot(policy
         everything = sum(map(pages, trace.tensors))
         needed = max(sum(pages(trace.tensors[t]) for t in kernel.tensors) for kernel in trace.kernels)
         system = with_cpu(small_system(max(needed, everything * 6 // 10), 0, everything), trace, seed)
+        if policy == "in_place":
+            host = system.host.model_copy(update={"kernel_access": KernelAccessSpec()})
+            system = system.model_copy(update={"host": host})
         made = policy() if isinstance(policy, type) else create(policy)
         if made.requirements.placement == "contiguous":
             with pytest.raises(UnsupportedError, match=r"copies whole tensors, and kernel \d+ .* on the CPU"):

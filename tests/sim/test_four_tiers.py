@@ -16,10 +16,13 @@ PRESETS = ("h100-80g-cxl-agilex", "h100-80g-cxl-genoa")
 NETWORKS = {"vdnn": "100 MiB", "vdnnpp": "100 MiB", "flashneuron": "60 MiB"}
 """GPU memory by policy for those that need layers of a convolutional network."""
 
-WITH_CPU = {"zero_offload", "zero_infinity", "lohan", "tencache"}
+WITH_CPU = {"zero_offload", "zero_infinity", "lohan", "tencache", "torch_offload"}
 """Policies that need a CPU for the optimizer."""
 
-CHAINED = sorted(set(available()) - set(NETWORKS) - WITH_CPU - {"ideal", "replay"})
+IN_PLACE = {"in_place"}
+"""Policies that need a tier that kernels can access, which neither machine has."""
+
+CHAINED = sorted(set(available()) - set(NETWORKS) - WITH_CPU - IN_PLACE - {"ideal", "replay"})
 SSD_ALONE = {"flashneuron", "g10_gds"}
 """Policies of designs without host memory."""
 

@@ -45,7 +45,8 @@ WAITS = {
     StallReason.COMPUTE_SHARING: 1_000_000_000,
     StallReason.RECOMPUTATION: 2_000_000_000,
     StallReason.IN_PLACE_ACCESS: 400_000_000,
-    StallReason.COPY_CONTENTION: 600_000_000,
+    StallReason.COPY_CONTENTION: 599_000_000,
+    StallReason.MAPPING: 1_000_000,
 }
 """Cycles that the iteration below waits: 4,287,654,321 in all."""
 
@@ -107,7 +108,8 @@ BY_HAND = {
     "stall_compute_sharing_cycles": 1_000_000_000,
     "stall_recomputation_cycles": 2_000_000_000,
     "stall_in_place_access_cycles": 400_000_000,
-    "stall_copy_contention_cycles": 600_000_000,
+    "stall_copy_contention_cycles": 599_000_000,
+    "stall_mapping_cycles": 1_000_000,
     "ssd_to_gpu_bytes": 1,
     "gpu_to_ssd_bytes": 2,
     "host_to_gpu_bytes": 3,

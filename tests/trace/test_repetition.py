@@ -135,7 +135,8 @@ def test_pickled(trace):
 @pytest.mark.slow
 def test_simulations_are_equal(policy):
     trace = decode(4, layers=6, weight_bytes=6 << 20, cache_bytes=4 << 20, activation_bytes=1 << 20)
-    system = load_system({"preset": "a100-40g-pcie3-znand", "gpu": {"memory": "160 MiB"}})
+    host = {"kernel_access": {}} if policy == "in_place" else {}
+    system = load_system({"preset": "a100-40g-pcie3-znand", "gpu": {"memory": "160 MiB"}, "host": host})
     runs = []
     for job in (Job(trace), Job(written_out(trace))):
         design = make_policy({"name": policy}, 0)

@@ -28,6 +28,8 @@ class FlashPool(Pool):
     own first, then pages never used, then those that were abandoned longest ago.
     """
 
+    keeps_copies = False
+
     def __init__(self, tier: Tier, spec: FlashSsdSpec, clock_hz: int, page_bytes: int) -> None:
         super().__init__(tier, page_bytes)
         self._spec = spec

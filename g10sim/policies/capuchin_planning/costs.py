@@ -24,9 +24,9 @@ class LeastCosts:
 
     def __init__(self, accesses: AccessSequence, lanes: Lanes, pairs: Sequence[AccessPair]) -> None:
         self._starts, self._lanes = accesses.starts, lanes
-        rows = [(pair.evicted, pair.use, pair.size_bytes, pair.copy_cycles) for pair in pairs]
-        self.evicted, self.uses, self.sizes, self._copies = (
-            np.array(rows, dtype=np.int64).reshape(-1, 4).T.copy()
+        rows = [(one.evicted, one.use, one.size_bytes, one.out_cycles, one.copy_cycles) for one in pairs]
+        self.evicted, self.uses, self.sizes, self._departures, self._copies = (
+            np.array(rows, dtype=np.int64).reshape(-1, 5).T.copy()
         )
         count = len(pairs)
         self._first: Integers = np.full(count, _NEVER, dtype=np.int64)
@@ -42,13 +42,14 @@ class LeastCosts:
     def of(self, numbers: Integers, first: Integers, last: Integers) -> Integers:
         """Return the least cycles that kernels wait longer for swaps from first to last kernels."""
         copies, uses, evicted = self._copies[numbers], self.uses[numbers], self.evicted[numbers]
-        out = np.maximum(self._out_ends[numbers], self._starts[evicted + 1] + copies)
+        departures = self._departures[numbers]
+        out = np.maximum(self._out_ends[numbers], self._starts[evicted + 1] + departures)
         out -= self._lanes.with_waits(evicted, first)
         out += np.where(first == self._first[numbers], self._out_waits[numbers], 0)
         back = np.maximum(self._back_ends[numbers], self._starts[last + 1] + copies)
         back -= self._lanes.with_waits(last, uses) - self._back_waits[numbers]
         paid = self._out_waits[numbers] + self._back_waits[numbers]
-        costs: Integers = np.clip(out, 0, copies) + np.clip(back, 0, copies) - paid
+        costs: Integers = np.clip(out, 0, departures) + np.clip(back, 0, copies) - paid
         return costs
 
     def are_away(self, numbers: Integers, time: int) -> npt.NDArray[np.bool_]:

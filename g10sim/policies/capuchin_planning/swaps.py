@@ -18,13 +18,15 @@ class AccessPair:
     """Kernel ``evicted`` uses a tensor before the peak, kernel ``use`` is the next that does, after it.
 
     ``free_time`` (FT): cycles between the end of a copy out right after the first and the start of a copy
-    in right before the second, of ``copy_cycles`` each. Negative where they take longer than there is.
+    in right before the second, of ``out_cycles`` and ``copy_cycles``. Negative where they take longer than
+    there is.
     """
 
     tensor: int
     evicted: int
     use: int
     size_bytes: int
+    out_cycles: int
     copy_cycles: int
     free_time: int
 
@@ -39,8 +41,9 @@ def access_pairs(accesses: AccessSequence, bytes_per_cycle: float, least_bytes: 
         if size < least_bytes:
             continue
         copy = transfer_cycles(accesses, tensor, bytes_per_cycle)
+        out = accesses.out_cycles(tensor, copy)
         found += [
-            AccessPair(tensor, evicted, use, size, copy, times[use] - times[evicted + 1] - 2 * copy)
+            AccessPair(tensor, evicted, use, size, out, copy, times[use] - times[evicted + 1] - out - copy)
             for evicted, use in pairwise(uses)
             if use > evicted + 1
         ]
@@ -119,7 +122,7 @@ class Lanes:
         """
         accesses = self._accesses
         before = Interval(accesses.interval(pair.evicted).end, accesses.interval(peak).start)
-        out = earliest(self.out, before, pair.copy_cycles, accesses.period)
+        out = earliest(self.out, before, pair.out_cycles, accesses.period)
         back = self._latest(pair, peak)
         if out is None or back is None:
             return None
@@ -132,7 +135,7 @@ class Lanes:
         """
         accesses = self._accesses
         end, period = accesses.interval(pair.evicted).end, accesses.period
-        out = earliest(self.out, Interval(end, end + period), pair.copy_cycles, period)
+        out = earliest(self.out, Interval(end, end + period), pair.out_cycles, period)
         back = self._latest(pair, last)
         if back is None:
             start = accesses.interval(last).end
@@ -143,8 +146,9 @@ class Lanes:
         out_wait = out.end - accesses.interval(first).start - self._waits_within(pair.evicted, first)
         back_wait = back.end - accesses.interval(pair.use).start - self._waits_within(trigger, pair.use)
         # A copy delays those behind it, and whoever waits for them, by no more than its own time.
-        waits = (min(pair.copy_cycles, max(0, wait)) for wait in (out_wait, back_wait))
-        return GuidedSwap(pair, first, last, out, back, trigger, *waits)
+        out_wait = min(pair.out_cycles, max(0, out_wait))
+        back_wait = min(pair.copy_cycles, max(0, back_wait))
+        return GuidedSwap(pair, first, last, out, back, trigger, out_wait, back_wait)
 
     def _latest(self, pair: AccessPair, last: int) -> Interval | None:
         accesses = self._accesses

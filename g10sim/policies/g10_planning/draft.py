@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 from g10sim.analysis.timeline import Integers
@@ -59,7 +59,8 @@ class PlanningParameters(PlannerOptions):
 class Absence:
     """A tensor is not used during kernels ``start`` to ``end`` - 1.
 
-    Kernels are counted on over the border of the iteration; ``wraps`` marks an absence that crosses it.
+    Kernels are counted on over the border of the iteration; ``wraps`` marks an absence that crosses it. What
+    is ``frozen`` leaves without being copied, as its tier has it still.
     """
 
     tensor: int
@@ -67,6 +68,12 @@ class Absence:
     start: int
     end: int
     wraps: bool
+    frozen: bool = field(default=False, kw_only=True)
+
+    @property
+    def out_bytes(self) -> int:
+        """Bytes that are copied when it begins."""
+        return 0 if self.frozen else self.size_bytes
 
     def cycles(self, timeline: Timeline) -> int:
         """Return how long it lasts."""
@@ -101,7 +108,10 @@ def absences(trace: Trace, machine: PlannedMachine) -> tuple[Absence, ...]:
     for period in inactive_periods(trace):
         crosses = period.start >= period.end
         end = period.end + (kernels if crosses else 0)
-        found.append(Absence(period.tensor, sizes[period.tensor], period.start, end, crosses))
+        is_frozen = period.tensor in trace.frozen
+        found.append(
+            Absence(period.tensor, sizes[period.tensor], period.start, end, crosses, frozen=is_frozen)
+        )
     return tuple(found)
 
 

@@ -81,14 +81,16 @@ class _Window(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Choices:
-    """Candidates as arrays; ``costs`` are those of each tier, ``_NEVER`` where it is out of the question.
+    """Candidates as arrays; ``copied`` are the bytes that are copied when they leave.
 
-    For each tier, ``out_by`` and ``prefetch`` are the kernels between which they were last found to be away.
+    ``costs`` are those of each tier, ``_NEVER`` where it is out of the question. For each tier, ``out_by``
+    and ``prefetch`` are the kernels between which they were last found to be away.
     """
 
     starts: Integers
     ends: Integers
     sizes: Integers
+    copied: Integers
     costs: list[Integers]
     out_by: list[Integers]
     prefetch: list[Integers]
@@ -199,8 +201,8 @@ class _Selection(Draft):
     def _choices(self, candidates: Sequence[Absence]) -> _Choices:
         """Return the candidates with the tiers that each is long enough to reach and return from."""
         machine = self.machine
-        spans = [(absence.start, absence.end, absence.size_bytes) for absence in candidates]
-        starts, ends, sizes = np.array(spans, dtype=np.int64).reshape(-1, 3).T
+        spans = [(one.start, one.end, one.size_bytes, one.out_bytes) for one in candidates]
+        starts, ends, sizes, copied = np.array(spans, dtype=np.int64).reshape(-1, 4).T
         cycles = np.array([absence.cycles(self.timeline) for absence in candidates], dtype=np.int64)
         costs = []
         for tier in machine.tiers:
@@ -211,7 +213,7 @@ class _Selection(Draft):
             cost = np.array([copy_cycles(size, tier) for size in sizes.tolist()], dtype=np.int64)
             costs.append(np.where(fits, cost, _NEVER))
         out_by, prefetch = ([np.zeros_like(starts) for _ in machine.tiers] for _ in range(2))
-        return _Choices(starts, ends, sizes, costs, out_by, prefetch)
+        return _Choices(starts, ends, sizes, copied, costs, out_by, prefetch)
 
     def _narrow(self, choices: _Choices, numbers: Integers) -> Integers:
         """Find when candidates are away at most; return those that relieve something."""
@@ -239,7 +241,7 @@ class _Selection(Draft):
         relief, cost = best[0], np.zeros_like(starts)
         memory_cost = _DEAR if self._spares_memory() else 0
         for place, tier in enumerate(self.machine.tiers):
-            out_by = self.out.finish(starts, sizes, tier.name)
+            out_by = self.out.finish(starts, choices.copied[numbers], tier.name)
             prefetch = self.into.latest_start(ends, sizes, tier.name)
             choices.out_by[place][numbers], choices.prefetch[place][numbers] = out_by, prefetch
             found = self.occupancy.over_cycles(out_by + 1, prefetch)
@@ -270,7 +272,7 @@ class _Selection(Draft):
     def _evict(self, absence: Absence, window: _Window) -> None:
         size, tier = absence.size_bytes, self.machine.tiers[window.place]
         name, out_by, prefetch = tier.name, window.out_by, window.prefetch
-        self.out.debit(absence.start, size, name)
+        self.out.debit(absence.start, absence.out_bytes, name)
         self.into.debit(prefetch, size, name)
         self.used[name].add(absence.start, absence.end, size)
         self.occupancy.add(out_by + 1, prefetch, -size)

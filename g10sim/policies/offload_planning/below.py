@@ -91,6 +91,7 @@ class WeightsBelow(Declared, Policy):
 
     def _set_up(self) -> None:
         self._jobs: tuple[Offloaded, ...] = ()
+        self._in_host: tuple[int, ...] = ()
 
     @property
     def note(self) -> str:
@@ -112,16 +113,18 @@ class WeightsBelow(Declared, Policy):
                 "allowed: one GPU"
             )
         machines = planned_machines(workload, system, behaviour)
-        needed, jobs = dict.fromkeys(self._kept, 0), list[Offloaded]()
+        needed, jobs, in_host = dict.fromkeys(self._kept, 0), list[Offloaded](), list[int]()
         for job, machine in zip(workload.jobs, machines, strict=True):
             planned = self._plan_job(job.trace, machine, system)
             jobs.append(planned)
-            for tier, size in self._bytes_below(job.trace, machine.sizes(job.trace), planned).items():
+            below = self._bytes_below(job.trace, machine.sizes(job.trace), planned)
+            in_host.append(below["host"])
+            for tier, size in below.items():
                 needed[tier] += size
         for tier, size in needed.items():
             if size:
                 require_tier(self.name, system, tier, size, self._kept[tier])
-        self._jobs = tuple(jobs)
+        self._jobs, self._in_host = tuple(jobs), tuple(in_host)
         return (None,) * len(jobs)
 
     def homes(self, job: int) -> Mapping[int, str]:

@@ -17,8 +17,8 @@ from g10sim.trace.model import Device, Trace
 class Gradients:
     """Moves of one job: buckets of gradients leave, what the CPU has updated comes back.
 
-    A bucket waits until the one before it has left: two buffers are enough. What a reduce-scatter makes is a
-    bucket, and leaves when that has ended. Otherwise gradients that add up over micro-batches leave after
+    A bucket waits until the one before it has left, if there are two buffers. What a reduce-scatter makes is
+    a bucket, and leaves when that has ended. Otherwise gradients that add up over micro-batches leave after
     each one, and come back for the next one as many kernels ahead as their bucket takes to fill. New tensors
     of the next ``births`` kernels are mapped while a kernel runs. What is ``left`` where the CPU updates it
     stays there. Source: ``partition_grads`` in DeepSpeed's stage3.py, which adds up on the GPU what it keeps
@@ -26,10 +26,16 @@ class Gradients:
     """
 
     def __init__(
-        self, trace: Trace, bucket_bytes: int, births: int, left: Container[int] = frozenset()
+        self,
+        trace: Trace,
+        bucket_bytes: int,
+        births: int,
+        left: Container[int] = frozenset(),
+        *,
+        has_two_buffers: bool = True,
     ) -> None:
         self._trace, self._births, self._left = trace, Births(trace, births), left
-        self._ahead = births
+        self._ahead, self._has_two_buffers = births, has_two_buffers
         inputs = cpu_inputs(trace)
         made = {tensor for tensor, _ in inputs}
         reduced = (Bucket(one.outputs, one.id) for one in trace.collectives if one.outputs[0] in made)
@@ -92,7 +98,7 @@ class Gradients:
             yield from (Fetch(tensor) for tensor in back if tensor not in self._left)
         number = self._full.get(kernel)
         if number is not None:
-            if number:
+            if number and self._has_two_buffers:
                 yield Await(frozenset(self._buckets[number - 1].tensors))
             yield from map(Evict, self._buckets[number].tensors)
 

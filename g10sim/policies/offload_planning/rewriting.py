@@ -101,7 +101,6 @@ class _Rewriting:
             duration=0,
             inputs=tuple(dict.fromkeys(inputs)),
             outputs=tuple(dict.fromkeys(outputs)),
-            moved_bytes=0,
             fault_profile=None,
             reads=(),
             device=Device.CPU,

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import groupby
 from operator import itemgetter
 
 from g10sim.trace.model import Device, Kernel, Phase, TensorKind, Trace
@@ -24,7 +25,8 @@ class Takeover:
 
     The trace says of no kernel how many parameters it updates: together they are the bytes of the gradients
     that come from the GPU over ``bytes_per_gradient``, and each kernel that updates a persistent tensor has
-    its share by the bytes of gradients that it reads.
+    its share by the bytes that it moves; where some kernel does not say these, by the bytes of gradients that
+    it reads.
     """
 
     trace: Trace
@@ -75,9 +77,10 @@ class Takeover:
         read = {tensor for kernel in self.takes for tensor in trace.kernels[kernel].inputs}
         gradients = [tensor for tensor in read & made if not trace.tensors[tensor].persistent]
         total = sum(trace.tensors[tensor].size_bytes for tensor in gradients) // self.bytes_per_gradient
-        bytes_read = {kernel: gradient_bytes(trace, [kernel]) for kernel in sorted(updates)}
-        whole = max(1, sum(bytes_read.values()))
-        return {kernel: total * read // whole for kernel, read in bytes_read.items() if total * read >= whole}
+        moved = {kernel: trace.kernels[kernel].moved_bytes for kernel in sorted(updates)}
+        shares = moved if all(moved.values()) else {one: gradient_bytes(trace, [one]) for one in moved}
+        whole = max(1, sum(shares.values()))
+        return {kernel: total * share // whole for kernel, share in shares.items() if total * share >= whole}
 
 
 def _updates(trace: Trace, kernel: Kernel) -> bool:
@@ -114,11 +117,13 @@ class Launches:
     """Positions at which the CPU can be told to run the kernels that it takes over.
 
     Position p is that before the GPU's kernel p of the trace. Kernels that use a tensor which one of them
-    writes stay in order. ``arrivals`` are positions before which tensors are not in host memory.
+    writes stay in order, unless they are launches of one operator, which update different parts of it.
+    ``arrivals`` are positions before which tensors are not in host memory.
     """
 
     def __init__(self, takeover: Takeover, arrivals: Mapping[int, int]) -> None:
         self._kernels, self._takes, self._arrivals = takeover.trace.kernels, takeover.takes, arrivals
+        self._calls = _calls(self._kernels, self._takes)
         self.earliest, self.latest = self._first(), self._last()
         others = (kernel.id for kernel in takeover.on_gpu if kernel.phase is not Phase.OPTIMIZER)
         self.end = max(others, default=-1) + 1
@@ -126,32 +131,67 @@ class Launches:
 
     def _first(self) -> dict[int, int]:
         used, written, found = dict[int, int](), dict[int, int](), dict[int, int]()
-        for kernel in self._kernels:
-            position = kernel.id + 1
-            if kernel.id in self._takes:
-                reads = (max(written.get(t, 0), self._arrivals.get(t, 0)) for t in kernel.inputs)
-                position = max((*reads, *(used.get(t, 0) for t in kernel.outputs)), default=0)
-                found[kernel.id] = position
-            for tensor in kernel.touched:
-                used[tensor] = max(used.get(tensor, 0), position)
-            for tensor in kernel.outputs:
-                written[tensor] = max(written.get(tensor, 0), position)
-        return found
+        for call in self._calls:
+            for kernel in call:
+                found[kernel.id] = kernel.id + 1
+                if kernel.id in self._takes:
+                    reads = (max(written.get(t, 0), self._arrivals.get(t, 0)) for t in kernel.inputs)
+                    found[kernel.id] = max((*reads, *(used.get(t, 0) for t in kernel.outputs)), default=0)
+            _note(max, call, found, used, written, 0)
+        return {kernel: found[kernel] for kernel in sorted(self._takes)}
 
     def _last(self) -> dict[int, int]:
         end = len(self._kernels)
         used, written, found = dict[int, int](), dict[int, int](), dict[int, int]()
-        for kernel in reversed(self._kernels):
-            position = kernel.id
-            if kernel.id in self._takes:
-                reads = (written.get(t, end) for t in kernel.inputs)
-                position = min((*reads, *(used.get(t, end) for t in kernel.outputs)), default=end)
-                found[kernel.id] = position
-            for tensor in kernel.touched:
-                used[tensor] = min(used.get(tensor, end), position)
-            for tensor in kernel.outputs:
-                written[tensor] = min(written.get(tensor, end), position)
-        return found
+        for call in reversed(self._calls):
+            for kernel in call:
+                found[kernel.id] = kernel.id
+                if kernel.id in self._takes:
+                    reads = (written.get(t, end) for t in kernel.inputs)
+                    found[kernel.id] = min((*reads, *(used.get(t, end) for t in kernel.outputs)), default=end)
+            _note(min, call, found, used, written, end)
+        return {kernel: found[kernel] for kernel in sorted(self._takes)}
+
+
+def _note(
+    choose: Callable[[int, int], int],
+    call: Sequence[Kernel],
+    positions: Mapping[int, int],
+    used: dict[int, int],
+    written: dict[int, int],
+    default: int,
+) -> None:
+    """Note where the tensors of a call are used and written, by the positions of its kernels."""
+    for kernel in call:
+        for noted, tensors in ((used, kernel.touched), (written, kernel.outputs)):
+            for tensor in tensors:
+                noted[tensor] = choose(noted.get(tensor, default), positions[kernel.id])
+
+
+def _calls(kernels: Sequence[Kernel], takes: frozenset[int]) -> list[list[Kernel]]:
+    """Group kernels: the launches of one operator on lists of tensors are together, each other is alone.
+
+    Such launches follow each other under one name, and update different parts of a tensor that they share:
+    it is input of all of them or of none. Their order is free.
+    """
+    calls, roles = list[list[Kernel]](), dict[int, tuple[bool, bool]]()
+    for kernel in kernels:
+        mine = {t: (t in kernel.inputs, t in kernel.outputs) for t in kernel.touched}
+        alike = all(roles.get(t, role) == role or not (role[1] or roles[t][1]) for t, role in mine.items())
+        last = calls[-1][-1] if calls else None
+        if (
+            last is not None
+            and kernel.id in takes
+            and last.id in takes
+            and last.name == kernel.name
+            and alike
+        ):
+            calls[-1].append(kernel)
+        else:
+            calls.append([kernel])
+            roles = {}
+        roles |= mine
+    return calls
 
 
 def cpu_inputs(trace: Trace, takes: Collection[int] = ()) -> tuple[tuple[int, int], ...]:
@@ -196,15 +236,19 @@ def filled_buckets(
 ) -> tuple[Bucket, ...]:
     """Group gradients with their writers, in order of completion: a bucket leaves when it is full.
 
-    With the last one of a micro-batch it leaves as it is.
+    It also leaves when the next gradient does not fit into it, and with the last one of a micro-batch. What
+    fills a bucket alone leaves with what waits. Source: DeepSpeed's stage_1_and_2.py,
+    ``reduce_independent_p_g_buckets_and_remove_grads``.
     """
     buckets, filling, size = list[Bucket](), dict[int, None](), 0
     ends = set({trace.kernels[ready].micro_batch: ready for _, ready in gradients}.values())
-    for number, (tensor, ready) in enumerate(gradients):
-        size += 0 if tensor in filling else trace.tensors[tensor].size_bytes
-        filling[tensor] = None
-        if number + 1 < len(gradients) and gradients[number + 1][1] == ready:
-            continue
+    for ready, group in groupby(gradients, itemgetter(1)):
+        more = dict.fromkeys(tensor for tensor, _ in group)
+        added = sum(trace.tensors[tensor].size_bytes for tensor in more)
+        if filling and size + added > bucket_bytes > added and ready not in ends:
+            buckets.append(Bucket(tuple(filling), ready))
+            filling, size = {}, 0
+        filling, size = filling | more, size + added
         if size >= bucket_bytes or ready in ends:
             buckets.append(Bucket(tuple(filling), ready))
             filling, size = {}, 0

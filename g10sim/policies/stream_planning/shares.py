@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -108,3 +108,17 @@ def _kept(trace: Trace, lasting: Sequence[int], sizes: Sequence[int], keep_bytes
             kept += sizes[tensor]
             stays.add(tensor)
     return stays
+
+
+def located(trace: Trace, device_map: Mapping[str, str]) -> dict[int, str]:
+    """Return the tiers of persistent tensors that a device map does not leave on the GPU.
+
+    The longest start of a name counts, whole parts between dots only; an empty one is a start of all.
+    """
+    found = dict[int, str]()
+    for tensor in trace.tensors:
+        starts = [one for one in device_map if not one or f"{tensor.name}.".startswith(f"{one}.")]
+        place = device_map[max(starts, key=len)] if starts and tensor.persistent else "gpu"
+        if place != "gpu" and trace.uses[tensor.id]:
+            found[tensor.id] = place
+    return found

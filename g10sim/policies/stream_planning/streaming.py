@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
 from g10sim.analysis.bound.demand import demand_of
 from g10sim.analysis.timeline import Integers
+from g10sim.analysis.vitality import inactive_periods
 from g10sim.policies.base import PolicyView
 from g10sim.policies.moves import Evict, Fetch, Move, Protect
 from g10sim.policies.planning.machine import PlannedMachine
-from g10sim.policies.stream_planning.shares import page_shares, whole_tensors
+from g10sim.policies.stream_planning.shares import located, page_shares, whole_tensors
 from g10sim.trace.model import Trace
 
 _NEVER = 2**60
@@ -28,6 +29,8 @@ class Settings:
     window_bytes: int | None
     keep_bytes: int | None
     keeps_copies: bool
+    device_map: Mapping[str, str] | None = None
+    overlaps: bool = True
 
 
 class Streaming:
@@ -54,7 +57,12 @@ class Streaming:
         demand = demand_of(trace, machine.clock_hz, machine.page_bytes)
         longest = min(int(demand.cycles.max(initial=0) * machine.link_rate), machine.gpu_bytes // _WINDOW)
         window = longest if settings.window_bytes is None else settings.window_bytes
-        if settings.keep_bytes is None and not settings.keeps_copies:
+        places = located(trace, settings.device_map or {})
+        if settings.device_map is not None:
+            leaving = {
+                one: int(self._sizes[one.tensor]) for one in inactive_periods(trace) if one.tensor in places
+            }
+        elif settings.keep_bytes is None and not settings.keeps_copies:
             leaving = page_shares(trace, machine, demand, window)
         else:
             leaving = whole_tensors(trace, machine, demand, settings.keep_bytes)
@@ -64,6 +72,20 @@ class Streaming:
         written = {tensor for kernel in trace.kernels for tensor in kernel.outputs}
         leave = {period.tensor for period in leaving} if settings.keeps_copies else set[int]()
         self._clean = frozenset(leave - written)
+        self._overlaps, self.tensors = settings.overlaps, len(trace.tensors)
+        self.homes = places or (self._first_homes(machine) if settings.keeps_copies else {})
+        """Tiers in which persistent tensors lie at first, where that is not left to the machine."""
+
+    def _first_homes(self, machine: PlannedMachine) -> dict[int, str]:
+        """Return homes of persistent tensors, those that stream first, in the fastest tier with room."""
+        room = {tier.name: tier.capacity_bytes for tier in machine.tiers}
+        lasting = (tensor.id for tensor in self._trace.tensors if tensor.persistent)
+        homes = dict[int, str]()
+        for tensor in sorted(lasting, key=lambda tensor: (tensor not in self._clean, tensor)):
+            size = int(self._sizes[tensor])
+            homes[tensor] = next((name for name, free in room.items() if free >= size), list(room)[-1])
+            room[homes[tensor]] -= size
+        return homes
 
     def _uses_on_gpu(self) -> list[tuple[int, ...]]:
         """Return the kernels on the GPU that need each tensor's contents, or make them."""
@@ -81,7 +103,7 @@ class Streaming:
         for tensor in view.trace.kernels[view.kernel].tensors:
             yield self._fetch(view, tensor, now)
         yield from self._depart(view)
-        for tensor in self._wanted(now):
+        for tensor in self._wanted(now) if self._overlaps else ():
             yield self._fetch(view, tensor, int(self._next[tensor]))
         if self._asked:
             near = (self._next <= self._last_asked) & (self._missing < self._sizes)

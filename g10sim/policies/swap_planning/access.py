@@ -48,6 +48,10 @@ class AccessSequence(Timeline):
         place = int(starts.searchsorted(time, side="right" if including else "left"))
         return int(starts[place - 1]) if place else 0
 
+    def out_cycles(self, tensor: int, cycles: int) -> int:
+        """Return how long a copy out of so many cycles keeps the link; a frozen tensor leaves without one."""
+        return 1 if tensor in self.trace.frozen else cycles
+
     @cached_property
     def _input_starts(self) -> Integers:
         return np.array([self.starts[k.id] for k in self.trace.kernels if k.inputs], dtype=np.int64)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -142,7 +143,7 @@ class Group:
         self.planned = plan_jobs(accesses, self._parameters, tier.rate, free)
         planned = zip(self._active, self.planned.schedules, self.planned.analyses, strict=True)
         for job, schedule, analysis in planned:
-            self._plans[job] = to_plan(schedule, analysis, tier.name, machine.allocation_rate, "tensile")
+            self._plans[job] = to_plan(schedule, analysis, tier.name, math.inf, "tensile")
         self.times_planned += 1
         self._is_outdated = False
 
@@ -158,7 +159,7 @@ def to_plan(
     A copy is issued during the kernel that runs when it is to begin, so long after that kernel has started as
     planned: where kernels take other times than expected, the plan drifts by one kernel's error only.
     """
-    moves = [*allocations(schedule, analysis, allocation_rate), *drops(schedule)]
+    moves = [*drops(schedule), *allocations(schedule, analysis, allocation_rate)]
     for swap in schedule.swaps:
         moves += _copies(schedule, swap, target)
     moves.sort(key=lambda move: (move.kernel, move.delay_cycles))

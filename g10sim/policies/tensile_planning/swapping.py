@@ -21,15 +21,17 @@ def swap_within(
     It leaves between its first access and ``last_access``, the time of the last access before the peak, and
     comes back for its next one; where it cannot, or where that does not ``relieve`` the peak, it is tried
     again after that access. Between later accesses it leaves again where there is time for both copies.
-    Transfers take ``length`` cycles; the channels of the schedule are taken for them. Empty: impossible.
+    Transfers take ``length`` cycles, those of frozen tensors out next to none; the channels of the schedule
+    are taken for them. Empty: impossible.
     """
     accesses = schedule.accesses
     uses = accesses.uses[tensor]
     if len(uses) < 2:
         return []
     low, closed = accesses.interval(uses[0]).end, accesses.accesses(tensor)
+    out_length = accesses.out_cycles(tensor, length)
     while low < last_access:
-        out = earliest(schedule.out, Interval(low, last_access), length, accesses.period, closed)
+        out = earliest(schedule.out, Interval(low, last_access), out_length, accesses.period, closed)
         place = None if out is None else accesses.first_use_from(tensor, out.end)
         if out is None or place is None:
             return []
@@ -58,7 +60,8 @@ def swap_across(
     if not uses:
         return []
     first, last = accesses.interval(uses[0]).start, accesses.interval(uses[-1]).end
-    out = earliest(schedule.out, Interval(last, period + first), length, period)
+    out_length = accesses.out_cycles(tensor, length)
+    out = earliest(schedule.out, Interval(last, period + first), out_length, period)
     if out is None:
         return []
     swap = schedule.take(tensor, out, Interval(max(0, out.end - period), first), length, uses[0])
@@ -71,9 +74,10 @@ def swap_across(
 def _swap_again(schedule: JobSchedule, tensor: int, place: int, length: int) -> list[Swap]:
     """Take channels for swaps between later accesses of a tensor, wherever there is room."""
     accesses, found = schedule.accesses, []
+    out_length = accesses.out_cycles(tensor, length)
     for before, after in pairwise(accesses.uses[tensor][place:]):
         window = Interval(accesses.interval(before).end, accesses.interval(after).start)
-        out = earliest(schedule.out, window, length, accesses.period)
+        out = earliest(schedule.out, window, out_length, accesses.period)
         if out is None:
             continue
         swap = schedule.take(tensor, out, Interval(out.end, window.end), length, after)

@@ -1,0 +1,26 @@
+"""``g10sim trace place``: layers of a trace on the CPU."""
+
+from dataclasses import replace
+
+import pytest
+
+from g10sim.trace.format import load_trace, save_trace
+from g10sim.trace.synthetic import chain
+
+
+def test_layers_run_on_the_cpu(g10sim, here):
+    trace = chain(3)
+    numbered = tuple(replace(one, layer=one.layer.replace("layer", "layers.")) for one in trace.kernels)
+    save_trace(replace(trace, kernels=numbered), here / "chain.g10t")
+    ended = g10sim("trace", "place", "chain.g10t", "-o", "placed.g10t", "--layers", "0-1", "--device", "cpu")
+    assert ended.code == 0
+    assert "placed.g10t: 6 of 9 kernels on the CPU" in ended.out
+    assert {one.block for one in load_trace(here / "placed.g10t").cpu_kernels} == {"layers.0", "layers.1"}
+
+
+@pytest.mark.parametrize("layers", ["a", "3-1", "-2"])
+def test_other_layers_are_refused(g10sim, here, layers):
+    save_trace(chain(3), here / "chain.g10t")
+    ended = g10sim("trace", "place", "chain.g10t", "-o", "placed.g10t", f"--layers={layers}")
+    assert ended.code == 2
+    assert f"--layers: found '{layers}'; allowed: a number, or two such as 0-23" in ended.err

@@ -1,0 +1,54 @@
+"""Layers on the CPU: closed form of a pass of decoding, and what is refused."""
+
+import pytest
+
+from g10sim.config.system import SystemSpec
+from g10sim.errors import TraceError
+from g10sim.policies.registry import create
+from g10sim.sim.engine import run
+from g10sim.trace.model import TensorKind
+from g10sim.trace.placing import on_cpu
+from g10sim.trace.synthetic import TraceBuilder
+from g10sim.trace.workload import Job, Workload
+
+MB, MS = 10**6, 10**6
+
+
+def layers():
+    """Four layers of 100 MB, of which each takes the GPU 1 ms, and a result of 1 MB that is passed on."""
+    builder, passed = TraceBuilder("layers"), []
+    for number in range(4):
+        weight = builder.tensor(f"layers.{number}.weight", 100 * MB, TensorKind.WEIGHT, persistent=True)
+        result = builder.tensor(f"result{number}", MB, TensorKind.ACTIVATION)
+        builder.kernel("Linear", MS, [weight, *passed], [result], layer=f"model.layers.{number}.mlp")
+        passed = [result]
+    return builder.build()
+
+
+def test_layers_on_the_cpu_take_as_long_as_their_bytes_in_host_memory():
+    system = SystemSpec(
+        name="one link",
+        gpu={"memory": "1 GB", "clock": "1 GHz", "page_size": "100 kB", "allocation_rate": "1000 TB/s"},
+        host={"memory": "10 GB"},
+        ssd=None,
+        tiers=["host"],
+        cpu={"optimizer_rate": "1 G/s", "memory_bandwidth": "50 GB/s"},
+        pcie={"bandwidth": "10 GB/s"},
+        page_fault={"latency": "0 s"},
+    )
+    workload = Workload((Job(on_cpu(layers(), {0, 1}), iterations=3),))
+    last = run(workload, system, create("stream"), check=True).iterations[-1]
+    # 101 and 102 MB at 50 GB/s, a result that crosses the link, and two kernels on the GPU.
+    assert last.end - last.start == pytest.approx(2.02 * MS + 2.04 * MS + 0.1 * MS + 2 * MS, rel=1e-6)
+    assert last.traffic == {"host_to_gpu_bytes": MB, "gpu_to_host_bytes": 0}
+
+
+def test_layers_that_are_not_there_are_refused():
+    with pytest.raises(TraceError, match="found no kernel of layer 4; allowed: 0 to 3"):
+        on_cpu(layers(), range(2, 9))
+    builder = TraceBuilder("plain")
+    builder.kernel("Read", 1, [builder.tensor("w", 1, TensorKind.WEIGHT, persistent=True)], [])
+    with pytest.raises(
+        TraceError, match="found no kernel of layer 0; allowed: none, as no module has a number"
+    ):
+        on_cpu(builder.build(), [0])
