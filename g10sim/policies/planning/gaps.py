@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
 from g10sim.analysis.timeline import Integers
 
@@ -35,23 +36,19 @@ class Gaps:
 
     def earliest(self, first: Integers, last: Integers, lengths: Integers) -> Copies:
         """Return the earliest copies."""
-        begins = np.full_like(first, NEVER)
-        for some, length, fits in self._by_length(lengths):
-            gaps = self._ends.searchsorted(first[some], side="right")
-            at = np.maximum(self._starts[gaps], first[some])
-            later = np.append(self._starts[fits], NEVER).take(fits.searchsorted(gaps, side="right"))
-            begins[some] = np.where(at + length <= self._ends[gaps], at, later)
+        gaps = self._ends.searchsorted(first, side="right")
+        begins = np.maximum(self._starts[gaps], first)
+        for some, fits in self._by_length(lengths, begins + lengths > self._ends[gaps]):
+            begins[some] = np.append(self._starts[fits], NEVER)[fits.searchsorted(gaps[some], side="right")]
         stops = begins + lengths
         return np.where(stops <= last, begins, NEVER), stops
 
     def latest(self, first: Integers, last: Integers, lengths: Integers) -> Copies:
         """Return the latest copies."""
-        stops = np.zeros_like(last)
-        for some, length, fits in self._by_length(lengths):
-            gaps = np.maximum(self._starts.searchsorted(last[some]) - 1, 0)
-            at = np.minimum(self._ends[gaps], last[some])
-            earlier = np.append(-NEVER, self._ends[fits]).take(fits.searchsorted(gaps))
-            stops[some] = np.where(at - self._starts[gaps] >= length, at, earlier)
+        gaps = np.maximum(self._starts.searchsorted(last) - 1, 0)
+        stops = np.minimum(self._ends[gaps], last)
+        for some, fits in self._by_length(lengths, stops - lengths < self._starts[gaps]):
+            stops[some] = np.append(-NEVER, self._ends[fits])[fits.searchsorted(gaps[some])]
         begins = stops - lengths
         return np.where(begins >= first, begins, NEVER), stops
 
@@ -71,10 +68,14 @@ class Gaps:
         begins = self._ends[gaps] - self._sums[gaps] + wanted
         return np.where((wanted >= 0) & (begins >= first), begins, NEVER), stops
 
-    def _by_length(self, lengths: Integers) -> Iterator[tuple[Integers, int, Integers]]:
-        """Yield the numbers of copies that are as long, how long, and the gaps that are long enough."""
-        for length in set(lengths.tolist()):
-            yield np.flatnonzero(lengths == length), length, np.flatnonzero(self._lengths >= length)
+    def _by_length(
+        self, lengths: Integers, are_wanted: npt.NDArray[np.bool_]
+    ) -> Iterator[tuple[Integers, Integers]]:
+        """Yield the numbers of the wanted copies that are as long, and the gaps that are long enough."""
+        wanted = are_wanted.nonzero()[0]
+        of_wanted = lengths[wanted]
+        for length in set(of_wanted.tolist()):
+            yield wanted[of_wanted == length], (self._lengths >= length).nonzero()[0]
 
     def _free_before(self, times: Integers) -> Integers:
         gaps = np.maximum(self._starts.searchsorted(times, side="right") - 1, 0)
