@@ -70,7 +70,7 @@ class Pressure(Declared, Policy):
             )
             demand = demand_of(job.trace, machine.clock_hz, machine.page_bytes)
             drops = chosen_drops(job.trace, demand, machine) if self.recompute else ()
-            forecast = Forecast(job.trace, machine, demand, settings.horizon, drops)
+            forecast = Forecast(job.trace, machine, demand, drops)
             steering = partial(Steering, forecast, machine, settings)
             jobs.append(Repeating(forecast, machine, steering) if len(machines) == 1 else steering())
         self._jobs = tuple(jobs)

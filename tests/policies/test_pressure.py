@@ -1,6 +1,7 @@
 """Pressure: what leaves and returns, and when, on machines and traces small enough to follow."""
 
 from dataclasses import replace
+from itertools import pairwise
 from types import SimpleNamespace
 
 import numpy as np
@@ -21,8 +22,9 @@ from g10sim.policies.pressure_planning.arrivals import Arrivals
 from g10sim.policies.pressure_planning.dividing import Division
 from g10sim.policies.pressure_planning.dropping import chosen_drops, machine_of
 from g10sim.policies.pressure_planning.forecast import Forecast
+from g10sim.policies.pressure_planning.order import ByNextUse
 from g10sim.policies.pressure_planning.repeating import Repeating
-from g10sim.policies.pressure_planning.shortage import Largest, Settings, Shortage
+from g10sim.policies.pressure_planning.shortage import Settings, Shortage
 from g10sim.policies.pressure_planning.steering import Steering
 from g10sim.policies.pressure_planning.tiers import Queues
 from g10sim.records import StallReason
@@ -211,6 +213,13 @@ def test_a_slow_tier_takes_what_has_time_to_return():
     assert iteration_times(records)[1] < sum(cycles for cycles, _, _ in kernels) + 41_000
 
 
+def in_turn(uses):
+    """Tensors that kernels use next, by number."""
+    order = ByNextUse(len(uses))
+    order.reset(zip(uses, range(len(uses)), strict=True))
+    return order
+
+
 def tiers_until_the_last(cycles, monkeypatch):
     """Tiers of the pages that leave at once when the last of 20 kernels of so many cycles lacks 20.
 
@@ -225,7 +234,7 @@ def tiers_until_the_last(cycles, monkeypatch):
     )
     lacks = np.array([0] * (kernels - 1) + [20_000])
     settings = Settings(backlog_cycles=0, births=4, horizon=kernels)
-    shortage = Shortage(Largest(lacks, kernels), np.arange(kernels), 0, settings)
+    shortage = Shortage(lacks, in_turn(range(kernels)), settings)
     queues = Queues(planned, {"host": 10_000, "ssd": 10**9}, 4000)
     division, found = Division(forecast, planned), []
     division.start_kernel(0, queues, shortage, lambda _: {})
@@ -418,7 +427,7 @@ def test_nothing_is_dropped_where_everything_fits():
 def test_weights_are_needed_again_in_the_next_iteration():
     planned = planned_machine(machine(100), OWN)
     demand = demand_of(CHEAP, planned.clock_hz, planned.page_bytes)
-    forecast = Forecast(CHEAP, planned, demand, horizon=4)
+    forecast = Forecast(CHEAP, planned, demand)
     assert [forecast.next_use(0, kernel) for kernel in range(4)] == [0, 4, 4, 4]
     assert [forecast.next_use(1, kernel) for kernel in range(4)] == [0, 3, 3, 3]
 
@@ -481,15 +490,6 @@ def test_only_what_will_be_read_again_is_written_out():
     assert [moved(records, iteration)[0] for iteration in (0, 1)] == [4000, 4000]
 
 
-@given(values=st.lists(st.integers(-50, 50), min_size=1, max_size=40), data=st.data())
-def test_the_largest_of_a_range_is_that_of_its_values(values, data):
-    longest = data.draw(st.integers(1, max(2, len(values))))
-    start = data.draw(st.integers(0, len(values)))
-    length = data.draw(st.integers(1, longest))
-    found = Largest(np.array(values), longest).between(np.array([start]), np.array([start + length]))
-    assert found.tolist() == [max((3 * values)[start : start + length])]
-
-
 def test_of_tensors_used_in_turn_a_part_stays():
     """Twelve weights of 10 pages, room for 80: those of two kernels move besides what lacks room."""
     names = [f"w{number}" for number in range(12)]
@@ -508,27 +508,35 @@ def test_of_tensors_used_in_turn_a_part_stays():
 def test_steps_say_of_all_kernels_ahead_what_each_would(live, tensors, kernel, changes):
     kernel, horizon = kernel % len(live), len(live)
     settings = Settings(backlog_cycles=0, births=3, horizon=horizon)
-    uses = np.array([kernel + ahead for ahead, _ in tensors])
-    sizes = np.array([size for _, size in tensors])
-    shortage = Shortage(Largest(np.array(live), horizon), uses, kernel, settings)
-    shortage.spare(sizes)
+    uses = [kernel + ahead for ahead, _ in tensors]
+    sizes = [size for _, size in tensors]
+    shortage = Shortage(np.array(live), in_turn(uses), settings)
+    shortage.start_kernel(kernel)
+    for use, size in zip(uses, sizes, strict=True):
+        shortage.spare(use, size)
     until = [min(ahead, horizon) for ahead, _ in tensors]
     each = [
         (live + live)[kernel + ahead]
         - sum(size for use, size in zip(until, sizes, strict=True) if use > ahead)
         for ahead in range(horizon)
     ]
+    before = list(each)
     for number, change in changes:
         ahead = max(1, until[number % len(until)])
         shortage.add(ahead, change)
         each[:ahead] = [lack + change for lack in each[:ahead]]
     assert shortage.worst() == max(each)
     assert shortage.of_next() == each[1]
+    starts = {*range(settings.last_single + 1), *until}
     for ahead in {1, 2, *until} - {0}:
         worst = max(each[:ahead])
         assert shortage.worst(ahead) == worst
-        back = sum(size for use, size in zip(until, sizes, strict=True) if use <= each.index(worst))
-        assert sizes[: shortage.returned_before(shortage.worst_step(ahead))].sum() == back
+        assert shortage.worst_step(ahead) == max(start for start in starts if start <= each.index(worst))
+    steps = sorted(starts - {horizon})[2:]
+    lacks = [max(each[start:stop]) for start, stop in pairwise([*steps, horizon])]
+    assert [found.tolist() for found in shortage.later()] == [steps, lacks]
+    shortage.start_kernel(kernel)
+    assert shortage.worst() == max(before)
 
 
 class Decisions:
@@ -555,7 +563,7 @@ def repeated(cycles, places=None, kernels=1):
     """
     trace = trace_of({"w*": 10}, [(100, "w", "") for _ in range(kernels)])
     planned = planned_machine(machine(10), OWN)
-    forecast = Forecast(trace, planned, demand_of(trace, planned.clock_hz, planned.page_bytes), 2)
+    forecast = Forecast(trace, planned, demand_of(trace, planned.clock_hz, planned.page_bytes))
     log = []
     repeating = Repeating(forecast, SimpleNamespace(gpu_bytes=1000), lambda: Decisions(log))
     now, moves = 0, []
@@ -599,7 +607,7 @@ def test_nothing_is_repeated_where_tensors_lie_elsewhere():
 def test_victims_of_a_repeated_iteration_are_those_needed_last():
     trace = trace_of({"a*": 10, "b*": 10, "c*": 10}, [(100, "a", ""), (100, "b", ""), (100, "c", "")])
     planned = planned_machine(machine(50), OWN)
-    forecast = Forecast(trace, planned, demand_of(trace, planned.clock_hz, planned.page_bytes), 4)
+    forecast = Forecast(trace, planned, demand_of(trace, planned.clock_hz, planned.page_bytes))
     repeating = Repeating(forecast, SimpleNamespace(gpu_bytes=10**6), lambda: Decisions([]))
     view = SimpleNamespace(
         iteration=0,

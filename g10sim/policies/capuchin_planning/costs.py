@@ -1,4 +1,4 @@
-"""The least that kernels can wait for swaps, known for all pairs at once without working the swaps out."""
+"""The least that kernels can wait for swaps, known for all pairs at once."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _NEVER = 2**62
 
 
 class LeastCosts:
-    """Bounds of the waits for swaps of pairs, by their numbers.
+    """Waits for swaps of pairs, by their numbers, and bounds of them for those that have a swap already.
 
     Lanes fill up: the copies of a pair end no earlier than they would have before, but for those that find
     room where another copy has been given up.
@@ -44,10 +44,14 @@ class LeastCosts:
         copies, uses, evicted = self._copies[numbers], self.uses[numbers], self.evicted[numbers]
         departures = self._departures[numbers]
         out = np.maximum(self._out_ends[numbers], self._starts[evicted + 1] + departures)
+        back = np.maximum(self._back_ends[numbers], self._starts[last + 1] + copies)
+        trigger, new = last.copy(), np.flatnonzero(self._first[numbers] == _NEVER)
+        out[new], back[new], trigger[new] = self._lanes.ends(
+            evicted[new], last[new], uses[new], departures[new], copies[new]
+        )
         out -= self._lanes.with_waits(evicted, first)
         out += np.where(first == self._first[numbers], self._out_waits[numbers], 0)
-        back = np.maximum(self._back_ends[numbers], self._starts[last + 1] + copies)
-        back -= self._lanes.with_waits(last, uses) - self._back_waits[numbers]
+        back -= self._lanes.with_waits(trigger, uses) - self._back_waits[numbers]
         paid = self._out_waits[numbers] + self._back_waits[numbers]
         costs: Integers = np.clip(out, 0, departures) + np.clip(back, 0, copies) - paid
         return costs
@@ -55,10 +59,6 @@ class LeastCosts:
     def are_away(self, numbers: Integers, time: int) -> npt.NDArray[np.bool_]:
         """Tell of each pair whether its swap takes it away at a time."""
         return (self._away_from[numbers] <= time) & (time < self._away_until[numbers])
-
-    def note(self, number: int, swap: GuidedSwap) -> None:
-        """Note when the copy out of a pair would be, which nothing is planned for yet."""
-        self._out_ends[number] = swap.out.end
 
     def take(self, number: int, swap: GuidedSwap, away: Interval, old: GuidedSwap | None) -> None:
         """Note a swap that is planned, in place of an old one, and when it takes its tensor away."""

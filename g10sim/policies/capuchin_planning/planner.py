@@ -172,8 +172,6 @@ class _Planner:
             self._lanes.take(old)
         if swap is None:
             return None
-        if old is None:
-            self._costs.note(number, swap)
         cost = swap.overhead_cycles - (0 if old is None else old.overhead_cycles)
         return int(self._saved(pair.size_bytes)) / max(1, cost), swap
 

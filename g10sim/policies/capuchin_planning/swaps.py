@@ -9,6 +9,7 @@ import numpy as np
 
 from g10sim.analysis.timeline import Integers
 from g10sim.policies.planning.channel import Channel, Interval, earliest, latest
+from g10sim.policies.planning.gaps import NEVER
 from g10sim.policies.swap_planning.access import AccessSequence, transfer_cycles
 from g10sim.policies.swap_planning.schedule import Swap
 
@@ -114,6 +115,19 @@ class Lanes:
         """Return when kernels start if those after one wait as they do already."""
         starts: Integers = self._accesses.starts[kernels] + self._waits[kernels + 1] - self._waits[after + 1]
         return starts
+
+    def ends(
+        self, evicted: Integers, last: Integers, uses: Integers, departures: Integers, copies: Integers
+    ) -> tuple[Integers, Integers, Integers]:
+        """Return when the copies of exposed swaps would end, out and in, and their triggers."""
+        starts, period = self._accesses.starts, self._accesses.period
+        after, begin = starts[evicted + 1], starts[last + 1]
+        out = self.out.gaps(period).earliest(after, after + period, departures)
+        back = self.back.gaps(period).latest(begin, starts[uses], copies)
+        late = self.back.gaps(period).earliest(begin, begin + period, copies)
+        back_start, back_end = (np.where(back[0] < NEVER, *both) for both in zip(back, late, strict=True))
+        running = starts.searchsorted(np.minimum(back_start, period - 1), side="right") - 1
+        return out[1], back_end, np.minimum(np.maximum(running, last + 1), uses)
 
     def hidden(self, pair: AccessPair, peak: int) -> GuidedSwap | None:
         """Return a swap over a kernel that nothing waits for, out as early, in as late as possible.

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from g10sim.analysis.timeline import Integers
-from g10sim.analysis.vitality import inactive_periods
 from g10sim.policies.parameters import parameter
 from g10sim.policies.plan import Planned
+from g10sim.policies.planning.absence import Absence
 from g10sim.policies.planning.limit import Limit, Limited
 from g10sim.policies.planning.machine import PlannedMachine, PlannedTier
 from g10sim.policies.planning.occupancy import Pressure
 from g10sim.policies.planning.timeline import Timeline
-from g10sim.trace.model import Tensor, Trace
+from g10sim.trace.model import Tensor
 
 Ranking: TypeAlias = Literal["benefit", "benefit_per_cost"]
 
@@ -56,31 +56,6 @@ class PlanningParameters(PlannerOptions):
 
 
 @dataclass(frozen=True)
-class Absence:
-    """A tensor is not used during kernels ``start`` to ``end`` - 1.
-
-    Kernels are counted on over the border of the iteration; ``wraps`` marks an absence that crosses it. What
-    is ``frozen`` leaves without being copied, as its tier has it still.
-    """
-
-    tensor: int
-    size_bytes: int
-    start: int
-    end: int
-    wraps: bool
-    frozen: bool = field(default=False, kw_only=True)
-
-    @property
-    def out_bytes(self) -> int:
-        """Bytes that are copied when it begins."""
-        return 0 if self.frozen else self.size_bytes
-
-    def cycles(self, timeline: Timeline) -> int:
-        """Return how long it lasts."""
-        return timeline.lap_time(self.end) - timeline.times[self.start]
-
-
-@dataclass(frozen=True)
 class PlannedEviction(Absence):
     """A tensor leaves the GPU for a tier while it is not used.
 
@@ -100,19 +75,6 @@ class PlannedAllocation:
     tensor: int
     kernel: int
     birth: int
-
-
-def absences(trace: Trace, machine: PlannedMachine) -> tuple[Absence, ...]:
-    """Return the inactive periods of all tensors."""
-    kernels, sizes, found = len(trace.kernels), machine.sizes(trace), []
-    for period in inactive_periods(trace):
-        crosses = period.start >= period.end
-        end = period.end + (kernels if crosses else 0)
-        is_frozen = period.tensor in trace.frozen
-        found.append(
-            Absence(period.tensor, sizes[period.tensor], period.start, end, crosses, frozen=is_frozen)
-        )
-    return tuple(found)
 
 
 class Draft:

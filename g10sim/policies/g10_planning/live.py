@@ -35,18 +35,17 @@ import numpy.typing as npt
 from g10sim.analysis.footprint import working_set_bytes
 from g10sim.analysis.timeline import Integers, kernel_durations
 from g10sim.policies.g10_planning.draft import (
-    Absence,
     Draft,
     PlannedAllocation,
     PlannedEviction,
     PlanningParameters,
-    absences,
     allocation_kernel,
     copy_cycles,
     evict_on_demand,
     rank,
     target_bytes,
 )
+from g10sim.policies.planning.absence import Absence, absences
 from g10sim.policies.planning.budget import Budget
 from g10sim.policies.planning.choice import Worths, best_of
 from g10sim.policies.planning.limit import Limit
@@ -100,7 +99,9 @@ def plan_live(trace: Trace, machine: PlannedMachine, parameters: PlanningParamet
     """Plan one iteration of a trace."""
     durations = kernel_durations(trace, machine.clock_hz)
     base = unmoved_bytes(trace, machine.sizes(trace))
-    candidates = [absence for absence in absences(trace, machine) if absence.end - absence.start > 1]
+    candidates = [
+        absence for absence in absences(trace, machine.sizes(trace)) if absence.end - absence.start > 1
+    ]
     capacity = machine.gpu_bytes * parameters.memory_factor
     floor = np.maximum(working_set_bytes(trace), capacity)
     best: _Selection | None = None
@@ -339,7 +340,7 @@ def _evict_for_demand(trace: Trace, draft: Draft) -> None:
     evicted = {(eviction.tensor, eviction.start) for eviction in draft.evictions}
     covering = [
         absence
-        for absence in absences(trace, draft.machine)
+        for absence in absences(trace, draft.machine.sizes(trace))
         if any(pressed in range(absence.start - lap, absence.end - lap) for lap in (0, kernels))
         and (absence.tensor, absence.start) not in evicted
     ]

@@ -31,12 +31,10 @@ import numpy.typing as npt
 from g10sim.analysis.timeline import Integers, kernel_durations
 from g10sim.errors import UnsupportedError
 from g10sim.policies.g10_planning.draft import (
-    Absence,
     Draft,
     PlannedAllocation,
     PlannedEviction,
     PlanningParameters,
-    absences,
     allocation_kernel,
     copy_cycles,
     evict_on_demand,
@@ -44,6 +42,7 @@ from g10sim.policies.g10_planning.draft import (
 from g10sim.policies.g10_planning.published_links import Direction
 from g10sim.policies.moves import Evict, Fetch, Free, TensorMove
 from g10sim.policies.plan import Planned
+from g10sim.policies.planning.absence import Absence, absences
 from g10sim.policies.planning.limit import Limit
 from g10sim.policies.planning.machine import PlannedMachine, PlannedTier
 from g10sim.policies.planning.occupancy import Occupancy, prefix_sums
@@ -99,7 +98,7 @@ class _Planning(Draft):
         )
         self._host_used = Occupancy(np.zeros_like(durations))
         self._set_up_time(durations)
-        self._set_up_periods(absences(trace, machine), parameters)
+        self._set_up_periods(absences(trace, machine.sizes(trace)), parameters)
 
     def _set_up_time(self, durations: Integers) -> None:
         # Microseconds as in the published simulator, since rounding decides what is equal.

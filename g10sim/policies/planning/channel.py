@@ -6,12 +6,23 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from g10sim.policies.planning.gaps import Gaps
+
 
 class Interval(NamedTuple):
     """From ``start`` up to ``end``, in cycles from the start of an iteration."""
 
     start: int
     end: int
+
+    def within(self, period: int) -> list[Interval]:
+        """Return the parts of less than an iteration, each within one."""
+        start, end = self
+        while start >= period:
+            start, end = start - period, end - period
+        if end <= period:
+            return [Interval(start, end)]
+        return [Interval(start, period), Interval(0, end - period)]
 
 
 class Channel:
@@ -24,6 +35,7 @@ class Channel:
     def __init__(self) -> None:
         self._starts: list[int] = []
         self._ends: list[int] = []
+        self._gaps: Gaps | None = None
 
     @property
     def taken(self) -> tuple[Interval, ...]:
@@ -32,7 +44,8 @@ class Channel:
 
     def take(self, interval: Interval, period: int) -> None:
         """Keep an interval for a transfer in every iteration of ``period`` cycles."""
-        for start, end in _within(interval, period):
+        self._gaps = None
+        for start, end in interval.within(period):
             place = bisect_right(self._starts, start)
             low, high = place, place
             if place and self._ends[place - 1] == start:
@@ -61,12 +74,18 @@ class Channel:
 
     def give_back(self, interval: Interval, period: int) -> None:
         """Undo ``take``."""
-        for start, end in _within(interval, period):
+        self._gaps = None
+        for start, end in interval.within(period):
             place = bisect_right(self._starts, start) - 1
             sides = (self._starts[place], start), (end, self._ends[place])
             rest = [piece for piece in sides if piece[0] < piece[1]]
             self._starts[place : place + 1] = [piece[0] for piece in rest]
             self._ends[place : place + 1] = [piece[1] for piece in rest]
+
+    def gaps(self, period: int) -> Gaps:
+        """Return the free times, for questions about many copies at once."""
+        self._gaps = self._gaps or Gaps(self._starts, self._ends, period)
+        return self._gaps
 
     def free_since(self, time: int) -> int:
         """Return the end of what is taken before a time; 0 where nothing is."""
@@ -150,38 +169,8 @@ def latest(channel: Channel, window: Interval, length: int, period: int) -> Inte
     return None if end is None else Interval(end - length, end)
 
 
-def earliest_in_parts(channel: Channel, window: Interval, length: int, period: int) -> Interval | None:
-    """Return from the first to the last of the earliest free parts of a window that last for ``length``."""
-    parts = channel.free(window, period)
-    for part in parts:
-        if length <= part.end - part.start:
-            return Interval(parts[0].start, part.start + length)
-        length -= part.end - part.start
-    return None
-
-
-def latest_in_parts(channel: Channel, window: Interval, length: int, period: int) -> Interval | None:
-    """Return from the first to the last of the latest free parts of a window that last for ``length``."""
-    parts = channel.free(window, period)
-    for part in reversed(parts):
-        if length <= part.end - part.start:
-            return Interval(part.end - length, parts[-1].end)
-        length -= part.end - part.start
-    return None
-
-
 def _overlap(intervals: Sequence[Interval], start: int, end: int) -> Interval | None:
     """Return one of some intervals, in order and apart, that overlaps ``start`` to ``end``, or None."""
     place = bisect_right(intervals, (start, start))
     near = intervals[max(0, place - 1) : place + 1]
     return next((found for found in near if found.start < end and start < found.end), None)
-
-
-def _within(interval: Interval, period: int) -> list[Interval]:
-    """Return the parts of an interval of less than an iteration, each within one."""
-    start, end = interval
-    if start >= period:
-        return _within(Interval(start - period, end - period), period)
-    if end <= period:
-        return [interval]
-    return [Interval(start, period), Interval(0, end - period)]

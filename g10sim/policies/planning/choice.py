@@ -1,4 +1,4 @@
-"""The best of candidates whose worth only shrinks, found with few of them worked out."""
+"""The best of candidates whose worth shrinks, found with few of them worked out."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+
+from g10sim.analysis.timeline import Integers
 
 Worths: TypeAlias = npt.NDArray[np.float64]
 
@@ -43,3 +45,64 @@ def best_of(
         known.update(some)
         count = min(2 * count, _MOST)
     return None
+
+
+class Ranking:
+    """Candidates by what each was last found to be worth, the best first, of equals that of a lower number.
+
+    Those without any worth (0) are left out for good.
+    """
+
+    def __init__(self, worths: Worths) -> None:
+        order = np.argsort(-worths, kind="stable")
+        self._numbers: Integers = order[worths[order] > 0]
+        self._keys: Worths = -worths[self._numbers]
+        self._first, self._count = 0, _FIRST
+
+    def pop(self, worths: Callable[[Integers], Worths]) -> int | None:
+        """Work out candidates, the first ones first, until one is better than any that follows was; take it.
+
+        Returns its number; None: there is none left. ``worths`` may work out more of them than are looked at.
+        """
+        first, place, count = self._first, self._first, self._count
+        keys, numbers = np.zeros(1), np.array([len(self._keys)])  # worse than any candidate
+        while place < len(self._keys):
+            some = self._numbers[place : place + count]
+            keys, numbers = np.append(keys, -worths(some)), np.append(numbers, some)
+            lowest, best = _best_up_to_each(keys, numbers)
+            known, following = (
+                np.append(values, worst)[first + 1 : first + len(keys)]
+                for values, worst in ((self._keys, 0), (self._numbers, -1))
+            )
+            is_first = (lowest[1:] < known) | ((lowest[1:] == known) & (best[1:] < following))
+            place, count = place + len(some), 2 * count
+            if is_first.any():
+                end = int(is_first.argmax()) + 2
+                chosen = int(best[end - 1])
+                is_left = (keys[:end] < 0) & (numbers[:end] != chosen)
+                self._put_back(first + end - 1, keys[:end][is_left], numbers[:end][is_left])
+                return chosen
+        return None
+
+    def _put_back(self, place: int, keys: Worths, numbers: Integers) -> None:
+        """Put candidates of which the worth has changed among those from a place on."""
+        self._count = max(_FIRST, (place - self._first) * 5 // 4)
+        self._first = place - len(keys)
+        order = np.lexsort((numbers, keys))
+        keys, numbers = keys[order], numbers[order]
+        at, after = (self._keys[place:].searchsorted(keys, side) for side in ("left", "right"))
+        for start in set(at[at < after].tolist()):
+            equal = slice(*at.searchsorted((start, start + 1)).tolist())
+            others = self._numbers[place + start : place + int(after[equal.start])]
+            at[equal] += others.searchsorted(numbers[equal])
+        stop = place + int(at.max(initial=0))
+        for kept, new in ((self._keys, keys), (self._numbers, numbers)):
+            kept[self._first : stop] = np.insert(kept[place:stop], at, new)
+
+
+def _best_up_to_each(keys: Worths, numbers: Integers) -> tuple[Worths, Integers]:
+    """Return the lowest key of the first 1, 2, ... candidates, and the lowest number that has it."""
+    lowest = np.minimum.accumulate(keys)
+    falls = np.append(0, (lowest[1:] < lowest[:-1]).cumsum()) * (numbers.max() + 1)
+    holders = np.where(keys == lowest, numbers - falls, numbers.max())
+    return lowest, np.minimum.accumulate(holders) + falls

@@ -54,6 +54,12 @@ class Timeline:
         lap, place = divmod(kernel, self.num_kernels)
         return lap * self.period + self.times[place]
 
+    def lap_times(self, kernels: Integers) -> Integers:
+        """Return the starts of kernels like ``lap_time``."""
+        laps, places = np.divmod(kernels, self.num_kernels)
+        found: Integers = laps * self.period + self.starts[places]
+        return found
+
     def lap_first_from(self, time: int) -> int:
         """Return the first kernel that does not begin before a time."""
         lap, rest = divmod(time, self.period)

@@ -75,8 +75,10 @@ class Arrivals:
         rates = {tier.name: tier.read_rate for tier in machine.tiers}
         cycles = dict.fromkeys(rates, 0.0)
         for way, tensors in self._ways.items():
+            if late.isdisjoint(tensors):
+                continue
             sizes = zip(accumulate(tensors.values()), tensors, strict=True)
-            last = max((size for size, tensor in sizes if tensor in late), default=0)
+            last = max(size for size, tensor in sizes if tensor in late)
             for tier in way:
                 cycles[tier] += last / min(map(rates.__getitem__, way))
         for name, rate in rates.items():

@@ -40,7 +40,7 @@ class Division:
     def start_kernel(self, kernel: int, queues: Queues, shortage: Shortage, returned: Returned) -> None:
         """Look at what has to leave from a kernel on that lacks something."""
         self._queues, self._shortage, self._returned = queues, shortage, returned
-        peak = shortage.worst_step(self._forecast.kernels)
+        peak = shortage.worst_step()
         worst, cycles = shortage.worst(), self._cycles_until(kernel, peak)
         shares = queues.shares(worst, returned(peak))
         needs = {tier.name: shares[tier.name] * worst / tier.write_rate for tier in self._machine.tiers}
@@ -96,7 +96,7 @@ class Division:
         return self._is_behind or tensor in self._patient.get(tier.name, (tensor,))
 
     def _cycles_until(self, kernel: int, step: int) -> int:
-        return self._forecast.cycles_between(kernel, kernel + self._shortage.start(step))
+        return self._forecast.cycles_between(kernel, kernel + step)
 
     def _is_urgent(self, kernel: int) -> bool:
         """Tell whether some kernel lacks more than a part of what the link can carry until then."""

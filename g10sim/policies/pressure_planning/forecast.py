@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from array import array
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from operator import attrgetter
@@ -14,34 +13,27 @@ from g10sim.analysis.footprint import working_set_bytes
 from g10sim.analysis.timeline import Integers
 from g10sim.policies.planning.machine import PlannedMachine
 from g10sim.policies.pressure_planning.dropping import Dropped
-from g10sim.policies.pressure_planning.shortage import Largest
 from g10sim.trace.model import Trace
 from g10sim.trace.repetition import each
 
 
-class PerKernel:
-    """Lists of tensors, one for each kernel, in the order of pairs of a kernel and a tensor."""
-
-    def __init__(self, kernels: int, pairs: Iterable[tuple[int, int]]) -> None:
-        found = np.array([*pairs], dtype=np.int64).reshape(-1, 2)
-        found = found[np.argsort(found[:, 0], kind="stable")]
-        self._tensors = array("q", found[:, 1].tobytes())
-        self._starts = array("q", np.searchsorted(found[:, 0], np.arange(kernels + 1)).tobytes())
-
-    def __getitem__(self, kernel: int) -> list[int]:
-        """Return the list of a kernel."""
-        return self._tensors[self._starts[kernel] : self._starts[kernel + 1]].tolist()
+def _per_kernel(kernels: int, pairs: Iterable[tuple[int, int]]) -> list[Sequence[int]]:
+    """Return the lists of tensors of all kernels, each in the order of pairs of a kernel and a tensor."""
+    found: list[Sequence[int]] = [()] * kernels
+    for kernel, tensor in pairs:
+        found[kernel] = [*found[kernel], tensor]
+    return found
 
 
 class Forecast:
     """An iteration of a job, after which the next one comes.
 
     ``sizes`` are bytes in whole pages, ``cycles`` the durations of kernels. ``lack`` are the bytes beyond
-    GPU memory that are alive at a kernel (negative: room), ``alive`` the most of them in a range of kernels
-    and ``most_lacking`` that of all; no kernel uses more than ``largest_set``. For each kernel, ``born`` are
-    the tensors that need pages from then on, ``dead`` those that do not any more, ``dropped`` those to be
-    dropped when it is about to start. ``sources`` are read by kernels that run again before it, which write
-    ``scratch`` besides: results that nobody needs any more.
+    GPU memory that are alive at a kernel (negative: room), ``most_lacking`` the most of them; no kernel uses
+    more than ``largest_set``. ``first_uses`` are the first kernels that need tensors. For each kernel,
+    ``born`` are the tensors that need pages from then on, ``dead`` those that do not any more, ``dropped``
+    those to be dropped when it is about to start. ``sources`` are read by kernels that run again before it,
+    which write ``scratch`` besides: results that nobody needs any more.
     """
 
     def __init__(
@@ -49,7 +41,6 @@ class Forecast:
         trace: Trace,
         machine: PlannedMachine,
         demand: Demand,
-        horizon: int,
         drops: Sequence[Dropped] = (),
     ) -> None:
         self.kernels = kernels = len(trace.kernels)
@@ -63,7 +54,6 @@ class Forecast:
         self.lack = live - room
         self.most_lacking = int(self.lack.max())
         self.largest_set = int(working_set_bytes(trace).max(initial=0))
-        self.alive = Largest(self.lack, horizon)
         self.never = 3 * kernels - 1
         persistent = each(trace.tensors, attrgetter("persistent"))
         used = list(map(bool, trace.uses))
@@ -72,14 +62,15 @@ class Forecast:
         self._mortal, self._births, self._deaths, self._drops = mortal, trace.births, trace.deaths, drops
         self._uses = [uses[: bisect_left(uses, trace.deaths[i])] for i, uses in enumerate(trace.uses)]
         again = [(drop.end, drop.tensor) for drop in drops]
-        self.born = PerKernel(kernels, [*((trace.births[i], i) for i in mortal), *again])
-        self.dead = PerKernel(kernels + 1, ((trace.deaths[i], i) for i in mortal))
-        self.dropped = PerKernel(kernels, ((drop.start, drop.tensor) for drop in drops))
-        self.sources = PerKernel(kernels, ((drop.end, i) for drop in drops for i in drop.producer.inputs))
-        self.scratch = PerKernel(kernels, ((drop.end, i) for drop in drops for i in _scratch(trace, drop)))
+        self.born = _per_kernel(kernels, [*((trace.births[i], i) for i in mortal), *again])
+        self.dead = _per_kernel(kernels + 1, ((trace.deaths[i], i) for i in mortal))
+        self.dropped = _per_kernel(kernels, ((drop.start, drop.tensor) for drop in drops))
+        self.sources = _per_kernel(kernels, ((drop.end, i) for drop in drops for i in drop.producer.inputs))
+        self.scratch = _per_kernel(kernels, ((drop.end, i) for drop in drops for i in _scratch(trace, drop)))
         for drop in drops:
             for source in drop.producer.inputs:
                 self._uses[source] = tuple(sorted({*self._uses[source], drop.end}))
+        self.first_uses = [self.next_use(tensor, 0) for tensor in range(len(self.sizes))]
 
     def alive_at(self, kernel: int) -> list[int]:
         """Return the tensors that have contents or pages at a kernel."""

@@ -1,17 +1,13 @@
-"""Bytes that kernels to come lack: one number for kernels between which no tensor's next use lies."""
+"""Bytes that kernels to come lack, kept while tensors leave and return."""
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 
 from g10sim.analysis.timeline import Integers
-
-_FEW = 8
-"""Steps of which the worst is found sooner than that of all."""
+from g10sim.policies.pressure_planning.order import ByNextUse
 
 
 @dataclass(frozen=True)
@@ -22,98 +18,77 @@ class Settings:
     births: int
     horizon: int
 
-    @cached_property
-    def first(self) -> Integers:
-        """Kernels ahead at each of which a step begins."""
-        return np.arange(min(max(2, self.births), self.horizon - 1) + 1)
-
-
-class Largest:
-    """The largest of values that repeat for ever, in ranges of at most so many of them.
-
-    Keeps the largest of every 1, 2, 4, ... values in a row: two of these cover a range (sparse table).
-    """
-
-    def __init__(self, values: Integers, longest: int) -> None:
-        self._count = len(values)
-        rows = [values]
-        for level in range(longest.bit_length() - 1):
-            rows.append(np.maximum(rows[-1], np.roll(rows[-1], -(1 << level))))
-        self._values = np.concatenate(rows)
-        self._levels = np.frexp(np.arange(longest + 1))[1].astype(np.int64) - 1
-
-    def between(self, starts: Integers, ends: Integers) -> Integers:
-        """Return the largest value of each range; none is empty."""
-        levels = self._levels.take(ends - starts)
-        rows, last = levels * self._count, ends - (1 << levels)
-        first, second = rows + starts % self._count, rows + last % self._count
-        found: Integers = np.maximum(self._values.take(first), self._values.take(second))
-        return found
+    @property
+    def last_single(self) -> int:
+        """The last kernel ahead at which a step begins in any case."""
+        return min(max(2, self.births), self.horizon - 1)
 
 
 class Shortage:
-    """Most bytes that kernels ahead of one lack, in steps: in each of them, the same tensors are away.
+    """Bytes that the kernels from one on lack, as far as the horizon: ``lack`` less what is away.
 
-    A step begins where some tensor is used next, ``uses`` being kernels in ascending order, and at each of
-    the first kernels. A number of kernels ahead is one at which a step begins, or the horizon.
+    In a step, the same tensors are away. One begins where some tensor alive is used next, and at each of the
+    first kernels.
     """
 
-    def __init__(self, alive: Largest, uses: Integers, kernel: int, settings: Settings) -> None:
-        self._uses, self._kernel = uses, kernel
-        until = np.minimum(np.maximum(uses - kernel, 0), settings.horizon)
-        starts = settings.first
-        used = until.searchsorted(starts, side="right")
-        last, end = int(used[-1]), int(until.searchsorted(settings.horizon))
-        if last < end:
-            further = np.flatnonzero(until[last + 1 : end] > until[last : end - 1]) + (last + 1)
-            starts = np.concatenate((starts, until[last : last + 1], until.take(further)))
-            used = np.concatenate((used, further, (end,)))
-        self._starts, self._used = starts.data, used
-        first = starts + kernel
-        self._most = alive.between(first, np.concatenate((first[1:], (settings.horizon + kernel,))))
-        self._worst: Integers | None = None
+    def __init__(self, lack: Integers, alive: ByNextUse, settings: Settings) -> None:
+        self._lack, self._alive, self._settings = np.tile(lack, 2), alive, settings
+        self._levels, self._kernel = self._lack.copy(), 0
+        self._added: list[tuple[int, int]] = []
+        self._worst: dict[int, int] = {}
 
-    def spare(self, sizes_bytes: Integers) -> None:
-        """Take off what is away of each tensor until its next use."""
-        returned = np.zeros(len(sizes_bytes) + 1, dtype=np.int64)
-        sizes_bytes.cumsum(out=returned[1:])
-        self._most -= returned[-1] - returned.take(self._used)
-        self._returned, self._worst = returned, None
+    def start_iteration(self) -> None:
+        """Forget what is away."""
+        self._levels[:] = self._lack
+        self._added.clear()
+        self._worst.clear()
 
-    def returned_bytes(self, ahead: int) -> int:
-        """Return the bytes spared that have to be back for the kernel so many ahead."""
-        return int(self._returned[self._uses.searchsorted(self._kernel + ahead, side="right")])
+    def start_kernel(self, kernel: int) -> None:
+        """Go on to a kernel, or look at it anew: what was added is gone."""
+        for stop, size in self._added:
+            self._levels[self._kernel : stop] -= size
+        self._added.clear()
+        self._worst.clear()
+        self._kernel = kernel
 
-    def returned_before(self, step: int) -> int:
-        """Return the number of tensors whose next use a step comes after."""
-        return int(self._used[step])
+    def spare(self, until: int, size_bytes: int) -> None:
+        """Take off bytes that are away until a kernel uses them."""
+        self._levels[self._kernel : until] -= size_bytes
+        self._worst.clear()
 
     def add(self, ahead: int, size_bytes: int) -> None:
-        """Let each of so many kernels lack more."""
-        self._most[: bisect_left(self._starts, ahead)] += size_bytes
-        self._worst = None
+        """Let each of so many kernels lack more, as seen from this one."""
+        self._added.append((self._kernel + ahead, size_bytes))
+        self._levels[self._kernel : self._kernel + ahead] += size_bytes
+        self._worst.clear()
 
     def worst(self, ahead: int | None = None) -> int:
         """Return what the worst of so many kernels lacks, or the worst of all."""
-        steps = len(self._most) if ahead is None else bisect_left(self._starts, ahead)
-        if self._worst is None and steps <= _FEW:
-            return max(map(int, self._most[:steps].tolist()))
-        if self._worst is None:
-            self._worst = np.maximum.accumulate(self._most)
-        return int(self._worst[steps - 1])
+        ahead = ahead or self._settings.horizon
+        if ahead not in self._worst:
+            self._worst[ahead] = int(self._levels[self._kernel : self._end(ahead)].max())
+        return self._worst[ahead]
 
-    def worst_step(self, ahead: int) -> int:
-        """Return the step of the worst of so many kernels, the first of those that are equal."""
-        return int(self._most[: bisect_left(self._starts, ahead)].argmax())
+    def worst_step(self, ahead: int | None = None) -> int:
+        """Return the kernels ahead at which the step of the worst of so many begins, of equals the first."""
+        stop = self._end(ahead or self._settings.horizon)
+        worst = int(self._levels[self._kernel : stop].argmax())
+        single = self._settings.last_single
+        if worst <= single:
+            return worst
+        return max(single, self._alive.last_use_until(self._kernel + worst) - self._kernel)
 
     def later(self) -> tuple[Integers, Integers]:
         """Return the kernels ahead at which steps begin after the next kernel's, and what these lack."""
-        return np.asarray(self._starts)[2:], self._most[2:]
-
-    def start(self, step: int) -> int:
-        """Return the number of kernels ahead at which a step begins."""
-        return int(self._starts[step])
+        single, horizon = self._settings.last_single, self._settings.horizon
+        uses = self._alive.uses() - self._kernel
+        starts = np.unique(np.append(np.arange(single + 1), uses[(uses > single) & (uses < horizon)]))
+        levels = self._levels[self._kernel : self._kernel + horizon]
+        return starts[2:], np.maximum.reduceat(levels, starts)[2:]
 
     def of_next(self) -> int:
         """Return what the next kernel lacks."""
-        return int(self._most[1])
+        return int(self._levels[self._kernel + 1])
+
+    def _end(self, ahead: int) -> int:
+        return self._kernel + min(ahead, self._settings.horizon)

@@ -7,11 +7,11 @@ from math import inf
 
 import numpy as np
 
-from g10sim.analysis.timeline import Integers
 from g10sim.policies.base import PolicyView
 from g10sim.policies.moves import Await, Drop, Evict, Fetch, Free, Move
 from g10sim.policies.planning.leaving import by_departure
 from g10sim.policies.planning.machine import PlannedMachine
+from g10sim.policies.pressure_planning.account import Account
 from g10sim.policies.pressure_planning.arrivals import Arrivals
 from g10sim.policies.pressure_planning.departures import Departures
 from g10sim.policies.pressure_planning.dividing import Division, Returned
@@ -29,23 +29,14 @@ less small steps wait longer."""
 class Steering:
     """Keeps account of one job's tensors, kernel after kernel.
 
-    ``_here`` are bytes on the GPU that do not leave, ``_away`` those that lie elsewhere or leave, both by
-    tensor. Bytes on their way in are neither. Between kernels only tensors that may have changed are looked
-    at; ``_named`` are the lists of victims given since then. ``_ids`` are the tensors alive in the order of
-    their next use. What a kernel costs grows with the number of tensors alive, not with that of all.
+    Between kernels only tensors that may have changed are looked at; ``_named`` are the lists of victims
+    given since then. What a kernel costs grows with the number of tensors that change.
     """
 
     def __init__(self, forecast: Forecast, machine: PlannedMachine, settings: Settings) -> None:
         self._forecast, self._machine, self._settings = forecast, machine, settings
-        tensors = len(forecast.sizes)
-        self._next = np.zeros(tensors, dtype=np.int64)
-        self._here, self._away = (np.zeros(tensors, dtype=np.int64) for _ in range(2))
-        self._tier_of = np.zeros(tensors, dtype=np.int8)
-        self._is_alive = np.zeros(tensors, dtype=np.bool_)
-        self._alive = self._is_alive.data
-        self._ids = self._uses = np.zeros(0, dtype=np.int64)
-        self._id_bits = tensors.bit_length()
-        self._is_there = np.zeros(tensors, dtype=np.bool_)
+        self._sizes: list[int] = forecast.sizes.tolist()
+        self._account = Account(forecast, len(machine.tiers), settings)
         self._leaving = Departures(machine.tiers)
         self._coming = Arrivals()
         self._asked: set[int] = set()
@@ -57,16 +48,15 @@ class Steering:
 
     def state(self, view: PolicyView) -> tuple[object, ...]:
         """Return the account of what is where and on its way, and what was asked for and named."""
-        account = (self._here, self._away, self._tier_of)
         named = tuple(map(tuple, self._named))
-        known = *(part.tobytes() for part in account), tuple(sorted(self._asked)), named, self._spare
+        known = *self._account.state(), tuple(sorted(self._asked)), named, self._spare
         return *known, self._leaving.state(), self._coming.state()
 
     def moves(self, view: PolicyView) -> Iterator[Move]:
         """Return the moves of a kernel that is about to start."""
         dead = self._enter(view)
         self._look(view)
-        shortage = self._shortage(view.kernel)
+        shortage = self._account.shortage
         yield from map(Free, dead)
         yield from map(Drop, self._forecast.dropped[view.kernel])
         yield from self._allocations(view, shortage)
@@ -95,7 +85,9 @@ class Steering:
         lack = min(lack, self._missing(view, following) - free - freed)
         if lack <= 0:
             return
-        yield from self._evictions(view, self._shortage(view.kernel), lack / self._machine.out_rate, inf)
+        shortage = self._account.shortage
+        shortage.start_kernel(view.kernel)
+        yield from self._evictions(view, shortage, lack / self._machine.out_rate, inf)
         unused = free - view.largest_hole_bytes + freed
         room = free + freed + leaving
         if born and following and unused < lack and self._has_victims(view, following, room):
@@ -109,16 +101,16 @@ class Steering:
 
         What lies where a tensor will be that nobody has asked for counts as free memory.
         """
-        sizes, born = self._forecast.sizes, self._forecast.born[following]
-        missing = sum(self._absent(view, i) if i in self._asked else int(sizes[i]) for i in born)
+        sizes, born = self._sizes, self._forecast.born[following]
+        missing = sum(self._absent(view, i) if i in self._asked else sizes[i] for i in born)
         used = set(self._used_by(view, following)).difference(born)
         return missing + sum(self._absent(view, tensor) for tensor in used)
 
     def _has_victims(self, view: PolicyView, following: int, room: int) -> bool:
         """Tell whether new tensors of the next kernel push out nothing else that it needs."""
-        forecast, kept = self._forecast, list(set(self._used_by(view, following)))
-        victims = int(self._here[self._ids].sum() - self._here[kept].sum())
-        return int(forecast.sizes[list(forecast.born[following])].sum()) <= room + victims
+        account, born = self._account, self._forecast.born[following]
+        victims = account.here_bytes - sum(map(account.here.__getitem__, set(self._used_by(view, following))))
+        return sum(map(self._sizes.__getitem__, born)) <= room + victims
 
     def _first_gone(self, view: PolicyView, lack: int) -> Iterator[int]:
         """Yield the tensors that will be gone first, of about so many bytes together."""
@@ -130,69 +122,49 @@ class Steering:
 
     def victims(self, view: PolicyView) -> list[int]:
         """Return tensors for a full GPU to evict: those first that are needed last."""
-        is_there, alive = self._is_there, np.sort(self._ids)
-        is_there[alive] = self._here.take(alive) > 0
+        account, there = self._account, set(self._account.present)
         for tensor in (*self._coming, *self._leaving, *self._used_by(view, view.kernel)):
-            if self._alive[tensor]:
-                is_there[tensor] = view.resident_bytes(tensor) and not view.is_needed(tensor)
-        found = alive[is_there.take(alive)]
-        named: list[int] = found[np.argsort(-self._next[found], kind="stable")].tolist()
+            if account.alive[tensor]:
+                there.discard(tensor)
+                if view.resident_bytes(tensor) and not view.is_needed(tensor):
+                    there.add(tensor)
+        named = sorted(there, key=lambda tensor: (-account.next[tensor], tensor))
         self._named.append(named)
         return named
 
-    def _enter(self, view: PolicyView) -> list[int]:
+    def _enter(self, view: PolicyView) -> Sequence[int]:
         """Bring next uses and what is alive up to the kernel; return what is dead since the last one."""
-        kernel, forecast = view.kernel, self._forecast
-        if kernel == 0:
-            self._is_alive[:] = forecast.lasting
-            for tensor in range(len(self._next)):
-                self._next[tensor] = forecast.next_use(tensor, 0)
-            self._division.start_iteration()
-        else:
-            self._changed = set(filter(self._alive.__getitem__, self._used_by(view, kernel - 1)))
+        kernel, forecast, account = view.kernel, self._forecast, self._account
+        account.shortage.start_kernel(kernel)
+        if kernel:
+            self._changed = set(filter(account.alive.__getitem__, self._used_by(view, kernel - 1)))
             for tensor in self._changed:
-                self._next[tensor], self._tier_of[tensor] = forecast.next_use(tensor, kernel), 0
+                account.use(tensor, forecast.next_use(tensor, kernel))
         dead = forecast.dead[kernel or forecast.kernels]
         gone, born = (*dead, *forecast.dropped[kernel]), forecast.born[kernel]
         for tensor in gone:
-            self._alive[tensor] = False
             self._forget(tensor)
-        self._count_in(born, is_first=kernel == 0, some_are_gone=bool(gone))
         if kernel == 0:
-            self._changed = set(self._ids.tolist())
+            self._division.start_iteration()
+            self._changed = {*np.flatnonzero(forecast.lasting).tolist(), *born} - (set(gone) - set(born))
+            account.start_iteration(self._changed)
+            return dead
+        for tensor in born:
+            if not account.alive[tensor]:
+                account.bear(tensor)
         return dead
-
-    def _count_in(self, born: Sequence[int], *, is_first: bool, some_are_gone: bool) -> None:
-        """Bring the tensors alive up to those of a kernel, the first of an iteration or a later one."""
-        ids = self._ids
-        if some_are_gone:
-            ids = ids[self._is_alive.take(ids)]
-        new = [tensor for tensor in born if not self._alive[tensor]]
-        self._is_alive[new] = True
-        if is_first:
-            ids = np.flatnonzero(self._is_alive)
-        elif new:
-            ids = np.concatenate((ids, np.array(new, dtype=np.int64)))
-        keys = self._next.take(ids) << self._id_bits | ids
-        keys.sort(kind="stable")  # quick where nearly all are in order
-        self._ids, self._uses = keys & ((1 << self._id_bits) - 1), keys >> self._id_bits
 
     def _cycles_until_end(self, view: PolicyView) -> float:
         """Return the cycles until the kernel ends, which waits at least for what it needs to come in."""
         needed = set(self._used_by(view, view.kernel)).difference(self._forecast.born[view.kernel])
         return float(self._forecast.cycles[view.kernel]) + self._coming.cycles(view, needed, self._machine)
 
-    def _with(self, sizes: Integers) -> Integers:
-        """Return the tensors of which there are such bytes, in the order of ``_ids``."""
-        found: Integers = self._ids[sizes.take(self._ids) > 0]
-        return found
-
     def _used_by(self, view: PolicyView, kernel: int) -> list[int]:
         """Return the tensors of a kernel, and those that kernels read which run again before it."""
         return [*view.trace.kernels[kernel].tensors, *self._forecast.sources[kernel]]
 
     def _forget(self, tensor: int) -> None:
-        self._here[tensor] = self._away[tensor] = 0
+        self._account.forget(tensor)
         self._leaving.discard(tensor)
         self._coming.discard(tensor)
 
@@ -204,39 +176,31 @@ class Steering:
             self._has_moved(view, tensor)
         self._coming.follow(lambda tensor: self._has_moved(view, tensor))
         if any(all(self._has_moved(view, tensor) for tensor in named) for named in self._named):
-            for tensor in set(self._ids.tolist()) - self._seen:
+            for tensor in set(self._account.by_use) - self._seen:
                 self._see(view, tensor)
         self._named.clear()
         for tensor in self._used_by(view, view.kernel):
-            if self._alive[tensor]:
+            if self._account.alive[tensor]:
                 self._leaving.discard(tensor)
-                self._away[tensor] = view.away_bytes(tensor)
-                self._here[tensor] = 0
+                self._account.put(tensor, 0, view.away_bytes(tensor))
 
     def _has_moved(self, view: PolicyView, tensor: int) -> bool:
         """See a tensor, once; tell whether more or less of it is on the GPU than before."""
-        if tensor in self._seen or not self._alive[tensor]:
+        if tensor in self._seen or not self._account.alive[tensor]:
             return True
         self._seen.add(tensor)
-        before = self._here[tensor]
+        before = self._account.here[tensor]
         self._see(view, tensor)
-        return bool(self._here[tensor] != before)
+        return self._account.here[tensor] != before
 
     def _see(self, view: PolicyView, tensor: int) -> None:
-        size, here = int(self._forecast.sizes[tensor]), view.resident_bytes(tensor)
+        size, here = self._sizes[tensor], view.resident_bytes(tensor)
         moving = view.in_transfer_bytes(tensor) if here < size else 0
-        self._here[tensor] = here
         self._coming.come(tensor, moving)
         if not moving:
             self._leaving.discard(tensor)
         is_there = here == size or tensor in self._leaving
-        self._away[tensor] = size - here if is_there else view.away_bytes(tensor)
-
-    def _shortage(self, kernel: int) -> Shortage:
-        """Return the bytes that the kernels to come lack if nothing else leaves or returns."""
-        shortage = Shortage(self._forecast.alive, self._uses, kernel, self._settings)
-        shortage.spare(self._away.take(self._ids))
-        return shortage
+        self._account.put(tensor, here, size - here if is_there else view.away_bytes(tensor))
 
     def _allocations(self, view: PolicyView, shortage: Shortage) -> Iterator[Move]:
         """Map what is about to be written: at once for this kernel, ahead where there is room until then.
@@ -249,7 +213,7 @@ class Steering:
         soon: dict[int, int] = {}
         for ahead in range(1, last + 1):
             for tensor in forecast.born[kernel + ahead]:
-                if not self._alive[tensor]:  # those alive now are dropped and made again before then
+                if not self._account.alive[tensor]:  # those alive now are dropped and made again before then
                     soon.setdefault(tensor, ahead)
         if soon:
             yield from self._ahead(view, shortage, soon)
@@ -261,18 +225,19 @@ class Steering:
 
         What has to return until then takes its room first: copies need more time than mapping.
         """
-        forecast = self._forecast
         leaving = self._leaving.total_bytes
         room = view.largest_hole_bytes if leaving else view.free_bytes
-        room -= sum(self._absent(view, tensor) for tensor in forecast.born[view.kernel])
+        room -= sum(self._absent(view, tensor) for tensor in self._forecast.born[view.kernel])
         for tensor, ahead in soon.items():
             if tensor in self._asked:
-                shortage.add(ahead, int(forecast.sizes[tensor]))
+                shortage.add(ahead, self._sizes[tensor])
                 room -= view.in_transfer_bytes(tensor)
         for tensor, ahead in soon.items():
-            size = int(forecast.sizes[tensor])
-            first = shortage.returned_bytes(ahead)
-            if tensor in self._asked or shortage.worst(ahead) + leaving + first + size > 0:
+            if tensor in self._asked:
+                continue
+            size = self._sizes[tensor]
+            first = sum(self._account.returning_bytes(view.kernel, view.kernel + ahead))
+            if shortage.worst(ahead) + leaving + first + size > 0:
                 continue
             absent = self._absent(view, tensor)
             if absent <= room:
@@ -283,7 +248,7 @@ class Steering:
 
     def _absent(self, view: PolicyView, tensor: int) -> int:
         """Return the bytes of a tensor that are not on the GPU."""
-        return int(self._forecast.sizes[tensor]) - view.resident_bytes(tensor)
+        return self._sizes[tensor] - view.resident_bytes(tensor)
 
     def _evictions(
         self, view: PolicyView, shortage: Shortage, cycles: float, wanted: float
@@ -293,18 +258,18 @@ class Steering:
         No more than the ``wanted`` bytes are on their way at a time. What the next kernel lacks leaves in any
         case.
         """
-        kernel, horizon = view.kernel, self._settings.horizon
+        kernel, horizon, account = view.kernel, self._settings.horizon, self._account
         queues, is_divided = self._queues(view, cycles), False
-        for tensor in self._latest_first():
+        for tensor in account.present.latest_first():
             if tensor in self._leaving:
                 continue
-            away = min(int(self._next[tensor]) - kernel, horizon)
+            away = min(account.next[tensor] - kernel, horizon)
             worst = shortage.worst(away) if away > 1 else 0
             has_time = shortage.worst(2) + queues.queued() <= 0
             if worst <= 0 or (has_time and (queues.queued() >= wanted or not queues.take_more())):
                 return
             if not is_divided:
-                self._division.start_kernel(kernel, queues, shortage, self._returned_by(shortage))
+                self._division.start_kernel(kernel, queues, shortage, self._returned_by(kernel))
                 is_divided = True
             size = self._part(tensor, worst)
             tier = self._division.place(tensor, size, away)
@@ -313,11 +278,8 @@ class Steering:
                     continue
                 return
             self._leaving.add(tensor, tier, size)
-            self._tier_of[tensor] = self._machine.tiers.index(tier)
-            self._away[tensor] += size
-            self._here[tensor] -= size
+            account.leave(tensor, size, self._machine.tiers.index(tier))
             yield Evict(tensor, tier.name, size_bytes=size)
-            shortage.add(away, -size)
             if shortage.worst() <= 0:
                 return
 
@@ -336,29 +298,14 @@ class Steering:
     def _part(self, tensor: int, lack: int) -> int:
         """Return the bytes of a tensor that leave where so many are lacking, in whole pages."""
         page = self._machine.page_bytes
-        return min(int(self._here[tensor]), -(-lack // page) * page)
+        return min(self._account.here[tensor], -(-lack // page) * page)
 
-    def _latest_first(self) -> Iterator[int]:
-        """Yield the tensors that do not leave, those first that are needed last."""
-        found = self._with(self._here)
-        uses, end = self._next.take(found), len(found)
-        while end:
-            start = int(uses.searchsorted(uses[end - 1]))
-            yield from found[start:end].tolist()
-            end = start
-
-    def _returned_by(self, shortage: Shortage) -> Returned:
+    def _returned_by(self, kernel: int) -> Returned:
         """Return a function that tells by tier the bytes that will have returned from there in a step."""
-        away, tiers, known = self._away.take(self._ids), self._tier_of.take(self._ids), {}
+        names = [tier.name for tier in self._machine.tiers]
 
         def returned(step: int) -> dict[str, int]:
-            if step not in known:
-                count = shortage.returned_before(step)
-                sizes = np.bincount(tiers[:count], away[:count], len(self._machine.tiers)).tolist()
-                known[step] = {
-                    tier.name: int(size) for tier, size in zip(self._machine.tiers, sizes, strict=True)
-                }
-            return known[step]
+            return dict(zip(names, self._account.returning_bytes(kernel, kernel + step), strict=True))
 
         return returned
 
@@ -375,17 +322,18 @@ class Steering:
         better knowledge; dead tensors give room at once. Others go ahead of one that does not fit only if the
         link would idle: they take room that it awaits.
         """
-        kernel, horizon, machine = view.kernel, self._settings.horizon, self._machine
+        kernel, account, machine = view.kernel, self._account, self._machine
         backlog, coming = self._settings.backlog_cycles, self._coming.total_bytes
         freed = sum(map(view.resident_bytes, (*dead, *self._forecast.dropped[kernel])))
         room = view.free_bytes + freed + machine.out_rate * (cycles + backlog) - coming
         enough = machine.in_rate * (int(self._forecast.cycles[kernel]) + backlog) - coming
         misfits = added = asked = 0
-        for tensor in self._with(self._away).data:
+        fetched = list[int]()
+        for tensor in account.absent:
             if tensor in self._coming or tensor in self._leaving:
                 continue
-            distance = max(1, min(int(self._next[tensor]) - kernel, horizon))
-            size = int(self._away[tensor])
+            distance = max(1, min(account.next[tensor] - kernel, self._settings.horizon))
+            size = account.away[tensor]
             if distance > 1 and shortage.worst(distance) + added + size > 0:
                 misfits += 1
                 if misfits > _MISFITS or asked >= enough:
@@ -396,7 +344,9 @@ class Steering:
                     break
                 added += size
             self._coming.add(view, tensor, size)
-            self._away[tensor] = 0
+            fetched.append(tensor)
             asked += size
             yield Fetch(tensor)
         self._spare = -(shortage.of_next() + added)
+        for tensor in fetched:
+            account.put(tensor, account.here[tensor], 0)

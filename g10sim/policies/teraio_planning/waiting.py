@@ -8,10 +8,10 @@ from heapq import heappop, heappush
 import numpy as np
 
 from g10sim.analysis.timeline import Integers
-from g10sim.analysis.vitality import inactive_periods
 from g10sim.policies.moves import Evict, Fetch
 from g10sim.policies.plan import Planned
-from g10sim.policies.planning.channel import Channel, Interval, earliest_in_parts, latest_in_parts
+from g10sim.policies.planning.absence import absences
+from g10sim.policies.planning.gaps import Copies, Gaps
 from g10sim.policies.teraio_planning.planner import Planner
 
 
@@ -36,9 +36,8 @@ class WaitingPlanner(Planner):
         """
         count = len(self._trace.kernels)
         starting, returning = defaultdict[int, list[tuple[int, int]]](list), defaultdict[int, int](int)
-        for period in inactive_periods(self._trace):
-            start, end = self._kernels(period)
-            starting[start % count].append((end - start, self._sizes[period.tensor]))
+        for absence in absences(self._trace, self._sizes):
+            starting[absence.start].append((absence.end - absence.start, absence.size_bytes))
         out, back = np.zeros((2, count), dtype=np.int64)
         idle, beyond = list[tuple[int, int]](), self._beyond.tolist()
         absent = 0
@@ -56,11 +55,11 @@ class WaitingPlanner(Planner):
             out[kernel] = absent - before
         return out, back
 
-    def _earliest(self, channel: Channel, window: Interval, length: int) -> Interval | None:
-        return earliest_in_parts(channel, window, length, self._timeline.period)
+    def _earliest(self, gaps: Gaps, first: Integers, last: Integers, lengths: Integers) -> Copies:
+        return gaps.earliest_in_parts(first, last, lengths)
 
-    def _latest(self, channel: Channel, window: Interval, length: int) -> Interval | None:
-        return latest_in_parts(channel, window, length, self._timeline.period)
+    def _latest(self, gaps: Gaps, first: Integers, last: Integers, lengths: Integers) -> Copies:
+        return gaps.latest_in_parts(first, last, lengths)
 
     def _planned(self, time: int, move: Evict | Fetch) -> Planned:
         return Planned(self._timeline.lap_last_until(time % self._timeline.period), move)

@@ -18,6 +18,8 @@ from g10sim.policies.vdnn_planning.layers import Layer, LayerKind, first_backwar
 from g10sim.trace.model import Trace
 
 _LONG_AGO = -(2**62)
+_ROUNDING = 1e-12
+"""Share by which quotients of floats may be off: those that close to the best are compared exactly."""
 
 
 @dataclass(frozen=True)
@@ -186,6 +188,7 @@ class OffloadSet:
         found = [self._candidate(layer, copy_cycles, returns) for layer in layers if layer.inputs]
         found = [candidate for candidate in found if candidate.gone < candidate.back]
         exposure, worth = _Exposure(found, self._timeline.starts), list(map(self._worth, found))
+        rough_worth = np.array(worth, dtype=np.float64)
         chosen, is_left = list[int](), np.ones(len(found), dtype=bool)
         used = self._timeline.occupancy()
         while used.bytes[peak := int(np.argmax(used.bytes))] > self._budget:
@@ -193,13 +196,15 @@ class OffloadSet:
             if not len(away):
                 break
             cycles = exposure.cycles(away, chosen, np.flatnonzero(used.bytes > self._budget))
+            rough = rough_worth[away] / (1 + cycles)
+            near = np.flatnonzero(rough >= (1 - _ROUNDING) * rough.max())
             scores = (
                 (
                     worth[number] / (1 + exposed),
                     found[number].offloaded.layer.kind is self._preferred,
                     -number,
                 )
-                for number, exposed in zip(away.tolist(), cycles.tolist(), strict=True)
+                for number, exposed in zip(away[near].tolist(), cycles[near].tolist(), strict=True)
             )
             best = -max(scores)[-1]
             is_left[best] = False
