@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -67,6 +68,7 @@ def fake_device(options: StepOptions) -> Iterator[RoutingMode]:
     Yields what decides which experts the model's routers choose.
     """
     with (
+        _without_earlier_objects(),
         _default_dtype(options.dtype),
         _rounded_products(options.tf32),
         _shapes_only(),
@@ -85,6 +87,18 @@ def fake_device(options: StepOptions) -> Iterator[RoutingMode]:
         mock.patch.object(fake_tensor.log, "disabled", True),
     ):
         yield routing
+
+
+@contextmanager
+def _without_earlier_objects() -> Iterator[None]:
+    """Leave what is there already, such as modules, out of each search for garbage and for tensors."""
+    kept = gc.get_freeze_count()
+    gc.freeze()
+    try:
+        yield
+    finally:
+        if not kept:
+            gc.unfreeze()
 
 
 _NUMBERS_READ = {"torch.optim": 1.0, "torch.amp.grad_scaler": 0.0}

@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ _log = logging.getLogger(__name__)
 
 # Far beyond any configuration; within them, reading one takes less than 500 MB.
 _MOST_BYTES, _MOST_VALUES, _MOST_LEVELS, _MOST_DIGITS = 8 * 2**20, 200_000, 50, 1000
+_MOST_KEPT = 2**16  # characters of a text whose nodes are kept: descriptions are read again and again
 _LIMITS = f"found more than {_MOST_VALUES} values or {_MOST_LEVELS} levels of lists and mappings"
 
 
@@ -160,6 +162,13 @@ def parse_value(text: str, source: str) -> Any:
     return _Reader(source, None).read(text)
 
 
+def _nodes(text: str) -> list[yaml.Node]:
+    return list(yaml.compose_all(text, Loader=_Loader))
+
+
+_kept_nodes = lru_cache(maxsize=64)(_nodes)
+
+
 class _Reader:
     """Builds plain data from YAML nodes; ``places`` None means that the text has no lines worth naming."""
 
@@ -171,7 +180,7 @@ class _Reader:
 
     def read(self, text: str) -> Any:
         try:
-            nodes = list(yaml.compose_all(text, Loader=_Loader))
+            nodes = _kept_nodes(text) if len(text) <= _MOST_KEPT else _nodes(text)
         except yaml.MarkedYAMLError as error:
             mark = error.problem_mark or error.context_mark
             allowed = "fewer" if error.problem == _LIMITS else "valid YAML"

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +40,9 @@ LONG_SUM = 2560
 PUBLISHED = "the traces published with G10 (Zhang et al., MICRO 2023)"
 
 Reals = NDArray[np.float64]
+
+_work = attrgetter(*(one.name for one in fields(KernelCost)))
+"""What a kernel's time depends on; a model has many kernels that are alike."""
 
 
 @dataclass(frozen=True)
@@ -112,6 +117,7 @@ class Calibration:
 
     def __init__(self, gpu: GpuTimingSpec, kernels: Iterable[MeasuredKernel]) -> None:
         self._gpu = gpu
+        self._seconds: dict[tuple[object, ...], float] = {}
         groups: dict[str, list[MeasuredKernel]] = {}
         for kernel in kernels:
             # Sizes that a kernel cannot have moved in its time are not those that were measured.
@@ -120,7 +126,10 @@ class Calibration:
         self._groups = groups
 
     def _least(self, cost: KernelCost) -> float:
-        return float(max(self._gpu.least_seconds(cost)))
+        work = _work(cost)
+        if work not in self._seconds:
+            self._seconds[work] = float(max(self._gpu.least_seconds(cost)))
+        return self._seconds[work]
 
     def _group(self, cost: KernelCost) -> str:
         """Name of the entry, or else the class, that a kernel is fitted with."""
@@ -313,4 +322,6 @@ def description(fit: Fit, base: str, name: str, source: str) -> dict[str, Any]:
 
 def total_seconds(gpu: GpuTimingSpec, kernels: Iterable[MeasuredKernel]) -> float:
     """Sum the times that a description gives to kernels, in seconds. Raises ConfigError as the GPU does."""
-    return sum(gpu.duration_ns(kernel.cost) for kernel in kernels) / NANOSECONDS_PER_SECOND
+    counts = Counter(_work(kernel.cost) for kernel in kernels)
+    alike = (count * gpu.duration_ns(KernelCost(*work)) for work, count in counts.items())
+    return sum(alike) / NANOSECONDS_PER_SECOND

@@ -134,32 +134,31 @@ def test_a_bundled_trace_fits_a_40_gib_gpu():
     assert any(entry.peak_live_bytes < A100_BYTES for entry in ENTRIES)
 
 
-def marked(entry):
-    """Leave long simulations to the nightly run."""
-    return pytest.param(
-        entry, id=entry.file, marks=pytest.mark.nightly if entry.kernels > MANY_KERNELS else ()
-    )
+def cells(policies):
+    """Each trace under each policy; by night all but one policy of a trace, and long simulations."""
+    short = [entry for entry in ENTRIES if entry.kernels <= MANY_KERNELS]
+    daily = {(entry.file, policies[number % len(policies)]) for number, entry in enumerate(short)}
+    for entry in ENTRIES:
+        for policy in policies:
+            marks = () if (entry.file, policy) in daily else pytest.mark.nightly
+            yield pytest.param(entry, policy, id=f"{entry.file}-{policy}", marks=marks)
 
 
-def simulated(trace, policy):
+def simulated(entry, policy):
     """Run without ``compat``, where that is quick with every invariant tested on the way."""
+    trace = load_trace(data_path("traces", entry.file))
     check = len(trace.kernels) < FEW_KERNELS
     return g10sim.simulate(trace, SYSTEM, policy, iterations=1, check=check).performance
 
 
-@pytest.fixture(params=[marked(entry) for entry in ENTRIES])
-def workload(request):
-    return load_trace(data_path("traces", request.param.file))
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize(("workload", "policy"), [*cells(POLICIES)])
 def test_policies_run_every_bundled_trace(workload, policy):
     assert 0 < simulated(workload, policy) <= 1
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("policy", CONTIGUOUS)
+@pytest.mark.parametrize(("workload", "policy"), [*cells(CONTIGUOUS)])
 def test_designs_of_contiguous_memory_run_a_bundled_trace_or_say_why_they_cannot(workload, policy):
     performance, reason = 0, ""
     try:
