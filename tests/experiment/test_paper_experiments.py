@@ -1,5 +1,6 @@
 """The experiments of the paper: whole, and applicable to any traces."""
 
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ from g10sim.config.data import data_path
 from g10sim.config.load import load_run
 from g10sim.experiment.expand import expand
 from g10sim.plots.registry import ENTRIES, paper_figures
+from g10sim.trace.format import load_trace
 
 DIRECTORY = data_path("experiments")
 EXPERIMENTS = {path.stem for path in DIRECTORY.glob("*.yaml")}
@@ -20,8 +22,17 @@ def test_every_figure_has_an_experiment():
     assert len(NAMES) == 15
 
 
+@pytest.fixture(scope="module")
+def read_once():
+    """All experiments have the same traces."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("g10sim.experiment.expand.load_trace", cache(load_trace))
+        yield
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
+@pytest.mark.usefixtures("read_once")
 def test_it_is_whole(name):
     document = load_run(Path("experiments") / f"{name}.yaml")
     experiment = expand(document)

@@ -1,6 +1,7 @@
 """Profiles and execution traces that machines recorded, as their owners published them."""
 
 import os
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -33,6 +34,12 @@ def recorded_file():
     return find
 
 
+@pytest.fixture(scope="module")
+def profile_in():
+    """Reads a profile, once for all tests."""
+    return cache(read_profile)
+
+
 def persistent(trace):
     return sum(tensor.size_bytes for tensor in trace.tensors if tensor.persistent)
 
@@ -62,8 +69,8 @@ def test_a_compiled_step_has_its_triton_kernel(recorded_file):
     assert len(fused.outputs) == 2
 
 
-def test_a_pair_without_numbers_says_what_is_missing(recorded_file):
-    profile = read_profile(recorded_file("param_resnet_kineto.json.gz"))
+def test_a_pair_without_numbers_says_what_is_missing(recorded_file, profile_in):
+    profile = profile_in(recorded_file("param_resnet_kineto.json.gz"))
     with pytest.raises(TraceError, match=r"no 'Record function id' in any operator: 899 of the 899 kernels"):
         import_execution_trace(recorded_file("param_resnet_et.json.gz"), profile=profile)
 
@@ -72,9 +79,9 @@ def test_a_pair_without_numbers_says_what_is_missing(recorded_file):
     ("name", "before", "most", "copied"),
     [(QWEN, 939, 1992, 0), (TIMESFORMER, 274, 4283, 128 * 3 * 224 * 224 * 2)],
 )
-def test_inference_has_its_weights_and_its_peak(recorded_file, name, before, most, copied):
+def test_inference_has_its_weights_and_its_peak(recorded_file, profile_in, name, before, most, copied):
     """Images that the step copies from the host are inputs, too, of after its start."""
-    trace = import_kineto(read_profile(recorded_file(name)))
+    trace = import_kineto(profile_in(recorded_file(name)))
     made = {tensor for kernel in trace.kernels for tensor in kernel.outputs}
     inputs = [tensor for tensor in trace.tensors if tensor.kind is TensorKind.INPUT]
     assert sum(tensor.size_bytes for tensor in inputs if tensor.id in made) == copied
@@ -83,20 +90,20 @@ def test_inference_has_its_weights_and_its_peak(recorded_file, name, before, mos
     assert peak_live_bytes(trace) == pytest.approx(most * MIB, rel=0.01)
 
 
-def test_an_all_reduce_beside_kernels_counts_once(recorded_file):
-    profile = read_profile(recorded_file("hta_trace_diff_control.json.gz"))
+def test_an_all_reduce_beside_kernels_counts_once(recorded_file, profile_in):
+    profile = profile_in(recorded_file("hta_trace_diff_control.json.gz"))
     account = account_of(import_kineto(profile, partial=True))
     assert account.imported_ns == 67_302_000
     assert account.aside[Reason.OVERLAP] == 87_620_000 - 67_302_000
 
 
-def test_graphs_take_their_time(recorded_file):
-    trace = import_kineto(read_profile(recorded_file(GRAPHS)), partial=True)
+def test_graphs_take_their_time(recorded_file, profile_in):
+    trace = import_kineto(profile_in(recorded_file(GRAPHS)), partial=True)
     assert sum(kernel.duration for kernel in trace.kernels) == pytest.approx(156_085_905, abs=1000)
 
 
-def test_operators_that_write_into_a_given_buffer_are_kernels(recorded_file):
-    trace = import_kineto(read_profile(recorded_file(CAPTURE)))
+def test_operators_that_write_into_a_given_buffer_are_kernels(recorded_file, profile_in):
+    trace = import_kineto(profile_in(recorded_file(CAPTURE)))
     assert sum(kernel.duration for kernel in trace.kernels) == pytest.approx(843_456, abs=1000)
     assert all(kernel.outputs for kernel in trace.kernels if "copy" not in kernel.name and kernel.inputs)
 
@@ -106,8 +113,8 @@ def test_operators_that_write_into_a_given_buffer_are_kernels(recorded_file):
     ["hta_nccl_data.json.gz", "hta_trace_diff_control.json.gz", "param_resnet_kineto.json.gz",
      "tracelens_b200__eager_trace.json.gz", QWEN, TIMESFORMER, GRAPHS, CAPTURE],
 )  # fmt: skip
-def test_all_device_time_of_a_file_is_accounted_for(recorded_file, name):
-    profile = read_profile(recorded_file(name))
+def test_all_device_time_of_a_file_is_accounted_for(recorded_file, profile_in, name):
+    profile = profile_in(recorded_file(name))
     account = account_of(import_kineto(profile, partial=True))
     told = account.step_ns + sum(time for reason, time in account.aside.items() if reason != Reason.GAPS)
     assert told == pytest.approx(sum(event.duration_ns for event in profile.device), abs=1000)
