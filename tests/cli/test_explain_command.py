@@ -12,6 +12,7 @@ from g10sim.trace.synthetic import chain
 pytestmark = pytest.mark.slow
 
 RECORD = ["kernels", "migrations"]
+BRIEF = "--no-what-if"
 
 
 @pytest.fixture
@@ -59,24 +60,24 @@ def test_a_cell_is_explained_as_json(explained, g10sim):
 
 
 def test_a_better_policy_is_named(explained, g10sim):
-    explained("--cell", "1")
+    explained("--cell", "1", BRIEF)
     results = read_results("out").set_index("policy")["performance"]
     worse, better = (
         ("base_uvm", "deepum") if results["base_uvm"] < results["deepum"] else ("deepum", "base_uvm")
     )
     cells = {"base_uvm": 1, "deepum": 2}
     labels = {"base_uvm": "Base UVM", "deepum": "DeepUM+"}
-    out = g10sim("explain", "out", "--cell", cells[worse]).out
+    out = g10sim("explain", "out", "--cell", cells[worse], BRIEF).out
     assert f"Policy: {labels[better]} reaches {results[better]:.1%} of ideal" in out
     assert f"(cell {cells[better]})" in out
     assert (
         "none of the others in these results does better"
-        in g10sim("explain", "out", "--cell", cells[better]).out
+        in g10sim("explain", "out", "--cell", cells[better], BRIEF).out
     )
 
 
 def test_shares_add_up(explained):
-    out = explained("--cell", "1").out
+    out = explained("--cell", "1", BRIEF).out
     table = out.split("kernels stalled;")[0]
     shares = [float(share) for share in re.findall(r"([\d.]+)% *\n", table.split("\n", 1)[1])]
     assert sum(shares) == pytest.approx(100, abs=0.05 * len(shares))
@@ -89,11 +90,11 @@ def test_the_ideal_cell_lost_nothing(explained):
 
 
 def test_host_memory_that_is_full_and_none_at_all(explained):
-    assert "Host memory: it was full, and" in explained("--cell", "1").out
+    assert "Host memory: it was full, and" in explained("--cell", "1", BRIEF).out
     system = {"preset": "a100-40g-pcie3-znand", "gpu": {"memory": "8 MiB"}, "host": {"memory": "0 B"}}
-    assert "Host memory: there is none; " in explained("--cell", "1", system=system).out
+    assert "Host memory: there is none; " in explained("--cell", "1", BRIEF, system=system).out
     plenty = {**system, "host": {"memory": "1 GiB"}}
-    assert "in use; more of it would stay empty" in explained("--cell", "1", system=plenty).out
+    assert "in use; more of it would stay empty" in explained("--cell", "1", BRIEF, system=plenty).out
 
 
 def test_without_records_it_says_what_is_missing(g10sim, config):
@@ -171,17 +172,17 @@ def test_a_plan_that_was_given_up_is_told(explained, g10sim, here):
     system = {"preset": "a100-40g-pcie3-znand", "gpu": {"memory": "8 MiB"}}
     changes = {"workload": {"trace": "circle.g10t"}, "policies": ["g10", "base_uvm", "pressure"]}
     said = "Policy: it moved nothing ahead of its use in this iteration"
-    shown = explained("--cell", "0", system=system, **changes).out
+    shown = explained("--cell", "0", BRIEF, system=system, **changes).out
     assert said in shown
     note = read_results("out").iloc[0]["message"]
     assert note.startswith("the plan leaves")
     assert f"Policy, in its own words: {note}" in shown
-    assert said not in g10sim("explain", "out", "--cell", "1").out
-    assert said not in g10sim("explain", "out", "--cell", "2").out
+    assert said not in g10sim("explain", "out", "--cell", "1", BRIEF).out
+    assert said not in g10sim("explain", "out", "--cell", "2", BRIEF).out
 
 
 def test_results_are_explained_from_anywhere(explained, g10sim, here, monkeypatch):
-    explained("--cell", "1")
+    explained("--cell", "1", BRIEF)
     elsewhere = here / "elsewhere"
     elsewhere.mkdir()
     monkeypatch.chdir(elsewhere)
@@ -198,7 +199,7 @@ def test_several_jobs(g10sim, config):
         == 0
     )
     assert "Cell 0, job 0: chain8" in g10sim("explain", "out").out
-    assert "Cell 0, job 1: chain8" in g10sim("explain", "out", "--job", "1").out
+    assert "Cell 0, job 1: chain8" in g10sim("explain", "out", "--job", "1", BRIEF).out
     assert "Kernel 3 (" in g10sim("explain", "out", "--job", "1", "--kernel", "3").out
     refused = g10sim("explain", "out", "--job", "2")
     assert (refused.code, refused.err) == (
@@ -224,18 +225,21 @@ class TestBadInput:
         self.refused(g10sim("explain", "out", "--cell", "9"), "cell 9: found no such cell")
 
     def test_a_trace_that_has_changed(self, explained, g10sim):
-        explained("--cell", "1")
+        explained("--cell", "1", BRIEF)
         save_trace(chain(9), Path("chain.g10t"))
         self.refused(g10sim("explain", "out", "--cell", "1"), "chain.g10t: has changed since the run")
 
     def test_provenance_that_is_damaged(self, explained, g10sim):
-        explained("--cell", "1")
+        explained("--cell", "1", BRIEF)
         Path("out/provenance.json").write_text(json.dumps([]))
         self.refused(g10sim("explain", "out", "--cell", "1"), "provenance.json", "allowed: ")
 
 
 def test_a_cell_that_is_not_steady_says_so(explained):
     words = "Not steady: the last of 2 iterations, the next may differ"
-    assert words not in explained("--cell", "1").out
-    assert words in explained("--cell", "1", workload={"trace": "chain.g10t", "iterations": 2}).out
-    assert "Not steady" not in explained("--cell", "1", workload={"trace": "chain.g10t", "iterations": 1}).out
+    assert words not in explained("--cell", "1", BRIEF).out
+    assert words in explained("--cell", "1", BRIEF, workload={"trace": "chain.g10t", "iterations": 2}).out
+    assert (
+        "Not steady"
+        not in explained("--cell", "1", BRIEF, workload={"trace": "chain.g10t", "iterations": 1}).out
+    )
