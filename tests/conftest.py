@@ -10,6 +10,9 @@ from hypothesis import settings
 settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")
 
+# Threads of PyTorch that have nothing to do wait by computing, which other tests on the same cores pay for.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 
 SLOW = {"models", "recorded", "site", "torch"}
 """Fixtures that capture or record models, or build the site."""
