@@ -1,4 +1,5 @@
 import sys
+from functools import cache
 from importlib.metadata import version
 
 import pytest
@@ -27,6 +28,11 @@ def captured(source, **options):
     return trace
 
 
+@cache
+def trained(source):
+    return captured(source)
+
+
 def elements(trace, kind=TensorKind.WEIGHT):
     return sum(tensor.size_bytes for tensor in trace.tensors if tensor.kind is kind) // 4
 
@@ -42,7 +48,7 @@ def elements(trace, kind=TensorKind.WEIGHT):
     ],
 )
 def test_a_classifier_has_its_published_size_and_images(libraries, source, parameters, pixels):
-    trace = captured(source)
+    trace = trained(source)
     assert elements(trace) == parameters
     images = next(tensor for tensor in trace.tensors if tensor.name == "input.0")
     assert images.size_bytes == 2 * 3 * pixels**2 * 4
@@ -52,7 +58,7 @@ def test_a_classifier_has_its_published_size_and_images(libraries, source, param
 
 
 def test_auxiliary_classifiers_count_in_training_and_not_in_inference(libraries):
-    training = captured("torchvision:inception_v3")
+    training = trained("torchvision:inception_v3")
     inference = captured("torchvision:inception_v3", inference=True, optimizer=None)
     assert [kernel.name for kernel in training.kernels].count("nll_loss_forward") == 2
     layers = {kernel.layer.partition(".")[0] for kernel in inference.kernels}

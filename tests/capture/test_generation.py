@@ -40,7 +40,7 @@ def recorded_and_extended(cache, **sizes):
     """Every step recorded one after another, and the steps as a capture extends them from a few."""
     options = step_options({"generate": TOKENS, "cache": cache})
     with fake_device(options):
-        model = Model(*llama(**sizes)())
+        model = Model(*llama(2, **sizes)())
         with one_sequence_a_sample():
             generation = Generation(model, options)
             extended = list(generation.templates())

@@ -469,11 +469,16 @@ CASES = [("VGG-E", memory, gpus) for memory in ("12 GB", "5 GB", "4.8 GB") for g
 CASES += [("AlexNet", memory, gpus) for memory in ("0.75 GB", "0.7 GB", "0.65 GB") for gpus in GPUS]
 CASES += [("bert-base-b256-s128", "30 GiB", 1)]
 QUICK = [("VGG-E", "4.8 GB", 2), ("AlexNet", "0.65 GB", 1)]
+LONG = [("AlexNet", memory, 4) for memory in ("0.75 GB", "0.7 GB")]
+"""Of every night only: four GPUs with the least memory are among the others."""
+
+
+def marks(case):
+    return () if case in QUICK else pytest.mark.nightly if case in LONG else pytest.mark.slow
 
 
 @pytest.mark.parametrize(
-    ("name", "memory", "gpus"),
-    [pytest.param(*case, marks=() if case in QUICK else pytest.mark.slow) for case in CASES],
+    ("name", "memory", "gpus"), [pytest.param(*case, marks=marks(case)) for case in CASES]
 )
 def test_no_step_that_plans_for_contention_is_slower_than_one_below_it(name, memory, gpus):
     trace, page = network(name), "512 B" if name in ("VGG-E", "AlexNet") else "4 KiB"
