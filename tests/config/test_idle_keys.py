@@ -63,6 +63,7 @@ FAST = {"system.pcie.bandwidth": "16 GB/s"}
 COMPRESSION = {"workers": 2, "compression_rate": "1 GB/s", "decompression_rate": "1 GB/s"}
 PINNED = {"limit": "20 MB", "pageable_bandwidth": "3 GB/s"}
 PAGEABLE = {"pageable_bandwidth": "1 GB/s"}
+NOT_PINNED = {"system.host.pinned": None}
 CPU = {"system.cpu": {"optimizer_rate": "1 G/s"}, "system.gpu.memory": "300 MB"}
 PINNING = {**CPU, "policies": ["tencache"], "system.host.pinned": PAGEABLE}
 BOUNCE = {"bandwidth": "2 GB/s", "latency": "50 us"}
@@ -355,8 +356,14 @@ PARAMETERS = [
         },
     ),
     Parameter("vdnn_multi", "headroom", (0.4, 0.0), {"ladder": "K1"}, {"ladder": "K3"}),
-    Parameter("stream", "pinned", (False, True), {}, {"system.host.pinned": PAGEABLE}),
-    Parameter("tencache", "buffers", ("none", "size_classes"), CPU, {**CPU, "system.host.pinned": PAGEABLE}),
+    Parameter("stream", "pinned", (False, True), NOT_PINNED, {"system.host.pinned": PAGEABLE}),
+    Parameter(
+        "tencache",
+        "buffers",
+        ("none", "size_classes"),
+        {**CPU, **NOT_PINNED},
+        {**CPU, "system.host.pinned": PAGEABLE},
+    ),
     Parameter("zero_offload", "overlap", (True, False), {**CPU, "delayed_update": True}, CPU),
     Parameter("zero_infinity", "pipeline", (True, False), CPU, ON_SSD),
     Parameter("zero_infinity", "buffer_count", (1, 3), ON_SSD, {**ON_SSD, "pipeline": True}),

@@ -9,6 +9,11 @@ from g10sim.config.system import LINK_RATES, SystemSpec
 from g10sim.errors import ConfigError
 
 NOT_NUMBERS = {"name", "description", "sources", "ssd.drives", "pcie.service", "pcie.shared.0.name"}
+NOT_NUMBERS |= {
+    "host.pinned.beyond_limit",
+    "host.pinned.pin_latency",
+    "host.pinned.unpin_latency",
+}  # defaults
 NOT_NUMBERS |= {"ssd.model", "ssd.path", "ssd.bounce", "ssd.behind"}
 NOT_NUMBERS |= {"tiers.0", "tiers.2", "tiers.1.kind", "tiers.1.at"}
 BESIDE_TENSORS = {"gpu.context_memory", "gpu.workspace_memory"}
