@@ -97,8 +97,12 @@ class Account:
             elif not away:
                 self.absent.remove(use, tensor)
 
-    def returning_bytes(self, first: int, last: int) -> list[int]:
-        """Return the bytes by tier that have to be back for some kernels, from the first to the last."""
+    def returning_bytes(self, first: int, last: int) -> int:
+        """Return the bytes that have to be back for some kernels, from the first to the last."""
+        return int(self._returning[:, first : last + 1].sum())
+
+    def returning(self, first: int, last: int) -> list[int]:
+        """Return those bytes by tier."""
         found: list[int] = self._returning[:, first : last + 1].sum(axis=1).tolist()
         return found
 

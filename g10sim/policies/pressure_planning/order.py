@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterable, Iterator
 
@@ -16,11 +17,11 @@ class ByNextUse:
     def __init__(self, tensors: int) -> None:
         self._bits = tensors.bit_length()
         self._mask = (1 << self._bits) - 1
-        self._keys: list[int] = []
+        self._keys = array("q")
 
     def reset(self, uses_of: Iterable[tuple[int, int]]) -> None:
         """Begin anew with pairs of a kernel and a tensor."""
-        self._keys = sorted(use << self._bits | tensor for use, tensor in uses_of)
+        self._keys = array("q", sorted(use << self._bits | tensor for use, tensor in uses_of))
 
     def add(self, use: int, tensor: int) -> None:
         """Add a tensor."""
@@ -52,4 +53,5 @@ class ByNextUse:
 
     def uses(self) -> Integers:
         """Return the kernels that use them, in order."""
-        return np.array(self._keys, dtype=np.int64) >> self._bits
+        found: Integers = np.frombuffer(self._keys, dtype=np.int64) >> self._bits
+        return found

@@ -236,8 +236,8 @@ class Steering:
             if tensor in self._asked:
                 continue
             size = self._sizes[tensor]
-            first = sum(self._account.returning_bytes(view.kernel, view.kernel + ahead))
-            if shortage.worst(ahead) + leaving + first + size > 0:
+            lack = shortage.worst(ahead) + leaving + size
+            if lack > 0 or lack + self._account.returning_bytes(view.kernel, view.kernel + ahead) > 0:
                 continue
             absent = self._absent(view, tensor)
             if absent <= room:
@@ -305,7 +305,7 @@ class Steering:
         names = [tier.name for tier in self._machine.tiers]
 
         def returned(step: int) -> dict[str, int]:
-            return dict(zip(names, self._account.returning_bytes(kernel, kernel + step), strict=True))
+            return dict(zip(names, self._account.returning(kernel, kernel + step), strict=True))
 
         return returned
 
