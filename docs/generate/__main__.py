@@ -13,6 +13,7 @@ import configuration_page
 import distance_page
 import figures_page
 import flash_page
+import front_page
 import kernel_times_page
 import measured_page
 import moves_page
@@ -116,6 +117,16 @@ def measured_line(
     """Bring the line about measured machines on the front page up to date, from their page."""
     texts = (path.read_text(encoding="utf-8") for path in (page, measured))
     _write(output, measured_page.with_line(*texts))
+
+
+@app.command("front-page")
+def front(
+    page: Annotated[Path, typer.Argument(help="Page with marks.")] = Path("README.md"),
+    output: Annotated[Path, typer.Option("-o", "--output", help="Page to write.")] = Path("README.md"),
+) -> None:
+    """Bring numbers and designs on the front page up to date, from other pages and the registry."""
+    sources = (page, Path("docs/validation.md"), Path("docs/benchmarks.md"))
+    _write(output, front_page.with_numbers(*(source.read_text(encoding="utf-8") for source in sources)))
 
 
 @app.command()

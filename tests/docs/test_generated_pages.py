@@ -148,6 +148,14 @@ def test_the_front_page_says_what_the_page_of_measured_machines_says(generate, t
     assert current == page("../README.md"), "outdated: python docs/generate measured-line"
 
 
+def test_the_front_page_lists_every_design(generate, tmp_path):
+    generate("front-page", "-o", tmp_path / "README.md")
+    current = (tmp_path / "README.md").read_text(encoding="utf-8")
+    assert current == page("../README.md"), "outdated: python docs/generate front-page"
+    for name, policy in available().items():
+        assert f"| {policy.label} | [`{name}`](g10sim/policies/" in current
+
+
 def test_the_table_of_moves_is_current(generate, tmp_path):
     (tmp_path / "page.md").write_text(page("policies.md"), encoding="utf-8")
     generate("moves", "-o", tmp_path / "page.md")
