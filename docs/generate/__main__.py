@@ -50,18 +50,18 @@ def commands(output: Page = Path("docs/commands.md")) -> None:
 
 
 @app.command()
-def moves(output: Page = Path("docs/policies.md")) -> None:
-    """Bring the table of moves in the page of policies up to date."""
+def moves(output: Page = Path("docs/policy-interface.md")) -> None:
+    """Bring the table of moves in the page of the interface up to date."""
     _write(output, moves_page.page(output.read_text(encoding="utf-8")))
 
 
 @app.command()
 def parameters(
-    page: Annotated[Path, typer.Argument(help="Page with marks.")] = Path("docs/policies.md"),
-    output: Page = Path("docs/policies.md"),
+    directory: Annotated[Path, typer.Argument(help="Directory of the pages.")] = Path("docs"),
 ) -> None:
-    """Write the tables of policies' parameters, from their declarations, between the marks of a page."""
-    _write(output, policy_parameters.page(page.read_text(encoding="utf-8")))
+    """Write the tables of policies' parameters, from their declarations, between the marks of their pages."""
+    for page in sorted(directory.glob("policies*.md")):
+        _write(page, policy_parameters.page(page.read_text(encoding="utf-8")))
 
 
 @app.command()
