@@ -95,7 +95,7 @@ def measured(
     output: Page = Path("docs/measured.md"),
     order: Annotated[Path, typer.Option(help="Results with uncertainty.")] = Path("results/uncertain_order"),
 ) -> None:
-    """Write the page of measured machines beside predictions, from the files of ``g10sim measured``."""
+    """Write the page of measured machines alongside predictions, from the files of ``g10sim measured``."""
     _write(output, measured_page.page(results, order))
 
 

@@ -1,4 +1,4 @@
-"""The page of published claims beside what simulations show, from the files of ``g10sim claims``."""
+"""The page of published claims alongside what simulations show, from the files of ``g10sim claims``."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def page(results: Path) -> str:
 
 
 def with_lines(text: str, claims_page: str) -> str:
-    """Return a page with the lines about claims between its marks written anew, from the page of claims."""
+    """Return a page with the lines about claims between its marks written again, from the page of claims."""
     rows = {}
     for line in claims_page.splitlines():
         cells = [cell.strip() for cell in line.strip("|").split(" | ")]
@@ -130,7 +130,7 @@ def _tested(rows: pd.DataFrame) -> str:
         ]
         for row in rows.to_dict("records")
     ]
-    return table(("beside it",), ("value",), lines)
+    return table(("for comparison",), ("value",), lines)
 
 
 def _text(row: dict[Any, Any], column: str) -> str:

@@ -1,4 +1,4 @@
-"""The page of measured machines beside predictions, from the files of ``g10sim measured``."""
+"""The page of measured machines alongside predictions, from the files of ``g10sim measured``."""
 
 from __future__ import annotations
 

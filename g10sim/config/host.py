@@ -67,7 +67,7 @@ class CpuSpec(Spec):
 
 
 class SocketSpec(Spec):
-    """A processor with memory of its own, and the GPUs that hang on it."""
+    """A processor with its own memory, and the GPUs that hang on it."""
 
     name: str = Field(min_length=1)
     gpus: tuple[Annotated[int, Field(strict=True)], ...] = Field(

@@ -174,7 +174,7 @@ class FlashSsdSpec(_Attached):
         default=None,
         description="planes that a program command of garbage collection serves; none: all of a die",
     )
-    controller_latency: Duration = Field(description="of one access, beside flash and channel")
+    controller_latency: Duration = Field(description="of one access, in addition to flash and channel")
     request_size: PositiveBytes = default("1 MiB", parse_bytes, "in which migrations are handed to a drive")
     queue_depth: int = Field(
         default=32, strict=True, ge=1, le=65_536, description="requests that a drive is handed at a time"

@@ -27,6 +27,7 @@ TICS = {
 }
 """Phrases to avoid, as regular expressions, each with what to say instead."""
 
+_GENERATED = re.compile(r"<!-- parameters of .*?<!-- end of parameters -->", re.DOTALL)
 _NO_PROSE = re.compile(r"^ *```.*?^ *```[^\n]*$|<!--.*?-->", re.MULTILINE | re.DOTALL)
 _ENDS = re.compile(r"(?<=[.?!])[)\"*]*\s+(?=[\"(*\[]*[A-Z0-9`])")
 _NO_END = re.compile(r"(?:\b(?:al|vol|no|pp|vs|cf|[A-Z])|\b[eE]\.g|\bi\.e)\.$")
@@ -101,7 +102,8 @@ def faults(page):
 
 
 def _plain(text):
-    return re.sub(r"`[^`\n]*`|\]\([^)]*\)", "", _NO_PROSE.sub("", text))
+    """Return a page without code, links and what comes from docstrings, but with its tables."""
+    return re.sub(r"`[^`\n]*`|\]\([^)]*\)", "", _NO_PROSE.sub("", _GENERATED.sub("", text)))
 
 
 def report(pages):
