@@ -28,9 +28,12 @@ TICS = {
 """Phrases to avoid, as regular expressions, each with what to say instead."""
 
 _GENERATED = re.compile(r"<!-- parameters of .*?<!-- end of parameters -->", re.DOTALL)
-_NO_PROSE = re.compile(r"^ *```.*?^ *```[^\n]*$|<!--.*?-->", re.MULTILINE | re.DOTALL)
+_NO_PROSE = re.compile(
+    r"^ *```.*?^ *```[^\n]*$|<!--.*?-->|(?<=\n\n)(?: {4}[^\n]*\n)+", re.MULTILINE | re.DOTALL
+)
+_NAMES = re.compile(r"`code`(?:(?:,| and| or|, and|, or)\s+`code`)+")
 _ENDS = re.compile(r"(?<=[.?!])[)\"*]*\s+(?=[\"(*\[]*[A-Z0-9`])")
-_NO_END = re.compile(r"(?:\b(?:al|vol|no|pp|vs|cf|[A-Z])|\b[eE]\.g|\bi\.e)\.$")
+_NO_END = re.compile(r"(?:\b(?:al|vol|no|pp|vs|cf)|\b[eE]\.g|\bi\.e)\.$")
 _ITEM = re.compile(r"^\s*(?:[-*]|\d+\.)\s+")
 _DOCSTRING = re.compile(r'"""(.*?)"""', re.DOTALL)
 
@@ -57,8 +60,12 @@ class Prose:
 
 
 def prose(text):
-    """Return the prose of a page; code within a line, and the text of a link, count as words."""
+    """Return the prose of a page.
+
+    Code within a line counts as a word, and so does a list of nothing else, such as names of columns.
+    """
     text = re.sub(r"\]\([^)]*\)", "]", re.sub(r"`[^`\n]*`", "`code`", _NO_PROSE.sub("\n\n", text)))
+    text = _NAMES.sub("`code`", text)
     paragraphs = [[]]
     for line in text.splitlines():
         if not line.strip() or line.lstrip().startswith(("|", "#", "![", "$$")):
