@@ -88,7 +88,7 @@ class KernelAccessSpec(Spec):
 class HostSpec(Spec):
     """Host memory set aside for the GPUs; 0 where there is none.
 
-    Every GPU's tensors lie in the memory of its own socket. Without ``sockets`` there is one for all GPUs.
+    Every GPU's tensors lie in the memory of their socket. Without ``sockets`` there is one for all GPUs.
     """
 
     memory: Bytes = Field(description="host memory for tensors")

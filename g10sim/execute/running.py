@@ -210,7 +210,7 @@ def memory_of(device: str) -> Memory:
 class Execution:
     """A step executed under a guide.
 
-    ``predicted`` is the simulation of the same; None where a plan or nothing guided. ``is_equal`` tells
+    ``predicted`` is the simulation of the same; None where a plan or nothing guided. ``is_equal`` says
     whether all values are those of the plain step after as many steps; None where nobody asked.
     """
 

@@ -94,8 +94,8 @@ def tics(text):
 
 
 def docstrings(path):
-    """Return the docstrings of a module as one text."""
-    return "\n".join(_DOCSTRING.findall(path.read_text(encoding="utf-8")))
+    """Return the docstrings of a module as one text, without code."""
+    return re.sub(r"``[^`]*``", "", "\n".join(_DOCSTRING.findall(path.read_text(encoding="utf-8"))))
 
 
 def faults(page):

@@ -75,7 +75,7 @@ def test_the_page_of_claims_says_what_was_measured(generate, tmp_path):
         "| Made up | half | bundled | 50.0% | 25.0% | not reproduced |",
         "here **25.0%** with bundled traces: **not reproduced** (40.0% to 60.0% count as reproduced).",
         "Missing: a link.",
-        "lowest and highest): c0 0.0%, c1 1.0%, c2 2.0%, c17 17.0%, c18 18.0%, c19 19.0%.",
+        "lowest and highest): `c0` 0.0%, `c1` 1.0%, `c2` 2.0%, `c17` 17.0%, `c18` 18.0%, `c19` 19.0%.",
         "| with a link | 50.0% |",
         "- c0: waits.",
     ):
@@ -114,7 +114,7 @@ def test_the_page_of_measured_machines_says_what_was_simulated(generate, tmp_pat
         "| near | GPU |  | 100 ms | 110 ms | 1.10 |",
         "| far | GPU | fitted | 100 ms | 50 ms | 0.50 |",
         "| lost | GPU |  | 100 ms | too big |  |",
-        "- far, GPU: a; b.",
+        "- far, GPU: a. B.",
         "- A book",
     ):
         assert line in text
