@@ -1,5 +1,7 @@
 """Pages are written in short sentences and in the usual words."""
 
+import re
+
 import pytest
 from prose import LONGEST, MEDIAN, PAGES, ROOT, TICS, docstrings, faults, prose, tics
 
@@ -12,6 +14,12 @@ NOT_YET = {"capture", "hardware", "policies", "sim"}
 def test_sentences_are_short_and_words_are_usual(page):
     found = faults(page)
     assert not found, "\n".join(found)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_a_page_says_at_once_for_whom_it_is(page):
+    first, second, *_ = prose(page.read_text(encoding="utf-8")).sentences
+    assert re.search(r"\b[Ff]or (those|whoever|researchers)\b", f"{first} {second}")
 
 
 @pytest.mark.parametrize("package", PACKAGES, ids=lambda package: package.name)
