@@ -95,7 +95,7 @@ def bundled_cells() -> Iterator[Cell]:
 
 
 def long_cells(kernels: Collection[int], policies: Collection[str]) -> Iterator[Cell]:
-    """Yield synthetic traces of so many kernels, on a GPU that holds what is alive and on one that does not.
+    """Yield synthetic traces of that many kernels, on a GPU that holds what is alive and one that does not.
 
     About 66 MiB are alive at a time: 48 MiB of GPU memory are too little, and every kernel migrates.
     """
@@ -108,7 +108,7 @@ def long_cells(kernels: Collection[int], policies: Collection[str]) -> Iterator[
 
 
 def decode_cells(steps: Collection[int], policies: Collection[str]) -> Iterator[Cell]:
-    """Yield inference of so many steps of 1,000 kernels each, one iteration, with weights that do not fit.
+    """Yield inference of that many steps of 1,000 kernels each, one iteration, with weights that do not fit.
 
     Weights and caches have 33 GiB: with 24 GiB of GPU memory some of them come and go in every step.
     """

@@ -1,6 +1,6 @@
 """Measures one cell in this process and writes what it found to standard output, as JSON.
 
-``python -m benchmarks.measure CELL`` takes the cell as JSON. Every measurement is a process of its own, so
+``python -m benchmarks.measure CELL`` takes the cell as JSON. Every measurement is its own process, so
 that nothing of an earlier one is left in memory or in a cache.
 """
 

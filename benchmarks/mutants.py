@@ -203,7 +203,7 @@ def _changes(function: Function, defaults: set[tuple[str, str]]) -> Iterator[_Ch
 
 
 def _writes_text(function: Function) -> bool:
-    """Tell whether a function makes a text for people."""
+    """Return whether a function makes a text for people."""
     returns_text = isinstance(function.returns, ast.Name) and function.returns.id == "str"
     return returns_text and any(isinstance(node, ast.JoinedStr) for node in ast.walk(function))
 
@@ -271,7 +271,7 @@ def _constants(node: ast.AST) -> Iterator[tuple[str, ast.AST]]:
 
 
 def _is_negation(test: ast.AST) -> bool:
-    """Tell whether other operators negate a test already."""
+    """Return whether other operators negate a test already."""
     single = isinstance(test, ast.Compare) and len(test.ops) == 1
     swaps = (ast.Eq, ast.NotEq, ast.Is, ast.IsNot, ast.In, ast.NotIn)
     return isinstance(test, ast.UnaryOp) or (single and isinstance(test.ops[0], swaps))

@@ -1,4 +1,4 @@
-"""Runs tests against mutants, each in a process of its own that is forked once everything is imported.
+"""Runs tests against mutants, each in its own process that is forked once everything is imported.
 
 A first pass without any change notes how long each test takes and which lines it runs. A mutant then meets
 the tests that run its statement, until one fails: first those that are quick for how much of what they run
@@ -49,9 +49,9 @@ _OPTIONS = (
 # Tests that take more CPU seconds than that, while their lines are noted, are left out.
 _SLOWEST_SECONDS = 5
 _STUCK_SECONDS = 120
-# A test may take this many times as long as without a change, and so many seconds more.
+# A test may take this many times as long as without a change, and that many seconds more.
 _SLOWER, _GRACE_SECONDS = 10, 5
-# Others use the machine, too: time on the wall may be so many times that.
+# Others use the machine, too: time on the wall may be that many times that.
 _IDLER = 20
 _MEMORY_BYTES = 6 << 30
 _ENDLESS = "(does not end)"
@@ -77,7 +77,7 @@ class Profile:
     lines: Mapping[str, frozenset[int]]
 
     def runs(self, mutant: Mutant) -> bool:
-        """Tell whether the test runs the statement that a mutant changes."""
+        """Return whether the test runs the statement that a mutant changes."""
         return not self.lines.get(mutant.module, frozenset()).isdisjoint(mutant.lines)
 
     def price(self, mutant: Mutant) -> float:
@@ -199,7 +199,7 @@ class Tester:
         return ""
 
     def _profiles(self, session: pytest.Session) -> dict[str, Profile]:
-        """Return the profile of every test that passes in time, noted anew where files changed."""
+        """Return the profile of every test that passes in time, noted again where files changed."""
         shared = _digest([*ROOT.glob("g10sim/**/*.py"), *ROOT.glob("tests/*.py")])
         digests = {path: _digest([path], shared) for path in {item.path for item in session.items}}
         self._store.mkdir(parents=True, exist_ok=True)
@@ -232,7 +232,7 @@ class Tester:
 def _note_profile(session: pytest.Session, item: pytest.Item, place: Path) -> int:
     """Start a process that writes seconds and lines of a test; it fails where the test does or takes long.
 
-    A process of its own, as another test may have prepared what this one needs.
+    its own process, as another test may have prepared what this one needs.
     """
     place.parent.mkdir(exist_ok=True)
     pid = os.fork()

@@ -46,7 +46,7 @@ def score(rows: Iterable[Mapping[str, Any]]) -> Score:
 
 @dataclass(frozen=True)
 class Plan:
-    """Mutants to draw, and the tests that they meet, for so many CPU seconds each."""
+    """Mutants to draw, and the tests that they meet, for that many CPU seconds each."""
 
     count: int
     seed: int

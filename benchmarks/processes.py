@@ -37,7 +37,7 @@ class Ended:
 
 
 def measure_sweep(cells: int, workers: int) -> dict[str, Any]:
-    """Run so many cells of six kernels that differ in GPU memory, and run the finished sweep again."""
+    """Run that many cells of six kernels that differ in GPU memory, and run the finished sweep again."""
     with tempfile.TemporaryDirectory(prefix="g10sim-") as name:
         directory = Path(name)
         config = _configuration(directory, cells)
@@ -75,7 +75,7 @@ def _median(name: str, arguments: Sequence[str], repeats: int) -> dict[str, Any]
 
 
 def _configuration(directory: Path, cells: int) -> Path:
-    """Write a trace of six kernels, and a sweep over so many sizes of GPU memory."""
+    """Write a trace of six kernels, and a sweep over that many sizes of GPU memory."""
     save_trace(chain(2), directory / "tiny.g10t")
     path = directory / "sweep.yaml"
     data = {
@@ -90,7 +90,7 @@ def _configuration(directory: Path, cells: int) -> Path:
 
 
 def _run(arguments: Sequence[str]) -> Ended:
-    """Run g10sim in a process of its own. Raises SystemExit where it fails."""
+    """Run g10sim in its own process. Raises SystemExit where it fails."""
     _adopt_orphans()
     since, before = time.perf_counter(), os.times()
     command = [sys.executable, "-m", "g10sim", *arguments]

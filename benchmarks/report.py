@@ -85,7 +85,7 @@ def cells_of(row: dict[str, Any]) -> tuple[str, str]:
 
 
 def write(directory: Path, name: str, rows: Sequence[dict[str, Any]]) -> Path:
-    """Write ``DIRECTORY/NAME.csv`` and a description of this computer beside it. Raises ConfigError.
+    """Write ``DIRECTORY/NAME.csv`` and a description of this computer next to it. Raises ConfigError.
 
     The columns are the keys of the last row.
     """

@@ -19,7 +19,7 @@ ALL = "all"
 
 
 def measure(figures: str, workers: int) -> list[dict[str, Any]]:
-    """Reproduce figures (comma-separated; empty: all) in an empty directory, in a process of its own.
+    """Reproduce figures (comma-separated; empty: all) in an empty directory, in its own process.
 
     One row per figure: its cells, those among them that no figure before it has, and the CPU seconds of
     these. The last row is everything: wall seconds from start to end, and CPU seconds of the cells and of the

@@ -201,7 +201,7 @@ def simulate(
     times, and twice where ``compat`` reports the fastest. A Workload has those of its jobs.
     ``variation``, such as ``{"distribution": "uniform", "magnitude": 0.1}``, multiplies kernel times by
     random factors, decided by ``seed``, that the policy does not know; without it a Workload keeps its own.
-    ``record`` names what to keep beside the summary: kernels, migrations, memory, or timeline for all that
+    ``record`` names what to keep alongside the summary: kernels, migrations, memory, or timeline for all that
     a timeline shows. Warns of a trace whose kernel times are for another GPU than the system's.
     ``check`` tests every invariant on the way. Raises UnsupportedError when the policy, or none, can run
     the workload, and other errors of :mod:`g10sim.errors` for bad input.

@@ -79,7 +79,7 @@ def own_lines(error: BaseException) -> str:
 
 
 def is_raised_by_plug_in(error: BaseException) -> bool:
-    """Tell whether code of a plug-in raised an exception itself; an interruption by the user is not that."""
+    """Return whether code of a plug-in raised an exception itself. An interruption by the user is not one."""
     if isinstance(error, Exception):
         return True
     frames = traceback.extract_tb(error.__traceback__)
@@ -89,7 +89,7 @@ def is_raised_by_plug_in(error: BaseException) -> bool:
 
 
 def is_own(file: str) -> bool:
-    """Tell whether code belongs to a plug-in: it is neither g10sim's, nor that of a library."""
+    """Return whether code belongs to a plug-in: it is neither g10sim's, nor that of a library."""
     return not file.startswith((_PACKAGE, get_path("stdlib"), "<")) and "site-packages" not in file
 
 

@@ -415,8 +415,8 @@ class IterationRecord(TierRecord):
     ``cpu`` where the system has one.
     ``in_place_read_bytes`` and ``in_place_written_bytes`` are what kernels used in memory tiers, each byte as
     often as they did. Where replicas have collectives, ``exchanged`` has the column of the bytes that this
-    one sent to others. ``steady`` tells whether those to come go like the last ones; the first one cannot
-    tell. ``period``: the last so many iterations come again exactly; None where that is not known.
+    one sent to others. ``steady`` says whether those to come go like the last ones; the first one cannot
+    tell. ``period``: the last that many iterations come again exactly; None where that is not known.
     """
 
     job: int
@@ -445,7 +445,7 @@ class IterationRecord(TierRecord):
 
     @property
     def uses_in_place(self) -> bool:
-        """Tell whether kernels used tensors where they lie."""
+        """Return whether kernels used tensors where they lie."""
         return bool(self.in_place_read_bytes or self.in_place_written_bytes)
 
 

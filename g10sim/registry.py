@@ -33,7 +33,7 @@ def not_found(name: object, choices: Iterable[str]) -> str:
 
 
 def register_class(known: dict[str, Any], new: Any, kind: str, kinds: str, error: type[Exception]) -> None:
-    """Add a class under its attribute ``name``; a class that is defined anew replaces its former self.
+    """Add a class under its attribute ``name``; a class that is defined again replaces its former self.
 
     Raises ``error`` when another class already has the name, or it has none.
     """

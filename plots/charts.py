@@ -79,7 +79,7 @@ def line(points: Points) -> list[Figure]:
 def bar(points: Points) -> list[Figure]:
     """Draw a group of bars for each value on the axis, a bar per series, in a panel for each value.
 
-    Groups that do not fit beside each other go to further rows. Returns a figure per page.
+    Groups that do not fit next to each other go to further rows. Returns a figure per page.
     """
     most = max(1, _IN_A_COLUMN // len(points.hues))
     rows = [(panel, group) for panel in points.panels for group in in_rows(list(points.x.texts), most)]
@@ -281,7 +281,7 @@ def _draw_map(axes: Axes, points: Points, found: pd.DataFrame, scale: Normalize)
 
 def _title(text: str, room: int) -> str:
     """Break a title where it is too long, after a comma if it has one."""
-    # A name that was broken after one of its own characters has no space there.
+    # A name that was broken after a separate one characters has no space there.
     joined = re.sub(r"(?<=[_/-])\n", "", text).replace("\n", " ")
     lines = joined.split(", ") if len(text) > room else [text]
     return ",\n".join(textwrap.fill(line, room) for line in lines)

@@ -74,7 +74,7 @@ def _draw(axes: Axes, curve: pd.DataFrame) -> None:
 
 
 def _ticks(least: float, most: float, count: int) -> dict[float, str]:
-    """Return so many places at even ratios, with their labels."""
+    """Return that many places at even ratios, with their labels."""
     places = [least * (most / least) ** (place / (count - 1)) for place in range(count)]
     return {place: f"{place:.3g}" for place in places}
 

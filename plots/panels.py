@@ -94,7 +94,7 @@ def panels(
     ylabel: str = "",
     shared: Literal["", "x", "y", "xy"] = "",
 ) -> Panels:
-    """Make a figure of a panel per title, at most ``columns`` beside each other, and its legend on top.
+    """Make a figure of a panel per title, at most ``columns`` alongside each other, and its legend on top.
 
     ``shared`` names the axes that have one scale in all panels. A last row that is not full ends early.
     """
@@ -157,7 +157,7 @@ def _columns_that_fit(legend: Sequence[Artist], most: int) -> int:
 
 
 def bar_places(count: int) -> tuple[list[float], float]:
-    """Centres of so many bars around the centre of their group, and the width of one."""
+    """Centres of that many bars around the centre of their group, and the width of one."""
     width = _GROUP_WIDTH / count
     return [(place + 0.5) * width - _GROUP_WIDTH / 2 for place in range(count)], width
 

@@ -34,7 +34,7 @@ _LABELS = {
 }
 _NAMES = {"gpu": "GPU", "ssd": "SSD", "cpu": "CPU"}
 _SERIES = 7
-"""As many series as have looks of their own."""
+"""As many series as have their own looks."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class Points:
 
     @property
     def has_bounds(self) -> bool:
-        """Tell whether some bound is known."""
+        """Return whether some bound is known."""
         return bool(self.table["bound"].notna().any())
 
     def of_panel(self, panel: object) -> pd.DataFrame:

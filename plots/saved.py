@@ -44,7 +44,7 @@ _NARROW = 9
 _MIX = "mixed"
 _MEMORY = "system.gpu.memory"
 _STEP_ASIDE = 0.012
-"""Distance of marks beside each other, as a share of the axis."""
+"""Distance of marks alongside each other, as a share of the axis."""
 
 
 def savings(results: pd.DataFrame, kernels: pd.DataFrame) -> Figure:
@@ -179,6 +179,6 @@ def _in_words(design: Design) -> str:
 
 
 def _ticked(trace: TraceName) -> str:
-    """Return the name of a trace in narrow lines: five of them lie beside each other."""
+    """Return the name of a trace in narrow lines: five of them lie next to each other."""
     model = trace.model if len(trace.model) <= _NARROW else trace.model.replace("-", "-\n", 1)
     return f"{model}\nbatch {trace.batch_size}"

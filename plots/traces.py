@@ -128,7 +128,7 @@ def trace_names(results: pd.DataFrame) -> list[TraceName]:
 
 
 def _detail(row: dict[str, Any], rows: Sequence[dict[str, Any]]) -> str:
-    """Return what tells a trace from others of its model beside the batch size, by the names of their files.
+    """Return what tells a trace from others of its model, apart from the batch size, by the files' names.
 
     That is the sequence length and the type of numbers, and anything else among traces of one batch size.
     """

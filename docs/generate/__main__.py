@@ -13,6 +13,7 @@ import configuration_page
 import distance_page
 import figures_page
 import flash_page
+import front_page
 import kernel_times_page
 import measured_page
 import moves_page
@@ -49,18 +50,18 @@ def commands(output: Page = Path("docs/commands.md")) -> None:
 
 
 @app.command()
-def moves(output: Page = Path("docs/policies.md")) -> None:
-    """Bring the table of moves in the page of policies up to date."""
+def moves(output: Page = Path("docs/policy-interface.md")) -> None:
+    """Bring the table of moves in the page of the interface up to date."""
     _write(output, moves_page.page(output.read_text(encoding="utf-8")))
 
 
 @app.command()
 def parameters(
-    page: Annotated[Path, typer.Argument(help="Page with marks.")] = Path("docs/policies.md"),
-    output: Page = Path("docs/policies.md"),
+    directory: Annotated[Path, typer.Argument(help="Directory of the pages.")] = Path("docs"),
 ) -> None:
-    """Write the tables of policies' parameters, from their declarations, between the marks of a page."""
-    _write(output, policy_parameters.page(page.read_text(encoding="utf-8")))
+    """Write the tables of policies' parameters, from their declarations, between the marks of their pages."""
+    for page in sorted(directory.glob("policies*.md")):
+        _write(page, policy_parameters.page(page.read_text(encoding="utf-8")))
 
 
 @app.command()
@@ -94,7 +95,7 @@ def measured(
     output: Page = Path("docs/measured.md"),
     order: Annotated[Path, typer.Option(help="Results with uncertainty.")] = Path("results/uncertain_order"),
 ) -> None:
-    """Write the page of measured machines beside predictions, from the files of ``g10sim measured``."""
+    """Write the page of measured machines alongside predictions, from the files of ``g10sim measured``."""
     _write(output, measured_page.page(results, order))
 
 
@@ -116,6 +117,16 @@ def measured_line(
     """Bring the line about measured machines on the front page up to date, from their page."""
     texts = (path.read_text(encoding="utf-8") for path in (page, measured))
     _write(output, measured_page.with_line(*texts))
+
+
+@app.command("front-page")
+def front(
+    page: Annotated[Path, typer.Argument(help="Page with marks.")] = Path("README.md"),
+    output: Annotated[Path, typer.Option("-o", "--output", help="Page to write.")] = Path("README.md"),
+) -> None:
+    """Bring numbers and designs on the front page up to date, from other pages and the registry."""
+    sources = (page, Path("docs/validation.md"), Path("docs/benchmarks.md"))
+    _write(output, front_page.with_numbers(*(source.read_text(encoding="utf-8") for source in sources)))
 
 
 @app.command()

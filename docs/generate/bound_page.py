@@ -20,7 +20,7 @@ CHECKPOINTS = 40
 
 
 def page(text: str, traces: Path) -> str:
-    """Return a page with the table between its marks written anew."""
+    """Return a page with the table between its marks written again."""
     rows = [row(path, host) for path in sorted(traces.glob("*.g10t")) for host in HOSTS]
     made = table(("Trace", "Host"), ("iteration", "steady", "with recomputation"), rows)
     return _MARKED.sub(lambda match: f"{match[1]}{made}{match[2]}", text)

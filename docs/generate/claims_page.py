@@ -1,4 +1,4 @@
-"""The page of published claims beside what simulations show, from the files of ``g10sim claims``."""
+"""The page of published claims alongside what simulations show, from the files of ``g10sim claims``."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def page(results: Path) -> str:
 
 
 def with_lines(text: str, claims_page: str) -> str:
-    """Return a page with the lines about claims between its marks written anew, from the page of claims."""
+    """Return a page with the lines about claims between its marks written again, from the page of claims."""
     rows = {}
     for line in claims_page.splitlines():
         cells = [cell.strip() for cell in line.strip("|").split(" | ")]
@@ -87,7 +87,7 @@ def _sections(claims: pd.DataFrame, cases: pd.DataFrame) -> list[dict[str, Any]]
                 "lacks": lacking[0] if lacking else "",
                 "cases": _cases(mine[mine["tested"] == ""]),
                 "notes": _notes(mine),
-                "breakdown": str(first["breakdown"]).replace("|", ";"),
+                "breakdown": _breakdown(str(first["breakdown"])),
                 "tested": _tested(mine[mine["tested"] != ""]),
             }
         )
@@ -110,9 +110,15 @@ def _cases(rows: pd.DataFrame) -> str:
         ordered = group.assign(value=group["value"].astype(float))
         if len(ordered) > _MOST_CASES:
             ordered = ordered.sort_values("value").iloc[[0, 1, 2, -3, -2, -1]]
-        said = ", ".join(f"{row['case']} {_text(row, 'value')}" for row in ordered.to_dict("records"))
+        said = ", ".join(f"`{row['case']}` {_text(row, 'value')}" for row in ordered.to_dict("records"))
         texts.append(f"Cells ({data}{', lowest and highest' * (len(group) > _MOST_CASES)}): {said}.")
     return " ".join(texts)
+
+
+def _breakdown(text: str) -> str:
+    """Write where the time of each policy goes, a sentence for each."""
+    parts = (part.strip().partition(": ") for part in text.split("|"))
+    return " ".join(f"`{policy}`: {shares}." for policy, _, shares in parts)
 
 
 def _notes(rows: pd.DataFrame) -> str:
@@ -130,7 +136,7 @@ def _tested(rows: pd.DataFrame) -> str:
         ]
         for row in rows.to_dict("records")
     ]
-    return table(("beside it",), ("value",), lines)
+    return table(("for comparison",), ("value",), lines)
 
 
 def _text(row: dict[Any, Any], column: str) -> str:

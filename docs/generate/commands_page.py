@@ -11,6 +11,8 @@ from g10sim.cli.commands import app
 
 _HEAD = """# Commands
 
+For those who look up a command or an option.
+
 Written by `python docs/generate commands` from their definitions; `g10sim COMMAND --help` shows the same.
 """
 

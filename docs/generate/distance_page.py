@@ -23,7 +23,7 @@ _TITLES = {"of_bound": "Bound over time:", "over_g10": "Performance over that of
 
 
 def page(text: str, results: Path) -> str:
-    """Return a page with the tables between its marks written anew. Raises ConfigError without results."""
+    """Return a page with the tables between its marks written again. Raises ConfigError without results."""
     frame = read_results(results)
     cases = frame.set_index(["trace", _HOST])
     base = cases.loc[cases["policy"] == _G10, "performance"]

@@ -172,7 +172,7 @@ def _captured(checks: Sequence[Check]) -> str:
 
 
 def _bundled(checks: Sequence[Check]) -> str:
-    """Return the table of the iterations of bundled traces, beside those of the published ones."""
+    """Return the table of the iterations of bundled traces, alongside those of the published ones."""
     measured = {(check.model, check.batch_size): check.measured_seconds for check in checks}
     rows = []
     for model, name in _BUNDLED.items():

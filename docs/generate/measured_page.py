@@ -1,4 +1,4 @@
-"""The page of measured machines beside predictions, from the files of ``g10sim measured``."""
+"""The page of measured machines alongside predictions, from the files of ``g10sim measured``."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def page(results: Path, order: Path) -> str:
         "measured",
         near=NEAR,
         widths=_widths(yaml.safe_load(widths(results))),
-        order="\n".join(f"- {line}." for line in order_lines(order)),
+        order="\n".join(map(_order, order_lines(order))),
         summary=_summary(summary),
         sections=[_section(name, group) for name, group in rows.groupby("class", sort=False)],
         sources="\n".join(f"- {text}" for text in sorted(set(rows["source"]))),
@@ -60,6 +60,12 @@ def with_line(text: str, measured_page: str) -> str:
     figures = dict(zip(_FIGURES, (cell.strip() for cell in found[1].split("|")), strict=True))
     line = fill("measured_line", near=NEAR, **{name: figures[text] for name, text in _NAMED.items()})
     return _MARKED.sub(lambda match: f"{match[1]}{line}{match[2]}", text)
+
+
+def _order(line: str) -> str:
+    """Write how policies order in the cases of a cell, a sentence for each pair."""
+    cases, _, pairs = line.partition(": ")
+    return f"- {cases}: {pairs.replace(', ', '. ')}."
 
 
 def _summary(summary: pd.DataFrame) -> str:
@@ -110,4 +116,12 @@ def _value(row: dict[Any, Any], column: str) -> str:
 def _causes(rows: Iterable[dict[Any, Any]]) -> Iterable[str]:
     for row in rows:
         if row["cause"]:
-            yield f"- {row['says']}, {row['machine']}: {str(row['cause']).replace(' | ', '; ')}."
+            first, *others = re.split(r"; | \| ", str(row["cause"]))
+            sentences = [first, *map(_sentence, others)]
+            yield f"- {row['says']}, {row['machine']}: {'. '.join(sentences)}."
+
+
+def _sentence(text: str) -> str:
+    """Begin a text as a sentence does, or with the key of a policy as code."""
+    policy = re.match(r"(\w+(?:\(.*?\))?): ", text)
+    return f"`{policy[1]}`: {text[policy.end() :]}" if policy else text[:1].upper() + text[1:]

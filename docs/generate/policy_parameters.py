@@ -14,7 +14,7 @@ _MARKED = re.compile(r"(<!-- parameters of (\w+) -->\n).*?(<!-- end of parameter
 
 
 def page(text: str) -> str:
-    """Return a page with the tables between its marks written anew."""
+    """Return a page with the tables between its marks written again."""
     return _MARKED.sub(lambda match: f"{match[1]}{_table(match[2])}{match[3]}", text)
 
 

@@ -1,4 +1,4 @@
-"""GPU memory that jobs take beside their tensors: the contexts of their processes."""
+"""GPU memory that jobs take in addition to their tensors: the contexts of their processes."""
 
 from __future__ import annotations
 

@@ -102,7 +102,7 @@ class Conditions(Spec):
     least_head: int | None = Field(default=None, ge=1, description="width of a head of attention, at least")
 
     def covers(self, cost: KernelCost, bound: Bound) -> bool:
-        """Tell whether a kernel, limited by this peak rate, meets every condition."""
+        """Return whether a kernel, limited by this peak rate, meets every condition."""
         return all(
             (
                 self.operators is None or cost.operator in self.operators,
@@ -280,7 +280,7 @@ class GpuTimingSpec(Spec):
         return compute_s / _exact(found.fewer_products or 1), move_s
 
     def multiplies(self, number_format: NumberFormat) -> bool:
-        """Tell whether there is a peak rate for a format, or for float32 in place of tf32."""
+        """Return whether there is a peak rate for a format, or for float32 in place of tf32."""
         replaced = number_format is NumberFormat.TF32 and NumberFormat.FLOAT32 in self.peak
         return number_format in self.peak or replaced
 

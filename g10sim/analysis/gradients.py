@@ -18,7 +18,7 @@ class Bucket:
 
 
 def gradient_buckets(trace: Trace, bucket_bytes: int) -> tuple[Bucket, ...]:
-    """Group gradients, in order of completion, into buckets of at least so many bytes.
+    """Group gradients, in order of completion, into buckets of at least that many bytes.
 
     A gradient of a weight is a tensor of kind gradient that the optimizer reads; it is complete when the last
     kernel has written it before the optimizer first does. What collectives make has been exchanged. A bucket

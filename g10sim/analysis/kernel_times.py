@@ -44,7 +44,7 @@ def timed(
 ) -> Trace:
     """Return a trace with the kernel times of a GPU, in nanoseconds.
 
-    ``known`` has the kernels, by position, whose time comes from elsewhere; beside those, without waits,
+    ``known`` has the kernels, by position, whose time comes from elsewhere; alongside those, without waits,
     no kernel waits for the host. Where blocks repeat, kernels take the times that they have once the block
     has run before. Raises TraceError for a kernel that does not say
     its work, and ConfigError for one in a format that the GPU has no peak rate for.

@@ -125,7 +125,7 @@ class _PricedByBytes:
 
     @property
     def is_much(self) -> bool:
-        """Tell whether the shares are more than a trace's times can be trusted with."""
+        """Return whether the shares are more than a trace's times can be trusted with."""
         return max(self.of_bytes, self.of_time) > _MUCH
 
     def __str__(self) -> str:
@@ -223,7 +223,7 @@ def recapture(
 
 
 def capture_words(words: Sequence[str], path: Path) -> None:
-    """Capture a step as the words of ``g10sim trace capture`` say, but for ``-o``, which is the path."""
+    """Capture a step as the words of ``g10sim trace capture`` say, except for ``-o``, which is the path."""
     command = typer.Typer()
     command.command()(capture)
     command([*words, "-o", str(path)], standalone_mode=False)

@@ -1,4 +1,4 @@
-"""``g10sim claims``: every published claim beside what simulations show."""
+"""``g10sim claims``: every published claim alongside what simulations show."""
 
 from __future__ import annotations
 

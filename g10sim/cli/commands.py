@@ -83,7 +83,7 @@ def _imported(name: str) -> Any:
 
 
 def _plain(command: Any) -> Any:
-    """Name arguments in capitals, as texts do, and no type beside flags; keep summaries whole."""
+    """Name arguments in capitals, as texts do, and no type alongside flags; keep summaries whole."""
     command.short_help = " ".join((command.help or "").partition("\n\n")[0].split())
     for parameter in [*command.params, command.get_help_option(typer.Context(command))]:
         if getattr(parameter, "is_flag", False):
@@ -130,4 +130,4 @@ def _g10sim(
         typer.Option("--version", help="Show the version.", callback=_show_version, is_eager=True),
     ] = False,
 ) -> None:
-    """Take no options of its own but that of the version."""
+    """Take no options but that of the version."""

@@ -70,7 +70,7 @@ def execute(
     from g10sim.execute.running import execute_source, open_source
 
     if plan is not None and policy is not None:
-        raise ConfigError("--plan: found beside --policy; allowed: one of them")
+        raise ConfigError("--plan: found with --policy; allowed: one of them")
     opened = open_source(
         source,
         device=device,

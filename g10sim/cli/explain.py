@@ -52,7 +52,7 @@ def explain(
 ) -> None:
     """Say where the time of a cell went, which kernels, tensors and links are to blame, what may help.
 
-    All of it comes from the records of the run, but for the changes at the end: they are simulated. Kernels,
+    All of it comes from the records of the run. Only the changes at the end are simulated. Kernels,
     tensors and links need a run with 'record: [kernels, migrations]'.
     """
     opened = open_cell(directory, cell, job, where_values(where or (), policy, trace), trust=trust)

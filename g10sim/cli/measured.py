@@ -1,4 +1,4 @@
-"""``g10sim measured``: measurements of real machines beside what simulations predict."""
+"""``g10sim measured``: measurements of real machines alongside what simulations predict."""
 
 from __future__ import annotations
 

@@ -104,11 +104,9 @@ def choose_executor(
     if scheduler is None:
         return LocalProcesses(workers or default_workers, seconds)
     if seconds is not None:
-        raise ConfigError("--seconds: found beside --scheduler; allowed: on this machine only")
+        raise ConfigError("--seconds: found with --scheduler; allowed: on this machine only")
     if workers is not None:
-        raise ConfigError(
-            "-j: found beside --scheduler; allowed: one of them (a cluster has its own workers)"
-        )
+        raise ConfigError("-j: found with --scheduler; allowed: one of them (a cluster has its own workers)")
     from g10sim.experiment.cluster import DaskCluster
 
     return DaskCluster(scheduler)

@@ -179,7 +179,7 @@ def show_table(
 ) -> None:
     """Write a table: columns of names to the left, columns of figures, right-aligned, after them.
 
-    Lines break between words only. Where the names do not fit beside each other, they share a column.
+    Lines break between words only. Where the names do not fit next to each other, they share a column.
     """
     screen, count = console(), len(names)
     lines = [[*names, *figures], *([printable(text) for text in row] for row in rows)]

@@ -42,7 +42,7 @@ MovesOption = Annotated[int, typer.Option("--moves", min=0, help="Number of move
 def swaps(
     file: TraceFile,
     system: Annotated[
-        str, typer.Option(help="Hardware preset or YAML file, but for its GPU memory.")
+        str, typer.Option(help="Hardware preset or YAML file, except for its GPU memory.")
     ] = DEFAULT_SYSTEM,
     limits: Annotated[
         list[str] | None,

@@ -113,7 +113,7 @@ def step(
 
 
 def _write(target: Path, name: str) -> None:
-    """Write the package beside its place first, so that it appears whole or not at all."""
+    """Write the package alongside its place first, so that it appears whole or not at all."""
     templates = Environment(
         loader=PackageLoader("g10sim.cli", "scaffold"),
         autoescape=False,  # Python and YAML of a name that holds letters, digits and underscores only

@@ -160,7 +160,7 @@ def plot(
         return
     for option, value in {"x": x, "y": y, "hue": hue, "col": col}.items():
         if value:
-            raise ConfigError(f"--{option}: found beside {figure}; allowed: beside {', '.join(CHARTS)}")
+            raise ConfigError(f"--{option}: found with {figure}; allowed: with {', '.join(CHARTS)}")
     names = plots.drawable(results) if figure == ALL else (plots.find(figure).name,)
     for name in names:
         drawn = plots.pages(name, plots.results_of(name, results), cell=cell, where=chosen)

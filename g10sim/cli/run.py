@@ -76,7 +76,7 @@ def run(
     ] = False,
     seconds: Annotated[
         float | None,
-        typer.Option(min=0.001, help="Give up a cell after so many seconds.", show_default="no limit"),
+        typer.Option(min=0.001, help="Give up a cell after that many seconds.", show_default="no limit"),
     ] = None,
     debug: Annotated[
         bool, typer.Option("--debug", help="Show the whole traceback of cells that fail.")

@@ -116,5 +116,5 @@ def _texts(row: dict[str, Any]) -> list[str]:
 
 
 def _cheapest(row: dict[str, Any]) -> str:
-    change = f"{row['added_cost']:+,.2f} {row['currency']} beside what is configured"
+    change = f"{row['added_cost']:+,.2f} {row['currency']} relative to what is configured"
     return f"cheapest by {row['resource']}, {row['answer']} ({change})"

@@ -149,7 +149,7 @@ def facts(trace: Trace, memories: Sequence[tuple[str, int, int]], pool: int | No
 def memory_rows(
     trace: Trace, memories: Sequence[tuple[str, int, int]], pool: int | None
 ) -> Iterator[tuple[str, ...]]:
-    """Yield a trace's bytes beside memories of systems: name, bytes, and bytes that a process takes besides.
+    """Yield a trace's bytes and memories of systems: name, bytes, and bytes that a process takes besides.
 
     ``pool`` is what a caching allocator holds, None where that is not known.
     """
@@ -165,7 +165,7 @@ def memory_rows(
 def origin_rows(trace: Trace) -> list[tuple[str, str]]:
     """Return what a trace says of its making, long texts (tokens of every expert) cut.
 
-    The account of an import has tables of its own.
+    The account of an import has its own tables.
     """
     has_account = account_of(trace) is not None
     return [

@@ -47,7 +47,7 @@ Weights = Annotated[
 Inputs = Annotated[
     str,
     typer.Option(
-        help="Numbers of tensors from before the step that are fed anew.", show_default="as they are used"
+        help="Numbers of tensors from before the step that are fed again.", show_default="as they are used"
     ),
 ]
 DeviceName = Annotated[
@@ -178,7 +178,7 @@ def import_published(
         typer.Option(min=1, help="Batch size, instead of the directory's name.", show_default=False),
     ] = None,
 ) -> None:
-    """Import a trace of the published G10 simulator, with its fault profiles where they lie beside it."""
+    """Import a trace of the published G10 simulator, with its fault profiles where they lie next to it."""
     save_imported(import_gpg(directory, model, batch_size), output)
 
 

@@ -23,7 +23,7 @@ class BehaviourSpec(Spec):
     batch_pages: Count = Field(default=50, description="pages of one DMA batch")
     addresses: Literal["pooled", "own"] = Field(
         default="pooled",
-        description="own: every tensor has addresses of its own; pooled: those of designs on unified memory"
+        description="own: every tensor has its own addresses; pooled: those of designs on unified memory"
         " come from a caching allocator, stay mapped when a tensor dies, and are used again",
     )
     tensor_order: Literal["use", "trace"] = Field(
@@ -38,7 +38,7 @@ class BehaviourSpec(Spec):
     )
     dead_tensors: Literal["released", "kept"] = Field(
         default="released",
-        description="of tensors with addresses of their own. released: freed at death; kept: stay until"
+        description="of tensors with their own addresses. released: freed at death; kept: stay until"
         " evicted, and are written out like live ones",
     )
     running_tensors: Literal["pinned", "evictable"] = Field(

@@ -1,7 +1,7 @@
 """Settings that make keys of a run configuration count: a key that does nothing where it stands is refused.
 
 Only keys that the user wrote are judged: in the file, as a setting, or swept. What a preset or a system in
-a file of its own fills in is not, nor is a key that may not be left out. A key is refused if it changes no
+its own file fills in is not, nor is a key that may not be left out. A key is refused if it changes no
 number in any combination of swept values, under any of the policies.
 """
 
@@ -29,7 +29,7 @@ class PolicyTraits:
 
     ``is_paged``: memory moves in pages; ``copies``: whole tensors are copied; ``plans``: it plans for the
     machine; ``keeps_service``: links are served as the system says; ``frees_itself``: it is paged, and its
-    tensors have addresses of their own whatever the others have; ``pins``: it moves pages, and says which
+    tensors have their own addresses whatever the others have; ``pins``: it moves pages, and says which
     tensors are pinned in host memory; ``pins_on_use``: it moves pages, and buffers in host memory are pinned
     when they are used first.
     """
@@ -55,54 +55,54 @@ class Setting:
     policies: Sequence[PolicyTraits]
 
     def has_policy(self, trait: str) -> bool:
-        """Tell whether a policy has a trait."""
+        """Return whether a policy has a trait."""
         return not self.policies or any(getattr(policy, trait) for policy in self.policies)
 
     @property
     def has_further_tiers(self) -> bool:
-        """Tell whether more than one memory tier has room."""
+        """Return whether more than one memory tier has room."""
         return sum(tier.capacity > 0 for tier in self.config.system.all_tiers) > 1
 
     @cached_property
     def is_paged(self) -> bool:
-        """Tell whether a policy moves pages."""
+        """Return whether a policy moves pages."""
         return self.has_policy("is_paged")
 
     @cached_property
     def copies(self) -> bool:
-        """Tell whether a policy copies whole tensors."""
+        """Return whether a policy copies whole tensors."""
         return self.has_policy("copies")
 
     @property
     def is_batched(self) -> bool:
-        """Tell whether pages move in batches, which know one link and nothing of how it is shared."""
+        """Return whether pages move in batches, which know one link and nothing of how it is shared."""
         return self.config.compat.transfers == "batched"
 
     @property
     def pins(self) -> bool:
-        """Tell whether a policy that moves pages says which tensors are pinned in host memory."""
+        """Return whether a policy that moves pages says which tensors are pinned in host memory."""
         return not self.is_batched and self.has_policy("pins")
 
     @property
     def pins_on_use(self) -> bool:
-        """Tell whether buffers in host memory are pinned when they are used first."""
+        """Return whether buffers in host memory are pinned when they are used first."""
         return not self.is_batched and self.has_policy("pins_on_use")
 
     @property
     def has_pageable_memory(self) -> bool:
-        """Tell whether it matters which tensors such a policy pins."""
+        """Return whether it matters which tensors such a policy pins."""
         pinned = self.config.system.host.pinned
         return self.pins and pinned is not None and pinned.pageable_bandwidth is not None
 
     @property
     def accesses_tiers(self) -> bool:
-        """Tell whether kernels can use tensors where they lie in some tier."""
+        """Return whether kernels can use tensors where they lie in some tier."""
         system = self.config.system
         return not self.is_batched and self.is_paged and any(tier.kernel_access for tier in system.all_tiers)
 
     @property
     def has_links(self) -> bool:
-        """Tell whether anything moves over the tree of links."""
+        """Return whether anything moves over the tree of links."""
         return self.copies or not self.is_batched
 
     @property
@@ -122,7 +122,7 @@ class Setting:
 
     @property
     def joins_gpus(self) -> bool:
-        """Tell whether bytes may go from GPU to GPU."""
+        """Return whether bytes may go from GPU to GPU."""
         exchange, gpus = self.config.workload.gradient_exchange, range(self.config.system.gpu.count)
         hosts = self.places & {f"gpu{gpu}" for gpu in gpus}
         apart = len({job.gpu for job in self.config.workload.jobs}) > 1
@@ -130,7 +130,7 @@ class Setting:
 
     @property
     def has_tier_at_socket(self) -> bool:
-        """Tell whether a tier hangs on a processor."""
+        """Return whether a tier hangs on a processor."""
         return not self.places.isdisjoint(self.config.system.sockets)
 
     @property
@@ -140,7 +140,7 @@ class Setting:
 
     @property
     def shares_gpus(self) -> bool:
-        """Tell whether jobs run side by side on a GPU."""
+        """Return whether jobs run side by side on a GPU."""
         return self.config.workload.sharing.compute != "exclusive"
 
     @property
@@ -294,7 +294,7 @@ RULES: tuple[Rule, ...] = (
                 and (run.has_tier_at_socket or bool(host.memory_bandwidth or host.inter_socket_bandwidth))
             ),
             "with memory_bandwidth or inter_socket_bandwidth, or a tier at a socket",
-            "sockets have no limits and no tiers of their own",
+            "sockets have neither limits nor tiers",
         ),
     ),
     Rule(
@@ -334,7 +334,7 @@ RULES: tuple[Rule, ...] = (
         ("kernel_access",),
         Effect(
             lambda run, part: run.is_paged and not run.is_batched,
-            "with a policy that moves pages, but for batched transfers",
+            "with a policy that moves pages, except for batched transfers",
             "no kernel uses tensors where they lie",
         ),
     ),
@@ -376,7 +376,7 @@ RULES: tuple[Rule, ...] = (
         ("bounce",),
         Effect(
             lambda run, ssd: run.has_links and ssd.path == "host",
-            "with path host, but for batched transfers",
+            "with path host, except for batched transfers",
             "nothing stops over in host memory",
         ),
     ),

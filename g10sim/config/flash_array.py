@@ -14,7 +14,7 @@ from typing import Literal
 
 _PS_PER_SECOND = 10**12
 
-# Of the pages that wait in a buffer of one page per plane, so many leave together: those of planes that
+# Of the pages that wait in a buffer of one page per plane, that many leave together: those of planes that
 # became free at the same time. MQSim: 1.33 of 2 and 2.5 of 4.
 _SHARE_OF_A_WINDOW = 2 / 3
 
@@ -78,7 +78,7 @@ class FlashArray:
         return min(by_bus, by_dies) * self.channels
 
     def write_rate(self, pages: float | None = None) -> float:
-        """Bytes/second of writes with so many pages in a program command (None: one in each plane)."""
+        """Bytes/second of writes with that many pages in a program command (None: one in each plane)."""
         pages = self.planes if pages is None else pages
         moved, on_bus = pages * self.page_size, self._program_on_bus(pages)
         by_bus = _rate(moved, on_bus)
@@ -86,7 +86,7 @@ class FlashArray:
         return min(by_bus, by_dies) * self.channels
 
     def pages_together(self, outstanding_bytes: float) -> float:
-        """Pages in a program command when so many bytes wait or are being written.
+        """Pages in a program command when that many bytes wait or are being written.
 
         While half of a die's pages are being programmed the other half waits to be sent together.
         """

@@ -68,7 +68,7 @@ class CpuSpec(Spec):
 
 
 class SocketSpec(Spec):
-    """A processor with memory of its own, and the GPUs that hang on it."""
+    """A processor with its own memory, and the GPUs that hang on it."""
 
     name: str = Field(min_length=1)
     gpus: tuple[Annotated[int, Field(strict=True)], ...] = Field(
@@ -89,7 +89,7 @@ class KernelAccessSpec(Spec):
 class HostSpec(Spec):
     """Host memory set aside for the GPUs; 0 where there is none.
 
-    Every GPU's tensors lie in the memory of its own socket. Without ``sockets`` there is one for all GPUs.
+    Every GPU's tensors lie in the memory of their socket. Without ``sockets`` there is one for all GPUs.
     """
 
     memory: Bytes = Field(description="host memory for tensors")

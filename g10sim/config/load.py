@@ -140,7 +140,7 @@ def _step(here: object, part: str, path: KeyPath) -> str | int:
 
 
 def _is_position(text: str, count: int) -> bool:
-    """Tell whether a part of a key is a position in a list of so many entries."""
+    """Return whether a part of a key is a position in a list of that many entries."""
     return text.isascii() and text.isdigit() and len(text) <= len(str(count)) and int(text) < count
 
 

@@ -208,9 +208,9 @@ _BESIDE_TENSORS = ("context_memory", "workspace_memory")
 
 
 def _without_contexts(base: dict[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Leave out what a preset says of memory beside tensors where the changes give the GPU's memory.
+    """Leave out what a preset says of memory in addition to tensors where the changes give the GPU's memory.
 
-    That is a budget for tensors, then, unless the changes say what is beside them, too.
+    That is a budget for tensors, then, unless the changes say what is taken in addition, too.
     """
     new, gpu = changes.get("gpu"), base.get("gpu")
     if not (isinstance(new, Mapping) and isinstance(gpu, Mapping) and "memory" in new):
@@ -262,7 +262,7 @@ def _leaves(data: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def _set_here(changed: Mapping[str, Any], sources: Mapping[str, Any]) -> dict[str, str]:
-    """Return the source of values that have no source of their own, neither as a whole nor in parts."""
+    """Return the source of values that have no source, neither as a whole nor in parts."""
     plain = ("name", "description", "gpu.name")
     told = [key for key in changed if any(other.startswith(f"{key}.") for other in sources)]
     return {

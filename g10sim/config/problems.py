@@ -27,7 +27,7 @@ def describe(error: ValidationError, model: type[BaseModel]) -> tuple[KeyPath, s
 def problems(error: ValidationError, model: type[BaseModel]) -> list[tuple[KeyPath, str]]:
     """Return the path and a one-line message of each problem, the most telling ones first.
 
-    Beside an unknown key a missing one is left out: the one is often a misspelling of the other.
+    Next to an unknown key a missing one is left out: the one is often a misspelling of the other.
     """
     found = sorted(error.errors(include_url=False), key=lambda details: _rank(details["type"]))
     unknown = {details["loc"][:-1] for details in found if details["type"] == _MOST_TELLING[0]}

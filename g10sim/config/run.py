@@ -107,7 +107,11 @@ class JobSpec(Spec):
     gpu: int = Field(default=0, strict=True, ge=0, description="GPU it runs on")
     iterations: Iterations = 2
     priority: int = Field(
-        default=1, strict=True, ge=1, le=100, description="share of a GPU that it computes on beside others"
+        default=1,
+        strict=True,
+        ge=1,
+        le=100,
+        description="share of a GPU that it computes on alongside others",
     )
     copies: int = Field(default=1, strict=True, ge=1, le=1000, description="how many such jobs there are")
     interval: Duration = default(
@@ -166,11 +170,11 @@ class WorkloadSpec(Spec):
         if not self.trace and not self.jobs:
             raise ValueError("found neither 'trace' nor 'jobs'; allowed: one of them, not empty")
         if self.jobs and "iterations" in self.model_fields_set:
-            raise ValueError("found 'iterations' beside 'jobs'; allowed: iterations of each job")
+            raise ValueError("found 'iterations' with 'jobs'; allowed: iterations of each job")
         if self.jobs and self.replicas is not None:
-            raise ValueError("found 'replicas' beside 'jobs'; allowed: replicas of one trace")
+            raise ValueError("found 'replicas' with 'jobs'; allowed: replicas of one trace")
         if self.trace and self.sharing != SharingSpec():
-            raise ValueError("found 'sharing' without 'jobs'; allowed: beside jobs that run together")
+            raise ValueError("found 'sharing' without 'jobs'; allowed: with jobs that run together")
         return self
 
 
@@ -199,7 +203,7 @@ class RunConfig(Spec):
         default_factory=dict, description="values of dotted keys; every combination is run"
     )
     seed: Seeds = Field(
-        default=0, description="seed of everything random; of several, each gives a row of its own"
+        default=0, description="seed of everything random; of several, each gives its own row"
     )
     record: tuple[Table, ...] = Field(default=("summary",), description="tables to write")
     compat: BehaviourSpec = Field(

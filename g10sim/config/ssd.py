@@ -41,7 +41,7 @@ class RequestsSpec(Spec):
     """I/O of a drive in requests that the host submits and completes.
 
     Each of ``threads`` keeps ``depth`` requests of ``size`` bytes under way, and spends ``cpu`` on each. A
-    request takes ``host`` on its way through the host beside the drive's latency and its time on the drive.
+    request takes ``host`` on its way through the host, and the drive's latency and its time on the drive.
     """
 
     size: PositiveBytes = default("1 MiB", parse_bytes, "of one request")
@@ -215,7 +215,7 @@ class FlashSsdSpec(_Attached):
         default=None,
         description="planes that a program command of garbage collection serves; none: all of a die",
     )
-    controller_latency: Duration = Field(description="of one access, beside flash and channel")
+    controller_latency: Duration = Field(description="of one access, in addition to flash and channel")
     request_size: PositiveBytes = default("1 MiB", parse_bytes, "in which migrations are handed to a drive")
     queue_depth: int = Field(
         default=32, strict=True, ge=1, le=65_536, description="requests that a drive is handed at a time"

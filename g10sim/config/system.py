@@ -55,7 +55,9 @@ class GpuSpec(Spec):
     count: int = Field(default=1, strict=True, ge=1, le=1024, description="number of GPUs")
     memory: PositiveBytes = Field(description="HBM of one GPU")
     context_memory: Bytes = default(
-        "0 B", parse_bytes, "of that, what each job on the GPU takes beside its tensors: its CUDA context"
+        "0 B",
+        parse_bytes,
+        "of that, what each job on the GPU takes in addition to its tensors: its CUDA context",
     )
     workspace_memory: Bytes = default(
         "0 B", parse_bytes, "of that, what libraries take for scratch in each job: cuBLAS, cuDNN"
@@ -74,7 +76,7 @@ class GpuSpec(Spec):
 
     @property
     def beside_tensors(self) -> int:
-        """Bytes that each job takes beside its tensors."""
+        """Bytes that each job takes in addition to its tensors."""
         return self.context_memory + self.workspace_memory
 
 
@@ -112,7 +114,7 @@ class LinkSpec(Spec):
                 )
         elif None not in named.values():
             raise ValueError(
-                "bandwidth: found beside to_device and from_device, which leave it nothing to say; allowed: "
+                "bandwidth: found with to_device and from_device, which leave it nothing to say; allowed: "
                 "one or the other"
             )
         if self.duplex is not None and not self.faster <= self.duplex <= self.inward + self.outward:
@@ -310,13 +312,13 @@ class SystemSpec(Displayed, Spec):
         return self
 
     def _problem(self, tier: Tier, faster: Sequence[Tier], points: Sequence[str]) -> str:
-        """Say what is wrong with a tier beside others; ``points`` are the names of where it may hang."""
+        """Say what is wrong with a tier next to others; ``points`` are the names of where it may hang."""
         at, name = tier.at, tier.name
         if at is not None and at not in points:
             allowed = f"{choices_text(points)}, or nothing for the root complex"
             return f"at: found '{at}'{nearest(at, points)}; allowed: {allowed}"
         if tier.key in [other.key for other in faster]:
-            return f"name: found '{name}' again; allowed: a name of its own"
+            return f"name: found '{name}' again; allowed: another name"
         if name in ("host", "ssd") and (name == "ssd") != (tier.kind == "ssd"):
             return f"name: found '{name}' for a tier of kind '{tier.kind}'; allowed: another name"
         hangs_on_gpu = at in [f"gpu{gpu}" for gpu in range(self.gpu.count)]

@@ -135,7 +135,7 @@ TierEntry = Annotated[
     | Annotated[FlashTierSpec, Tag("flash")],
     Discriminator(_entry_kind),
 ]
-"""An entry of ``tiers``: the section ``host`` or ``ssd`` of the same system, or a tier of its own."""
+"""An entry of ``tiers``: the section ``host`` or ``ssd`` of the same system, or its own tier."""
 
 
 @dataclass(frozen=True, slots=True)

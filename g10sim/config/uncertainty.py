@@ -32,5 +32,7 @@ class UncertaintySpec(Spec):
     links: Span = Field(default=CERTAIN, description="times of bytes on links, and of starting copies")
     drives: Span = Field(default=CERTAIN, description="times of bytes on drives, and of accesses")
     faults: Span = Field(default=CERTAIN, description="times of handling page faults")
-    draws: int = Field(default=4, strict=True, ge=0, le=64, description="cells beside the four corners")
+    draws: int = Field(
+        default=4, strict=True, ge=0, le=64, description="cells in addition to the four corners"
+    )
     sources: dict[str, str] = Field(default_factory=dict, description="where factors come from, by key")

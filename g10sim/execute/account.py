@@ -45,7 +45,7 @@ class Account:
         return self._held + self.memory.leaving_bytes
 
     def fits(self, size_bytes: int) -> bool:
-        """Tell whether so many bytes more are within the budget."""
+        """Return whether that many bytes more are within the budget."""
         return self._held + self.memory.leaving_bytes + size_bytes <= self.budget
 
     def number_of(self, tensor: Any) -> int | None:
@@ -62,7 +62,7 @@ class Account:
         self._held += self.sizes[number]
 
     def is_bound(self, number: int) -> bool:
-        """Tell whether a tensor has a storage that is alive."""
+        """Return whether a tensor has a storage that is alive."""
         return number in self.storages
 
     def unbind(self, number: int) -> None:

@@ -40,7 +40,7 @@ class Streams(Protocol):
         """Let what a stream is told next wait for an event."""
 
     def has_ended(self, event: Any) -> bool:
-        """Tell whether an event has happened."""
+        """Return whether an event has happened."""
 
     def synchronize(self, event: Any) -> None:
         """Let the host wait for an event."""
@@ -101,7 +101,7 @@ class CudaMemory:
         return True
 
     def fetch(self, tensor: int, storage: Any, host: HostCopy) -> None:
-        """Copy a storage in beside the kernels; ``arrive`` comes before a kernel that needs it."""
+        """Copy a storage in alongside the kernels; ``arrive`` comes before a kernel that needs it."""
         streams = self._streams
         block = streams.allocate(storage)
         streams.wait(self._in, streams.event(self._compute))  # whoever had the block before has ended
@@ -157,7 +157,7 @@ class TorchStreams:
         stream.wait_event(event)
 
     def has_ended(self, event: Any) -> bool:
-        """Tell whether an event has happened."""
+        """Return whether an event has happened."""
         return bool(event.query())
 
     def synchronize(self, event: Any) -> None:

@@ -304,7 +304,7 @@ class Executor(TorchDispatchMode):  # type: ignore[misc]
     def _refuse_size(self, needed: Collection[int]) -> NoReturn:
         size = sum(self.account.sizes[number] for number in needed)
         self._refuse(
-            f"kernel {self._kernel}: found a working set of {size} bytes beside {self.account.other_bytes} "
+            f"kernel {self._kernel}: found a working set of {size} bytes with {self.account.other_bytes} "
             f"bytes that the trace does not have; allowed: {self.account.budget} bytes together"
         )
 

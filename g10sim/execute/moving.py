@@ -177,7 +177,7 @@ class Mover:
     ) -> None:
         """Send a whole tensor to host memory, with ``until`` behind that kernel, and copy it in any case.
 
-        Of tensors that are to leave in part (``size_bytes``) so many leave that bytes add up as asked for.
+        Of tensors that are to leave in part (``size_bytes``) that many leave that bytes add up as asked for.
         Raises ExecutionError for one that is compressed, or that the kernel needs.
         """
         if density is not None:
@@ -196,7 +196,7 @@ class Mover:
             self.account.evict(tensor, "planned")
 
     def _is_whole(self, tensor: int, size_bytes: int | None) -> bool:
-        """Tell whether a tensor leaves that is to leave in part: bytes so rounded are carried to the next."""
+        """Return whether a tensor leaves that is to leave in part. Rounded bytes are carried to the next."""
         size = self.account.here.get(tensor, 0)
         if size_bytes is None or size_bytes >= size:
             return True

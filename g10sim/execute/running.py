@@ -60,7 +60,7 @@ AnyStep = Step | OwnStep
 
 @dataclass(frozen=True)
 class Source:
-    """A step that can be made anew: the same each time, as random numbers begin with the same seed."""
+    """A step that can be made again: the same each time, as random numbers begin with the same seed."""
 
     name: str
     how: StepOptions
@@ -210,7 +210,7 @@ def memory_of(device: str) -> Memory:
 class Execution:
     """A step executed under a guide.
 
-    ``predicted`` is the simulation of the same; None where a plan or nothing guided. ``is_equal`` tells
+    ``predicted`` is the simulation of the same; None where a plan or nothing guided. ``is_equal`` says
     whether all values are those of the plain step after as many steps; None where nobody asked.
     """
 
@@ -259,7 +259,7 @@ def run_guided(
     *,
     undo: bool = True,
 ) -> Sequence[StepReport]:
-    """Run a step that has run before so many times under a guide, after one that finds its tensors.
+    """Run a step that has run before that many times under a guide, after one that finds its tensors.
 
     ``undo`` means the same as for ``Executor``.
     """
@@ -306,7 +306,7 @@ def execute_source(
 
 
 def is_as_plain(source: Source, step: AnyStep, steps: int) -> bool:
-    """Tell whether all values of a step are those of the plain one after ``steps`` more than the first."""
+    """Return whether all values of a step are those of the plain one after ``steps`` more than the first."""
     plain = source.made()
     for _ in range(steps):
         plain.run()

@@ -65,7 +65,7 @@ def operator_name(func: Any) -> str:
 
 
 class ScriptRecorder(Recorder):
-    """Notes beside kernels which operators they come from."""
+    """Notes alongside kernels which operators they come from."""
 
     def __init__(self, *parts: Any) -> None:
         """Record as the base does."""

@@ -89,11 +89,11 @@ class DeviceView:
         return 0
 
     def is_whole(self, tensor: int) -> bool:
-        """Tell whether a tensor is on the device."""
+        """Return whether a tensor is on the device."""
         return bool(self.resident_bytes(tensor))
 
     def is_needed(self, tensor: int) -> bool:
-        """Tell whether the current kernel needs a tensor."""
+        """Return whether the current kernel needs a tensor."""
         return tensor in self.needed
 
     def is_dropped(self, tensor: int) -> bool:
@@ -101,7 +101,7 @@ class DeviceView:
         return False
 
     def is_dead(self, tensor: int) -> bool:
-        """Tell whether a tensor's contents will not be read any more in this iteration."""
+        """Return whether a tensor's contents will not be read any more in this iteration."""
         return self.kernel >= self.trace.deaths[tensor]
 
     def next_use(self, tensor: int) -> int:

@@ -98,12 +98,12 @@ class Cell:
 
     @property
     def copies_tensors(self) -> bool:
-        """Tell whether the policy copies whole tensors into consecutive GPU memory."""
+        """Return whether the policy copies whole tensors into consecutive GPU memory."""
         return self.make_policy().requirements.placement == "contiguous"
 
     @property
     def sends(self) -> bool:
-        """Tell whether replicas have collectives, or stages of a pipeline send to each other."""
+        """Return whether replicas have collectives, or stages of a pipeline send to each other."""
         if any(job.trace.sends for job in self.jobs):
             return True
         return len(self.jobs) > 1 and self.exchange is not None and self.make_policy().partitions
@@ -211,5 +211,5 @@ def make_policy(spec: Mapping[str, Any], seed: int) -> Policy:
 
 
 def takes_seed(spec: Mapping[str, Any]) -> bool:
-    """Tell whether a policy takes the seed of the run. Raises PolicyError for one that is not known."""
+    """Return whether a policy takes the seed of the run. Raises PolicyError for one that is not known."""
     return "seed" not in spec and "seed" in registry.find(spec["name"]).parameter_names()

@@ -1,4 +1,4 @@
-"""Published claims beside what simulations show: experiments are run, measured, and judged by ranges."""
+"""Published claims alongside what simulations show: experiments are run, measured, and judged by ranges."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ class ClaimsSpec(Spec):
 
 @dataclass(frozen=True)
 class Finding:
-    """A claim beside what was measured: with bundled traces or published ones, and what else was tested."""
+    """A claim and what was measured: with bundled traces or published ones, and what else was tested."""
 
     claim: ClaimSpec
     data: str

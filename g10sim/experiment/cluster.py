@@ -1,6 +1,6 @@
 """Simulates cells on an existing Dask cluster.
 
-Every cell runs in a process of its own on a worker and is stored in the directory of results. If a worker
+Every cell runs in its own process on a worker and is stored in the directory of results. If a worker
 dies, other workers repeat the cells that it was simulating; finished cells are found in the directory and
 not repeated.
 """

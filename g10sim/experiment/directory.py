@@ -108,7 +108,7 @@ class ResultsDirectory:
 
     @property
     def is_complete(self) -> bool:
-        """Tell whether all cells have ended, and what they are run as besides."""
+        """Return whether all cells have ended, and what they are run as besides."""
         return all(cell.key in self.found for cell in all_cells(self.experiment.cells))
 
     def _write_cases(self, cells: Iterable[Cell]) -> None:

@@ -166,7 +166,7 @@ _PROCESS = Path("/proc/self")
 
 
 def restart_peak_memory() -> None:
-    """Begin to look for the most resident memory anew, where the system can (Linux)."""
+    """Begin to look for the most resident memory again, where the system can (Linux)."""
     with suppress(OSError):
         (_PROCESS / "clear_refs").write_text("5", encoding="ascii")
 

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 Part = TypeVar("Part")
 
-_FILE_PARAMETER_SUFFIX = "_file"  # names of parameters that are paths of files beside the configuration
+_FILE_PARAMETER_SUFFIX = "_file"  # names of parameters that are paths of files next to the configuration
 _POLICY_KEY = re.compile(r"policies\.(\d+)\.")
 
 
@@ -123,7 +123,7 @@ def _number_of_cells(config: RunConfig) -> int:
 
 
 def _without_sweep(document: Document) -> Document:
-    """Leave out the swept values, which every combination would copy and check anew."""
+    """Leave out the swept values, which every combination would copy and check again."""
     data = {key: value for key, value in document.data.items() if key != "sweep"}
     places = {
         path: place for path, place in document.places.items() if path[:1] != ("sweep",) or len(path) < 3
@@ -167,7 +167,7 @@ def _distinct(combinations: Sequence[_Combination]) -> list[tuple[_Combination, 
 
 
 def _concerns(key: str, policy: int) -> bool:
-    """Tell whether a swept key is no parameter of another policy."""
+    """Return whether a swept key is no parameter of another policy."""
     match = _POLICY_KEY.match(key)
     return match is None or int(match.group(1)) == policy
 

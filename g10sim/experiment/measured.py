@@ -1,4 +1,4 @@
-"""Measurements of real machines beside what simulations predict: a list of rows, run and judged."""
+"""Measurements of real machines alongside what simulations predict: a list of rows, run and judged."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class RowSpec(Spec):
             found = " and ".join(f"'{name}'" for name in given) or "no workload"
             raise ValueError(f"found {found}; allowed: one of capture, trace, scan")
         if self.capture is not None and self.gpu is None:
-            raise ValueError("gpu: found none beside 'capture'; allowed: a GPU")
+            raise ValueError("gpu: found none with 'capture'; allowed: a GPU")
         return self
 
 
@@ -125,7 +125,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Judged:
-    """A row beside what was simulated; ``predicted`` is None where nothing was, and ``message`` says why."""
+    """A row and what was simulated; ``predicted`` is None where nothing was, and ``message`` says why."""
 
     row: Row
     predicted: float | None

@@ -112,7 +112,7 @@ def open_cells(directory: str | Path, most: int, *, trust: bool = False) -> Iter
 
 
 def names_code(policy: str) -> bool:
-    """Tell whether a policy of some results is ``module:Class``, with parameters or without."""
+    """Return whether a policy of some results is ``module:Class``, with parameters or without."""
     return ":" in policy.partition("(")[0]
 
 
@@ -292,7 +292,7 @@ def _doubled(cell: Cell, part: str, *fields: str) -> Cell:
 
 
 def _can_replace(policy: type[Policy]) -> bool:
-    """Tell whether a policy can be made by its name alone and is no yardstick."""
+    """Return whether a policy can be made by its name alone and is no yardstick."""
     return not needs_parameters(policy) and not policy().requirements.unlimited_memory
 
 

@@ -122,12 +122,12 @@ def read_published(
 
 
 def trace_directory(reference: Path, row: PublishedRow) -> Path:
-    """Directory of a row's trace and of the plans beside it."""
+    """Directory of a row's trace and of the plans next to it."""
     return reference / TRACES / row.texts["model"] / row.texts["batch"]
 
 
 def reference_plan(reference: Path, row: PublishedRow, policy: type[Policy]) -> Path | None:
-    """Path of the published plan of a policy beside a row's trace, if there is one."""
+    """Path of the published plan of a policy alongside a row's trace, if there is one."""
     path = trace_directory(reference, row) / (policy.reference_plan or "")
     return path if path.is_file() else None
 

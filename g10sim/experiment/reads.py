@@ -63,7 +63,7 @@ class Reads:
         self._path = list(sys.path)
 
     def counts(self, path: str) -> bool:
-        """Tell whether a path is neither that of a library, nor of g10sim, nor a device."""
+        """Return whether a path is neither that of a library, nor of g10sim, nor a device."""
         path = os.path.abspath(path)
         for mark in _LIBRARIES:
             _head, found, rest = path.partition(mark)
@@ -322,7 +322,7 @@ def names(beginning: str) -> str:
 
 
 def _holds(path: str, modules: Collection[str]) -> bool:
-    """Tell whether a directory, or an archive, may have one of some modules."""
+    """Return whether a directory, or an archive, may have one of some modules."""
     with suppress(OSError):
         return any(name.partition(".")[0] in modules for name in os.listdir(path))
     return os.path.isfile(path)
@@ -337,13 +337,13 @@ def _path(given: Any) -> str | None:
 
 
 def _is_library(module: str) -> bool:
-    """Tell whether a loaded module is one of an installed package."""
+    """Return whether a loaded module is one of an installed package."""
     file = getattr(sys.modules.get(module), "__file__", None)
     return isinstance(file, str) and any(mark in file for mark in _LIBRARIES)
 
 
 def _has_source(path: str) -> bool:
-    """Tell whether a file is the compiled form of a module whose source is there."""
+    """Return whether a file is the compiled form of a module whose source is there."""
     if not path.endswith(".pyc"):
         return False
     with suppress(ValueError, NotImplementedError):

@@ -59,7 +59,7 @@ class Table:
 
 @dataclass(frozen=True)
 class CellInWords:
-    """The words of ``explain`` about a cell, and the place of its timeline beside the report."""
+    """The words of ``explain`` about a cell, and the place of its timeline alongside the report."""
 
     number: int
     title: str
@@ -72,7 +72,7 @@ def write_report(directory: str | Path, output: str | Path | None = None, *, tru
 
     ``trust``: import the policies ``module:Class`` that it names, for words on their cells.
 
-    The file needs nothing beside it. Raises ConfigError where results are missing or it cannot be written.
+    The file needs nothing else. Raises ConfigError where results are missing or it cannot be written.
     """
     directory = Path(directory)
     path = Path(output) if output is not None else directory / REPORT

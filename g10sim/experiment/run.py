@@ -325,5 +325,5 @@ def _simulate(tasks: Sequence[CellTask], executor: Executor, ended: Ended, *, is
 
 
 def _stands(result: CellResult | None, now: Now) -> bool:
-    """Tell whether a result is there, and nobody but its cell has changed what it has read."""
+    """Return whether a result is there, and nobody but its cell has changed what it has read."""
     return result is not None and (not result.origin or not change_since(result.origin, now, own=False))

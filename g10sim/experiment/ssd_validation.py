@@ -118,7 +118,7 @@ def _cache(row: Row) -> str:
 
 
 def _rates(row: Row) -> tuple[str, list[Quantity]]:
-    """Compare rates of deep queues; what is given up beside MQSim's write cache has a limit of its own."""
+    """Compare rates of deep queues; what is given up alongside MQSim's write cache has its own limit."""
     spec = device_of(row)
     array, link = spec.array, spec.interface
     writes = min(link, array.write_rate(array.pages_from_buffer(1) if row.write_cache else None))

@@ -48,7 +48,7 @@ class StoredCell:
 
 
 class CellStore:
-    """Finished cells under ``DIR/cells``, by key: one JSON file each, and its tables beside it."""
+    """Finished cells under ``DIR/cells``, by key: one JSON file each, and its tables next to it."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory

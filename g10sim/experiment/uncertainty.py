@@ -83,7 +83,7 @@ def _cases_of(cell: Cell, spec: UncertaintySpec) -> tuple[Cell, ...]:
 
 
 def scaled(system: SystemSpec, factors: Factors) -> SystemSpec:
-    """Return a system whose links, drives and page faults take so many times as long.
+    """Return a system whose links, drives and page faults take that many times as long.
 
     Of a drive of the flash model it is the time of its interface.
     """

@@ -46,7 +46,7 @@ class LocalProcesses:
     """Processes of this machine, ``workers`` at a time; a worker is named by its number, from 0.
 
     A process simulates one cell after the other of policies that come with g10sim. A cell of a plug-in has a
-    process of its own: its code is read anew, and what it leaves behind reaches no other cell. A cell that
+    its own process: its code is read again, and what it leaves behind reaches no other cell. A cell that
     takes longer than ``seconds`` is ended, and has failed.
     """
 
@@ -126,7 +126,7 @@ class _Worker:
         theirs.close()
 
     def may_take(self, task: CellTask) -> bool:
-        """Tell whether a process that has simulated cells may simulate one more."""
+        """Return whether a process that has simulated cells may simulate one more."""
         is_alive = self._cells < _MOST_CELLS and self.process.is_alive()
         return is_alive and not (task.cell.plug_in or self.task.cell.plug_in)
 

@@ -1,4 +1,4 @@
-"""The account of an import: what a file says beside what its trace has, for device time and for memory.
+"""The account of an import: what a file says alongside what its trace has, for device time and for memory.
 
 Every importer makes an :class:`Account`, fills it and passes its trace through :func:`accounted`:
 
@@ -34,7 +34,7 @@ _NANOSECONDS = 1e-9
 _WARNED, _REFUSED = 0.01, 0.20
 """Shares of the step's device time: above the one a warning, above the other no import."""
 _DIFFERENT = 10
-"""Recorded and imported bytes that differ by more than one in so many of the recorded ones are told."""
+"""Recorded and imported bytes that differ by more than one in that many of the recorded ones are told."""
 
 
 class Reason(StrEnum):
@@ -51,7 +51,7 @@ class Reason(StrEnum):
 
 @dataclass(slots=True)
 class Compared:
-    """Bytes that the file records beside those of the trace, with the cause of a difference."""
+    """Bytes that the file records alongside those of the trace, with the cause of a difference."""
 
     what: str
     recorded_bytes: int
@@ -67,7 +67,7 @@ class Compared:
 
     @property
     def is_told(self) -> bool:
-        """Tell whether the two differ by more than 10 %."""
+        """Return whether the two differ by more than 10 %."""
         return abs(self.imported_bytes - self.recorded_bytes) * _DIFFERENT > self.recorded_bytes
 
 
@@ -107,7 +107,7 @@ class Account:
             self.aside[reason] = self.aside.get(reason, 0) + time_ns
 
     def compare(self, what: str, recorded_bytes: int, imported_bytes: int, cause: str) -> None:
-        """Set bytes that the file records beside those of the trace; ``cause`` says why they may differ."""
+        """Set bytes that the file records next to those of the trace; ``cause`` says why they may differ."""
         self.memory.append(Compared(what, recorded_bytes, imported_bytes, cause))
 
     def note(self, text: str) -> None:

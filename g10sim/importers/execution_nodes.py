@@ -34,7 +34,7 @@ HOST = "cpu"
 class Reference(NamedTuple):
     """A tensor where an operator uses it, with the bytes of its storage that it reaches to.
 
-    ``item_bytes`` are those of an element; ``is_whole`` tells whether they are whole numbers.
+    ``item_bytes`` are those of an element; ``is_whole`` says whether they are whole numbers.
     """
 
     tensor: int
@@ -67,7 +67,7 @@ class Node:
 
     @property
     def is_kernel(self) -> bool:
-        """Tell whether it is a kernel that a compiler made: it has no schema, and none of its outputs."""
+        """Return whether it is a kernel that a compiler made: it has no schema, and none of its outputs."""
         return not self.schema and (bool(self.backend) or self.name.startswith(_TRITON))
 
     @property

@@ -88,7 +88,7 @@ class Storages:
         return [one for one in inputs if one.tensor not in self._seen] or inputs[-1:]
 
     def _role(self, node: Node, number: int, one: Reference, phase: Phase) -> TensorKind:
-        """Tell whether a tensor from before the step is fed anew.
+        """Return whether a tensor from before the step is fed again.
 
         It is where it was not there in an earlier step of the file; without one, where it has whole numbers
         or is what an operator applies weights to.

@@ -141,7 +141,7 @@ def _tell_others(nodes: Iterable[Node], device: str, account: Account) -> None:
 
 
 def _kernels(nodes: Mapping[int, Node]) -> list[Node]:
-    """Return the operators that do work of their own, in the order of their starts.
+    """Return the operators that do their own work, in the order of their starts.
 
     An operator whose reads and writes are all those of operators inside it is left out. The operators inside
     one that does work itself are left out, too.

@@ -38,7 +38,7 @@ def import_gpg(directory: str | Path, model: str | None = None, batch_size: int 
     """Read one trace of the published simulator.
 
     ``model`` and ``batch_size`` default to the names of the directory and of the one above
-    (``MODEL/BATCH``). With both page-fault kernel-time files beside it every kernel gets its fault
+    (``MODEL/BATCH``). With both page-fault kernel-time files next to it every kernel gets its fault
     profile, in cycles truncated from ms, at least the duration. Orders of kernels, inputs and outputs
     are kept. Raises TraceError naming file, line, what was found and what is allowed.
     """

@@ -97,7 +97,7 @@ def _tell(account: Account, profile: Profile, memory: Memory, trace: Trace, draf
         outside = sum(one.size_bytes for one in memory.from_before) + memory.unused_bytes
         account.compare(
             "allocated before the step", memory.before_bytes, outside,
-            "tensors of one size that are used again were counted anew, or parts of them as a whole",
+            "tensors of one size that are used again were counted again, or parts of them as a whole",
         )  # fmt: skip
         account.compare(
             "most allocated in the step", memory.peak_bytes, peak_live_bytes(trace),

@@ -104,7 +104,7 @@ class Operand(NamedTuple):
     """A tensor among an operator's arguments, as far as a profile tells.
 
     ``elements`` are those from the first to the last one that it reaches in its storage, ``most`` those of
-    the storage if the tensor is every so many-th part of it. ``item_bytes`` is 0 in a list, without a type.
+    the storage if the tensor is every that many-th part of it. ``item_bytes`` is 0 in a list, without a type.
     """
 
     elements: int

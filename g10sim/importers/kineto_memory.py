@@ -376,7 +376,7 @@ def _next(numbers: Iterator[int], part: Iterable[Operand]) -> list[int]:
 
 
 def _copies(draft: Draft, direction: tuple[str, ...]) -> bool:
-    """Tell whether all that an operator did on the device was to copy in one direction."""
+    """Return whether all that an operator did on the device was to copy in one direction."""
     return bool(draft.events) and all(copies(event, direction) for event in draft.events)
 
 

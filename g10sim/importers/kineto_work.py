@@ -16,7 +16,7 @@ from g10sim.importers.operations import NO_KERNELS, Operation, phase_of
 from g10sim.trace.model import Device, Phase
 
 _OWN_SHARE = 0.5
-"""An operator on the CPU with a smaller share of its own time, which passes all its tensors to operators
+"""An operator on the CPU with a smaller its own share time, which passes all its tensors to operators
 inside it, does no work itself."""
 _GRAPH, _WAIT = "GraphLaunch", "Synchronize"
 _SEQUENCE, _FORWARD_THREAD = "Sequence number", "Fwd thread id"
@@ -56,7 +56,7 @@ class Draft:
 
 
 def copies(event: Span, direction: tuple[str, ...]) -> bool:
-    """Tell whether a device event is a copy between host and device in a direction."""
+    """Return whether a device event is a copy between host and device in a direction."""
     return any(word in event.name for word in direction)
 
 
@@ -104,7 +104,7 @@ def _draft(span: Span, around: list[Span], events: Sequence[Span] = (), *, name:
 
 
 def _on_device(profile: Profile, scope: Scope, account: Account) -> list[Draft]:
-    """Give every device event to the operator that launched it, or make it a kernel of its own.
+    """Give every device event to the operator that launched it, or make it its own kernel.
 
     Kernels of a graph are kernels of the trace, each by its name.
     """

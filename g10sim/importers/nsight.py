@@ -66,7 +66,7 @@ class _Place:
     device: int
 
     def has(self, other: _Place) -> bool:
-        """Tell whether another place is this one, as far as it is recorded."""
+        """Return whether another place is this one, as far as it is recorded."""
         return self.device == other.device and (None in (self.process, other.process) or self == other)
 
 
@@ -298,7 +298,7 @@ def _account(report: Report, *, keep_gaps: bool) -> Account:
         if one.count:
             account.note(
                 f"found {one.count} {_MIGRATED}, {one.direction}: {rounded_bytes(one.size_bytes)}, "
-                f"{rounded_seconds(one.duration_ns * _NANOSECONDS)}; policies decide about them anew"
+                f"{rounded_seconds(one.duration_ns * _NANOSECONDS)}; policies decide about them again"
             )
     return account
 

@@ -75,7 +75,7 @@ class Tables:
             yield found
 
     def _is_table(self, name: str) -> bool:
-        """Tell whether there is such a table. Raises TraceError for a view, or a table made by code."""
+        """Return whether there is such a table. Raises TraceError for a view, or a table made by code."""
         query = "SELECT type, sql FROM sqlite_master WHERE name = ?"
         for kind, sql in self._database.execute(query, (name,)):
             words = str(sql).split(maxsplit=2)
@@ -107,10 +107,10 @@ def open_report(path: Path) -> Iterator[Tables]:
     for end in ("-wal", "-journal"):
         beside = path.with_name(f"{path.name}{end}")
         if beside.exists() and beside.stat().st_size:
-            raise TraceError(f"{path}: found {beside.name} beside it; allowed: an export that has ended")
+            raise TraceError(f"{path}: found {beside.name} next to it; allowed: an export that has ended")
     database: sqlite3.Connection | None = None
     try:
-        # An immutable file is read without locks and without files beside it.
+        # An immutable file is read without locks and without files next to it.
         address = f"file:{quote(str(path.resolve()))}?mode=ro&immutable=1"
         database = sqlite3.connect(address, uri=True)
         database.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _LONGEST_VALUE_BYTES)

@@ -76,7 +76,7 @@ def _check(path: Path, data: bytes, what: str) -> int:
                 )
             if number > MOST_OPERATIONS:
                 raise TraceError(
-                    f"{path}: found more than {MOST_OPERATIONS} values; allowed: at most so many, {what}"
+                    f"{path}: found more than {MOST_OPERATIONS} values; allowed: at most that many, {what}"
                 )
             depths.follow(operation.name, len(operation.stack_before), argument)
             if depths.deepest > MOST_DEPTH:
@@ -100,7 +100,7 @@ class _Depths:
         self._memo: dict[int, int] = {}
 
     def follow(self, name: str, taken: int, argument: Any) -> None:
-        """Carry out an operation that takes so many values. Raises IndexError or KeyError if it cannot."""
+        """Carry out an operation that takes that many values. Raises IndexError or KeyError if it cannot."""
         stack = self._stack
         if name in _SILENT:
             return
@@ -127,7 +127,7 @@ class _Depths:
         self._memo[index] = self._stack[-1]
 
     def _items(self, count: int, *, is_marked: bool) -> list[int]:
-        """Take values off the stack: those above the last mark, or so many."""
+        """Take values off the stack: those above the last mark, or that many."""
         start = self._marks.pop() if is_marked else len(self._stack) - count
         if start < 0:
             raise IndexError("too few values")

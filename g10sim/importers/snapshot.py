@@ -76,12 +76,12 @@ class Snapshot:
 
     @property
     def is_timed(self) -> bool:
-        """Tell whether the file says when things happened."""
+        """Return whether the file says when things happened."""
         return self.end_us > self.start_us
 
     @property
     def is_expandable(self) -> bool:
-        """Tell whether segments grew and shrank in place."""
+        """Return whether segments grew and shrank in place."""
         return any(event.action in (MAPPED, UNMAPPED) for event in self.events)
 
 

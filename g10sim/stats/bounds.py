@@ -1,4 +1,4 @@
-"""The bound of a run beside its result: the time that no policy can beat, where one holds."""
+"""The bound of a run alongside its result: the time that no policy can beat, where one holds."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ def cells_of(results: pd.DataFrame, policy: str, column: str, where: Where) -> p
 
 
 def _same(found: object, value: str | int | float) -> bool:
-    """Tell whether a value of a column is the one that is named: as a number, or as a text."""
+    """Return whether a value of a column is the one that is named: as a number, or as a text."""
     if isinstance(found, str) or isinstance(value, str):
         return str(found) == str(value)
     return float(str(found)) == value
@@ -76,7 +76,7 @@ def check_some(rows: pd.DataFrame, results: pd.DataFrame, policy: str) -> None:
 
 
 def case_keys(results: pd.DataFrame, without: set[str]) -> list[str]:
-    """Return the columns that say what was run but for the policy and its parameters."""
+    """Return the columns that say what was run except for the policy and its parameters."""
     names = list(results.columns)
     said = names[: names.index("status")]
     known = {"cell", "name", "model", "batch_size", "policy", *without}
@@ -96,7 +96,7 @@ def breakdown(cells: pd.DataFrame, most: int = 4) -> str:
     from g10sim.stats.columns import stall_reasons
 
     ran = cells[cells["status"] == _OK]
-    columns = {"compute_cycles": "computing", "overlap_cycles": "computing beside copies"}
+    columns = {"compute_cycles": "computing", "overlap_cycles": "computing during copies"}
     columns |= {column: reason.value.replace("_", " ") for column, reason in stall_reasons(cells).items()}
     texts = []
     for policy, rows in ran.groupby("policy", sort=False):

@@ -31,7 +31,7 @@ def metric_columns(tiers: Tiers = USUAL_TIERS) -> tuple[str, ...]:
 CPU_COLUMNS = ("cpu_cycles", "cpu_fetched_bytes", StallReason.CPU.column)
 """Further columns where the system has a CPU."""
 CONTEXT_COLUMN = "context_gpu_bytes"
-"""Further column where jobs take memory beside their tensors."""
+"""Further column where jobs take memory in addition to their tensors."""
 STALL_COLUMNS = stall_columns()
 METRIC_COLUMNS = metric_columns()
 BOUND_COLUMNS = ("bound_cycles", "bound_kind", "of_bound")

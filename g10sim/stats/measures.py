@@ -51,7 +51,7 @@ As: TypeAlias = Literal["speedup", "improvement", "reduction", "ratio", "increas
 class Comparison(Spec):
     """A column under one policy compared with that (or another column) under another.
 
-    Cells belong together that have the same trace, seed and swept values, but for those that ``where`` and
+    Cells belong together that have the same trace, seed and swept values, except for those that ``where`` and
     ``against_where`` name. Of the rows of a cell (jobs, replicas) the mean counts.
     """
 

@@ -1,4 +1,4 @@
-"""A directory of results: ``results.csv``, the tables beside it, and one cell with its time in seconds."""
+"""A directory of results: ``results.csv``, the tables next to it, and one cell with its time in seconds."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ TIMED_FOR = "timed_for"
 MACHINE = "machine"
 """Attribute of results that figures have: the machine that all of them ran on, in words."""
 
-_AGAIN = "allowed: running the configuration again, which writes it anew"
+_AGAIN = "allowed: running the configuration again, which writes it again"
 _OK = "ok"
 
 

@@ -62,7 +62,7 @@ def savings(
 
 
 def _case_columns(results: pd.DataFrame) -> Sequence[str]:
-    """Return the columns that say what was run but for the policy and its parameters."""
+    """Return the columns that say what was run except for the policy and its parameters."""
     names = list(results.columns)
     known = ("cell", "model", "batch_size", "policy")
     said = names[: names.index("status")]

@@ -44,7 +44,7 @@ _OF_ARRIVALS = (
     StallReason.EVICTION,
     StallReason.LINK_CONTENTION,
 )
-"""Reasons, beside page faults, for which kernels wait for pages that arrive."""
+"""Reasons, alongside page faults, for which kernels wait for pages that arrive."""
 _SHORTEST_STRETCH_PICOSECONDS = 50_000_000
 
 
@@ -159,7 +159,7 @@ class _Timeline:
             self._faults(record)
 
     def _beside(self, row: str, records: Iterable[CpuKernelRecord | CollectiveRecord]) -> None:
-        """Add what runs beside the kernels of the GPU."""
+        """Add what runs alongside the kernels of the GPU."""
         for record in records:
             self._events.slice(
                 _gpu(record.gpu),

@@ -44,7 +44,7 @@ class RepeatedReferences:
         return self._unknown(len(tensors)) or self._too_early(tensors)
 
     def _shifting(self, names: Callable[[Kernel], tuple[int, ...]]) -> list[tuple[int, int]]:
-        """Return the tensors that kernels name anew each time, with the numbers of the kernels."""
+        """Return the tensors that kernels name again each time, with the numbers of the kernels."""
         since = self._block.since
         kernels = enumerate(self._block.items)
         return [(tensor, number) for number, kernel in kernels for tensor in names(kernel) if tensor >= since]
@@ -82,7 +82,7 @@ class RepeatedReferences:
         return None
 
     def _reads_of_others(self) -> list[tuple[int, int]]:
-        """Return what kernels read anew each time that no kernel of the same time wrote before."""
+        """Return what kernels read again each time that no kernel of the same time wrote before."""
         written: set[int] = set()
         found = []
         for number, kernel in enumerate(self._block.items):

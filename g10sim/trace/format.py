@@ -240,7 +240,7 @@ class _Reader(RecordReader):
         return joined(blocks, items)
 
     def _block(self, found: dict[str, Any], again: str, items: Sequence[Item], promised: int) -> Block[Item]:
-        """Return the block that the last lines make, of at most so many items more."""
+        """Return the block that the last lines make, of at most that many items more."""
         size, times, since, shift = found[again], found["times"], found.get("since", 0), found.get("shift", 0)
         if not 1 <= size <= len(items):
             self.fail(f"{again}: found {size}; allowed: 1 to {len(items)}, lines that no other line repeats")

@@ -22,7 +22,7 @@ class Generation:
     Each of ``batch`` prompts has ``prompt`` tokens and gets ``output`` new ones, the first by the pass over
     the prompts. Every layer has 12 hidden^2 parameters in four matrix products, and attention without a
     stored matrix of scores. What little time and memory takes is left out: norms, activation functions,
-    embeddings. The GPU computes so many operations a second in matrix products with weights
+    embeddings. The GPU computes that many operations a second in matrix products with weights
     (``prompt_rate``, ``token_rate``) and in attention, for prompts and for one token each.
     """
 

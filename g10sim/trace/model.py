@@ -79,7 +79,7 @@ class Tensor:
     persistent: bool
 
     def again(self, number: int, since: int, shift: int) -> Tensor:
-        """Return a tensor that is like this one but for its id."""
+        """Return a tensor that is like this one except for its id."""
         return Tensor(number, self.name, self.size_bytes, self.kind, self.persistent)
 
 
@@ -249,7 +249,7 @@ class Trace(Displayed):
 
     @cached_property
     def is_timed(self) -> bool:
-        """Tell whether durations are times: with source NONE they only put kernels in order."""
+        """Return whether durations are times: with source NONE they only put kernels in order."""
         return not any(each(self.kernels, lambda kernel: kernel.time_source is TimeSource.NONE))
 
     @cached_property
@@ -290,7 +290,7 @@ class Trace(Displayed):
 
     @cached_property
     def rewritten(self) -> frozenset[int]:
-        """Tensors that kernels write which have contents already: any, but for the one that makes them."""
+        """Tensors that kernels write which have contents already: any, except for the one that makes them."""
         births, lasts = self.births, each(self.tensors, attrgetter("persistent"))
         outputs = named(self.kernels, attrgetter("outputs"))
         return frozenset(

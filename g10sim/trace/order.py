@@ -123,7 +123,7 @@ def _left(trace: Trace, writer: int) -> str:
 
 
 def _left_by(trace: Trace, kernels: Iterable[Kernel]) -> dict[tuple[int, int], int]:
-    """Return the last writer (-1: none) of every tensor, but for scratch space, that every kernel uses."""
+    """Return the last writer (-1: none) of every tensor, except for scratch space, that every kernel uses."""
     writers: dict[int, int] = {}
     found: dict[tuple[int, int], int] = {}
     for kernel in kernels:

@@ -34,7 +34,7 @@ class _Crossing(NamedTuple):
 
 
 def pipeline_stages(trace: Trace, begin: Sequence[str], place: str = "trace") -> tuple[Trace, ...]:
-    """Return the trace of every stage of a pipeline, each for a GPU of its own.
+    """Return the trace of every stage of a pipeline, each for its own GPU.
 
     ``begin`` names the blocks with which the stages after the first begin. A stage runs the forward pass up
     to the next stage's block, the backward pass from there, and what else uses its tensors. Forward and

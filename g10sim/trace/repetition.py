@@ -106,7 +106,7 @@ class MadeOnDemand(Sequence[Item]):
         return map(names, self)
 
     def __eq__(self, other: object) -> bool:
-        """Tell whether another sequence has equal items."""
+        """Return whether another sequence has equal items."""
         return isinstance(other, Sequence) and len(self) == len(other) and all(map(eq, self, other))
 
     def __repr__(self) -> str:
@@ -188,7 +188,7 @@ def chosen(items: Sequence[Item], order: Sequence[int]) -> Sequence[Item]:
 
 
 def is_identity(order: Sequence[int]) -> bool:
-    """Tell whether ids stay what they are."""
+    """Return whether ids stay what they are."""
     return all(map(eq, order, count()))
 
 

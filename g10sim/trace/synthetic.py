@@ -67,8 +67,8 @@ class TraceBuilder:
     def repeat(self, kernels: int, times: int, *, tensors: int = 0, since: int) -> None:
         """Let the last kernels and the last tensors occur ``times`` times in all.
 
-        Each time, kernels name tensors ``since`` and later by ids that are larger by ``tensors``: tensors of
-        their own, or of the time before.
+        Each time, kernels name tensors ``since`` and later by ids that are larger by ``tensors``:
+        their own tensors, or those of the time before.
         """
         if times > 1:
             _close(self._tensor_blocks, self._tensors, tensors, times)
@@ -148,7 +148,7 @@ def chain(
 def long_chain(kernels: int, *, tensor_bytes: int = 1 << 20, live_tensors: int = 64) -> Trace:
     """Return a trace of ``kernels`` kernels whose size grows in number only: for measuring cost.
 
-    Kernel k writes tensor k+1 and reads tensors k and, once there are so many, k - ``live_tensors``:
+    Kernel k writes tensor k+1 and reads tensors k and, once there are that many, k - ``live_tensors``:
     every tensor has one inactive period of ``live_tensors`` - 1 kernels, and ``live_tensors`` + 2 tensors
     are alive at a time. Tensor 0 comes from outside. Durations are 10 us.
     """
@@ -172,7 +172,7 @@ def decode(
 ) -> Trace:
     """Return inference that decodes ``steps`` tokens one after another: the kernels of a step, repeated.
 
-    Every layer has ten kernels: kernels 1, 3, 5, 7 and 9 of them read a weight of their own, kernel 4 updates
+    Every layer has ten kernels: kernels 1, 3, 5, 7 and 9 of them read their own weight, kernel 4 updates
     the layer's cache, and each reads what the kernel before it wrote. A step begins with what the step before
     it wrote last, the first step with a prompt. Weights and caches persist, everything else lives for two
     kernels. Known answers: 10 * ``layers`` kernels a step, all of ``kernel_ticks`` ns.

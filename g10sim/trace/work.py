@@ -38,7 +38,7 @@ COMPUTING = frozenset(
 
 
 class NumberFormat(StrEnum):
-    """Formats with a peak rate of their own, wide ones first; in tf32 tensor cores may multiply float32."""
+    """Formats with a peak their own rate, wide ones first; in tf32 tensor cores may multiply float32."""
 
     FLOAT64 = "float64"
     FLOAT32 = "float32"

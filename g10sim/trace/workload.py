@@ -19,8 +19,8 @@ from g10sim.trace.repetition import changed
 class Job:
     """``iterations`` of a trace on one GPU, not before ``arrival_cycles``.
 
-    ``auto``: as many as it takes until they repeat; for a job on its own, or for replicas on GPUs of
-    their own, which all run equally many.
+    ``auto``: as many as it takes until they repeat; for a job on its own, or for replicas
+    on their own GPUs, which all run equally many.
     If jobs on one GPU compute side by side, a job of priority p gets p times the share of one of priority 1.
     """
 
@@ -37,7 +37,7 @@ class Workload:
 
     ``sharing`` describes how jobs share one GPU; by default they run one after another, in order of arrival
     and then of position. With an ``exchange`` the jobs are data-parallel replicas of one training, each on a
-    GPU of its own, that exchange gradients. With a ``variation`` kernel times deviate from the traces by
+    its own GPU, that exchange gradients. With a ``variation`` kernel times deviate from the traces by
     factors drawn from ``seed``, the same in all iterations and under every policy. Policies see neither.
     """
 
@@ -100,7 +100,7 @@ def times_factors(trace: Trace, factors: Mapping[str, float]) -> Trace:
 
 
 def draw_factors(variation: VariationSpec, count: int, seed: int, job: int = 0) -> npt.NDArray[np.float64]:
-    """Draw one factor per kernel, all of them between 0 and 2, from a generator of their own."""
+    """Draw one factor per kernel, all of them between 0 and 2, from their own generator."""
     generator = np.random.default_rng((seed, job))
     if variation.distribution == "uniform":
         departures = variation.magnitude * generator.uniform(-1.0, 1.0, count)

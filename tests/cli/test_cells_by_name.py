@@ -72,7 +72,7 @@ def test_charts_of_a_sweep(swept, g10sim):
         "error: --x: found none; allowed: a column or swept key to draw the line over\n",
     )
     ended = g10sim("plot", "fig11", "--results", "out", "--hue", "policy")
-    assert ended.err == "error: --hue: found beside fig11; allowed: beside line, bar, heat\n"
+    assert ended.err == "error: --hue: found with fig11; allowed: with line, bar, heat\n"
 
 
 def test_version(g10sim):

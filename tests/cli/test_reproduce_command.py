@@ -81,7 +81,7 @@ def test_a_figure_without_any_result_is_a_problem_of_its_own(g10sim, traces):
 def test_bad_input_names_the_option(g10sim, traces):
     for arguments, words in (
         (("--set", "workload.trace=nothing-*.g10t"), "matches no file"),
-        (("--scheduler", "tcp://127.0.0.1:1", "-j", "2"), "-j: found beside --scheduler"),
+        (("--scheduler", "tcp://127.0.0.1:1", "-j", "2"), "-j: found with --scheduler"),
     ):
         ended = g10sim("reproduce", "--figures", "fig11", "-o", "out", *arguments)
         assert ended.code == 2

@@ -1,6 +1,7 @@
 """Pages that are made from data say what the data say."""
 
 import re
+import shutil
 from dataclasses import fields
 from inspect import isfunction
 from pathlib import Path
@@ -25,7 +26,8 @@ from g10sim.trace.format import save_trace
 from g10sim.trace.synthetic import chain
 
 ROOT = Path(__file__).parents[2]
-POLICY_PAGES = ("policies.md", "vdnn.md", "tensile.md", "pools.md", "multi-gpu.md")
+FAMILIES = tuple(sorted(path.name for path in (ROOT / "docs").glob("policies*.md")))
+POLICY_PAGES = (*FAMILIES, "vdnn.md", "tensile.md", "pools.md", "multi-gpu.md")
 COLUMNS = (
     "figure", "metric", "model", "batch", "policy", "host_gb", "ssd_gbps", "pcie_gbps", "variation", "value",
     "plan", "simulated", "relative_error", "status",
@@ -73,7 +75,7 @@ def test_the_page_of_claims_says_what_was_measured(generate, tmp_path):
         "| Made up | half | bundled | 50.0% | 25.0% | not reproduced |",
         "here **25.0%** with bundled traces: **not reproduced** (40.0% to 60.0% count as reproduced).",
         "Missing: a link.",
-        "lowest and highest): c0 0.0%, c1 1.0%, c2 2.0%, c17 17.0%, c18 18.0%, c19 19.0%.",
+        "lowest and highest): `c0` 0.0%, `c1` 1.0%, `c2` 2.0%, `c17` 17.0%, `c18` 18.0%, `c19` 19.0%.",
         "| with a link | 50.0% |",
         "- c0: waits.",
     ):
@@ -112,7 +114,7 @@ def test_the_page_of_measured_machines_says_what_was_simulated(generate, tmp_pat
         "| near | GPU |  | 100 ms | 110 ms | 1.10 |",
         "| far | GPU | fitted | 100 ms | 50 ms | 0.50 |",
         "| lost | GPU |  | 100 ms | too big |  |",
-        "- far, GPU: a; b.",
+        "- far, GPU: a. B.",
         "- A book",
     ):
         assert line in text
@@ -148,21 +150,41 @@ def test_the_front_page_says_what_the_page_of_measured_machines_says(generate, t
     assert current == page("../README.md"), "outdated: python docs/generate measured-line"
 
 
+def test_the_front_page_lists_every_design(generate, tmp_path):
+    generate("front-page", "-o", tmp_path / "README.md")
+    current = (tmp_path / "README.md").read_text(encoding="utf-8")
+    assert current == page("../README.md"), "outdated: python docs/generate front-page"
+    for name, policy in available().items():
+        assert f"| {policy.label} | [`{name}`](g10sim/policies/" in current
+
+
+def test_doubts_are_those_of_the_page_of_measured_machines():
+    text = " ".join(page("when-not-to-trust.md").split())
+    rows = {line.split(" | ")[0]: line.strip("| ").split(" | ") for line in page("measured.md").splitlines()}
+    *_, off, _, near, _ = rows["| paging"]
+    assert f"Paging.** The median prediction is off by a factor of {off}, and {near} are within 1.25" in text
+    *_, off, _, _, worst = rows["| weights in host memory"]
+    assert f"is off by a factor of {off}, and the worst one by {worst.rstrip('x')}." in text
+
+
 def test_the_table_of_moves_is_current(generate, tmp_path):
-    (tmp_path / "page.md").write_text(page("policies.md"), encoding="utf-8")
+    (tmp_path / "page.md").write_text(page("policy-interface.md"), encoding="utf-8")
     generate("moves", "-o", tmp_path / "page.md")
     current = (tmp_path / "page.md").read_text(encoding="utf-8")
-    assert current == page("policies.md"), "outdated: python docs/generate moves"
+    assert current == page("policy-interface.md"), "outdated: python docs/generate moves"
     assert current.count("| refused |") >= 4
 
 
 @pytest.mark.slow
 def test_the_parameters_of_policies_are_documented_as_they_are(generate, tmp_path):
-    generate("parameters", "-o", tmp_path / "page.md")
-    current = (tmp_path / "page.md").read_text(encoding="utf-8")
-    assert current == page("policies.md"), "outdated: python docs/generate parameters"
+    for name in FAMILIES:
+        shutil.copy(ROOT / "docs" / name, tmp_path)
+    generate("parameters", tmp_path)
+    current = {name: (tmp_path / name).read_text(encoding="utf-8") for name in FAMILIES}
+    assert current == {name: page(name) for name in FAMILIES}, "outdated: python docs/generate parameters"
     declared = [name for name, policy in available().items() if policy.parameter_names()]
-    assert [name for name in declared if f"<!-- parameters of {name} -->" not in current] == []
+    text = "".join(current.values())
+    assert [name for name in declared if f"<!-- parameters of {name} -->" not in text] == []
 
 
 def row(policy, error, plan="", status="ok", batch=8):
@@ -199,9 +221,12 @@ def test_every_column_of_the_results_is_defined(column):
     assert f"| `{column}` |" in page("results.md")
 
 
-def test_every_policy_is_described():
-    described = page("policies.md")
-    assert [name for name in available() if f"### `{name}`" not in described] == []
+def test_every_policy_is_described_where_the_index_says():
+    rows = re.findall(r"^\| \[`(\w+)`\]\(([\w.-]*)#(\w+)\) \|", page("policies.md"), re.MULTILINE)
+    assert sorted(name for name, _, _ in rows) == list(available())
+    for name, where, anchor in rows:
+        assert name == anchor
+        assert re.search(rf"^###? `{name}`$", page(where or "policies.md"), re.MULTILINE), name
 
 
 @pytest.mark.parametrize("name", available())
@@ -257,7 +282,7 @@ def test_the_page_of_rates_compares_with_the_specification_on_the_left(generate,
 
 
 def test_every_check_of_policies_and_everything_they_may_do_is_described():
-    text = page("policies.md")
+    text = page("policy-interface.md")
     assert [check.name for check in CHECKS if f"| `{check.name}` | {check.rule} |" not in text] == []
     methods = [name for name, value in vars(Policy).items() if isfunction(value)]
     assert [name for name in methods if name != "parameters" and f"| `{name}(" not in text] == []

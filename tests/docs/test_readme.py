@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 from doc_blocks import blocks
+from typer.testing import CliRunner
 
 import g10sim
+from g10sim.cli.commands import app
 from g10sim.policies.checks import check_policy
 
 pytestmark = pytest.mark.slow
@@ -48,6 +50,13 @@ def test_twenty_lines_beat_page_faults_and_a_prefetcher_where_it_does_not_fit(po
     assert found[0] > found[2]
     said = claims(r"512 it reaches about (\d+)%, Base UVM (\d+)%, DeepUM\+ (\d+)% and G10 (\d+)%")
     assert found == pytest.approx(said, abs=ROUGHLY)
+
+
+def test_the_first_command_prints_the_table_that_is_shown(tmp_path):
+    shown = README.read_text(encoding="utf-8").partition("```text\n")[2].partition("```")[0]
+    command = ["run", str(README.parent / "configs" / "quickstart.yaml"), "-o", str(tmp_path / "results")]
+    printed = CliRunner(env={"COLUMNS": "80"}).invoke(app, command).output
+    assert [line.rstrip() for line in printed.splitlines()[1:-1]] == shown.splitlines()
 
 
 def test_the_policy_keeps_the_rules(policy):

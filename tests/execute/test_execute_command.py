@@ -78,7 +78,7 @@ def test_a_saved_plan_is_executed_and_one_of_another_trace_refused(command):
         (["steps_to_execute:small", "--device", "cuda"], "found cuda, but no CUDA device; allowed: cpu"),
         (["steps_to_execute:small", "--device", "tpu"], "device: found 'tpu'"),
         (["steps_to_execute:small", "--budget", "x%"], "--budget: found 'x%'; allowed: a size such as 12GiB"),
-        (["steps_to_execute:small", "--plan", "a", "--policy", "g10"], "--plan: found beside --policy"),
+        (["steps_to_execute:small", "--plan", "a", "--policy", "g10"], "--plan: found with --policy"),
         (["steps_to_execute:small", "--policy", "ideal"], "policy 'ideal' has unlimited memory"),
         (["steps_to_execute:small", "--policy", "zero_offload"], "policy 'zero_offload' runs other kernels"),
         (["steps_to_execute:small", "--policy", "ssdtrain"], "ssd"),

@@ -105,7 +105,7 @@ def test_a_step_cut_short_is_refused(case):
 
 
 def test_a_budget_below_a_working_set_is_refused(case):
-    with pytest.raises(ExecutionError, match=r"step 1, kernel \d+: found a working set of \d+ bytes beside"):
+    with pytest.raises(ExecutionError, match=r"step 1, kernel \d+: found a working set of \d+ bytes with"):
         executed(case, case.budget(0.05))
 
 

@@ -256,7 +256,7 @@ def test_more_rows_than_are_allowed_are_refused(tmp_path, monkeypatch):
 def test_an_export_that_has_not_ended_is_refused(tmp_path):
     path = write_report(tmp_path / "report.sqlite")
     (tmp_path / "report.sqlite-wal").write_bytes(b"x")
-    with pytest.raises(TraceError, match=r"found report\.sqlite-wal beside it"):
+    with pytest.raises(TraceError, match=r"found report\.sqlite-wal next to it"):
         read_report(path)
 
 

@@ -9,7 +9,7 @@ from altered import BEHAVIOURS, BETTER, FACTORS, SAME, cycles, draw_case
 from g10sim.policies.registry import available, create
 
 TABLE = Path(__file__).parent / "worst.yaml"
-PAGE = Path(__file__).parents[2] / "docs" / "policies.md"
+PAGE = Path(__file__).parents[2] / "docs" / "more-is-slower.md"
 BEGIN, END = "<!-- departures -->\n", "\n<!-- end of departures -->"
 TOLERANCE = 0.001
 POLICIES = sorted(set(available()) - {"ideal", "replay"})
@@ -49,7 +49,7 @@ def known():
 
 
 def table():
-    """Return the departures as a table of docs/policies.md."""
+    """Return the departures as a table of docs/more-is-slower.md."""
     rows = ["| Policy | Addresses | Change | Time of an iteration |", "|---|---|---|---|"]
     for policy, ways in known().items():
         for words, worst in ways.items():

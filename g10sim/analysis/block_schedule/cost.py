@@ -153,7 +153,7 @@ def cost(block: Block, placement: Placement, rates: Rates) -> Cost:
     """Return the times of a block's layers with data placed so.
 
     Weights and hidden states come to the GPU from host memory, what lies on the drive through it. Keys and
-    values below the GPU never come to it but for the prompt: the CPU computes the attention of new tokens.
+    values below the GPU never come to it except for the prompt: the CPU computes the attention of new tokens.
     """
     return Cost(block, _prefill(block, placement, rates), _decode(block, placement, rates))
 

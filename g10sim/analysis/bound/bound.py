@@ -66,7 +66,7 @@ def iteration_bound(
     recompute: bool = False,
     checkpoints: int | None = None,
 ) -> Bound:
-    """Return the bound of a trace; ``checkpoints`` asks for the linear program with so many of them.
+    """Return the bound of a trace; ``checkpoints`` asks for the linear program with that many of them.
 
     With ``recompute`` tensors may be dropped and computed again; that takes the program.
 

@@ -20,7 +20,7 @@ _FINENESS = log(1.25)
 
 
 def choose_checkpoints(demand: Demand, count: int) -> Integers:
-    """Return so many kernels, in order; more of them include all that fewer do.
+    """Return that many kernels, in order; more of them include all that fewer do.
 
     The iteration is cut into parts, and each of them into halves again and again, by number of kernels and,
     to a quarter, by time. Of each part the kernel with the most live bytes is taken. The choice does not

@@ -27,7 +27,7 @@ class Curve:
     allowance: Fraction
 
     def cycles(self, size_bytes: int) -> Fraction:
-        """Return the cycles that so many bytes take."""
+        """Return the cycles that a number of bytes takes."""
         total, left = -self.allowance, size_bytes
         for place, (width, slope) in enumerate(self.segments):
             part = left if place == len(self.segments) - 1 else min(left, width)

@@ -94,7 +94,7 @@ class _Reruns:
         self._droppable = {period.tensor for period in periods if self._may_drop(period)}
 
     def _may_drop(self, period: InactivePeriod) -> bool:
-        """Tell whether a policy may drop the tensor, when the kernel before the period has ended or later."""
+        """Return whether a policy may drop the tensor, once the kernel before the period has ended."""
         moments = () if period.wraps else (period.start - 1, period.end)
         return any(not self._rules.problem(period.tensor, kernel) for kernel in moments)
 

@@ -136,7 +136,7 @@ def _with(parts: tuple[Part, ...], place: int, part: Part) -> tuple[Part, ...]:
 
 
 def _implied(number: int, table: Sequence[tuple[int, list[int]]]) -> bool:
-    """Tell whether a limit, given as (rate, crossings), holds wherever some other one does."""
+    """Return whether a limit, given as (rate, crossings), holds wherever some other one does."""
     rate, counts = table[number]
     for other, (other_rate, other_counts) in enumerate(table):
         covers = other_rate <= rate and all(map(int.__le__, counts, other_counts))

@@ -12,7 +12,7 @@ _STEP = 32
 class Neighbors:
     """Lifetimes on a circle of time, cut where the circle closes: each is one *piece*, or two.
 
-    Every so many starts it is written down which pieces are alive then; those that share time with a piece
+    Every that many starts it is written down which pieces are alive then; those that share time with a piece
     are among the ones alive there and the ones that start later, up to its end. ``block`` has the lifetime
     of every piece.
     """

@@ -35,7 +35,7 @@ class Operation:
 
 
 def training_operations(trace: Trace, iterations: int) -> Iterator[Operation]:
-    """Return the memory operations of so many iterations: persistent tensors first, which stay.
+    """Return the memory operations of that many iterations: persistent tensors first, which stay.
 
     A kernel's new tensors are allocated when it starts, then come its reads and writes, then what is dead
     is freed. A tensor that is written after nothing reads it any more gets a block for that kernel alone.

@@ -28,7 +28,7 @@ _MOVED_BLOCKS = 64
 _PATIENCE = 50
 """Rounds without a lower footprint after which the search gives up."""
 _MOST_PLACED = 155_000
-"""Copies placed anew after which it gives up: more than on any bundled trace, a few seconds."""
+"""Copies placed again after which it gives up: more than on any bundled trace, a few seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ def place_blocks(
 ) -> Placement:
     """Place blocks in the given order, each in a hole between those that it shares time with.
 
-    With ``period`` every block comes again each so many units of time. Lifetimes are then compared modulo
+    With ``period`` every block comes again each that many units of time. Lifetimes are then compared modulo
     laps * period, with the laps that the longest one spans, so that blocks that cross the border of an
     iteration are blocks like all others. What fits into no hole goes on top. Offsets are multiples of the
     alignment. Takes time in proportion to n log n and the number of pairs that share time. Raises
@@ -80,7 +80,7 @@ def place_blocks(
 def peak_bytes(blocks: Sequence[Block], *, period: int | None = None, alignment_bytes: int = 1) -> int:
     """Most bytes alive at a time, the least footprint that any placement can have.
 
-    With ``period`` every block comes again each so many units of time.
+    With ``period`` every block comes again each that many units of time.
     """
     _check(blocks, alignment_bytes)
     aligned = [
@@ -94,8 +94,8 @@ def peak_bytes(blocks: Sequence[Block], *, period: int | None = None, alignment_
 def load_changes(blocks: Sequence[Block], period: int | None) -> tuple[int, list[tuple[int, int]]]:
     """Return bytes that are always alive, and the changes of the others' load: (time, bytes).
 
-    With ``period`` every block comes again each so many units of time, and the times are those of one period.
-    A block that crosses its border counts as always alive but for the rest of the period.
+    With ``period`` every block comes again each that many units of time. The times are those of one period.
+    A block that crosses its border counts as always alive except for the rest of the period.
     """
     base = 0
     changes: list[tuple[int, int]] = []
@@ -152,7 +152,7 @@ class Instance:
 
 
 class _Layout:
-    """Copies placed one after the other in an order, each beside those before it that it shares time with.
+    """Copies placed one after the other in an order, each alongside those before it that it shares time with.
 
     What is not placed yet counts as empty, at address 0.
     """
@@ -165,7 +165,7 @@ class _Layout:
         self.tops = self.offsets.copy()
         self._is_stale = np.zeros(len(order), dtype=np.bool_)
         self.placed = 0
-        """Copies placed anew so far."""
+        """Copies placed again so far."""
         for block in order.tolist():
             self._put(block, self._offset(block, self._neighbors.of(block)))
 
@@ -178,7 +178,7 @@ class _Layout:
             self._begins[piece], self._ends[piece] = offset, offset + self._sizes[block]
 
     def reorder(self, order: Integers, moved: int, bound_bytes: int) -> bool:
-        """Place anew in an order of which only the first ``moved`` copies were in another before.
+        """Place again in an order of which only the first ``moved`` copies were in another before.
 
         False as soon as a copy would end above the bound; those behind it are left for the next time.
         """
@@ -241,7 +241,7 @@ def search_placement(
 
     In each round one of the largest blocks moves to another place in the order, and best fit and first fit
     take turns; what is not worse is kept. It ends early when nothing gets better for some time, or very many
-    blocks have been placed anew. The same seed gives the same placement. Lifetimes, alignment and errors are
+    blocks have been placed again. The same seed gives the same placement. Lifetimes, alignment and errors are
     those of :func:`place_blocks`.
     """
     instance = Instance(blocks, period, alignment_bytes)

@@ -75,7 +75,7 @@ class Case:
 
     @cached_property
     def may_drop(self) -> bool:
-        """Tell whether the policy may drop tensors and compute them again, for which bounds are lower."""
+        """Return whether the policy may drop tensors and compute them again, for which bounds are lower."""
         cell = self.cells[0]
         return "own" in (cell.make_policy().requirements.addresses, cell.behaviour.addresses)
 

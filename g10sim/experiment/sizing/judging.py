@@ -18,7 +18,7 @@ from g10sim.experiment.sizing.search import MOST_STEPS, Found, Judged, Span, lea
 from g10sim.experiment.workers import Executor
 
 FOUND, FORBIDDEN, UNREACHED, ABSENT = "found", "forbidden", "not reached", "not applicable"
-"""Ends of a search, beside ``failed``."""
+"""Ends of a search, alongside ``failed``."""
 
 _STRIDES = 64
 
@@ -85,7 +85,7 @@ class Search:
                 self._conclude()
 
     def reaches(self, amount: int) -> bool:
-        """Tell whether a point reaches the target."""
+        """Return whether a point reaches the target."""
         performance = self.points[amount].performance
         return performance is not None and performance >= self.target
 

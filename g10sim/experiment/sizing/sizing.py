@@ -165,7 +165,7 @@ def _row(search: Search, name: str, prices: PriceList) -> dict[str, Any]:
 
 
 def holds(search: Search) -> bool:
-    """Tell whether a tenth more reached the target and a tenth less did not, both simulated."""
+    """Return whether a tenth more reached the target and a tenth less did not, both simulated."""
     below, above = search.found.below, search.found.above
     return below is not None and above is not None and search.reaches(above) and not search.reaches(below)
 
@@ -205,7 +205,7 @@ def _best(search: Search, amount: int) -> float | None:
 
 
 def _with_cheapest(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Mark in every case the answer that costs least beside what is configured."""
+    """Mark in every case the answer that costs least alongside what is configured."""
     cases: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
     for row in rows:
         named = {key: value for key, value in row.items() if "." in key}

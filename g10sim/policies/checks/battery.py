@@ -99,7 +99,7 @@ def _kernels_in_order(subject: Subject) -> None:
 
 
 def _never_faster_than_ideal(subject: Subject) -> None:
-    """No iteration takes less time than its kernels, but for those that the CPU takes over."""
+    """No iteration takes less time than its kernels, except for those that the CPU takes over."""
     for scenario, records in _supported(subject):
         offloads = _recorded(subject, scenario) is not scenario.workload
         for record in records.iterations:
