@@ -141,7 +141,7 @@ def test_a_stripe_has_a_share_of_its_drives_rates():
         ({"to_device": "1 GB/s"}, "bandwidth: found no from_device; allowed"),
         (
             {"bandwidth": "1 GB/s", "to_device": "1 GB/s", "from_device": "1 GB/s"},
-            "beside to_device and from_device",
+            "with to_device and from_device",
         ),
         (
             {"bandwidth": "2 GB/s", "duplex": "1.9 GB/s"},
