@@ -18,7 +18,8 @@ from g10sim.errors import ConfigError, InvariantError
 from g10sim.hardware.door import Door
 from g10sim.hardware.jumps import Move, are_same, past_alike, repeats_in_room, repeats_of_runs
 from g10sim.hardware.memory import Pool, Residency
-from g10sim.hardware.recency import ANY_NUMBER, Run
+from g10sim.hardware.recency import ANY_NUMBER
+from g10sim.hardware.runs import Run
 from g10sim.hardware.transfers import Due, Observer, VictimRule, report, restart_choice
 from g10sim.records import Location, StallReason
 from g10sim.units import format_rate

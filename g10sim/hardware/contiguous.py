@@ -12,7 +12,7 @@ from g10sim.hardware.compression import Expanded, index_owner
 from g10sim.hardware.host_buffers import HostBuffers, StagedRun, slower
 from g10sim.hardware.memory import Frames, Residency
 from g10sim.hardware.placement import FitRule, PlannedAddresses
-from g10sim.hardware.recency import EmptyRun, Run
+from g10sim.hardware.runs import EmptyRun, Run
 from g10sim.hardware.space import Rate
 from g10sim.records import ContiguousRecord, Location
 

@@ -6,7 +6,7 @@ from collections import deque
 
 from g10sim.hardware.links import Link, Share
 from g10sim.hardware.memory import Residency
-from g10sim.hardware.recency import Run
+from g10sim.hardware.runs import Run
 from g10sim.hardware.transfers import Due, VictimRule
 from g10sim.records import Location
 

@@ -24,7 +24,8 @@ from g10sim.hardware.flows import DEMAND, EVICT, PREFETCH, Flow, Lane, Site
 from g10sim.hardware.links import Link, Share, Topology, share_alone, share_in_order, share_max_min
 from g10sim.hardware.memory import Pool, Residency
 from g10sim.hardware.pinned import PinnedCopies
-from g10sim.hardware.recency import MERGE_PAGES, Run
+from g10sim.hardware.recency import MERGE_PAGES
+from g10sim.hardware.runs import Run
 from g10sim.hardware.staging import Staging
 from g10sim.hardware.transfers import Due, Observer, VictimRule, report, restart_choice, spill_order
 from g10sim.records import Location, StallReason

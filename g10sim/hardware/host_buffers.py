@@ -9,7 +9,7 @@ from g10sim.config.host import HostSpec, PinnedSpec
 from g10sim.errors import InvariantError
 from g10sim.hardware.compression import Work, Workers, packed_bytes
 from g10sim.hardware.pinned import PinnedMemory
-from g10sim.hardware.recency import Run
+from g10sim.hardware.runs import Run
 
 
 class StagedRun(Run):

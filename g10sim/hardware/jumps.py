@@ -8,7 +8,8 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from g10sim.hardware.memory import Residency
-from g10sim.hardware.recency import MERGE_PAGES, Run
+from g10sim.hardware.recency import MERGE_PAGES
+from g10sim.hardware.runs import Run
 from g10sim.records import Location
 
 _GPU = Location.GPU

@@ -8,7 +8,9 @@ from bisect import bisect_left
 from collections.abc import Container, Iterable, Iterator, Sequence
 from itertools import count as counter
 from itertools import islice
-from operator import attrgetter, itemgetter
+from operator import attrgetter
+
+from g10sim.hardware.runs import NO_TENSOR, Chunk, Group, Run
 
 # An arrival joins a run of its own tensor among the last few, so that interleaved arrivals of several
 # tensors make few runs. Joining any but the last run moves pages past at most this many others. The oldest
@@ -19,90 +21,6 @@ _MERGE_DEPTH = 4
 _COMPACT_AT = 64
 _PRUNE_AT = 64
 _AHEAD = 64
-
-
-class Run:
-    """``count`` pages of one tensor that share a place in a queue or in the eviction order.
-
-    ``rate`` limits how fast a demanded run can be served, in bytes/second; 0 means no limit. Of runs in
-    eviction orders that share a clock, the one with the lower ``stamp`` is older.
-    """
-
-    __slots__ = ("count", "rate", "stamp", "tensor")
-
-    is_empty = False
-    """Its pages cross the link, but none of the tensor's changes place."""
-
-    def __init__(self, tensor: int, count: int, rate: int = 0, stamp: int = 0) -> None:
-        self.tensor = tensor
-        self.count = count
-        self.rate = rate
-        self.stamp = stamp
-
-    def state(self, now: int) -> tuple[object, ...]:
-        """Return what sets it apart from other runs in its place at the cycle ``now``."""
-        return self.tensor, self.count, self.rate, self.is_empty
-
-
-class EmptyRun(Run):
-    """A read of what is on the GPU anyway."""
-
-    __slots__ = ()
-
-    is_empty = True
-
-
-class Chunk:
-    """Tensors that become recent together, in this order, and the group that they are in, if any.
-
-    ``loose`` are those that may have runs of their own. ``counts_of`` takes their numbers from a list of all.
-    """
-
-    __slots__ = ("counts_of", "group", "loose", "members", "place_of")
-
-    def __init__(self, members: Sequence[int]) -> None:
-        self.members = members
-        self.place_of = {tensor: place for place, tensor in enumerate(members)}
-        self.counts_of = itemgetter(*members)
-        self.group: Group | None = None
-        self.loose = set(members)
-
-
-class Group(Run):
-    """Runs of a chunk's members that became recent at once, as one: they are made when somebody asks for one.
-
-    ``counts`` has the pages of each, ``_GONE`` for an empty run and 0 for none; its own ``count`` is 0 once
-    all of them are empty. ``size`` is the number of runs.
-    """
-
-    __slots__ = ("chunk", "counts", "size")
-
-    def __init__(self, chunk: Chunk, counts: list[int], size: int, stamp: int) -> None:
-        super().__init__(_NO_TENSOR, size, 0, stamp)
-        self.chunk, self.counts, self.size = chunk, counts, size
-
-    def entries(self) -> Iterator[tuple[int, int]]:
-        """Yield tensor and pages of each run, the most recent first."""
-        for tensor, count in zip(reversed(self.chunk.members), reversed(self.counts), strict=True):
-            if count:
-                yield tensor, count if count > 0 and self.count else 0
-
-    def pages(self, tensor: int) -> int:
-        """Pages of one member."""
-        return max(0, self.counts[self.chunk.place_of[tensor]])
-
-    def lower(self, tensor: int, taken: int) -> None:
-        """Take out pages of a member, which has so many."""
-        place = self.chunk.place_of[tensor]
-        left = self.counts[place] - taken
-        self.counts[place] = left or _GONE
-        if not left:
-            self.count -= 1
-            if not self.count:
-                self.chunk.group = None
-
-
-_NO_TENSOR, _GONE = -1, -1
 _stamp = attrgetter("stamp")
 
 
@@ -145,8 +63,8 @@ class Recency:
             if chunk not in first:
                 first[chunk] = tensor
                 self._regroup(chunk, tensor, idle)
-            elif (other := first[chunk]) != _NO_TENSOR:  # the second takes the first along
-                first[chunk] = _NO_TENSOR
+            elif (other := first[chunk]) != NO_TENSOR:  # the second takes the first along
+                first[chunk] = NO_TENSOR
                 if idle[other]:
                     self.renew([(other, idle[other])])
 

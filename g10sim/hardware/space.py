@@ -8,7 +8,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, TypeAlias
 
 from g10sim.errors import InvariantError
-from g10sim.hardware.recency import Run
+from g10sim.hardware.runs import Run
 from g10sim.records import Location
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from g10sim.hardware.compression import Carried, Work
 from g10sim.hardware.faults import demand_rate
 from g10sim.hardware.host_buffers import HostBuffers, HostMemory, StagedRun, slower
 from g10sim.hardware.links import Link, Topology
-from g10sim.hardware.recency import Run
+from g10sim.hardware.runs import Run
 from g10sim.records import Location
 
 

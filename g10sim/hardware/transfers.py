@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from typing import Protocol
 
 from g10sim.hardware.memory import Residency
-from g10sim.hardware.recency import Run
+from g10sim.hardware.runs import Run
 from g10sim.records import Location, MigrationCause, StallReason
 
 Observer = Callable[[int, int, int, Location, Location, MigrationCause, int, int, int], None]

@@ -8,7 +8,7 @@ from operator import attrgetter
 from g10sim.config.behaviour import BehaviourSpec
 from g10sim.errors import PolicyError
 from g10sim.hardware.memory import Residency
-from g10sim.hardware.recency import Run
+from g10sim.hardware.runs import Run
 from g10sim.policies.base import Policy, PolicyView
 from g10sim.sim.addresses import OwnAddresses
 from g10sim.sim.hooks import place_of

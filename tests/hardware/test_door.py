@@ -13,7 +13,7 @@ from g10sim.hardware.door import Door
 from g10sim.hardware.host_buffers import HostBuffers, HostMemory
 from g10sim.hardware.memory import Frames, Residency
 from g10sim.hardware.placement import first_fit_left
-from g10sim.hardware.recency import Run
+from g10sim.hardware.runs import Run
 from g10sim.hardware.space import Paged
 
 PAGE = 1000

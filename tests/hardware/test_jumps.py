@@ -4,7 +4,7 @@ import pytest
 from memories import FLASH, GPU, HOST, NONE, flash_pool, host_pool, memory_of
 
 from g10sim.hardware.jumps import Move, repeats_in_room
-from g10sim.hardware.recency import Run
+from g10sim.hardware.runs import Run
 
 
 def move(memory, source, count, target, victim=None):

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from g10sim.hardware.recency import MERGE_PAGES, Recency, Run
+from g10sim.hardware.recency import MERGE_PAGES, Recency
+from g10sim.hardware.runs import Run
 
 
 def drain(recency):

@@ -1,0 +1,89 @@
+"""Runs of interchangeable pages of one tensor, and groups of runs that became recent at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from operator import itemgetter
+
+NO_TENSOR, _GONE = -1, -1
+
+
+class Run:
+    """``count`` pages of one tensor that share a place in a queue or in the eviction order.
+
+    ``rate`` limits how fast a demanded run can be served, in bytes/second; 0 means no limit. Of runs in
+    eviction orders that share a clock, the one with the lower ``stamp`` is older.
+    """
+
+    __slots__ = ("count", "rate", "stamp", "tensor")
+
+    is_empty = False
+    """Its pages cross the link, but none of the tensor's changes place."""
+
+    def __init__(self, tensor: int, count: int, rate: int = 0, stamp: int = 0) -> None:
+        self.tensor = tensor
+        self.count = count
+        self.rate = rate
+        self.stamp = stamp
+
+    def state(self, now: int) -> tuple[object, ...]:
+        """Return what sets it apart from other runs in its place at the cycle ``now``."""
+        return self.tensor, self.count, self.rate, self.is_empty
+
+
+class EmptyRun(Run):
+    """A read of what is on the GPU anyway."""
+
+    __slots__ = ()
+
+    is_empty = True
+
+
+class Chunk:
+    """Tensors that become recent together, in this order, and the group that they are in, if any.
+
+    ``loose`` are those that may have runs of their own. ``counts_of`` takes their numbers from a list of all.
+    """
+
+    __slots__ = ("counts_of", "group", "loose", "members", "place_of")
+
+    def __init__(self, members: Sequence[int]) -> None:
+        self.members = members
+        self.place_of = {tensor: place for place, tensor in enumerate(members)}
+        self.counts_of = itemgetter(*members)
+        self.group: Group | None = None
+        self.loose = set(members)
+
+
+class Group(Run):
+    """Runs of a chunk's members that became recent at once, as one: they are made when somebody asks for one.
+
+    ``counts`` has the pages of each, ``_GONE`` for an empty run and 0 for none; its own ``count`` is 0 once
+    all of them are empty. ``size`` is the number of runs.
+    """
+
+    __slots__ = ("chunk", "counts", "size")
+
+    def __init__(self, chunk: Chunk, counts: list[int], size: int, stamp: int) -> None:
+        super().__init__(NO_TENSOR, size, 0, stamp)
+        self.chunk, self.counts, self.size = chunk, counts, size
+
+    def entries(self) -> Iterator[tuple[int, int]]:
+        """Yield tensor and pages of each run, the most recent first."""
+        for tensor, count in zip(reversed(self.chunk.members), reversed(self.counts), strict=True):
+            if count:
+                yield tensor, count if count > 0 and self.count else 0
+
+    def pages(self, tensor: int) -> int:
+        """Pages of one member."""
+        return max(0, self.counts[self.chunk.place_of[tensor]])
+
+    def lower(self, tensor: int, taken: int) -> None:
+        """Take out pages of a member, which has so many."""
+        place = self.chunk.place_of[tensor]
+        left = self.counts[place] - taken
+        self.counts[place] = left or _GONE
+        if not left:
+            self.count -= 1
+            if not self.count:
+                self.chunk.group = None
