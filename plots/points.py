@@ -108,7 +108,7 @@ def points(results: pd.DataFrame, roles: Roles) -> Points:
     is_performance = roles.y == PERFORMANCE
     shown = without_ideal(results) if is_performance else results
     that_ran(shown)
-    shown = shown.assign(**{column: shown[column].astype(object).fillna(NONE) for column in roles.columns})
+    shown = shown.assign(**{column: _told(shown[column]) for column in roles.columns})
     _check_single(shown, roles)
     label, factor = _measure(shown, roles.y)
     ends = {f"value_{end}": shown[column] * factor for end, column in _range_of(shown, roles.y).items()}
@@ -125,6 +125,11 @@ def points(results: pd.DataFrame, roles: Roles) -> Points:
         "" if roles.hue in ("", "policy", "trace") else _named(shown, roles.hue).label,
         is_performance,
     )
+
+
+def _told(values: pd.Series[Any]) -> pd.Series[Any]:
+    """Return values with a word where there is none."""
+    return pd.Series([NONE if pd.isna(value) else value for value in values], values.index, dtype=object)
 
 
 def _range_of(shown: pd.DataFrame, column: str) -> dict[str, str]:
