@@ -42,7 +42,7 @@ PUBLISHED = "the traces published with G10 (Zhang et al., MICRO 2023)"
 Reals = NDArray[np.float64]
 
 _work = attrgetter(*(one.name for one in fields(KernelCost)))
-"""What a kernel's time depends on; a model has many kernels that are alike."""
+"""Attributes that a kernel's time depends on; a model has many kernels that are alike."""
 
 
 @dataclass(frozen=True)

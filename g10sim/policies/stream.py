@@ -42,7 +42,7 @@ class Stream(Declared, Policy):
     """Tiers keep their copies: persistent tensors that no kernel writes leave without being copied, whole."""
 
     device_map: DeviceMap | None = parameter(default=None)
-    """Where weights lie, by the longest start of their names, as Accelerate's: on ``gpu`` they stay, from a
+    """Places of weights, by the longest start of their names, as Accelerate's: on ``gpu`` they stay, from a
     tier they come for each use and are given up without a copy. Those that no start is of stay."""
     overlap: bool = parameter(default=True, published="true, L2L; false, Accelerate")
     """Fetch what is used next while kernels compute; otherwise each kernel waits for its own weights."""

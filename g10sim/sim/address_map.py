@@ -1,4 +1,4 @@
-"""Where a caching allocator puts the tensors of a trace: ranges of addresses that they take turns at."""
+"""Addresses that a caching allocator gives the tensors of a trace: ranges that they take turns at."""
 
 from __future__ import annotations
 

@@ -80,6 +80,21 @@ def test_a_table_has_the_rows_of_cells_that_are_in_the_results(tmp_path):
     assert found.attrs[KEYS] == {0: "a", 2: "c"}
 
 
+def test_a_table_of_one_cell_can_be_written_to(tmp_path):
+    path = tmp_path / "memory.parquet"
+    table = pa.table({"cell": [0, 0], "time": [0, 5], "gpu": [0, 0], "gpu_bytes": [7, 8]})
+    write_keyed(table, {"0": "a"}, path)
+    described = {
+        "traces": {},
+        "files": {path.name: bytes_hash(path.read_bytes())},
+        "cells": [{"cell": 0, "key": "a"}],
+    }
+    (tmp_path / "provenance.json").write_text(json.dumps(described))
+    found = read_table(tmp_path, "memory")
+    found.loc[1, "gpu_bytes"] = 9
+    assert found["gpu_bytes"].tolist() == [7, 9]
+
+
 def test_results_carry_the_keys_of_their_cells(tmp_path):
     named = ["cell", "trace", "policy", "status", "name", "model", "batch_size", "seed", "message"]
     lines = [",".join((*named, *metric_columns()))]

@@ -1,4 +1,4 @@
-"""What of a job's tensors is where, and what the kernels to come lack by that."""
+"""Bytes of a job's tensors on the GPU and elsewhere, and what the kernels to come lack by that."""
 
 from __future__ import annotations
 
