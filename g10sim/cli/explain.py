@@ -57,8 +57,11 @@ def explain(
     """
     opened = open_cell(directory, cell, job, where_values(where or (), policy, trace), trust=trust)
     if kernel is not None:
-        for line in kernel_lines(opened, kernel):
-            say(line)
+        of_kernel = [*kernel_lines(opened, kernel)]
+        if json:
+            say_json({"kernel": kernel, "sentences": of_kernel})
+        else:
+            say("\n".join(of_kernel))
         return
     heading, sections = describe_cell(opened)
     if ranges := range_lines(directory, int(opened.row["cell"])):

@@ -55,6 +55,9 @@ def test_a_cell_is_explained_as_json(explained, g10sim):
     assert found["row"]["exec_cycles"] == row["exec_cycles"]
     assert found["row"]["performance"] == row["performance"]
     assert f"{row['performance']:.1%} of ideal" in found["heading"]
+    found_of_kernel = json.loads(g10sim("explain", "out", "--cell", "1", "--kernel", "3", "--json").out)
+    told_of_kernel = g10sim("explain", "out", "--cell", "1", "--kernel", "3").out
+    assert "\n".join([*found_of_kernel["sentences"], ""]) == told_of_kernel
     said = g10sim("explain", "out", "--cell", "1", "--no-what-if").out
     assert all(line in said for lines in found["sections"].values() for line in lines)
 
