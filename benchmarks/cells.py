@@ -10,9 +10,9 @@ from typing import Any
 import pandas as pd
 
 from g10sim.config.data import data_path
-from g10sim.experiment.opened import needs_parameters
-from g10sim.experiment.published import read_published, reference_plan, trace_directory
-from g10sim.policies.registry import available
+from g10sim.experiment.stored_cells import needs_parameters
+from g10sim.policies.interface.registry import available
+from g10sim.reproduce.published import read_published, reference_plan, trace_directory
 from g10sim.trace.format import load_trace
 
 FIGURE = "fig15"

@@ -24,8 +24,8 @@ from g10sim.config.presets import load_system
 from g10sim.config.system import SystemSpec
 from g10sim.errors import ConfigError, InvariantError
 from g10sim.experiment.execution import simulate
-from g10sim.policies.registry import create
-from g10sim.sim.working_set import released_after
+from g10sim.policies.interface.registry import create
+from g10sim.sim.stages.working_set import released_after
 from g10sim.trace.format import load_trace
 from g10sim.trace.model import Trace
 from g10sim.trace.repetition import each

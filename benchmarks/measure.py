@@ -23,8 +23,8 @@ from g10sim.errors import UnsupportedError
 from g10sim.experiment.cells import make_policy
 from g10sim.experiment.execution import peak_memory_bytes, simulate
 from g10sim.importers.gpg import import_gpg
-from g10sim.policies import registry
-from g10sim.policies.base import Policy
+from g10sim.policies.interface import registry
+from g10sim.policies.interface.policy import Policy
 from g10sim.trace.format import load_trace, save_trace
 from g10sim.trace.model import Trace
 from g10sim.trace.synthetic import decode, long_chain

@@ -31,7 +31,7 @@ from benchmarks.mutants import Mutant, defaults_in, mutants_of, sample
 from g10sim.cli.output import say
 
 ROOT = Path(__file__).parents[1]
-MODULES = ("sim", "hardware", "stats", "policies", "importers", "experiment/sizing")
+MODULES = ("sim", "hardware", "results", "policies", "importers", "sizing")
 TESTS = tuple(f"tests/{name}" for name in (*MODULES, "flash", "pools", "recorded"))
 KILLED, SURVIVED = "killed", "survived"
 

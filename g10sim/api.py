@@ -26,14 +26,14 @@ from g10sim.experiment.execution import simulate as simulate_workload
 from g10sim.experiment.outcome import OK
 from g10sim.experiment.run import Outcome, run_experiment
 from g10sim.experiment.workers import LocalProcesses
-from g10sim.policies.base import Policy
+from g10sim.policies.interface.policy import Policy
 from g10sim.records import EXCHANGED_COLUMN, RunRecords
+from g10sim.results.columns import BOUND_COLUMNS, CONTEXT_COLUMN, CPU_COLUMNS, metric_columns, traffic
+from g10sim.results.reading import read_results, read_table
+from g10sim.results.summary import FLASH_COLUMNS, IN_PLACE_COLUMNS, Row
+from g10sim.results.tables import TABLES, records_table
+from g10sim.results.timeline import chrome_trace
 from g10sim.sim.preparation import as_recorded
-from g10sim.stats.columns import BOUND_COLUMNS, CONTEXT_COLUMN, CPU_COLUMNS, metric_columns, traffic
-from g10sim.stats.reading import read_results, read_table
-from g10sim.stats.summary import FLASH_COLUMNS, IN_PLACE_COLUMNS, Row
-from g10sim.stats.tables import TABLES, records_table
-from g10sim.stats.timeline import chrome_trace
 from g10sim.trace.check import check_trace, other_gpu, told_of_other_gpu, untimed
 from g10sim.trace.format import load_trace as read_trace
 from g10sim.trace.format import save_trace

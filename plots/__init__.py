@@ -18,10 +18,10 @@ from g10sim.files import replacing, writing
 from g10sim.plots.choosing import check_sweeps
 from g10sim.plots.registry import CHARTS, ENTRIES, Entry, find, paper_figures
 from g10sim.registry import not_found
-from g10sim.stats.choosing import rows_where
-from g10sim.stats.keyed import write_csv
-from g10sim.stats.reading import CONFIGURATION, KEYS, MACHINE, TIMED_FOR, read_results, read_table
-from g10sim.stats.sizing import read_sizing
+from g10sim.results.choosing import rows_where
+from g10sim.results.keyed import write_csv
+from g10sim.results.reading import CONFIGURATION, KEYS, MACHINE, TIMED_FOR, read_results, read_table
+from g10sim.results.sizing import read_sizing
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -21,8 +21,8 @@ from g10sim.plots.panels import (
     row_by_row,
 )
 from g10sim.plots.style import PAGE_INCHES, model_name, new_figure
-from g10sim.stats.columns import memory_levels, stall_reasons
-from g10sim.stats.reading import (
+from g10sim.results.columns import memory_levels, stall_reasons
+from g10sim.results.reading import (
     busy_share,
     of_cell,
     reported_kernels,

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from g10sim.errors import ConfigError
-from g10sim.stats.choosing import several_values
-from g10sim.stats.swept import swept_keys
+from g10sim.results.choosing import several_values
+from g10sim.results.swept import swept_keys
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -38,9 +38,9 @@ from g10sim.plots.traces import (
     trace_names,
     without_ideal,
 )
-from g10sim.stats.columns import traffic
-from g10sim.stats.reading import of_cell, reported_kernels
-from g10sim.stats.seeds import over_seeds
+from g10sim.results.columns import traffic
+from g10sim.results.reading import of_cell, reported_kernels
+from g10sim.results.seeds import over_seeds
 
 _BARS_BESIDE_EACH_OTHER = 24
 """As many bars as can be told apart in half a column."""

@@ -24,7 +24,7 @@ from g10sim.plots.panels import (
 )
 from g10sim.plots.style import DASHES, KINDS, series
 from g10sim.plots.traces import OK, TraceName, below, by_model, records, that_ran, trace_names
-from g10sim.stats.reading import of_cell, seconds_per_cycle
+from g10sim.results.reading import of_cell, seconds_per_cycle
 
 _GIB, _MIB = 2**30, 2**20
 _LEAST_GIB = 0.1

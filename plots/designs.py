@@ -32,8 +32,8 @@ from g10sim.plots.traces import (
     trace_names,
     without_ideal,
 )
-from g10sim.stats.batch_search import batch_search
-from g10sim.stats.legends import designs
+from g10sim.results.batch_search import batch_search
+from g10sim.results.legends import designs
 from g10sim.units import parse_bytes, parse_rate
 
 _MEMORY, _GPUS = "system.gpu.memory", "workload.replicas"

@@ -11,8 +11,8 @@ from g10sim.plots import charts, comparison, designs
 from g10sim.plots.panels import BOUND_LOOK
 from g10sim.plots.points import Points, Roles, points
 from g10sim.plots.traces import swept_column
-from g10sim.stats.columns import traffic
-from g10sim.stats.legends import policy_labels
+from g10sim.results.columns import traffic
+from g10sim.results.legends import policy_labels
 
 _GPU_MEMORY, _HOST_MEMORY, _SSD = "system.gpu.memory", "system.host.memory", "system.ssd"
 _PEAK = "GPU memory at the peak (GiB)"

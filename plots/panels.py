@@ -18,7 +18,7 @@ from matplotlib.ticker import NullFormatter
 from g10sim.looks import BLACK, Look
 from g10sim.plots.style import IDEAL, PAGE_INCHES, new_figure
 from g10sim.plots.traces import OK, Cells, TraceName, cells_by, in_rows, trace_names
-from g10sim.stats.legends import legend
+from g10sim.results.legends import legend
 
 BOUND_LOOK = Look("#117733", marker="", line="1 1", label="Bound")
 """Look of what no policy can beat."""

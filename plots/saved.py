@@ -23,8 +23,8 @@ from g10sim.plots.traces import (
     trace_names,
     without_ideal,
 )
-from g10sim.stats.legends import Design, designs
-from g10sim.stats.savings import savings as memory_saved
+from g10sim.results.legends import Design, designs
+from g10sim.results.savings import savings as memory_saved
 from g10sim.units import parse_bytes
 
 _METRICS = {"msr": "memory saved\n(%)", "eor": "time added\n(%)"}

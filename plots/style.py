@@ -19,7 +19,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from g10sim.looks import BLACK, BLUE, GREEN, GREY, ORANGE, PINK, RED, SKY, WHITE, YELLOW, Look, distinct
-from g10sim.stats.legends import designs
+from g10sim.results.legends import designs
 
 COLUMN_INCHES = 3.3
 """Width of a column: 8.4 cm."""

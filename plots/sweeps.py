@@ -16,7 +16,7 @@ from g10sim.plots.lines import draw_lines
 from g10sim.plots.panels import BOUND_LOOK, Panels, draw_ideal, handles, panels
 from g10sim.plots.style import looks, series
 from g10sim.plots.traces import OK, by_model, cells_by, swept_column, trace_names, without_ideal
-from g10sim.stats.seeds import over_seeds
+from g10sim.results.seeds import over_seeds
 from g10sim.units import parse_bytes, parse_rate
 
 _METRIC = "performance"

@@ -14,7 +14,7 @@ import pandas as pd
 
 from g10sim.errors import ConfigError
 from g10sim.plots.style import IDEAL, model_name
-from g10sim.stats.reading import MACHINE
+from g10sim.results.reading import MACHINE
 
 OK = "ok"
 

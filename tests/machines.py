@@ -9,9 +9,9 @@ from memories import FLASH, GPU, HOST, NONE
 
 from g10sim.config.behaviour import GPG, BehaviourSpec
 from g10sim.config.system import SystemSpec
-from g10sim.policies.base import Policy
-from g10sim.policies.moves import Drop, Evict, Fetch, Free
-from g10sim.policies.plan import MigrationPlan, Planned
+from g10sim.policies.interface.moves import Drop, Evict, Fetch, Free
+from g10sim.policies.interface.plan import MigrationPlan, Planned
+from g10sim.policies.interface.policy import Policy
 from g10sim.sim.engine import run
 from g10sim.trace.model import TensorKind
 from g10sim.trace.synthetic import TraceBuilder

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import g10sim
-from g10sim.policies.registry import available
+from g10sim.policies.interface.registry import available
 
 PACKAGE = Path(g10sim.__file__).parent
 
@@ -19,11 +19,12 @@ LAYERS = [
     {"trace"},
     {"analysis"},
     {"policies", "hardware"},
-    {"sim", "stats"},
+    {"sim", "results"},
     {"policies.checks"},
     {"importers"},
     {"capture", "plots"},
     {"experiment"},
+    {"explain", "reproduce", "sizing"},
     {"api"},
     {"execute"},
     {"cli"},
@@ -88,7 +89,17 @@ def test_imports_go_down_only(path):
 @pytest.mark.parametrize("path", PLOTS, ids=lambda path: path.name)
 def test_plots_read_results_only(path):
     used = {name.split(".")[1] for name in imports(path) if name.startswith("g10sim.")}
-    assert used <= {"checksums", "plots", "stats", "errors", "files", "looks", "places", "registry", "units"}
+    assert used <= {
+        "checksums",
+        "plots",
+        "results",
+        "errors",
+        "files",
+        "looks",
+        "places",
+        "registry",
+        "units",
+    }
 
 
 def outside(*parts):

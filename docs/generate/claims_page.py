@@ -9,8 +9,8 @@ from typing import Any
 import pandas as pd
 from tables import fill, table
 
-from g10sim.experiment.claims import BUNDLED, CASES, CLAIMS, NOT_REPRODUCED, load_claims
-from g10sim.stats.cases import written
+from g10sim.reproduce.claims import BUNDLED, CASES, CLAIMS, NOT_REPRODUCED, load_claims
+from g10sim.results.cases import written
 
 _MOST_CASES = 12
 _COLUMNS = 6

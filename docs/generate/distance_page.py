@@ -13,7 +13,7 @@ from tables import table
 
 from g10sim.analysis.bound.bound import iteration_bound
 from g10sim.plots import bound
-from g10sim.stats.reading import read_results
+from g10sim.results.reading import read_results
 from g10sim.trace.format import load_trace
 
 _MARKED = re.compile(r"(<!-- distances -->\n).*?(<!-- end of distances -->)", re.DOTALL)

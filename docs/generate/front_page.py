@@ -9,8 +9,8 @@ from statistics import median
 
 from tables import fill, table
 
-from g10sim.policies.base import Policy
-from g10sim.policies.registry import available
+from g10sim.policies.interface.policy import Policy
+from g10sim.policies.interface.registry import available
 
 _ROOT = Path(__file__).parents[2]
 _NUMBERS = re.compile(r"(<!-- numbers -->\n).*?(<!-- end of numbers -->)", re.DOTALL)

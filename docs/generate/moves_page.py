@@ -8,8 +8,7 @@ from tables import table
 
 from g10sim.config.presets import load_system
 from g10sim.errors import PolicyError
-from g10sim.policies.base import Policy, Requirements
-from g10sim.policies.moves import (
+from g10sim.policies.interface.moves import (
     Access,
     Await,
     Drop,
@@ -23,7 +22,8 @@ from g10sim.policies.moves import (
     Store,
     registered_moves,
 )
-from g10sim.policies.plan import MigrationPlan, Planned
+from g10sim.policies.interface.plan import MigrationPlan, Planned
+from g10sim.policies.interface.policy import Policy, Requirements
 from g10sim.sim.engine import run
 from g10sim.trace.model import Device, TensorKind
 from g10sim.trace.synthetic import TraceBuilder

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 from tables import fill, table
 
-from g10sim.stats.reading import read_results
+from g10sim.results.reading import read_results
 from g10sim.units import parse_bytes
 
 POLICIES = ("base_uvm", "deepum", "g10", "g10_paced")

@@ -10,7 +10,7 @@ from tables import fill, table
 from g10sim.config.presets import load_system
 from g10sim.config.system import PageFaultSpec
 from g10sim.hardware.faults import demand_rate, fault_batches
-from g10sim.stats.reading import read_results
+from g10sim.results.reading import read_results
 from g10sim.units import format_rate
 
 LATENCY, BATCH = "system.page_fault.latency", "system.page_fault.batch"

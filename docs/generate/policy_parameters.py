@@ -7,8 +7,8 @@ import re
 
 from tables import table
 
-from g10sim.policies.parameters import Declared, allowed_text
-from g10sim.policies.registry import find
+from g10sim.policies.interface.parameters import Declared, allowed_text
+from g10sim.policies.interface.registry import find
 
 _MARKED = re.compile(r"(<!-- parameters of (\w+) -->\n).*?(<!-- end of parameters -->)", re.DOTALL)
 

@@ -9,7 +9,7 @@ from tables import fill, table
 
 from g10sim.config.load import load_run
 from g10sim.config.presets import load_system
-from g10sim.stats.reading import read_results
+from g10sim.results.reading import read_results
 
 PRESET = "system.preset"
 SPECIFIED = "-spec"

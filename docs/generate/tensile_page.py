@@ -7,8 +7,8 @@ from pathlib import Path
 import pandas as pd
 from tables import fill, table
 
-from g10sim.stats.reading import TIMING, read_results, read_table
-from g10sim.stats.savings import savings
+from g10sim.results.reading import TIMING, read_results, read_table
+from g10sim.results.savings import savings
 
 _RATIOS = ("peak (GB)", "MSR", "EOR", "CBR")
 _REASONS = ("fault_host", "late_prefetch", "eviction", "synchronization", "link_contention", "recomputation")

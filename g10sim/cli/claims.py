@@ -12,7 +12,7 @@ from g10sim.cli.options import ForceOption, SchedulerOption, WorkersOption, choo
 from g10sim.cli.output import complain_of_failures, say, show_table
 from g10sim.cli.run import CellProgress
 from g10sim.errors import ConfigError
-from g10sim.experiment.claims import (
+from g10sim.reproduce.claims import (
     CLAIMS,
     LIST,
     NOT_REPRODUCED,
@@ -21,8 +21,8 @@ from g10sim.experiment.claims import (
     check_claims,
     load_claims,
 )
-from g10sim.experiment.published import TRACES
-from g10sim.stats.cases import written
+from g10sim.reproduce.published import TRACES
+from g10sim.results.cases import written
 
 _VARIABLE = "G10SIM_REFERENCE"
 

@@ -11,7 +11,7 @@ import typer
 from g10sim.cli.options import SchedulerOption, WorkersOption, choose_executor, names_in
 from g10sim.cli.output import complain_of_failures, say, show_table
 from g10sim.cli.run import CellProgress
-from g10sim.experiment.measured import (
+from g10sim.reproduce.measured import (
     DIRECTORY,
     MEASURED,
     NEAR,

@@ -25,7 +25,7 @@ from rich.text import Text
 
 from g10sim.cli.terminal import SafeConsole
 from g10sim.errors import G10SimError, notes_of
-from g10sim.stats.keyed import write_csv
+from g10sim.results.keyed import write_csv
 from g10sim.text import printable
 
 CELL_FAILED, OUTPUT_LOST, BAD_INPUT, ALL_UNSUPPORTED, INTERRUPTED = 1, 1, 2, 3, 130

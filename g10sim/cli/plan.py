@@ -13,11 +13,11 @@ from g10sim.cli.options import DEFAULT_SYSTEM, TraceFile, chosen, sizes
 from g10sim.cli.output import say, show_table, write_table
 from g10sim.config.presets import load_system
 from g10sim.display import rounded_bytes
-from g10sim.experiment.swaps import SwapOutcome, explore_swaps, load_range_bytes
-from g10sim.policies.autoswap_planning.planner import MODES, SCORES
-from g10sim.policies.moves import Move
-from g10sim.policies.plan import PlanComparison, Planned, compare_plans
-from g10sim.policies.plan_format import load_plan, options_of
+from g10sim.policies.designs.autoswap.planner import MODES, SCORES
+from g10sim.policies.interface.moves import Move
+from g10sim.policies.interface.plan import PlanComparison, Planned, compare_plans
+from g10sim.policies.interface.plan_format import load_plan, options_of
+from g10sim.reproduce.swaps import SwapOutcome, explore_swaps, load_range_bytes
 from g10sim.trace.format import load_trace
 from g10sim.trace.model import Trace
 from g10sim.units import cycles_to_ms

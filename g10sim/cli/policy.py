@@ -19,8 +19,8 @@ from g10sim.cli.output import say
 from g10sim.config.behaviour import BehaviourSpec
 from g10sim.config.presets import load_system
 from g10sim.errors import ConfigError
-from g10sim.experiment.stepping import steps
-from g10sim.policies.registry import available, create
+from g10sim.explain.steps import steps
+from g10sim.policies.interface.registry import available, create
 from g10sim.trace.format import load_trace
 
 app = typer.Typer(help="Make a policy of your own, or watch one.", no_args_is_help=True, add_completion=False)

@@ -189,6 +189,6 @@ def report(
     trust: TrustOption = False,
 ) -> None:
     """Write results as one HTML file to explore: charts, tables, words on each cell, configuration."""
-    from g10sim.experiment.report import write_report  # matplotlib is slow to import
+    from g10sim.explain.report import write_report  # matplotlib is slow to import
 
     say(str(write_report(directory, output, trust=trust)))

@@ -47,10 +47,10 @@ from g10sim.experiment.cells import Cell
 from g10sim.experiment.outcome import OK, UNSUPPORTED, CellResult
 from g10sim.experiment.results import result_rows
 from g10sim.experiment.run import Outcome, run_experiment
-from g10sim.policies.registry import find
-from g10sim.stats.columns import metric_columns, tiers_of, traffic
-from g10sim.stats.ranges import order_lines
-from g10sim.stats.seeds import over_seeds
+from g10sim.policies.interface.registry import find
+from g10sim.results.columns import metric_columns, tiers_of, traffic
+from g10sim.results.ranges import order_lines
+from g10sim.results.seeds import over_seeds
 
 _MANY_CELLS = 100_000
 _SECONDS_BETWEEN_LINES = 60.0

@@ -16,8 +16,8 @@ from g10sim.config.problems import check_choice
 from g10sim.config.ssd import SsdPreset
 from g10sim.config.system import SystemSpec
 from g10sim.config.tiers import Tier
-from g10sim.policies.base import Policy
-from g10sim.policies.registry import available, find
+from g10sim.policies.interface.policy import Policy
+from g10sim.policies.interface.registry import available, find
 from g10sim.registry import as_spelled
 from g10sim.units import format_bytes, format_rate
 

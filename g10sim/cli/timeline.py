@@ -19,9 +19,9 @@ from g10sim.cli.options import (
 )
 from g10sim.cli.output import say
 from g10sim.errors import ConfigError
-from g10sim.stats.choosing import rows_where
-from g10sim.stats.keyed import TIMELINE, timeline_name
-from g10sim.stats.reading import read_checked, read_provenance, read_results, row_of_cell
+from g10sim.results.choosing import rows_where
+from g10sim.results.keyed import TIMELINE, timeline_name
+from g10sim.results.reading import read_checked, read_provenance, read_results, row_of_cell
 
 _PERFETTO = "https://ui.perfetto.dev"
 _HOST, _PORT = "127.0.0.1", 9001

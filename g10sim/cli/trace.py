@@ -40,7 +40,7 @@ from g10sim.config.system import SystemSpec
 from g10sim.display import rounded_bytes, rounded_seconds
 from g10sim.errors import ConfigError
 from g10sim.files import write_text, writing
-from g10sim.hardware.allocators.pool import PoolUse, caching_pool_bytes, compare_pools
+from g10sim.hardware.gpu_memory.allocators.pool import PoolUse, caching_pool_bytes, compare_pools
 from g10sim.importers.account import account_of
 from g10sim.trace.check import cut_durations, untimed
 from g10sim.trace.format import load_trace, trace_hash
@@ -122,8 +122,8 @@ def calibrate(
     fit: Annotated[str, typer.Option(help="Models to fit to; the others are a check.")] = _DEFAULT_FIT,
 ) -> None:
     """Fit a GPU's kernel times to measured kernels, and check them on models that were held out."""
-    from g10sim.experiment.calibration import calibrate as run_calibration
-    from g10sim.experiment.calibration import read_published
+    from g10sim.reproduce.calibration import calibrate as run_calibration
+    from g10sim.reproduce.calibration import read_published
 
     if output.suffix != _GPU_SUFFIX:
         raise ConfigError(f"-o: found '{output}'; allowed: a file NAME.yaml")

@@ -12,8 +12,8 @@ from g10sim.cli.options import WorkersOption, names_in
 from g10sim.cli.output import complain_of_failures, say, show_table
 from g10sim.cli.run import CellProgress
 from g10sim.experiment.outcome import FAILED
-from g10sim.experiment.validation import Agreement, agreements
-from g10sim.experiment.validation import validate as run_validation
+from g10sim.reproduce.validation import Agreement, agreements
+from g10sim.reproduce.validation import validate as run_validation
 
 
 def validate(

@@ -11,9 +11,9 @@ from g10sim.errors import ExecutionError
 from g10sim.execute.account import Account
 from g10sim.execute.memory import Memory
 from g10sim.execute.view import DeviceView
-from g10sim.policies.base import Policy
-from g10sim.policies.moves import MemoryKind, Move
-from g10sim.policies.plan import MigrationPlan
+from g10sim.policies.interface.moves import MemoryKind, Move
+from g10sim.policies.interface.plan import MigrationPlan
+from g10sim.policies.interface.policy import Policy
 from g10sim.registry import choices_text
 from g10sim.sim.hooks import asked, moves_of, victims_of
 from g10sim.trace.model import Trace
@@ -35,7 +35,7 @@ class Guide:
 
 
 class Mover:
-    """Carries out the moves of a guide; implements ``g10sim.policies.moves.MoveState`` for whole tensors.
+    """Carries out the moves of a guide; implements ``MoveState`` of moves for whole tensors.
 
     What cannot be carried out is refused by name, in a plan before anything runs. Delays of moves are left
     out: a move is issued at the start of its kernel.

@@ -32,8 +32,8 @@ from g10sim.execute.memory import MainMemory, Memory
 from g10sim.execute.moving import Guide
 from g10sim.execute.script import Script, captured_script, first_difference, record_script
 from g10sim.experiment.cells import make_policy
-from g10sim.policies.plan import MigrationPlan
-from g10sim.policies.plan_format import load_plan
+from g10sim.policies.interface.plan import MigrationPlan
+from g10sim.policies.interface.plan_format import load_plan
 from g10sim.sim.engine import run
 from g10sim.sim.hooks import asked, plans_of
 from g10sim.sim.preparation import settled

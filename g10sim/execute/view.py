@@ -14,7 +14,7 @@ _HOST = "host"
 
 
 class DeviceView:
-    """Implements ``g10sim.policies.base.PolicyView`` for a step on a device.
+    """Implements ``g10sim.policies.interface.policy.PolicyView`` for a step on a device.
 
     Tensors are whole: on the device or in host memory. Copies count as there once they are queued. Time is
     that of the trace's kernels in GPU cycles, as if none waited. ``needed`` are the tensors of the kernel.

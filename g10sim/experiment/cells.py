@@ -15,8 +15,8 @@ from g10sim.config.sharing import ExchangeSpec, SharingSpec, VariationSpec
 from g10sim.config.system import SystemSpec
 from g10sim.errors import G10SimError, PolicyError, TraceError, is_raised_by_plug_in, own_lines
 from g10sim.experiment.program import program
-from g10sim.policies import registry
-from g10sim.policies.base import Policy
+from g10sim.policies.interface import registry
+from g10sim.policies.interface.policy import Policy
 from g10sim.trace.format import load_trace, trace_hash
 from g10sim.trace.model import Trace
 from g10sim.trace.workload import Job, Workload, times_factors

@@ -23,13 +23,13 @@ from g10sim.experiment.outcome import CHANGED, FAILED, OK, UNSUPPORTED, CellResu
 from g10sim.experiment.program import program
 from g10sim.experiment.reads import NOTHING_ELSE, Now, Reads, of_cell, of_plug_in
 from g10sim.experiment.store import CELLS, CellStore
-from g10sim.policies.base import Policy
+from g10sim.policies.interface.policy import Policy
 from g10sim.records import RunRecords
+from g10sim.results.bounds import Conditions, bound_row
+from g10sim.results.summary import Row, describe_jobs, summarize
 from g10sim.sim.engine import run
 from g10sim.sim.hooks import TimeInHooks, time_in_hooks
 from g10sim.sim.preparation import as_recorded
-from g10sim.stats.bounds import Conditions, bound_row
-from g10sim.stats.summary import Row, describe_jobs, summarize
 from g10sim.trace.workload import Workload
 
 

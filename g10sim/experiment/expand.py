@@ -27,8 +27,8 @@ from g10sim.config.system import SystemSpec
 from g10sim.errors import ConfigError, PolicyError, all_of
 from g10sim.experiment.cells import Cell, CellJob, TraceInput, make_policy, takes_seed
 from g10sim.experiment.uncertainty import with_cases
-from g10sim.policies.base import Policy
-from g10sim.policies.parameters import Declared
+from g10sim.policies.interface.parameters import Declared
+from g10sim.policies.interface.policy import Policy
 from g10sim.registry import choices_text
 from g10sim.trace.check import cut_durations, first_on_cpu, other_gpu, told_of_other_gpu, untimed
 from g10sim.trace.format import load_trace, trace_hash
@@ -342,7 +342,7 @@ class _Workloads:
             self._inputs[name, path, gpu_name] = found
         found = self._inputs[name, path, gpu_name]
         if self._on_cpu[found.path]:
-            from g10sim.sim.cpu import check_processor  # loads the simulator
+            from g10sim.sim.beside.cpu import check_processor  # loads the simulator
 
             check_processor(self._on_cpu[found.path], config.system)
         self._look_at_times(found, config)

@@ -18,7 +18,7 @@ from g10sim.checksums import data_hash, file_hash
 from g10sim.errors import ConfigError
 
 _PACKAGE = Path(g10sim.__file__).parent
-_ENGINE = ("analysis", "config", "hardware", "policies", "sim", "stats", "trace")
+_ENGINE = ("analysis", "config", "hardware", "policies", "results", "sim", "trace")
 _OF_CELLS = tuple(f"experiment/{name}.py" for name in ("cells", "execution", "outcome", "reads"))
 _LIBRARIES = ("numpy", "pandas", "pyarrow", "scipy", "simpy")
 _HEAD_OF_COMPILED = 16  # magic number, flags, time of the source, its size: four bytes each

@@ -19,10 +19,10 @@ from g10sim.experiment.expand import Experiment
 from g10sim.experiment.outcome import CellResult
 from g10sim.files import write_text, writing
 from g10sim.records import EXCHANGED_COLUMN
-from g10sim.stats.columns import BOUND_COLUMNS, CONTEXT_COLUMN, CPU_COLUMNS, metric_columns
-from g10sim.stats.ranges import range_columns
-from g10sim.stats.summary import CONTIGUOUS_COLUMNS, FLASH_COLUMNS, IN_PLACE_COLUMNS, JOB_METRIC_COLUMNS
-from g10sim.stats.swept import as_number
+from g10sim.results.columns import BOUND_COLUMNS, CONTEXT_COLUMN, CPU_COLUMNS, metric_columns
+from g10sim.results.ranges import range_columns
+from g10sim.results.summary import CONTIGUOUS_COLUMNS, FLASH_COLUMNS, IN_PLACE_COLUMNS, JOB_METRIC_COLUMNS
+from g10sim.results.swept import as_number
 from g10sim.text import inert
 
 _BEFORE_SWEPT = ("cell", "name", "trace", "model", "batch_size", "policy")

@@ -30,8 +30,8 @@ from g10sim.experiment.results import result_rows
 from g10sim.experiment.store import CellStore
 from g10sim.experiment.uncertainty import all_cells
 from g10sim.experiment.workers import Executor, LocalProcesses
-from g10sim.stats.legends import ATTRIBUTE, legends
-from g10sim.stats.seeds import over_seeds
+from g10sim.results.legends import ATTRIBUTE, legends
+from g10sim.results.seeds import over_seeds
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -105,7 +105,7 @@ class Outcome(Displayed):
 
     @property
     def over_seeds(self) -> pd.DataFrame:
-        """Mean and 95% confidence interval over seeds of each cell: see :mod:`g10sim.stats.seeds`."""
+        """Mean and 95% confidence interval over seeds of each cell: see :mod:`g10sim.results.seeds`."""
         return over_seeds(self.table)
 
 

@@ -20,9 +20,9 @@ from g10sim.config.system import SystemSpec
 from g10sim.errors import ConfigError
 from g10sim.files import replacing, writing
 from g10sim.records import RunRecords
-from g10sim.stats.keyed import KEYS_FIELD, TIMELINE, keys_of, timeline_name, write_keyed
-from g10sim.stats.tables import TABLES, TRACE_TABLES, records_table
-from g10sim.stats.timeline import chrome_trace
+from g10sim.results.keyed import KEYS_FIELD, TIMELINE, keys_of, timeline_name, write_keyed
+from g10sim.results.tables import TABLES, TRACE_TABLES, records_table
+from g10sim.results.timeline import chrome_trace
 from g10sim.trace.workload import Job, Workload
 
 if TYPE_CHECKING:

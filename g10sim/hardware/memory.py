@@ -12,10 +12,10 @@ from itertools import count as counter
 from g10sim.config.tiers import Tier
 from g10sim.errors import CapacityError, InvariantError
 from g10sim.hardware.door import Door
+from g10sim.hardware.gpu_memory.space import Paged, Space
 from g10sim.hardware.peaks import Watched
 from g10sim.hardware.recency import Recency
 from g10sim.hardware.runs import Run
-from g10sim.hardware.space import Paged, Space
 from g10sim.records import FlashRecord, Location, Tiers
 from g10sim.units import format_bytes
 

@@ -13,7 +13,7 @@ from typing import Any
 from g10sim.analysis.footprint import peak_live_bytes
 from g10sim.display import rounded_bytes
 from g10sim.errors import TraceError
-from g10sim.hardware.allocators.pool import PyTorchPool
+from g10sim.hardware.gpu_memory.allocators.pool import PyTorchPool
 from g10sim.importers.account import Account, accounted
 from g10sim.importers.kineto_events import NANOSECONDS_PER_MICROSECOND, Entry
 from g10sim.importers.near_json import unchanged

@@ -11,9 +11,9 @@ from operator import attrgetter
 from typing import TypeAlias
 
 from g10sim.config.allocator import CachingPoolSpec
-from g10sim.hardware.allocators.caching import CachingPool
-from g10sim.hardware.placement import Block, best_fit
-from g10sim.sim.working_set import released_after
+from g10sim.hardware.gpu_memory.allocators.caching import CachingPool
+from g10sim.hardware.gpu_memory.placement import Block, best_fit
+from g10sim.sim.stages.working_set import released_after
 from g10sim.trace.model import Kernel, Tensor, TensorKind, Trace
 from g10sim.trace.repetition import changed, each, named
 

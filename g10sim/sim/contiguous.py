@@ -11,13 +11,11 @@ from simpy import Event
 
 from g10sim.config.behaviour import BehaviourSpec
 from g10sim.errors import InvariantError, PolicyError, UnsupportedError
-from g10sim.hardware.allocators.caching import CachingPool
-from g10sim.hardware.allocators.space import Allocator, ContiguousSpace
-from g10sim.hardware.compression import Expanded, index_owner
-from g10sim.hardware.contiguous import Contiguous
 from g10sim.hardware.door import Door
-from g10sim.hardware.memory import Frames, Pool, Residency
-from g10sim.hardware.placement import (
+from g10sim.hardware.gpu_memory.allocators.caching import CachingPool
+from g10sim.hardware.gpu_memory.allocators.space import Allocator, ContiguousSpace
+from g10sim.hardware.gpu_memory.contiguous import Contiguous
+from g10sim.hardware.gpu_memory.placement import (
     FitRule,
     PlannedAddresses,
     best_fit,
@@ -26,15 +24,17 @@ from g10sim.hardware.placement import (
     last_hole_right,
     worst_fit,
 )
-from g10sim.hardware.staging import Staging
-from g10sim.policies.base import Place, PlannedPlace, Policy
-from g10sim.policies.plan import MigrationPlan
+from g10sim.hardware.host_memory.compression import Expanded, index_owner
+from g10sim.hardware.memory import Frames, Pool, Residency
+from g10sim.hardware.transfers.staging import Staging
+from g10sim.policies.interface.plan import MigrationPlan
+from g10sim.policies.interface.policy import Place, PlannedPlace, Policy
 from g10sim.records import Location, StallReason
-from g10sim.sim.accounts import WaitLog, fault_reason
+from g10sim.sim.accounts.ledger import Execution
+from g10sim.sim.accounts.owners import WaitLog, fault_reason
 from g10sim.sim.executor import JobRun
-from g10sim.sim.ledger import Execution
 from g10sim.sim.machine import Machine
-from g10sim.sim.working_set import free_room, released_after
+from g10sim.sim.stages.working_set import free_room, released_after
 from g10sim.trace.model import Kernel, Tensor, Trace
 from g10sim.trace.workload import Job
 from g10sim.units import format_bytes

@@ -14,36 +14,36 @@ from g10sim.config.ssd import FlashSsdSpec
 from g10sim.config.system import SystemSpec
 from g10sim.config.tiers import Tier
 from g10sim.errors import ConfigError, UnsupportedError
-from g10sim.hardware.batched import BatchedTransfers
 from g10sim.hardware.door import Door
 from g10sim.hardware.flash.pool import FlashPool
-from g10sim.hardware.fluid import FluidTransfers
+from g10sim.hardware.gpu_memory.space import Mapped, Paged
 from g10sim.hardware.memory import Frames, Pool, Residency
-from g10sim.hardware.space import Mapped, Paged
-from g10sim.hardware.staging import Staging
-from g10sim.hardware.transfers import Observer, Transfers
-from g10sim.policies.base import Policy
-from g10sim.policies.names import check_class
-from g10sim.policies.plan import MigrationPlan
+from g10sim.hardware.transfers.batched import BatchedTransfers
+from g10sim.hardware.transfers.fluid import FluidTransfers
+from g10sim.hardware.transfers.interface import Observer, Transfers
+from g10sim.hardware.transfers.staging import Staging
+from g10sim.policies.interface.names import check_class
+from g10sim.policies.interface.plan import MigrationPlan
+from g10sim.policies.interface.policy import Policy
 from g10sim.records import Location, RunRecords
+from g10sim.sim.accounts.checks import Checker
+from g10sim.sim.accounts.iterations import Iterations, are_replicas, with_numbers
+from g10sim.sim.accounts.recorder import Recorder
 from g10sim.sim.address_map import address_map
 from g10sim.sim.addresses import OwnAddresses, PooledAddresses
-from g10sim.sim.checks import Checker
-from g10sim.sim.contention import CopyContention
+from g10sim.sim.beside.cpu import check_cpu
+from g10sim.sim.beside.exchange import GradientExchange
+from g10sim.sim.beside.pipeline import StageTransfers
 from g10sim.sim.contiguous import ContiguousRun, contiguous_memory, simulated_job
-from g10sim.sim.cpu import check_cpu
-from g10sim.sim.exchange import GradientExchange
 from g10sim.sim.executor import JobRun
 from g10sim.sim.fabric import Clock, Fabric
 from g10sim.sim.flash import check_flash, tell_deaths
 from g10sim.sim.gpu import Allotment, Gpu
 from g10sim.sim.hooks import asked, kind_of, plans_of
-from g10sim.sim.iterations import Iterations, are_replicas, with_numbers
 from g10sim.sim.machine import Machine
-from g10sim.sim.named_tensors import NamedTensors
-from g10sim.sim.pipeline import StageTransfers
+from g10sim.sim.moves.named_tensors import NamedTensors
 from g10sim.sim.preparation import settled, with_chosen_kernels
-from g10sim.sim.recorder import Recorder
+from g10sim.sim.stages.contention import CopyContention
 from g10sim.trace.model import Trace
 from g10sim.trace.repetition import each
 from g10sim.trace.workload import Job, Workload

@@ -12,33 +12,32 @@ from simpy import Event
 
 from g10sim.config.run import most_iterations
 from g10sim.errors import G10SimError, PolicyError
-from g10sim.hardware.fluid import FluidTransfers, Message
 from g10sim.hardware.memory import Residency
-from g10sim.policies.base import Policy
-from g10sim.policies.moves import Move
-from g10sim.policies.plan import MigrationPlan, Planned
+from g10sim.hardware.transfers.fluid import FluidTransfers, Message
+from g10sim.policies.interface.moves import Move
+from g10sim.policies.interface.plan import MigrationPlan, Planned
+from g10sim.policies.interface.policy import Policy
 from g10sim.records import EXCHANGED_COLUMN, CpuRecord, JobRecord, StallReason
-from g10sim.sim.accounts import WaitLog, reason_for_waiting
+from g10sim.sim.accounts.iterations import Iterations
+from g10sim.sim.accounts.ledger import Execution, Ledger
+from g10sim.sim.accounts.owners import WaitLog, reason_for_waiting
+from g10sim.sim.accounts.repetition import Snapshot
 from g10sim.sim.address_map import Sides
 from g10sim.sim.addresses import OwnAddresses
-from g10sim.sim.claims import Claims
-from g10sim.sim.collectives import Collectives, Peers
-from g10sim.sim.cpu import CpuKernels
-from g10sim.sim.exchange import GradientExchange
+from g10sim.sim.beside.collectives import Collectives, Peers
+from g10sim.sim.beside.cpu import CpuKernels
+from g10sim.sim.beside.exchange import GradientExchange
+from g10sim.sim.beside.stores import HostStores
 from g10sim.sim.fabric import Fabric
 from g10sim.sim.gpu import Gpu, admission_bytes
 from g10sim.sim.hooks import Answer, asked, moves_of, place_of, plan_of, truth_of, victims_of
-from g10sim.sim.in_place import InPlace
-from g10sim.sim.iterations import Iterations
-from g10sim.sim.ledger import Execution, Ledger
 from g10sim.sim.machine import Machine
-from g10sim.sim.migrator import DelayedMoves, Migrator, moves_by_kernel
-from g10sim.sim.recomputation import Recomputation
-from g10sim.sim.repetition import Snapshot
-from g10sim.sim.stores import HostStores
-from g10sim.sim.victims import NominatedVictims, RecencyVictims
-from g10sim.sim.view import View, kernels_to_next_use, make_view
-from g10sim.sim.working_set import (
+from g10sim.sim.moves.migrator import DelayedMoves, Migrator, moves_by_kernel
+from g10sim.sim.moves.victims import NominatedVictims, RecencyVictims
+from g10sim.sim.stages.claims import Claims
+from g10sim.sim.stages.in_place import InPlace
+from g10sim.sim.stages.recomputation import Recomputation
+from g10sim.sim.stages.working_set import (
     FaultCharge,
     check_working_sets,
     count_faults,
@@ -46,6 +45,7 @@ from g10sim.sim.working_set import (
     free_room,
     released_after,
 )
+from g10sim.sim.view import View, kernels_to_next_use, make_view
 from g10sim.trace.model import Device, Kernel, Trace
 from g10sim.trace.repetition import named
 from g10sim.trace.workload import Job

@@ -15,7 +15,7 @@ from simpy.events import NORMAL, EventPriority
 from g10sim.errors import CapacityError, G10SimError
 from g10sim.hardware.door import Door
 from g10sim.hardware.memory import Residency
-from g10sim.hardware.transfers import Due, Transfers, VictimRule
+from g10sim.hardware.transfers.interface import Due, Transfers, VictimRule
 
 
 class Phase(IntEnum):

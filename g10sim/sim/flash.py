@@ -11,7 +11,7 @@ from g10sim.config.system import SystemSpec
 from g10sim.errors import CapacityError, ConfigError
 from g10sim.hardware.flash.pool import FlashPool
 from g10sim.hardware.memory import Pool
-from g10sim.policies.base import Policy
+from g10sim.policies.interface.policy import Policy
 from g10sim.sim.executor import JobRun
 from g10sim.trace.workload import Workload
 from g10sim.units import format_bytes

@@ -10,8 +10,8 @@ from simpy import Environment, Event
 
 from g10sim.analysis.footprint import footprint_bytes, largest_working_set, peak_live_bytes
 from g10sim.config.sharing import SharingSpec
-from g10sim.sim.compute import make_compute
 from g10sim.sim.fabric import Clock
+from g10sim.sim.stages.compute import make_compute
 from g10sim.trace.model import Trace
 
 

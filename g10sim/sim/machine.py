@@ -9,10 +9,10 @@ from g10sim.config.behaviour import BehaviourSpec
 from g10sim.config.sharing import SharingSpec
 from g10sim.config.system import SystemSpec
 from g10sim.records import Location
-from g10sim.sim.checks import Checker
+from g10sim.sim.accounts.checks import Checker
+from g10sim.sim.accounts.recorder import Recorder
 from g10sim.sim.fabric import Fabric
 from g10sim.sim.gpu import Allotment
-from g10sim.sim.recorder import Recorder
 
 
 @dataclass(frozen=True)

@@ -12,11 +12,11 @@ from g10sim.analysis.reported import averaged, reported
 from g10sim.config.system import SystemSpec
 from g10sim.config.tiers import Tier
 from g10sim.errors import PolicyError, UnsupportedError
-from g10sim.policies.base import Policy
+from g10sim.policies.interface.policy import Policy
 from g10sim.records import IterationRecord, RunRecords
+from g10sim.sim.accounts.iterations import shortened
 from g10sim.sim.alike import one_group
 from g10sim.sim.hooks import asked, kind_of
-from g10sim.sim.iterations import shortened
 from g10sim.trace.model import Device, Kernel, Phase, Trace
 from g10sim.trace.workload import Workload
 

@@ -6,10 +6,10 @@ from bisect import bisect_right
 from collections.abc import Callable, Container, Sequence
 from typing import Any
 
-from g10sim.hardware.contiguous import Contiguous
+from g10sim.hardware.gpu_memory.contiguous import Contiguous
 from g10sim.hardware.memory import Residency
 from g10sim.sim.addresses import OwnAddresses
-from g10sim.sim.claims import Claims
+from g10sim.sim.stages.claims import Claims
 from g10sim.trace.model import Trace
 from g10sim.trace.workload import Job
 
@@ -43,7 +43,7 @@ def make_view(
 
 
 class View:
-    """Implements ``g10sim.policies.base.PolicyView`` for one job."""
+    """Implements ``g10sim.policies.interface.policy.PolicyView`` for one job."""
 
     def __init__(
         self,

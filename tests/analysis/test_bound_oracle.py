@@ -17,9 +17,9 @@ from g10sim.analysis.bound.premises import obstacle
 from g10sim.analysis.recomputation import Recomputability
 from g10sim.config.behaviour import BehaviourSpec
 from g10sim.errors import UnsupportedError
-from g10sim.policies.base import Policy, Requirements
-from g10sim.policies.moves import Drop, Evict, Fetch
-from g10sim.policies.registry import available, create
+from g10sim.policies.interface.moves import Drop, Evict, Fetch
+from g10sim.policies.interface.policy import Policy, Requirements
+from g10sim.policies.interface.registry import available, create
 from g10sim.records import StallReason
 from g10sim.sim.engine import run
 from g10sim.trace.workload import Job, Workload

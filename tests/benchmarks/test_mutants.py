@@ -97,14 +97,12 @@ def test_the_score_leaves_out_what_is_equivalent():
     rows = [
         {"module": "g10sim/sim/a.py", "outcome": outcome}
         for outcome in ("killed", "killed", "killed", "survived", EQUIVALENT)
-    ] + [
-        {"module": f"g10sim/{name}.py", "outcome": "survived"} for name in ("stats/b", "experiment/sizing/c")
-    ]
+    ] + [{"module": f"g10sim/{name}.py", "outcome": "survived"} for name in ("results/b", "sizing/c")]
     assert score(rows).share == 3 / 6
     assert {package: found.share for package, found in by_module(rows).items()} == {
         "g10sim/sim": 0.75,
         "g10sim/stats": 0.0,
-        "g10sim/experiment/sizing": 0.0,
+        "g10sim/sizing": 0.0,
     }
 
 

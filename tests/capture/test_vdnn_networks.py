@@ -7,7 +7,7 @@ import pytest
 from g10sim.capture.manifest import MANIFEST, other_versions, read_manifest
 from g10sim.capture.source import capture_source
 from g10sim.config.data import data_path
-from g10sim.policies.vdnn_planning.layers import make_schedule
+from g10sim.policies.designs.vdnn.layers import make_schedule
 from g10sim.trace.format import load_trace, save_trace
 from g10sim.trace.model import Phase
 

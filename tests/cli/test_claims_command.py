@@ -64,7 +64,7 @@ def test_bad_input(g10sim, small):
 @pytest.mark.slow
 def test_failed_cells_are_listed(g10sim, small):
     Path("broken.py").write_text(
-        "from g10sim.policies.base import Policy\n\n\n"
+        "from g10sim.policies.interface import Policy\n\n\n"
         "class Broken(Policy):\n    name = 'broken'\n\n"
         "    def plan_job(self, job, system, behaviour):\n        raise RuntimeError('no plan today')\n"
     )

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from machines import trace_of
 
-from g10sim.stats.reading import read_results
+from g10sim.results.reading import read_results
 from g10sim.trace.format import save_trace
 from g10sim.trace.synthetic import chain
 

@@ -76,7 +76,8 @@ def test_files_in_the_working_directory_do_not_shadow_libraries(here, config, co
     for name in ("statistics", "pandas", "pyarrow", "numpy", "random", "matplotlib", "jinja2"):
         (here / f"{name}.py").write_text(TRAP)
     (here / "mine.py").write_text(
-        "from g10sim.policies.base import Policy\nclass Mine(Policy):\n    name = label = paper = 'mine'\n"
+        "from g10sim.policies.interface import Policy\n"
+        "class Mine(Policy):\n    name = label = paper = 'mine'\n"
     )
     name = config(policies=["base_uvm", "mine:Mine"], record=["summary", "kernels"], system=STEADY)
     for arguments in (("run", name, "-j", "2"), ("report", "out")):
@@ -179,7 +180,7 @@ def test_a_full_disk_is_one_line_whatever_is_being_written(here, whole, large):
 
 def test_equal_failures_share_a_line(g10sim, config, here):
     (here / "raises.py").write_text(
-        "from g10sim.policies.base import Policy\n"
+        "from g10sim.policies.interface import Policy\n"
         "class Raises(Policy):\n"
         "    name = 'raises'\n"
         "    def plan_job(self, job, system, behaviour):\n"

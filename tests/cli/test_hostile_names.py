@@ -9,7 +9,7 @@ from g10sim.trace.synthetic import chain
 
 HOSTILE = "x\x1b]0;title\x07\x1b[2J\u202ey"
 PLUGIN = f"""
-from g10sim.policies.base import Policy
+from g10sim.policies.interface import Policy
 
 
 class Named(Policy):

@@ -5,7 +5,7 @@ import yaml
 
 from g10sim.config.presets import load_ssd, load_system, ssd_names, system_names
 from g10sim.config.ssd import FlashSsdSpec
-from g10sim.policies.registry import available
+from g10sim.policies.interface.registry import available
 
 
 def test_systems_are_listed_and_shown_with_their_sources(g10sim):
@@ -43,7 +43,8 @@ def test_a_policy_is_shown_with_its_parameters(g10sim, here):
     assert lines[0].startswith("deepum: DeepUM+ (Jung et al., DeepUM, ASPLOS 2023")
     assert "look_ahead = 8" in lines
     (here / "alone.py").write_text(
-        "from g10sim.policies.base import Policy\nclass Mine(Policy):\n    name = 'mine'\n    'Mine alone.'\n"
+        "from g10sim.policies.interface import Policy\n"
+        "class Mine(Policy):\n    name = 'mine'\n    'Mine alone.'\n"
     )
     assert g10sim("policies", "alone:Mine").out.splitlines()[-1] == "no parameters"
     misspelt = g10sim("policies", "deepumm")

@@ -4,9 +4,9 @@ import pytest
 from machines import OWN, machine, simulate, trace_of
 
 from g10sim.errors import UnsupportedError
-from g10sim.policies.observed import observed
-from g10sim.policies.registry import available, create
-from g10sim.stats.tables import TABLES, records_table
+from g10sim.policies.interface.observed import observed
+from g10sim.policies.interface.registry import available, create
+from g10sim.results.tables import TABLES, records_table
 from g10sim.trace.format import save_trace
 
 STEPS = trace_of(
@@ -15,8 +15,8 @@ STEPS = trace_of(
 )
 
 MINE = """
-from g10sim.policies.base import Policy
-from g10sim.policies.moves import Evict, Fetch
+from g10sim.policies.interface import Policy
+from g10sim.policies.interface.moves import Evict, Fetch
 
 
 class Mine(Policy):

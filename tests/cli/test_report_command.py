@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from g10sim.stats.reading import read_results
+from g10sim.results.reading import read_results
 from g10sim.trace.format import save_trace
 from g10sim.trace.synthetic import chain
 
@@ -13,7 +13,7 @@ HOSTILE = '<script>alert("1")</script>$x^$&amp;\'{{ 7 * 7 }}'
 
 PLUGIN = """\
 from g10sim.errors import UnsupportedError
-from g10sim.policies.base import Policy
+from g10sim.policies.interface import Policy
 class Cannot(Policy):
     name = "cannot"
     def plan_job(self, job, system, behaviour):

@@ -4,7 +4,7 @@ import shutil
 
 import pytest
 
-from g10sim.stats.reading import read_results
+from g10sim.results.reading import read_results
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 pytestmark = [pytest.mark.browser, pytest.mark.slow]

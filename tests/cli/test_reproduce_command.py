@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from matplotlib.image import imread
 
-from g10sim.experiment.published import read_published
 from g10sim.plots.registry import paper_figures
+from g10sim.reproduce.published import read_published
 from g10sim.trace.format import save_trace
 from g10sim.trace.synthetic import chain
 
@@ -57,7 +57,7 @@ def test_some_figures(g10sim, traces):
 @pytest.mark.slow
 def test_failed_cells_are_listed_with_their_reasons(g10sim, here, traces):
     (here / "broken.py").write_text(
-        "from g10sim.policies.base import Policy\n\n\n"
+        "from g10sim.policies.interface import Policy\n\n\n"
         "class Broken(Policy):\n    name = 'broken'\n\n"
         "    def plan_job(self, job, system, behaviour):\n        raise RuntimeError('no plan today')\n"
     )

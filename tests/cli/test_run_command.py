@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from g10sim.policies.moves import Fetch
-from g10sim.policies.plan import MigrationPlan, Planned
-from g10sim.policies.plan_format import save_plan
+from g10sim.policies.interface.moves import Fetch
+from g10sim.policies.interface.plan import MigrationPlan, Planned
+from g10sim.policies.interface.plan_format import save_plan
 from g10sim.trace.format import save_trace
 from g10sim.trace.synthetic import chain
 
@@ -163,7 +163,7 @@ def test_the_schema_of_configurations(g10sim):
 def test_an_unsupported_policy_is_a_result(g10sim, config, here):
     (here / "small_gpu.py").write_text(
         "from g10sim.errors import UnsupportedError\n"
-        "from g10sim.policies.base import Policy\n"
+        "from g10sim.policies.interface import Policy\n"
         "class SmallGpu(Policy):\n"
         "    name = 'small_gpu'\n"
         "    def plan_job(self, job, system, behaviour):\n"
@@ -255,7 +255,7 @@ class TestBadInput:
 
     def test_plugin_that_raises(self, g10sim, config, here):
         (here / "raising.py").write_text(
-            "from g10sim.policies.base import Policy\n"
+            "from g10sim.policies.interface import Policy\n"
             "class Raising(Policy):\n"
             "    name = 'raising'\n"
             "    def on_kernel_start(self, view):\n"
@@ -265,7 +265,7 @@ class TestBadInput:
 
     def test_debug_shows_the_whole_traceback_once(self, g10sim, config, here):
         (here / "broken.py").write_text(
-            "from g10sim.policies.base import Policy\n\n\nclass Broken(Policy):\n    name = 'broken'\n\n"
+            "from g10sim.policies.interface import Policy\n\n\nclass Broken(Policy):\n    name = 'broken'\n\n"
             "    def on_kernel_start(self, view):\n        return helper()\n\n\n"
             "def helper():\n    return [][1]\n"
         )
@@ -280,7 +280,7 @@ class TestBadInput:
     @pytest.mark.slow
     def test_cells_that_take_too_long_are_given_up(self, g10sim, config, here):
         (here / "endless.py").write_text(
-            "import time\nfrom g10sim.policies.base import Policy\n\n\n"
+            "import time\nfrom g10sim.policies.interface import Policy\n\n\n"
             "class Endless(Policy):\n    name = 'endless'\n\n"
             "    def on_kernel_start(self, view):\n        time.sleep(600)\n"
         )
@@ -292,7 +292,7 @@ class TestBadInput:
     @pytest.mark.slow
     def test_time_in_methods_of_the_policy_is_told(self, g10sim, config, here):
         (here / "slow.py").write_text(
-            "import time\nfrom g10sim.policies.base_uvm import BaseUvm\n\n\n"
+            "import time\nfrom g10sim.policies.designs.base_uvm import BaseUvm\n\n\n"
             "class Slow(BaseUvm):\n    name = 'slow'\n\n"
             "    def plan(self, workload, system, behaviour):\n        time.sleep(0.3)\n"
             "        return super().plan(workload, system, behaviour)\n"
@@ -313,8 +313,8 @@ class TestBadInput:
     @pytest.mark.slow
     def test_plugin_that_evicts_data_of_the_running_kernel(self, g10sim, config, here):
         (here / "evicting.py").write_text(
-            "from g10sim.policies.base import Policy\n"
-            "from g10sim.policies.moves import Evict\n"
+            "from g10sim.policies.interface import Policy\n"
+            "from g10sim.policies.interface.moves import Evict\n"
             "class Evicting(Policy):\n"
             "    name = 'evicting'\n"
             "    def on_kernel_start(self, view):\n"
@@ -342,7 +342,7 @@ class TestBadInput:
 SLOW = """\
 import time
 from pathlib import Path
-from g10sim.policies.base import Policy
+from g10sim.policies.interface import Policy
 class Slow(Policy):
     name = "slow"
     def plan_job(self, job, system, behaviour):
@@ -378,7 +378,7 @@ def test_a_run_ended_in_the_middle_resumes_and_ends_with_the_same_results(config
 WAITS = """\
 import os, time
 from pathlib import Path
-from g10sim.policies.base import Policy
+from g10sim.policies.interface import Policy
 class Waits(Policy):
     name = "waits"
     def plan_job(self, job, system, behaviour):

@@ -14,8 +14,8 @@ from g10sim import plots
 from g10sim.config.load import load_run
 from g10sim.config.presets import load_system
 from g10sim.experiment.run import run_experiment
-from g10sim.experiment.sizing.prices import DEFAULT_PRICES, load_prices
-from g10sim.experiment.sizing.resources import RESOURCES
+from g10sim.sizing.prices import DEFAULT_PRICES, load_prices
+from g10sim.sizing.resources import RESOURCES
 from g10sim.trace.format import save_trace
 from g10sim.trace.model import TensorKind
 from g10sim.trace.synthetic import TraceBuilder, chain
@@ -285,7 +285,7 @@ def test_a_policy_that_drops_tensors_has_the_bound_of_those_that_may(g10sim, her
 @pytest.mark.nightly
 def test_a_cell_that_fails_ends_its_search(g10sim, here, config):
     (here / "broken.py").write_text(
-        "from g10sim.policies.base_uvm import BaseUvm\n\n\n"
+        "from g10sim.policies.designs.base_uvm import BaseUvm\n\n\n"
         "class Broken(BaseUvm):\n"
         "    name = 'broken'\n\n"
         "    def on_kernel_start(self, view):\n"

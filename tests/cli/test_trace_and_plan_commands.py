@@ -8,9 +8,9 @@ import pytest
 
 from g10sim.cli.main import main
 from g10sim.config.data import data_path
-from g10sim.policies.moves import Evict, Fetch
-from g10sim.policies.plan import MigrationPlan, Planned
-from g10sim.policies.plan_format import save_plan
+from g10sim.policies.interface.moves import Evict, Fetch
+from g10sim.policies.interface.plan import MigrationPlan, Planned
+from g10sim.policies.interface.plan_format import save_plan
 from g10sim.trace.format import load_trace, save_trace, trace_hash
 from g10sim.trace.synthetic import chain
 

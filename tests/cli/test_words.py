@@ -15,17 +15,17 @@ from g10sim import plots
 from g10sim.looks import Look, distinct
 from g10sim.places import direction, level, place, tier_name, tier_word
 from g10sim.plots import style
-from g10sim.policies.registry import available
+from g10sim.policies.interface.registry import available
 from g10sim.records import StallReason
-from g10sim.stats.columns import METRIC_COLUMNS, metric_columns
-from g10sim.stats.reading import read_results
+from g10sim.results.columns import METRIC_COLUMNS, metric_columns
+from g10sim.results.reading import read_results
 
 TIERS = {"host": "memory", "cxl": "memory", "ssd": "ssd"}
 REASONS = StallReason.of_tiers(map(tier_word, TIERS))
 KEYS = [*available(), "lru:Lru"]
 RAW = {*KEYS, *REASONS, "NONE", "HOST", "FLASH", "CXL", "flash"} - {"eviction", "allocation", "barrier"}
 PLUGIN = """\
-from g10sim.policies.base_uvm import BaseUvm
+from g10sim.policies.designs.base_uvm import BaseUvm
 class Lru(BaseUvm):
     name = "lru"
     label = "Least recent"

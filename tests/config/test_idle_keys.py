@@ -11,9 +11,9 @@ from g10sim.config.load import with_values
 from g10sim.errors import ConfigError, G10SimError
 from g10sim.experiment.execution import simulate
 from g10sim.experiment.expand import expand
-from g10sim.policies.parameters import Declared
-from g10sim.policies.registry import available
-from g10sim.stats.columns import BOUND_COLUMNS
+from g10sim.policies.interface.parameters import Declared
+from g10sim.policies.interface.registry import available
+from g10sim.results.columns import BOUND_COLUMNS
 
 MB = 10**6
 PAGED = {"policies": ["base_uvm"]}

@@ -13,15 +13,15 @@ import g10sim
 from g10sim.config.behaviour import BehaviourSpec
 from g10sim.config.document import Document, load_document
 from g10sim.config.load import run_config
-from g10sim.experiment.claims import load_claims
 from g10sim.experiment.results import JOB_COLUMNS
 from g10sim.experiment.run import run_experiment
-from g10sim.policies.base import Policy, PolicyView, Requirements
 from g10sim.policies.checks import CHECKS
-from g10sim.policies.moves import Move, registered_moves
-from g10sim.policies.registry import available
-from g10sim.stats.columns import BOUND_COLUMNS, METRIC_COLUMNS
-from g10sim.stats.summary import CONTIGUOUS_COLUMNS, FLASH_COLUMNS
+from g10sim.policies.interface.moves import Move, registered_moves
+from g10sim.policies.interface.policy import Policy, PolicyView, Requirements
+from g10sim.policies.interface.registry import available
+from g10sim.reproduce.claims import load_claims
+from g10sim.results.columns import BOUND_COLUMNS, METRIC_COLUMNS
+from g10sim.results.summary import CONTIGUOUS_COLUMNS, FLASH_COLUMNS
 from g10sim.trace.format import save_trace
 from g10sim.trace.synthetic import chain
 

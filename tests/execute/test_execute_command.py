@@ -13,8 +13,8 @@ from executed_steps import BEHAVIOUR, Loop, transformer
 from g10sim.cli.commands import app
 from g10sim.cli.output import exit_code
 from g10sim.execute.running import guided, machine, record
-from g10sim.policies.plan import MigrationPlan
-from g10sim.policies.plan_format import save_plan
+from g10sim.policies.interface.plan import MigrationPlan
+from g10sim.policies.interface.plan_format import save_plan
 
 pytestmark = pytest.mark.slow
 

@@ -13,8 +13,8 @@ from g10sim.execute.executor import Executor
 from g10sim.execute.memory import MainMemory
 from g10sim.execute.moving import Guide
 from g10sim.execute.script import first_difference
-from g10sim.policies.moves import Drop, Evict, Free
-from g10sim.policies.plan import MigrationPlan, Planned
+from g10sim.policies.interface.moves import Drop, Evict, Free
+from g10sim.policies.interface.plan import MigrationPlan, Planned
 
 pytestmark = pytest.mark.slow
 

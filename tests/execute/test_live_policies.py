@@ -20,8 +20,8 @@ import g10sim
 from g10sim.capture.attention import attention_kernels
 from g10sim.capture.options import step_options
 from g10sim.execute.script import captured_script
-from g10sim.policies.base import Policy
-from g10sim.policies.moves import Fetch, Free
+from g10sim.policies.interface.moves import Fetch, Free
+from g10sim.policies.interface.policy import Policy
 from g10sim.trace.format import trace_hash
 
 pytestmark = pytest.mark.slow

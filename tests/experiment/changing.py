@@ -34,7 +34,7 @@ class Mine(Base):
 """
 FILES = {
     "changing_policy.py": POLICY,
-    "changing_base.py": "from g10sim.policies.base import Policy\n\n\nclass Base(Policy):\n"
+    "changing_base.py": "from g10sim.policies.interface.policy import Policy\n\n\nclass Base(Policy):\n"
     '    name = "base"\n\n    def base(self):\n        return 1\n',
     "changing_helper.py": "HELPER = 1\n",
     "changing_late.py": "LATE = 1\n",

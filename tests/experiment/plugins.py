@@ -6,8 +6,8 @@ import time
 from pathlib import Path
 
 from g10sim.errors import UnsupportedError
-from g10sim.policies.base import Policy
-from g10sim.policies.moves import Evict
+from g10sim.policies.interface.moves import Evict
+from g10sim.policies.interface.policy import Policy
 
 
 class Killed(Policy):

@@ -8,10 +8,10 @@ from g10sim.analysis.reported import averaged, reported, spread
 from g10sim.config.behaviour import GPG, BehaviourSpec
 from g10sim.config.sharing import VariationSpec
 from g10sim.errors import CapacityError, ConfigError, PolicyError, TraceError, UnsupportedError
-from g10sim.policies.base import Policy
+from g10sim.policies.interface.policy import Policy
 from g10sim.records import IterationRecord, StallReason
-from g10sim.stats.columns import BOUND_COLUMNS, CPU_COLUMNS, METRIC_COLUMNS, STALL_COLUMNS
-from g10sim.stats.summary import summarize
+from g10sim.results.columns import BOUND_COLUMNS, CPU_COLUMNS, METRIC_COLUMNS, STALL_COLUMNS
+from g10sim.results.summary import summarize
 from g10sim.trace.workload import Job, Workload
 
 from .conftest import SYSTEM

@@ -19,9 +19,9 @@ import g10sim
 from g10sim import plots
 from g10sim.config.document import Document
 from g10sim.errors import G10SimError
-from g10sim.experiment.opened import open_cell
 from g10sim.experiment.run import run_experiment
-from g10sim.stats.reading import reported_kernels
+from g10sim.experiment.stored_cells import open_cell
+from g10sim.results.reading import reported_kernels
 
 from .changing import InThisProcess
 

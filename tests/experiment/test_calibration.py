@@ -11,8 +11,8 @@ from g10sim.analysis.gpus import load_gpu, read_gpu
 from g10sim.config.data import data_path
 from g10sim.config.document import Document
 from g10sim.errors import ConfigError
-from g10sim.experiment.calibration import LONG_SUM, Calibration, calibrate, description, read_published
-from g10sim.experiment.published_kernels import MeasuredKernel, MeasuredTrace
+from g10sim.reproduce.calibration import LONG_SUM, Calibration, calibrate, description, read_published
+from g10sim.reproduce.published_kernels import MeasuredKernel, MeasuredTrace
 from g10sim.trace.model import Phase
 from g10sim.trace.work import COMPUTING, KernelCost, NumberFormat, OperatorClass
 

@@ -96,7 +96,7 @@ def test_an_interrupted_run_after_a_save_keeps_old_and_new_apart(mine, tmp_path)
 SAVES_ITSELF = """\
 from pathlib import Path
 from g10sim.errors import UnsupportedError
-from g10sim.policies.base import Policy
+from g10sim.policies.interface.policy import Policy
 
 TEXT = "old"
 

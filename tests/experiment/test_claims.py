@@ -8,8 +8,8 @@ import pytest
 from g10sim.config.data import data_path
 from g10sim.config.load import load_run, run_config
 from g10sim.errors import ConfigError
-from g10sim.experiment.claims import BUNDLED, LIST, check_claims, load_claims
 from g10sim.experiment.expand import expand
+from g10sim.reproduce.claims import BUNDLED, LIST, check_claims, load_claims
 
 LISTED = load_claims()
 CLAIM = """

@@ -21,7 +21,7 @@ from g10sim.errors import ConfigError
 from g10sim.experiment.child import Order, run_in_child, versions
 from g10sim.experiment.cluster import DaskCluster
 from g10sim.experiment.outcome import CellTask
-from g10sim.stats.reading import read_results
+from g10sim.results.reading import read_results
 
 if find_spec("distributed") is None:
     pytest.skip("needs Dask: pip install 'g10sim[distributed]'", allow_module_level=True)

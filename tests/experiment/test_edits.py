@@ -19,7 +19,7 @@ POLICY = """\
 import importlib, importlib.util, os, pkgutil, runpy, sqlite3, sys
 from pathlib import Path
 from g10sim.errors import UnsupportedError
-from g10sim.policies.base import Policy
+from g10sim.policies.interface.policy import Policy
 
 HERE = Path(__file__).parent
 {head}

@@ -7,8 +7,8 @@ from g10sim.errors import ConfigError, PolicyError
 from g10sim.experiment.cells import make_policy
 from g10sim.experiment.expand import expand
 from g10sim.experiment.run import run_experiment
-from g10sim.policies.plan import MigrationPlan
-from g10sim.policies.plan_format import save_plan
+from g10sim.policies.interface.plan import MigrationPlan
+from g10sim.policies.interface.plan_format import save_plan
 from g10sim.trace.format import save_trace
 from g10sim.trace.model import Device
 from g10sim.trace.synthetic import chain

@@ -13,7 +13,7 @@ from g10sim.config.presets import validated
 from g10sim.config.uncertainty import UncertaintySpec
 from g10sim.errors import ConfigError, TraceError
 from g10sim.experiment.expand import expand
-from g10sim.experiment.measured import (
+from g10sim.reproduce.measured import (
     ALL,
     DIRECTORY,
     FITTED,
@@ -25,7 +25,7 @@ from g10sim.experiment.measured import (
     summaries,
     widths,
 )
-from g10sim.experiment.measured_traces import ScanSpec, shipped
+from g10sim.reproduce.measured_traces import ScanSpec, shipped
 from g10sim.trace.format import save_trace
 
 ROWS = load_measured()

@@ -13,8 +13,8 @@ from g10sim.experiment.outcome import CellResult
 from g10sim.experiment.results import JOB_COLUMNS
 from g10sim.experiment.run import slow_policies
 from g10sim.experiment.store import CellStore
-from g10sim.stats.columns import BOUND_COLUMNS, CPU_COLUMNS, METRIC_COLUMNS
-from g10sim.stats.reading import read_results
+from g10sim.results.columns import BOUND_COLUMNS, CPU_COLUMNS, METRIC_COLUMNS
+from g10sim.results.reading import read_results
 
 PLUGINS = "experiment.plugins"
 

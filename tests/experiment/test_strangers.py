@@ -10,15 +10,15 @@ import g10sim
 from g10sim.checksums import file_hash, sealed
 from g10sim.config.document import Document
 from g10sim.errors import ConfigError
-from g10sim.experiment.opened import open_cell, open_cells
 from g10sim.experiment.run import run_experiment
 from g10sim.experiment.store import CellStore
+from g10sim.experiment.stored_cells import open_cell, open_cells
 
 from .changing import InThisProcess
 
 POLICY = """\
 from pathlib import Path
-from g10sim.policies.base import Policy
+from g10sim.policies.interface import Policy
 
 (Path(__file__).parent / "executed").write_text("")
 
@@ -158,7 +158,11 @@ def test_the_lock_holds_until_tables_are_written(config, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("raised", ["KeyboardInterrupt('mine')", "BaseException('odd')", "SystemExit(3)"])
 def test_whatever_a_plug_in_raises_is_a_failure_with_its_line(config, tmp_path, monkeypatch, raised):
-    lines = ["from g10sim.policies.base import Policy", "class Mine(Policy):", "    name = 'mine'"]
+    lines = [
+        "from g10sim.policies.interface import Policy",
+        "class Mine(Policy):",
+        "    name = 'mine'",
+    ]
     lines += ["    def on_kernel_start(self, view):", f"        raise {raised}", ""]
     (tmp_path / "raising_policy.py").write_text("\n".join(lines))
     monkeypatch.syspath_prepend(tmp_path)

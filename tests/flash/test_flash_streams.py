@@ -4,7 +4,7 @@ from drives import drive, with_drive
 from machines import trace_of
 
 from g10sim.hardware.flash.pool import FlashPool
-from g10sim.policies.base import Policy
+from g10sim.policies.interface.policy import Policy
 from g10sim.sim.engine import run
 from g10sim.trace.workload import Job, Workload
 

@@ -23,7 +23,7 @@ PLUGIN = '''"""A policy that takes its time, and writes down when it plans."""
 import os
 import time
 
-from g10sim.policies.base import Policy
+from g10sim.policies.interface.policy import Policy
 
 
 class Slow(Policy):

@@ -38,10 +38,10 @@ from g10sim.importers.kineto_events import read_profile
 from g10sim.importers.nsight import import_nsight, read_report
 from g10sim.importers.nvbandwidth import read_link
 from g10sim.importers.snapshot import import_snapshot, read_snapshot, replay
-from g10sim.policies.moves import Await, Evict, Fetch
-from g10sim.policies.plan import MigrationPlan, Planned
-from g10sim.policies.plan_format import load_plan, save_plan
-from g10sim.policies.registry import create
+from g10sim.policies.interface.moves import Await, Evict, Fetch
+from g10sim.policies.interface.plan import MigrationPlan, Planned
+from g10sim.policies.interface.plan_format import load_plan, save_plan
+from g10sim.policies.interface.registry import create
 from g10sim.sim.engine import run
 from g10sim.trace.check import check_trace
 from g10sim.trace.format import load_trace, save_trace

@@ -8,7 +8,7 @@ from g10sim.config.behaviour import BehaviourSpec
 from g10sim.config.sharing import ExchangeSpec, SharingSpec, VariationSpec
 from g10sim.config.system import SystemSpec
 from g10sim.errors import CapacityError, ConfigError, UnsupportedError
-from g10sim.policies.registry import available, create
+from g10sim.policies.interface.registry import available, create
 from g10sim.sim.engine import run
 from g10sim.trace.synthetic import chain, random_trace
 from g10sim.trace.workload import Job, Workload

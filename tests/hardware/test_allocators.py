@@ -6,10 +6,9 @@ from hypothesis import strategies as st
 
 from g10sim.config.allocator import CachingPoolSpec
 from g10sim.errors import InvariantError
-from g10sim.hardware.allocators.caching import CachingPool
-from g10sim.hardware.allocators.space import ContiguousSpace
-from g10sim.hardware.memory import Frames
-from g10sim.hardware.placement import (
+from g10sim.hardware.gpu_memory.allocators.caching import CachingPool
+from g10sim.hardware.gpu_memory.allocators.space import ContiguousSpace
+from g10sim.hardware.gpu_memory.placement import (
     Block,
     Holes,
     PlannedAddresses,
@@ -19,6 +18,7 @@ from g10sim.hardware.placement import (
     last_hole_right,
     worst_fit,
 )
+from g10sim.hardware.memory import Frames
 
 RULES = [first_fit_left, first_fit_right, best_fit, worst_fit, last_hole_right]
 MIB = 2**20

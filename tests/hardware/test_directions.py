@@ -12,10 +12,10 @@ from g10sim.config.system import SystemSpec
 from g10sim.errors import ConfigError
 from g10sim.hardware.bounds import bound_machine
 from g10sim.hardware.door import Door
-from g10sim.hardware.fluid import FluidTransfers
 from g10sim.hardware.links import Topology
 from g10sim.hardware.memory import Pool
-from g10sim.policies.base_uvm import BaseUvm
+from g10sim.hardware.transfers.fluid import FluidTransfers
+from g10sim.policies.designs.base_uvm import BaseUvm
 from g10sim.policies.planning.machine import link_bandwidth, planned_machine
 
 # Measured on an H100 in a slot of PCIe 5.0 (vLLM blog on its KV offloading connector, January 2026).

@@ -3,8 +3,8 @@
 import pytest
 from memories import FLASH, GPU, HOST, NONE, flash_pool, host_pool, memory_of
 
-from g10sim.hardware.jumps import Move, repeats_in_room
 from g10sim.hardware.runs import Run
+from g10sim.hardware.transfers.jumps import Move, repeats_in_room
 
 
 def move(memory, source, count, target, victim=None):

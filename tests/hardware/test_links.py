@@ -11,7 +11,7 @@ from g10sim.config.host import HostSpec
 from g10sim.config.system import SystemSpec
 from g10sim.hardware.bounds import bound_machine
 from g10sim.hardware.links import Link, Share, Topology, share_max_min
-from g10sim.hardware.staging import Staging
+from g10sim.hardware.transfers.staging import Staging
 
 
 def rates(*flows):

@@ -11,7 +11,7 @@ from g10sim.errors import CapacityError, InvariantError
 from g10sim.hardware.memory import Pool
 from g10sim.hardware.runs import Run
 from g10sim.records import Location
-from g10sim.sim.checks import check_conservation
+from g10sim.sim.accounts.checks import check_conservation
 
 PAGES = (5, 3, 8, 1)
 

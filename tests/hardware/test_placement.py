@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from g10sim.errors import InvariantError
-from g10sim.hardware.allocators.space import ContiguousSpace
-from g10sim.hardware.placement import Block, first_fit_left, first_fit_right
+from g10sim.hardware.gpu_memory.allocators.space import ContiguousSpace
+from g10sim.hardware.gpu_memory.placement import Block, first_fit_left, first_fit_right
 
 
 def starts(space):

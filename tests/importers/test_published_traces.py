@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 from g10sim.importers.gpg import import_gpg
-from g10sim.policies.plan_format import check_plan, read_prefetch_guide
+from g10sim.policies.interface.plan_format import check_plan, read_prefetch_guide
 from g10sim.trace.format import load_trace, save_trace
 from g10sim.trace.model import TensorKind
 

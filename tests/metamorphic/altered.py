@@ -8,7 +8,7 @@ from g10sim.analysis.footprint import footprint_bytes, largest_working_set, peak
 from g10sim.config.behaviour import BehaviourSpec
 from g10sim.config.system import SystemSpec
 from g10sim.errors import CapacityError, UnsupportedError
-from g10sim.policies.registry import create
+from g10sim.policies.interface.registry import create
 from g10sim.sim.engine import run
 from g10sim.trace.model import Tensor, TensorKind, Trace
 from g10sim.trace.synthetic import chain, random_trace

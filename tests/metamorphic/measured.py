@@ -6,7 +6,7 @@ from pathlib import Path
 import yaml
 from altered import BEHAVIOURS, BETTER, FACTORS, SAME, cycles, draw_case
 
-from g10sim.policies.registry import available, create
+from g10sim.policies.interface.registry import available, create
 
 TABLE = Path(__file__).parent / "worst.yaml"
 PAGE = Path(__file__).parents[2] / "docs" / "more-is-slower.md"

@@ -3,11 +3,11 @@
 from slow_paging import SlowModel, StuckError
 
 from g10sim.errors import CapacityError
-from g10sim.policies.base import Policy
-from g10sim.policies.base_uvm import BaseUvm
-from g10sim.policies.deepum import DeepUm
-from g10sim.policies.hash_order import hash_order
-from g10sim.policies.moves import Evict, Fetch, Free
+from g10sim.policies.designs.base_uvm import BaseUvm
+from g10sim.policies.designs.deepum import DeepUm
+from g10sim.policies.interface.moves import Evict, Fetch, Free
+from g10sim.policies.interface.policy import Policy
+from g10sim.policies.planning.hash_order import hash_order
 from g10sim.sim.engine import run
 from g10sim.trace.workload import Job, Workload
 

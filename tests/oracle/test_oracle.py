@@ -11,7 +11,7 @@ from slow_links import fair_rates, fault_batches, rates_in_order
 from g10sim.config.behaviour import BehaviourSpec
 from g10sim.config.data import data_path
 from g10sim.config.presets import load_system
-from g10sim.policies.registry import create
+from g10sim.policies.interface.registry import create
 from g10sim.trace.format import load_trace
 from g10sim.trace.workload import Job
 

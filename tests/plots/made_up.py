@@ -3,8 +3,8 @@
 import numpy as np
 import pandas as pd
 
-from g10sim.stats.columns import METRIC_COLUMNS
-from g10sim.stats.tables import inactive_periods_table, working_sets_table
+from g10sim.results.columns import METRIC_COLUMNS
+from g10sim.results.tables import inactive_periods_table, working_sets_table
 from g10sim.trace.synthetic import chain
 from g10sim.trace.workload import Job
 

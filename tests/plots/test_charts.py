@@ -16,7 +16,7 @@ from g10sim.plots import charts
 from g10sim.plots.charts import DRAWINGS
 from g10sim.plots.points import Roles, points
 from g10sim.plots.traces import trace_names
-from g10sim.stats.swept import values_of
+from g10sim.results.swept import values_of
 
 LINK, MEMORY = "system.pcie.bandwidth", "system.gpu.memory"
 LINKS, MEMORIES = ["32 GB/s", "8 GB/s"], ["80 GiB", "40960 MiB"]

@@ -11,7 +11,7 @@ from readable import legend_words
 import g10sim
 from g10sim import plots
 from g10sim.errors import ConfigError
-from g10sim.stats.reading import busy_share, reported_kernels, row_of_cell
+from g10sim.results.reading import busy_share, reported_kernels, row_of_cell
 from g10sim.trace.format import save_trace
 from g10sim.trace.model import TensorKind
 from g10sim.trace.synthetic import TraceBuilder, chain

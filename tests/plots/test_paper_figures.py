@@ -13,7 +13,7 @@ from g10sim.errors import ConfigError
 from g10sim.plots import style
 from g10sim.plots.demand import peaks
 from g10sim.plots.registry import ENTRIES, paper_figures
-from g10sim.policies.registry import available
+from g10sim.policies.interface.registry import available
 
 FIGURES = paper_figures()
 DRAWN = {}

@@ -1,7 +1,7 @@
 """A policy as an outsider writes one."""
 
-from g10sim.policies.base import Policy
-from g10sim.policies.moves import Fetch
+from g10sim.policies.interface.moves import Fetch
+from g10sim.policies.interface.policy import Policy
 
 
 class LookAhead(Policy):

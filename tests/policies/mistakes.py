@@ -1,9 +1,9 @@
 """Mistakes of people who write policies: the source of ``mine.py``, and what ``g10sim run`` says about it."""
 
 _HEAD = """\
-from g10sim.policies.base import Policy, Requirements
-from g10sim.policies.moves import Drop, Evict, Fetch, Free, Protect
-from g10sim.policies.plan import MigrationPlan
+from g10sim.policies.interface.policy import Policy, Requirements
+from g10sim.policies.interface.moves import Drop, Evict, Fetch, Free, Protect
+from g10sim.policies.interface.plan import MigrationPlan
 
 
 class Mine(Policy):
@@ -185,7 +185,7 @@ MISTAKES = {
         "found (0, Fetch(tensor=0, recalls=False)); allowed: Planned(kernel, move) ({mine}, line 12, in",
     ),
     "a plan in another order": (
-        "from g10sim.policies.plan import Planned\n"
+        "from g10sim.policies.interface.plan import Planned\n"
         + hook(
             "return MigrationPlan((Planned(2, Fetch(0)), Planned(1, Fetch(0))))",
             "def plan_job(self, job, system, behaviour):",

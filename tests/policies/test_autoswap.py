@@ -15,12 +15,12 @@ import g10sim
 from g10sim.analysis.footprint import peak_live_bytes
 from g10sim.config.system import SystemSpec
 from g10sim.errors import ConfigError, PolicyError, UnsupportedError
-from g10sim.policies.autoswap import AutoSwap
-from g10sim.policies.autoswap_planning.combination import best_combination, weighted_sum
-from g10sim.policies.autoswap_planning.planner import MODES, SCORES, plan_swaps
-from g10sim.policies.autoswap_planning.pool import plan_swapped_pool
-from g10sim.policies.autoswap_planning.schedule import stick_to_limit, without_overhead
-from g10sim.policies.autoswap_planning.scores import (
+from g10sim.policies.designs.autoswap.autoswap import AutoSwap
+from g10sim.policies.designs.autoswap.combination import best_combination, weighted_sum
+from g10sim.policies.designs.autoswap.planner import MODES, SCORES, plan_swaps
+from g10sim.policies.designs.autoswap.pool import plan_swapped_pool
+from g10sim.policies.designs.autoswap.schedule import stick_to_limit, without_overhead
+from g10sim.policies.designs.autoswap.scores import (
     area_of_absence,
     duration_of_absence,
     in_order,
@@ -28,7 +28,7 @@ from g10sim.policies.autoswap_planning.scores import (
     submodular_duration,
     weighted_duration,
 )
-from g10sim.policies.autoswap_planning.timeline import (
+from g10sim.policies.designs.autoswap.timeline import (
     Candidate,
     LoadTimeline,
     find_candidates,
@@ -36,9 +36,9 @@ from g10sim.policies.autoswap_planning.timeline import (
     select,
     whole_pages,
 )
-from g10sim.policies.moves import Evict
+from g10sim.policies.interface.moves import Evict
+from g10sim.policies.interface.registry import create
 from g10sim.policies.planning.machine import PlannedTier
-from g10sim.policies.registry import create
 from g10sim.trace.synthetic import chain, random_trace
 
 TRACES = Path(__file__).parents[2] / "traces"

@@ -10,13 +10,13 @@ from swap_machine import MS, system, trace
 from g10sim.config.behaviour import BehaviourSpec
 from g10sim.config.sharing import SharingSpec
 from g10sim.errors import ConfigError
-from g10sim.policies.base_uvm import BaseUvm
-from g10sim.policies.capuchin import Capuchin
 from g10sim.policies.checks import CHECKS
 from g10sim.policies.checks.battery import run_check
 from g10sim.policies.checks.subject import Subject
-from g10sim.policies.registry import create
-from g10sim.policies.tensile import Tensile
+from g10sim.policies.designs.base_uvm import BaseUvm
+from g10sim.policies.designs.capuchin.capuchin import Capuchin
+from g10sim.policies.designs.tensile.tensile import Tensile
+from g10sim.policies.interface.registry import create
 from g10sim.records import StallReason
 from g10sim.sim.engine import run
 from g10sim.trace.workload import Job, Workload

@@ -10,14 +10,14 @@ from hypothesis import strategies as st
 from machines import trace_of as pages_trace
 
 from g10sim.analysis.recomputation import Recomputability
-from g10sim.policies.capuchin_planning.guidance import Guidance
-from g10sim.policies.capuchin_planning.planner import Parameters, collective, plan_job
-from g10sim.policies.capuchin_planning.swaps import GuidedSwap, Lanes, access_pairs, trigger_at
-from g10sim.policies.moves import Fetch
-from g10sim.policies.plan import Planned
+from g10sim.policies.designs.capuchin.guidance import Guidance
+from g10sim.policies.designs.capuchin.planner import Parameters, collective, plan_job
+from g10sim.policies.designs.capuchin.swaps import GuidedSwap, Lanes, access_pairs, trigger_at
+from g10sim.policies.interface.moves import Fetch
+from g10sim.policies.interface.plan import Planned
 from g10sim.policies.planning.channel import Interval
-from g10sim.policies.swap_planning.access import AccessSequence
-from g10sim.policies.swap_planning.schedule import Recomputed
+from g10sim.policies.planning.swapping.access import AccessSequence
+from g10sim.policies.planning.swapping.schedule import Recomputed
 
 RATE = 12
 

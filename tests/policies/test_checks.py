@@ -8,8 +8,6 @@ import pytest
 
 from g10sim.analysis.footprint import footprint_bytes
 from g10sim.errors import PolicyError
-from g10sim.policies.base import Policy
-from g10sim.policies.base_uvm import BaseUvm
 from g10sim.policies.checks import (
     CHECKS,
     PolicyCheckError,
@@ -19,10 +17,12 @@ from g10sim.policies.checks import (
 )
 from g10sim.policies.checks.battery import run_check
 from g10sim.policies.checks.subject import scenarios
-from g10sim.policies.moves import Evict, Fetch
-from g10sim.policies.plan import MigrationPlan, Planned
-from g10sim.policies.registry import available
-from g10sim.sim import checks
+from g10sim.policies.designs.base_uvm import BaseUvm
+from g10sim.policies.interface.moves import Evict, Fetch
+from g10sim.policies.interface.plan import MigrationPlan, Planned
+from g10sim.policies.interface.policy import Policy
+from g10sim.policies.interface.registry import available
+from g10sim.sim.accounts import checks
 
 NEEDS_A_FILE = {"replay"}
 

@@ -4,7 +4,7 @@ import pytest
 from machines import machine, simulate, trace_of
 
 from g10sim.config.behaviour import BehaviourSpec
-from g10sim.policies.registry import create
+from g10sim.policies.interface.registry import create
 
 KEPT = BehaviourSpec(addresses="own", dead_tensors="kept")
 

@@ -3,9 +3,9 @@
 import pytest
 from machines import machine, simulate, trace_of
 
-from g10sim.policies.base import Policy, Requirements
-from g10sim.policies.farthest_use import FarthestUse
-from g10sim.policies.moves import Evict
+from g10sim.policies.designs.farthest_use import FarthestUse
+from g10sim.policies.interface.moves import Evict
+from g10sim.policies.interface.policy import Policy, Requirements
 from g10sim.trace.synthetic import random_trace
 
 

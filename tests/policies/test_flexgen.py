@@ -6,7 +6,7 @@ from test_zero_infinity import PAGE, SECOND, machine
 from g10sim.analysis.block_schedule.cost import Block, Placement, Rates, Shares, cost
 from g10sim.config.system import SystemSpec
 from g10sim.errors import UnsupportedError
-from g10sim.policies.flexgen import FlexGen
+from g10sim.policies.designs.flexgen import FlexGen
 from g10sim.sim.engine import run
 from g10sim.trace.batches import block_of
 from g10sim.trace.generation import Generation

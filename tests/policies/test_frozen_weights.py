@@ -3,12 +3,12 @@
 import pytest
 
 from g10sim.config.system import SystemSpec
-from g10sim.policies.capuchin_planning.swaps import access_pairs
+from g10sim.policies.designs.capuchin.swaps import access_pairs
+from g10sim.policies.designs.tensile.swapping import swap_within
+from g10sim.policies.interface.registry import create
 from g10sim.policies.planning.channel import Channel, Interval
-from g10sim.policies.registry import create
-from g10sim.policies.swap_planning.access import AccessSequence
-from g10sim.policies.swap_planning.schedule import JobSchedule
-from g10sim.policies.tensile_planning.swapping import swap_within
+from g10sim.policies.planning.swapping.access import AccessSequence
+from g10sim.policies.planning.swapping.schedule import JobSchedule
 from g10sim.sim.engine import run
 from g10sim.trace.model import Phase, TensorKind
 from g10sim.trace.synthetic import TraceBuilder

@@ -9,11 +9,11 @@ from machines import iteration_times, machine, simulate, trace_of
 
 from g10sim.config.behaviour import GPG, BehaviourSpec
 from g10sim.config.system import SystemSpec
-from g10sim.policies.base import Policy
-from g10sim.policies.g10_paced import G10Paced
-from g10sim.policies.g10_planning import draft_g10
-from g10sim.policies.moves import Evict
-from g10sim.policies.registry import create
+from g10sim.policies.designs.g10 import draft_g10
+from g10sim.policies.designs.g10.g10_paced import G10Paced
+from g10sim.policies.interface.moves import Evict
+from g10sim.policies.interface.policy import Policy
+from g10sim.policies.interface.registry import create
 from g10sim.records import StallReason
 from g10sim.sim.engine import run
 from g10sim.trace.synthetic import chain, random_trace
@@ -218,6 +218,6 @@ def test_every_plan_is_made_once(monkeypatch):
         made.append((parameters.planner, parameters.pacing_rounds))
         return draft_g10(trace, machine, parameters)
 
-    monkeypatch.setattr("g10sim.policies.g10_paced.draft_g10", draft)
+    monkeypatch.setattr("g10sim.policies.designs.g10.g10_paced.draft_g10", draft)
     simulated("chain", system(64, 1000), "g10_paced")
     assert sorted(made) == [("live", 1), ("live", 20)]

@@ -11,16 +11,16 @@ from machines import PAGE, machine, trace_of
 
 from g10sim.config.behaviour import GPG, BehaviourSpec
 from g10sim.errors import ConfigError
-from g10sim.policies.g10_planning import PlanningParameters, draft_g10, plan_g10
-from g10sim.policies.g10_planning.draft import PlannedEviction, target_bytes
-from g10sim.policies.g10_planning.live import _expected_stalls
-from g10sim.policies.g10_planning.recovery import Recovery
-from g10sim.policies.moves import Evict, Fetch, Free
-from g10sim.policies.plan import Planned
+from g10sim.policies.designs.g10 import PlanningParameters, draft_g10, plan_g10
+from g10sim.policies.designs.g10.draft import PlannedEviction, target_bytes
+from g10sim.policies.designs.g10.live import _expected_stalls
+from g10sim.policies.designs.g10.recovery import Recovery
+from g10sim.policies.interface.moves import Evict, Fetch, Free
+from g10sim.policies.interface.plan import Planned
+from g10sim.policies.interface.registry import create
 from g10sim.policies.planning.budget import Budget
 from g10sim.policies.planning.machine import planned_machine
 from g10sim.policies.planning.occupancy import Occupancy
-from g10sim.policies.registry import create
 from g10sim.trace.synthetic import chain, random_trace
 from g10sim.trace.workload import Job, Workload
 

@@ -1,6 +1,6 @@
 """The order in which the published simulator goes through a kernel's tensors, by hand."""
 
-from g10sim.policies.hash_order import hash_order
+from g10sim.policies.planning.hash_order import hash_order
 
 
 def test_the_last_comes_first_and_equal_remainders_stand_together():

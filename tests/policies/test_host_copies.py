@@ -8,7 +8,7 @@ import pytest
 
 from g10sim.config.system import SystemSpec
 from g10sim.errors import UnsupportedError
-from g10sim.policies.stream import Stream
+from g10sim.policies.designs.stream.stream import Stream
 from g10sim.sim.engine import run
 from g10sim.trace.model import TensorKind
 from g10sim.trace.synthetic import TraceBuilder

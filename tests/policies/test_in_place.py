@@ -6,7 +6,7 @@ from machines import OWN, PAGE, iteration_times, kernel_times, machine, simulate
 import g10sim
 from g10sim.config.presets import load_system
 from g10sim.errors import UnsupportedError
-from g10sim.policies.registry import create
+from g10sim.policies.interface.registry import create
 from g10sim.trace.model import TensorKind
 from g10sim.trace.synthetic import TraceBuilder
 

@@ -7,10 +7,10 @@ from machines import GPG10, FollowPlan, iteration_times, kernel_times, machine, 
 from memories import FLASH, GPU, NONE
 
 from g10sim.errors import PlanError, PolicyError
-from g10sim.policies.base import Policy
-from g10sim.policies.base_uvm import BaseUvm
-from g10sim.policies.moves import Evict, Fetch, Free, Protect
-from g10sim.policies.registry import create
+from g10sim.policies.designs.base_uvm import BaseUvm
+from g10sim.policies.interface.moves import Evict, Fetch, Free, Protect
+from g10sim.policies.interface.policy import Policy
+from g10sim.policies.interface.registry import create
 
 
 def steps():

@@ -4,7 +4,7 @@ import pytest
 from test_zero_infinity import SECOND, layers, machine, seconds
 
 from g10sim.errors import UnsupportedError
-from g10sim.policies.lohan import LoHan
+from g10sim.policies.designs.lohan import LoHan
 from g10sim.sim.engine import run
 from g10sim.trace.transformer import Transformer
 from g10sim.trace.workload import Job, Workload

@@ -8,8 +8,8 @@ import pytest
 from machines import kernel_times, machine, simulate, trace_of
 
 from g10sim.errors import PlanError, PolicyError
-from g10sim.policies.base import Policy, Requirements
-from g10sim.policies.moves import (
+from g10sim.policies.designs.replay import Replay
+from g10sim.policies.interface.moves import (
     Access,
     Await,
     Drop,
@@ -24,9 +24,9 @@ from g10sim.policies.moves import (
     register_move,
     registered_moves,
 )
-from g10sim.policies.plan import MigrationPlan, Planned
-from g10sim.policies.plan_format import load_plan, save_plan
-from g10sim.policies.replay import Replay
+from g10sim.policies.interface.plan import MigrationPlan, Planned
+from g10sim.policies.interface.plan_format import load_plan, save_plan
+from g10sim.policies.interface.policy import Policy, Requirements
 
 # a is made from x and read at the end, b is made and dead at once.
 TRACE = trace_of(
@@ -202,7 +202,9 @@ def test_names_of_moves_are_taken_once():
     class Fieldless(TensorMove):
         name = "fieldless"
 
-    with pytest.raises(PolicyError, match=r"two moves are called 'fetch': g10sim.policies.moves:Fetch and "):
+    with pytest.raises(
+        PolicyError, match=r"two moves are called 'fetch': g10sim.policies.interface.moves:Fetch and "
+    ):
         register_move(Fetch)
     with pytest.raises(PolicyError, match="move class test_moves:Nameless has no name"):
         register_move(Nameless)

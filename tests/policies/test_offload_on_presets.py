@@ -5,7 +5,7 @@ from test_zero_infinity import layers
 
 from g10sim.config.presets import load_system, system_names
 from g10sim.errors import UnsupportedError
-from g10sim.policies.registry import create
+from g10sim.policies.interface.registry import create
 from g10sim.sim.engine import run
 from g10sim.trace.workload import Job, Workload
 

@@ -7,10 +7,10 @@ import pickle
 import pytest
 
 from g10sim.errors import ConfigError
-from g10sim.policies.base import Policy
-from g10sim.policies.deepum import DeepUm
-from g10sim.policies.parameters import Count, Declared, allowed_text, parameter
-from g10sim.policies.registry import available, create
+from g10sim.policies.designs.deepum import DeepUm
+from g10sim.policies.interface.parameters import Count, Declared, allowed_text, parameter
+from g10sim.policies.interface.policy import Policy
+from g10sim.policies.interface.registry import available, create
 
 DECLARED = {name: policy for name, policy in available().items() if policy.parameter_names()}
 PARAMETERS = [(name, key) for name, policy in DECLARED.items() for key in policy.parameter_names()]

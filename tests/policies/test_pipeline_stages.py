@@ -9,7 +9,7 @@ import pytest
 from g10sim.config.behaviour import BehaviourSpec
 from g10sim.config.system import SystemSpec
 from g10sim.errors import ConfigError, TraceError
-from g10sim.policies.registry import create
+from g10sim.policies.interface.registry import create
 from g10sim.records import StallReason
 from g10sim.sim.engine import run
 from g10sim.trace.format import load_trace, save_trace

@@ -8,9 +8,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from g10sim.errors import PlanError
-from g10sim.policies.moves import Await, Drop, Evict, Fetch, Free, KeepUncompressed, Protect
-from g10sim.policies.plan import MigrationPlan, Planned, compare_plans
-from g10sim.policies.plan_format import load_plan, read_prefetch_guide, save_plan
+from g10sim.policies.interface.moves import Await, Drop, Evict, Fetch, Free, KeepUncompressed, Protect
+from g10sim.policies.interface.plan import MigrationPlan, Planned, compare_plans
+from g10sim.policies.interface.plan_format import load_plan, read_prefetch_guide, save_plan
 from g10sim.trace.format import trace_hash
 from g10sim.trace.synthetic import chain
 

@@ -9,7 +9,8 @@ from machines import machine
 from g10sim.config.behaviour import BehaviourSpec
 from g10sim.config.presets import load_system
 from g10sim.errors import UnsupportedError
-from g10sim.policies.g10_planning import PlanningParameters, draft_g10
+from g10sim.policies.designs.g10 import PlanningParameters, draft_g10
+from g10sim.policies.interface.registry import create
 from g10sim.policies.planning.budget import Budget
 from g10sim.policies.planning.channel import Channel, Interval, latest, queued, queued_backwards
 from g10sim.policies.planning.choice import best_of
@@ -19,7 +20,6 @@ from g10sim.policies.planning.occupancy import Occupancy, Pressure
 from g10sim.policies.planning.prefix_sums import BLOCK, PrefixSums
 from g10sim.policies.planning.steps import Steps
 from g10sim.policies.planning.timeline import Timeline
-from g10sim.policies.registry import create
 from g10sim.trace.synthetic import chain
 from g10sim.trace.workload import Job, Workload
 

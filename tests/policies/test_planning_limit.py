@@ -5,8 +5,8 @@ from machines import OWN, machine, simulate
 
 from g10sim.analysis.footprint import peak_live_bytes
 from g10sim.errors import UnsupportedError
+from g10sim.policies.interface.registry import available, create
 from g10sim.policies.planning.limit import Limited
-from g10sim.policies.registry import available, create
 from g10sim.trace.synthetic import chain
 
 PLANNED = [name for name, policy in available().items() if issubclass(policy, Limited)]

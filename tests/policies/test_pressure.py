@@ -15,18 +15,18 @@ from g10sim.analysis.bound.demand import demand_of
 from g10sim.config.behaviour import BehaviourSpec
 from g10sim.hardware.bounds import bound_machine
 from g10sim.policies.checks import check_policy
-from g10sim.policies.moves import Drop, Fetch
+from g10sim.policies.designs.pressure.arrivals import Arrivals
+from g10sim.policies.designs.pressure.dividing import Division
+from g10sim.policies.designs.pressure.dropping import chosen_drops, machine_of
+from g10sim.policies.designs.pressure.forecast import Forecast
+from g10sim.policies.designs.pressure.order import ByNextUse
+from g10sim.policies.designs.pressure.pressure import Pressure
+from g10sim.policies.designs.pressure.repeating import Repeating
+from g10sim.policies.designs.pressure.shortage import Settings, Shortage
+from g10sim.policies.designs.pressure.steering import Steering
+from g10sim.policies.designs.pressure.tiers import Queues
+from g10sim.policies.interface.moves import Drop, Fetch
 from g10sim.policies.planning.machine import PlannedTier, planned_machine
-from g10sim.policies.pressure import Pressure
-from g10sim.policies.pressure_planning.arrivals import Arrivals
-from g10sim.policies.pressure_planning.dividing import Division
-from g10sim.policies.pressure_planning.dropping import chosen_drops, machine_of
-from g10sim.policies.pressure_planning.forecast import Forecast
-from g10sim.policies.pressure_planning.order import ByNextUse
-from g10sim.policies.pressure_planning.repeating import Repeating
-from g10sim.policies.pressure_planning.shortage import Settings, Shortage
-from g10sim.policies.pressure_planning.steering import Steering
-from g10sim.policies.pressure_planning.tiers import Queues
 from g10sim.records import StallReason
 from g10sim.sim.engine import run as run_workload
 from g10sim.trace.workload import Job, Workload
@@ -225,7 +225,7 @@ def tiers_until_the_last(cycles, monkeypatch):
 
     Ten fit in host memory. Queues may take 4000 cycles, in which the link carries four pages and the SSD one.
     """
-    monkeypatch.setattr("g10sim.policies.pressure_planning.dividing.most_patient", lambda *_: {})
+    monkeypatch.setattr("g10sim.policies.designs.pressure.dividing.most_patient", lambda *_: {})
     planned, kernels = planned_machine(machine(100, 10), OWN), 20
     forecast = SimpleNamespace(
         kernels=kernels,

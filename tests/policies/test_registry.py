@@ -5,11 +5,11 @@ from importlib.metadata import EntryPoint
 import pytest
 
 from g10sim.errors import ConfigError, PolicyError
-from g10sim.policies import registry
-from g10sim.policies.base import Policy
-from g10sim.policies.base_uvm import BaseUvm
-from g10sim.policies.deepum import DeepUm
-from g10sim.policies.registry import available, create, find, register_policy
+from g10sim.policies.designs.base_uvm import BaseUvm
+from g10sim.policies.designs.deepum import DeepUm
+from g10sim.policies.interface import registry
+from g10sim.policies.interface.policy import Policy
+from g10sim.policies.interface.registry import available, create, find, register_policy
 
 
 @pytest.fixture
@@ -99,7 +99,7 @@ def test_refused_and_missing_parameters_name_the_policy():
 
 def test_class_is_found_by_module_and_name():
     assert find("lookahead:LookAhead").name == "lookahead"
-    assert find("g10sim.policies.deepum:DeepUm") is DeepUm
+    assert find("g10sim.policies.designs.deepum:DeepUm") is DeepUm
 
 
 def test_what_cannot_be_loaded_is_named():
@@ -136,7 +136,7 @@ def test_two_policies_of_one_name_are_refused(names):
         name = "deepum"
 
     text = refusal(register_policy, Imitation)
-    assert text.startswith("two policies are called 'deepum': g10sim.policies.deepum:DeepUm and ")
+    assert text.startswith("two policies are called 'deepum': g10sim.policies.designs.deepum:DeepUm and ")
     assert text.endswith(":Imitation")
 
 

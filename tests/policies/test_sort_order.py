@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from g10sim.policies.sort_order import introsorted
+from g10sim.policies.designs.g10.sort_order import introsorted
 
 
 def sort(keys):

@@ -11,9 +11,9 @@ from swap_machine import MS, system, trace
 from g10sim.config.behaviour import BehaviourSpec
 from g10sim.config.sharing import SharingSpec, VariationSpec
 from g10sim.errors import ConfigError
-from g10sim.policies.base_uvm import BaseUvm
-from g10sim.policies.registry import create
-from g10sim.policies.tensile import Tensile
+from g10sim.policies.designs.base_uvm import BaseUvm
+from g10sim.policies.designs.tensile.tensile import Tensile
+from g10sim.policies.interface.registry import create
 from g10sim.records import StallReason
 from g10sim.sim.engine import run
 from g10sim.trace.workload import Job, Workload

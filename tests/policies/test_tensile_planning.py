@@ -5,17 +5,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from g10sim.analysis.recomputation import Recomputability
-from g10sim.policies.moves import Evict, Fetch
-from g10sim.policies.plan import Planned
+from g10sim.policies.designs.tensile.planner import PlanningParameters, plan_jobs
+from g10sim.policies.designs.tensile.replanning import has_drifted, predicted, smoothed, spread, to_plan
+from g10sim.policies.designs.tensile.swapping import swap_across, swap_within
+from g10sim.policies.interface.moves import Evict, Fetch
+from g10sim.policies.interface.plan import Planned
 from g10sim.policies.planning.channel import Channel, Interval, earliest, latest
-from g10sim.policies.swap_planning.access import AccessSequence
-from g10sim.policies.swap_planning.moves import allocations
-from g10sim.policies.swap_planning.peak import PeakAnalysis
-from g10sim.policies.swap_planning.recomputing import choose_recomputation
-from g10sim.policies.swap_planning.schedule import JobSchedule, Recomputed
-from g10sim.policies.tensile_planning.planner import PlanningParameters, plan_jobs
-from g10sim.policies.tensile_planning.replanning import has_drifted, predicted, smoothed, spread, to_plan
-from g10sim.policies.tensile_planning.swapping import swap_across, swap_within
+from g10sim.policies.planning.swapping.access import AccessSequence
+from g10sim.policies.planning.swapping.moves import allocations
+from g10sim.policies.planning.swapping.peak import PeakAnalysis
+from g10sim.policies.planning.swapping.recomputing import choose_recomputation
+from g10sim.policies.planning.swapping.schedule import JobSchedule, Recomputed
 from g10sim.trace.model import TensorKind
 from g10sim.trace.synthetic import TraceBuilder
 

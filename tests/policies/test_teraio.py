@@ -8,14 +8,14 @@ from machines import OWN, iteration_times, machine, simulate, trace_of
 import g10sim
 from g10sim.analysis.vitality import inactive_periods
 from g10sim.errors import UnsupportedError
+from g10sim.policies.designs.teraio.planner import Planner
+from g10sim.policies.designs.teraio.pressure import CriticalPressure
+from g10sim.policies.designs.teraio.teraio import Teraio
+from g10sim.policies.designs.teraio.waiting import WaitingPlanner
+from g10sim.policies.interface.registry import create
 from g10sim.policies.planning.channel import Interval
 from g10sim.policies.planning.limit import Limit
 from g10sim.policies.planning.machine import planned_machine
-from g10sim.policies.registry import create
-from g10sim.policies.teraio import Teraio
-from g10sim.policies.teraio_planning.planner import Planner
-from g10sim.policies.teraio_planning.pressure import CriticalPressure
-from g10sim.policies.teraio_planning.waiting import WaitingPlanner
 from g10sim.sim.engine import run
 from g10sim.trace.pipeline import pipeline_stages
 from g10sim.trace.transformer import Transformer

@@ -17,12 +17,12 @@ from g10sim.analysis.footprint import static_bytes
 from g10sim.config.behaviour import BehaviourSpec
 from g10sim.config.sharing import SharingSpec
 from g10sim.errors import ConfigError, PolicyError, UnsupportedError
-from g10sim.policies.base import Place
-from g10sim.policies.registry import create
-from g10sim.policies.vdnn import Vdnn
-from g10sim.policies.vdnn_planning.algorithms import Algorithm, with_algorithms
-from g10sim.policies.vdnn_planning.layers import LayerKind, layers_of, live_bytes, make_schedule
-from g10sim.policies.vdnnpp import VdnnPlusPlus
+from g10sim.policies.designs.vdnn.algorithms import Algorithm, with_algorithms
+from g10sim.policies.designs.vdnn.layers import LayerKind, layers_of, live_bytes, make_schedule
+from g10sim.policies.designs.vdnn.vdnn import Vdnn
+from g10sim.policies.designs.vdnn.vdnnpp import VdnnPlusPlus
+from g10sim.policies.interface.policy import Place
+from g10sim.policies.interface.registry import create
 from g10sim.records import StallReason
 from g10sim.sim.engine import run
 from g10sim.trace.format import load_trace

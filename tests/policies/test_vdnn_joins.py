@@ -3,7 +3,7 @@
 import pytest
 from layerwise import LayerSpec, layerwise_trace
 
-from g10sim.policies.vdnn_planning.joins import gain_without_joins
+from g10sim.policies.designs.vdnn.joins import gain_without_joins
 
 MB = 10**6
 

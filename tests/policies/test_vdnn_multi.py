@@ -18,19 +18,19 @@ from g10sim.config.behaviour import BehaviourSpec
 from g10sim.config.sharing import ExchangeSpec, VariationSpec
 from g10sim.config.system import SystemSpec
 from g10sim.errors import CapacityError, ConfigError, UnsupportedError
-from g10sim.policies.moves import Evict
-from g10sim.policies.planning.occupancy import Occupancy
-from g10sim.policies.registry import create
-from g10sim.policies.vdnn_multi import VdnnMulti, fair_share
-from g10sim.policies.vdnn_multi_planning.offload_set import (
+from g10sim.policies.designs.vdnn.layers import LayerKind, layers_of
+from g10sim.policies.designs.vdnn_multi.offload_set import (
     Candidate,
     OffloadSet,
     OffloadTimeline,
     by_window,
     just_in_time,
 )
-from g10sim.policies.vdnn_multi_planning.steering import Rescue, Steering, plan_prefetches
-from g10sim.policies.vdnn_planning.layers import LayerKind, layers_of
+from g10sim.policies.designs.vdnn_multi.steering import Rescue, Steering, plan_prefetches
+from g10sim.policies.designs.vdnn_multi.vdnn_multi import VdnnMulti, fair_share
+from g10sim.policies.interface.moves import Evict
+from g10sim.policies.interface.registry import create
+from g10sim.policies.planning.occupancy import Occupancy
 from g10sim.records import StallReason
 from g10sim.sim.engine import run
 from g10sim.trace.workload import Job, Workload

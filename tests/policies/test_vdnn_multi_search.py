@@ -11,8 +11,8 @@ from g10sim.config.load import load_run
 from g10sim.config.system import SystemSpec
 from g10sim.errors import CapacityError, UnsupportedError
 from g10sim.experiment.expand import expand
-from g10sim.policies.registry import create
-from g10sim.policies.vdnn_multi_planning.search import HEADROOMS, LADDER, Plan, Search
+from g10sim.policies.designs.vdnn_multi.search import HEADROOMS, LADDER, Plan, Search
+from g10sim.policies.interface.registry import create
 from g10sim.sim.engine import run
 from g10sim.trace.workload import Job, Workload
 

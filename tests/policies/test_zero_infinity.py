@@ -4,7 +4,7 @@ import pytest
 
 from g10sim.config.system import SystemSpec
 from g10sim.errors import UnsupportedError
-from g10sim.policies.zero_infinity import ZeroInfinity
+from g10sim.policies.designs.zero_infinity import ZeroInfinity
 from g10sim.sim.engine import run
 from g10sim.trace.model import Phase, TensorKind
 from g10sim.trace.synthetic import TraceBuilder

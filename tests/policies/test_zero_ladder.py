@@ -6,7 +6,7 @@ from g10sim.analysis.footprint import peak_live_bytes
 from g10sim.config.behaviour import BehaviourSpec
 from g10sim.config.presets import load_system
 from g10sim.errors import UnsupportedError
-from g10sim.policies.registry import create
+from g10sim.policies.interface.registry import create
 from g10sim.sim.preparation import with_chosen_kernels
 from g10sim.trace.transformer import Transformer
 from g10sim.trace.workload import Job, Workload

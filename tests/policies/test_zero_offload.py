@@ -11,8 +11,8 @@ import pytest
 
 from g10sim.config.system import SystemSpec
 from g10sim.errors import UnsupportedError
-from g10sim.policies.torch_offload import TorchOffload
-from g10sim.policies.zero_offload import ZeroOffload
+from g10sim.policies.designs.torch_offload import TorchOffload
+from g10sim.policies.designs.zero_offload import ZeroOffload
 from g10sim.records import StallReason
 from g10sim.sim.engine import run
 from g10sim.trace.model import Phase, TensorKind

@@ -16,10 +16,10 @@ from test_zero_offload import BUCKETS, HALF, SECOND, layer, machine, offload
 from g10sim.config.sharing import ExchangeSpec
 from g10sim.config.system import SystemSpec
 from g10sim.errors import PolicyError, UnsupportedError
-from g10sim.policies.base import Policy, Requirements
-from g10sim.policies.lohan import LoHan
-from g10sim.policies.registry import create
-from g10sim.policies.zero_infinity import ZeroInfinity
+from g10sim.policies.designs.lohan import LoHan
+from g10sim.policies.designs.zero_infinity import ZeroInfinity
+from g10sim.policies.interface.policy import Policy, Requirements
+from g10sim.policies.interface.registry import create
 from g10sim.records import StallReason
 from g10sim.sim.engine import run
 from g10sim.sim.preparation import with_chosen_kernels

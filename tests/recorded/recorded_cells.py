@@ -18,7 +18,7 @@ from recorded_workloads import WORKLOADS
 
 from g10sim.errors import G10SimError
 from g10sim.experiment.execution import simulate
-from g10sim.policies.registry import create
+from g10sim.policies.interface.registry import create
 
 TABLES = Path(__file__).parent / "cells"
 

@@ -13,7 +13,7 @@ from recorded_cells import cells_of, checksum, columns, differences, numbers, re
 from recorded_designs import DESIGNS
 from recorded_machines import MACHINES, WITH_CPU
 
-from g10sim.policies.registry import available
+from g10sim.policies.interface.registry import available
 
 MANY_TRIALS = {"g10_paced", "vdnn_multi"}
 

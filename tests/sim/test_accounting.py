@@ -12,15 +12,15 @@ from g10sim.config.presets import load_system
 from g10sim.errors import InvariantError
 from g10sim.hardware.faults import FaultCount
 from g10sim.hardware.memory import Pool
-from g10sim.policies.base import Policy
-from g10sim.policies.base_uvm import BaseUvm
-from g10sim.policies.deepum import DeepUm
-from g10sim.policies.moves import Drop, Fetch, Protect
-from g10sim.policies.plan import MigrationPlan, Planned
+from g10sim.policies.designs.base_uvm import BaseUvm
+from g10sim.policies.designs.deepum import DeepUm
+from g10sim.policies.interface.moves import Drop, Fetch, Protect
+from g10sim.policies.interface.plan import MigrationPlan, Planned
+from g10sim.policies.interface.policy import Policy
 from g10sim.records import StallReason
-from g10sim.sim import checks
+from g10sim.sim.accounts import checks
 from g10sim.sim.engine import run
-from g10sim.sim.working_set import FaultCharge, dominant_reason
+from g10sim.sim.stages.working_set import FaultCharge, dominant_reason
 from g10sim.trace.model import FaultProfile
 from g10sim.trace.workload import Job, Workload
 

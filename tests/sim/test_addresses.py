@@ -10,11 +10,11 @@ from g10sim.api import simulate as simulate_on_preset
 from g10sim.config.allocator import CachingPoolSpec
 from g10sim.config.behaviour import BehaviourSpec
 from g10sim.errors import PolicyError
-from g10sim.hardware.space import Mapped
-from g10sim.policies.base_uvm import BaseUvm
-from g10sim.policies.deepum import DeepUm
-from g10sim.policies.moves import Drop, Fetch
-from g10sim.policies.tensile import Tensile
+from g10sim.hardware.gpu_memory.space import Mapped
+from g10sim.policies.designs.base_uvm import BaseUvm
+from g10sim.policies.designs.deepum import DeepUm
+from g10sim.policies.designs.tensile.tensile import Tensile
+from g10sim.policies.interface.moves import Drop, Fetch
 from g10sim.sim.address_map import address_map
 from g10sim.sim.addresses import PooledAddresses
 from g10sim.trace.synthetic import random_trace

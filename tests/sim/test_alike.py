@@ -10,8 +10,8 @@ from vdnn_networks import drawn_chain, titan_x
 from g10sim.config.sharing import ExchangeSpec, VariationSpec
 from g10sim.config.system import SystemSpec
 from g10sim.errors import CapacityError, UnsupportedError
-from g10sim.policies.base import Policy, Requirements
-from g10sim.policies.registry import create
+from g10sim.policies.interface.policy import Policy, Requirements
+from g10sim.policies.interface.registry import create
 from g10sim.sim.alike import one_group
 from g10sim.sim.engine import run
 from g10sim.trace.workload import Job, Workload

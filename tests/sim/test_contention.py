@@ -4,10 +4,10 @@ import pytest
 from machines import OWN, iteration_times, kernel_times, machine, simulate, trace_of
 
 from g10sim.config.behaviour import BehaviourSpec
-from g10sim.policies.base import Policy
-from g10sim.policies.moves import Evict, Fetch
-from g10sim.policies.plan import MigrationPlan, Planned
-from g10sim.policies.registry import create
+from g10sim.policies.interface.moves import Evict, Fetch
+from g10sim.policies.interface.plan import MigrationPlan, Planned
+from g10sim.policies.interface.policy import Policy
+from g10sim.policies.interface.registry import create
 from g10sim.records import StallReason
 from g10sim.sim.engine import run
 from g10sim.trace.synthetic import chain

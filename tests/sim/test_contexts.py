@@ -5,8 +5,8 @@ from machines import OWN, machine, trace_of
 
 from g10sim.config.sharing import SharingSpec
 from g10sim.errors import ConfigError
-from g10sim.policies.base_uvm import BaseUvm
-from g10sim.policies.ideal import Ideal
+from g10sim.policies.designs.base_uvm import BaseUvm
+from g10sim.policies.designs.ideal import Ideal
 from g10sim.sim.engine import run
 from g10sim.trace.workload import Job, Workload
 

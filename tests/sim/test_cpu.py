@@ -10,10 +10,10 @@ from g10sim.config.behaviour import BehaviourSpec
 from g10sim.config.sharing import ExchangeSpec, SharingSpec
 from g10sim.config.system import NvlinkSpec, SystemSpec
 from g10sim.errors import CapacityError, ConfigError, UnsupportedError
-from g10sim.policies.base import Policy, Requirements
-from g10sim.policies.base_uvm import BaseUvm
-from g10sim.policies.ideal import Ideal
-from g10sim.policies.moves import Evict, Fetch, Free
+from g10sim.policies.designs.base_uvm import BaseUvm
+from g10sim.policies.designs.ideal import Ideal
+from g10sim.policies.interface.moves import Evict, Fetch, Free
+from g10sim.policies.interface.policy import Policy, Requirements
 from g10sim.records import StallReason
 from g10sim.sim.engine import run
 from g10sim.trace.model import Device, Phase, TensorKind

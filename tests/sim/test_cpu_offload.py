@@ -8,9 +8,9 @@ link in 0.02 s, either way, and is updated in 0.1 s.
 import pytest
 
 from g10sim.config.system import SystemSpec
-from g10sim.policies.base import Policy, Requirements
-from g10sim.policies.ideal import Ideal
-from g10sim.policies.moves import Evict, Fetch
+from g10sim.policies.designs.ideal import Ideal
+from g10sim.policies.interface.moves import Evict, Fetch
+from g10sim.policies.interface.policy import Policy, Requirements
 from g10sim.records import StallReason
 from g10sim.sim.engine import run
 from g10sim.trace.model import Device, TensorKind

@@ -13,9 +13,9 @@ from test_properties import PAGE, Restless, cases, pages, relaxed, small_system
 from g10sim.config.behaviour import BehaviourSpec
 from g10sim.config.host import CpuSpec, KernelAccessSpec
 from g10sim.errors import UnsupportedError
-from g10sim.policies.base import Policy
-from g10sim.policies.ideal import Ideal
-from g10sim.policies.registry import available, create
+from g10sim.policies.designs.ideal import Ideal
+from g10sim.policies.interface.policy import Policy
+from g10sim.policies.interface.registry import available, create
 from g10sim.trace.model import Device
 from g10sim.trace.synthetic import chain, random_trace
 

@@ -5,10 +5,10 @@ from machines import iteration_times, machine, planned, simulate, trace_of
 from memories import GPU, HOST, NONE
 
 from g10sim.errors import PlanError
-from g10sim.policies.base import Policy
-from g10sim.policies.moves import Await, Drop, Evict, Free
-from g10sim.policies.plan import MigrationPlan, Planned
-from g10sim.policies.plan_format import load_plan, save_plan
+from g10sim.policies.interface.moves import Await, Drop, Evict, Free
+from g10sim.policies.interface.plan import MigrationPlan, Planned
+from g10sim.policies.interface.plan_format import load_plan, save_plan
+from g10sim.policies.interface.policy import Policy
 from g10sim.records import StallReason
 
 # a is made by the first kernel and read by the last; the others compute for themselves.

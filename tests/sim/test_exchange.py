@@ -9,8 +9,8 @@ from g10sim.analysis.gradients import Bucket, gradient_buckets
 from g10sim.config.sharing import ExchangeSpec, VariationSpec
 from g10sim.config.system import SystemSpec
 from g10sim.errors import ConfigError
-from g10sim.policies.base_uvm import BaseUvm
-from g10sim.policies.ideal import Ideal
+from g10sim.policies.designs.base_uvm import BaseUvm
+from g10sim.policies.designs.ideal import Ideal
 from g10sim.records import StallReason
 from g10sim.sim.engine import run
 from g10sim.trace.model import Phase, TensorKind

@@ -9,13 +9,13 @@ from scripted import Scripted
 
 from g10sim.config.sharing import SharingSpec
 from g10sim.errors import CapacityError, G10SimError, InvariantError, UnsupportedError
-from g10sim.hardware.batched import BatchedTransfers
 from g10sim.hardware.door import Door
-from g10sim.hardware.fluid import FluidTransfers
 from g10sim.hardware.memory import Pool
-from g10sim.policies.base import Policy
-from g10sim.sim.compute import make_compute
+from g10sim.hardware.transfers.batched import BatchedTransfers
+from g10sim.hardware.transfers.fluid import FluidTransfers
+from g10sim.policies.interface.policy import Policy
 from g10sim.sim.fabric import Clock, Fabric, Phase, Timer
+from g10sim.sim.stages.compute import make_compute
 
 CLOSED = "memory was changed outside Fabric.alter"
 STALE = "links were not shared anew after memory had changed"

@@ -8,7 +8,7 @@ from layerwise import LayerSpec, layerwise_trace
 import g10sim
 from g10sim.config.data import data_path
 from g10sim.config.presets import load_system
-from g10sim.policies.registry import available
+from g10sim.policies.interface.registry import available
 from g10sim.trace.synthetic import chain
 
 MB = 10**6

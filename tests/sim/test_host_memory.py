@@ -11,11 +11,11 @@ from memories import GPU, HOST
 from vdnn_networks import VGG_16, alexnet, titan_x, vgg
 
 from g10sim.config.host import CompressionSpec, HostSpec, PinnedSpec
-from g10sim.hardware.compression import packed_bytes
-from g10sim.hardware.pinned import PinnedMemory
-from g10sim.policies.base import Policy, Requirements
-from g10sim.policies.moves import Evict, Fetch, KeepUncompressed
-from g10sim.policies.vdnnpp import VdnnPlusPlus
+from g10sim.hardware.host_memory.compression import packed_bytes
+from g10sim.hardware.host_memory.pinned import PinnedMemory
+from g10sim.policies.designs.vdnn.vdnnpp import VdnnPlusPlus
+from g10sim.policies.interface.moves import Evict, Fetch, KeepUncompressed
+from g10sim.policies.interface.policy import Policy, Requirements
 from g10sim.records import StallReason
 from g10sim.trace.model import TensorKind
 

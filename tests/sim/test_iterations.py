@@ -11,12 +11,12 @@ from machines import FROM_SSD, iteration_times, kernel_times, machine, simulate,
 from g10sim.config.behaviour import GPG, BehaviourSpec
 from g10sim.config.sharing import ExchangeSpec, SharingSpec, VariationSpec
 from g10sim.errors import ConfigError, PolicyError
-from g10sim.policies.base import Policy
-from g10sim.policies.moves import Evict
-from g10sim.policies.registry import create
+from g10sim.policies.interface.moves import Evict
+from g10sim.policies.interface.policy import Policy
+from g10sim.policies.interface.registry import create
 from g10sim.records import IterationRecord
+from g10sim.sim.accounts.repetition import agree
 from g10sim.sim.engine import run
-from g10sim.sim.repetition import agree
 from g10sim.trace.workload import Job, Workload
 
 # The weight comes from flash (1000 for the fault, 2000 of latency, 2000 to move) when it is first read.

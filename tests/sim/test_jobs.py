@@ -8,9 +8,9 @@ from scripted import Scripted
 from g10sim.config.behaviour import BehaviourSpec
 from g10sim.errors import CapacityError, ConfigError, PolicyError
 from g10sim.hardware.door import Door
-from g10sim.policies.base import Policy
-from g10sim.policies.base_uvm import BaseUvm
-from g10sim.policies.ideal import Ideal
+from g10sim.policies.designs.base_uvm import BaseUvm
+from g10sim.policies.designs.ideal import Ideal
+from g10sim.policies.interface.policy import Policy
 from g10sim.records import StallReason
 from g10sim.sim.engine import run
 from g10sim.sim.fabric import Clock, Fabric

@@ -13,13 +13,13 @@ from machines import PAGE, iteration_times, kernel_times, machine, simulate, tra
 from g10sim.config.allocator import CachingPoolSpec
 from g10sim.config.host import HostSpec
 from g10sim.errors import CapacityError, PolicyError, UnsupportedError
-from g10sim.policies.base import (
+from g10sim.policies.interface.moves import Await, Evict, Fetch, KeepUncompressed
+from g10sim.policies.interface.policy import (
     Place,
     PlannedPlace,
     Policy,
     Requirements,
 )
-from g10sim.policies.moves import Await, Evict, Fetch, KeepUncompressed
 from g10sim.records import StallReason
 from g10sim.trace.synthetic import random_trace
 

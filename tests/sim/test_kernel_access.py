@@ -15,12 +15,12 @@ import g10sim
 from g10sim.config.behaviour import BehaviourSpec
 from g10sim.config.presets import load_system
 from g10sim.errors import CapacityError, ConfigError, PlanError, PolicyError, TraceError
-from g10sim.policies.base import Policy, Requirements
-from g10sim.policies.moves import Access, Drop, Evict, Fetch
-from g10sim.policies.plan import MigrationPlan, Planned
-from g10sim.policies.plan_format import load_plan, save_plan
+from g10sim.policies.interface.moves import Access, Drop, Evict, Fetch
+from g10sim.policies.interface.plan import MigrationPlan, Planned
+from g10sim.policies.interface.plan_format import load_plan, save_plan
+from g10sim.policies.interface.policy import Policy, Requirements
 from g10sim.records import StallReason
-from g10sim.stats.timeline import chrome_trace
+from g10sim.results.timeline import chrome_trace
 from g10sim.trace.format import load_trace, save_trace
 from g10sim.trace.synthetic import random_trace
 from g10sim.trace.workload import Job, Workload

@@ -10,11 +10,11 @@ from g10sim.config.behaviour import GPG, BehaviourSpec
 from g10sim.config.data import data_path
 from g10sim.config.presets import load_system
 from g10sim.config.system import SystemSpec
-from g10sim.policies.base import Policy
-from g10sim.policies.base_uvm import BaseUvm
-from g10sim.policies.deepum import DeepUm
-from g10sim.policies.ideal import Ideal
-from g10sim.policies.moves import Evict, Fetch, Free, Protect
+from g10sim.policies.designs.base_uvm import BaseUvm
+from g10sim.policies.designs.deepum import DeepUm
+from g10sim.policies.designs.ideal import Ideal
+from g10sim.policies.interface.moves import Evict, Fetch, Free, Protect
+from g10sim.policies.interface.policy import Policy
 from g10sim.records import MigrationCause, StallReason
 from g10sim.sim.engine import run
 from g10sim.trace.format import load_trace

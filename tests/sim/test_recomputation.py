@@ -8,12 +8,12 @@ from memories import HOST, NONE
 
 from g10sim.config.behaviour import BehaviourSpec
 from g10sim.errors import PolicyError
-from g10sim.policies.base import Policy, Requirements
-from g10sim.policies.base_uvm import BaseUvm
-from g10sim.policies.flashneuron import FlashNeuron
-from g10sim.policies.moves import Drop, Evict, Fetch
-from g10sim.policies.plan import MigrationPlan
-from g10sim.policies.plan_format import load_plan, save_plan
+from g10sim.policies.designs.base_uvm import BaseUvm
+from g10sim.policies.designs.flashneuron import FlashNeuron
+from g10sim.policies.interface.moves import Drop, Evict, Fetch
+from g10sim.policies.interface.plan import MigrationPlan
+from g10sim.policies.interface.plan_format import load_plan, save_plan
+from g10sim.policies.interface.policy import Policy, Requirements
 from g10sim.records import StallReason
 from g10sim.sim.engine import run
 from g10sim.trace.workload import Job, Workload
@@ -252,7 +252,7 @@ class DropsWhatItCan(Policy):
     name = "drops_what_it_can"
 
     def on_kernel_start(self, view):
-        from g10sim.sim.recomputation import Recomputation
+        from g10sim.sim.stages.recomputation import Recomputation
 
         rules = Recomputation(view.trace)
         return [

@@ -5,12 +5,12 @@ from machines import GPG10, FollowPlan, iteration_times, kernel_times, machine, 
 from memories import FLASH, GPU, NONE
 
 from g10sim.config.behaviour import BehaviourSpec
-from g10sim.policies.base_uvm import BaseUvm
-from g10sim.policies.deepum import DeepUm
-from g10sim.policies.ideal import Ideal
-from g10sim.policies.plan import MigrationPlan
-from g10sim.policies.plan_format import save_plan
-from g10sim.policies.replay import Replay
+from g10sim.policies.designs.base_uvm import BaseUvm
+from g10sim.policies.designs.deepum import DeepUm
+from g10sim.policies.designs.ideal import Ideal
+from g10sim.policies.designs.replay import Replay
+from g10sim.policies.interface.plan import MigrationPlan
+from g10sim.policies.interface.plan_format import save_plan
 from g10sim.records import MigrationCause, StallReason
 
 

@@ -12,15 +12,15 @@ from machines import GPG10, OWN, machine, trace_of
 
 from g10sim.config.sharing import SharingSpec
 from g10sim.errors import ConfigError, UnsupportedError
-from g10sim.policies.base_uvm import BaseUvm
-from g10sim.policies.deepum import DeepUm
-from g10sim.policies.g10 import G10
-from g10sim.policies.ideal import Ideal
-from g10sim.policies.vdnn import Vdnn
+from g10sim.policies.designs.base_uvm import BaseUvm
+from g10sim.policies.designs.deepum import DeepUm
+from g10sim.policies.designs.g10.g10 import G10
+from g10sim.policies.designs.ideal import Ideal
+from g10sim.policies.designs.vdnn.vdnn import Vdnn
 from g10sim.records import StallReason
-from g10sim.sim.compute import Concurrency, Shared, TimeSlices
 from g10sim.sim.engine import run
 from g10sim.sim.fabric import Clock
+from g10sim.sim.stages.compute import Concurrency, Shared, TimeSlices
 from g10sim.trace.workload import Job, Workload
 
 

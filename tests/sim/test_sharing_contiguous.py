@@ -13,11 +13,11 @@ from machines import PAGE, machine, simulate, trace_of
 
 from g10sim.config.sharing import SharingSpec
 from g10sim.errors import UnsupportedError
-from g10sim.policies.base import Place, Policy, Requirements
-from g10sim.policies.direct_storage import G10Host
-from g10sim.policies.moves import Await, Evict, Fetch
-from g10sim.policies.vdnn_multi import VdnnMulti
-from g10sim.policies.vdnnpp import VdnnPlusPlus
+from g10sim.policies.designs.direct_storage import G10Host
+from g10sim.policies.designs.vdnn.vdnnpp import VdnnPlusPlus
+from g10sim.policies.designs.vdnn_multi.vdnn_multi import VdnnMulti
+from g10sim.policies.interface.moves import Await, Evict, Fetch
+from g10sim.policies.interface.policy import Place, Policy, Requirements
 from g10sim.records import StallReason
 from g10sim.sim.engine import run
 from g10sim.trace.model import TensorKind

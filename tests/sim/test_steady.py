@@ -6,9 +6,9 @@ import pytest
 from drawn_cases import draw_case
 
 from g10sim.errors import CapacityError, UnsupportedError
-from g10sim.policies.registry import available, create
+from g10sim.policies.interface.registry import available, create
+from g10sim.sim.accounts.repetition import TOLERANCE, agree
 from g10sim.sim.engine import run
-from g10sim.sim.repetition import TOLERANCE, agree
 from g10sim.trace.workload import Job, Workload
 
 MORE = 8

@@ -5,8 +5,8 @@ from machines import FROM_SSD, PAGE
 from test_cpu import cpu_spans, system, trace_of
 
 from g10sim.errors import PolicyError
-from g10sim.policies.base import Policy, Requirements
-from g10sim.policies.moves import Await, Evict, Store
+from g10sim.policies.interface.moves import Await, Evict, Store
+from g10sim.policies.interface.policy import Policy, Requirements
 from g10sim.records import StallReason
 from g10sim.sim.engine import run
 from g10sim.trace.workload import Job, Workload

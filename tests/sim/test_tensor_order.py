@@ -7,12 +7,12 @@ from machines import OWN, machine, simulate, trace_of
 
 from g10sim.config.behaviour import GPG
 from g10sim.errors import PolicyError
-from g10sim.policies.base import Policy
-from g10sim.policies.deepum import DeepUm
-from g10sim.policies.moves import Await, Evict, Fetch, KeepUncompressed, Move, Protect
-from g10sim.policies.plan import MigrationPlan, Planned
-from g10sim.policies.plan_format import load_plan, save_plan
-from g10sim.policies.replay import Replay
+from g10sim.policies.designs.deepum import DeepUm
+from g10sim.policies.designs.replay import Replay
+from g10sim.policies.interface.moves import Await, Evict, Fetch, KeepUncompressed, Move, Protect
+from g10sim.policies.interface.plan import MigrationPlan, Planned
+from g10sim.policies.interface.plan_format import load_plan, save_plan
+from g10sim.policies.interface.policy import Policy
 
 # In order of use: y, c, x (all at kernel 0), a, and then the unused ones by size.
 TRACE = trace_of(

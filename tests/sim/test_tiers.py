@@ -11,12 +11,12 @@ from g10sim.config.behaviour import BehaviourSpec
 from g10sim.config.presets import load_system
 from g10sim.errors import ConfigError
 from g10sim.hardware.links import Topology
-from g10sim.policies.base import Policy
-from g10sim.policies.moves import Evict, Fetch
-from g10sim.policies.plan import MigrationPlan, Planned
-from g10sim.policies.registry import create
+from g10sim.policies.interface.moves import Evict, Fetch
+from g10sim.policies.interface.plan import MigrationPlan, Planned
+from g10sim.policies.interface.policy import Policy
+from g10sim.policies.interface.registry import create
 from g10sim.records import Location
-from g10sim.sim.accounts import reason_for_waiting
+from g10sim.sim.accounts.owners import reason_for_waiting
 from g10sim.trace.synthetic import chain
 
 CXL, SSD = Location(3, "CXL"), Location(4, "FLASH")

@@ -5,8 +5,8 @@ from machines import machine
 
 from g10sim.config.behaviour import GPG, BehaviourSpec
 from g10sim.config.sharing import VariationSpec
-from g10sim.policies.base import Policy
-from g10sim.policies.registry import create
+from g10sim.policies.interface.policy import Policy
+from g10sim.policies.interface.registry import create
 from g10sim.sim.engine import run
 from g10sim.trace.synthetic import chain
 from g10sim.trace.workload import Job, Workload

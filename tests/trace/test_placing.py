@@ -4,7 +4,7 @@ import pytest
 
 from g10sim.config.system import SystemSpec
 from g10sim.errors import TraceError
-from g10sim.policies.registry import create
+from g10sim.policies.interface.registry import create
 from g10sim.sim.engine import run
 from g10sim.trace.model import TensorKind
 from g10sim.trace.placing import on_cpu

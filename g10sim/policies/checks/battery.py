@@ -13,11 +13,11 @@ import yaml
 
 from g10sim.config.behaviour import BehaviourSpec
 from g10sim.errors import PolicyError, UnsupportedError
-from g10sim.policies.base import Policy, Requirements
 from g10sim.policies.checks.subject import PolicyCheckError, Scenario, Subject, roomy, scenarios
-from g10sim.policies.parameters import Declared
-from g10sim.policies.plan_format import load_plan, save_plan
-from g10sim.policies.registry import create
+from g10sim.policies.interface.parameters import Declared
+from g10sim.policies.interface.plan_format import load_plan, save_plan
+from g10sim.policies.interface.policy import Policy, Requirements
+from g10sim.policies.interface.registry import create
 from g10sim.records import RunRecords
 from g10sim.sim.preparation import as_recorded
 from g10sim.trace.workload import Workload

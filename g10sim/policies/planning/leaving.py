@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from g10sim.policies.base import PolicyView
+from g10sim.policies.interface.policy import PolicyView
 from g10sim.policies.planning.machine import PlannedTier
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from math import inf
 
-from g10sim.policies.parameters import Declared, parameter
+from g10sim.policies.interface.parameters import Declared, parameter
 
 
 class Limited(Declared):

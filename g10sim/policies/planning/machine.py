@@ -10,7 +10,7 @@ from math import ceil
 from g10sim.config.behaviour import BehaviourSpec
 from g10sim.config.system import LinkSpec, SystemSpec
 from g10sim.config.tiers import Tier
-from g10sim.policies.moves import tier_name
+from g10sim.policies.interface.moves import tier_name
 from g10sim.trace.model import Trace
 from g10sim.trace.workload import Workload
 from g10sim.units import duration_to_cycles

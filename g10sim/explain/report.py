@@ -1,0 +1,275 @@
+"""A directory of results as one HTML file to explore: tables, charts, words on each cell, configuration."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import hashlib
+import io
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
+from markupsafe import Markup
+
+from g10sim.checksums import stamp
+from g10sim.config.document import read_text
+from g10sim.errors import ConfigError, G10SimError
+from g10sim.experiment.stored_cells import names_code, open_cells
+from g10sim.explain.cell import Section, describe_cell
+from g10sim.explain.report_data import chart_data
+from g10sim.files import write_text, writing
+from g10sim.plots.traces import records
+from g10sim.results.columns import stall_reasons, traffic
+from g10sim.results.keyed import timeline_name
+from g10sim.results.legends import policy_labels
+from g10sim.results.ranges import order_lines
+from g10sim.results.reading import (
+    CONFIGURATION,
+    REPORT,
+    TIMING,
+    cell_keys,
+    read_checked,
+    read_provenance,
+    read_results,
+)
+from g10sim.results.swept import values_of
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_OK = "ok"
+_MOST_CELLS = 200
+_SCRIPT = "report.js"
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of texts under titles; those titled ``numbers`` are aligned as such."""
+
+    titles: Sequence[str]
+    numbers: Sequence[str]
+    rows: Sequence[Sequence[str]]
+
+
+@dataclass(frozen=True)
+class CellInWords:
+    """The words of ``explain`` about a cell, and the place of its timeline alongside the report."""
+
+    number: int
+    title: str
+    sections: Sequence[Section]
+    timeline: str
+
+
+def write_report(directory: str | Path, output: str | Path | None = None, *, trust: bool = False) -> Path:
+    """Write the report of a directory of results (default: ``DIR/report.html``) and return its path.
+
+    ``trust``: import the policies ``module:Class`` that it names, for words on their cells.
+
+    The file needs nothing else. Raises ConfigError where results are missing or it cannot be written.
+    """
+    directory = Path(directory)
+    path = Path(output) if output is not None else directory / REPORT
+    text = report(directory, trust=trust)
+    with writing(path, ConfigError):
+        write_text(path, text)
+    return path
+
+
+def report(directory: Path, *, trust: bool = False) -> str:
+    """Return the report of a directory of results as HTML. Raises ConfigError where results are missing."""
+    results = read_results(directory)
+    provenance = read_provenance(directory)
+    read_checked(directory, CONFIGURATION, provenance)
+    configuration = read_text(directory / CONFIGURATION)
+    named = results.assign(policy=results["policy"].map(policy_labels(results)))
+    ran = named.loc[results["status"] == _OK]
+    cells, notes = _in_words(directory, ran, trust=trust)
+    template = Environment(
+        loader=PackageLoader("g10sim.experiment"),
+        autoescape=select_autoescape(
+            default=True, default_for_string=True, enabled_extensions=("html", "j2")
+        ),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    ).get_template("report.html.j2")
+    program = (files("g10sim.experiment") / "templates" / _SCRIPT).read_text(encoding="utf-8")
+    library, library_source = _library()
+    return template.render(
+        script_sources=Markup(f"{_source(program.encode())} {library_source}"),
+        stamp=stamp(cell_keys(provenance).values()),
+        name=str(results["name"].iloc[0]) if len(results) else directory.name,
+        summary=_summary(results, directory, provenance),
+        failures=_failures(named),
+        results=_results(named),
+        shares=_shares(ran),
+        cells=cells,
+        notes=[*order_lines(directory), *notes],
+        configuration=configuration,
+        provenance=_provenance(provenance),
+        traces=_traces(provenance),
+        data=Markup(_inert_json(chart_data(results))),
+        library=Markup(library),
+        program=Markup(program),
+    )
+
+
+@lru_cache
+def _library() -> tuple[str, str]:
+    """Return Plotly's program, compressed and as text, and its source for the policy of the page."""
+    program = (files("plotly") / "package_data" / "plotly.min.js").read_bytes()
+    return base64.b64encode(gzip.compress(program, mtime=0)).decode(), _source(program)
+
+
+def _source(program: bytes) -> str:
+    """Return how the policy of a page names a script that may run: by its hash."""
+    return f"'sha256-{base64.b64encode(hashlib.sha256(program).digest()).decode()}'"
+
+
+def _inert_json(data: Mapping[str, Any]) -> str:
+    """Return data as JSON that cannot end the element that it stands in."""
+    text = json.dumps(data, separators=(",", ":"))
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def _in_words(directory: Path, ran: pd.DataFrame, *, trust: bool) -> tuple[list[CellInWords], list[str]]:
+    """Return what can be said of each cell, and notes on what was left out."""
+    found, notes, keys = [], [], _swept(ran)
+    count = ran["cell"].nunique()
+    if count > _MOST_CELLS:
+        notes.append(
+            f"Words are on the first {_MOST_CELLS} of {count} cells that ran; 'explain' has them on any."
+        )
+    code = (
+        []
+        if trust
+        else [policy for policy in read_results(directory)["policy"].unique() if names_code(policy)]
+    )
+    if code:
+        notes.append(f"No words on cells of {', '.join(code)}, whose code was not loaded; --trust loads it.")
+    try:
+        for opened in open_cells(directory, _MOST_CELLS, trust=trust):
+            number = int(opened.row["cell"])
+            timeline = timeline_name(number)
+            heading, sections = describe_cell(opened)
+            linked = timeline if (directory / timeline).is_file() else ""
+            row = {**opened.row, "policy": opened.labels[opened.row["policy"]]}
+            title = f"cell {number}: {_what_it_is(row, keys)}: {row['performance']:.1%} of ideal"
+            found.append(CellInWords(number, title, [(heading, []), *sections], linked))
+    except G10SimError as error:  # traces may be gone; a report without words is still a report
+        notes.append(f"No words on further cells: {error}")
+    return found, notes
+
+
+def _failures(named: pd.DataFrame) -> list[dict[str, Any]]:
+    """Return the rows of cells without a result, each with what the cell is."""
+    keys = _swept(named)
+    found = records(named[named["status"] != _OK])
+    return [{**row, "what": _what_it_is(row, keys)} for row in found]
+
+
+def _what_it_is(row: Mapping[str, Any], keys: Sequence[str]) -> str:
+    """Name a cell by its trace, its policy and the values that it has of these keys."""
+    values = [f"{key} = {row[key]}" for key in keys if _text(row[key])]
+    return ", ".join([row["trace"], row["policy"], *values])
+
+
+def _summary(results: pd.DataFrame, directory: Path, provenance: Mapping[str, Any]) -> str:
+    import pandas as pd
+
+    counts = results.drop_duplicates("cell")["status"].value_counts()
+    parts = [f"{counts.get(_OK, 0)} of {int(counts.sum())} cells ran"]
+    parts += [f"{counts[status]} {status}" for status in ("unsupported", "failed") if counts.get(status)]
+    try:
+        timing = pd.read_csv(io.BytesIO(read_checked(directory, TIMING, provenance)))
+        parts.append(f"simulating took {timing['wall_seconds'].sum():,.1f} s of one processor")
+    except (ConfigError, ValueError, KeyError):
+        pass  # a report without it is still a report
+    return "; ".join(parts) + "."
+
+
+def _swept(results: pd.DataFrame) -> list[str]:
+    """Columns between policy and status that tell cells apart."""
+    names = [str(column) for column in results.columns]
+    columns = names[names.index("policy") + 1 : names.index("status")]
+    return [column for column in columns if results[column].nunique(dropna=False) > 1]
+
+
+def _table(results: pd.DataFrame, names: Sequence[str], numbers: Mapping[str, tuple[Any, str]]) -> Table:
+    """Make a table of columns of some results, then of numbers by title: values and how they are written.
+
+    Traces are named without directory and suffix where that tells them apart, swept quantities as charts
+    name them: as numbers, with the unit in the title.
+    """
+    shown = results[list(names)].map(_text)
+    stems = results["trace"].map(lambda name: Path(name).stem)
+    if stems.nunique() == results["trace"].nunique():
+        shown["trace"] = stems
+    for key in _swept(results):
+        found = values_of(results[key], key)
+        shown[key] = [found.texts.get(value, "") for value in results[key]]
+        shown = shown.rename(columns={key: found.label})
+    for title, (values, form) in numbers.items():
+        shown[title] = ["" if value != value else format(value, form) for value in values]
+    return Table([*map(str, shown)], list(numbers), shown.to_numpy().tolist())
+
+
+def _results(results: pd.DataFrame) -> Table:
+    ran = results.where(results["status"] == _OK)
+    numbers = {
+        "time (ms)": (ran["exec_ms"], ",.1f"),
+        "of ideal": (ran["performance"], ".1%"),
+        **_ranges(ran),
+        "samples/s": (ran["samples_per_s"], ",.1f"),
+        "stall": (ran["stall_cycles"] / ran["exec_cycles"].clip(lower=1), ".1%"),
+        "moved (GB)": (ran[list(traffic(ran))].sum(axis="columns", skipna=False) / 1e9, ",.2f"),
+        "page faults": (ran["page_faults"], ",.0f"),
+        "peak GPU (GiB)": (ran["peak_gpu_bytes"] / 2**30, ",.2f"),
+    }
+    verdicts = ["status"] if (results["status"] != _OK).any() else []
+    if "steady" in results and results["steady"].isin([False]).any():
+        verdicts.append("steady")
+        results = results.assign(steady=results["steady"].map({True: "yes", False: "no"}))
+    return _table(results, ["cell", "trace", "policy", *_swept(results), *verdicts], numbers)
+
+
+def _ranges(ran: pd.DataFrame) -> dict[str, tuple[Any, str]]:
+    """Return the ends of the range of performance, where results have one."""
+    ends = {f"of ideal, {end}": f"performance_{end}" for end in ("low", "high")}
+    return {title: (ran[column], ".1%") for title, column in ends.items() if column in ran}
+
+
+def _text(value: object) -> str:
+    return "" if value is None or value != value else str(value)
+
+
+def _shares(ran: pd.DataFrame) -> Table:
+    """Shares of the time of each cell; stalls for reasons that no cell has are left out."""
+    reasons = {column: reason for column, reason in stall_reasons(ran).items() if ran[column].any()}
+    parts = {"compute_cycles": "compute alone", "overlap_cycles": "compute while pages move"}
+    parts |= {column: f"stall: {reason.look.label}" for column, reason in reasons.items()}
+    whole = ran["exec_cycles"].where(ran["exec_cycles"] > 0)
+    numbers = {title: (ran[column] / whole, ".1%") for column, title in parts.items()}
+    return _table(ran, ["cell", "trace", "policy", *_swept(ran)], numbers)
+
+
+def _provenance(found: Mapping[str, Any]) -> Table:
+    facts = {name: value for name, value in found.items() if isinstance(value, str | int)}
+    libraries = found.get("libraries")
+    facts |= libraries if isinstance(libraries, dict) else {}
+    return Table(["fact", "value"], [], [[str(name), str(value)] for name, value in facts.items()])
+
+
+def _traces(found: Mapping[str, Any]) -> Table:
+    rows = [
+        [str(name), str(trace.get("path", "")), str(trace.get("sha256", ""))]
+        for name, trace in found["traces"].items()
+    ]
+    return Table(["trace", "file", "SHA-256"], [], rows)

@@ -1,0 +1,1 @@
+"""Placement in GPU memory: pages anywhere, or blocks from an allocator."""

@@ -1,0 +1,1 @@
+"""Host memory for whole tensors: pinned, pageable or compressed."""

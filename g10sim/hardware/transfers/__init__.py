@@ -1,0 +1,1 @@
+"""Transfers behind one interface: in DMA batches, or as flows."""

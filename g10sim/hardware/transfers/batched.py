@@ -1,0 +1,398 @@
+"""Transfers as periodic DMA batches with integer quotas per link (one GPU).
+
+At every multiple of an interval a batch of pages moves at once; the directions are independent. This is
+how the published G10 simulator moves data. A batch is computed exactly, run by run; when a batch
+uses nothing up, two in a row make the same moves, or one run streams in past victims that are treated
+alike, as many further ones as must be alike are applied in one step.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection, Hashable, Sequence
+from itertools import pairwise
+
+from g10sim.config.behaviour import BehaviourSpec
+from g10sim.config.system import SystemSpec, published_drive
+from g10sim.errors import ConfigError, InvariantError
+from g10sim.hardware.door import Door
+from g10sim.hardware.memory import Pool, Residency
+from g10sim.hardware.recency import ANY_NUMBER
+from g10sim.hardware.runs import Run
+from g10sim.hardware.transfers.interface import Due, Observer, VictimRule, report, restart_choice
+from g10sim.hardware.transfers.jumps import Move, are_same, past_alike, repeats_in_room, repeats_of_runs
+from g10sim.records import Location, StallReason
+from g10sim.units import format_rate
+
+_NONE, _GPU = Location.NONE, Location.GPU
+# Makes a move in half the time of its constructor.
+_move = tuple.__new__
+
+
+class BatchedTransfers:
+    """Moves the pages in one GPU's queues, batch by batch."""
+
+    _job: int
+    _memory: Residency
+    _host: Location
+    _flash: Location
+    _host_pool: Pool
+    _victims: VictimRule
+
+    def __init__(
+        self,
+        system: SystemSpec,
+        behaviour: BehaviourSpec,
+        observer: Observer | None = None,
+        door: Door | None = None,
+    ) -> None:
+        self._door = door or Door()
+        self._changes = 0
+        if system.gpu.count != 1:
+            raise ConfigError(
+                f"compat.transfers: batched transfers serve one GPU; found gpu.count {system.gpu.count}"
+            )
+        pages, link = behaviour.batch_pages, system.pcie.inward
+        self.interval_cycles = max(1, pages * system.gpu.page_size * system.gpu.clock // link)
+        ssd = published_drive(system)
+        slowest = min(ssd.read_bandwidth, ssd.write_bandwidth)
+        if pages * slowest < link:
+            raise ConfigError(
+                f"compat.batch_pages: found {pages}, of which none crosses an SSD of {format_rate(slowest)} "
+                f"on a link of {format_rate(link)}; allowed: {-(-link // slowest)} or more"
+            )
+        self._link_pages = pages
+        self._read_pages = min(pages, pages * ssd.read_bandwidth // link)
+        self._write_pages = min(pages, pages * ssd.write_bandwidth // link)
+        self._arrival_pages = pages * system.gpu.allocation_rate // link
+        self.events = 0
+        self._observer = observer
+        self._next = 0
+        self._busy = 0
+        self._repeats = 0
+        self._streamed = 0
+        self._moves: list[Move] = []
+        self._steady = False
+        self._previous: list[Move] | None = None
+        self._stuck = True
+        self._attached = False
+
+    def attach(
+        self, job: int, gpu: int, memory: Residency, victims: VictimRule, due: Due | None = None
+    ) -> None:
+        """Serve this job's memory from now on."""
+        self._job = job
+        self._memory = memory
+        self._host, self._flash = memory.tiers
+        self._host_pool = memory.pools[self._host]
+        self._victims = victims
+        self._attached = True
+        self.changed()
+
+    def detach(self, job: int) -> None:
+        """Stop serving the memory of a job that has ended."""
+        self.changed()
+        self._attached = False
+        self._stuck = True
+
+    def settle(self) -> None:
+        """Leave room to the next batch, which uses any page."""
+
+    def changed(self, jobs: Collection[int] = (), now: int | None = None) -> None:
+        """Forget what was foreseen: queues, working set or eviction order were altered.
+
+        Victims are chosen anew for ``jobs``. Raises InvariantError unless transfers are at the cycle ``now``.
+        """
+        self._check_time(now)
+        if self._attached and self._job in jobs:
+            restart_choice(self._memory, self._victims)
+        self._repeats = 0
+        self._previous = None
+        self._stuck = not self._attached
+
+    def _check_time(self, now: int | None) -> None:
+        if now is not None and self._next <= now:
+            raise InvariantError(f"memory was changed at cycle {now} with transfers at {self._next}")
+
+    def next_change(self, now: int | None = None) -> int | None:
+        """Cycle of the next batch that may do something new, or None when nothing will happen.
+
+        Raises InvariantError unless transfers are at the cycle ``now``.
+        """
+        self._check_time(now)
+        if self._stuck or not self._memory.queues.busy:
+            return None
+        return self._next + self._repeats * self.interval_cycles
+
+    def advance(self, now: int) -> None:
+        """Form every batch before the cycle ``now``, and the one at it."""
+        while self._next <= now:
+            pending = (now - self._next) // self.interval_cycles + 1
+            if self._repeats:
+                if self._changes != self._door.changes:
+                    raise InvariantError("links were not shared anew after memory had changed")
+                self._repeat(min(self._repeats, pending))
+            elif self._stuck or not self._memory.queues.busy:
+                if self._attached and self._memory.queues.busy:
+                    self._busy += pending * self.interval_cycles
+                self._next += pending * self.interval_cycles
+            else:
+                self._form_batch()
+                self._next += self.interval_cycles
+
+    def demand(self, job: int, tensor: int) -> None:
+        """Put every page of a tensor that is not on the GPU nor in transfer on the fault queues."""
+        self._memory.demand(tensor)
+
+    def state(self, job: int) -> Hashable:
+        """Return None: in the middle of a batch it is not known."""
+        return None
+
+    def busy_cycles(self, job: int) -> int:
+        """Cycles so far with pages in a queue, whether or not they could move."""
+        return self._busy
+
+    def bottleneck(self, job: int) -> StallReason | None:
+        """Return None: batches have no bottleneck beyond their own quotas."""
+        return None
+
+    def _repeat(self, times: int) -> None:
+        self.events += 1
+        if self._streamed:
+            self._stream(times * self._streamed)
+        else:
+            self._move_again(times)
+        self._memory.space.note_peak()
+        self._busy += times * self.interval_cycles
+        self._repeats -= times
+        self._next += times * self.interval_cycles
+        self._changes = self._door.changes
+
+    def _move_again(self, times: int) -> None:
+        """Make the moves of the last batch so many times more."""
+        pools = self._memory.pools
+        # Leavers of many batches would overfill a pool before the arrivals of the same batches empty it.
+        lent = [(pools[move.target], move.pages * times) for move in self._moves if move.target in pools]
+        for pool, count in lent:
+            pool.free += count
+        for move in self._moves:
+            queue, source, run, victim, pages, target, _ = move
+            self._memory.commit(queue, run, pages * times, source, target, victim)
+            if self._observer is not None:
+                end = self._next + (times - 1) * self.interval_cycles
+                self._report(move, move.pages * times, end)
+        for pool, count in lent:
+            pool.free -= count
+        for pool, _ in lent:
+            pool.take(0)
+
+    def _stream(self, pages: int) -> None:
+        """Let so many pages of the last batch's run arrive, past one victim after another."""
+        queue, source, run, _, _, _, demanded = last = self._moves[-1]
+        memory, victims, is_demanded, done = self._memory, self._victims, self._is_demanded(last), 0
+        while done < pages:
+            victim = victims.choose(memory, is_demanded)
+            if victim is None:
+                raise InvariantError("fewer pages make room than were foreseen")
+            count, target = min(victim.count, pages - done), self._target_of(victim)
+            memory.commit(queue, run, count, source, target, victim)
+            if self._observer is not None:
+                self._report_stream(Move(queue, source, run, victim, count, target, demanded), done)
+            done += count
+
+    def _report_stream(self, move: Move, done: int) -> None:
+        """Tell of a part of a stream, after so many of its pages, batch by batch."""
+        quota, end = self._streamed, done + move.pages
+        first, last = -(-done // quota) * quota, end // quota * quota
+        for start, stop in pairwise(sorted({done, end, *(cut for cut in (first, last) if done < cut < end)})):
+            since = self._next + start // quota * self.interval_cycles
+            until = self._next + (stop - 1) // quota * self.interval_cycles
+            self._report(move, stop - start, until, since)
+
+    def _is_demanded(self, move: Move) -> bool:
+        return move.demanded or move.run.tensor in self._memory.needed
+
+    def _form_batch(self) -> None:
+        self.events += 1
+        self._moves = []
+        self._steady = True
+        self._link_in = self._link_out = self._link_pages
+        self._flash_in, self._flash_out = self._read_pages, self._write_pages
+        self._arrivals = self._arrival_pages
+        queues = self._memory.queues
+        if any(queues.evict):
+            self._evict()
+        self._spill = self._host_pool.free == 0
+        if queues.faulting:
+            self._arrive(queues.fault, demanded=True)
+        if any(queues.prefetch):
+            self._arrive(queues.prefetch, demanded=False)
+            if not self._moves and self._memory_waits():
+                self._arrive(queues.prefetch, demanded=True)
+        self._foresee()
+
+    def _memory_waits(self) -> bool:
+        moving = self._memory.moving
+        return any(moving[tensor] for tensor in self._memory.needed)
+
+    def _evict(self) -> None:
+        queues, pool = self._memory.queues, self._host_pool
+        queue = queues.evict[self._flash]
+        while queue and self._flash_out and self._link_out:
+            self._evict_some(queue, min(self._flash_out, self._link_out), self._flash)
+        queue = queues.evict[self._host]
+        while queue and self._link_out:
+            if pool.free:
+                self._evict_some(queue, min(pool.free, self._link_out), self._host)
+            elif self._flash_out:
+                self._evict_some(queue, min(self._flash_out, self._link_out), self._flash)
+            else:
+                break
+
+    def _evict_some(self, queue: deque[Run], limit: int, target: Location) -> None:
+        run = queue[0]
+        count = min(run.count, limit)
+        self._link_out -= count
+        if target == self._flash:
+            self._flash_out -= count
+        self._do(Move(queue, _GPU, run, None, count, target, False))
+
+    def _arrive(self, queues: Sequence[deque[Run]], *, demanded: bool) -> None:
+        """Bring pages in; those from flash that find no room hold up those behind them."""
+        flash, host, new = queues[self._flash], queues[self._host], queues[_NONE]
+        is_held_up = False
+        if flash:
+            limit = min(self._flash_in, self._link_in)
+            moved = self._serve(flash, self._flash, limit, demanded=demanded)
+            self._flash_in -= moved
+            self._link_in -= moved
+            is_held_up = moved < limit and bool(flash)
+        if host and not is_held_up:
+            self._link_in -= self._serve(host, self._host, self._link_in, demanded=demanded)
+        if new and (demanded or not is_held_up):
+            self._serve(new, _NONE, self._arrivals, demanded=demanded)
+
+    def _serve(self, queue: deque[Run], source: Location, limit: int, *, demanded: bool) -> int:
+        memory, victims, frames, pool = self._memory, self._victims, self._memory.frames, self._host_pool
+        moved, is_from_host = 0, source == self._host
+        while queue and moved < limit:
+            run = queue[0]
+            count = run.count if run.count < limit - moved else limit - moved
+            victim, target = None, _NONE
+            if frames.free:
+                count = min(count, frames.free)
+            else:
+                victim = victims.choose(memory, demanded or run.tensor in memory.needed)
+                if victim is None or not self._link_out or not (pool.free or self._flash_out):
+                    break
+                if victim.count < count:
+                    count = victim.count
+                if not victims.is_worthless(victim.tensor):
+                    target, room = self._destination(source)
+                    if not room:
+                        break
+                    if room < count:
+                        count = room
+                    self._spend(count, source, target)
+            moved += count
+            if is_from_host:
+                self._spill = False
+            self._do(_move(Move, (queue, source, run, victim, count, target, demanded)))
+        self._arrivals -= moved
+        return moved
+
+    def _destination(self, source: Location) -> tuple[Location, int]:
+        """Return the target of the next victims and how many may go there before it is asked again."""
+        if self._spill and self._flash_out:
+            count = min(self._flash_out, self._link_out)
+            return self._flash, 1 if source == self._host else count
+        if source == self._host:
+            return self._host, self._link_out
+        return self._host, min(self._host_pool.free, self._link_out)
+
+    def _spend(self, count: int, source: Location, target: Location) -> None:
+        self._link_out -= count
+        if target == self._flash:
+            self._flash_out -= count
+            self._spill = self._flash_out > 0
+        elif source != self._host and self._host_pool.free == count:
+            self._spill = True
+
+    def _do(self, move: Move) -> None:
+        queue, source, run, victim, pages, target, _ = move
+        self._memory.commit(queue, run, pages, source, target, victim)
+        self._moves.append(move)
+        if self._steady:
+            if victim is None:
+                self._steady = run.count > pages and self._leaves_room(move)
+            else:
+                enough = run.count > pages and victim.count > pages
+                self._steady = enough and victim.tensor not in self._memory.needed
+        if self._observer is not None:
+            self._report(move, pages, self._next)
+
+    def _leaves_room(self, move: Move) -> bool:
+        """Tell whether a move without victims left empty pages, and sent nothing back to the fault queues."""
+        returns = move.source == _GPU and move.run.tensor in self._memory.needed
+        return bool(self._memory.frames.free) and not returns
+
+    def _report(self, move: Move, pages: int, end: int, first: int | None = None) -> None:
+        """Tell of pages that moved in batches: in that at the cycle ``first`` (None: the next) to ``end``."""
+        if self._observer is not None:
+            moved = [(self._job, 0, run.tensor) for run in (move.run, move.victim) if run is not None]
+            span = (self._next if first is None else first) - self.interval_cycles, end
+            report(self._observer, moved, (move.source, move.target), span, pages, demanded=move.demanded)
+
+    def _foresee(self) -> None:
+        """Decide how many of the following batches must make the same moves as this one."""
+        self._memory.space.note_peak()
+        self._changes = self._door.changes
+        moves, previous = self._moves, self._previous
+        self._previous = moves
+        if not moves:
+            self._stuck = True
+            return
+        self._busy += self.interval_cycles
+        self._streamed = 0
+        # Host memory so far from full does not matter to the next batch.
+        is_roomy = self._host_pool.free > 2 * self._link_pages
+        if is_roomy and moves[-1].run is moves[0].run and past_alike(self._memory, moves):
+            pages = moves[0].pages if len(moves) == 1 else sum([move.pages for move in moves])
+            self._repeats = self._stream_repeats(pages)
+            if self._repeats:
+                self._streamed = pages
+                return
+        if (self._steady and is_roomy) or are_same(moves, previous):
+            self._repeats = repeats_of_runs(self._memory, moves)
+            if self._repeats:
+                self._repeats = min(self._repeats, repeats_in_room(self._memory, moves, self._link_pages))
+
+    def _stream_repeats(self, batch_pages: int) -> int:
+        """Batches in which one run goes on to arrive while victims make room alike.
+
+        Whether they are dropped or leave does not matter to a run from a tier that is alone in the queues.
+        """
+        memory, moves = self._memory, self._moves
+        move = moves[0]
+        most = (move.run.count - 1) // batch_pages
+        if most < 1 or memory.recency.merging(move.run.tensor) < ANY_NUMBER:
+            return 0
+        targets = {move.target for move in moves}
+        if move.source and memory.queues.count == 1:
+            targets = {_NONE, self._host}
+            moves = [move._replace(pages=batch_pages, target=self._host)]
+        elif len(targets) > 1:
+            return 0
+        most = min(most, repeats_in_room(memory, moves, self._link_pages))
+        pages = 0
+        for victim in self._victims.upcoming(memory, self._is_demanded(move)) if most else ():
+            if victim.tensor in memory.needed or self._target_of(victim) not in targets:
+                break
+            pages += victim.count
+            if pages >= most * batch_pages:
+                return most
+        return pages // batch_pages
+
+    def _target_of(self, victim: Run) -> Location:
+        """Return where a victim goes while host memory is roomy."""
+        return _NONE if self._victims.is_worthless(victim.tensor) else self._host

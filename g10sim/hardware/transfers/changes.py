@@ -1,0 +1,193 @@
+"""When transfers change next: a run, a victim or the room that flows use is used up.
+
+Room that others make before it is needed does not count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TypeAlias
+
+from g10sim.hardware.flash.pool import FlashPool
+from g10sim.hardware.memory import Pool
+from g10sim.hardware.transfers.flows import Flow, Site
+from g10sim.records import Location
+
+_Place: TypeAlias = tuple[str, int | str]
+_Rooms: TypeAlias = dict[_Place, tuple[int, list[Flow]]]
+
+
+class NextChange:
+    """Counts the cycles until flows at constant rates change.
+
+    ``page_work`` is what a page takes, in bytes times hertz. With somebody who hears of every page, and where
+    copies wait for the host, nothing that pages make for each other is jumped.
+    """
+
+    def __init__(
+        self,
+        pools: Mapping[Location, Pool],
+        page_work: int,
+        sites: Mapping[int, Site],
+        on_gpu: Mapping[int, Sequence[Site]],
+        *,
+        is_observed: bool,
+        is_staged: bool,
+    ) -> None:
+        self._pools, self._page_work, self._sites, self._on_gpu = pools, page_work, sites, on_gpu
+        self._is_observed, self._is_staged = is_observed, is_staged
+        self.last: Flow | None = None
+        """Flow that needs the room of others, which go ahead of it."""
+
+    def of_all(self, flows: list[Flow]) -> int | None:
+        """Cycles until a flow's run, its victim, or the room it uses is used up."""
+        self.last = None
+        if len(flows) == 1:
+            return self._cycles_alone(flows[0])
+        soonest: int | None = None
+        rooms: _Rooms = {}
+        for flow in flows:
+            if not flow.rate:
+                continue
+            cycles = self.cycles_for(flow, flow.run.count)
+            soonest = cycles if soonest is None else min(soonest, cycles)
+            if flow.victim is not None:
+                rooms.setdefault(("victim", id(flow.victim)), (flow.victim.count, []))[1].append(flow)
+            elif flow.source != Location.GPU and not flow.follows:
+                room = flow.lane.site.memory.frames.free
+                rooms.setdefault(("gpu", flow.lane.gpu), (room, []))[1].append(flow)
+            pool = self._filled_by(flow)
+            if pool is not None:
+                rooms.setdefault(("tier", pool.name), (pool.free, []))[1].append(flow)
+        refilled = self._refilled_room(rooms, flows)
+        for place, (room, users) in rooms.items():
+            cycles = self._cycles_of_turn(users) if place == refilled else self._cycles_for_all(users, room)
+            soonest = cycles if soonest is None else min(soonest, cycles)
+        return soonest
+
+    def _cycles_of_turn(self, users: list[Flow]) -> int:
+        """Cycles until something is used up, or one of the arrivals has a part of the eviction order.
+
+        Such parts are as large as those that merge there.
+        """
+        pages = max(self._merging(users), 1)
+        return min(self.cycles_for(flow, min(flow.run.count, pages)) for flow in users)
+
+    @staticmethod
+    def _merging(users: list[Flow]) -> int:
+        """Return how many pages of each of several arrivals, or of one flow, may change place at once."""
+        first, memory = users[0], users[0].lane.site.memory
+        if len(users) > 1:
+            return memory.recency.merge_pages
+        return first.run.count if first.source == Location.GPU else memory.space.merging(first.run.tensor)
+
+    def _refilled_room(self, rooms: _Rooms, flows: list[Flow]) -> _Place | None:
+        """Return the smallest room that is always made before its users need it.
+
+        It is one room alone: that those who make it go on is known only while they need no such room.
+        """
+        if self._is_observed:
+            return None
+        for place, (_, users) in sorted(rooms.items(), key=lambda entry: entry[1][0]):
+            if place[0] == "gpu" and self._is_refilled(users, flows):
+                return place
+            if place[0] == "tier" and len(users) == 1 and self._is_drained(users[0], flows):
+                self.last = users[0]
+                return place
+        return None
+
+    def _is_refilled(self, users: list[Flow], flows: list[Flow]) -> bool:
+        """Tell whether planned evictions always have made room when a page of the arrivals needs some.
+
+        False where it counts that pages come one by one: for the eviction order of one arrival, or for where
+        others go, as a full tier gets room.
+        """
+        site, tiers = users[0].lane.site, [self._pools.get(flow.source) for flow in users]
+        if len(self._on_gpu[site.gpu]) > 1 or any(tier and not tier.free for tier in tiers):
+            return False
+        leaving = [other for other in flows if other.source == Location.GPU and other.lane.site is site]
+        if len(users) == 1 and self._merging(users) < 2:
+            return False
+        return self._always_leave_room(leaving, users, site.memory.frames.free)
+
+    def _is_drained(self, flow: Flow, flows: list[Flow]) -> bool:
+        """Tell whether arrivals have always left room in a tier when a planned eviction needs some."""
+        pool = self._filled_by(flow)
+        if len(self._sites) > 1 or self._is_staged or flow.source != Location.GPU:
+            return False
+        if pool is None or isinstance(pool, FlashPool):
+            return False
+        emptying = [other for other in flows if other.source == pool.tier.place and not other.follows]
+        if any(other.victim is not None for other in emptying):
+            return False
+        return self._always_leave_room(emptying, [flow], pool.free)
+
+    def _always_leave_room(self, emptying: Sequence[Flow], filling: Sequence[Flow], free: int) -> bool:
+        """Tell whether flows empty pages as fast as others fill them, and a page stays free at any time.
+
+        After t cycles each has moved (progress + rate t) / work pages less a part of one. Such parts of two
+        that are equally fast keep their difference, up to a page; those of other arrivals are left out.
+        """
+        if sum(other.rate for other in emptying) < sum(other.rate for other in filling):
+            return False
+        work, alone = self._page_work, list(filling)
+        least = free * work + sum(one.progress for one in emptying) - sum(one.progress for one in filling)
+        for one in emptying:
+            twin = next((other for other in alone if other.rate == one.rate), None)
+            if twin is None:
+                least -= work - 1
+            else:
+                alone.remove(twin)
+                least -= (one.progress - twin.progress) % work
+        return least > 0
+
+    def _cycles_alone(self, flow: Flow) -> int | None:
+        """Cycles until something is used up where there is one flow, which has all room to itself."""
+        if not flow.rate:
+            return None
+        soonest = self.cycles_for(flow, flow.run.count)
+        rooms = [] if flow.victim is None else [flow.victim.count]
+        if flow.victim is None and flow.source != Location.GPU and not flow.follows:
+            rooms.append(flow.lane.site.memory.frames.free)
+        pool = self._filled_by(flow)
+        if pool is not None:
+            rooms.append(pool.free)
+        if not rooms or min(rooms) >= flow.run.count:
+            return soonest
+        pages = max(min(rooms), flow.progress // self._page_work + 1)
+        return min(soonest, self.cycles_for(flow, pages))
+
+    def cycles_for(self, flow: Flow, pages: int) -> int:
+        """Return the cycles until a flow has moved so many pages, at least one."""
+        return max(1, -(-(pages * self._page_work - flow.progress) // flow.rate))
+
+    def _cycles_for_all(self, flows: list[Flow], pages: int) -> int:
+        """Cycles until flows together have moved so many pages, but at least one page."""
+        rate = sum(flow.rate for flow in flows)
+        progress = sum(flow.progress for flow in flows)
+        first = min(self.cycles_for(flow, flow.progress // self._page_work + 1) for flow in flows)
+        return max(first, -(-(pages * self._page_work - progress) // rate))
+
+    def in_turn(self, flows: list[Flow]) -> list[Flow]:
+        """Return flows in the order in which their pages change place: the last needs the room others leave.
+
+        Others may need the room that it leaves, and come again behind it.
+        """
+        if self.last is None:
+            return flows
+        others = [flow for flow in flows if flow is not self.last]
+        return [*others, self.last, *others]
+
+    def whole_pages(self, flow: Flow) -> int:
+        """Return the pages that have moved and find room."""
+        pages = min(flow.progress // self._page_work, flow.run.count)
+        if flow.victim is not None:
+            pages = min(pages, flow.victim.count)
+        elif flow.source != Location.GPU:
+            pages = min(pages, flow.lane.site.memory.frames.free)
+        pool = self._filled_by(flow)
+        return pages if pool is None else min(pages, pool.free)
+
+    def _filled_by(self, flow: Flow) -> Pool | None:
+        """Return the pool that a flow fills: it does not where its arrivals empty what its victims fill."""
+        return None if flow.target == flow.source else self._pools.get(flow.target)

@@ -1,0 +1,67 @@
+"""Pages on the move: the head of a queue, the queues of a job, and the job with its memory."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from g10sim.hardware.links import Link, Share
+from g10sim.hardware.memory import Residency
+from g10sim.hardware.runs import Run
+from g10sim.hardware.transfers.interface import Due, VictimRule
+from g10sim.records import Location
+
+DEMAND, EVICT, PREFETCH = range(3)
+"""Ranks of flows, those that are served first ahead."""
+
+
+class Flow(Share):
+    """Pages of one run on the move, and the victims that make room for them.
+
+    A flow that ``follows`` takes the room that planned evictions make, no faster than they make it. The
+    victims belong to the ``owner``: the same job, or another on the same GPU.
+    """
+
+    __slots__ = ("follows", "lane", "owner", "progress", "rank", "run", "source", "target", "victim")
+
+    def __init__(
+        self,
+        lane: Lane,
+        source: Location,
+        victim: Run | None,
+        target: Location,
+        links: list[Link],
+        rank: int,
+        owner: Site | None = None,
+    ) -> None:
+        run = lane.queue[0]
+        super().__init__(links, run.rate)
+        self.lane, self.run, self.source = lane, run, source
+        self.victim, self.target, self.rank = victim, target, rank
+        self.owner = owner if owner is not None else lane.site
+        self.progress = lane.carry
+        self.follows = False
+
+
+class Lane:
+    """A queue of one job; ``carry`` is the part of a page that has already moved (bytes times hertz)."""
+
+    __slots__ = ("carry", "gpu", "queue", "site")
+
+    def __init__(self, queue: deque[Run], site: Site) -> None:
+        self.gpu, self.queue, self.site = site.gpu, queue, site
+        self.carry = 0
+
+
+class Site:
+    """One job with its memory on the GPU that it runs on."""
+
+    def __init__(
+        self, job: int, gpu: int, memory: Residency, victims: VictimRule, due: Due | None = None
+    ) -> None:
+        self.job, self.gpu, self.memory, self.victims, self.due = job, gpu, memory, victims, due
+        queues = memory.queues
+        self.arrivals = [
+            (Lane(queues.fault[place], self), Lane(queues.prefetch[place], self), place)
+            for place in memory.origins
+        ]
+        self.evictions = [(Lane(queues.evict[place], self), place) for place in reversed(memory.tiers)]

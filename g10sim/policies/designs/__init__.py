@@ -1,0 +1,1 @@
+"""Designs: a file or a folder each, which registers itself."""

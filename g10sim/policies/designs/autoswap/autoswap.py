@@ -1,0 +1,232 @@
+"""AutoSwap: tensors that nobody uses around the load peak wait in host memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from g10sim.analysis.pools.placement import ROUNDS
+from g10sim.config.allocator import CachingPoolSpec
+from g10sim.config.behaviour import BehaviourSpec
+from g10sim.config.effects import Effect
+from g10sim.config.system import SystemSpec
+from g10sim.errors import UnsupportedError
+from g10sim.looks import WHITE, Look
+from g10sim.policies.designs.autoswap.planner import Mode, ScoreName, SwapPlan, moves_of, plan_swaps
+from g10sim.policies.designs.autoswap.pool import SwappedPool, plan_swapped_pool
+from g10sim.policies.designs.autoswap.scores import SINGLE_SCORES
+from g10sim.policies.designs.autoswap.timeline import whole_pages
+from g10sim.policies.designs.farthest_use import FarthestUse
+from g10sim.policies.interface.moves import Evict, Move, tier_name
+from g10sim.policies.interface.parameters import Count, Size, parameter
+from g10sim.policies.interface.plan import MigrationPlan
+from g10sim.policies.interface.policy import JointPolicy, Place, PlannedPlace, PolicyView, Requirements
+from g10sim.policies.interface.registry import register_policy
+from g10sim.policies.planning.limit import Limit, Limited
+from g10sim.policies.planning.machine import PlannedMachine, planned_machines
+from g10sim.trace.model import Trace
+from g10sim.trace.workload import Job, Workload
+from g10sim.units import cycles_to_ms, format_bytes, parse_bytes
+
+Pool: TypeAlias = Literal["planned", "first_fit", "caching"]
+Target: TypeAlias = Literal["host", "ssd", "flash"]
+
+_LOWER_LIMITS = tuple(1 - step / 50 for step in range(1, 11))
+"""Shares of the limit that are tried while the pool takes more than the limit."""
+
+
+@dataclass(frozen=True)
+class PlannedSwaps:
+    """A job's plan with what it is expected to do: the load in ``swaps``, its footprint in ``pool``."""
+
+    swaps: SwapPlan
+    pool: SwappedPool
+    plan: MigrationPlan
+    fits: bool
+    clock_hz: int
+
+    @property
+    def overhead_ms(self) -> float:
+        """Waits that the planner expects in an iteration, in ms."""
+        return cycles_to_ms(self.swaps.schedule.overhead_cycles, self.clock_hz)
+
+
+@register_policy
+class AutoSwap(Limited, JointPolicy):
+    """Swaps tensors that nobody uses during the load peak, chosen by score, to a memory limit.
+
+    Candidates are tensors with a use before and one after the kernel of the highest load. They are swapped
+    in the order of their score until the load is within the limit, and scheduled on one channel for each
+    direction. Memory is a pool, planned for the trace with these swaps (SmartPool): whole tensors
+    are copied and need consecutive memory. Where kernels find no room all the same, the tensor whose next
+    use is farthest away leaves.
+    """
+
+    name = "autoswap"
+    label = "AutoSwap"
+    look = Look(WHITE, "||||", "<", "-.")
+    paper = "Zhang et al., Efficient Memory Management for GPU-based Deep Learning Systems, arXiv 1903.06631"
+
+    score: ScoreName = parameter(default="swdoa", published="vote, the last version of the authors' code")
+    """Order of candidates: ``doa``, ``aoa``, ``wdoa``, ``swdoa``, ``vote`` (majority of the first three), or
+    ``combined`` (weights of the first four by Bayesian optimisation; extra ``bayesian``)."""
+    mode: Mode = parameter(default="stick_to_limit")
+    """``stick_to_limit``: the limit is kept and kernels wait. ``no_overhead``: no kernel waits, and what
+    memory that takes comes out; GPU memory too small for its pool is refused."""
+    memory_limit: Size | None = parameter(default=None)
+    """Limit of the load; none: GPU memory."""
+    pool: Pool = parameter(default="planned", published="planned, paper (SmartPool)")
+    """``planned``: SmartPool's addresses; ``first_fit``: first fit, swapped tensors at the other end;
+    ``caching``: the pool of PyTorch."""
+    target: Target = parameter(default="host", published="host, paper")
+    """Tier in which tensors wait."""
+    least_tensor: Size = parameter(default="1 MiB", published="1 MiB, the authors' code")
+    """Smallest tensor that is swapped."""
+    seed: Count = parameter(
+        default=0,
+        effect=Effect(
+            lambda run, policy: policy.score == "combined",
+            "with score combined",
+            "no other score is searched for",
+        ),
+    )
+    """Of the search for the combined score."""
+
+    def _set_up(self) -> None:
+        self.planned: tuple[PlannedSwaps, ...] = ()
+        """The latest plan of every job."""
+        self._tier, self._time = tier_name(self.target), Limit()
+        self._farthest = FarthestUse()
+
+    @property
+    def requirements(self) -> Requirements:
+        """Contiguous memory, from a caching pool if that is chosen."""
+        pool = CachingPoolSpec() if self.pool == "caching" else None
+        return Requirements(placement="contiguous", caching_pool=pool)
+
+    @property
+    def note(self) -> str:
+        """Return the planner's expectations."""
+        return "; ".join(filter(None, (*map(_expectation, self.planned), self._time.note)))
+
+    def plan(
+        self, workload: Workload, system: SystemSpec, behaviour: BehaviourSpec
+    ) -> Sequence[MigrationPlan]:
+        """Plan every job; jobs on several GPUs share links evenly. Raises UnsupportedError."""
+        machines = planned_machines(workload, system, behaviour, shares_gpus=False)
+        self._tier = machines[0].tier(self.target).name
+        self.planned = tuple(map(self._plan, workload.jobs, machines))
+        return tuple(planned.plan for planned in self.planned)
+
+    def places(
+        self, job: Job, plan: MigrationPlan | None, behaviour: BehaviourSpec
+    ) -> Sequence[Place | PlannedPlace]:
+        """Return SmartPool's addresses, or ends of memory: right for what is swapped, left for the rest."""
+        if self.pool == "caching":
+            return (Place.BEST,) * len(job.trace.tensors)
+        planned = next((planned for planned in self.planned if planned.plan is plan), None)
+        if planned is not None and self.pool == "planned":
+            fallback = None if planned.fits else Place.RIGHT
+            return [
+                PlannedPlace(found, fallback) if found else Place.RIGHT
+                for found in planned.pool.addresses_bytes
+            ]
+        swapped = plan.tensors() if plan is not None else set()
+        return [Place.RIGHT if tensor.id in swapped else Place.LEFT for tensor in job.trace.tensors]
+
+    def on_out_of_memory(self, view: PolicyView) -> Iterable[Move]:
+        """Let the tensor leave whose next use is farthest away."""
+        victim = self._farthest.idle(view)
+        return () if victim is None else (Evict(victim, self._tier),)
+
+    def _plan(self, job: Job, machine: PlannedMachine) -> PlannedSwaps:
+        """Plan a job. The combined score also has to do better than each single one with its own pool."""
+        self._time = Limit(self.planning_limit)
+        trace = whole_pages(job.trace, machine.page_bytes)
+        wanted = machine.gpu_bytes
+        if self.memory_limit is not None:
+            wanted = min(wanted, parse_bytes(self.memory_limit))
+        best = self._plan_with_pool(trace, machine, wanted, self.score)
+        if self.score == "combined" and self._cost(best, wanted) > (False, 0):
+            others = [self._plan_with_pool(trace, machine, wanted, name) for name in SINGLE_SCORES]
+            best = min([best, *others], key=lambda found: self._cost(found, wanted))
+        self._check_fit(trace, machine, best)
+        return best
+
+    def _cost(self, planned: PlannedSwaps, limit_bytes: int) -> tuple[bool, int]:
+        """Rank by whether the pool exceeds the limit, then by waits (without overhead: excess load)."""
+        schedule = planned.swaps.schedule
+        excess = max(0, schedule.peak_bytes - limit_bytes)
+        waits = excess if self.mode == "no_overhead" else schedule.overhead_cycles
+        return self.pool == "planned" and planned.pool.footprint_bytes > limit_bytes, waits
+
+    def _plan_with_pool(
+        self, trace: Trace, machine: PlannedMachine, wanted: int, score: ScoreName
+    ) -> PlannedSwaps:
+        """Plan to the limit, and to less where the pool would take more than that for it."""
+        best = self._plan_to(trace, machine, score, wanted, wanted)
+        for share in _LOWER_LIMITS:
+            limit = round(wanted * share)
+            fits = best.pool.footprint_bytes <= wanted or self.pool != "planned"
+            if (
+                fits
+                or self._time.is_over()
+                or limit < best.swaps.least_peak_bytes
+                or best.swaps.schedule.peak_bytes > wanted
+            ):
+                break
+            planned = self._plan_to(trace, machine, score, limit, wanted, best.swaps.weights)
+            best = min(best, planned, key=lambda found: found.pool.footprint_bytes)
+        return best
+
+    def _plan_to(
+        self,
+        trace: Trace,
+        machine: PlannedMachine,
+        score: ScoreName,
+        limit_bytes: int,
+        pool_bytes: int,
+        weights: Mapping[str, float] | None = None,
+    ) -> PlannedSwaps:
+        """Plan the swaps to a limit, and a pool of at most ``pool_bytes`` if that can be."""
+        tier = machine.tier(self.target)
+        swaps = plan_swaps(
+            trace,
+            machine.clock_hz,
+            tier,
+            limit_bytes,
+            score=score,
+            mode=self.mode,
+            least_bytes=parse_bytes(self.least_tensor),
+            seed=self.seed,
+            weights=weights,
+        )
+        target = max(pool_bytes, swaps.schedule.peak_bytes)
+        rounds = ROUNDS if self.pool == "planned" and weights is None else 0
+        pool = plan_swapped_pool(trace, swaps.schedule.swaps, machine.page_bytes, target, rounds)
+        moves = moves_of(swaps.schedule.swaps, len(trace.kernels), tier.name)
+        fits = pool.footprint_bytes <= machine.gpu_bytes
+        return PlannedSwaps(swaps, pool, MigrationPlan(moves, self.name), fits, machine.clock_hz)
+
+    def _check_fit(self, trace: Trace, machine: PlannedMachine, planned: PlannedSwaps) -> None:
+        """Refuse what cannot be kept: the load, or without overhead the pool, which would have to wait."""
+        needed, how = planned.swaps.schedule.peak_bytes, "with every candidate away"
+        if self.mode == "no_overhead":
+            how = "without overhead"
+            if self.pool == "planned" and not planned.fits:
+                needed, how = planned.pool.footprint_bytes, "for its pool without overhead"
+        if needed > machine.gpu_bytes:
+            raise UnsupportedError(
+                f"policy '{self.name}': '{trace.model}' needs {format_bytes(needed)} {how}; "
+                f"the GPU has {format_bytes(machine.gpu_bytes)}"
+            )
+
+
+def _expectation(planned: PlannedSwaps) -> str:
+    schedule = planned.swaps.schedule
+    return (
+        f"{len(schedule.swaps)} of {len(planned.swaps.candidates)} candidates swapped; expected: "
+        f"{planned.overhead_ms:.3f} ms of waits, load {format_bytes(schedule.peak_bytes)}, "
+        f"pool {format_bytes(planned.pool.footprint_bytes)}"
+    )

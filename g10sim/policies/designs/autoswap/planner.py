@@ -1,0 +1,150 @@
+"""From a trace to swaps and their moves: candidates, scores, selection and schedule in one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeAlias, get_args
+
+import numpy as np
+
+from g10sim.policies.designs.autoswap.combination import best_combination, weighted_sum
+from g10sim.policies.designs.autoswap.schedule import Schedule, stick_to_limit, without_overhead
+from g10sim.policies.designs.autoswap.scores import SINGLE_SCORES, Scores, in_order, majority_vote
+from g10sim.policies.designs.autoswap.timeline import (
+    Candidate,
+    LoadTimeline,
+    Swap,
+    find_candidates,
+    least_peak_bytes,
+    select,
+    timeline_of,
+)
+from g10sim.policies.interface.moves import Evict, Fetch
+from g10sim.policies.interface.plan import MigrationPlan, Planned
+from g10sim.policies.planning.machine import PlannedTier
+from g10sim.trace.model import Trace
+
+ScoreName: TypeAlias = Literal["combined", "doa", "aoa", "wdoa", "swdoa", "vote"]
+Mode: TypeAlias = Literal["stick_to_limit", "no_overhead"]
+
+SCORES: tuple[ScoreName, ...] = get_args(ScoreName)
+MODES: tuple[Mode, ...] = get_args(Mode)
+
+_LONGER_SELECTIONS = 16
+
+
+@dataclass(frozen=True)
+class SwapPlan:
+    """The planner's decisions and the outcome that it expects.
+
+    ``weights`` are those of the scores; ``least_peak_bytes`` is the load peak with all candidates away, were
+    copies free; ``schedule`` holds the expected overhead and peak.
+    """
+
+    timeline: LoadTimeline
+    candidates: tuple[Candidate, ...]
+    limit_bytes: int
+    weights: Mapping[str, float]
+    least_peak_bytes: int
+    schedule: Schedule
+
+
+def plan_swaps(
+    trace: Trace,
+    clock_hz: int,
+    copies: PlannedTier,
+    limit_bytes: int,
+    *,
+    score: ScoreName = "swdoa",
+    mode: Mode = "stick_to_limit",
+    least_bytes: int = 2**20,
+    seed: int = 0,
+    weights: Mapping[str, float] | None = None,
+) -> SwapPlan:
+    """Plan the swaps of a trace whose sizes are whole pages.
+
+    ``least_bytes`` is the smallest tensor that is swapped (the authors': 1 MiB), ``seed`` that of the search
+    for the combined score; with ``weights`` found before, it is not searched for. Where the limit is kept,
+    the costs that orders are compared by are waits; without overhead, the load beyond the limit.
+    """
+    timeline = timeline_of(trace, clock_hz)
+    candidates = find_candidates(trace, timeline.peak, least_bytes)
+
+    def evaluate(scores: Scores) -> Schedule:
+        return _schedule(timeline, candidates, limit_bytes, copies, mode, in_order(scores))
+
+    def cost(schedule: Schedule) -> float:
+        excess = max(0, schedule.peak_bytes - limit_bytes)
+        if mode == "no_overhead":
+            return excess / timeline.peak_bytes
+        return schedule.overhead_cycles / timeline.period
+
+    if timeline.peak_bytes <= limit_bytes or not candidates:
+        used: Mapping[str, float] = {}
+        schedule = Schedule((), 0, 0, timeline.peak_bytes)
+    elif score == "combined":
+        scores: dict[str, Scores] = {
+            name: found(timeline, candidates, copies) for name, found in SINGLE_SCORES.items()
+        }
+        if weights:
+            used, schedule = weights, evaluate(weighted_sum(scores, weights))
+        else:
+            best = best_combination(scores, evaluate, cost, seed=seed)
+            used, schedule = best.weights, best.outcome
+    else:
+        used = {score: 1.0}
+        found = majority_vote if score == "vote" else SINGLE_SCORES[score]
+        schedule = evaluate(found(timeline, candidates, copies))
+    least = least_peak_bytes(timeline, candidates)
+    return SwapPlan(timeline, candidates, limit_bytes, used, least, schedule)
+
+
+def _schedule(
+    timeline: LoadTimeline,
+    candidates: Sequence[Candidate],
+    limit_bytes: int,
+    copies: PlannedTier,
+    mode: Mode,
+    order: Sequence[int],
+) -> Schedule:
+    """Schedule the first candidates of an order: as many as bring the load within the limit.
+
+    Without overhead, copies leave less time to be away than the selection counts on: where that keeps the
+    load above the limit, more candidates are tried, and the schedule with the least load is taken.
+    """
+    chosen = select(timeline, candidates, order, limit_bytes)
+    if mode == "stick_to_limit":
+        return stick_to_limit(timeline, chosen, limit_bytes, copies)
+    best = without_overhead(timeline, chosen, copies)
+    lengths = np.linspace(len(chosen), len(order), _LONGER_SELECTIONS + 1).astype(int)[1:]
+    for length in sorted(set(lengths.tolist()) - {len(chosen)}):
+        if best.peak_bytes <= limit_bytes:
+            break
+        other = without_overhead(timeline, [candidates[number] for number in order[:length]], copies)
+        best = min(best, other, key=lambda schedule: schedule.peak_bytes)
+    return best
+
+
+def moves_of(swaps: Sequence[Swap], num_kernels: int, target: str) -> tuple[Planned, ...]:
+    """Return the moves of an iteration in issue order: of one kernel, those out first.
+
+    A swap that begins before the iteration is issued late in the one before. What has left, or is leaving,
+    at its start is also sent away there: that changes nothing but in the first iteration, which nothing
+    comes before.
+    """
+    out = [(swap.candidate.start % num_kernels, swap.candidate.tensor) for swap in swaps]
+    issued = set(out)
+    first = [
+        (0, swap.candidate.tensor)
+        for swap in swaps
+        if _is_on_its_way_at_start(swap, num_kernels) and (0, swap.candidate.tensor) not in issued
+    ]
+    back = sorted((swap.back % num_kernels, swap.in_time, swap.candidate.tensor) for swap in swaps)
+    moves = [Planned(kernel, Evict(tensor, target)) for kernel, tensor in (*first, *out)]
+    moves += [Planned(kernel, Fetch(tensor)) for kernel, _, tensor in back]
+    return MigrationPlan.ordered(moves).moves
+
+
+def _is_on_its_way_at_start(swap: Swap, num_kernels: int) -> bool:
+    return any(swap.candidate.start <= border < swap.back for border in (0, num_kernels))

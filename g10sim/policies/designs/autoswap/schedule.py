@@ -1,0 +1,218 @@
+"""Times at which the chosen tensors leave and come back, one channel for each direction, and their cost."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from math import inf
+
+from g10sim.analysis.timeline import Integers
+from g10sim.policies.designs.autoswap.timeline import Candidate, LoadTimeline, Swap
+from g10sim.policies.planning.channel import queued
+from g10sim.policies.planning.machine import PlannedTier
+from g10sim.policies.planning.occupancy import Occupancy
+
+_ITERATIONS = 3
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """Swaps in the order of their copies out, and the load peak that they leave.
+
+    ``overhead_cycles`` is what they are expected to lengthen an iteration by. ``summed_waits_cycles`` is the
+    authors' estimate of that: the waits of all copies, each by itself.
+    """
+
+    swaps: tuple[Swap, ...]
+    overhead_cycles: int
+    summed_waits_cycles: int
+    peak_bytes: int
+
+
+def stick_to_limit(
+    timeline: LoadTimeline, chosen: Iterable[Candidate], limit_bytes: int, copies: PlannedTier
+) -> Schedule:
+    """Keep the load within the limit, whatever that costs.
+
+    A copy out that is not done when the limit needs its memory is waited for. A copy in begins as late
+    as it can to be done in time, or after the last operation whose load leaves no room for it, and is then
+    late. Memory is free when an operation starts, where the authors' planners have it free one operation
+    earlier: their operations take no time, a kernel does.
+    """
+    load = timeline.load()
+    departures, waits = _depart(timeline, chosen, load, copies, limit_bytes)
+    swaps = []
+    channel_from: int | None = None
+    for candidate, gone in departures:
+        wanted = _latest_start(timeline, candidate, copies, channel_from)
+        in_time = max(wanted, timeline.lap_time(gone))
+        back = max(gone, timeline.lap_last_until(in_time))
+        load.add(back, candidate.end, candidate.size_bytes)
+        above = load.above(limit_bytes, back, candidate.end)
+        if above is not None:
+            load.add(back, above[1] + 1, -candidate.size_bytes)
+            back = above[1] + 1
+            in_time = max(in_time, timeline.lap_time(back))
+        if gone < back:
+            waits += in_time - wanted
+            channel_from = in_time
+            swaps.append(Swap(candidate, gone, back, in_time))
+    overhead = expected_overhead(timeline, swaps, load.bytes, limit_bytes, copies)
+    return Schedule(_by_departure(swaps), overhead, waits, load.peak_bytes)
+
+
+def without_overhead(timeline: LoadTimeline, chosen: Iterable[Candidate], copies: PlannedTier) -> Schedule:
+    """Let no operation wait, whatever load that leaves; what cannot be away at the peak is not swapped."""
+    left = [c for c in chosen if _fits_alone(timeline, c, copies)]
+    while True:
+        load = timeline.load()
+        departures, _ = _depart(timeline, left, load, copies, inf)
+        swaps = []
+        channel_from: int | None = None
+        for candidate, gone in departures:
+            in_time = _latest_start(timeline, candidate, copies, channel_from)
+            back = timeline.lap_last_until(in_time)
+            if not gone <= timeline.peak < back:
+                continue
+            load.add(back, candidate.end, candidate.size_bytes)
+            channel_from = in_time
+            swaps.append(Swap(candidate, gone, back, in_time))
+        if len(swaps) == len(left):
+            return Schedule(_by_departure(swaps), 0, 0, load.peak_bytes)
+        left = [swap.candidate for swap in swaps]
+
+
+def _depart(
+    timeline: LoadTimeline,
+    chosen: Iterable[Candidate],
+    load: Occupancy,
+    copies: PlannedTier,
+    limit_bytes: float,
+) -> tuple[list[tuple[Candidate, int]], int]:
+    """Plan the copies out, first come first served.
+
+    Returns the candidates with the kernel from which on their memory is free, those needed last first, and
+    the sum of the waits.
+    """
+    departures = []
+    waits = 0
+    order = sorted(chosen, key=lambda c: (c.start, c.end))
+    out = queued((timeline.lap_time(c.start), copies.out_cycles(c.size_bytes)) for c in order)
+    for candidate, (_, done) in zip(order, out, strict=True):
+        gone = min(timeline.lap_first_from(done), candidate.end)
+        load.add(gone, candidate.end, -candidate.size_bytes)
+        above = load.above(limit_bytes, candidate.start, gone)
+        if above is not None:
+            load.add(above[0], gone, -candidate.size_bytes)
+            gone = above[0]
+            waits += done - timeline.lap_time(gone)
+        departures.append((candidate, gone))
+    return sorted(departures, key=lambda entry: (-entry[0].end, -entry[0].start)), waits
+
+
+def _latest_start(
+    timeline: LoadTimeline, candidate: Candidate, copies: PlannedTier, channel_from: int | None
+) -> int:
+    """Latest time for a copy in to begin, so that it is done in time and before the next one begins."""
+    need = timeline.lap_time(candidate.end)
+    need = need if channel_from is None else min(need, channel_from)
+    return need - copies.in_cycles(candidate.size_bytes)
+
+
+def _fits_alone(timeline: LoadTimeline, candidate: Candidate, copies: PlannedTier) -> bool:
+    out = timeline.lap_time(candidate.start) + copies.out_cycles(candidate.size_bytes)
+    back = timeline.lap_last_until(_latest_start(timeline, candidate, copies, None))
+    return timeline.lap_first_from(out) <= timeline.peak < back
+
+
+def _by_departure(swaps: Iterable[Swap]) -> tuple[Swap, ...]:
+    return tuple(sorted(swaps, key=lambda swap: (swap.candidate.start, swap.candidate.end)))
+
+
+@dataclass(slots=True)
+class _CopyOut:
+    """On its way until ``done``; its memory counts as free from operation ``gone`` on, which may wait."""
+
+    done: int
+    gone: int
+    size_bytes: int
+
+
+class _Play:
+    """Operations one after the other, with one channel for each direction."""
+
+    def __init__(
+        self,
+        timeline: LoadTimeline,
+        swaps: Sequence[Swap],
+        load_bytes: Integers,
+        limit_bytes: int,
+        copies: PlannedTier,
+    ) -> None:
+        operations = timeline.num_kernels
+        self._outs: list[list[Swap]] = [[] for _ in range(operations)]
+        self._ins: list[list[Swap]] = [[] for _ in range(operations)]
+        for swap in sorted(swaps, key=lambda swap: (swap.candidate.start, swap.candidate.end)):
+            self._outs[swap.candidate.start % operations].append(swap)
+        for swap in sorted(swaps, key=lambda swap: swap.in_time):
+            self._ins[swap.back % operations].append(swap)
+        self._room: list[int] = (limit_bytes - load_bytes).tolist()
+        self._durations: list[int] = timeline.durations.tolist()
+        self._copies = copies
+        self._leaving: deque[_CopyOut] = deque()
+        self._out_free = self._in_free = self._time = 0
+        self._left: dict[int, int] = {}
+        self._arrivals: dict[int, int] = {}
+
+    def iteration_cycles(self) -> int:
+        """Duration of an iteration that has others before it."""
+        operations = len(self._durations)
+        begin = 0
+        for iteration in range(_ITERATIONS):
+            begin = self._time
+            for operation in range(operations):
+                self._perform(operation, iteration * operations + operation)
+        return self._time - begin
+
+    def _perform(self, place: int, operation: int) -> None:
+        """Let an operation begin when there is room and what it uses is back (``place`` of an iteration)."""
+        for swap in self._outs[place]:
+            size = swap.candidate.size_bytes
+            self._out_free = max(self._time, self._out_free) + self._copies.out_cycles(size)
+            self._left[swap.candidate.tensor] = self._out_free
+            gone = operation + swap.gone - swap.candidate.start
+            self._leaving.append(_CopyOut(self._out_free, gone, size))
+        start = self._wait_for_room(place, operation)
+        for swap in self._ins[place]:
+            left = self._left.get(swap.candidate.tensor, 0)
+            duration = self._copies.in_cycles(swap.candidate.size_bytes)
+            self._in_free = max(start, self._in_free, left) + duration
+            due = operation + swap.candidate.end - swap.back
+            self._arrivals[due] = max(self._arrivals.get(due, 0), self._in_free)
+        self._time = max(start, self._arrivals.pop(operation, 0)) + self._durations[place]
+
+    def _wait_for_room(self, place: int, operation: int) -> int:
+        """Time at which what should be gone by now has left as far as the limit needs it."""
+        time, leaving = self._time, self._leaving
+        while leaving and leaving[0].done <= time:
+            leaving.popleft()
+        late = sum(copy.size_bytes for copy in leaving if copy.gone <= operation)
+        while leaving and late > self._room[place]:
+            copy = leaving.popleft()
+            time = copy.done
+            if copy.gone <= operation:
+                late -= copy.size_bytes
+        return time
+
+
+def expected_overhead(
+    timeline: LoadTimeline, swaps: Sequence[Swap], load_bytes: Integers, limit_bytes: int, copies: PlannedTier
+) -> int:
+    """Cycles by which swaps lengthen an iteration, given the load of each operation that they leave.
+
+    An operation waits for copies out while the load and what should have left by then exceed the limit, and
+    for the copies in of what it uses. A wait moves everything after it.
+    """
+    play = _Play(timeline, swaps, load_bytes, limit_bytes, copies)
+    return play.iteration_cycles() - timeline.period

@@ -1,0 +1,104 @@
+"""AutoSwap's priority scores: the higher, the sooner a candidate is swapped."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Literal, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from g10sim.analysis.timeline import Integers
+from g10sim.policies.designs.autoswap.timeline import Candidate, LoadTimeline
+from g10sim.policies.planning.machine import PlannedTier
+
+Scores: TypeAlias = npt.NDArray[np.float64]
+
+
+def duration_of_absence(
+    timeline: LoadTimeline, candidates: Sequence[Candidate], copies: PlannedTier
+) -> Scores:
+    """DOA: cycles between the uses less those of the copies; negative where they do not fit."""
+    return np.array(
+        [
+            timeline.lap_time(candidate.end)
+            - timeline.lap_time(candidate.start)
+            - copies.out_cycles(candidate.size_bytes)
+            - copies.in_cycles(candidate.size_bytes)
+            for candidate in candidates
+        ],
+        dtype=np.float64,
+    )
+
+
+def area_of_absence(timeline: LoadTimeline, candidates: Sequence[Candidate], copies: PlannedTier) -> Scores:
+    """AOA: DOA times size, or DOA over size where it is negative: large tensors are not worse then."""
+    durations = duration_of_absence(timeline, candidates, copies)
+    sizes = np.array([candidate.size_bytes for candidate in candidates], dtype=np.float64)
+    return np.where(durations >= 0, durations * sizes, durations / sizes)
+
+
+def weighted_duration(timeline: LoadTimeline, candidates: Sequence[Candidate], copies: PlannedTier) -> Scores:
+    """WDOA: sum of the load over the operations of the absence."""
+    return _sums(timeline.load_bytes, candidates)
+
+
+def submodular_duration(
+    timeline: LoadTimeline, candidates: Sequence[Candidate], copies: PlannedTier
+) -> Scores:
+    """SWDOA: WDOA in the load that is left when all candidates with higher scores are away."""
+    period, scores = timeline.num_kernels, np.zeros(len(candidates))
+    starts, ends = _spans(candidates)
+    left = _sums(timeline.load_bytes, candidates)
+    for _ in candidates:
+        best = int(left.argmax())
+        scores[best], start, end = left[best], starts[best], ends[best]
+        for lap in (-period, 0, period):
+            shared = np.minimum(ends, end + lap) - np.maximum(starts, start + lap)
+            left -= candidates[best].size_bytes * np.maximum(shared, 0)
+        left[best] = -np.inf
+    return scores
+
+
+def majority_vote(timeline: LoadTimeline, candidates: Sequence[Candidate], copies: PlannedTier) -> Scores:
+    """Sum of the ranks by DOA, AOA and WDOA, negated (what the last version of the authors' code runs)."""
+    ranks = np.zeros(len(candidates))
+    for score in (duration_of_absence, area_of_absence, weighted_duration):
+        ranks[in_order(score(timeline, candidates, copies))] += np.arange(len(candidates))
+    return -ranks
+
+
+Score: TypeAlias = Callable[[LoadTimeline, Sequence[Candidate], PlannedTier], Scores]
+
+SingleScore: TypeAlias = Literal["doa", "aoa", "wdoa", "swdoa"]
+
+SINGLE_SCORES: Mapping[SingleScore, Score] = {
+    "doa": duration_of_absence,
+    "aoa": area_of_absence,
+    "wdoa": weighted_duration,
+    "swdoa": submodular_duration,
+}
+"""The four scores that AutoSwap combines."""
+
+
+def in_order(scores: Scores) -> list[int]:
+    """Candidates by descending score; of equal ones, the first first."""
+    order: list[int] = np.argsort(-scores, kind="stable").tolist()
+    return order
+
+
+def _sums(load_bytes: npt.NDArray[np.int64], candidates: Sequence[Candidate]) -> Scores:
+    """Sum of the load over each absence, from prefix sums over two iterations."""
+    operations = len(load_bytes)
+    sums = np.zeros(2 * operations + 1)
+    np.cumsum(np.tile(load_bytes, 2), out=sums[1:])
+    starts, ends = _spans(candidates)
+    first = starts % operations
+    found: Scores = sums[first + ends - starts] - sums[first]
+    return found
+
+
+def _spans(candidates: Sequence[Candidate]) -> tuple[Integers, Integers]:
+    """Return where absences start and end."""
+    starts = np.array([candidate.start for candidate in candidates], dtype=np.int64)
+    return starts, np.array([candidate.end for candidate in candidates], dtype=np.int64)

@@ -1,0 +1,161 @@
+"""Capuchin: one iteration is watched, then tensors are swapped and recomputed as far as memory asks for."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+
+from g10sim.config.behaviour import BehaviourSpec
+from g10sim.config.effects import Effect
+from g10sim.config.system import SystemSpec
+from g10sim.looks import Look
+from g10sim.policies.designs.capuchin.guidance import Guidance
+from g10sim.policies.designs.capuchin.planner import Parameters, plan_job
+from g10sim.policies.designs.tensile.planner import PlanningParameters, plan_jobs
+from g10sim.policies.interface.moves import Await, Evict, Move
+from g10sim.policies.interface.parameters import Share, Size, SizeOrTensile, parameter
+from g10sim.policies.interface.plan import MigrationPlan
+from g10sim.policies.interface.policy import Policy, PolicyView, Requirements
+from g10sim.policies.interface.registry import register_policy
+from g10sim.policies.planning.limit import Limited
+from g10sim.policies.planning.machine import PlannedMachine, planned_machines
+from g10sim.policies.planning.swapping.access import AccessSequence
+from g10sim.trace.workload import Workload
+from g10sim.units import format_bytes, parse_bytes
+
+_TENSILE = "tensile"
+_GUIDED = Effect(
+    lambda run, policy: run.most_iterations > 1,
+    "with 2 iterations or more",
+    "the first iteration is only watched",
+)
+
+
+@register_policy
+class Capuchin(Limited, Policy):
+    """Swaps that hide in computing first, then the cheaper of swap and recomputation, until memory suffices.
+
+    The first iteration is watched: kernels fetch on demand, and a full GPU evicts what was used least
+    recently. From the second on a plan guides each job by itself. At the memory peak, of all tensors that
+    are used before and after it, those are swapped that would be away longest (free time), as long as
+    nothing waits for their copies; then, whichever saves most memory for the time it costs is swapped or
+    recomputed. A tensor leaves after its last access before the peak, as soon as the link is free. It is
+    fetched when an access long enough before its next one happens (in-trigger); one that comes late is
+    fetched earlier from then on.
+    """
+
+    name = "capuchin"
+    label = "Capuchin"
+    look = Look("#44AA99", "****", "*", "6 2")
+    paper = "Peng et al., Capuchin: Tensor-based GPU Memory Management for Deep Learning, ASPLOS 2020"
+    requirements = Requirements(addresses="own", keeps_mappings=True, pins_on_use=True)
+
+    memory_target: SizeOrTensile | None = parameter(default=None, effect=_GUIDED)
+    """Memory that each job's plan keeps to; ``tensile``: the peak that the policy ``tensile`` plans for it
+    alone. None: GPU memory, an equal share where jobs share one."""
+    saving: Share | None = parameter(default=None, effect=_GUIDED)
+    """In place of ``memory_target``: by which share it is below the size of all tensors of the job."""
+    recomputation: bool = parameter(default=True, published="true, paper", effect=_GUIDED)
+    """Recompute tensors where that costs less than a swap."""
+    least_tensor: Size = parameter(default="64 KiB", effect=_GUIDED)
+    """Smallest tensor that is swapped or recomputed: many tiny tensors wait longest and save nothing."""
+    feedback: Share = parameter(
+        default=0.05,
+        published="0.05, paper",
+        effect=Effect(
+            lambda run, policy: run.most_iterations > 2,
+            "with 3 iterations or more",
+            "no iteration follows one with a plan",
+        ),
+    )
+    """By which share of a copy's time one that was late is issued earlier in the next iteration."""
+
+    def _set_up(self) -> None:
+        if self.memory_target is not None and self.saving is not None:
+            raise ValueError(f"saving: found {self.saving!r} beside memory_target; allowed: one of the two")
+        self._machines: tuple[PlannedMachine, ...] = ()
+        self._guidance: dict[int, Guidance] = {}
+
+    @property
+    def note(self) -> str:
+        """Return a summary of every job's plan."""
+        return "; ".join(_describe(guidance) for _, guidance in sorted(self._guidance.items()))
+
+    def plan(
+        self, workload: Workload, system: SystemSpec, behaviour: BehaviourSpec
+    ) -> Sequence[MigrationPlan | None]:
+        """Plan nothing yet: the first iteration is watched."""
+        self._machines = planned_machines(workload, system, behaviour)
+        self._guidance = {}
+        return (None,) * len(workload.jobs)
+
+    def on_iteration_start(self, view: PolicyView) -> MigrationPlan | None:
+        """Plan when the first iteration has been watched; after that, adjust what was late."""
+        if not view.iteration:
+            return None
+        guidance = self._guidance.get(view.job)
+        if guidance is None:
+            guidance = self._guidance[view.job] = self._planned(view)
+        elif not guidance.adjust():
+            return None
+        return guidance.plan()
+
+    def is_steady(self, view: PolicyView) -> bool:
+        """Tell whether a plan is carried out that will not be adjusted any more."""
+        guidance = self._guidance.get(view.job)
+        return guidance is not None and guidance.is_final
+
+    def on_kernel_start(self, view: PolicyView) -> Iterable[Move]:
+        """See which copies in are late."""
+        guidance = self._guidance.get(view.job)
+        if guidance is not None:
+            for number in guidance.returning.get(view.kernel, ()):
+                if view.in_transfer_bytes(guidance.swap(number).pair.tensor):
+                    guidance.note_late(number)
+        return ()
+
+    def on_kernel_end(self, view: PolicyView) -> Iterable[Move]:
+        """Let tensors leave after their last access before the peak; the peak waits for what has not left."""
+        guidance = self._guidance.get(view.job)
+        if guidance is None:
+            return
+        for tensor in guidance.leaving.get(view.kernel, ()):
+            yield Evict(tensor, self._machines[view.job].memory.name)
+        awaited = guidance.awaited.get(view.kernel)
+        if awaited:
+            yield Await(frozenset(awaited))
+
+    def _planned(self, view: PolicyView) -> Guidance:
+        machine = self._machines[view.job]
+        accesses = AccessSequence(view.trace, view.measured_cycles, machine.sizes(view.trace))
+        parameters = Parameters(
+            target_bytes=min(machine.gpu_bytes, self._budget(accesses, machine)),
+            bytes_per_cycle=machine.link_rate,
+            least_bytes=parse_bytes(self.least_tensor),
+            recomputation=self.recomputation,
+            planning_limit=self.planning_limit,
+        )
+        return Guidance(plan_job(accesses, parameters), math.inf, self.feedback)
+
+    def _budget(self, accesses: AccessSequence, machine: PlannedMachine) -> int:
+        """Return the memory that a job's plan should keep to."""
+        if self.saving is not None:
+            return int((1 - self.saving) * sum(accesses.sizes))
+        if self.memory_target == _TENSILE:
+            planned = plan_jobs([accesses], PlanningParameters(), machine.link_rate, machine.gpu_bytes)
+            return planned.peak_bytes
+        return machine.gpu_bytes if self.memory_target is None else parse_bytes(self.memory_target)
+
+
+def _describe(guidance: Guidance) -> str:
+    planned = guidance.planned
+    exposed = sum(swap.overhead_cycles > 0 for swap in planned.swaps)
+    recomputed = len(planned.schedule.recomputed)
+    reached = "" if planned.is_enough else ", not reached"
+    ended = f"; {planned.time.note}" if planned.time.note else ""
+    share = planned.overhead_cycles / max(1, planned.schedule.accesses.period)
+    return (
+        f"{len(planned.swaps)} swaps, {exposed} of them waited for, {recomputed} recomputed; "
+        f"expected peak {format_bytes(planned.peak_bytes)} of {format_bytes(planned.unplanned_peak_bytes)}, "
+        f"target {format_bytes(planned.target_bytes)}{reached}; expected to cost {share:.1%}{ended}"
+    )

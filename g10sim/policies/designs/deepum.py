@@ -1,0 +1,71 @@
+"""DeepUM+: prefetch the tensors of the kernels to come, and drop dead pages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import lru_cache
+from pathlib import Path
+
+from g10sim.looks import SKY, Look
+from g10sim.policies.interface.moves import Fetch, Move, Protect
+from g10sim.policies.interface.parameters import Declared, PlanFile, parameter
+from g10sim.policies.interface.plan_format import load_plan
+from g10sim.policies.interface.policy import Policy, PolicyView, Requirements
+from g10sim.policies.interface.registry import register_policy
+from g10sim.policies.planning.hash_order import hash_order
+
+
+@lru_cache(maxsize=8)
+def _orders(path: str) -> dict[int, tuple[int, ...]]:
+    found: dict[int, list[int]] = {}
+    for planned in load_plan(Path(path)).moves:
+        found.setdefault(planned.kernel, []).extend(planned.move.subjects())
+    return {kernel: tuple(tensors) for kernel, tensors in found.items()}
+
+
+@register_policy
+class DeepUm(Declared, Policy):
+    """Correlation prefetching over a repeating kernel sequence, with unlimited look-up tables.
+
+    When a kernel starts, the tensors of the kernel ``look_ahead`` later are prefetched (in the order of
+    ``hash_order``), wrapping around the iteration; prefetches do not push out tensors of the kernels
+    before that one. Pages of dead tensors are dropped instead of written out (``discard``). This is
+    DeepUM as the G10 paper strengthened it: the kernel sequence is known exactly, so the correlation
+    tables never miss.
+    """
+
+    name = "deepum"
+    label = "DeepUM+"
+    look = Look(SKY, "....", "v", "--")
+    paper = "Jung et al., DeepUM, ASPLOS 2023; as DeepUM+ in the G10 paper (MICRO 2023), section 7.1"
+    reference_plan = "prefetch_guide.deepum.config.gz"
+
+    look_ahead: int = parameter(default=8, ge=1, published="8, DeepUM+ of the G10 paper")
+    """Kernels between the running one and the one whose tensors are prefetched."""
+    order_file: PlanFile | None = parameter(default=None)
+    """A plan file that gives the order of prefetches at each kernel instead."""
+    discard: bool = parameter(default=True, published="true, DeepUM")
+    """Pages of dead tensors leave without being copied, as DeepUM invalidates them; otherwise they are
+    written out like others."""
+
+    @property
+    def requirements(self) -> Requirements:
+        """Dead pages are dropped, unless they are not told apart."""
+        return Requirements(drops_dead_tensors=self.discard)
+
+    @classmethod
+    def with_reference_plan(cls, path: Path) -> Policy:
+        """Return DeepUM+ with the published order of prefetches."""
+        return cls(order_file=str(path))
+
+    def on_kernel_start(self, view: PolicyView) -> Iterable[Move]:
+        """Prefetch for the kernel ``look_ahead`` later; protect those up to it."""
+        kernels, now = view.trace.kernels, view.kernel
+        ahead = range(now, now + min(self.look_ahead, len(kernels)))
+        window = frozenset[int]().union(*[kernels[step % len(kernels)].tensors for step in ahead])
+        if self.order_file is None:
+            order = hash_order(kernels[(now + self.look_ahead) % len(kernels)].tensors)
+        else:
+            given = _orders(self.order_file).get(now, ())
+            order = tuple(map(view.trace.ids_of_given.__getitem__, given))
+        return (Protect(window), *map(Fetch, order))

@@ -1,0 +1,136 @@
+"""G10-GDS and G10-Host: G10's plan carried out by copies of whole tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import ClassVar
+
+from g10sim.config.behaviour import BehaviourSpec
+from g10sim.config.system import SystemSpec
+from g10sim.errors import UnsupportedError
+from g10sim.looks import GREEN, PINK, Look
+from g10sim.policies.designs.farthest_use import FarthestUse
+from g10sim.policies.designs.g10.draft import PlanningParameters
+from g10sim.policies.designs.g10.planner import plan_g10
+from g10sim.policies.designs.g10.tuned import copies_factor
+from g10sim.policies.interface.moves import Evict, Move
+from g10sim.policies.interface.parameters import Declared, PlanFile, parameter
+from g10sim.policies.interface.plan import MigrationPlan
+from g10sim.policies.interface.plan_format import load_plan
+from g10sim.policies.interface.policy import JointPolicy, Place, Policy, PolicyView, Requirements
+from g10sim.policies.interface.registry import register_policy
+from g10sim.policies.planning.hash_order import hash_order
+from g10sim.policies.planning.machine import PlannedMachine, planned_machines
+from g10sim.trace.model import Kernel
+from g10sim.trace.workload import Job, Workload
+
+
+class DirectStorage(Declared, JointPolicy):
+    """Follows G10's plan without unified memory: whole tensors are copied, into contiguous memory.
+
+    Tensors are allocated when a kernel first needs them and freed at their death; tensors that the plan ever
+    evicts lie at the right end of memory, others at the left. A last step of planning evicts to the SSD,
+    without prefetch, what lies idle during the kernel of highest pressure, so that less than 90% of the
+    target is in use there. What is not there when a kernel starts is fetched on demand. When no room is left
+    and nothing under way frees any, the tensor whose next use is farthest away is evicted.
+    """
+
+    requirements = Requirements(placement="contiguous", published_memory_factor=4)
+    uses_host: ClassVar[bool]
+    """Tensors may go to host memory, not only to the SSD."""
+
+    plan_file: PlanFile | None = parameter(default=None)
+    """Path of a plan to follow instead of an own one."""
+
+    @classmethod
+    def with_reference_plan(cls, path: Path) -> Policy:
+        """Return the same design following the published plan."""
+        return cls(plan_file=str(path))
+
+    def _set_up(self) -> None:
+        self._host, self._ssd = "host", "ssd"
+        self._farthest = FarthestUse()
+
+    def _usable(self, machine: PlannedMachine) -> PlannedMachine:
+        """Return the machine with the tiers that the design makes use of. Raises UnsupportedError."""
+        memories, drives = ([t for t in machine.tiers if t.kind == kind] for kind in ("memory", "ssd"))
+        if not drives:
+            raise UnsupportedError(
+                f"policy '{self.name}': found a system without an SSD; allowed: one with it"
+            )
+        return replace(machine, tiers=(*memories[: int(self.uses_host)], drives[0]))
+
+    def plan(
+        self, workload: Workload, system: SystemSpec, behaviour: BehaviourSpec
+    ) -> Sequence[MigrationPlan]:
+        """Plan every job; jobs on several GPUs share links, host memory and SSD evenly.
+
+        Raises UnsupportedError for a system without an SSD.
+        """
+        machines = planned_machines(workload, system, behaviour, shares_gpus=False)
+        machines = tuple(map(self._usable, machines))
+        self._host, self._ssd = machines[0].memory.name, machines[0].ssd.name
+        if self.plan_file is not None:
+            return tuple(load_plan(Path(self.plan_file), job.trace) for job in workload.jobs)
+        return tuple(
+            plan_g10(job.trace, machine, self._parameters(job, behaviour))
+            for job, machine in zip(workload.jobs, machines, strict=True)
+        )
+
+    def _parameters(self, job: Job, behaviour: BehaviourSpec) -> PlanningParameters:
+        is_published = behaviour.copy_memory == "published"
+        return PlanningParameters(
+            planner=behaviour.planner,
+            tensor_hints=False,
+            demand_evictions=True,
+            memory_factor=copies_factor(job.trace, uses_host=self.uses_host) if is_published else 1.0,
+        )
+
+    def places(self, job: Job, plan: MigrationPlan | None, behaviour: BehaviourSpec) -> Sequence[Place]:
+        """Put tensors that are ever evicted at the right, all others at the left."""
+        evicted = plan.tensors(Evict) if plan is not None else set()
+        return [Place.RIGHT if tensor.id in evicted else Place.LEFT for tensor in job.trace.tensors]
+
+    def on_out_of_memory(self, view: PolicyView) -> Iterable[Move]:
+        """Evict the tensor whose next use is farthest away: to the SSD, or the host (G10-Host)."""
+        victim = self._farthest.idle(view)
+        if victim is None:
+            return ()
+        to_host = self.uses_host and view.free_bytes_of(self._host) >= view.size_bytes(victim)
+        return (Evict(victim, self._host if to_host else self._ssd),)
+
+    def allocation_order(self, kernel: Kernel) -> Sequence[int]:
+        """Return a kernel's tensors in the fixed order of ``hash_order``."""
+        return hash_order(kernel.tensors)
+
+
+@register_policy
+class G10Host(DirectStorage):
+    """G10's plan between GPU, host memory and SSD by explicit copies: no unified memory.
+
+    Whole tensors are copied, and need consecutive GPU memory.
+    """
+
+    name = "g10_host"
+    label = "G10-Host"
+    look = Look(GREEN, "xxxx", "P", "5 1")
+    paper = "Zhang et al., G10 (MICRO 2023), section 7.1: G10 with host memory and without unified memory"
+    uses_host = True
+    reference_plan = "prefetch_guide.g10_host.config.gz"
+
+
+@register_policy
+class G10Gds(DirectStorage):
+    """G10's plan between GPU and SSD over GPUDirect Storage: no unified memory, no host memory.
+
+    Whole tensors are copied, and need consecutive GPU memory.
+    """
+
+    name = "g10_gds"
+    label = "G10-GDS"
+    look = Look(PINK, "\\\\\\\\", "D", "3 1 1 1 1 1")
+    paper = "Zhang et al., G10 (MICRO 2023), section 7.1: G10 with GPUDirect Storage"
+    uses_host = False
+    reference_plan = "prefetch_guide.g10_gds.config.gz"

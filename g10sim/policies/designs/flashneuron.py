@@ -1,0 +1,343 @@
+"""FlashNeuron: forward activations wait on the SSD for the backward pass."""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate, pairwise
+from math import ceil
+from typing import Literal
+
+from g10sim.config.behaviour import BehaviourSpec
+from g10sim.config.effects import Effect
+from g10sim.config.system import SystemSpec
+from g10sim.errors import PolicyError, UnsupportedError
+from g10sim.looks import ORANGE, Look
+from g10sim.policies.interface.moves import Await, Evict, Fetch, Move
+from g10sim.policies.interface.parameters import Declared, Density, parameter
+from g10sim.policies.interface.plan import MigrationPlan, Planned
+from g10sim.policies.interface.policy import Compressed, Place, Policy, PolicyView, Requirements
+from g10sim.policies.interface.registry import register_policy
+from g10sim.policies.planning.hash_order import hash_order
+from g10sim.trace.model import Kernel, Phase, TensorKind, Trace
+from g10sim.trace.workload import Job, Workload
+from g10sim.units import format_bytes
+
+_SINGLE, _HALF = 4, 2
+_RECTIFIED = re.compile(r"(^|[^a-z])relu", re.IGNORECASE)
+
+AS_CSR = Effect(
+    lambda run, policy: policy.compression == "csr", "with compression: csr", "nothing is compressed as CSR"
+)
+"""Effect of parameters about tensors of which only what is not zero is copied."""
+
+
+@dataclass(frozen=True)
+class _Schedule:
+    """FlashNeuron's decisions before an iteration.
+
+    ``loss`` is the first kernel of the backward pass; ``returns`` are (kernel, tensor, bytes) of offloaded
+    tensors, in order of their use after the offload; ``reserve_bytes`` stay free when tensors are fetched.
+    ``compressed`` are those that are copied in another format.
+    """
+
+    trace: Trace
+    plan: MigrationPlan
+    loss: int
+    returns: tuple[tuple[int, int, int], ...]
+    reserve_bytes: int
+    compressed: Mapping[int, Compressed]
+
+
+@register_policy
+class FlashNeuron(Declared, Policy):
+    """Copies of whole tensors straight between GPU and SSD, in contiguous memory.
+
+    Weights stay on the GPU, and cuDNN workspaces share one buffer. Of the results of the forward pass that
+    the backward pass reads, as many as must, in order of first use, are offloaded at the start of their
+    last inactive period that begins in the forward pass: until the rest takes less than GPU memory less
+    weights less the largest working set. The first backward kernel waits for all offloads. From then on,
+    after every kernel, the tensors of the kernels to come are fetched while the largest hole has room for
+    them beside the largest working set of intermediate tensors; what is still missing is fetched on demand.
+    Offloaded tensors lie at the right end of memory, others at the left.
+
+    With ``compression`` the GPU turns what it offloads into numbers of half precision and, of results of a
+    ReLU, copies only what is not zero; a bit for each element and their running counts stay behind. If
+    offloads do not end with the forward pass, further results of a ReLU take the place of the last ones that
+    are none. Elements count as numbers of 4 bytes.
+
+    Tensors of a kernel are allocated in the order of ``hash_order``, and offloads that start together start
+    in the reverse of that order.
+    """
+
+    name = "flashneuron"
+    label = "FlashNeuron"
+    look = Look(ORANGE, "////", "^", "-.")
+    paper = "Bae et al., FlashNeuron, FAST 2021; as in the G10 paper (MICRO 2023), section 7.1"
+    requirements = Requirements(placement="contiguous")
+
+    compression: Literal["none", "half", "csr"] = parameter(default="none", published="csr, its paper")
+    """Format of what is copied: as it is, in half precision, or (results of a ReLU) without zeros, too."""
+    density: Density = parameter(
+        default=0.5, published="0.5, what its public scheduler counts on", effect=AS_CSR
+    )
+    """Share of elements that are not zero in results of a ReLU: one for all, or one for each of them that the
+    backward pass reads, in order of first use."""
+
+    def _set_up(self) -> None:
+        self._schedules: list[_Schedule] = []
+        self._ssd = "ssd"
+
+    def plan(
+        self, workload: Workload, system: SystemSpec, behaviour: BehaviourSpec
+    ) -> Sequence[MigrationPlan]:
+        """Choose what every job offloads. Raises UnsupportedError when too little can be, or without SSD."""
+        drives = [tier.name for tier in system.all_tiers if tier.kind == "ssd"]
+        if not drives:
+            raise UnsupportedError(
+                "policy 'flashneuron': found a system without an SSD; allowed: one with it"
+            )
+        self._ssd = drives[0]
+        self._schedules = [self._schedule(job.trace, system) for job in workload.jobs]
+        return tuple(schedule.plan for schedule in self._schedules)
+
+    def places(self, job: Job, plan: MigrationPlan | None, behaviour: BehaviourSpec) -> Sequence[Place]:
+        """Put offloaded tensors at the right, workspaces in the buffer, and everything else at the left."""
+        offloaded = plan.tensors() if plan is not None else set()
+        read = {tensor for kernel in job.trace.kernels for tensor in kernel.inputs}
+        places = []
+        for tensor in job.trace.tensors:
+            if tensor.kind is TensorKind.WORKSPACE:
+                places.append(Place.BUFFER)
+            elif behaviour.unread_tensors == "skipped" and not tensor.persistent and tensor.id not in read:
+                places.append(Place.NOWHERE)
+            else:
+                places.append(Place.RIGHT if tensor.id in offloaded else Place.LEFT)
+        return places
+
+    def compressed(self, job: Job, plan: MigrationPlan | None) -> Mapping[int, Compressed]:
+        """Return what is copied in another format than it is kept in."""
+        return next(one.compressed for one in self._schedules if one.trace is job.trace)
+
+    def allocation_order(self, kernel: Kernel) -> Sequence[int]:
+        """Return a kernel's tensors in the fixed order of ``hash_order``."""
+        return hash_order(kernel.tensors)
+
+    def on_kernel_start(self, view: PolicyView) -> Iterable[Move]:
+        """Wait for all offloads before the backward pass."""
+        if view.kernel == self._schedules[view.job].loss:
+            yield Await()
+
+    def on_kernel_end(self, view: PolicyView) -> Iterable[Move]:
+        """Fetch what the next kernels need, as far as the largest hole goes."""
+        schedule = self._schedules[view.job]
+        if view.kernel < schedule.loss:
+            return
+        room = view.largest_hole_bytes - schedule.reserve_bytes
+        for _, tensor, size in schedule.returns[bisect_left(schedule.returns, (view.kernel + 1, -1, 0)) :]:
+            if not view.bytes_in(tensor, self._ssd):
+                continue
+            if size >= room:
+                return
+            room -= size
+            yield Fetch(tensor)
+
+    def _schedule(self, trace: Trace, system: SystemSpec) -> _Schedule:
+        backward = (kernel.id for kernel in trace.kernels if kernel.phase is Phase.BACKWARD)
+        loss = next(backward, len(trace.kernels))
+        page = system.gpu.page_size
+        sizes = [-(-tensor.size_bytes // page) * page for tensor in trace.tensors]
+        candidates = _candidates(trace, loss)
+        formats = self._formats(trace, candidates, page)
+        choice = _Choice(trace, loss, sizes, formats, _line_bytes(trace, sizes, system.gpu.memory))
+        periods = choice.first(candidates)
+        if formats:
+            write = next(tier.write_bandwidth for tier in system.all_tiers if tier.name == self._ssd)
+            rate = min(system.pcie.outward, write or system.pcie.outward)
+            choice.refine(periods, candidates, rate)
+        moves = []
+        returns = []
+        for tensor, (start, end) in periods.items():
+            moves.append((start, -hash_order(trace.kernels[start - 1].tensors).index(tensor), tensor))
+            returns.append((end, hash_order(trace.kernels[end].tensors).index(tensor), tensor))
+        plan = MigrationPlan(
+            tuple(Planned(start, Evict(tensor, self._ssd)) for start, _, tensor in sorted(moves)), self.name
+        )
+        order = tuple((end, tensor, sizes[tensor]) for end, _, tensor in sorted(returns))
+        kept = {tensor: formats[tensor] for tensor in periods if tensor in formats}
+        return _Schedule(trace, plan, loss, order, _largest_intermediate_bytes(trace, sizes), kept)
+
+    def _formats(self, trace: Trace, candidates: Sequence[int], page: int) -> dict[int, Compressed]:
+        """Return how candidates would be compressed. Raises PolicyError for densities that do not fit."""
+        if self.compression == "none":
+            return {}
+        rectified = {
+            tensor
+            for kernel in trace.kernels
+            if kernel.phase is not Phase.BACKWARD and _RECTIFIED.search(kernel.name)
+            for tensor in kernel.outputs
+        }
+        as_csr = [tensor for tensor in candidates if tensor in rectified and self.compression == "csr"]
+        each = [self.density] * len(as_csr) if isinstance(self.density, (int, float)) else list(self.density)
+        if len(each) != len(as_csr):
+            raise PolicyError(
+                f"policy '{self.name}': density: found {len(each)} densities; allowed: one for all, or one "
+                f"for each of the {len(as_csr)} results of a ReLU that the backward pass reads"
+            )
+        elements = {tensor: ceil(trace.tensors[tensor].size_bytes / _SINGLE) for tensor in candidates}
+        formats = {tensor: Compressed(_HALF * elements[tensor]) for tensor in candidates}
+        for tensor, density in zip(as_csr, each, strict=True):
+            moved = max(1, ceil(_HALF * density * elements[tensor]))
+            formats[tensor] = Compressed(moved, index_bytes(elements[tensor]))
+        return {
+            tensor: one
+            for tensor, one in formats.items()
+            if _whole(one, page) < trace.tensors[tensor].size_bytes
+        }
+
+
+def _line_bytes(trace: Trace, sizes: Sequence[int], memory_bytes: int) -> int:
+    """Bytes that results kept for the backward pass must stay under (published simulator).
+
+    GPU memory less weights less the largest working set, which counts weights and workspace again.
+    """
+    weights = sum(sizes[tensor.id] for tensor in trace.tensors if tensor.persistent)
+    working_sets = (sum(sizes[tensor] for tensor in kernel.tensors) for kernel in trace.kernels)
+    return memory_bytes - weights - max(working_sets, default=0)
+
+
+def _largest_intermediate_bytes(trace: Trace, sizes: Sequence[int]) -> int:
+    """Bytes of the largest working set without weights and workspace."""
+    counted = [not tensor.persistent and tensor.kind is not TensorKind.WORKSPACE for tensor in trace.tensors]
+    working_sets = (
+        sum(sizes[tensor] for tensor in kernel.tensors if counted[tensor]) for kernel in trace.kernels
+    )
+    return max(working_sets, default=0)
+
+
+class _Choice:
+    """Chooses what is offloaded: as much as must be, and where it is compressed, what is copied in time."""
+
+    def __init__(
+        self,
+        trace: Trace,
+        loss: int,
+        sizes: Sequence[int],
+        formats: Mapping[int, Compressed],
+        line_bytes: int,
+    ) -> None:
+        self._trace, self._loss, self._sizes, self._formats = trace, loss, sizes, formats
+        self._line_bytes = line_bytes
+
+    def first(self, candidates: Sequence[int]) -> dict[int, tuple[int, int]]:
+        """Return the offloaded tensors with the inactive period that each is away for.
+
+        A period is (first kernel without the tensor, next kernel with it). Raises UnsupportedError when the
+        candidates without such a period alone reach the line.
+        """
+        kept = sum(self._sizes[tensor] for tensor in candidates)
+        chosen: dict[int, tuple[int, int]] = {}
+        for tensor in candidates:
+            if kept < self._line_bytes:
+                break
+            period = self._period(tensor)
+            if period is not None:
+                chosen[tensor] = period
+                kept -= self._freed(tensor)
+        if kept >= self._line_bytes:
+            raise UnsupportedError(
+                f"policy 'flashneuron': '{self._trace.model}' keeps {format_bytes(kept)} for its backward "
+                f"pass even if all that can be is offloaded; allowed: {self._allowed()}"
+            )
+        return chosen
+
+    def _allowed(self) -> str:
+        """Say how much may stay, where anything may."""
+        if self._line_bytes <= 0:
+            return "a GPU with room for more than the weights and the largest working set"
+        return f"less than {format_bytes(self._line_bytes)} (GPU memory less weights and largest working set)"
+
+    def refine(self, chosen: dict[int, tuple[int, int]], candidates: Sequence[int], rate: int) -> None:
+        """Offload results of a ReLU instead of others while copies at a rate outlast the forward pass.
+
+        The last chosen tensor without an index stays, and the next candidates with one go, until the rest is
+        under the line again (second phase of the public scheduler, SNU-ARC/flashneuron,
+        ``offloading_scheduler``).
+        """
+        kept = sum(self._sizes[tensor] for tensor in candidates) - sum(map(self._freed, chosen))
+        further = [
+            (tensor, period)
+            for tensor in candidates
+            if tensor not in chosen and self._has_index(tensor) and (period := self._period(tensor))
+        ]
+        while self._last_end(chosen, rate) > self._starts[self._loss]:
+            out = next((tensor for tensor in reversed(chosen) if not self._has_index(tensor)), None)
+            if out is None:
+                return
+            rests = accumulate(
+                (-self._freed(tensor) for tensor, _ in further), initial=kept + self._freed(out)
+            )
+            count, kept = next(
+                ((n, rest) for n, rest in enumerate(rests) if rest < self._line_bytes), (0, kept)
+            )
+            if not count:
+                return
+            del chosen[out]
+            chosen.update(further[:count])
+            del further[:count]
+
+    def _last_end(self, chosen: Mapping[int, tuple[int, int]], rate: int) -> float:
+        """Return the tick at which the last copy ends, one after the other in order of their start."""
+        end = 0.0
+        for tensor, (start, _) in sorted(chosen.items(), key=lambda item: item[1]):
+            moved = self._formats[tensor].moved_bytes if tensor in self._formats else self._sizes[tensor]
+            end = max(end, self._starts[start]) + moved * self._trace.ticks_per_second / rate
+        return end
+
+    @cached_property
+    def _starts(self) -> list[int]:
+        return [0, *accumulate(kernel.duration for kernel in self._trace.kernels)]
+
+    def _has_index(self, tensor: int) -> bool:
+        return tensor in self._formats and self._formats[tensor].index_bytes > 0
+
+    def _freed(self, tensor: int) -> int:
+        """Bytes of GPU memory that a tensor leaves while it is away."""
+        index = self._formats[tensor].index_bytes if tensor in self._formats else 0
+        return self._sizes[tensor] - index
+
+    def _period(self, tensor: int) -> tuple[int, int] | None:
+        trace, loss = self._trace, self._loss
+        uses = [use for use in trace.uses[tensor] if use < trace.deaths[tensor]]
+        periods = [(use + 1, after) for use, after in pairwise(uses) if use + 1 < after and use + 1 < loss]
+        return periods[-1] if periods else None
+
+
+def index_bytes(elements: int) -> int:
+    """Bytes of the index of a result of a ReLU of so many elements, which stays on the GPU.
+
+    A bit for each element, in words of 4 bytes for each 32, and for each 32 elements a running count of 4
+    bytes, the number of these rounded up to a power of two (public code, SNU-ARC/flashneuron, ``Copy.cu``).
+    """
+    bits = 128 * ceil(elements / 1024)
+    counts = 4 << ceil(elements / 32).bit_length()
+    return bits + counts
+
+
+def _whole(format: Compressed, page: int) -> int:
+    """Bytes of a format in whole pages."""
+    return sum(-(-size // page) * page for size in (format.moved_bytes, format.index_bytes))
+
+
+def _candidates(trace: Trace, loss: int) -> list[int]:
+    """Return tensors that the forward pass touches and the backward pass reads, in order of first use."""
+    read = {tensor for kernel in trace.kernels for tensor in kernel.inputs}
+    touched = dict.fromkeys(tensor for kernel in trace.kernels[:loss] for tensor in kernel.tensors)
+    return [
+        tensor
+        for tensor in touched
+        if tensor in read and trace.deaths[tensor] > loss and not trace.tensors[tensor].persistent
+    ]

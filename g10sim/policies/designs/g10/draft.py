@@ -1,0 +1,140 @@
+"""Drafts of plans: moves before they are put in order, and the estimate behind them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from g10sim.analysis.timeline import Integers
+from g10sim.policies.interface.parameters import parameter
+from g10sim.policies.interface.plan import Planned
+from g10sim.policies.planning.absence import Absence
+from g10sim.policies.planning.limit import Limit, Limited
+from g10sim.policies.planning.machine import PlannedMachine, PlannedTier
+from g10sim.policies.planning.occupancy import Pressure
+from g10sim.policies.planning.timeline import Timeline
+from g10sim.trace.model import Tensor
+
+Ranking: TypeAlias = Literal["benefit", "benefit_per_cost"]
+
+
+class PlannerOptions(Limited):
+    """Parameters of the planner that users may choose."""
+
+    safety_margin: float = parameter(default=2.5, ge=1, le=1000, published="2.5, published simulator")
+    """Transfer times that an inactive period must last."""
+    memory_target: float = parameter(default=0.99, ge=0.01, le=1, published="0.99, published simulator")
+    """Share of GPU memory that the estimated occupancy may reach."""
+    eager_prefetch: bool = parameter(default=True, published="true, G10 paper, section 4.4")
+    """Prefetch earlier than the latest safe time where memory is free."""
+    ranking: Ranking = parameter(
+        default="benefit", published="benefit, published simulator; benefit_per_cost, G10 paper, section 4.3"
+    )
+    """Order of inactive periods: first that with the most relief (bytes x time of memory pressure), or with
+    the most relief for the time that its transfers take."""
+
+
+class PlanningParameters(PlannerOptions):
+    """All parameters of the planner, with those that follow from a design or from ``compat``."""
+
+    planner: Literal["live", "published"] = parameter(default="live")
+    """``live``, or ``published``: the planner of the published simulator with its peculiarities."""
+    published_order: bool = parameter(default=True)
+    """Of periods that are equally good the published simulator's first, which takes a sort of all periods for
+    each eviction; otherwise the one with the most bytes x time (``published``)."""
+    pacing_rounds: int = parameter(default=1, ge=1, le=100)
+    """Most rounds of planning with the stalls that the round before expects (``live``)."""
+
+    tensor_hints: bool = parameter(default=True)
+    """Allocate tensors before their birth and free them at their death; some machines do both by
+    themselves."""
+    memory_factor: float = parameter(default=1.0, ge=0.01, le=1000)
+    """Multiplies the target, and with the live planner GPU memory too."""
+    demand_evictions: bool = parameter(default=False)
+    """Add evictions without prefetch where the first estimate is highest
+    (last step of the direct-storage designs)."""
+
+
+@dataclass(frozen=True)
+class PlannedEviction(Absence):
+    """A tensor leaves the GPU for a tier while it is not used.
+
+    Issued at kernel ``start``, out by the end of kernel ``out_by``, wanted back at kernel ``end``; its
+    prefetch is issued at kernel ``prefetch`` (None: it is fetched on demand).
+    """
+
+    tier: PlannedTier
+    out_by: int
+    prefetch: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedAllocation:
+    """Space for a tensor that is born at kernel ``birth``, asked for at kernel ``kernel``."""
+
+    tensor: int
+    kernel: int
+    birth: int
+
+
+class Draft:
+    """A plan in the making, with the estimated occupancy of the GPU.
+
+    ``frees`` are (kernel, tensor). ``moves`` are all moves in issue order, where the planner orders them by
+    itself. ``pressed_kernel`` has the highest estimate before any eviction. The timeline counts the expected
+    stalls. Above ``limit_bytes`` memory is under pressure. Planning ends early when its ``time`` is over.
+    """
+
+    def __init__(
+        self,
+        occupancy: Integers,
+        durations: Integers,
+        machine: PlannedMachine,
+        target_bytes: float,
+        limit_bytes: float,
+        time: Limit,
+    ) -> None:
+        self.machine, self.timeline, self.target_bytes = machine, Timeline(durations), target_bytes
+        self.pressed_kernel = int(occupancy.argmax()) if len(occupancy) else 0
+        self.occupancy, self.time = Pressure(occupancy, durations, limit_bytes), time
+        self.evictions: list[PlannedEviction] = []
+        self.allocations: list[PlannedAllocation] = []
+        self.frees: list[tuple[int, int]] = []
+        self.moves: tuple[Planned, ...] | None = None
+
+
+def evict_on_demand(draft: Draft, absence: Absence) -> None:
+    """Plan an eviction to the SSD without a prefetch."""
+    draft.occupancy.add(absence.start, absence.end, -absence.size_bytes)
+    draft.evictions.append(
+        PlannedEviction(**vars(absence), tier=draft.machine.ssd, out_by=absence.start, prefetch=None)
+    )
+
+
+def rank(benefit: int, size_bytes: int, tier: PlannedTier, ranking: Ranking) -> float:
+    """Return the benefit of an eviction, or its benefit per cost (G10 paper, section 4.3).
+
+    The cost is the time of the transfers to a tier and back on idle links.
+    """
+    if ranking == "benefit":
+        return float(benefit)
+    return benefit / copy_cycles(size_bytes, tier)
+
+
+def copy_cycles(size_bytes: int, tier: PlannedTier) -> int:
+    """Return the cycles of the copies to a tier and back on idle links."""
+    return tier.out_cycles(size_bytes) + tier.in_cycles(size_bytes)
+
+
+def target_bytes(machine: PlannedMachine, parameters: PlanningParameters) -> float:
+    """Return the occupancy that a plan may reach."""
+    return machine.gpu_bytes * parameters.memory_factor * parameters.memory_target
+
+
+def allocation_kernel(tensor: Tensor, birth: int, timeline: Timeline, machine: PlannedMachine) -> int:
+    """Kernel at which to ask for space so that it is there at birth; 0 where the iteration is too young.
+
+    Kernel running at (birth - bytes / allocation rate), as in the published simulator.
+    """
+    time = float(timeline.times[birth]) - tensor.size_bytes / machine.allocation_rate
+    return 0 if time < 0 else min(birth, timeline.kernel_at(int(time)))

@@ -1,0 +1,82 @@
+"""G10: migrations planned at compile time from tensor vitality."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from g10sim.config.behaviour import BehaviourSpec
+from g10sim.config.system import SystemSpec
+from g10sim.looks import BLUE, Look
+from g10sim.policies.designs.g10.draft import Draft, PlannerOptions, PlanningParameters
+from g10sim.policies.designs.g10.planner import draft_g10, to_plan
+from g10sim.policies.designs.g10.tuned import unified_memory_factor
+from g10sim.policies.interface.plan import MigrationPlan
+from g10sim.policies.interface.policy import JointPolicy
+from g10sim.policies.interface.registry import register_policy
+from g10sim.policies.planning.machine import planned_machines
+from g10sim.policies.planning.occupancy import unmoved_bytes
+from g10sim.trace.model import Trace
+from g10sim.trace.workload import Job, Workload
+
+
+@register_policy
+class G10(PlannerOptions, JointPolicy):
+    """Smart tensor migrations: the whole iteration is planned before it runs.
+
+    Tensor vitality analysis finds the inactive periods of all tensors. The planner evicts, again and again,
+    the tensor whose period relieves memory pressure most, to the tier that does it best; prefetches it at
+    the latest safe time, and earlier where memory is free; and allocates and frees the others ahead of time.
+    The unified memory carries the plan out; what it misses is fetched on demand.
+
+    The plan is made for kernel times without stalls. The published planner, with its peculiarities, is
+    ``compat.planner: published``.
+    """
+
+    name = "g10"
+    label = "G10"
+    look = Look(BLUE)
+    paper = "Zhang et al., G10: Enabling An Efficient Unified GPU Memory and Storage Architecture, MICRO 2023"
+    reference_plan = "prefetch_guide.config.gz"
+
+    _note = ""
+
+    @property
+    def note(self) -> str:
+        """Say where plans relieve less than half of the shortage of memory, or ended early."""
+        return self._note
+
+    def plan(
+        self, workload: Workload, system: SystemSpec, behaviour: BehaviourSpec
+    ) -> Sequence[MigrationPlan]:
+        """Plan every job; they share links, host memory, SSD, and GPUs that they are on together, evenly."""
+        plans, notes = [], []
+        for job, machine in zip(workload.jobs, planned_machines(workload, system, behaviour), strict=True):
+            parameters = self._parameters(job, system, behaviour)
+            draft = draft_g10(job.trace, machine, parameters)
+            plans.append(to_plan(draft, job.trace, parameters))
+            if parameters.planner == "live":
+                notes.append(_unrelieved(draft, job.trace))
+            notes.append(draft.time.note)
+        self._note = "; ".join(filter(None, notes))
+        return tuple(plans)
+
+    def _parameters(self, job: Job, system: SystemSpec, behaviour: BehaviourSpec) -> PlanningParameters:
+        is_published = behaviour.planner == "published"
+        return PlanningParameters(
+            **self.parameters_of(PlannerOptions),
+            planner=behaviour.planner,
+            memory_factor=unified_memory_factor(job.trace, system) if is_published else 1.0,
+        )
+
+
+def _unrelieved(draft: Draft, trace: Trace) -> str:
+    """Return words for a plan that relieves less than half of the shortage at its worst; else nothing."""
+    machine = draft.machine
+    shortage = int(unmoved_bytes(trace, machine.sizes(trace)).max(initial=0)) - machine.gpu_bytes
+    left = draft.occupancy.peak_bytes - machine.gpu_bytes
+    if shortage <= 0 or 2 * left <= shortage:
+        return ""
+    return (
+        f"the plan leaves {left / shortage:.0%} of the shortage of {shortage / 2**30:.3g} GiB at the peak to "
+        "page faults: inactive periods are too short for copies"
+    )

@@ -1,0 +1,237 @@
+"""G10 with plans in the time that the GPU will really take, and a choice among them by simulation."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from statistics import fmean
+from typing import Literal, TypeAlias
+
+from g10sim.analysis.timeline import kernel_durations
+from g10sim.config.behaviour import BehaviourSpec
+from g10sim.config.effects import Effect
+from g10sim.config.system import SystemSpec
+from g10sim.looks import Look
+from g10sim.policies.designs.g10.draft import Draft, PlannerOptions, PlanningParameters
+from g10sim.policies.designs.g10.planner import draft_g10, to_plan
+from g10sim.policies.designs.g10.recovery import Recovery
+from g10sim.policies.designs.g10.waiting import Waiting
+from g10sim.policies.interface.moves import Move
+from g10sim.policies.interface.parameters import Count, parameter
+from g10sim.policies.interface.plan import MigrationPlan
+from g10sim.policies.interface.policy import JointPolicy, Policy, PolicyView, Trials
+from g10sim.policies.interface.registry import register_policy
+from g10sim.policies.planning.limit import Limit
+from g10sim.policies.planning.machine import PlannedMachine, planned_machines
+from g10sim.trace.model import Trace
+from g10sim.trace.workload import Workload
+
+# Of ideal speed: iterations that are steady agree no better than to the rest.
+_NEARLY_IDEAL = 0.999
+# Where kernels that wait make the paced plan faster than the unpaced one by this factor, with recovery, too,
+# memory is so short that no other way came near it on any trace.
+_MUCH = 1.1
+
+# A plan that counts on less of the SSD sends less there; how much less is best depends on the trace.
+_SPARING = (0.5, 0.25)
+_LEAST_SHARE = 0.01
+
+Method: TypeAlias = Literal["fastest", "waiting", "paced", "unpaced", "published"]
+
+
+@register_policy
+class G10Paced(PlannerOptions, JointPolicy):
+    """G10's plan in the time that the GPU will really take, or without, whichever is faster.
+
+    The paced plan counts the stalls that it expects, and kernels may wait for the room that it makes; the
+    unpaced one is that of the policy g10. What leaves the GPU against a plan may be fetched back ahead of
+    use. Trial iterations decide, where an SSD is needed also of the published planner's plan and of plans
+    that spare the SSD; of equals the simplest is taken.
+    """
+
+    name = "g10_paced"
+    label = "G10 paced"
+    look = Look("#117733", "//||", "8", "2 2")
+    paper = (
+        "G10 (Zhang et al., MICRO 2023) with plans that count stalls, chosen by simulation: this project's"
+    )
+
+    method: Method = parameter(default="fastest")
+    """How to plan; ``fastest``: trial iterations decide; ``waiting``: paced, and kernels wait for the room
+    that the plan makes."""
+    pacing_rounds: int = parameter(
+        default=20,
+        ge=1,
+        le=100,
+        effect=Effect(
+            lambda run, policy: policy.method in ("fastest", "waiting", "paced"),
+            "with method fastest, waiting or paced",
+            "no plan is paced",
+        ),
+    )
+    """Most rounds of planning with the stalls that the round before expects."""
+    ssd_share: float = parameter(default=1.0, ge=_LEAST_SHARE, le=1)
+    """Share of the SSD's rates that plans count on. With method fastest trial iterations decide, where an
+    SSD is needed and kernels wait, between this, half and a quarter of it."""
+    recovery_look_ahead: Count = parameter(default=128)
+    """Kernels ahead of which tensors are fetched back that left the GPU against the plan; 0: page faults do
+    it. With method fastest trial iterations decide between the two; where kernels wait it is the latter."""
+    trial_kernels: Count = parameter(
+        default=10_000,
+        effect=Effect(
+            lambda run, policy: policy.method == "fastest", "with method fastest", "nothing is tried out"
+        ),
+    )
+    """Most kernels in an iteration of all jobs for which trial iterations decide: they take as long as the
+    run. With more of them kernels wait."""
+
+    def _set_up(self) -> None:
+        self._recoveries: tuple[Recovery, ...] = ()
+        self._waiting: tuple[Waiting, ...] = ()
+        self._drafts: dict[tuple[object, ...], tuple[Trace, Draft]] = {}
+        self._ideal_cycles: list[int] = []
+        self._needs_ssd = False
+        self._limits: list[Limit] = []
+        self._trials, self._tried_for = 0, Limit()
+
+    def settle(self, obstacle: Trials) -> Policy:
+        """Choose the fastest plan by trial iterations, unless they take too long."""
+        if self.method == "waiting":
+            return self._variant(self.method, self.recovery_look_ahead)
+        if self.method != "fastest":
+            return self
+        if sum(len(job.trace.kernels) for job in obstacle.workload.jobs) > self.trial_kernels:
+            return self._variant("waiting", 0)
+        speeds, time = dict[G10Paced, float](), Limit(self.planning_limit)
+        for design in self._candidates(speeds):
+            speeds[design] = design._speed(obstacle)
+            if time.is_over():
+                break
+        best = max(speeds, key=speeds.__getitem__)
+        best._trials, best._tried_for = len(speeds), time
+        return best
+
+    def _candidates(self, speeds: Mapping[G10Paced, float]) -> Iterator[G10Paced]:
+        """Yield designs to try out, the simplest first, as long as a better one may come.
+
+        ``speeds`` are those of designs that were tried.
+        """
+        look_aheads = tuple(dict.fromkeys((0, self.recovery_look_ahead)))
+        unpaced = [self._variant("unpaced", ahead) for ahead in look_aheads]
+        yield unpaced[0]
+        if speeds[unpaced[0]] > _NEARLY_IDEAL:
+            return
+        waiting = self._variant("waiting", 0)
+        yield from (waiting, *unpaced[1:])
+        if speeds[waiting] > _MUCH * max(map(speeds.__getitem__, unpaced)):
+            return
+        if not unpaced[0]._needs_ssd:
+            return
+        yield from (self._variant("waiting", 0, share) for share in _SPARING)
+        yield from (self._variant("published", ahead) for ahead in look_aheads)
+
+    def _variant(self, method: Method, look_ahead: int, share: float = 1) -> G10Paced:
+        """Return the policy with another method, which counts on a share of what this one does of the SSD."""
+        given = {**self.parameters(), "method": method, "recovery_look_ahead": look_ahead}
+        given["ssd_share"] = max(_LEAST_SHARE, share * self.ssd_share)
+        variant = (_Waiting if method == "waiting" else G10Paced)(**given)
+        variant._drafts = self._drafts
+        return variant
+
+    def _speed(self, obstacle: Trials) -> float:
+        """Mean over jobs of ideal over actual time; 0 when the plan cannot be carried out."""
+        cycles = obstacle.cycles(self, until_steady=True)
+        if cycles is None:
+            return 0.0
+        return fmean(ideal / took for ideal, took in zip(self._ideal_cycles, cycles, strict=True))
+
+    def plan(
+        self, workload: Workload, system: SystemSpec, behaviour: BehaviourSpec
+    ) -> Sequence[MigrationPlan]:
+        """Plan every job; they share links, host memory, SSD, and GPUs that they are on together, evenly."""
+        parameters = PlanningParameters(
+            **self.parameters_of(PlannerOptions),
+            planner="published" if self.method == "published" else "live",
+            published_order=behaviour.planner == "published",
+            pacing_rounds=1 if self.method == "unpaced" else self.pacing_rounds,
+        )
+        plans, recoveries, waiting, tiers = [], [], [], set[str]()
+        self._limits = list[Limit]()
+        machines = map(self._sparing, planned_machines(workload, system, behaviour))
+        for job, machine in zip(workload.jobs, machines, strict=True):
+            draft = self._draft(job.trace, machine, behaviour, parameters)
+            plans.append(to_plan(draft, job.trace, parameters))
+            self._limits.append(draft.time)
+            tiers.update(eviction.tier.kind for eviction in draft.evictions)
+            kernels = [kernel.tensors for kernel in job.trace.kernels]
+            recoveries.append(Recovery(draft, kernels, system.gpu.memory))
+            if self.method == "waiting":
+                waiting.append(Waiting(draft, kernels))
+        self._recoveries, self._waiting = tuple(recoveries), tuple(waiting)
+        self._needs_ssd = "ssd" in tiers or behaviour.planner == "published"
+        clock = system.gpu.clock
+        self._ideal_cycles = [int(kernel_durations(job.trace, clock).sum()) for job in workload.jobs]
+        return tuple(plans)
+
+    def _sparing(self, machine: PlannedMachine) -> PlannedMachine:
+        """Return the machine with as much of the SSDs' rates as plans count on."""
+        share = self.ssd_share
+        tiers = [
+            replace(tier, read_rate=share * tier.read_rate, write_rate=share * tier.write_rate)
+            if tier.kind == "ssd"
+            else tier
+            for tier in machine.tiers
+        ]
+        return replace(machine, tiers=tuple(tiers))
+
+    def _draft(
+        self, trace: Trace, machine: PlannedMachine, behaviour: BehaviourSpec, parameters: PlanningParameters
+    ) -> Draft:
+        """Plan one job, once for all designs that differ in nothing that counts for it, and all trials."""
+        key = id(trace), machine, parameters.planner, parameters.pacing_rounds, parameters.published_order
+        if key not in self._drafts:
+            counted = self._counted(trace, machine, behaviour)
+            self._drafts[key] = trace, draft_g10(*counted, parameters)
+        return self._drafts[key][1]
+
+    def _counted(
+        self, trace: Trace, machine: PlannedMachine, behaviour: BehaviourSpec
+    ) -> tuple[Trace, PlannedMachine]:
+        """Leave out what the published planner counts, or refuses, although it is never used.
+
+        Those are tensors behind the last one in use, and further tiers without room.
+        """
+        if self.method != "published" or behaviour.planner == "published":
+            return trace, machine
+        count = max(tensor for kernel in trace.kernels for tensor in kernel.tensors) + 1
+        tiers = tuple(tier for tier in machine.tiers if tier.capacity_bytes or tier == machine.tiers[0])
+        return replace(trace, tensors=trace.tensors[:count]), replace(machine, tiers=tiers)
+
+    @property
+    def note(self) -> str:
+        """The plan that was chosen, and among how many that were tried."""
+        sparing = f"{self.ssd_share:g} of the SSD's rates" if self.ssd_share < 1 else ""
+        recovery = f"recovery {self.recovery_look_ahead} kernels ahead" if self.recovery_look_ahead else ""
+        trials = f"the fastest of {self._trials} trials" if self._trials else ""
+        limits = dict.fromkeys(limit.note for limit in (self._tried_for, *self._limits))
+        return ", ".join(filter(None, (f"plan {self.method}", sparing, recovery, trials, *limits)))
+
+    def on_kernel_start(self, view: PolicyView) -> Iterable[Move]:
+        """Fetch back what left the GPU against the plan."""
+        if view.job < len(self._waiting):
+            self._waiting[view.job].begin(view.kernel)
+        if not self.recovery_look_ahead or view.job >= len(self._recoveries):
+            return ()
+        return self._recoveries[view.job].prefetches(view, self.recovery_look_ahead)
+
+
+class _Waiting(G10Paced):
+    """G10 paced whose kernels wait: only designs that act at their end let go of what they used then."""
+
+    def state(self, view: PolicyView) -> Hashable:
+        """Return what is under way."""
+        return self._waiting[view.job].state() if view.job < len(self._waiting) else ()
+
+    def on_kernel_end(self, view: PolicyView) -> Iterable[Move]:
+        """Wait for the room that the plan makes for the next kernel."""
+        return self._waiting[view.job].waits(view) if view.job < len(self._waiting) else ()

@@ -1,0 +1,363 @@
+"""Planning by the bytes that are alive.
+
+The idea is the G10 paper's (section 4.3): again and again evict the tensor whose inactive period relieves
+memory pressure most, as early as the links allow, and prefetch it as late as they allow. Where it departs
+from the published planner:
+
+* *Pressure.* Only what is alive counts: tensors before their birth and after their death take no memory.
+* *Destination.* The relief of a period is what its own destination achieves with the budget that is left on
+  the links that tiers share; the one that relieves more is taken. Of equals it is the one with the shortest
+  copies there and back, latency included, unless memories below the GPU's cannot hold all that exceeds it:
+  their room is scarce then, and what an SSD hides as well goes there, until they can hold the rest.
+  (Published: relief is judged by the SSD's budget alone, which comes first, so that planning ends when the
+  SSD is busy, though the host is not.)
+* *The border of the iteration.* Periods of persistent tensors that cross it are treated like all others:
+  budget, host, prefetching.
+* *Space for newborn tensors* is counted from birth; asking for it ahead happens where memory is free.
+* *Eager prefetches* count the prefetched tensor itself.
+* *Pace*, with more than one of ``pacing_rounds``. Where memory pressure cannot be relieved in the time that
+  kernels take, the GPU will wait, and while it waits the links move more. The planner adds these stalls to
+  the kernel times and plans again, until pressure is relieved or no longer shrinks, neither the highest nor
+  all together. Plans for the unstalled
+  time leave the links idle later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import inf
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from g10sim.analysis.footprint import working_set_bytes
+from g10sim.analysis.timeline import Integers, kernel_durations
+from g10sim.policies.designs.g10.draft import (
+    Draft,
+    PlannedAllocation,
+    PlannedEviction,
+    PlanningParameters,
+    allocation_kernel,
+    copy_cycles,
+    evict_on_demand,
+    rank,
+    target_bytes,
+)
+from g10sim.policies.planning.absence import Absence, absences
+from g10sim.policies.planning.budget import Budget
+from g10sim.policies.planning.choice import Worths, best_of
+from g10sim.policies.planning.limit import Limit
+from g10sim.policies.planning.machine import PlannedMachine, PlannedTier
+from g10sim.policies.planning.occupancy import Occupancy, late_uses, unmoved_bytes
+from g10sim.trace.model import Trace
+
+Flags: TypeAlias = npt.NDArray[np.bool_]
+
+# Pressure that stays after planning counts as relieved below this share of GPU memory.
+_RELIEVED = 0.002
+# A round must lower the highest pressure by 3%, or the sum of all without raising that, or more time would
+# not help either.
+_PROGRESS = 0.97
+# Share of the pressure beyond host memory that is reckoned to cross the SSD's own channel. The rest finds
+# host memory free at another time. Between 0.15 and 0.3 the plans are equally good; 1 overestimates stalls.
+_SSD_SHARE = 0.25
+# Costs of tiers: what is to be spared costs more than any copy.
+_DEAR, _NEVER = 2**60, 2**62
+# Quotients of floats may be rounded down.
+_ROUNDING = 1 + 1e-12
+
+
+class _Window(NamedTuple):
+    """Effect of an absence; ``place`` is that of the tier in the machine's list."""
+
+    relief_cycles: int
+    place: int
+    out_by: int
+    prefetch: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Choices:
+    """Candidates as arrays; ``copied`` are the bytes that are copied when they leave.
+
+    ``costs`` are those of each tier, ``_NEVER`` where it is out of the question. For each tier, ``out_by``
+    and ``prefetch`` are the kernels between which they were last found to be away.
+    """
+
+    starts: Integers
+    ends: Integers
+    sizes: Integers
+    copied: Integers
+    costs: list[Integers]
+    out_by: list[Integers]
+    prefetch: list[Integers]
+
+
+def plan_live(trace: Trace, machine: PlannedMachine, parameters: PlanningParameters) -> Draft:
+    """Plan one iteration of a trace."""
+    durations = kernel_durations(trace, machine.clock_hz)
+    base = unmoved_bytes(trace, machine.sizes(trace))
+    candidates = [
+        absence for absence in absences(trace, machine.sizes(trace)) if absence.end - absence.start > 1
+    ]
+    capacity = machine.gpu_bytes * parameters.memory_factor
+    floor = np.maximum(working_set_bytes(trace), capacity)
+    best: _Selection | None = None
+    time = Limit(parameters.planning_limit)
+    least = _Unrelieved(inf, inf)
+    for _ in range(parameters.pacing_rounds):
+        selection = _Selection(base, durations, machine, parameters, time)
+        selection.choose(candidates)
+        pressure = np.maximum(selection.occupancy.bytes - floor, 0)
+        left = _Unrelieved(float(pressure.max(initial=0)), float(pressure.sum()))
+        if best is not None and not left.is_progress(least):
+            break
+        best, least = selection, left
+        if left.highest <= _RELIEVED * capacity or time.is_over():
+            break
+        durations = durations + _expected_stalls(pressure, base, selection)
+    assert best is not None
+    _allocate(trace, best)
+    if parameters.eager_prefetch:
+        best.evictions = _eager(best)
+    if parameters.demand_evictions:
+        _evict_for_demand(trace, best)
+    return best
+
+
+class _Unrelieved(NamedTuple):
+    """Bytes that planning could not relieve: those of the kernel that lacks most, and of all together."""
+
+    highest: float
+    total: float
+
+    def is_progress(self, before: _Unrelieved) -> bool:
+        """Tell whether enough more was relieved than before for another round to be worth it."""
+        if self.highest <= before.highest * _PROGRESS:
+            return True
+        return self.highest <= before.highest and self.total <= before.total * _PROGRESS
+
+
+class _Selection(Draft):
+    """Greedy choice of evictions for given kernel times.
+
+    Every choice lowers budgets and occupancy, so a period's benefit only shrinks: it is no more than the
+    pressure is by now between the kernels that it was last found to be away for.
+    Per cost it may grow when a cheaper tier becomes the best one, and then counts at once.
+    """
+
+    def __init__(
+        self,
+        base: Integers,
+        durations: Integers,
+        machine: PlannedMachine,
+        parameters: PlanningParameters,
+        time: Limit,
+    ) -> None:
+        target = target_bytes(machine, parameters)
+        super().__init__(base.copy(), durations, machine, target, target, time)
+        self.used = {tier.name: Occupancy(np.zeros_like(durations)) for tier in machine.tiers}
+        self.out = Budget(durations, machine.out_rate, {t.name: t.write_rate for t in machine.tiers})
+        self.into = Budget(durations, machine.in_rate, {t.name: t.read_rate for t in machine.tiers})
+        self._safety_margin, self._ranking = parameters.safety_margin, parameters.ranking
+        self._off_ssds = Occupancy(base.copy())
+
+    def _spares_memory(self) -> bool:
+        """Tell whether the memories below the GPU's cannot hold all above the target that is on no SSD."""
+        room = sum(tier.capacity_bytes for tier in self.machine.tiers if tier.kind == "memory")
+        return self._off_ssds.peak_bytes - self.target_bytes > room
+
+    def choose(self, candidates: Sequence[Absence]) -> None:
+        """Evict until the estimate is within the target or nothing relieves pressure any more.
+
+        Of periods that relieve as much, those with more bytes x time come first.
+        """
+        lengths = [candidate.cycles(self.timeline) * candidate.size_bytes for candidate in candidates]
+        candidates = [candidates[n] for n in sorted(range(len(lengths)), key=lambda n: -lengths[n])]
+        choices, windows = self._choices(candidates), dict[int, _Window]()
+
+        self._left = self._narrow(choices, np.arange(len(candidates)))
+        bounds = self._bounds(choices)
+
+        def worths(places: Sequence[int]) -> list[float]:
+            numbers = self._left[places].tolist()
+            windows.update(zip(numbers, self._windows(choices, numbers), strict=True))
+            return [self._rank(candidates[number], windows[number]) for number in numbers]
+
+        while self.occupancy.peak_bytes > self.target_bytes and not self.time.is_over():
+            place = best_of(bounds, worths, lambda: self._bounds(choices))
+            if place is None:
+                break
+            number = int(self._left[place])
+            self._evict(candidates[number], windows[number])
+            bounds[place] = 0
+            self._left, bounds = self._left[bounds > 0], bounds[bounds > 0]
+
+    def _rank(self, absence: Absence, window: _Window) -> float:
+        tier, size = self.machine.tiers[window.place], absence.size_bytes
+        return rank(window.relief_cycles * size, size, tier, self._ranking) if window.relief_cycles else 0.0
+
+    def _choices(self, candidates: Sequence[Absence]) -> _Choices:
+        """Return the candidates with the tiers that each is long enough to reach and return from."""
+        machine = self.machine
+        spans = [(one.start, one.end, one.size_bytes, one.out_bytes) for one in candidates]
+        starts, ends, sizes, copied = np.array(spans, dtype=np.int64).reshape(-1, 4).T
+        cycles = np.array([absence.cycles(self.timeline) for absence in candidates], dtype=np.int64)
+        costs = []
+        for tier in machine.tiers:
+            least = [machine.migration_cycles(size, tier) for size in sizes.tolist()]
+            fits = cycles > self._safety_margin * np.array(least)
+            if tier.kind != "ssd":
+                fits &= sizes <= tier.capacity_bytes
+            cost = np.array([copy_cycles(size, tier) for size in sizes.tolist()], dtype=np.int64)
+            costs.append(np.where(fits, cost, _NEVER))
+        out_by, prefetch = ([np.zeros_like(starts) for _ in machine.tiers] for _ in range(2))
+        return _Choices(starts, ends, sizes, copied, costs, out_by, prefetch)
+
+    def _narrow(self, choices: _Choices, numbers: Integers) -> Integers:
+        """Find when candidates are away at most; return those that relieve something."""
+        windows = self._windows(choices, numbers)
+        return numbers[[window.relief_cycles > 0 for window in windows]]
+
+    def _bounds(self, choices: _Choices) -> Worths:
+        """Return the most that those left can be worth, given when they were last found to be away."""
+        numbers = self._left
+        most: Integers = np.zeros(len(numbers), dtype=np.int64)
+        for place, costs in enumerate(choices.costs):
+            found = self.occupancy.over_cycles(
+                choices.out_by[place][numbers] + 1, choices.prefetch[place][numbers]
+            )
+            np.maximum(most, np.where(costs[numbers] < _NEVER, found, 0), out=most)
+        bounds: Worths = most.astype(np.float64) * choices.sizes[numbers]
+        if self._ranking == "benefit_per_cost":
+            bounds *= _ROUNDING / np.min([costs[numbers] for costs in choices.costs], axis=0)
+        return bounds
+
+    def _windows(self, choices: _Choices, numbers: Sequence[int] | Integers) -> list[_Window]:
+        """Return what each candidate's best tier achieves, of equals the cheapest."""
+        starts, ends, sizes = choices.starts[numbers], choices.ends[numbers], choices.sizes[numbers]
+        best: list[Integers] = [np.zeros_like(starts) for _ in range(4)]
+        relief, cost = best[0], np.zeros_like(starts)
+        memory_cost = _DEAR if self._spares_memory() else 0
+        for place, tier in enumerate(self.machine.tiers):
+            out_by = self.out.finish(starts, choices.copied[numbers], tier.name)
+            prefetch = self.into.latest_start(ends, sizes, tier.name)
+            choices.out_by[place][numbers], choices.prefetch[place][numbers] = out_by, prefetch
+            found = self.occupancy.over_cycles(out_by + 1, prefetch)
+            costs = choices.costs[place][numbers]
+            costs += 0 if tier.kind == "ssd" else memory_cost
+            better = (found > relief) | ((found == relief) & (costs < cost))
+            better &= costs < _NEVER
+            if tier.kind != "ssd":
+                self._leave_out_full(tier, better, numbers, choices)
+            for kept, new in zip(best, (found, np.full_like(starts, place), out_by, prefetch), strict=True):
+                kept[better] = new[better]
+            cost[better] = costs[better]
+        return list(map(_Window._make, zip(*(one.tolist() for one in best), strict=True)))
+
+    def _leave_out_full(
+        self, tier: PlannedTier, wanted: Flags, numbers: Sequence[int] | Integers, choices: _Choices
+    ) -> None:
+        """Want no tier, now or later, that lacks room for a tensor while it is away."""
+        used = self.used[tier.name]
+        room = tier.capacity_bytes - used.peak_bytes
+        for place in np.flatnonzero(wanted & (choices.sizes[numbers] > room)).tolist():
+            number = int(numbers[place])
+            most = used.most(int(choices.starts[number]), int(choices.ends[number]))
+            if most + int(choices.sizes[number]) > tier.capacity_bytes:
+                wanted[place] = False
+                choices.costs[self.machine.tiers.index(tier)][number] = _NEVER
+
+    def _evict(self, absence: Absence, window: _Window) -> None:
+        size, tier = absence.size_bytes, self.machine.tiers[window.place]
+        name, out_by, prefetch = tier.name, window.out_by, window.prefetch
+        self.out.debit(absence.start, absence.out_bytes, name)
+        self.into.debit(prefetch, size, name)
+        self.used[name].add(absence.start, absence.end, size)
+        self.occupancy.add(out_by + 1, prefetch, -size)
+        if tier.kind == "ssd":
+            self._off_ssds.add(out_by + 1, prefetch, -size)
+        self.evictions.append(PlannedEviction(**vars(absence), tier=tier, out_by=out_by, prefetch=prefetch))
+
+
+def _expected_stalls(pressure: Integers, base: Integers, selection: _Selection) -> Integers:
+    """Cycles that the GPU will wait at each kernel for pressure that planning could not relieve.
+
+    What rises above all earlier pressure has to leave before the kernel can run; what exceeds all later
+    pressure can come back only after it. It crosses the SSD's channel as far as memory below the GPU's cannot
+    hold all that is away then; what is on its way out or in counts once, as it has yet to leave or is back.
+    """
+    machine = selection.machine
+    ssd = machine.ssd
+    room = sum(tier.capacity_bytes for tier in machine.tiers if tier.kind == "memory")
+    on_ssds = sum(selection.used[tier.name].bytes for tier in machine.tiers if tier.kind != "memory")
+    away = base - selection.occupancy.bytes + pressure
+    beyond = np.clip(away - on_ssds - room, 0, pressure)
+    to_memory = pressure - beyond
+    rest = 1 - _SSD_SHARE
+    leaving = to_memory / machine.out_rate + beyond * (rest / machine.out_rate + _SSD_SHARE / ssd.write_rate)
+    returning = to_memory / machine.in_rate + beyond * (rest / machine.in_rate + _SSD_SHARE / ssd.read_rate)
+    before = np.diff(np.maximum.accumulate(leaving), prepend=0.0)
+    after = np.diff(np.maximum.accumulate(returning[::-1]), prepend=0.0)[::-1]
+    stalls: Integers = np.ceil(before + after).astype(np.int64)
+    return stalls
+
+
+def _allocate(trace: Trace, draft: Draft) -> None:
+    """Ask for space ahead of births where memory is free, and give it back at deaths."""
+    sizes = draft.machine.sizes(trace)
+    for tensor in trace.tensors:
+        if tensor.persistent or not trace.uses[tensor.id]:
+            continue
+        birth, size = trace.births[tensor.id], sizes[tensor.id]
+        earliest = allocation_kernel(tensor, birth, draft.timeline, draft.machine)
+        kernel = _moved_earlier(draft, birth, earliest, size)
+        draft.allocations.append(PlannedAllocation(tensor.id, kernel, birth))
+        draft.frees.append((trace.deaths[tensor.id], tensor.id))
+        draft.frees += [(late + 1, tensor.id) for late in late_uses(trace, tensor.id)]
+
+
+def _eager(draft: Draft) -> list[PlannedEviction]:
+    """Move prefetches into memory that is free earlier, the first ones first (G10 paper, section 4.4)."""
+    moved = []
+    for eviction in sorted(draft.evictions, key=lambda entry: (entry.prefetch or 0, entry.end, entry.tensor)):
+        prefetch = eviction.prefetch
+        if prefetch is not None:
+            prefetch = _moved_earlier(draft, prefetch, eviction.out_by + 1, eviction.size_bytes)
+        moved.append(replace(eviction, prefetch=prefetch))
+    return moved
+
+
+def _evict_for_demand(trace: Trace, draft: Draft) -> None:
+    """Add evictions to the SSD, fetched back on demand, around the kernel with the highest first estimate.
+
+    Periods that cover the kernel and have no eviction yet are taken in order of bytes x time, until the
+    estimate at the kernel is below the target (last step of the published planner).
+    """
+    kernels, pressed, timeline = len(trace.kernels), draft.pressed_kernel, draft.timeline
+    evicted = {(eviction.tensor, eviction.start) for eviction in draft.evictions}
+    covering = [
+        absence
+        for absence in absences(trace, draft.machine.sizes(trace))
+        if any(pressed in range(absence.start - lap, absence.end - lap) for lap in (0, kernels))
+        and (absence.tensor, absence.start) not in evicted
+    ]
+    covering.sort(
+        key=lambda absence: (-absence.size_bytes * absence.cycles(timeline), absence.tensor, absence.start)
+    )
+    for absence in covering:
+        if draft.occupancy.bytes[pressed] < draft.target_bytes:
+            break
+        evict_on_demand(draft, absence)
+
+
+def _moved_earlier(draft: Draft, kernel: int, earliest: int, size: int) -> int:
+    """First of the kernels up to ``kernel`` from which on memory is free for a tensor; takes it up."""
+    if earliest >= kernel:
+        return kernel
+    moved = draft.occupancy.within_from(draft.target_bytes - size, earliest, kernel)
+    if moved < kernel:
+        draft.occupancy.add(moved, kernel, size)
+    return moved

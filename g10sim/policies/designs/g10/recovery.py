@@ -1,0 +1,92 @@
+"""Fetching back what left the GPU against the plan.
+
+Where the GPU fills up in spite of the plan, the memory manager makes room with tensors that the plan
+never meant to leave, so no prefetch of the plan brings them back. Their return is asked for here, far
+enough ahead to go behind the plan's own prefetches in the queue, and only into memory that nothing on
+its way will take.
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections.abc import Sequence
+
+from g10sim.policies.designs.g10.draft import Draft
+from g10sim.policies.interface.moves import Fetch
+from g10sim.policies.interface.policy import PolicyView
+
+# Share of GPU memory left to tensors that are about to be born.
+_RESERVED = 0.1
+
+
+class Recovery:
+    """Knows for one job which tensors the plan wants on the GPU at each kernel."""
+
+    def __init__(self, draft: Draft, kernels: Sequence[Sequence[int]], capacity_bytes: int) -> None:
+        """``kernels`` are the tensors that each kernel needs."""
+        self._uses = _NextUses(kernels)
+        self._kernels, self._capacity_bytes = len(kernels), capacity_bytes
+        self._away: dict[int, list[tuple[int, int]]] = {}
+        for eviction in draft.evictions:
+            back = eviction.end if eviction.prefetch is None else eviction.prefetch
+            self._away.setdefault(eviction.tensor, []).append((eviction.start, back))
+
+    def prefetches(self, view: PolicyView, look_ahead: int) -> list[Fetch]:
+        """Return prefetches of strays that the next ``look_ahead`` kernels need, in order of need."""
+        now, found = view.kernel, list[Fetch]()
+        self._uses.advance(now)
+        room = view.free_bytes - _RESERVED * self._capacity_bytes
+        for kernel in range(now + 1, now + min(look_ahead, self._kernels) + 1):
+            if room <= 0:
+                break
+            for _, tensor in self._uses.of[kernel % self._kernels]:
+                if view.is_whole(tensor):
+                    continue
+                room -= view.in_transfer_bytes(tensor)
+                stray = view.away_bytes(tensor)
+                if not stray or not self._wanted(view, tensor, kernel):
+                    continue
+                room -= stray
+                if room < 0:
+                    return found
+                found.append(Fetch(tensor))
+        return found
+
+    def _wanted(self, view: PolicyView, tensor: int, kernel: int) -> bool:
+        if view.is_dead(tensor):
+            return False
+        if kernel >= self._kernels and not view.trace.tensors[tensor].persistent:
+            return False
+        now, later = view.kernel, view.kernel + self._kernels
+        return not any(
+            start <= now <= back or start <= later <= back for start, back in self._away.get(tensor, ())
+        )
+
+
+class _NextUses:
+    """For each kernel the tensors that it is the next to use, iteration after iteration, from one on.
+
+    ``of`` has for each kernel pairs of a tensor's place among those it needs and the tensor, in order.
+    """
+
+    def __init__(self, kernels: Sequence[Sequence[int]]) -> None:
+        self.of: list[list[tuple[int, int]]] = [[] for _ in kernels]
+        self._following: list[list[tuple[int, tuple[int, int]]]] = [[] for _ in kernels]
+        first: dict[int, tuple[int, tuple[int, int]]] = {}
+        for number in reversed(range(2 * len(kernels))):
+            kernel = number % len(kernels)
+            if number < len(kernels):
+                self._following[kernel] = [first[tensor] for tensor in kernels[kernel]]
+            for place, tensor in enumerate(kernels[kernel]):
+                first[tensor] = kernel, (place, tensor)
+        for kernel, use in first.values():
+            insort(self.of[kernel], use)
+        self._now = -1
+
+    def advance(self, now: int) -> None:
+        """Go on to kernel ``now``: what it uses, and those before it, is next used later."""
+        while self._now != now:
+            self._now = (self._now + 1) % len(self.of)
+            self.of[self._now].clear()
+            for kernel, use in self._following[self._now]:
+                insort(self.of[kernel], use)

@@ -1,0 +1,154 @@
+"""In place: use tensors where they lie, or bring them in, whichever keeps the link less busy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from g10sim.analysis.footprint import live_bytes
+from g10sim.config.behaviour import BehaviourSpec
+from g10sim.config.system import SystemSpec
+from g10sim.errors import UnsupportedError
+from g10sim.looks import Look
+from g10sim.policies.interface.moves import Access, Evict, Fetch, Move
+from g10sim.policies.interface.plan import MigrationPlan
+from g10sim.policies.interface.policy import Policy, PolicyView, Requirements
+from g10sim.policies.interface.registry import register_policy
+from g10sim.policies.planning.machine import PlannedTier, planned_machines
+from g10sim.trace.model import Trace
+from g10sim.trace.workload import Workload
+
+
+@dataclass(frozen=True, slots=True)
+class _Rates:
+    """Rates of a tier in bytes/cycle: of copies to and from the GPU, and of kernels that use it in place."""
+
+    copied_in: float
+    copied_out: float
+    read: float
+    written: float
+
+    def prefers_access(self, reads: int, writes: int) -> bool:
+        """Tell whether a tensor is better used in place so often than brought in and sent away again.
+
+        Break-even per byte: reads / read + writes / written against 1 / copied_in + 1 / copied_out.
+        """
+        return reads / self.read + writes / self.written <= 1 / self.copied_in + 1 / self.copied_out
+
+
+@dataclass(frozen=True, slots=True)
+class _Choice:
+    """What becomes of one job's tensors: rates by tier, and the persistent tensors that stay ``away``."""
+
+    rates: dict[str, _Rates]
+    away: frozenset[int] = frozenset()
+
+
+@register_policy
+class InPlace(Policy):
+    """Kernels use a tensor where it lies if that takes less of the link's time than to bring it in.
+
+    In place, its bytes cross the link as often as kernels read and write them, otherwise once in and, as
+    memory is full, once out. Persistent tensors are kept on the GPU as far as they have room beside the peak
+    of all others, those first that are used most; of the rest, those that are better used in place are sent
+    to the fastest tier that kernels can use, once. A tensor of one iteration that had to leave is used in
+    place if that is better for the uses left. All else is fetched when a kernel needs it. A machine where
+    kernels can use no tier is unsupported.
+    """
+
+    name = "in_place"
+    label = "In place"
+    look = Look("#AA4466", "|-", "x", "4 1")
+    paper = "break-even of migration and remote access, as for coherent links (Grace Hopper) and CXL memory"
+    requirements = Requirements(drops_dead_tensors=True)
+
+    def __init__(self) -> None:
+        self._jobs: tuple[_Choice, ...] = ()
+
+    def plan(
+        self, workload: Workload, system: SystemSpec, behaviour: BehaviourSpec
+    ) -> Sequence[MigrationPlan | None]:
+        """Choose for each job what is kept and what stays away; the rest is decided kernel by kernel."""
+        machines = planned_machines(workload, system, behaviour)
+        accesses = ((tier.name, tier.kernel_access) for tier in system.all_tiers)
+        specs = {name: access for name, access in accesses if access is not None}
+        if not specs:
+            raise UnsupportedError(
+                f"policy '{self.name}' uses tensors where they lie, and kernels can access no tier of "
+                f"'{system.name}'; allowed: machines with kernel_access of a tier, such as host.kernel_access"
+            )
+        choices = []
+        for job, machine in zip(workload.jobs, machines, strict=True):
+            rates = {
+                name: _rates(machine.tier(name), specs[name].read, specs[name].write, machine.clock_hz)
+                for name in specs
+            }
+            choices.append(self._choose(job.trace, rates, machine.gpu_bytes, machine.sizes(job.trace)))
+        self._jobs = tuple(choices)
+        return (None,) * len(choices)
+
+    def _choose(
+        self, trace: Trace, rates: dict[str, _Rates], gpu_bytes: int, sizes: Sequence[int]
+    ) -> _Choice:
+        persistent = [tensor.id for tensor in trace.tensors if tensor.persistent and trace.uses[tensor.id]]
+        every = sum(tensor.size_bytes for tensor in trace.tensors if tensor.persistent)
+        room = gpu_bytes - (int(live_bytes(trace).max(initial=0)) - every)
+        touches = {tensor: sum(_touches(trace, tensor)) for tensor in persistent}
+        kept = set()
+        for tensor in sorted(persistent, key=lambda tensor: (-touches[tensor], tensor)):
+            if sizes[tensor] <= room:
+                room -= sizes[tensor]
+                kept.add(tensor)
+        first = next(iter(rates.values()))
+        away = {
+            tensor
+            for tensor in persistent
+            if tensor not in kept and first.prefers_access(*_touches(trace, tensor))
+        }
+        return _Choice(rates, frozenset(away))
+
+    def on_kernel_start(self, view: PolicyView) -> Iterable[Move]:
+        """Use in place what is better used there; fetch the rest of the working set."""
+        choice = self._jobs[view.job]
+        for tensor in view.trace.kernels[view.kernel].tensors:
+            tier = self._tier_of(view, choice, tensor)
+            if tier is not None:
+                yield Access(tensor, tier)
+            if not view.is_whole(tensor):
+                yield Fetch(tensor)
+
+    def _tier_of(self, view: PolicyView, choice: _Choice, tensor: int) -> str | None:
+        """Return the tier in which a tensor is used where it lies; None where it is better brought in."""
+        tier = next((name for name in view.in_place_tiers if view.bytes_in(tensor, name)), None)
+        if tier is None or tensor in choice.away:
+            return tier
+        if view.trace.tensors[tensor].persistent:
+            return None
+        return tier if choice.rates[tier].prefers_access(*_touches(view.trace, tensor, view.kernel)) else None
+
+    def on_kernel_end(self, view: PolicyView) -> Iterable[Move]:
+        """Send away what came to the GPU but will be used in place."""
+        if not view.in_place_tiers:
+            return
+        away = self._jobs[view.job].away
+        for tensor in view.trace.kernels[view.kernel].tensors:
+            if tensor in away and view.resident_bytes(tensor):
+                yield Evict(tensor, view.in_place_tiers[0])
+
+
+def _rates(tier: PlannedTier, read: int | None, write: int | None, clock_hz: int) -> _Rates:
+    """Return the rates of a tier; ``read`` and ``write`` (bytes/second) are those of kernels, if lower."""
+    reading, writing = tier.read_rate, tier.write_rate
+    return _Rates(
+        reading,
+        writing,
+        reading if read is None else min(reading, read / clock_hz),
+        writing if write is None else min(writing, write / clock_hz),
+    )
+
+
+def _touches(trace: Trace, tensor: int, since: int = 0) -> tuple[int, int]:
+    """Return how often kernels read and write a tensor's bytes in an iteration, from kernel ``since`` on."""
+    kernels = [trace.kernels[kernel] for kernel in trace.uses[tensor] if kernel >= since]
+    reads = sum(kernel.reads_of(tensor) for kernel in kernels)
+    return reads, sum(tensor in kernel.outputs for kernel in kernels)

@@ -1,0 +1,146 @@
+"""LoHan: all lies below the GPU, and the CPU updates beside the backward pass."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import ClassVar, TypeVar
+
+from g10sim.config.effects import Effect
+from g10sim.config.system import SystemSpec
+from g10sim.looks import Look
+from g10sim.policies.interface.moves import Drop, Evict, Fetch, Move
+from g10sim.policies.interface.parameters import Count, parameter
+from g10sim.policies.interface.policy import PolicyView, Requirements
+from g10sim.policies.interface.registry import register_policy
+from g10sim.policies.planning.machine import PlannedMachine
+from g10sim.policies.planning.offloading.below import Offloaded, WeightsBelow, read_only
+from g10sim.policies.planning.offloading.gradients import Gradients, host_bytes, used_on_cpu
+from g10sim.policies.planning.offloading.rewriting import Schedule
+from g10sim.policies.planning.offloading.saved import before_module, module_starts
+from g10sim.policies.planning.offloading.swaps import Budget, chosen
+from g10sim.policies.planning.offloading.windows import Limits, windows
+from g10sim.trace.model import Phase, Trace
+
+_T = TypeVar("_T")
+
+_PIPELINED = Effect(
+    lambda run, policy: policy.pipeline,
+    "with pipeline true",
+    "one step at a time has its states in host memory",
+)
+
+
+@dataclass(frozen=True)
+class _Job(Offloaded):
+    """Moves of one job, with activations by kernel."""
+
+    swapped: Mapping[int, Sequence[tuple[int, str]]] = field(default_factory=dict)
+    returned: Mapping[int, Sequence[int]] = field(default_factory=dict)
+    dropped: Mapping[int, Sequence[int]] = field(default_factory=dict)
+
+    def before(self, view: PolicyView) -> Iterator[Move]:
+        """Yield the moves of a kernel that is about to start."""
+        yield from super().before(view)
+        yield from (Fetch(tensor, recalls=True) for tensor in self.returned.get(view.kernel, ()))
+
+    def after(self, view: PolicyView) -> Iterator[Move]:
+        """Yield the moves of a kernel that has ended, or was launched."""
+        yield from super().after(view)
+        yield from (Evict(tensor, tier) for tensor, tier in self.swapped.get(view.kernel, ()))
+        yield from map(Drop, self.dropped.get(view.kernel, ()))
+
+
+@register_policy
+class LoHan(WeightsBelow):
+    """Weights and optimizer states lie on the SSD; the CPU updates beside the backward pass.
+
+    A gradient leaves as soon as it is complete, and its step runs while the GPU computes those of other
+    layers (active gradient offloading). The input of every layer is swapped. Of its other activations those
+    are swapped that take longest to compute again for their size, as many as leave beside ``swap_ratio`` of
+    the forward pass: to host memory as far as it has room, then to the SSD as far as that takes them in. The
+    others are dropped and computed again.
+    """
+
+    name = "lohan"
+    label = "LoHan"
+    look = Look("#994455", "--.", "4", "1 1")
+    paper = (
+        "Liao et al., LoHan: Low-Cost High-Performance Framework to Fine-Tune 100B Model on a Consumer GPU, "
+        "ICDE 2025"
+    )
+
+    swap_ratio: float = parameter(default=1.0, ge=0, le=10, published="1, authors' program")
+    """Share of the forward pass during which activations may leave."""
+    pipeline: bool = parameter(default=False, published="true, paper; its measurements are those of false")
+    """Read the states of the next steps, and write those of the last ones, beside a step; otherwise each step
+    reads, updates and writes, one after the other."""
+    optimizer_buffers: int = parameter(default=8, ge=1, published="8, authors' program", effect=_PIPELINED)
+    """Steps whose states are in host memory at a time."""
+    prefetch_parameters: Count = parameter(default=1_200_000_000, published="1200000000, authors' program")
+    """Parameters that are fetched ahead of their use."""
+    live_parameters: Count = parameter(default=7_200_000_000, published="7200000000, authors' program")
+    """Parameters on the GPU beyond which none is fetched ahead: six buffers."""
+    modules_ahead: int = parameter(default=1, ge=1)
+    """Modules before its own at which a swapped activation is fetched."""
+    births: Count = parameter(default=1)
+    """Kernels ahead of which new tensors are mapped."""
+
+    _kept: ClassVar[Mapping[str, str]] = {
+        "host": "gradients and the states of some steps",
+        "ssd": "weights and optimizer states",
+    }
+
+    @property
+    def requirements(self) -> Requirements:
+        """Addresses of its own, and buffers for states."""
+        return Requirements(
+            addresses="own",
+            drops_dead_tensors=True,
+            keeps_mappings=True,
+            pins_on_use=True,
+            cpu_buffers=self._buffers,
+        )
+
+    @property
+    def _buffers(self) -> int:
+        return self.optimizer_buffers if self.pipeline else 1
+
+    def _schedule(self) -> Schedule:
+        return Schedule(overlap=True, delayed=False, bucket_bytes=1, returns=False)
+
+    def _plan_job(self, trace: Trace, machine: PlannedMachine, system: SystemSpec) -> Offloaded:
+        size, sizes = self.bytes_per_parameter, machine.sizes(trace)
+        on_cpu = used_on_cpu(trace)
+        away = frozenset(tensor for tensor in on_cpu if trace.tensors[tensor].persistent)
+        limits = Limits(size * self.prefetch_parameters, size * self.live_parameters, 1)
+        stays = windows(trace, away & read_only(trace), limits)
+        cycles = trace.durations_cycles(machine.clock_hz)
+        choice, starts = chosen(trace, sizes, cycles, self._budget(trace, machine)), module_starts(trace)
+        back = [(before_module(starts, one.until, self.modules_ahead), one) for one, _ in choice.swapped]
+        back.sort(key=lambda pair: (pair[1].until, pair[1].tensor))
+        return replace(
+            _Job.of(Gradients(trace, 1, self.births, on_cpu), dict.fromkeys(away, "ssd"), stays),
+            note=choice.note(sizes),
+            swapped=_grouped((one.since, (one.tensor, tier)) for one, tier in choice.swapped),
+            returned=_grouped((max(kernel, one.since + 1), one.tensor) for kernel, one in back),
+            dropped=_grouped((one.since, one.tensor) for one in choice.dropped),
+        )
+
+    def _budget(self, trace: Trace, machine: PlannedMachine) -> Budget:
+        """Return what may leave in the forward pass, beside gradients and states in host memory."""
+        sizes, on_cpu = machine.sizes(trace), used_on_cpu(trace)
+        away = frozenset(tensor for tensor in on_cpu if trace.tensors[tensor].persistent)
+        needed = host_bytes(trace, sizes, away, self._buffers)
+        host = next((tier.capacity_bytes for tier in machine.tiers if tier.name == "host"), 0)
+        cycles = trace.durations_cycles(machine.clock_hz)
+        forward = sum(cycles[kernel.id] for kernel in trace.kernels if kernel.phase is Phase.FORWARD)
+        spell = self.swap_ratio * forward
+        return Budget(spell * machine.out_rate, host - needed, spell * machine.tier("ssd").write_rate)
+
+
+def _grouped(pairs: Iterable[tuple[int, _T]]) -> dict[int, list[_T]]:
+    found: dict[int, list[_T]] = {}
+    for kernel, one in pairs:
+        found.setdefault(kernel, []).append(one)
+    return found

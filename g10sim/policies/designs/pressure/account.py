@@ -1,0 +1,114 @@
+"""Bytes of a job's tensors on the GPU and elsewhere, and what the kernels to come lack by that."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable
+
+import numpy as np
+
+from g10sim.analysis.timeline import Integers
+from g10sim.policies.designs.pressure.forecast import Forecast
+from g10sim.policies.designs.pressure.order import ByNextUse
+from g10sim.policies.designs.pressure.shortage import Settings, Shortage
+
+
+class Account:
+    """Bytes of tensors ``here`` on the GPU that do not leave, and ``away``, which lie elsewhere or leave.
+
+    Bytes on their way in are neither. ``next`` are the kernels that use tensors next, ``tier_of`` the places
+    of those of ``tiers`` where they went. ``alive`` marks those that have contents or pages, ``by_use`` has
+    them in order; ``present`` and ``absent`` have those with bytes here and away. ``here_bytes`` are those
+    of all.
+    """
+
+    def __init__(self, forecast: Forecast, tiers: int, settings: Settings) -> None:
+        self._forecast = forecast
+        tensors = len(forecast.sizes)
+        self.here, self.away, self.next, self.tier_of = ([0] * tensors for _ in range(4))
+        self.alive = [False] * tensors
+        self.by_use, self.present, self.absent = (ByNextUse(tensors) for _ in range(3))
+        self.here_bytes = 0
+        self._returning: Integers = np.zeros((tiers, forecast.never + 1), dtype=np.int64)
+        self.shortage = Shortage(forecast.lack, self.by_use, settings)
+
+    def state(self) -> tuple[object, ...]:
+        """Return what is where."""
+        return tuple(array("q", part).tobytes() for part in (self.here, self.away, self.tier_of))
+
+    def start_iteration(self, alive: Iterable[int]) -> None:
+        """Begin an iteration with the tensors that are alive at its first kernel."""
+        self.next = self._forecast.first_uses.copy()
+        self.alive = [False] * len(self.next)
+        self.shortage.start_iteration()
+        self._returning[:] = 0
+        for tensor in (tensors := [*alive]):
+            self.alive[tensor] = True
+            self._count(tensor, self.away[tensor])
+        for order, sizes in ((self.by_use, None), (self.present, self.here), (self.absent, self.away)):
+            order.reset((self.next[i], i) for i in tensors if sizes is None or sizes[i])
+
+    def bear(self, tensor: int) -> None:
+        """Count a tensor in that is alive from now on."""
+        self.alive[tensor] = True
+        self.by_use.add(self.next[tensor], tensor)
+
+    def forget(self, tensor: int) -> None:
+        """Count a tensor out, alive or not."""
+        self.put(tensor, 0, 0)
+        if self.alive[tensor]:
+            self.alive[tensor] = False
+            self.by_use.remove(self.next[tensor], tensor)
+
+    def use(self, tensor: int, following: int) -> None:
+        """Note the kernel that is the next to use a tensor that is alive."""
+        before = self.next[tensor]
+        self._count(tensor, -self.away[tensor])
+        self.next[tensor], self.tier_of[tensor] = following, 0
+        self._count(tensor, self.away[tensor])
+        orders = (self.by_use, True), (self.present, self.here[tensor]), (self.absent, self.away[tensor])
+        for order, is_in in orders:
+            if is_in:
+                order.remove(before, tensor)
+                order.add(following, tensor)
+
+    def leave(self, tensor: int, size_bytes: int, tier: int) -> None:
+        """Note bytes that leave for a tier; those that are away already count there, too."""
+        before, self.tier_of[tensor] = self.tier_of[tensor], tier
+        if before != tier:
+            self._returning[(before, tier), self.next[tensor]] += -self.away[tensor], self.away[tensor]
+        self.put(tensor, self.here[tensor] - size_bytes, self.away[tensor] + size_bytes)
+
+    def put(self, tensor: int, here: int, away: int) -> None:
+        """Note the bytes of a tensor that are here and away."""
+        use, was_here, was_away = self.next[tensor], self.here[tensor], self.away[tensor]
+        if here != was_here:
+            self.here[tensor] = here
+            self.here_bytes += here - was_here
+            if not was_here:
+                self.present.add(use, tensor)
+            elif not here:
+                self.present.remove(use, tensor)
+        if away != was_away:
+            self.away[tensor] = away
+            self._count(tensor, away - was_away)
+            if not was_away:
+                self.absent.add(use, tensor)
+            elif not away:
+                self.absent.remove(use, tensor)
+
+    def returning_bytes(self, first: int, last: int) -> int:
+        """Return the bytes that have to be back for some kernels, from the first to the last."""
+        return int(self._returning[:, first : last + 1].sum())
+
+    def returning(self, first: int, last: int) -> list[int]:
+        """Return those bytes by tier."""
+        found: list[int] = self._returning[:, first : last + 1].sum(axis=1).tolist()
+        return found
+
+    def _count(self, tensor: int, size_bytes: int) -> None:
+        """Count bytes that are away until they are used."""
+        if size_bytes:
+            use = self.next[tensor]
+            self.shortage.spare(use, size_bytes)
+            self._returning[self.tier_of[tensor], use] += size_bytes

@@ -1,0 +1,86 @@
+"""Tensors on their way in, and the few of them that may have come further."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+from itertools import accumulate
+
+from g10sim.policies.interface.policy import PolicyView
+from g10sim.policies.planning.machine import PlannedMachine
+
+Way = tuple[str, ...]
+
+
+class Arrivals:
+    """Tensors that were asked for, by the tiers that they come from, first come first served.
+
+    Of those that come the same way, each arrives after the ones before it. ``total_bytes`` are yet to come
+    of all together.
+    """
+
+    def __init__(self) -> None:
+        self._ways: dict[Way, dict[int, int]] = {}
+        self._way_of: dict[int, Way] = {}
+        self.total_bytes = 0
+
+    def __contains__(self, tensor: int) -> bool:
+        """Tell whether a tensor is on its way."""
+        return tensor in self._way_of
+
+    def __iter__(self) -> Iterator[int]:
+        """Yield all of them."""
+        return iter(self._way_of)
+
+    def state(self) -> tuple[object, ...]:
+        """Return what is on its way, and from where."""
+        return tuple((way, *sizes.items()) for way, sizes in self._ways.items() if sizes)
+
+    def add(self, view: PolicyView, tensor: int, size_bytes: int) -> None:
+        """Note a tensor that is about to be asked for, and its bytes."""
+        way = tuple(tier for tier in view.tiers if view.bytes_in(tensor, tier))
+        self._way_of[tensor] = way
+        self._ways.setdefault(way, {})[tensor] = size_bytes
+        self.total_bytes += size_bytes
+
+    def come(self, tensor: int, left_bytes: int) -> None:
+        """Note the bytes of a tensor that are yet to come; 0: it has arrived."""
+        way = self._way_of.get(tensor)
+        if way is None:
+            return
+        sizes = self._ways[way]
+        self.total_bytes += left_bytes - sizes[tensor]
+        sizes[tensor] = left_bytes
+        if not left_bytes:
+            del sizes[tensor], self._way_of[tensor]
+
+    def discard(self, tensor: int) -> None:
+        """Forget a tensor that is not wanted any more."""
+        self.come(tensor, 0)
+
+    def follow(self, has_moved: Callable[[int], bool]) -> None:
+        """Ask of each way's tensors whether they have moved, up to the first that has not."""
+        for way in self._ways.values():
+            for tensor in list(way):
+                if not has_moved(tensor) and tensor in way:
+                    break
+
+    def cycles(self, view: PolicyView, needed: Collection[int], machine: PlannedMachine) -> float:
+        """Return the cycles until all of these tensors have arrived on links that carry nothing else.
+
+        Of those that nobody has asked for, what each tier holds comes last of what comes from there.
+        """
+        late = {tensor for tensor in needed if not view.is_whole(tensor)}
+        if not late:
+            return 0
+        rates = {tier.name: tier.read_rate for tier in machine.tiers}
+        cycles = dict.fromkeys(rates, 0.0)
+        for way, tensors in self._ways.items():
+            if late.isdisjoint(tensors):
+                continue
+            sizes = zip(accumulate(tensors.values()), tensors, strict=True)
+            last = max(size for size, tensor in sizes if tensor in late)
+            for tier in way:
+                cycles[tier] += last / min(map(rates.__getitem__, way))
+        for name, rate in rates.items():
+            cycles[name] += sum(view.bytes_in(tensor, name) for tensor in late) / rate
+        return max(cycles.values())

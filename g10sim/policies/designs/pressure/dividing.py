@@ -1,0 +1,106 @@
+"""Division of what leaves over memory tiers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from g10sim.policies.designs.pressure.forecast import Forecast
+from g10sim.policies.designs.pressure.returning import most_patient
+from g10sim.policies.designs.pressure.shortage import Shortage
+from g10sim.policies.designs.pressure.tiers import Debts, Queues
+from g10sim.policies.planning.machine import PlannedMachine, PlannedTier
+
+_BUSY = 0.9
+"""Share of the time that all that has to leave takes from which on a tier may not idle."""
+_EARLY = 0.28
+"""Share of what the link can carry until a kernel that may be left for that time: chosen on five traces."""
+
+Returned = Callable[[int], Mapping[str, int]]
+"""Bytes by tier that will have returned from there in a step of a shortage."""
+
+
+class Division:
+    """Divides what leaves in an iteration of one job over memory tiers.
+
+    The tier that needs longest for its share of all that has to leave never idles. The others take their
+    share evenly, so that in every part of what returns they have something to bring, side by side.
+    """
+
+    def __init__(self, forecast: Forecast, machine: PlannedMachine) -> None:
+        self._forecast, self._machine = forecast, machine
+        self._patient = most_patient(forecast, machine)
+        self.start_iteration()
+
+    def start_iteration(self) -> None:
+        """Forget what has left."""
+        self._debts, self._even_debts = Debts(self._machine.tiers), Debts(self._machine.tiers)
+
+    def start_kernel(self, kernel: int, queues: Queues, shortage: Shortage, returned: Returned) -> None:
+        """Look at what has to leave from a kernel on that lacks something."""
+        self._queues, self._shortage, self._returned = queues, shortage, returned
+        peak = shortage.worst_step()
+        worst, cycles = shortage.worst(), self._cycles_until(kernel, peak)
+        shares = queues.shares(worst, returned(peak))
+        needs = {tier.name: shares[tier.name] * worst / tier.write_rate for tier in self._machine.tiers}
+        link_needs = worst / self._machine.link_rate
+        self._is_behind = link_needs >= cycles
+        self._even = {}
+        if self._is_behind or not (self._patient or self._is_urgent(kernel)):
+            longest = link_needs if self._is_behind else max(needs.values())
+            self._even = {name: shares[name] for name, need in needs.items() if need < _BUSY * longest}
+
+    @property
+    def is_choosy(self) -> bool:
+        """Tell whether a tensor that suits no tier may be followed by one that does."""
+        return bool(self._patient) and not self._is_behind
+
+    def place(self, tensor: int, size_bytes: int, away: int) -> PlannedTier | None:
+        """Return the tier where bytes of a tensor go, unused for so many kernels; None: nowhere."""
+        shares = self._queues.shares(
+            self._shortage.worst(away), self._returned(self._shortage.worst_step(away))
+        )
+        tier = self._choose(shares, tensor, size_bytes)
+        if tier:
+            self._queues.add(tier, size_bytes)
+            self._debts.add(tier, shares, size_bytes)
+            self._even_debts.add(tier, self._even, size_bytes)
+        return tier
+
+    def _choose(self, shares: Mapping[str, float], tensor: int, size_bytes: int) -> PlannedTier | None:
+        """Choose by what is short: time before the next kernel, or else tiers that would idle.
+
+        If the next kernel lacks room before the queues of other tiers are empty, that is the tier that is
+        behind its share most; if not, the slowest one that has a share, would idle and suits the tensor.
+        """
+        queues, tiers = self._queues, self._machine.tiers
+        roomy = [tier for tier in tiers if queues.has_room(tier, size_bytes)]
+        sharing = [tier for tier in roomy if shares[tier.name] > 0] or roomy
+        sharing.sort(key=lambda tier: -self._debts.with_next(tier, shares, size_bytes))
+        if sharing and self._shortage.worst(2) + queues.queued_but_for(sharing[0]) > 0:
+            return sharing[0]
+        due = [tier for tier in sharing if self._is_due(tier, size_bytes)] or sharing
+        for tier in sorted(due, key=lambda tier: tier.write_rate):
+            if (tier is roomy[0] or self._suits(tier, tensor)) and queues.takes(tier):
+                return tier
+        return None
+
+    def _is_due(self, tier: PlannedTier, size_bytes: int) -> bool:
+        """Tell whether a tier that takes its share evenly is behind it; the others always are."""
+        even = self._even
+        return tier.name not in even or self._even_debts.with_next(tier, even, size_bytes) > 0
+
+    def _suits(self, tier: PlannedTier, tensor: int) -> bool:
+        """Tell whether a tensor has time to return from a tier, where there is a choice."""
+        return self._is_behind or tensor in self._patient.get(tier.name, (tensor,))
+
+    def _cycles_until(self, kernel: int, step: int) -> int:
+        return self._forecast.cycles_between(kernel, kernel + step)
+
+    def _is_urgent(self, kernel: int) -> bool:
+        """Tell whether some kernel lacks more than a part of what the link can carry until then."""
+        forecast, (ahead, lacks) = self._forecast, self._shortage.later()
+        cycles = forecast.elapsed(ahead + kernel) - forecast.elapsed(kernel)
+        leaving = lacks + self._queues.queued()
+        return bool(np.any((lacks > 0) & (leaving > _EARLY * self._machine.link_rate * cycles)))

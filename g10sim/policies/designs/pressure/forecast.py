@@ -1,0 +1,108 @@
+"""Memory that the kernels to come need, and when each tensor is needed."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
+from operator import attrgetter
+
+import numpy as np
+
+from g10sim.analysis.bound.demand import Demand
+from g10sim.analysis.footprint import working_set_bytes
+from g10sim.analysis.timeline import Integers
+from g10sim.policies.designs.pressure.dropping import Dropped
+from g10sim.policies.planning.machine import PlannedMachine
+from g10sim.trace.model import Trace
+from g10sim.trace.repetition import each
+
+
+def _per_kernel(kernels: int, pairs: Iterable[tuple[int, int]]) -> list[Sequence[int]]:
+    """Return the lists of tensors of all kernels, each in the order of pairs of a kernel and a tensor."""
+    found: list[Sequence[int]] = [()] * kernels
+    for kernel, tensor in pairs:
+        found[kernel] = [*found[kernel], tensor]
+    return found
+
+
+class Forecast:
+    """An iteration of a job, after which the next one comes.
+
+    ``sizes`` are bytes in whole pages, ``cycles`` the durations of kernels. ``lack`` are the bytes beyond
+    GPU memory that are alive at a kernel (negative: room), ``most_lacking`` the most of them; no kernel uses
+    more than ``largest_set``. ``first_uses`` are the first kernels that need tensors. For each kernel,
+    ``born`` are the tensors that need pages from then on, ``dead`` those that do not any more, ``dropped``
+    those to be dropped when it is about to start. ``sources`` are read by kernels that run again before it,
+    which write ``scratch`` besides: results that nobody needs any more.
+    """
+
+    def __init__(
+        self,
+        trace: Trace,
+        machine: PlannedMachine,
+        demand: Demand,
+        drops: Sequence[Dropped] = (),
+    ) -> None:
+        self.kernels = kernels = len(trace.kernels)
+        self.sizes = np.array(machine.sizes(trace), dtype=np.int64)
+        self.cycles = demand.cycles
+        self._elapsed = np.concatenate(([0], np.cumsum(demand.cycles)))
+        room = machine.gpu_bytes // machine.page_bytes * machine.page_bytes
+        live = demand.live_bytes.copy()
+        for drop in drops:
+            live[drop.start : drop.end] -= self.sizes[drop.tensor]
+        self.lack = live - room
+        self.most_lacking = int(self.lack.max())
+        self.largest_set = int(working_set_bytes(trace).max(initial=0))
+        self.never = 3 * kernels - 1
+        persistent = each(trace.tensors, attrgetter("persistent"))
+        used = list(map(bool, trace.uses))
+        self.lasting = np.array(persistent) & np.array(used)
+        mortal = np.flatnonzero(~np.array(persistent) & np.array(used)).tolist()
+        self._mortal, self._births, self._deaths, self._drops = mortal, trace.births, trace.deaths, drops
+        self._uses = [uses[: bisect_left(uses, trace.deaths[i])] for i, uses in enumerate(trace.uses)]
+        again = [(drop.end, drop.tensor) for drop in drops]
+        self.born = _per_kernel(kernels, [*((trace.births[i], i) for i in mortal), *again])
+        self.dead = _per_kernel(kernels + 1, ((trace.deaths[i], i) for i in mortal))
+        self.dropped = _per_kernel(kernels, ((drop.start, drop.tensor) for drop in drops))
+        self.sources = _per_kernel(kernels, ((drop.end, i) for drop in drops for i in drop.producer.inputs))
+        self.scratch = _per_kernel(kernels, ((drop.end, i) for drop in drops for i in _scratch(trace, drop)))
+        for drop in drops:
+            for source in drop.producer.inputs:
+                self._uses[source] = tuple(sorted({*self._uses[source], drop.end}))
+        self.first_uses = [self.next_use(tensor, 0) for tensor in range(len(self.sizes))]
+
+    def alive_at(self, kernel: int) -> list[int]:
+        """Return the tensors that have contents or pages at a kernel."""
+        births, deaths = self._births, self._deaths
+        dropped = {drop.tensor for drop in self._drops if drop.start <= kernel < drop.end}
+        mortal = [tensor for tensor in self._mortal if births[tensor] <= kernel < deaths[tensor]]
+        return sorted({*np.flatnonzero(self.lasting).tolist(), *mortal} - dropped)
+
+    def elapsed(self, kernels: Integers | int) -> Integers:
+        """Return the cycles from the start of the iteration to kernels of this one or the next."""
+        rounds, place = divmod(kernels, self.kernels)
+        found: Integers = rounds * self._elapsed[-1] + self._elapsed[place]
+        return found
+
+    def cycles_between(self, kernel: int, later: int) -> int:
+        """Return the cycles of kernels from one to before a later one, perhaps of the next iteration."""
+        return int(self.elapsed(later) - self.elapsed(kernel))
+
+    def next_use(self, tensor: int, kernel: int) -> int:
+        """Return the first kernel from ``kernel`` on that needs a tensor's contents.
+
+        Kernels of the next iteration count on; ``never`` if none does.
+        """
+        uses: Sequence[int] = self._uses[tensor]
+        place = bisect_left(uses, kernel)
+        if place < len(uses):
+            return uses[place]
+        return uses[0] + self.kernels if uses and self.lasting[tensor] else self.never
+
+
+def _scratch(trace: Trace, drop: Dropped) -> list[int]:
+    """Return what the producer of a dropped tensor writes that nobody needs any more."""
+    needed = trace.kernels[drop.end].tensors
+    results = drop.producer.outputs
+    return [result for result in results if trace.deaths[result] <= drop.end and result not in needed]

@@ -1,0 +1,352 @@
+"""Decides at every kernel what leaves, and what comes in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from math import inf
+
+import numpy as np
+
+from g10sim.policies.designs.pressure.account import Account
+from g10sim.policies.designs.pressure.arrivals import Arrivals
+from g10sim.policies.designs.pressure.departures import Departures
+from g10sim.policies.designs.pressure.dividing import Division, Returned
+from g10sim.policies.designs.pressure.forecast import Forecast
+from g10sim.policies.designs.pressure.shortage import Settings, Shortage
+from g10sim.policies.designs.pressure.tiers import Queues
+from g10sim.policies.interface.moves import Await, Drop, Evict, Fetch, Free, Move
+from g10sim.policies.interface.policy import PolicyView
+from g10sim.policies.planning.leaving import by_departure
+from g10sim.policies.planning.machine import PlannedMachine
+
+_MISFITS = 3
+"""Tensors that do not fit yet after which no further one is tried."""
+_SOON = 0.25
+"""Share of the backlog for which memory has free room at least: with more of it more moves in decoding, with
+less small steps wait longer."""
+
+
+class Steering:
+    """Keeps account of one job's tensors, kernel after kernel.
+
+    Between kernels only tensors that may have changed are looked at; ``_named`` are the lists of victims
+    given since then. What a kernel costs grows with the number of tensors that change.
+    """
+
+    def __init__(self, forecast: Forecast, machine: PlannedMachine, settings: Settings) -> None:
+        self._forecast, self._machine, self._settings = forecast, machine, settings
+        self._sizes: list[int] = forecast.sizes.tolist()
+        self._account = Account(forecast, len(machine.tiers), settings)
+        self._leaving = Departures(machine.tiers)
+        self._coming = Arrivals()
+        self._asked: set[int] = set()
+        self._changed: set[int] = set()
+        self._seen: set[int] = set()
+        self._named: list[list[int]] = []
+        self._spare = 0
+        self._division = Division(forecast, machine)
+
+    def state(self, view: PolicyView) -> tuple[object, ...]:
+        """Return the account of what is where and on its way, and what was asked for and named."""
+        named = tuple(map(tuple, self._named))
+        known = *self._account.state(), tuple(sorted(self._asked)), named, self._spare
+        return *known, self._leaving.state(), self._coming.state()
+
+    def moves(self, view: PolicyView) -> Iterator[Move]:
+        """Return the moves of a kernel that is about to start."""
+        dead = self._enter(view)
+        self._look(view)
+        shortage = self._account.shortage
+        yield from map(Free, dead)
+        yield from map(Drop, self._forecast.dropped[view.kernel])
+        yield from self._allocations(view, shortage)
+        cycles = self._cycles_until_end(view)
+        if shortage.worst() > 0:
+            yield from self._evictions(view, shortage, cycles, self._wanted(view, cycles))
+        yield from self._fetches(view, shortage, cycles, dead)
+
+    def waits(self, view: PolicyView) -> Iterator[Move]:
+        """Let a kernel end only when planned evictions have made room for the next one.
+
+        What comes in for later kernels needs no room yet. More leaves meanwhile, so that no tier is idle.
+        Kernels that demand room push out what is at hand, to the fastest tier, beside what is to leave. New
+        tensors come in as soon as they have room unless dead ones give room that no transfer uses meanwhile.
+        """
+        self._leaving.follow(view.in_transfer_bytes)
+        leaving = self._leaving.total_bytes
+        lack = leaving - self._spare
+        if lack <= 0:
+            return
+        forecast, following = self._forecast, (view.kernel + 1) % self._forecast.kernels
+        born = forecast.born[following]
+        gone = (*forecast.dead[view.kernel + 1], *forecast.dropped[following])
+        freed = sum(map(view.resident_bytes, gone))
+        free = view.free_bytes
+        lack = min(lack, self._missing(view, following) - free - freed)
+        if lack <= 0:
+            return
+        shortage = self._account.shortage
+        shortage.start_kernel(view.kernel)
+        yield from self._evictions(view, shortage, lack / self._machine.out_rate, inf)
+        unused = free - view.largest_hole_bytes + freed
+        room = free + freed + leaving
+        if born and following and unused < lack and self._has_victims(view, following, room):
+            yield from map(Fetch, born)
+            yield Await(frozenset(born), evictions=False, prefetches=True)
+            return
+        yield Await(frozenset(self._first_gone(view, lack)))
+
+    def _missing(self, view: PolicyView, following: int) -> int:
+        """Return the bytes that the next kernel needs and that are not on the GPU yet.
+
+        What lies where a tensor will be that nobody has asked for counts as free memory.
+        """
+        sizes, born = self._sizes, self._forecast.born[following]
+        missing = sum(self._absent(view, i) if i in self._asked else sizes[i] for i in born)
+        used = set(self._used_by(view, following)).difference(born)
+        return missing + sum(self._absent(view, tensor) for tensor in used)
+
+    def _has_victims(self, view: PolicyView, following: int, room: int) -> bool:
+        """Tell whether new tensors of the next kernel push out nothing else that it needs."""
+        account, born = self._account, self._forecast.born[following]
+        victims = account.here_bytes - sum(map(account.here.__getitem__, set(self._used_by(view, following))))
+        return sum(map(self._sizes.__getitem__, born)) <= room + victims
+
+    def _first_gone(self, view: PolicyView, lack: int) -> Iterator[int]:
+        """Yield the tensors that will be gone first, of about so many bytes together."""
+        for tensor, size in by_departure(view, self._leaving.tiers):
+            if 2 * lack <= size:
+                return
+            yield tensor
+            lack -= size
+
+    def victims(self, view: PolicyView) -> list[int]:
+        """Return tensors for a full GPU to evict: those first that are needed last."""
+        account, there = self._account, set(self._account.present)
+        for tensor in (*self._coming, *self._leaving, *self._used_by(view, view.kernel)):
+            if account.alive[tensor]:
+                there.discard(tensor)
+                if view.resident_bytes(tensor) and not view.is_needed(tensor):
+                    there.add(tensor)
+        named = sorted(there, key=lambda tensor: (-account.next[tensor], tensor))
+        self._named.append(named)
+        return named
+
+    def _enter(self, view: PolicyView) -> Sequence[int]:
+        """Bring next uses and what is alive up to the kernel; return what is dead since the last one."""
+        kernel, forecast, account = view.kernel, self._forecast, self._account
+        account.shortage.start_kernel(kernel)
+        if kernel:
+            self._changed = set(filter(account.alive.__getitem__, self._used_by(view, kernel - 1)))
+            for tensor in self._changed:
+                account.use(tensor, forecast.next_use(tensor, kernel))
+        dead = forecast.dead[kernel or forecast.kernels]
+        gone, born = (*dead, *forecast.dropped[kernel]), forecast.born[kernel]
+        for tensor in gone:
+            self._forget(tensor)
+        if kernel == 0:
+            self._division.start_iteration()
+            self._changed = {*np.flatnonzero(forecast.lasting).tolist(), *born} - (set(gone) - set(born))
+            account.start_iteration(self._changed)
+            return dead
+        for tensor in born:
+            if not account.alive[tensor]:
+                account.bear(tensor)
+        return dead
+
+    def _cycles_until_end(self, view: PolicyView) -> float:
+        """Return the cycles until the kernel ends, which waits at least for what it needs to come in."""
+        needed = set(self._used_by(view, view.kernel)).difference(self._forecast.born[view.kernel])
+        return float(self._forecast.cycles[view.kernel]) + self._coming.cycles(view, needed, self._machine)
+
+    def _used_by(self, view: PolicyView, kernel: int) -> list[int]:
+        """Return the tensors of a kernel, and those that kernels read which run again before it."""
+        return [*view.trace.kernels[kernel].tensors, *self._forecast.sources[kernel]]
+
+    def _forget(self, tensor: int) -> None:
+        self._account.forget(tensor)
+        self._leaving.discard(tensor)
+        self._coming.discard(tensor)
+
+    def _look(self, view: PolicyView) -> None:
+        """See where tensors are that may have moved."""
+        self._seen.clear()
+        gone = self._leaving.follow(view.in_transfer_bytes)
+        for tensor in (*self._changed, *gone, *(self._leaving if self._named else ())):
+            self._has_moved(view, tensor)
+        self._coming.follow(lambda tensor: self._has_moved(view, tensor))
+        if any(all(self._has_moved(view, tensor) for tensor in named) for named in self._named):
+            for tensor in set(self._account.by_use) - self._seen:
+                self._see(view, tensor)
+        self._named.clear()
+        for tensor in self._used_by(view, view.kernel):
+            if self._account.alive[tensor]:
+                self._leaving.discard(tensor)
+                self._account.put(tensor, 0, view.away_bytes(tensor))
+
+    def _has_moved(self, view: PolicyView, tensor: int) -> bool:
+        """See a tensor, once; tell whether more or less of it is on the GPU than before."""
+        if tensor in self._seen or not self._account.alive[tensor]:
+            return True
+        self._seen.add(tensor)
+        before = self._account.here[tensor]
+        self._see(view, tensor)
+        return self._account.here[tensor] != before
+
+    def _see(self, view: PolicyView, tensor: int) -> None:
+        size, here = self._sizes[tensor], view.resident_bytes(tensor)
+        moving = view.in_transfer_bytes(tensor) if here < size else 0
+        self._coming.come(tensor, moving)
+        if not moving:
+            self._leaving.discard(tensor)
+        is_there = here == size or tensor in self._leaving
+        self._account.put(tensor, here, size - here if is_there else view.away_bytes(tensor))
+
+    def _allocations(self, view: PolicyView, shortage: Shortage) -> Iterator[Move]:
+        """Map what is about to be written: at once for this kernel, ahead where there is room until then.
+
+        While tensors leave, room is what is free at once: what waits for theirs keeps others waiting.
+        """
+        kernel, forecast = view.kernel, self._forecast
+        yield from map(Fetch, forecast.born[kernel])  # other tensors may have had their addresses until now
+        last = min(self._settings.births, forecast.kernels - 1 - kernel)
+        soon: dict[int, int] = {}
+        for ahead in range(1, last + 1):
+            for tensor in forecast.born[kernel + ahead]:
+                if not self._account.alive[tensor]:  # those alive now are dropped and made again before then
+                    soon.setdefault(tensor, ahead)
+        if soon:
+            yield from self._ahead(view, shortage, soon)
+        self._asked.difference_update(forecast.born[kernel])
+        yield from map(Fetch, forecast.scratch[kernel])
+
+    def _ahead(self, view: PolicyView, shortage: Shortage, soon: Mapping[int, int]) -> Iterator[Move]:
+        """Map new tensors of so many kernels ahead, each as far as there is room until then.
+
+        What has to return until then takes its room first: copies need more time than mapping.
+        """
+        leaving = self._leaving.total_bytes
+        room = view.largest_hole_bytes if leaving else view.free_bytes
+        room -= sum(self._absent(view, tensor) for tensor in self._forecast.born[view.kernel])
+        for tensor, ahead in soon.items():
+            if tensor in self._asked:
+                shortage.add(ahead, self._sizes[tensor])
+                room -= view.in_transfer_bytes(tensor)
+        for tensor, ahead in soon.items():
+            if tensor in self._asked:
+                continue
+            size = self._sizes[tensor]
+            lack = shortage.worst(ahead) + leaving + size
+            if lack > 0 or lack + self._account.returning_bytes(view.kernel, view.kernel + ahead) > 0:
+                continue
+            absent = self._absent(view, tensor)
+            if absent <= room:
+                room -= absent
+                self._asked.add(tensor)
+                shortage.add(ahead, size)
+                yield Fetch(tensor)
+
+    def _absent(self, view: PolicyView, tensor: int) -> int:
+        """Return the bytes of a tensor that are not on the GPU."""
+        return self._sizes[tensor] - view.resident_bytes(tensor)
+
+    def _evictions(
+        self, view: PolicyView, shortage: Shortage, cycles: float, wanted: float
+    ) -> Iterator[Move]:
+        """Evict what is needed last, as far as the worst kernel lacks room and links would idle.
+
+        No more than the ``wanted`` bytes are on their way at a time. What the next kernel lacks leaves in any
+        case.
+        """
+        kernel, horizon, account = view.kernel, self._settings.horizon, self._account
+        queues, is_divided = self._queues(view, cycles), False
+        for tensor in account.present.latest_first():
+            if tensor in self._leaving:
+                continue
+            away = min(account.next[tensor] - kernel, horizon)
+            worst = shortage.worst(away) if away > 1 else 0
+            has_time = shortage.worst(2) + queues.queued() <= 0
+            if worst <= 0 or (has_time and (queues.queued() >= wanted or not queues.take_more())):
+                return
+            if not is_divided:
+                self._division.start_kernel(kernel, queues, shortage, self._returned_by(kernel))
+                is_divided = True
+            size = self._part(tensor, worst)
+            tier = self._division.place(tensor, size, away)
+            if tier is None:
+                if self._division.is_choosy:
+                    continue
+                return
+            self._leaving.add(tensor, tier, size)
+            account.leave(tensor, size, self._machine.tiers.index(tier))
+            yield Evict(tensor, tier.name, size_bytes=size)
+            if shortage.worst() <= 0:
+                return
+
+    def _wanted(self, view: PolicyView, cycles: float) -> float:
+        """Return the bytes that have to leave by now, where the next kernel has what it needs.
+
+        They make room for what is born until memory is fullest, or for kernels to come and for what can
+        return soon. Where all tensors are used in turn, as in decoding, each that leaves earlier is one more
+        to return.
+        """
+        forecast, machine = self._forecast, self._machine
+        growth = forecast.most_lacking - int(forecast.lack[view.kernel])
+        soon = machine.in_rate * (cycles + _SOON * self._settings.backlog_cycles)
+        return max(growth, forecast.largest_set + soon) - view.free_bytes
+
+    def _part(self, tensor: int, lack: int) -> int:
+        """Return the bytes of a tensor that leave where so many are lacking, in whole pages."""
+        page = self._machine.page_bytes
+        return min(self._account.here[tensor], -(-lack // page) * page)
+
+    def _returned_by(self, kernel: int) -> Returned:
+        """Return a function that tells by tier the bytes that will have returned from there in a step."""
+        names = [tier.name for tier in self._machine.tiers]
+
+        def returned(step: int) -> dict[str, int]:
+            return dict(zip(names, self._account.returning(kernel, kernel + step), strict=True))
+
+        return returned
+
+    def _queues(self, view: PolicyView, cycles: float) -> Queues:
+        free = {tier.name: view.free_bytes_of(tier.name) for tier in self._machine.tiers}
+        return Queues(self._machine, free, cycles + self._settings.backlog_cycles, self._leaving.queued)
+
+    def _fetches(
+        self, view: PolicyView, shortage: Shortage, cycles: float, dead: Sequence[int]
+    ) -> Iterator[Move]:
+        """Fetch in the order of need what fits until it is needed, and what is needed now.
+
+        What has no room before the next decision, in so many cycles, waits for that, which is made with
+        better knowledge; dead tensors give room at once. Others go ahead of one that does not fit only if the
+        link would idle: they take room that it awaits.
+        """
+        kernel, account, machine = view.kernel, self._account, self._machine
+        backlog, coming = self._settings.backlog_cycles, self._coming.total_bytes
+        freed = sum(map(view.resident_bytes, (*dead, *self._forecast.dropped[kernel])))
+        room = view.free_bytes + freed + machine.out_rate * (cycles + backlog) - coming
+        enough = machine.in_rate * (int(self._forecast.cycles[kernel]) + backlog) - coming
+        misfits = added = asked = 0
+        fetched = list[int]()
+        for tensor in account.absent:
+            if tensor in self._coming or tensor in self._leaving:
+                continue
+            distance = max(1, min(account.next[tensor] - kernel, self._settings.horizon))
+            size = account.away[tensor]
+            if distance > 1 and shortage.worst(distance) + added + size > 0:
+                misfits += 1
+                if misfits > _MISFITS or asked >= enough:
+                    break
+                continue
+            if distance > 1:
+                if asked >= room:
+                    break
+                added += size
+            self._coming.add(view, tensor, size)
+            fetched.append(tensor)
+            asked += size
+            yield Fetch(tensor)
+        self._spare = -(shortage.of_next() + added)
+        for tensor in fetched:
+            account.put(tensor, account.here[tensor], 0)

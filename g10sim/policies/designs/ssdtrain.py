@@ -1,0 +1,135 @@
+"""SSDTrain: activations wait for the backward pass on an SSD, as many as it carries beside the kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import ClassVar
+
+from g10sim.config.behaviour import BehaviourSpec
+from g10sim.config.system import SystemSpec
+from g10sim.looks import Look
+from g10sim.policies.interface.moves import Evict, Fetch, Move
+from g10sim.policies.interface.parameters import Count, Declared, parameter
+from g10sim.policies.interface.plan import MigrationPlan
+from g10sim.policies.interface.policy import Policy, PolicyView, Requirements
+from g10sim.policies.interface.registry import register_policy
+from g10sim.policies.planning.machine import PlannedMachine, planned_machines
+from g10sim.policies.planning.offloading.births import Births
+from g10sim.policies.planning.offloading.room import find_tier
+from g10sim.policies.planning.offloading.saved import (
+    Saved,
+    before_module,
+    module_starts,
+    saved_tensors,
+    within,
+)
+from g10sim.trace.model import Phase, Trace
+from g10sim.trace.workload import Workload
+
+
+@dataclass(frozen=True)
+class _Job:
+    """Tensors that leave after, and come back at the start of, each kernel; and what is mapped ahead."""
+
+    out: Mapping[int, Sequence[int]]
+    back: Mapping[int, Sequence[int]]
+    births: Births
+
+
+@register_policy
+class SsdTrain(Declared, Policy):
+    """Sends activations away as soon as the forward pass has used them, whether or not there is room.
+
+    They return in the order of the backward pass, a module ahead or as early as the reads take. Those of the
+    last module stay, and of the others no more leave than the tier takes in during the forward pass and gives
+    back during the backward pass. What is fetched before it has left stays as far as it is still there.
+    """
+
+    name = "ssdtrain"
+    label = "SSDTrain"
+    look = Look("#997700", "..-", "3", "2 1")
+    paper = "Wu et al., SSDTrain: An Activation Offloading Framework to SSDs for LLM Training, DAC 2025"
+    requirements = Requirements(
+        addresses="own", drops_dead_tensors=True, keeps_mappings=True, pins_on_use=True
+    )
+    check_exemptions: ClassVar[Mapping[str, str]] = {
+        "no_stalls_with_room": "activations leave to lower the peak of memory, whether or not there is room"
+    }
+
+    target: str = parameter(default="ssd", published="ssd, paper")
+    """Memory tier that activations go to."""
+    adaptive: bool = parameter(default=True, published="true, paper")
+    """Offload no more than the tier takes in and gives back beside the kernels; otherwise all but the last
+    module's."""
+    modules_ahead: int = parameter(default=1, ge=1, published="1, paper")
+    """Modules before its own at which a tensor is fetched, at the latest."""
+    births: Count = parameter(default=0)
+    """Kernels ahead of which new tensors are mapped, which raises the peak."""
+
+    def _set_up(self) -> None:
+        self._jobs: tuple[_Job, ...] = ()
+        self._note = ""
+
+    @property
+    def note(self) -> str:
+        """How much leaves."""
+        return self._note
+
+    def plan(
+        self, workload: Workload, system: SystemSpec, behaviour: BehaviourSpec
+    ) -> Sequence[MigrationPlan | None]:
+        """Choose what leaves in each job; all moves follow from that. Raises UnsupportedError."""
+        machines, notes = planned_machines(workload, system, behaviour), list[str]()
+        jobs = []
+        for job, machine in zip(workload.jobs, machines, strict=True):
+            every, chosen = self._chosen(job.trace, machine)
+            if chosen:
+                find_tier(self.name, system, self.target, "activations")
+            sizes = machine.sizes(job.trace)
+            shares = [sum(sizes[one.tensor] for one in some) / 1e9 for some in (chosen, every)]
+            notes.append("offloads {:.3g} of {:.3g} GB that the forward pass saves".format(*shares))
+            jobs.append(self._moves(job.trace, machine, chosen))
+        self._jobs, self._note = tuple(jobs), "; ".join(dict.fromkeys(notes))
+        return (None,) * len(jobs)
+
+    def _chosen(self, trace: Trace, machine: PlannedMachine) -> tuple[Sequence[Saved], Sequence[Saved]]:
+        """Return what the forward pass saves, all of it and the part that leaves."""
+        saved, starts = saved_tensors(trace), module_starts(trace)
+        kernels = [kernel for kernel in trace.kernels if kernel.phase is Phase.FORWARD]
+        last = starts[kernels[-1].id] if kernels else 0
+        movable = [one for one in saved if one.since < last]
+        if not self.adaptive:
+            return saved, movable
+        tier, cycles = machine.tier(self.target), trace.durations_cycles(machine.clock_hz)
+        forward = sum(cycles[kernel.id] for kernel in kernels)
+        backward = sum(cycles[kernel.id] for kernel in trace.kernels if kernel.phase is Phase.BACKWARD)
+        most = min(tier.write_rate * forward, tier.read_rate * backward)
+        return saved, list(within(movable, machine.sizes(trace), most))
+
+    def _moves(self, trace: Trace, machine: PlannedMachine, chosen: Sequence[Saved]) -> _Job:
+        """Find when what leaves is fetched: a module ahead, or as early as all reads before its use take."""
+        sizes, starts, tier = machine.sizes(trace), module_starts(trace), machine.tier(self.target)
+        times = [0, *accumulate(trace.durations_cycles(machine.clock_hz))]
+        out, back = dict[int, list[int]](), dict[int, list[int]]()
+        deadline, kernel = times[-1], len(trace.kernels)
+        for one in sorted(chosen, key=lambda saved: (-saved.until, saved.tensor)):
+            out.setdefault(one.since, []).append(one.tensor)
+            deadline = min(deadline, times[one.until]) - tier.in_cycles(sizes[one.tensor])
+            kernel = min(kernel, before_module(starts, one.until, self.modules_ahead))
+            while kernel > one.since + 1 and times[kernel] > deadline:
+                kernel -= 1
+            back.setdefault(max(kernel, one.since + 1), []).insert(0, one.tensor)
+        return _Job(out, back, Births(trace, self.births))
+
+    def on_kernel_start(self, view: PolicyView) -> Iterator[Move]:
+        """Fetch what the backward pass needs soon, and map what the next kernels make."""
+        job = self._jobs[view.job]
+        yield from (Fetch(tensor, recalls=True) for tensor in job.back.get(view.kernel, ()))
+        yield from job.births.before(view.kernel)
+
+    def on_kernel_end(self, view: PolicyView) -> Iterator[Move]:
+        """Send away what the forward pass has used for the last time."""
+        for tensor in self._jobs[view.job].out.get(view.kernel, ()):
+            yield Evict(tensor, self.target)

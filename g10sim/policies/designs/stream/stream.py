@@ -1,0 +1,101 @@
+"""Streaming: tensors come in the order of their uses, and what is used last makes room."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+
+from g10sim.config.behaviour import BehaviourSpec
+from g10sim.config.system import SystemSpec
+from g10sim.looks import Look
+from g10sim.policies.designs.stream.streaming import Settings, Streaming
+from g10sim.policies.interface.moves import Move
+from g10sim.policies.interface.parameters import WITH_PAGEABLE, Declared, DeviceMap, Size, parameter
+from g10sim.policies.interface.plan import MigrationPlan
+from g10sim.policies.interface.policy import Policy, PolicyView, Requirements
+from g10sim.policies.interface.registry import register_policy
+from g10sim.policies.planning.machine import planned_machines
+from g10sim.policies.planning.offloading.room import find_tier
+from g10sim.trace.workload import Workload
+from g10sim.units import parse_bytes
+
+
+@register_policy
+class Stream(Declared, Policy):
+    """Streams weights, and whatever else does not fit, to the GPU in the order of use.
+
+    Every tensor that is idle for long streams with equally many pages, small ones with all, as many as do not
+    fit; the rest stays. They leave after their use. While kernels compute, what is used next comes in.
+    """
+
+    name = "stream"
+    label = "Stream"
+    look = Look("#999933", "x.", "+", "3 1 1 2")
+    paper = "weight streaming, as L2L (Pudipeddi et al., arXiv 2002.05645) and ZeRO-Inference"
+
+    window: Size | None = parameter(default=None, published="the next layer, L2L")
+    """Bytes that come in ahead of use; none: what the link carries during the longest kernel, at most 1/16 of
+    GPU memory."""
+    keep: Size | None = parameter(default=None, published="0 B, L2L")
+    """Bytes of persistent tensors that stay on the GPU, whole tensors, first those that kernels write; all
+    others leave after every use. None: as much as fits."""
+    keeps_copies: bool = parameter(default=False, published="true, ZeRO-Inference")
+    """Tiers keep their copies: persistent tensors that no kernel writes leave without being copied, whole."""
+
+    device_map: DeviceMap | None = parameter(default=None)
+    """Places of weights, by the longest start of their names, as Accelerate's: on ``gpu`` they stay, from a
+    tier they come for each use and are given up without a copy. Those that no start is of stay."""
+    overlap: bool = parameter(default=True, published="true, L2L; false, Accelerate")
+    """Fetch what is used next while kernels compute; otherwise each kernel waits for its own weights."""
+    pinned: bool = parameter(
+        default=True, published="true, ZeRO-Inference; false, Accelerate", effect=WITH_PAGEABLE
+    )
+    """Copies use page-locked host memory, as far as it may be pinned; otherwise pageable memory."""
+
+    def _set_up(self) -> None:
+        self._jobs: tuple[Streaming, ...] = ()
+        if self.device_map is not None and self.keep is not None:
+            raise ValueError(f"keep: found '{self.keep}' beside device_map; allowed: one or the other")
+
+    @property
+    def requirements(self) -> Requirements:
+        """The design frees what is dead itself."""
+        return Requirements(drops_dead_tensors=True, keeps_mappings=True, pins_on_use=True, addresses="own")
+
+    def plan(
+        self, workload: Workload, system: SystemSpec, behaviour: BehaviourSpec
+    ) -> Sequence[MigrationPlan | None]:
+        """Note the order of uses; the rest is decided kernel by kernel."""
+        settings = Settings(
+            window_bytes=None if self.window is None else parse_bytes(self.window),
+            keep_bytes=None if self.keep is None else parse_bytes(self.keep),
+            keeps_copies=self.keeps_copies or self.device_map is not None,
+            device_map=self.device_map,
+            overlaps=self.overlap,
+        )
+        for tier in (self.device_map or {}).values():
+            if tier != "gpu":
+                find_tier(self.name, system, tier, "weights")
+        machines = planned_machines(workload, system, behaviour)
+        jobs = zip(workload.jobs, machines, strict=True)
+        self._jobs = tuple(Streaming(job.trace, machine, settings) for job, machine in jobs)
+        return (None,) * len(workload.jobs)
+
+    def homes(self, job: int) -> Mapping[int, str]:
+        """Return where weights lie whose copies the tiers keep: first what streams."""
+        return self._jobs[job].homes
+
+    def pageable(self, job: int) -> Collection[int]:
+        """Return all tensors, unless they are pinned."""
+        return () if self.pinned else range(self._jobs[job].tensors)
+
+    def state(self, view: PolicyView) -> Hashable:
+        """Return the job's account of what is where, and next uses."""
+        return self._jobs[view.job].state(view)
+
+    def on_kernel_start(self, view: PolicyView) -> Iterable[Move]:
+        """Ask for what is needed next."""
+        return self._jobs[view.job].moves(view)
+
+    def choose_victims(self, view: PolicyView) -> Iterable[int]:
+        """Name what is used last."""
+        return self._jobs[view.job].victims(view)

@@ -1,0 +1,215 @@
+"""Decides at every kernel what is asked for, in the order of use, and what makes room for it."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from g10sim.analysis.bound.demand import demand_of
+from g10sim.analysis.timeline import Integers
+from g10sim.analysis.vitality import inactive_periods
+from g10sim.policies.designs.stream.shares import located, page_shares, whole_tensors
+from g10sim.policies.interface.moves import Evict, Fetch, Move, Protect
+from g10sim.policies.interface.policy import PolicyView
+from g10sim.policies.planning.machine import PlannedMachine
+from g10sim.trace.model import Trace
+
+_NEVER = 2**60
+_WINDOW = 16
+"""The window is at most this part of GPU memory: where kernels are long, more would stream for nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Parameters of one job; None: from the machine."""
+
+    window_bytes: int | None
+    keep_bytes: int | None
+    keeps_copies: bool
+    device_map: Mapping[str, str] | None = None
+    overlaps: bool = True
+
+
+class Streaming:
+    """One job's tensors in the cyclic order of their uses, kernels counted on from iteration to iteration.
+
+    ``_missing`` are the bytes of each tensor that nobody has asked for: they lie elsewhere, or have no
+    contents and are mapped before a kernel writes them. ``_next`` is the kernel that needs them.
+    """
+
+    def __init__(self, trace: Trace, machine: PlannedMachine, settings: Settings) -> None:
+        self._trace, self._kernels = trace, len(trace.kernels)
+        self._sizes: Integers = np.array(machine.sizes(trace), dtype=np.int64)
+        self._uses = self._uses_on_gpu()
+        self._next: Integers = np.array([uses[0] if uses else _NEVER for uses in self._uses], dtype=np.int64)
+        self._births: Integers = self._next.copy()
+        lasts = np.array([tensor.persistent for tensor in trace.tensors], dtype=bool)
+        self._dies = ~lasts & (self._next < _NEVER)
+        self._missing: Integers = np.where(self._next < _NEVER, self._sizes, 0)
+        self._asked: dict[int, None] = {}
+        self._last_asked = 0
+        self._named: list[list[int]] = []
+        self._homes: dict[int, str] = {}
+        self._room = machine.gpu_bytes // machine.page_bytes * machine.page_bytes
+        demand = demand_of(trace, machine.clock_hz, machine.page_bytes)
+        longest = min(int(demand.cycles.max(initial=0) * machine.link_rate), machine.gpu_bytes // _WINDOW)
+        window = longest if settings.window_bytes is None else settings.window_bytes
+        places = located(trace, settings.device_map or {})
+        if settings.device_map is not None:
+            leaving = {
+                one: int(self._sizes[one.tensor]) for one in inactive_periods(trace) if one.tensor in places
+            }
+        elif settings.keep_bytes is None and not settings.keeps_copies:
+            leaving = page_shares(trace, machine, demand, window)
+        else:
+            leaving = whole_tensors(trace, machine, demand, settings.keep_bytes)
+        self._departures: dict[int, list[tuple[int, int]]] = {}
+        for period, size in leaving.items():
+            self._departures.setdefault(period.start, []).append((period.tensor, size))
+        written = {tensor for kernel in trace.kernels for tensor in kernel.outputs}
+        leave = {period.tensor for period in leaving} if settings.keeps_copies else set[int]()
+        self._clean = frozenset(leave - written)
+        self._overlaps, self.tensors = settings.overlaps, len(trace.tensors)
+        self.homes = places or (self._first_homes(machine) if settings.keeps_copies else {})
+        """Tiers in which persistent tensors lie at first, where that is not left to the machine."""
+
+    def _first_homes(self, machine: PlannedMachine) -> dict[int, str]:
+        """Return homes of persistent tensors, those that stream first, in the fastest tier with room."""
+        room = {tier.name: tier.capacity_bytes for tier in machine.tiers}
+        lasting = (tensor.id for tensor in self._trace.tensors if tensor.persistent)
+        homes = dict[int, str]()
+        for tensor in sorted(lasting, key=lambda tensor: (tensor not in self._clean, tensor)):
+            size = int(self._sizes[tensor])
+            homes[tensor] = next((name for name, free in room.items() if free >= size), list(room)[-1])
+            room[homes[tensor]] -= size
+        return homes
+
+    def _uses_on_gpu(self) -> list[tuple[int, ...]]:
+        """Return the kernels on the GPU that need each tensor's contents, or make them."""
+        found: list[list[int]] = [[] for _ in self._trace.tensors]
+        for number, kernel in enumerate(self._trace.kernels):
+            for tensor in kernel.tensors:
+                found[tensor].append(number)
+        deaths = self._trace.deaths
+        return [tuple(uses[: max(1, bisect_left(uses, deaths[i]))]) for i, uses in enumerate(found)]
+
+    def moves(self, view: PolicyView) -> Iterator[Move]:
+        """Yield what to do when a kernel is about to start."""
+        now = view.iteration * self._kernels + view.kernel
+        self._observe(view, now)
+        for tensor in view.trace.kernels[view.kernel].tensors:
+            yield self._fetch(view, tensor, now)
+        yield from self._depart(view)
+        for tensor in self._wanted(now) if self._overlaps else ():
+            yield self._fetch(view, tensor, int(self._next[tensor]))
+        if self._asked:
+            near = (self._next <= self._last_asked) & (self._missing < self._sizes)
+            yield Protect(frozenset(np.flatnonzero(near).tolist()))
+
+    def state(self, view: PolicyView) -> tuple[object, ...]:
+        """Return next uses, counted from now, what is missing, and what was asked for."""
+        now = view.iteration * self._kernels + view.kernel
+        uses = np.where(self._next < _NEVER, self._next - now, _NEVER)
+        asked, homes = tuple(self._asked), tuple(sorted(self._homes.items()))
+        named = tuple(map(tuple, self._named))
+        return uses.tobytes(), self._missing.tobytes(), asked, self._last_asked - now, homes, named
+
+    def victims(self, view: PolicyView) -> list[int]:
+        """Return what is used later than all that was asked for, used last first."""
+        there = np.flatnonzero((self._missing < self._sizes) & (self._next > self._last_asked))
+        order = there[np.argsort(-self._next[there], kind="stable")].tolist()
+        named = [tensor for tensor in order if not view.is_needed(tensor)]
+        self._named.append(named)
+        return named
+
+    def _observe(self, view: PolicyView, now: int) -> None:
+        """Note next uses, and what has left and arrived since the kernel before this one started."""
+        if now:
+            self._pass(view, now - 1)
+        for named in self._named:
+            for tensor in named:
+                if not self._see(view, tensor) and view.resident_bytes(tensor):
+                    break
+        self._named.clear()
+        for tensor in list(self._asked):
+            if view.in_transfer_bytes(tensor):
+                break
+            del self._asked[tensor]
+        for tensor in view.trace.kernels[(view.kernel + 1) % self._kernels].tensors:
+            self._see(view, tensor)
+        if not self._asked:
+            self._last_asked = now
+
+    def _pass(self, view: PolicyView, done: int) -> None:
+        """Note the next uses of a kernel's tensors; what died with it is missing until it is born again."""
+        lap, kernel = divmod(done, self._kernels)
+        ended = self._trace.kernels[kernel]
+        for tensor in ended.tensors:
+            uses = self._uses[tensor]
+            place = bisect_right(uses, kernel)
+            if place < len(uses):
+                self._next[tensor] = uses[place] + lap * self._kernels
+                continue
+            self._next[tensor] = uses[0] + (lap + 1) * self._kernels
+            if not self._trace.tensors[tensor].persistent:
+                self._missing[tensor] = self._sizes[tensor]
+        for tensor in set(ended.touched).difference(ended.tensors):
+            self._see(view, tensor)
+
+    def _see(self, view: PolicyView, tensor: int) -> bool:
+        """Count what of a tensor is not here, or leaves; tell whether that has changed."""
+        missing = 0 if tensor in self._asked else int(self._sizes[tensor]) - view.resident_bytes(tensor)
+        before = int(self._missing[tensor])
+        self._missing[tensor] = missing
+        return missing != before
+
+    def _fetch(self, view: PolicyView, tensor: int, need: int) -> Move:
+        """Ask for a tensor that kernel ``need`` needs."""
+        if self._missing[tensor]:
+            self._asked[tensor] = None
+            self._last_asked = max(self._last_asked, need)
+        if tensor in self._clean:
+            home = next((tier for tier in view.tiers if view.bytes_in(tensor, tier)), None)
+            self._homes[tensor] = home or self._homes[tensor]
+        self._missing[tensor] = 0
+        return Fetch(tensor)
+
+    def _wanted(self, now: int) -> list[int]:
+        """Return what to ask for now in the order of use: as much as has room, and what is needed next."""
+        coming = (self._missing > 0) & (self._next > now) & (self._next < now + self._kernels)
+        coming &= ~self._dies | (self._next <= self._next_birth_of_living(now))
+        missing = np.flatnonzero(coming)
+        missing = missing[np.argsort(self._next[missing], kind="stable")]
+        room = self._room - int((self._sizes - self._missing)[self._next < _NEVER].sum())
+        fits = (self._missing[missing].cumsum() <= room) | (self._next[missing] <= now + 1)
+        misfits = np.flatnonzero(~fits)
+        wanted: list[int] = missing[: int(misfits[0]) if len(misfits) else None].tolist()
+        return wanted
+
+    def _next_birth_of_living(self, now: int) -> int:
+        """Return the first kernel that needs new space for a tensor that still has contents.
+
+        Until these die it cannot be asked for, and what is needed later would be before it in the queue.
+        """
+        laps, since = np.divmod(self._next - self._births, self._kernels)
+        lives = self._dies & ((since > 0) | (self._next <= now))
+        births: Integers = ((laps + 1) * self._kernels + self._births)[lives]
+        return int(births.min(initial=_NEVER))
+
+    def _depart(self, view: PolicyView) -> Iterator[Move]:
+        """Send away what is to be elsewhere until its next use."""
+        for tensor, size in self._departures.get(view.kernel, ()):
+            excess = min(size - int(self._missing[tensor]), view.resident_bytes(tensor))
+            if excess > 0 and not view.is_needed(tensor):
+                yield self._evict(view, tensor, excess)
+
+    def _evict(self, view: PolicyView, tensor: int, size_bytes: int) -> Move:
+        self._missing[tensor] += size_bytes
+        home = self._homes.get(tensor) if tensor in self._clean else None
+        if home is not None:
+            return Evict(tensor, home, is_clean=True)
+        free = (name for name in view.tiers if view.free_bytes_of(name) >= size_bytes)
+        return Evict(tensor, next(free, view.tiers[-1]), size_bytes=size_bytes)

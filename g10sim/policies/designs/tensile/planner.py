@@ -1,0 +1,239 @@
+"""The greedy planner: one tensor after another, always at the peak that there is then."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from g10sim.analysis.recomputation import Recomputability
+from g10sim.analysis.timeline import Integers
+from g10sim.config.effects import Effect
+from g10sim.policies.designs.tensile.swapping import swap_across, swap_within
+from g10sim.policies.interface.parameters import Count, Share, parameter
+from g10sim.policies.planning.channel import Channel
+from g10sim.policies.planning.limit import Limit, Limited
+from g10sim.policies.planning.swapping.access import AccessSequence, transfer_cycles
+from g10sim.policies.planning.swapping.peak import Accounting, PeakAnalysis
+from g10sim.policies.planning.swapping.recomputing import choose_recomputation
+from g10sim.policies.planning.swapping.schedule import JobSchedule, Swap
+
+Channels = Literal["divided", "per_job", "shared"]
+
+
+class PlannerOptions(Limited):
+    """Parameters of the planner that users may choose."""
+
+    across_iterations: bool = parameter(default=True, published="true, paper")
+    """Keep persistent tensors away across the border of the iteration."""
+    recomputation: bool = parameter(default=True, published="true, paper")
+    """Recompute tensors when no swap lowers the peak any more."""
+    channels: Channels = parameter(
+        default="divided",
+        published="per_job, authors' program",
+        effect=Effect(
+            lambda run, policy: run.shares_gpus,
+            "with jobs that share a GPU",
+            "jobs are planned one by one",
+        ),
+    )
+    """``divided``: the copies of each job come one after another, at the rate that those of other jobs leave;
+    ``per_job``: at the whole rate; ``shared``: those of all jobs come one after another."""
+    duplex: bool = parameter(default=False, published="false, authors' program")
+    """Plan copies out and in at the same time."""
+    accounting: Accounting = parameter(default="physical", published="published, authors' program")
+    """``physical``: memory is taken when a copy in begins and free when a copy out has ended;
+    ``published``: the other way round."""
+    swap_share: Share = parameter(default=1.0)
+    """Most tensors of a job that are swapped within iterations, as a share of all its tensors."""
+
+
+class PlanningParameters(PlannerOptions):
+    """All parameters of ``plan_jobs``."""
+
+    target_bytes: Count | None = parameter(default=None)
+    """Planning ends when the sum of the jobs' peaks is within it; None: as low as it goes."""
+
+
+_LEAST_ROUNDS = 100
+_LEAST_DROP = 0.0005
+
+
+class _JobPlanner:
+    """The schedule of one job as it grows."""
+
+    def __init__(self, schedule: JobSchedule, parameters: PlanningParameters, bytes_per_cycle: float) -> None:
+        self.schedule, self._parameters, self._rate = schedule, parameters, bytes_per_cycle
+        accesses = schedule.accesses
+        self.analysis = PeakAnalysis(schedule, parameters.accounting)
+        self._rules = Recomputability(accesses.trace)
+        count = len(accesses.sizes)
+        # Channels only fill up: what was impossible at a peak remains so. Times are those of the last one.
+        self._failed: Integers = np.full((2, count), -1, dtype=np.int64)
+        self._stays: Integers = np.full(count, -1, dtype=np.int64)
+        self._may_swap = np.ones(count, dtype=np.bool_)
+        lasting = [tensor.persistent for tensor in accesses.trace.tensors]
+        self._may_stay_away = np.array(lasting, dtype=np.bool_) & parameters.across_iterations
+        self._quota = int(parameters.swap_share * len(accesses.sizes))
+        self.peak = self.analysis.find()
+        self._analysed = 0
+
+    def analyse(self) -> None:
+        """Find the peak anew where the schedule has grown."""
+        planned = len(self.schedule.swaps) + len(self.schedule.recomputed)
+        if planned != self._analysed:
+            self.peak, self._analysed = self.analysis.find(), planned
+
+    def candidates(self) -> list[int]:
+        """Return the tensors at the peak that may be swapped, in this iteration or across its border."""
+        found, peak = self.analysis.residents(self.peak.time), self.peak
+        last, before = self._failed[:, found]
+        has_failed = (last == peak.last_access) & (before == peak.time)
+        within = self._may_swap[found] & ~has_failed & (len(self.schedule.swapped) < self._quota)
+        across = self._may_stay_away[found] & (self._stays[found] != peak.time)
+        chosen: list[int] = found[within | across].tolist()
+        return chosen
+
+    def try_across(self, tensor: int) -> bool:
+        """Try to keep a persistent tensor away across the border of the iteration."""
+        if not self._may_stay_away[tensor] or self._stays[tensor] == self.peak.time:
+            return False
+        swaps = swap_across(self.schedule, tensor, self._transfer_cycles(tensor), self._relieves)
+        if not swaps:
+            self._stays[tensor] = self.peak.time
+            return False
+        self._add(swaps)
+        self._may_stay_away[tensor] = False
+        return True
+
+    def try_within(self, tensor: int) -> bool:
+        """Try to swap a tensor within the iteration."""
+        schedule, peak = self.schedule, self.peak
+        if not self._may_swap[tensor] or len(schedule.swapped) >= self._quota:
+            return False
+        if tuple(self._failed[:, tensor].tolist()) == (peak.last_access, peak.time):
+            return False
+        swaps = swap_within(schedule, tensor, peak.last_access, self._transfer_cycles(tensor), self._relieves)
+        if not swaps:
+            self._failed[:, tensor] = peak.last_access, peak.time
+            return False
+        self._add(swaps)
+        schedule.swapped.add(tensor)
+        self._may_swap[tensor] = False
+        return True
+
+    def try_recomputation(self) -> bool:
+        """Try to drop a tensor at the peak and compute it again, if that lowers the peak."""
+        schedule, before = self.schedule, self.peak
+        residents = self.analysis.residents(before.time)
+        for entry in choose_recomputation(schedule, self._rules, before, residents):
+            self.analysis.add(entry)
+            self.peak = self.analysis.find()
+            if (self.peak.size_bytes, -self.peak.time) < (before.size_bytes, -before.time):
+                schedule.recomputed.append(entry)
+                self._may_swap[entry.tensor] = False
+                return True
+            self.analysis.remove(entry)
+        self.peak = before
+        return False
+
+    def _add(self, swaps: list[Swap]) -> None:
+        self.schedule.swaps.extend(swaps)
+        for swap in swaps:
+            self.analysis.add(swap)
+
+    def _relieves(self, swaps: list[Swap]) -> bool:
+        return self.analysis.is_away(swaps, self.peak.time)
+
+    def _transfer_cycles(self, tensor: int) -> int:
+        return transfer_cycles(self.schedule.accesses, tensor, self._rate)
+
+
+@dataclass(frozen=True)
+class PlannedJobs:
+    """Schedules of jobs that share a GPU, and the sum of their peaks before and after planning, in bytes."""
+
+    schedules: tuple[JobSchedule, ...]
+    analyses: tuple[PeakAnalysis, ...]
+    unplanned_peak_bytes: int
+    peak_bytes: int
+    time: Limit
+
+
+def plan_jobs(
+    jobs: Sequence[AccessSequence], parameters: PlanningParameters, bytes_per_cycle: float, free_bytes: int
+) -> PlannedJobs:
+    """Plan jobs that share a GPU, whose copies move ``bytes_per_cycle`` each way together.
+
+    As the jobs' iterations are not in step, the sum of their peaks counts, and the tensors at any of these
+    are candidates, largest first. After every swap the peaks are found anew. Only when no swap is possible
+    any more, and the sum is at least ``free_bytes``, a tensor is recomputed. Planning ends when neither
+    helps, when the sum is within the memory target, or when after 100 rounds none of the last two lowered it
+    by 0.05%.
+    """
+    shared = Channel(), Channel()
+    if parameters.channels == "divided":
+        bytes_per_cycle *= _share_of_link(len(jobs), duplex=parameters.duplex)
+    planners = []
+    for accesses in jobs:
+        channels = shared if parameters.channels == "shared" else (Channel(), Channel())
+        schedule = JobSchedule(accesses, channels[0], channels[1] if parameters.duplex else channels[0])
+        planners.append(_JobPlanner(schedule, parameters, bytes_per_cycle))
+    sums, time = [_sum_of_peaks(planners)], Limit(parameters.planning_limit)
+    while not _is_enough(sums, parameters.target_bytes) and not time.is_over():
+        if not _swap_one(planners) and not (
+            parameters.recomputation and sums[-1] >= free_bytes and _recompute(planners)
+        ):
+            break
+        for planner in planners:
+            planner.analyse()
+        sums.append(_sum_of_peaks(planners))
+    schedules = tuple(planner.schedule for planner in planners)
+    return PlannedJobs(schedules, tuple(planner.analysis for planner in planners), sums[0], sums[-1], time)
+
+
+def _share_of_link(jobs: int, *, duplex: bool) -> float:
+    """Return the share of a direction's rate that one of several jobs can count on while it copies.
+
+    A job whose copies out and in exclude each other copies half of the time in each direction: one that
+    copies meets half of the others there, and has 1 / (1 + (jobs - 1) / 2). With both directions at once it
+    meets all others. Either way the copies of all jobs fit on the link.
+    """
+    others = jobs - 1
+    return 1 / (1 + (others if duplex else others / 2))
+
+
+def _is_enough(sums: list[int], target_bytes: int | None) -> bool:
+    if target_bytes is not None and sums[-1] <= target_bytes:
+        return True
+    if len(sums) <= _LEAST_ROUNDS:
+        return False
+    return max(sums[-3] - sums[-2], sums[-2] - sums[-1]) < _LEAST_DROP * sums[-1]
+
+
+def _sum_of_peaks(planners: list[_JobPlanner]) -> int:
+    return sum(planner.peak.size_bytes for planner in planners)
+
+
+def _swap_one(planners: list[_JobPlanner]) -> bool:
+    """Swap the largest tensor that can be, and on the way whatever can stay away across iterations."""
+    candidates = sorted(
+        (-planner.schedule.accesses.sizes[tensor], number, tensor)
+        for number, planner in enumerate(planners)
+        for tensor in planner.candidates()
+    )
+    swapped = False
+    for _, number, tensor in candidates:
+        if planners[number].try_across(tensor):
+            swapped = True
+        elif planners[number].try_within(tensor):
+            return True
+    return swapped
+
+
+def _recompute(planners: list[_JobPlanner]) -> bool:
+    """Recompute one tensor of each job."""
+    progress = [planner.try_recomputation() for planner in planners]
+    return any(progress)

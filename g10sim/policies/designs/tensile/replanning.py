@@ -1,0 +1,178 @@
+"""Plans of the jobs on one GPU while time passes: they come, take other times than predicted, and go."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from g10sim.policies.designs.tensile.planner import PlannedJobs, PlanningParameters, plan_jobs
+from g10sim.policies.interface.moves import Evict, Fetch
+from g10sim.policies.interface.plan import MigrationPlan, Planned
+from g10sim.policies.planning.machine import PlannedMachine, PlannedTier
+from g10sim.policies.planning.swapping.access import AccessSequence
+from g10sim.policies.planning.swapping.moves import allocations, drops
+from g10sim.policies.planning.swapping.peak import PeakAnalysis
+from g10sim.policies.planning.swapping.schedule import JobSchedule, Swap
+from g10sim.trace.model import Trace
+
+DRIFT = 0.3
+"""Change of a job's time between plans above which all jobs are planned again (authors' program)."""
+SMOOTHING = 0.9
+"""Weight of measured kernel times against those planned with before (authors' program)."""
+
+
+def predicted(durations: Sequence[int], error: float, seed: int, job: int) -> tuple[int, ...]:
+    """Return kernel times as a predictor would give them that is off by at most a share ``error``.
+
+    Every kernel's time is multiplied by a factor of its own, uniform in [1 - error, 1 + error].
+    """
+    # Varied executions draw from (seed, job); a prediction must not know those factors.
+    generator = np.random.default_rng((seed, job, 1))
+    factors = 1.0 + error * generator.uniform(-1.0, 1.0, len(durations))
+    return tuple(
+        max(1, round(cycles * factor)) if cycles else 0
+        for cycles, factor in zip(durations, factors.tolist(), strict=True)
+    )
+
+
+def has_drifted(planned: Sequence[int], measured: Sequence[int], threshold: float = DRIFT) -> bool:
+    """Return True if the sum of measured times is off the planned one by more than a share of it."""
+    before = sum(planned)
+    return abs(sum(measured) - before) > threshold * before
+
+
+def smoothed(planned: Sequence[int], measured: Sequence[int]) -> tuple[int, ...]:
+    """Return the times to plan with next."""
+    weight = SMOOTHING
+    return tuple(round(weight * new + (1 - weight) * old) for new, old in zip(measured, planned, strict=True))
+
+
+def spread(measured: Sequence[int], own: Sequence[int]) -> tuple[int, ...]:
+    """Return kernel times that are in proportion to the kernels' own and take as long as measured in all.
+
+    Which kernels the slices of other jobs fall into does not repeat; how long an iteration takes does.
+    """
+    total, alone = sum(measured), sum(own)
+    return tuple(cycles * total // alone for cycles in own) if alone else tuple(measured)
+
+
+@dataclass(frozen=True)
+class PlannedJob:
+    """One job of a group: its trace and the kernel times, in cycles, that are planned with first."""
+
+    trace: Trace
+    durations: tuple[int, ...]
+
+
+class Group:
+    """Jobs that are planned together. Plans are made for all at once; each job adopts its own when it can."""
+
+    def __init__(
+        self,
+        jobs: Mapping[int, PlannedJob],
+        machine: PlannedMachine,
+        parameters: PlanningParameters,
+        tier: PlannedTier,
+        threshold: float | None,
+    ) -> None:
+        self._jobs, self._machine, self._parameters = jobs, machine, parameters
+        self._tier, self._threshold = tier, threshold
+        self._times = {number: job.durations for number, job in jobs.items()}
+        self._measured: set[int] = set()
+        self._active: list[int] = []
+        self._adopted: dict[int, int] = {}
+        self._plans: dict[int, MigrationPlan] = {}
+        self._is_outdated = False
+        self.planned: PlannedJobs | None = None
+        self.times_planned = 0
+
+    def join(self, jobs: Sequence[int]) -> None:
+        """Plan for jobs that have arrived, beside those that are there; one that is there already is none."""
+        new = [job for job in jobs if job not in self._active]
+        if new:
+            self._active = sorted(self._active + new)
+            self._is_outdated = True
+
+    def leave(self, job: int) -> None:
+        """Plan without a job that has ended."""
+        self._active.remove(job)
+        self._is_outdated = bool(self._active)
+
+    def observe(self, job: int, measured: Sequence[int]) -> None:
+        """Plan anew if the times of a job were measured for the first time, or have drifted."""
+        if self._are_news(job, measured):
+            self._measured.add(job)
+            self._times[job] = smoothed(self._times[job], measured)
+            self._is_outdated = True
+
+    def _are_news(self, job: int, measured: Sequence[int]) -> bool:
+        threshold, times = self._threshold, self._times[job]
+        if threshold is None or tuple(measured) == times:
+            return False
+        return job not in self._measured or has_drifted(times, measured, threshold)
+
+    def is_settled(self, job: int, measured: Sequence[int]) -> bool:
+        """Return True if a job has adopted the latest plan, and its times give no reason for another."""
+        is_latest = not self._is_outdated and self._adopted.get(job) == self.times_planned
+        return is_latest and not self._are_news(job, measured)
+
+    def adopt(self, job: int) -> MigrationPlan | None:
+        """Return the job's plan if there is one that it has not adopted yet."""
+        if self._is_outdated:
+            self._plan()
+        if self._adopted.get(job) == self.times_planned:
+            return None
+        self._adopted[job] = self.times_planned
+        return self._plans[job]
+
+    def has(self, job: int) -> bool:
+        """Return True if a job has arrived and not ended."""
+        return job in self._active
+
+    def _plan(self) -> None:
+        machine, tier = self._machine, self._tier
+        accesses = [
+            AccessSequence(self._jobs[job].trace, self._times[job], machine.sizes(self._jobs[job].trace))
+            for job in self._active
+        ]
+        free = self._parameters.target_bytes
+        free = machine.gpu_bytes if free is None else min(free, machine.gpu_bytes)
+        self.planned = plan_jobs(accesses, self._parameters, tier.rate, free)
+        planned = zip(self._active, self.planned.schedules, self.planned.analyses, strict=True)
+        for job, schedule, analysis in planned:
+            self._plans[job] = to_plan(schedule, analysis, tier.name, math.inf, "tensile")
+        self.times_planned += 1
+        self._is_outdated = False
+
+
+def to_plan(
+    schedule: JobSchedule, analysis: PeakAnalysis, target: str, allocation_rate: float, planner: str
+) -> MigrationPlan:
+    """Return the plan: allocations, swaps, drops.
+
+    Tensors get their memory when they are made, or as much earlier as that takes at ``allocation_rate``
+    bytes/cycle where the peak does not rise by it.
+
+    A copy is issued during the kernel that runs when it is to begin, so long after that kernel has started as
+    planned: where kernels take other times than expected, the plan drifts by one kernel's error only.
+    """
+    moves = [*drops(schedule), *allocations(schedule, analysis, allocation_rate)]
+    for swap in schedule.swaps:
+        moves += _copies(schedule, swap, target)
+    moves.sort(key=lambda move: (move.kernel, move.delay_cycles))
+    return MigrationPlan(tuple(moves), planner)
+
+
+def _copies(schedule: JobSchedule, swap: Swap, target: str) -> Iterator[Planned]:
+    accesses = schedule.accesses
+    for time, move in (
+        (swap.out.start, Evict(swap.tensor, target)),
+        (swap.back.start, Fetch(swap.tensor)),
+    ):
+        time %= accesses.period
+        kernel = accesses.kernel_at(time)
+        delay = time - accesses.interval(kernel).start
+        yield Planned(kernel, move, delay)

@@ -1,0 +1,222 @@
+"""TERAIO's planner: again and again the absence that takes away most critical pressure for its copies.
+
+Li et al., TERAIO, NeurIPS 2025, section 3: the benefit of an absence is the critical memory pressure that it
+takes away between the end of its copy out and the start of its copy in, with the bandwidth that is left; its
+cost is the time of both copies. The SSD comes first, host memory only where the SSD is busy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from g10sim.analysis.timeline import Integers, kernel_durations
+from g10sim.policies.designs.teraio.pressure import Amounts, CriticalPressure
+from g10sim.policies.interface.moves import Evict, Fetch
+from g10sim.policies.interface.plan import MigrationPlan, Planned
+from g10sim.policies.planning.absence import Absence, absences
+from g10sim.policies.planning.channel import Channel, Interval
+from g10sim.policies.planning.choice import Ranking, Worths
+from g10sim.policies.planning.gaps import NEVER, Copies, Gaps
+from g10sim.policies.planning.limit import Limit
+from g10sim.policies.planning.machine import PlannedMachine, PlannedTier
+from g10sim.policies.planning.occupancy import Occupancy, unmoved_bytes
+from g10sim.policies.planning.timeline import Timeline
+from g10sim.trace.model import Trace
+
+
+@dataclass(frozen=True, slots=True)
+class Offload:
+    """A tensor leaves for a tier and returns: when it is copied."""
+
+    absence: Absence
+    tier: PlannedTier
+    out: Interval
+    back: Interval
+
+
+class Planner:
+    """Plans one iteration of a trace for ``capacity_bytes`` of GPU memory, with limited room in host memory.
+
+    SSD and host memory have a channel for copies in each direction, or share one where a link has no room for
+    both at once.
+    """
+
+    def __init__(
+        self, trace: Trace, machine: PlannedMachine, capacity_bytes: int, host_bytes: int, time: Limit
+    ) -> None:
+        self._trace, self._sizes, self._time = trace, machine.sizes(trace), time
+        self._beyond = unmoved_bytes(trace, self._sizes) - capacity_bytes
+        self._ssd, self._host = machine.ssd, _host(machine)
+        self._host_room = Occupancy(self._beyond * 0)
+        self._host_bytes = min(host_bytes, machine.memory.capacity_bytes) if self._host else 0
+        self.out = {tier.name: Channel() for tier in machine.tiers}
+        self.back = {tier.name: Channel() for tier in machine.tiers}
+        if self._host is not None:
+            for channels, in_turn in zip((self.out, self.back), _in_turn(machine), strict=True):
+                if in_turn:
+                    channels[self._host.name] = channels[self._ssd.name]
+        self._timeline = Timeline(self._durations(kernel_durations(trace, machine.clock_hz)))
+        self.pressure = CriticalPressure(self._timeline.starts, self._beyond)
+        self._set_up_absences(absences(trace, self._sizes))
+
+    def _set_up_absences(self, found: Sequence[Absence]) -> None:
+        self._absences = found
+        spans = [(absence.start, absence.end, absence.size_bytes) for absence in found]
+        starts, ends, self._bytes = np.array(spans, dtype=np.int64).reshape(-1, 3).T
+        self._windows = self._timeline.lap_times(starts), self._timeline.lap_times(ends)
+        self._tiers = [self._ssd] if self._host is None else [self._ssd, self._host]
+        self._lengths = [
+            [np.array([*map(cycles, self._bytes.tolist())], dtype=np.int64) for cycles in ways]
+            for ways in ((tier.out_cycles, tier.in_cycles) for tier in self._tiers)
+        ]
+        self._copies: Integers = np.zeros((4, len(found)), dtype=np.int64)
+        self._tier_of = np.zeros(len(found), dtype=np.int64)
+        self._may_be_on_host = np.full(len(found), self._host is not None)
+
+    @property
+    def kernel_cycles(self) -> int:
+        """The time of an iteration in which nothing is waited for but what the plan counts with."""
+        return self._timeline.period
+
+    @property
+    def expected_cycles(self) -> float:
+        """The time of an iteration: what stays beyond GPU memory leaves and returns while kernels wait."""
+        left, (out_rate, in_rate) = self.pressure.highest_bytes, self._rates()
+        return self.kernel_cycles + left / out_rate + left / in_rate
+
+    def scores(self, numbers: Integers) -> Worths:
+        """Work out absences with the bandwidth that is left; return their benefits over costs, 0 for none.
+
+        Each is on the SSD, but in host memory if the SSD is busy when the tensor could leave or return, and
+        host memory has room.
+        """
+        copies, reliefs = self._on(0, numbers)
+        first, last = (edge[numbers] for edge in self._windows)
+        is_best = (copies[0] == first) & (copies[3] == last) & (reliefs > 0)
+        self._tier_of[numbers] = 0
+        others = self._with_room(np.flatnonzero(~is_best), numbers)
+        if len(others):
+            on_host, host_reliefs = self._on(1, numbers[others])
+            is_better = (host_reliefs > reliefs[others]).astype(np.bool_)
+            better = others[is_better]
+            copies[:, better], self._tier_of[numbers[better]] = on_host[:, is_better], 1
+            reliefs[better] = host_reliefs[is_better]
+        self._copies[:, numbers] = copies
+        costs = copies[1] - copies[0] + copies[3] - copies[2]
+        quotients = (
+            relief and relief / cost for relief, cost in zip(reliefs.tolist(), costs.tolist(), strict=True)
+        )
+        return np.fromiter(quotients, dtype=np.float64, count=len(numbers))
+
+    def offload(self, number: int) -> Offload:
+        """Return an absence as it was last worked out."""
+        times, tier = self._copies[:, number].tolist(), self._tiers[self._tier_of[number]]
+        return Offload(self._absences[number], tier, Interval(*times[:2]), Interval(*times[2:]))
+
+    def choose(self) -> list[Offload]:
+        """Take the best offloads until memory suffices or nothing helps any more, in the order of choice."""
+        chosen: list[Offload] = []
+        ranking = Ranking(self.scores(np.arange(len(self._absences))))
+        while self.pressure.highest_bytes and not self._time.is_over():
+            number = ranking.pop(self.scores)
+            if number is None:
+                break
+            chosen.append(self.offload(number))
+            self.take(chosen[-1])
+        return chosen
+
+    def take(self, offload: Offload) -> None:
+        """Reserve the bandwidth and the room of an absence."""
+        absence, cycles = offload.absence, self._timeline.period
+        self.out[offload.tier.name].fill(offload.out, cycles)
+        self.back[offload.tier.name].fill(offload.back, cycles)
+        self.pressure.lower(Interval(offload.out.end, offload.back.start), absence.size_bytes)
+        if offload.tier is self._host:
+            self._host_room.add(absence.start, absence.end, absence.size_bytes)
+
+    def host_bytes_left(self, first: int, stop: int) -> int:
+        """Return what the plan leaves of host memory within its limit, from a kernel to another."""
+        return self._host_bytes - self._host_room.most(first, stop)
+
+    def plan(self) -> MigrationPlan:
+        """Return the moves of the best absences: each copy is asked for when it is to begin."""
+        moves = []
+        for offload in self.choose():
+            tensor = offload.absence.tensor
+            moves.append(self._planned(offload.out.start, Evict(tensor, offload.tier.name)))
+            moves.append(self._planned(offload.back.start, Fetch(tensor)))
+        return MigrationPlan.ordered(moves, planner="teraio")
+
+    def _durations(self, alone: Integers) -> Integers:
+        """Return the cycles of kernels that take so long alone: no kernel waits."""
+        return alone
+
+    def _earliest(self, gaps: Gaps, first: Integers, last: Integers, lengths: Integers) -> Copies:
+        """Return the earliest times for copies in windows."""
+        return gaps.earliest(first, last, lengths)
+
+    def _latest(self, gaps: Gaps, first: Integers, last: Integers, lengths: Integers) -> Copies:
+        """Return the latest times for copies in windows."""
+        return gaps.latest(first, last, lengths)
+
+    def _rates(self) -> tuple[float, float]:
+        """Return the bytes/cycle off the GPU and to it of the SSD and, if it may be used, host memory."""
+        out_rate, in_rate = self._ssd.write_rate, self._ssd.read_rate
+        if self._host is not None and self._host_bytes:
+            name, ssd = self._host.name, self._ssd.name
+            out_rate += self._host.write_rate if self.out[name] is not self.out[ssd] else 0
+            in_rate += self._host.read_rate if self.back[name] is not self.back[ssd] else 0
+        return out_rate, in_rate
+
+    def _planned(self, time: int, move: Evict | Fetch) -> Planned:
+        time %= self._timeline.period
+        kernel = self._timeline.lap_last_until(time)
+        return Planned(kernel, move, time - self._timeline.times[kernel])
+
+    def _with_room(self, places: Integers, numbers: Integers) -> Integers:
+        """Return the places of those of some absences that host memory has room for."""
+        places = places[self._may_be_on_host[numbers[places]]]
+        some = numbers[places]
+        room = self._host_bytes - self._host_room.peak_bytes
+        for number in some[self._bytes[some] > room].tolist():
+            absence = self._absences[number]
+            left = self.host_bytes_left(absence.start, absence.end)
+            self._may_be_on_host[number] = absence.size_bytes <= left
+        with_room: Integers = places[self._may_be_on_host[some]]
+        return with_room
+
+    def _on(self, place: int, numbers: Integers) -> tuple[Integers, Amounts]:
+        """Return the times of copies to a tier and back, and the relief of each absence; 0: it cannot be."""
+        name, period = self._tiers[place].name, self._timeline.period
+        first, last = (edge[numbers] for edge in self._windows)
+        to_tier, to_gpu = (lengths[numbers] for lengths in self._lengths[place])
+        out = self._earliest(self.out[name].gaps(period), first, last, to_tier)
+        back = self._latest(self.back[name].gaps(period), out[1], last, to_gpu)
+        sizes = np.where(back[0] < NEVER, self._bytes[numbers], 0)
+        reliefs: Amounts = np.zeros_like(sizes)
+        for size in {*sizes.tolist()} - {0}:
+            some = np.flatnonzero(sizes == size)
+            found = self.pressure.reliefs(out[1][some], back[0][some], size)
+            reliefs = reliefs.astype(np.promote_types(reliefs.dtype, found.dtype), copy=False)
+            reliefs[some] = found
+        return np.stack((*out, *back)), reliefs
+
+
+def _in_turn(machine: PlannedMachine) -> tuple[bool, bool]:
+    """Tell of copies out and in whether the SSD takes all of the link, so that host memory waits for it."""
+    ssd = machine.ssd
+    return ssd.write_rate >= machine.out_rate, ssd.read_rate >= machine.in_rate
+
+
+def _host(machine: PlannedMachine) -> PlannedTier | None:
+    """Return host memory with the rates that the SSD leaves it; None where there is none beside an SSD."""
+    memory, ssd = machine.memory, machine.ssd
+    if memory is ssd or memory.kind != "memory":
+        return None
+    waits_out, waits_in = _in_turn(machine)
+    write = machine.out_rate - (0 if waits_out else ssd.write_rate)
+    read = machine.in_rate - (0 if waits_in else ssd.read_rate)
+    return replace(memory, read_rate=min(read, memory.read_rate), write_rate=min(write, memory.write_rate))

@@ -1,0 +1,34 @@
+"""Plain PyTorch's offloading of the optimizer: a copy out and a copy back for each parameter."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from g10sim.looks import Look
+from g10sim.policies.interface.parameters import parameter
+from g10sim.policies.interface.registry import register_policy
+from g10sim.policies.planning.offloading.rewriting import Schedule
+from g10sim.policies.planning.offloading.updating import OptimizerBelow
+
+
+@register_policy
+class TorchOffload(OptimizerBelow):
+    """Each gradient leaves when the backward pass has made it, and the CPU updates its parameter alone.
+
+    Nothing is gathered in buckets, and the GPU waits for no copy: gradients stay in its memory until they
+    have left. The new weight returns when its step has ended. A workload whose weights and activations the
+    GPU cannot hold, or whose states host memory cannot, is unsupported.
+    """
+
+    name = "torch_offload"
+    label = "PyTorch offload"
+    look = Look("#0099AA", "//.", "$T$", "2 1")
+    paper = "torchao, CPUOffloadOptimizer (github.com/pytorch/ao, torchao/optim/cpu_offload.py, 2024)"
+    _has_two_buffers: ClassVar[bool] = False
+
+    overlap: bool = parameter(default=True, published="true, torchao")
+    """Update a parameter as soon as its gradient has left, beside the backward pass; otherwise all after the
+    last gradient."""
+
+    def _schedule(self) -> Schedule:
+        return Schedule(self.overlap, delayed=False, bucket_bytes=1)

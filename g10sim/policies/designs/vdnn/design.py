@@ -1,0 +1,237 @@
+"""Layer-wise offloading: inputs of layers wait in host memory for the backward pass."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Literal
+
+from pydantic import ValidationError
+
+from g10sim.config.allocator import CachingPoolSpec
+from g10sim.config.behaviour import BehaviourSpec
+from g10sim.config.effects import Effect
+from g10sim.config.problems import describe
+from g10sim.config.system import SystemSpec
+from g10sim.errors import ConfigError, UnsupportedError
+from g10sim.policies.designs.vdnn.algorithms import (
+    fastest_within,
+    least_workspace,
+    load_table,
+    with_algorithms,
+)
+from g10sim.policies.designs.vdnn.layers import Layer, Schedule, live_bytes, make_schedule
+from g10sim.policies.interface.moves import Await, Evict, Fetch, Move
+from g10sim.policies.interface.parameters import AlgorithmsFile, Declared, PoolParameters, parameter
+from g10sim.policies.interface.plan import MigrationPlan
+from g10sim.policies.interface.policy import Place, Policy, PolicyView, Requirements, Trials
+from g10sim.trace.model import Trace
+from g10sim.trace.workload import Job, Workload
+
+Mode = Literal["all", "conv", "alternate", "none", "dyn"]
+Algorithms = Literal["performance", "memory", "greedy"]
+Allocator = Literal["best_fit", "first_fit", "worst_fit", "both_ends", "right_for_resident", "caching"]
+Order = Literal["prefetch_first", "gradient_first"]
+
+_ONE_RULE = {"best_fit": Place.BEST, "caching": Place.BEST, "first_fit": Place.LEFT, "worst_fit": Place.WORST}
+
+
+OFFLOADING = Effect(
+    lambda run, policy: policy.offloads, "with layers that offload", "no layer offloads anything"
+)
+"""Effect of parameters that say how to offload."""
+
+
+class LayerWise(Declared, Policy):
+    """Offloads the inputs of layers; subclasses choose the layers, and where copies are waited for."""
+
+    allocator: Allocator | PoolParameters = parameter(default="best_fit", published="best_fit (CNMeM), vDNN")
+    """Allocator of contiguous memory."""
+    order: Order = parameter(default="prefetch_first", effect=OFFLOADING)
+    """Order in which a prefetched input and the layer's own results ask for memory."""
+    fuse_activations: bool = parameter(default=True)
+    """Count an activation function as a part of the layer before it."""
+
+    note = ""
+    """Describe the choice."""
+
+    @property
+    def offloads(self) -> bool:
+        """Tell whether anything may leave the GPU."""
+        return True
+
+    def _set_up(self) -> None:
+        self._caching_pool = _caching_pool(self.allocator)
+        self._schedules: list[Schedule] = []
+
+    @property
+    def requirements(self) -> Requirements:
+        """Contiguous memory, from a caching pool if that is the allocator."""
+        return Requirements(placement="contiguous", caching_pool=self._caching_pool)
+
+    def _check_tiers(self, system: SystemSpec) -> None:
+        """Raise UnsupportedError for a system without host memory, in which offloaded tensors wait."""
+        tiers = [tier.name for tier in system.all_tiers]
+        if "host" not in tiers:
+            raise UnsupportedError(
+                f"policy '{self.name}': found tiers {', '.join(tiers)}; allowed: host among them"
+            )
+
+    def _schedule_of(self, job: Job) -> Schedule:
+        """Return what a job does."""
+        raise NotImplementedError
+
+    def places(self, job: Job, plan: MigrationPlan | None, behaviour: BehaviourSpec) -> Sequence[Place]:
+        """Place blocks as the allocator says."""
+        tensors = job.trace.tensors
+        if isinstance(self.allocator, dict) or self.allocator in _ONE_RULE:
+            rule = _ONE_RULE["caching" if isinstance(self.allocator, dict) else self.allocator]
+            return (rule,) * len(tensors)
+        schedule = self._schedule_of(job)
+        offloaded = set(schedule.offloaded)
+        if self.allocator == "both_ends":
+            stays = [t.persistent or self._is_kept(job.trace, schedule, t.id, offloaded) for t in tensors]
+            return [Place.RIGHT if stay else Place.LEFT for stay in stays]
+        return [
+            Place.LAST if self._is_kept(job.trace, schedule, tensor.id, offloaded) else Place.BEST
+            for tensor in tensors
+        ]
+
+    @staticmethod
+    def _is_kept(trace: Trace, schedule: Schedule, tensor: int, offloaded: set[int]) -> bool:
+        """Return True if a tensor is made in the forward pass and stays for the backward pass."""
+        made = trace.births[tensor] <= schedule.last_forward and not trace.tensors[tensor].persistent
+        return made and trace.deaths[tensor] > schedule.last_forward + 1 and tensor not in offloaded
+
+    def on_kernel_start(self, view: PolicyView) -> Iterable[Move]:
+        """Offload what a layer reads as it begins, and prefetch as the window says."""
+        schedule, kernel = self._schedules[view.job], view.kernel
+        layer = schedule.offloads.get(kernel)
+        if layer is not None:
+            yield from self._offload(view, layer)
+        if kernel in schedule.fetches:
+            if self.order == "gradient_first":
+                yield from (Fetch(tensor) for tensor in view.trace.kernels[kernel].tensors)
+            yield from (Fetch(tensor) for tensor in schedule.fetches[kernel].inputs)
+
+    def _offload(self, view: PolicyView, layer: Layer) -> Iterable[Move]:
+        for tensor in layer.inputs:
+            if view.trace.births[tensor] >= layer.kernels[0]:  # training data: it arrives now
+                yield Fetch(tensor)
+            yield self._eviction(view, layer, tensor)
+
+    def on_kernel_end(self, view: PolicyView) -> Iterable[Move]:
+        """Let a layer end with the copies that it issued."""
+        schedule = self._schedules[view.job]
+        if view.kernel in schedule.offload_ends:
+            yield Await(frozenset(schedule.offload_ends[view.kernel].inputs))
+        if view.kernel in schedule.fetch_ends:
+            yield Await(frozenset(schedule.fetch_ends[view.kernel].inputs), evictions=False, prefetches=True)
+
+    def _eviction(self, view: PolicyView, layer: Layer, tensor: int) -> Evict:
+        return Evict(tensor, until=layer.kernels[-1])
+
+
+class SelectiveOffloading(LayerWise):
+    """A design whose ``mode`` says which layers offload, with a choice of algorithms for convolutions."""
+
+    mode: Mode = parameter(default="dyn", published="dyn, vDNN")
+    """Layers whose inputs are offloaded: ``none``, ``conv``, ``all``, or ``dyn``: the first that fits."""
+    algorithms: Algorithms = parameter(default="performance")
+    """Choice among the algorithms of ``algorithms_file``: fastest, least scratch space, or greedily
+    the fastest that fits."""
+    algorithms_file: AlgorithmsFile | None = parameter(default=None)
+    """Table of the algorithms of layers, with times and scratch space; without it there are the trace's
+    own."""
+
+    def _set_up(self) -> None:
+        super()._set_up()
+        if self.algorithms_file is None and self.algorithms != "performance":
+            raise ValueError(
+                f"algorithms: found '{self.algorithms}' without algorithms_file; allowed: performance"
+            )
+        if self.mode == "dyn" and self.algorithms != "performance":
+            raise ValueError(
+                f"algorithms: found '{self.algorithms}' with mode dyn, which chooses them itself; "
+                "allowed: performance"
+            )
+
+    @property
+    def offloads(self) -> bool:
+        """Tell whether the mode offloads any layers."""
+        return self.mode != "none"
+
+    def variant(self, mode: Mode, algorithms: Algorithms) -> SelectiveOffloading:
+        """Return the same design with another static configuration."""
+        return type(self)(**{**self.parameters(), "mode": mode, "algorithms": algorithms})
+
+    def settle(self, obstacle: Trials) -> Policy:
+        """Choose a static configuration by trial iterations, as vDNN_dyn does (section III-C).
+
+        All with the least memory must be possible. Then the first of these is taken that is: no offload,
+        conv, and all with the fastest algorithms, conv and all with greedily chosen ones, all with the least
+        memory. Without a table of algorithms there are only the trace's own, and the list ends with them.
+        Raises UnsupportedError when nothing can run.
+        """
+        if self.mode != "dyn":
+            return self
+        has_table = self.algorithms_file is not None
+        smallest = self.variant("all", "memory" if has_table else "performance")
+        reason = obstacle(smallest)
+        if reason is not None:
+            choice = "the least scratch space" if has_table else "no algorithms_file to choose kernels from"
+            raise UnsupportedError(f"{reason}; all layers offload already, with {choice}")
+        order: list[tuple[Mode, Algorithms]] = [("none", "performance"), ("conv", "performance")]
+        order += [("all", "performance"), ("conv", "greedy"), ("all", "greedy")] if has_table else []
+        for mode, algorithms in order:
+            variant = self.variant(mode, algorithms)
+            if obstacle(variant) is None:
+                return variant._with_note(f"dyn chose {mode}, {algorithms}")
+        return smallest._with_note(f"dyn chose {smallest.mode}, {smallest.algorithms}")
+
+    def _with_note(self, chosen: str) -> SelectiveOffloading:
+        greedy = "; no algorithms_file: greedy choice of algorithms not tried"
+        self.note = chosen + ("" if self.algorithms_file is not None else greedy)
+        return self
+
+    def choose_kernels(self, trace: Trace, system: SystemSpec) -> Trace:
+        """Use the chosen algorithms. Raises ConfigError for a table that does not match the trace."""
+        if self.algorithms_file is None:
+            return trace
+        table = load_table(Path(self.algorithms_file), trace)
+        if self.algorithms == "memory":
+            return with_algorithms(trace, table, lambda kernel, ways: least_workspace(ways))
+        if self.algorithms == "greedy":
+            live = live_bytes(trace, self._schedule(trace))
+            memory = system.gpu.memory
+            return with_algorithms(
+                trace, table, lambda kernel, ways: fastest_within(ways, memory - live[kernel])
+            )
+        return with_algorithms(trace, table, lambda kernel, ways: ways[0])
+
+    def plan(
+        self, workload: Workload, system: SystemSpec, behaviour: BehaviourSpec
+    ) -> Sequence[MigrationPlan | None]:
+        """Decide what every job offloads and prefetches; it is carried out kernel by kernel."""
+        self._check_tiers(system)
+        self._schedules = [self._schedule(job.trace) for job in workload.jobs]
+        return (None,) * len(workload.jobs)
+
+    def _schedule(self, trace: Trace) -> Schedule:
+        if self.mode == "dyn":
+            raise UnsupportedError(f"policy '{self.name}': mode dyn has not chosen a configuration")
+        return make_schedule(trace, self.mode, fuse_activations=self.fuse_activations)
+
+    def _schedule_of(self, job: Job) -> Schedule:
+        return self._schedule(job.trace)
+
+
+def _caching_pool(allocator: str | dict[str, object]) -> CachingPoolSpec | None:
+    """Return the caching pool that an allocator names or describes. Raises ConfigError."""
+    if not isinstance(allocator, dict):
+        return CachingPoolSpec() if allocator == "caching" else None
+    try:
+        return CachingPoolSpec.model_validate(allocator)
+    except ValidationError as error:
+        path, message = describe(error, CachingPoolSpec)
+        raise ConfigError(f"{'.'.join(map(str, ('allocator', *path)))}: {message}") from None

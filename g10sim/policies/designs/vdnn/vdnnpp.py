@@ -1,0 +1,105 @@
+"""vDNN++: vDNN without the join at the end of every layer, with a choice of allocators and compression."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Literal
+
+from g10sim.config.behaviour import BehaviourSpec
+from g10sim.config.system import SystemSpec
+from g10sim.errors import ConfigError, PolicyError
+from g10sim.looks import YELLOW, Look
+from g10sim.policies.designs.vdnn.design import OFFLOADING, SelectiveOffloading
+from g10sim.policies.designs.vdnn.layers import Layer
+from g10sim.policies.interface.moves import Await, Evict, KeepUncompressed, Move
+from g10sim.policies.interface.parameters import Density, parameter
+from g10sim.policies.interface.plan import MigrationPlan
+from g10sim.policies.interface.policy import PolicyView, Requirements
+from g10sim.policies.interface.registry import register_policy
+from g10sim.trace.model import TensorKind
+from g10sim.trace.workload import Workload
+
+Join = Literal["forward_end", "memory"]
+HostBuffers = Literal["kept", "released"]
+ReturnsSpace = Literal["at_once", "between_kernels"]
+
+
+@register_policy
+class VdnnPlusPlus(SelectiveOffloading):
+    """Layer-wise offloading without joins: the next layer starts when the one before has computed.
+
+    A layer waits only for what it needs: memory that is not free before a copy has ended, and its own
+    prefetched input. The forward pass ends when all offloads have (``join`` memory: not even then). Training
+    data are not copied out, the host has them. With a ``density`` (one for all, or one for each layer that
+    offloads) what is copied out is compressed in host memory while the forward pass lasts.
+    """
+
+    name = "vdnnpp"
+    label = "vDNN++"
+    look = Look(YELLOW, "++++", "h", "--")
+    paper = "Shriram, Garg and Kulkarni, Dynamic Memory Management for GPU-based training of DNNs, IPDPS 2019"
+
+    join: Join = parameter(default="forward_end", effect=OFFLOADING)
+    """``forward_end``: the forward pass ends with its last offload; ``memory``: only memory is waited for."""
+    returns_space: ReturnsSpace = parameter(default="at_once", effect=OFFLOADING)
+    """Time at which memory of copied tensors is given back."""
+    host_buffers: HostBuffers = parameter(default="kept", effect=OFFLOADING)
+    """Keep pinned buffers for the whole run, or release them."""
+    density: Density | None = parameter(default=None, effect=OFFLOADING)
+    """Share of elements that are not zero in what is copied out: it is compressed in host memory. One for
+    all, or one for each layer that offloads; none: nothing is compressed."""
+
+    def _set_up(self) -> None:
+        super()._set_up()
+        self._densities: list[dict[int, float]] = []
+
+    @property
+    def requirements(self) -> Requirements:
+        """Those of every layer-wise design, and when buffers and memory are given back."""
+        return replace(
+            super().requirements,
+            keeps_host_buffers=self.host_buffers == "kept",
+            returns_space=self.returns_space,
+        )
+
+    def plan(
+        self, workload: Workload, system: SystemSpec, behaviour: BehaviourSpec
+    ) -> Sequence[MigrationPlan | None]:
+        """Decide what every job offloads. Raises ConfigError or PolicyError for densities of no use."""
+        if self.density is not None and system.host.compression is None:
+            raise ConfigError(
+                f"policy '{self.name}': density: found {self.density!r} on a host without workers that "
+                "compress; allowed: with system.host.compression"
+            )
+        plans = super().plan(workload, system, behaviour)
+        self._densities = [self._by_layer(list(schedule.offloads.values())) for schedule in self._schedules]
+        return plans
+
+    def _by_layer(self, layers: Sequence[Layer]) -> dict[int, float]:
+        if self.density is None:
+            return {}
+        each = [self.density] * len(layers) if isinstance(self.density, (int, float)) else list(self.density)
+        if len(each) != len(layers):
+            raise PolicyError(
+                f"policy '{self.name}': density: found {len(each)} densities; allowed: one for all, or one "
+                f"for each of the {len(layers)} layers that offload"
+            )
+        return {layer.index: density for layer, density in zip(layers, each, strict=True)}
+
+    def on_kernel_start(self, view: PolicyView) -> Iterable[Move]:
+        """Offload and prefetch; from the backward pass on, nothing more is compressed."""
+        if view.kernel == self._schedules[view.job].last_forward + 1:
+            yield KeepUncompressed()
+        yield from super().on_kernel_start(view)
+
+    def on_kernel_end(self, view: PolicyView) -> Iterable[Move]:
+        """Let the forward pass end with its last offload."""
+        if self.join == "forward_end" and view.kernel == self._schedules[view.job].last_forward:
+            yield Await()
+
+    def _eviction(self, view: PolicyView, layer: Layer, tensor: int) -> Evict:
+        eviction = super()._eviction(view, layer, tensor)
+        if view.trace.tensors[tensor].kind is TensorKind.INPUT:  # the host has its contents all the time
+            return replace(eviction, is_clean=True)
+        return replace(eviction, density=self._densities[view.job].get(layer.index))

@@ -1,0 +1,234 @@
+"""Choice of offloading layers on shared links: as few bytes as the memory budget asks for.
+
+It goes by when kernels start if nothing waits, and by how much memory they find in use.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from g10sim.analysis.timeline import Integers
+from g10sim.policies.designs.vdnn.layers import Layer, LayerKind, first_backward_kernel
+from g10sim.policies.planning.machine import page_sizes
+from g10sim.policies.planning.occupancy import Occupancy, prefix_sums, unmoved_bytes
+from g10sim.policies.planning.timeline import Timeline
+from g10sim.trace.model import Trace
+
+_LONG_AGO = -(2**62)
+_ROUNDING = 1e-12
+"""Share by which quotients of floats may be off: those that close to the best are compared exactly."""
+
+
+@dataclass(frozen=True)
+class Offloaded:
+    """The tensors that one layer offloads together.
+
+    ``leaves`` is the kernel at whose start the copy begins, ``gone`` the first kernel without the tensors,
+    and ``needed`` the kernel that reads one of them again. ``size_bytes`` are whole pages.
+    """
+
+    layer: Layer
+    tensors: tuple[int, ...]
+    size_bytes: int
+    leaves: int
+    gone: int
+    needed: int
+
+
+class OffloadTimeline(Timeline):
+    """One iteration of a trace whose layers offload; ``sizes`` are the tensors' in whole pages."""
+
+    def __init__(self, trace: Trace, durations: Sequence[int] | Integers, page_bytes: int) -> None:
+        super().__init__(durations)
+        self.trace, self.sizes = trace, page_sizes(trace, page_bytes)
+        self.first_backward = first_backward_kernel(trace)
+
+    def offloaded(self, layer: Layer) -> Offloaded:
+        """Describe what a layer offloads."""
+        gone = layer.kernels[-1] + 1
+        needed = min(use for tensor in layer.inputs for use in self.trace.uses[tensor] if use >= gone)
+        size = sum(self.sizes[tensor] for tensor in layer.inputs)
+        return Offloaded(layer, layer.inputs, size, layer.kernels[0], gone, needed)
+
+    def occupancy(self) -> Occupancy:
+        """Return the bytes in use while each kernel runs when nothing is offloaded."""
+        return Occupancy(unmoved_bytes(self.trace, self.sizes, counts_late_uses=False))
+
+
+Returns = Callable[[Offloaded, int], int]
+"""Kernel from which on an offloaded layer's tensors take memory again; the copy takes that many cycles."""
+
+
+class _Busy:
+    """When a link is in use: copies that do not overlap, given by when they start and how long they take."""
+
+    def __init__(self, starts: Integers, lengths: Integers) -> None:
+        order = np.argsort(starts, kind="stable")
+        self._starts = np.concatenate([[_LONG_AGO], starts[order]])
+        self._lengths = np.concatenate([[0], lengths[order]])
+        self._sums = prefix_sums(self._lengths)
+
+    def before(self, cycles: Integers) -> Integers:
+        """Return the cycles before each of some in which the link is in use."""
+        places = np.searchsorted(self._starts, cycles, side="right") - 1
+        under_way = np.minimum(self._lengths[places], cycles - self._starts[places])
+        used: Integers = self._sums[places] + under_way
+        return used
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A layer that might offload: away from kernel ``gone`` to before ``back``, ``copy`` cycles each way."""
+
+    offloaded: Offloaded
+    gone: int
+    back: int
+    copy: int
+
+
+def just_in_time(timeline: OffloadTimeline) -> Returns:
+    """Return the rule that a prefetch takes memory when it has to start, not to be late."""
+
+    def returns(offloaded: Offloaded, copy: int) -> int:
+        return timeline.kernel_at(timeline.times[offloaded.needed] - copy)
+
+    return returns
+
+
+def by_window(layers: Sequence[Layer], closing: LayerKind) -> Returns:
+    """Return the rule that a prefetch takes memory from the earliest layer on whose window reaches it.
+
+    That is the backward pass of the next layer of the ``closing`` kind, or of the last layer.
+    """
+    opens: dict[int, int] = {}
+    closes: Layer | None = None
+    for layer in reversed(layers):
+        if closes is not None:
+            opens[layer.index] = closes.backward[0]
+        if layer.backward and (closes is None or layer.kind is closing):
+            closes = layer
+
+    def returns(offloaded: Offloaded, copy: int) -> int:
+        return min(offloaded.needed, opens.get(offloaded.layer.index, offloaded.needed))
+
+    return returns
+
+
+class _Exposure:
+    """How long copies of candidates are exposed to kernels, for all of them at once."""
+
+    def __init__(self, candidates: Sequence[Candidate], starts: Integers) -> None:
+        rows = [(c.offloaded.leaves, c.gone, c.back, c.offloaded.needed, c.copy) for c in candidates]
+        self._leaves, self.gone, self.back, self._needed, self._copies = (
+            np.array(rows, dtype=np.int64).reshape(-1, 5).T
+        )
+        self._starts = starts
+
+    def cycles(self, some: Integers, chosen: Sequence[int], short: Integers) -> Integers:
+        """Return the exposed cycles of some beside those chosen; memory is ``short`` during these kernels."""
+        return self._out(some, chosen, short) + self._in(some, chosen, short)
+
+    def _out(self, some: Integers, chosen: Sequence[int], short: Integers) -> Integers:
+        """Cycles of copies out that do not fit before the memory is first needed."""
+        places = np.minimum(np.searchsorted(short, self.gone[some]), len(short) - 1)
+        first = short[places]
+        is_short = (self.gone[some] <= first) & (first < self.back[some])
+        wanted = np.where(is_short, first, self.back[some])
+        return self._exposed(some, self._leaves[some], wanted, self._busy_out(chosen))
+
+    def _in(self, some: Integers, chosen: Sequence[int], short: Integers) -> Integers:
+        """Cycles of copies back that do not fit between the last shortage of memory and their use."""
+        last = short[np.searchsorted(short, self._needed[some]) - 1]
+        is_short = (self.gone[some] <= last) & (last < self._needed[some])
+        room = np.where(is_short, last + 1, self.gone[some])
+        return self._exposed(some, room, self._needed[some], self._busy_in(chosen))
+
+    def _exposed(self, some: Integers, first: Integers, last: Integers, busy: _Busy) -> Integers:
+        """Return how much of copies does not fit from one kernel to another beside what is busy already."""
+        copies, start, end = self._copies[some], self._starts[first], self._starts[last]
+        left = copies - (end - start - busy.before(end) + busy.before(start))
+        return np.where(end <= start, copies, np.maximum(left, 0))
+
+    def _busy_out(self, chosen: Sequence[int]) -> _Busy:
+        """Return when copies out use the link: first come, first served."""
+        order = sorted(chosen, key=self._leaves.__getitem__)
+        lengths = self._copies[order]
+        sums = np.cumsum(lengths)
+        ends = sums + np.maximum.accumulate(self._starts[self._leaves[order]] - (sums - lengths))
+        return _Busy(ends - lengths, lengths)
+
+    def _busy_in(self, chosen: Sequence[int]) -> _Busy:
+        """Return when copies back use the link: one after another, each as late as possible."""
+        order = sorted(chosen, key=self._needed.__getitem__, reverse=True)
+        lengths = self._copies[order]
+        sums = np.cumsum(lengths)
+        starts = np.minimum.accumulate(self._starts[self._needed[order]] + (sums - lengths)) - sums
+        return _Busy(starts, lengths)
+
+
+class OffloadSet:
+    """Chooses among layers until the peak is within the budget (a reading of Kim et al., FAS*W 2018).
+
+    From no offload at all, the layer is added that is away at the peak and has the most bytes times cycles
+    away for each cycle that its copies are exposed to kernels, at the rate that a link leaves to one of the
+    GPUs that share it; of equals the one of the ``preferred`` kind, then the first. In the end layers that do
+    not matter any more are taken out again, those with the most bytes first.
+    """
+
+    def __init__(self, timeline: OffloadTimeline, budget_bytes: int, preferred: LayerKind) -> None:
+        self._timeline, self._budget, self._preferred = timeline, budget_bytes, preferred
+
+    def choose(
+        self, layers: Iterable[Layer], copy_cycles: Callable[[int], int], returns: Returns
+    ) -> tuple[Layer, ...]:
+        """Return the layers that offload, in order; all that help when even those are not enough."""
+        found = [self._candidate(layer, copy_cycles, returns) for layer in layers if layer.inputs]
+        found = [candidate for candidate in found if candidate.gone < candidate.back]
+        exposure, worth = _Exposure(found, self._timeline.starts), list(map(self._worth, found))
+        rough_worth = np.array(worth, dtype=np.float64)
+        chosen, is_left = list[int](), np.ones(len(found), dtype=bool)
+        used = self._timeline.occupancy()
+        while used.bytes[peak := int(np.argmax(used.bytes))] > self._budget:
+            away = np.flatnonzero(is_left & (exposure.gone <= peak) & (peak < exposure.back))
+            if not len(away):
+                break
+            cycles = exposure.cycles(away, chosen, np.flatnonzero(used.bytes > self._budget))
+            rough = rough_worth[away] / (1 + cycles)
+            near = np.flatnonzero(rough >= (1 - _ROUNDING) * rough.max())
+            scores = (
+                (
+                    worth[number] / (1 + exposed),
+                    found[number].offloaded.layer.kind is self._preferred,
+                    -number,
+                )
+                for number, exposed in zip(away[near].tolist(), cycles[near].tolist(), strict=True)
+            )
+            best = -max(scores)[-1]
+            is_left[best] = False
+            chosen.append(best)
+            used.add(found[best].gone, found[best].back, -found[best].offloaded.size_bytes)
+        kept = self._pruned([found[number] for number in chosen], used)
+        return tuple(sorted((c.offloaded.layer for c in kept), key=lambda layer: layer.index))
+
+    def _candidate(self, layer: Layer, copy_cycles: Callable[[int], int], returns: Returns) -> Candidate:
+        offloaded = self._timeline.offloaded(layer)
+        copy = copy_cycles(offloaded.size_bytes)
+        return Candidate(offloaded, offloaded.gone, returns(offloaded, copy), copy)
+
+    def _worth(self, candidate: Candidate) -> int:
+        """Return the bytes times cycles that a candidate is away."""
+        starts = self._timeline.times
+        return candidate.offloaded.size_bytes * (starts[candidate.back] - starts[candidate.gone])
+
+    def _pruned(self, chosen: Sequence[Candidate], used: Occupancy) -> list[Candidate]:
+        kept = list(chosen)
+        limit = max(self._budget, used.peak_bytes)
+        for candidate in sorted(chosen, key=lambda candidate: -candidate.offloaded.size_bytes):
+            size = candidate.offloaded.size_bytes
+            if used.most(candidate.gone, candidate.back) + size <= limit:
+                used.add(candidate.gone, candidate.back, size)
+                kept.remove(candidate)
+        return kept

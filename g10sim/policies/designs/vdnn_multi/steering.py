@@ -1,0 +1,216 @@
+"""Planned prefetches: as late as hides the copy, no earlier than memory allows.
+
+They are issued during an iteration, and the next one is planned by how they went.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from g10sim.policies.designs.farthest_use import FarthestUse
+from g10sim.policies.designs.vdnn.layers import Layer, first_backward_kernel
+from g10sim.policies.designs.vdnn_multi.offload_set import Offloaded, OffloadTimeline
+from g10sim.policies.interface.moves import Fetch
+from g10sim.policies.interface.policy import PolicyView
+from g10sim.policies.planning.channel import queued_backwards
+from g10sim.policies.planning.occupancy import Occupancy
+from g10sim.trace.model import Trace
+
+
+@dataclass(frozen=True)
+class Trigger:
+    """A tensor is prefetched when kernel ``issue`` is about to start; kernel ``needed`` reads it."""
+
+    tensor: int
+    issue: int
+    needed: int
+
+
+@dataclass(frozen=True)
+class _Want:
+    tensor: int
+    size_bytes: int
+    gone: int
+    needed: int
+
+
+def plan_prefetches(
+    timeline: OffloadTimeline,
+    offloads: Iterable[Offloaded],
+    budget_bytes: int,
+    copy_cycles: Callable[[int], int],
+    shifts: Mapping[int, int],
+) -> tuple[Trigger, ...]:
+    """Return the triggers of all prefetches, in the order of issue (a reading of Kim et al., FAS*W 2018).
+
+    From the last use to the first the latest start of each copy follows, one after another on the link:
+    L = min(time of use, L of the next) - copy. The earliest is the kernel from which on the tensor fits
+    beside all that is there until its use. It is issued with the last kernel that starts by L, or the
+    earliest one when that is later. ``shifts`` move triggers by so many kernel boundaries, to earlier ones
+    when positive.
+    """
+    wants = [want for offloaded in offloads for want in _wants(timeline, offloaded)]
+    wants.sort(key=lambda want: (want.needed, want.tensor))
+    used = timeline.occupancy()
+    for want in wants:
+        used.add(want.gone, want.needed, -want.size_bytes)
+    due = ((timeline.times[want.needed], copy_cycles(want.size_bytes)) for want in reversed(wants))
+    triggers, before = [], timeline.first_backward
+    for want, copy in zip(wants, reversed(queued_backwards(due)), strict=True):
+        kernel = _shifted(timeline, timeline.kernel_at(max(0, copy.start)), shifts.get(want.tensor, 0))
+        earliest = _earliest(want, used, budget_bytes, max(before, want.gone))
+        before = min(want.needed, max(kernel, earliest))
+        used.add(before, want.needed, want.size_bytes)
+        triggers.append(Trigger(want.tensor, before, want.needed))
+    return tuple(triggers)
+
+
+def _wants(timeline: OffloadTimeline, offloaded: Offloaded) -> Iterable[_Want]:
+    uses, gone = timeline.trace.uses, offloaded.gone
+    for tensor in offloaded.tensors:
+        needed = next(use for use in uses[tensor] if use >= gone)
+        yield _Want(tensor, timeline.sizes[tensor], gone, needed)
+
+
+def _earliest(want: _Want, used: Occupancy, budget_bytes: int, first: int) -> int:
+    """Return the first kernel, from ``first`` on, after which the tensor always fits until it is needed."""
+    if first >= want.needed:
+        return want.needed
+    short = used.above(budget_bytes - want.size_bytes, first, want.needed)
+    return short[1] + 1 if short else first
+
+
+def _shifted(timeline: OffloadTimeline, kernel: int, boundaries: int) -> int:
+    for _ in range(boundaries):
+        kernel = timeline.boundary_before(kernel)
+    for _ in range(-boundaries):
+        kernel = timeline.boundary_after(kernel)
+    return kernel
+
+
+class Steering:
+    """The prefetches of one job.
+
+    Those whose time has come are issued in order, each when it finds room beside what the kernel that is
+    about to start still lacks. With ``feedback`` kernel times are taken as last measured, a prefetch that was
+    late is issued a kernel boundary earlier in the next iteration, and one that had come more than one layer
+    early while its memory was wanted, a boundary later.
+    """
+
+    def __init__(
+        self,
+        trace: Trace,
+        layers: Sequence[Layer],
+        chosen: Sequence[Layer],
+        page_bytes: int,
+        budget_bytes: int,
+        copy_cycles: Callable[[int], int],
+        *,
+        feedback: bool,
+    ) -> None:
+        self._trace, self._chosen, self._page_bytes = trace, chosen, page_bytes
+        self._budget, self._copy_cycles, self._feedback = budget_bytes, copy_cycles, feedback
+        self._layer_starts = sorted(layer.backward[0] for layer in layers if layer.backward)
+        self._shifts: dict[int, int] = {}
+        self._triggers: tuple[Trigger, ...] = ()
+        self._due: deque[Trigger] = deque()
+        self._under_way: dict[int, Trigger] = {}
+        self._early: dict[int, Trigger] = {}
+
+    def state(self) -> tuple[int, ...]:
+        """Return the tensors that came early and whose memory nobody has wanted yet."""
+        return tuple(self._early)
+
+    def start_iteration(self, view: PolicyView) -> None:
+        """Plan an iteration."""
+        if view.iteration == 0 or self._feedback:
+            self._triggers = self._planned(view)
+        self._due = deque(self._triggers)
+        self._under_way.clear()
+
+    def is_settled(self, view: PolicyView) -> bool:
+        """Return True if the iteration that has ended gives no reason to plan the next one otherwise."""
+        return not self._feedback or self._planned(view) == self._triggers
+
+    def _planned(self, view: PolicyView) -> tuple[Trigger, ...]:
+        timeline = OffloadTimeline(self._trace, view.measured_cycles, self._page_bytes)
+        offloads = [timeline.offloaded(layer) for layer in self._chosen]
+        return plan_prefetches(timeline, offloads, self._budget, self._copy_cycles, self._shifts)
+
+    def prefetches(self, view: PolicyView) -> Iterable[Fetch]:
+        """Return what to prefetch as a kernel is about to start, and note what came late or early."""
+        self._look(view)
+        missing = self._missing_bytes(view)
+        while self._due and self._due[0].issue <= view.kernel:
+            trigger = self._due[0]
+            if trigger.needed > view.kernel and not self._has_room(view, trigger.tensor, missing):
+                return
+            self._due.popleft()
+            self._under_way[trigger.tensor] = trigger
+            yield Fetch(trigger.tensor)
+
+    def _missing_bytes(self, view: PolicyView) -> int:
+        tensors = self._trace.kernels[view.kernel].tensors
+        return sum(
+            view.size_bytes(tensor)
+            for tensor in tensors
+            if not view.resident_bytes(tensor) and not view.in_transfer_bytes(tensor)
+        )
+
+    def _has_room(self, view: PolicyView, tensor: int, missing: int) -> bool:
+        if view.in_transfer_bytes(tensor):  # it has not left: it stays
+            return True
+        size = view.size_bytes(tensor)
+        coming = sum(map(view.in_transfer_bytes, self._under_way))
+        fits = view.free_bytes - coming - missing >= size
+        return fits and view.largest_hole_bytes >= size
+
+    def _look(self, view: PolicyView) -> None:
+        """See what has arrived, what is late, and what lies about though its memory is wanted."""
+        kernel = view.kernel
+        for tensor, trigger in list(self._under_way.items()):
+            if view.is_whole(tensor):
+                del self._under_way[tensor]
+                layers = bisect_right(self._layer_starts, trigger.needed)
+                if layers - bisect_right(self._layer_starts, kernel) > 1:
+                    self._early[tensor] = trigger
+            elif trigger.needed <= kernel:
+                del self._under_way[tensor]
+                self._move(tensor, 1)
+        while self._due and self._due[0].needed <= kernel:
+            trigger = self._due.popleft()
+            if not view.is_whole(trigger.tensor):
+                self._move(trigger.tensor, 1)
+        for tensor, trigger in list(self._early.items()):
+            if trigger.needed <= kernel:
+                del self._early[tensor]
+            elif view.free_bytes < view.size_bytes(tensor):
+                del self._early[tensor]
+                self._move(tensor, -1)
+
+    def _move(self, tensor: int, boundaries: int) -> None:
+        self._shifts[tensor] = self._shifts.get(tensor, 0) + boundaries
+
+
+class Rescue:
+    """Names the tensor of the forward pass that the backward pass reads last, then any that is idle."""
+
+    def __init__(self, trace: Trace) -> None:
+        backward = first_backward_kernel(trace)
+        self._needed = {}
+        for tensor in trace.tensors:
+            if not tensor.persistent and trace.births[tensor.id] < backward < trace.deaths[tensor.id]:
+                self._needed[tensor.id] = next(use for use in trace.uses[tensor.id] if use >= backward)
+        self._farthest = FarthestUse()
+        self._order = sorted(self._needed, key=lambda tensor: (-self._needed[tensor], tensor))
+
+    def victim(self, view: PolicyView) -> int | None:
+        """Return the tensor that goes to host memory; None where all that is there is in use."""
+        for tensor in self._order:
+            idle = view.is_whole(tensor) and not view.is_needed(tensor)
+            if idle and view.kernel + view.next_use(tensor) == self._needed[tensor]:
+                return tensor
+        return self._farthest.idle(view)

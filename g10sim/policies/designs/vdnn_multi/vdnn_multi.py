@@ -1,0 +1,322 @@
+"""Offloading of layers on several GPUs that share links: a ladder from vDNN to planning for contention."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
+from dataclasses import replace
+from functools import cache, partial
+from statistics import fmean
+
+from g10sim.analysis.timeline import kernel_durations
+from g10sim.config.behaviour import BehaviourSpec
+from g10sim.config.effects import Effect
+from g10sim.config.system import SystemSpec
+from g10sim.looks import DARK_GREY, Look
+from g10sim.policies.designs.vdnn.design import OFFLOADING, LayerWise
+from g10sim.policies.designs.vdnn.layers import (
+    Schedule,
+    heavy_kind,
+    layers_of,
+    make_schedule,
+    managed_layers,
+    schedule_of,
+)
+from g10sim.policies.designs.vdnn_multi.offload_set import (
+    OffloadSet,
+    OffloadTimeline,
+    by_window,
+    just_in_time,
+)
+from g10sim.policies.designs.vdnn_multi.search import (
+    CHOSEN_BY_TRIAL,
+    LADDER,
+    Arbitration,
+    Offload,
+    Plan,
+    Prefetching,
+    Search,
+    Step,
+)
+from g10sim.policies.designs.vdnn_multi.steering import Rescue, Steering
+from g10sim.policies.interface.moves import Await, Evict, Move
+from g10sim.policies.interface.parameters import parameter
+from g10sim.policies.interface.plan import MigrationPlan
+from g10sim.policies.interface.policy import Policy, PolicyView, Requirements, Trials
+from g10sim.policies.interface.registry import register_policy
+from g10sim.policies.planning.limit import Limit, Limited
+from g10sim.policies.planning.machine import link_bandwidth
+from g10sim.trace.workload import Job, Workload
+
+_Key = tuple[int, int]
+"""Trace of a job and its fair share of the links: those of jobs that offload alike."""
+_TRIED_KERNELS = 60_000
+"""Kernels of a trace times trials: those of long traces take seconds each, so that there are few."""
+_LEAST_TRIALS = 2
+
+
+@register_policy
+class VdnnMulti(Limited, LayerWise):
+    """Layer-wise offloading of several GPUs that share links to host memory; a reading of an abstract.
+
+    The paper's algorithm is not public. This is a ladder from vDNN on, of which every step adds something:
+
+    - K0 offloads nothing
+    - K1 is vDNN_conv on every GPU by itself
+    - K2 does without the join at the end of layers
+    - K3 offloads what memory asks for and fair shares of the links can carry, and serves copies one at a
+      time, the most urgent first
+    - K4 issues prefetches as late as hides them, no earlier than memory allows
+
+    K3 and K4 begin with that and end with the fastest plan that trial iterations find among those that the
+    ladder up to them makes up (:class:`.vdnn_multi_planning.search.Search`).
+    """
+
+    name = "vdnn_multi"
+    label = "vDNN multi-GPU"
+    look = Look(DARK_GREY, "oooo", ">", ":")
+    paper = (
+        "after Kim et al., Efficient Multi-GPU Memory Management for Deep Learning Acceleration, FAS*W 2018"
+    )
+
+    ladder: Step = parameter(default="K4")
+    """The step, K0 to K4, from which the parameters that are not given follow."""
+    offload: Offload | None = parameter(default=None)
+    """Layers that offload."""
+    layer_end_join: bool | None = parameter(default=None, effect=OFFLOADING)
+    """Let a layer end only with the copies that it issued."""
+    arbitration: Arbitration | None = parameter(default=None)
+    """How copies share links; ``machine``: as the system says."""
+    prefetch: Prefetching | None = parameter(default=None, effect=OFFLOADING)
+    """When to prefetch: by vDNN's ``window``, or ``planned``."""
+    feedback: bool = parameter(
+        default=True,
+        effect=Effect(
+            lambda run, policy: policy.offloads and policy.plans_prefetches,
+            "with planned prefetches",
+            "no prefetches are planned",
+        ),
+    )
+    """Move planned prefetches that were late or early in the iteration before."""
+    headroom: float | None = parameter(
+        default=None,
+        ge=0,
+        lt=1,
+        effect=Effect(
+            lambda run, policy: policy.offloads and (policy.weighs_memory or policy.plans_prefetches),
+            "with offload contention_aware, or planned prefetches",
+            "memory decides on no offloads and prefetches",
+        ),
+    )
+    """Share of GPU memory that the offload set leaves free for fragmentation; without it trial iterations
+    decide on that, and on K3 and K4 on all parameters above that are not given."""
+
+    def _set_up(self) -> None:
+        super()._set_up()
+        step = LADDER[self.ladder]
+        self._offloads = self.offload or step.offload
+        self._joins = step.layer_end_join if self.layer_end_join is None else self.layer_end_join
+        self.plans_prefetches = (self.prefetch or step.prefetch) == "planned"
+        self._ideal_cycles: list[int] = []
+        self._tried = ""
+        self._steerings: list[Steering] = []
+        self._rescues: list[Rescue] = []
+        self._backward_ends: list[set[int]] = []
+        self._by_job: dict[tuple[int, int], Schedule] = {}
+
+    @property
+    def offloads(self) -> bool:
+        """Tell whether any layers offload, or tensors leave when a kernel finds no room."""
+        return self._offloads != "none" or self.ladder in CHOSEN_BY_TRIAL
+
+    @property
+    def weighs_memory(self) -> bool:
+        """Tell whether memory and links decide which layers offload."""
+        return self._offloads == "contention_aware"
+
+    @property
+    def requirements(self) -> Requirements:
+        """Those of every layer-wise design, pinned buffers that are kept, and a service of links."""
+        service = self.arbitration or LADDER[self.ladder].arbitration
+        return replace(
+            super().requirements,
+            keeps_host_buffers=True,
+            link_service=None if service == "machine" else service,
+        )
+
+    def settle(self, obstacle: Trials) -> Policy:
+        """Choose by trial iterations what is left open, with an offload set that memory asks for."""
+        if self.headroom is not None or not self.weighs_memory:
+            return self
+        self._check_tiers(obstacle.system)
+        kernels = max(len(job.trace.kernels) for job in obstacle.workload.jobs)
+        search = Search(
+            partial(self._speed, obstacle),
+            self._given(),
+            partial(_what_differs, cache(partial(self._offloading, obstacle))),
+            max(_LEAST_TRIALS, _TRIED_KERNELS // kernels),
+            time := Limit(self.planning_limit),
+        )
+        best = self._variant(search.best(self.ladder))
+        best._tried = f"the fastest of {search.trials} trials" + (f", {time.note}" if time.note else "")
+        return best
+
+    def _given(self) -> dict[str, object]:
+        values = {name: getattr(self, name) for name in LADDER[self.ladder].__annotations__}
+        return {name: value for name, value in values.items() if value is not None}
+
+    def _speed(self, obstacle: Trials, plan: Plan) -> float:
+        """Mean over jobs of ideal over actual time; 0 when the plan cannot be carried out."""
+        design = self._variant(plan)
+        cycles = obstacle.cycles(design)
+        if cycles is None:
+            return 0.0
+        return fmean(ideal / took for ideal, took in zip(design._ideal_cycles, cycles, strict=True))
+
+    def _offloading(self, obstacle: Trials, plan: Plan) -> tuple[tuple[int, ...], ...]:
+        """Return the first kernels of the layers that offload, for each job that is not like another."""
+        schedules = self._variant(plan)._alike(obstacle.workload, obstacle.system)
+        return tuple(tuple(schedule.offloads) for schedule in schedules.values())
+
+    def _variant(self, plan: Plan) -> VdnnMulti:
+        return type(self)(**{**self.parameters(), **vars(plan)})
+
+    def plan(
+        self, workload: Workload, system: SystemSpec, behaviour: BehaviourSpec
+    ) -> Sequence[MigrationPlan | None]:
+        """Decide what every job offloads; it is carried out kernel by kernel."""
+        self._check_tiers(system)
+        keys, alike = _keys(workload, system), self._alike(workload, system)
+        jobs = list(zip(workload.jobs, keys, strict=True))
+        self._schedules = [alike[key] for key in keys]
+        self._by_job = {(id(job.trace), job.gpu): alike[key] for job, key in jobs}
+        self._steerings = [self._steering(job, alike[key], system, key[1]) for job, key in jobs]
+        self._rescues = [Rescue(job.trace) for job in workload.jobs]
+        self._backward_ends = [
+            {layer.backward[-1] for layer in schedule.layers if layer.backward}
+            for schedule in self._schedules
+        ]
+        clock = system.gpu.clock
+        self._ideal_cycles = [int(kernel_durations(job.trace, clock).sum()) for job in workload.jobs]
+        self.note = self._describe()
+        return (None,) * len(workload.jobs)
+
+    def _alike(self, workload: Workload, system: SystemSpec) -> dict[_Key, Schedule]:
+        """Return the schedules of jobs that are not alike."""
+        distinct = dict(zip(_keys(workload, system), workload.jobs, strict=True))
+        return {key: self._schedule_for(job, system, key[1]) for key, job in distinct.items()}
+
+    def _schedule_of(self, job: Job) -> Schedule:
+        return self._by_job[id(job.trace), job.gpu]
+
+    def _budget(self, system: SystemSpec) -> int:
+        return int(system.gpu.memory * (1 - (self.headroom or 0)))
+
+    def _schedule_for(self, job: Job, system: SystemSpec, rate: int) -> Schedule:
+        trace = job.trace
+        if self._offloads != "contention_aware":
+            return make_schedule(trace, self._offloads, fuse_activations=self.fuse_activations)
+        clock, page = system.gpu.clock, system.gpu.page_size
+        layers = layers_of(trace, fuse_activations=self.fuse_activations)
+        heavy = heavy_kind(layers)
+        timeline = OffloadTimeline(trace, kernel_durations(trace, clock), page)
+        returns = just_in_time(timeline) if self.plans_prefetches else by_window(layers, heavy)
+        offload_set = OffloadSet(timeline, self._budget(system), heavy)
+        chosen = offload_set.choose(
+            managed_layers(layers, heavy), partial(_copy_cycles, clock, rate), returns
+        )
+        return schedule_of(trace, layers, heavy, chosen)
+
+    def _steering(self, job: Job, schedule: Schedule, system: SystemSpec, rate: int) -> Steering:
+        return Steering(
+            job.trace,
+            schedule.layers,
+            list(schedule.offloads.values()),
+            system.gpu.page_size,
+            self._budget(system),
+            partial(_copy_cycles, system.gpu.clock, rate),
+            feedback=self.feedback,
+        )
+
+    def _describe(self) -> str:
+        if self.ladder not in CHOSEN_BY_TRIAL:
+            return ""
+        counts = sorted({len(schedule.offloads) for schedule in self._schedules})
+        plan = [f"{' or '.join(map(str, counts))} layers offload"]
+        if self._offloads == "contention_aware":
+            plan.append(f"headroom {self.headroom or 0:.0%}")
+        else:
+            plan.append(f"offload {self._offloads}")
+        step = LADDER[self.ladder]
+        if self.arbitration not in (None, step.arbitration):
+            plan.append(f"arbitration {self.arbitration}")
+        if self.prefetch not in (None, step.prefetch):
+            plan.append(f"prefetch by {self.prefetch}")
+        return ", ".join([*plan, *(["layers join"] if self._joins else []), *filter(None, [self._tried])])
+
+    def on_iteration_start(self, view: PolicyView) -> MigrationPlan | None:
+        """Plan the prefetches of the iteration."""
+        if self.plans_prefetches:
+            self._steerings[view.job].start_iteration(view)
+        return None
+
+    def is_steady(self, view: PolicyView) -> bool:
+        """Tell whether the next iteration prefetches as the last one did."""
+        return not self.plans_prefetches or self._steerings[view.job].is_settled(view)
+
+    def state(self, view: PolicyView) -> Hashable:
+        """Return what has come early."""
+        return self._steerings[view.job].state() if self.plans_prefetches else ()
+
+    def on_kernel_start(self, view: PolicyView) -> Iterable[Move]:
+        """Offload what a layer reads as it begins, and prefetch what is due."""
+        if not self.plans_prefetches:
+            yield from super().on_kernel_start(view)
+            return
+        layer = self._schedules[view.job].offloads.get(view.kernel)
+        if layer is not None:
+            yield from self._offload(view, layer)
+        yield from self._steerings[view.job].prefetches(view)
+
+    def on_kernel_end(self, view: PolicyView) -> Iterable[Move]:
+        """Let a layer end with the copies that it issued, where layers join."""
+        if not self._joins:
+            return
+        if not self.plans_prefetches:
+            yield from super().on_kernel_end(view)
+            return
+        layer = self._schedules[view.job].offload_ends.get(view.kernel)
+        if layer is not None:
+            yield Await(frozenset(layer.inputs))
+        if view.kernel in self._backward_ends[view.job]:
+            yield Await(evictions=False, prefetches=True)
+
+    def on_out_of_memory(self, view: PolicyView) -> Iterable[Move]:
+        """Offload what is used farthest ahead, from step K3 on."""
+        if self.ladder in CHOSEN_BY_TRIAL:
+            victim = self._rescues[view.job].victim(view)
+            if victim is not None:
+                yield Evict(victim)
+
+
+def _keys(workload: Workload, system: SystemSpec) -> list[_Key]:
+    gpus = {job.gpu for job in workload.jobs}
+    return [(id(job.trace), fair_share(system, job.gpu, gpus)) for job in workload.jobs]
+
+
+def fair_share(system: SystemSpec, gpu: int, busy: Collection[int]) -> int:
+    """Return the rate between a GPU and host memory when all ``busy`` GPUs copy, in whole bytes/second."""
+    return max(1, int(link_bandwidth(system, gpu, busy, counts_host_memory=True)))
+
+
+def _what_differs(offloading: Callable[[Plan], tuple[tuple[int, ...], ...]], plan: Plan) -> Hashable:
+    """Return what sets a plan apart: without layers that offload it is the service of links alone."""
+    offloads = offloading(replace(plan, layer_end_join=False, arbitration="machine"))
+    if not any(offloads):
+        return plan.arbitration
+    headroom = plan.headroom if plan.prefetch == "planned" else 0.0
+    return replace(plan, offload="none", headroom=headroom), offloads
+
+
+def _copy_cycles(clock: int, rate: int, size_bytes: int) -> int:
+    """Return the cycles that a copy takes at a rate."""
+    return -(-size_bytes * clock // rate)

@@ -1,0 +1,53 @@
+"""ZeRO-Offload: the CPU runs the optimizer, whose states never leave host memory."""
+
+from __future__ import annotations
+
+from g10sim.config.effects import Effect
+from g10sim.looks import Look
+from g10sim.policies.interface.parameters import Share, parameter
+from g10sim.policies.interface.registry import register_policy
+from g10sim.policies.planning.offloading.rewriting import Schedule
+from g10sim.policies.planning.offloading.updating import OptimizerBelow
+
+
+@register_policy
+class ZeroOffload(OptimizerBelow):
+    """Weights and activations stay on the GPU, optimizer states in host memory, where the CPU updates.
+
+    While the backward pass makes gradients, they leave in buckets. The CPU updates the parameters, and the
+    new weights come back, those of one kernel while the next one computes. Two bytes a parameter leave in 16
+    bits, and two return: an eighth of what moving the states would take. Each of several replicas has its
+    part of gradients and states: buckets are reduce-scattered before they leave, and new weights all-gathered
+    when they are back. A workload whose weights and activations the GPU cannot hold, or whose states host
+    memory cannot, is unsupported.
+    """
+
+    name = "zero_offload"
+    label = "ZeRO-Offload"
+    look = Look("#0077BB", "//-", "1", "3 1 1 1")
+    paper = "Ren et al., ZeRO-Offload: Democratizing Billion-Scale Model Training, USENIX ATC 2021"
+    overlap: bool = parameter(
+        default=False,
+        effect=Effect(
+            lambda run, policy: not policy.delayed_update,
+            "without delayed_update",
+            "all steps run beside the next iteration",
+        ),
+    )
+    """Update what is in a bucket as soon as it has left; otherwise everything after the last gradient, when
+    its norm is known."""
+    delayed_update: bool = parameter(default=False)
+    """Update beside the next iteration, whose weights are then one step old."""
+    ratio: Share = parameter(default=1.0, published="1, DeepSpeed (ZeRO-Offload++)")
+    """Share of the parameters that the CPU updates; the GPU updates the first ones, whose states it keeps
+    (Twin-Flow)."""
+    reduce_bucket_size: int = parameter(default=500_000_000, ge=1, published="500000000, DeepSpeed")
+    """Gradients that fill a bucket."""
+
+    @property
+    def _share(self) -> float:
+        return self.ratio
+
+    def _schedule(self) -> Schedule:
+        overlap = self.overlap and not self.delayed_update
+        return Schedule(overlap, self.delayed_update, self.reduce_bucket_size * self.bytes_per_gradient)

@@ -1,0 +1,34 @@
+"""What an author of a policy needs: the class, what it sees, the moves that it answers with, and plans."""
+
+from g10sim.policies.interface.moves import (
+    Access,
+    Await,
+    Drop,
+    Evict,
+    Fetch,
+    Free,
+    KeepUncompressed,
+    Move,
+    Protect,
+    Store,
+)
+from g10sim.policies.interface.plan import MigrationPlan, Planned
+from g10sim.policies.interface.policy import Policy, PolicyView, Requirements
+
+__all__ = [
+    "Access",
+    "Await",
+    "Drop",
+    "Evict",
+    "Fetch",
+    "Free",
+    "KeepUncompressed",
+    "MigrationPlan",
+    "Move",
+    "Planned",
+    "Policy",
+    "PolicyView",
+    "Protect",
+    "Requirements",
+    "Store",
+]

@@ -1,0 +1,490 @@
+"""Moves: everything that plans, reactions and plan files may ask of a job's memory."""
+
+from __future__ import annotations
+
+import sys
+from bisect import bisect_left, bisect_right
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, ClassVar, Literal, Protocol, Self, TypeAlias, TypeVar
+
+from pydantic import ConfigDict
+
+from g10sim.errors import PolicyError
+from g10sim.registry import choices_text, register_class
+from g10sim.trace.model import Trace
+
+if TYPE_CHECKING:
+    from g10sim.policies.interface.policy import PolicyView
+
+MemoryKind: TypeAlias = Literal["paged", "contiguous"]
+
+
+class MoveState(Protocol):
+    """The job's memory as a move sees it: facts first, then the operations that moves are made of.
+
+    Operations act on the memory at once and check nothing; ``Move.check`` comes before them.
+    """
+
+    @property
+    def view(self) -> PolicyView:
+        """Residency of tensors, the kernel that is about to start or running, and the trace."""
+
+    @property
+    def memory_kind(self) -> MemoryKind:
+        """Kind of GPU memory that the job has."""
+
+    @property
+    def keeps_needed(self) -> bool:
+        """Tell whether the pages of tensors that the current kernel needs may not leave."""
+
+    def was_away(self, tensor: int) -> bool:
+        """Tell whether what is on the GPU of a tensor, or some of it, came from a tier."""
+
+    def drop_problem(self, tensor: int) -> str:
+        """Say why a tensor cannot be computed again before its next use; empty if it can."""
+
+    def fetch(self, tensor: int) -> None:
+        """Queue what is elsewhere to come in, and what has no contents to be allocated."""
+
+    def recall(self, tensor: int) -> None:
+        """Keep what is still here of a tensor that was to be evicted."""
+
+    def evict(
+        self,
+        tensor: int,
+        tier: str,
+        *,
+        until: int | None,
+        density: float | None,
+        is_clean: bool,
+        size_bytes: int | None = None,
+    ) -> None:
+        """Queue what is on the GPU to go to a tier; the options mean the same as those of ``Evict``."""
+
+    def discard(self, tensor: int) -> None:
+        """Forget a tensor's contents, except for pages in transfer."""
+
+    def drop(self, tensor: int) -> None:
+        """Forget a tensor's contents, pages in transfer too, and have it computed again when it is read."""
+
+    def protect(self, tensors: Collection[int]) -> None:
+        """Keep prefetches from pushing out tensors until the next kernel starts."""
+
+    def await_transfers(self, tensors: frozenset[int] | None, *, evictions: bool, prefetches: bool) -> None:
+        """Let the kernel wait for transfers under way of these tensors (None: of all)."""
+
+    def keep_uncompressed(self) -> None:
+        """Leave tensors in host memory uncompressed unless compression has begun."""
+
+    def use_in_place(self, tensor: int, tier: str) -> None:
+        """Let the kernel that is about to start use what a tier has of a tensor where it lies."""
+
+    def store(self, tensor: int, tier: str, *, is_clean: bool) -> None:
+        """Send what lies of a tensor in host memory to another tier; ``is_clean`` is that of ``Store``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """Base class of moves: frozen dataclasses, saved in plan files field by field.
+
+    ``name`` is the key in plan files, ``memories`` are the kinds of GPU memory that can do the move;
+    ``may_be_delayed`` tells whether it makes sense once its kernel has started.
+    """
+
+    __pydantic_config__: ClassVar = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
+    name: ClassVar[str] = ""
+    memories: ClassVar[tuple[MemoryKind, ...]] = ("paged", "contiguous")
+    may_be_delayed: ClassVar[bool] = True
+
+    def subjects(self) -> Collection[int]:
+        """Return the tensors that the move names."""
+        return ()
+
+    def tiers(self) -> Collection[str]:
+        """Return the memory tiers that the move names."""
+        return ()
+
+    def with_ids(self, ids: Sequence[int]) -> Self:
+        """Return the move with ``ids[tensor]`` for every tensor in the fields ``tensor`` and ``tensors``.
+
+        Tensors that do not exist stay, for ``flaw`` to name them. Moves that name tensors in other fields
+        define it themselves; raises PolicyError for others.
+        """
+
+        def found(tensor: int) -> int:
+            return ids[tensor] if 0 <= tensor < len(ids) else tensor
+
+        named = {field.name: getattr(self, field.name) for field in fields(self)}
+        changes: dict[str, object] = {}
+        if named.get("tensor") is not None:
+            changes["tensor"] = found(named["tensor"])
+        if named.get("tensors") is not None:
+            changes["tensors"] = type(named["tensors"])(map(found, named["tensors"]))
+        move = replace(self, **changes)
+        if set(move.subjects()) != set(map(found, self.subjects())):
+            raise PolicyError(
+                f"move '{self.name}': found tensors in fields with other names than tensor and tensors; "
+                "allowed: a with_ids of its own"
+            )
+        return move
+
+    def flaw(self, trace: Trace | None, tiers: Collection[str] | None) -> str | None:
+        """Say which tensor or tier of the move does not exist, as far as the trace and tiers are known."""
+        count = sys.maxsize if trace is None else len(trace.tensors)
+        subjects: object = self.subjects()
+        if not isinstance(subjects, (tuple, Collection)):  # a tuple is told at once
+            return f"found {subjects!r} as tensors; allowed: a set of tensors"
+        for tensor in subjects:
+            if type(tensor) is not int or not 0 <= tensor < count:
+                end = " or more" if trace is None else f" to {count - 1} (the trace has {count} tensors)"
+                kind = "" if type(tensor) is int else ", as int"
+                return f"found unknown tensor {tensor!r}; allowed: 0{end}{kind}"
+        for tier in self.tiers():
+            if tiers is not None and tier not in tiers:
+                return f"found unknown tier {tier!r}; allowed: {choices_text(tiers)}"
+        return None
+
+    def check(self, state: MoveState) -> str | None:
+        """Say why the move is refused now, in words that end with what is allowed; None if it is not."""
+        return None
+
+    def is_moot(self, state: MoveState) -> bool:
+        """Tell whether a delayed move has nothing left to do when it is due."""
+        return False
+
+    def apply(self, state: MoveState) -> None:
+        """Carry the move out."""
+        raise NotImplementedError
+
+
+MoveClass = TypeVar("MoveClass", bound=type[Move])
+_MOVES: dict[str, type[Move]] = {}
+
+
+def registered_moves() -> dict[str, type[Move]]:
+    """Return all moves that plan files may name."""
+    return dict(_MOVES)
+
+
+def register_move(move: MoveClass) -> MoveClass:
+    """Class decorator that makes a dataclass of a move usable in plan files under its ``name``.
+
+    Raises PolicyError when another class already has the name, it has none, or it is no dataclass.
+    """
+    if "__dataclass_fields__" not in vars(move):
+        raise PolicyError(f"move class {move.__module__}:{move.__name__} is no dataclass")
+    register_class(_MOVES, move, "move", "moves", PolicyError)
+    return move
+
+
+@dataclass(frozen=True, slots=True)
+class TensorMove(Move):
+    """A move of one tensor. If it is delayed, it is dropped while a kernel needs the tensor."""
+
+    tensor: int
+
+    def subjects(self) -> Collection[int]:
+        """Return the tensor."""
+        return (self.tensor,)
+
+    def is_moot(self, state: MoveState) -> bool:
+        """Tell whether a kernel needs the tensor meanwhile."""
+        return state.view.is_needed(self.tensor)
+
+    def refusal(self, state: MoveState, verb: str, rule: str) -> str:
+        """Return the words for a tensor that may not be moved now."""
+        return f"{verb} tensor '{state.view.trace.tensors[self.tensor].name}', which {rule}"
+
+
+_NEEDED = "the running kernel needs; allowed: "
+
+
+@register_move
+@dataclass(frozen=True, slots=True)
+class Fetch(TensorMove):
+    """Bring what lies elsewhere to the GPU and allocate what has no contents yet.
+
+    Of a tensor that was dropped the pages are allocated, ahead of the kernel that computes it again. With
+    ``recalls`` what is still here of a tensor that is leaving stays.
+    """
+
+    name = "fetch"
+    recalls: bool = False
+
+    def check(self, state: MoveState) -> str | None:
+        """Refuse to recall blocks of contiguous memory: their copies go to their end."""
+        if self.recalls and state.memory_kind != "paged":
+            return self.refusal(state, "recalls", "leaves as a whole; allowed: with paged memory")
+        return None
+
+    def apply(self, state: MoveState) -> None:
+        """Queue the tensor."""
+        if self.recalls:
+            state.recall(self.tensor)
+        state.fetch(self.tensor)
+
+
+@register_move
+@dataclass(frozen=True, slots=True)
+class Evict(TensorMove):
+    """Move a tensor's pages off the GPU to a memory tier, by name (``host``, ``ssd``).
+
+    Pages allocated for a tensor that was dropped are given back instead: they have no contents.
+
+    With ``size_bytes`` no more than so many leave, in whole pages (paged memory). An ``is_clean`` tensor lies
+    in the tier already and is not copied: its memory is free at once, as far as the tier has room. In paged
+    memory no kernel on the GPU may write such a tensor, but for one that made it before it was away, and it
+    is copied unless all of it came from there.
+
+    The other options are for contiguous memory and tier ``host`` only, and so is ``is_clean`` there. Kernels
+    up to ``until`` may still read the tensor while it is copied; its space is free once it has been copied
+    and that kernel has ended. With a ``density`` (share of its elements that are not zero) it is compressed
+    in host memory.
+    """
+
+    name = "evict"
+    target: str = "host"
+    until: int | None = None
+    density: float | None = None
+    is_clean: bool = False
+    size_bytes: int | None = None
+
+    def tiers(self) -> Collection[str]:
+        """Return the target."""
+        return (self.target,)
+
+    def check(self, state: MoveState) -> str | None:
+        """Refuse what the running kernel needs, and options that memory cannot serve."""
+        if state.memory_kind == "paged":
+            return self._check_pages(state)
+        if self.size_bytes is not None:
+            return self.refusal(state, "evicts", "leaves in part; allowed: with paged memory")
+        if self.until is None and self.density is None and not self.is_clean:
+            return self._check_use(state)
+        if self.target != "host":
+            return self.refusal(state, "evicts", "is read, compressed or clean; allowed: to host")
+        if self.density is not None and not 0 <= self.density <= 1:
+            return self.refusal(state, "compresses", f"has density {self.density}; allowed: 0 to 1")
+        return self._check_readers(state)
+
+    def _check_use(self, state: MoveState) -> str | None:
+        if state.keeps_needed and state.view.is_needed(self.tensor):
+            return self.refusal(state, "evicts", f"{_NEEDED}tensors that it does not need")
+        return None
+
+    def _check_pages(self, state: MoveState) -> str | None:
+        """Refuse what pages cannot do, and as clean what kernels write."""
+        if self.until is not None or self.density is not None:
+            return self.refusal(state, "evicts", "is read or compressed; allowed: with contiguous memory")
+        if self.size_bytes is not None and self.size_bytes < 0:
+            return self.refusal(state, "evicts", f"leaves with {self.size_bytes} bytes; allowed: 0 or more")
+        if self.is_clean and self._has_changed(state):
+            rule = "kernels on the GPU write; allowed: tensors that they only read"
+            return self.refusal(state, "evicts as clean", rule)
+        return self._check_use(state)
+
+    def _has_changed(self, state: MoveState) -> bool:
+        """Tell whether kernels on the GPU have written the tensor since it was last elsewhere."""
+        trace = state.view.trace
+        is_made_once = self.tensor not in trace.rewritten
+        return self.tensor in trace.written_on_gpu and not (is_made_once and state.was_away(self.tensor))
+
+    def _check_readers(self, state: MoveState) -> str | None:
+        """Refuse a copy that would miss what the kernels up to ``until`` write."""
+        kernel, trace = state.view.kernel, state.view.trace
+        last = -1 if self.until is None else self.until
+        if state.view.is_needed(self.tensor) and last < kernel:
+            return self.refusal(state, "evicts", f"{_NEEDED}until that kernel or a later one")
+        uses = trace.uses[self.tensor]
+        for use in uses[bisect_left(uses, kernel) : bisect_right(uses, last)]:
+            if self.tensor in trace.kernels[use].outputs:
+                return self.refusal(state, "copies", f"kernel {use} writes; allowed: read-only ones")
+        return None
+
+    def apply(self, state: MoveState) -> None:
+        """Queue the tensor."""
+        state.evict(
+            self.tensor,
+            self.target,
+            until=self.until,
+            density=self.density,
+            is_clean=self.is_clean,
+            size_bytes=self.size_bytes,
+        )
+
+
+def tier_name(word: str) -> str:
+    """Return the name of a memory tier; ``flash`` is another word for ``ssd``."""
+    return "ssd" if word == "flash" else word
+
+
+@register_move
+@dataclass(frozen=True, slots=True)
+class Free(TensorMove):
+    """Drop the contents of a tensor that nothing will read again."""
+
+    name = "free"
+
+    def check(self, state: MoveState) -> str | None:
+        """Refuse a tensor that is alive."""
+        trace, tensor = state.view.trace, self.tensor
+        live = trace.births[tensor] < state.view.kernel < trace.deaths[tensor]
+        if live or trace.tensors[tensor].persistent:
+            return self.refusal(state, "frees", "will be read again; allowed: dead tensors")
+        return None
+
+    def apply(self, state: MoveState) -> None:
+        """Forget the contents."""
+        state.discard(self.tensor)
+
+
+@register_move
+@dataclass(frozen=True, slots=True)
+class Drop(TensorMove):
+    """Drop the contents of a tensor that will be read again: its kernels run again before the next reader.
+
+    The tensor must be made by one kernel of the iteration, from inputs that are there and unchanged when it
+    is needed.
+    """
+
+    name = "drop"
+
+    def check(self, state: MoveState) -> str | None:
+        """Refuse what cannot be computed again."""
+        if state.view.is_dropped(self.tensor):
+            return None
+        if state.view.is_needed(self.tensor):
+            return self.refusal(state, "drops", f"{_NEEDED}tensors that it does not need")
+        problem = state.drop_problem(self.tensor)
+        return self.refusal(state, "drops", problem) if problem else None
+
+    def apply(self, state: MoveState) -> None:
+        """Forget the contents, once."""
+        if not state.view.is_dropped(self.tensor):
+            state.drop(self.tensor)
+
+
+@register_move
+@dataclass(frozen=True, slots=True)
+class Access(TensorMove):
+    """Let the kernel that is about to start use what a memory tier has of a tensor where it lies.
+
+    The kernel reads those pages over the links to the tier, as often as its trace says, or writes them, and
+    takes at least as long as that. They do not come to the GPU; what of the tensor lies elsewhere does.
+    """
+
+    name = "access"
+    memories = ("paged",)
+    may_be_delayed = False
+    tier: str = "host"
+
+    def tiers(self) -> Collection[str]:
+        """Return the tier."""
+        return (self.tier,)
+
+    def check(self, state: MoveState) -> str | None:
+        """Refuse tiers that kernels cannot use, and tensors that the kernel does not."""
+        usable = state.view.in_place_tiers
+        if self.tier not in usable:
+            allowed = choices_text(usable) or "no tier here (key kernel_access of a tier)"
+            return self.refusal(state, "uses", f"lies in '{self.tier}'; allowed in place: {allowed}")
+        if not state.view.is_needed(self.tensor):
+            return self.refusal(
+                state, "uses", "the kernel does not touch; allowed: its tensors, when it is about to start"
+            )
+        return None
+
+    def apply(self, state: MoveState) -> None:
+        """Leave the pages where they are."""
+        state.use_in_place(self.tensor, self.tier)
+
+
+@register_move
+@dataclass(frozen=True, slots=True)
+class Store(TensorMove):
+    """Send what lies of a tensor in host memory to another memory tier, without a stop on the GPU.
+
+    While a kernel on the CPU uses the tensor, that waits for its end. One that is launched before the tensor
+    is away keeps it in host memory. An ``is_clean`` tensor is not copied, as far as the tier has room, if all
+    of it was stored there before. No kernel may write such a tensor, but for the one that makes it.
+    """
+
+    name = "store"
+    memories = ("paged",)
+    tier: str = "ssd"
+    is_clean: bool = False
+
+    def tiers(self) -> Collection[str]:
+        """Return the tier."""
+        return (self.tier,)
+
+    def check(self, state: MoveState) -> str | None:
+        """Refuse traces without kernels on the CPU, and host memory itself as the tier."""
+        if self.tier == "host":
+            return self.refusal(state, "stores", "is to go to host; allowed: another tier")
+        if not state.view.trace.cpu_kernels:
+            return self.refusal(state, "stores", "no kernel on the CPU uses; allowed: where some do")
+        if self.is_clean and self.tensor in state.view.trace.rewritten:
+            rule = "kernels change; allowed: tensors that they only read, once they are made"
+            return self.refusal(state, "stores as clean", rule)
+        return None
+
+    def apply(self, state: MoveState) -> None:
+        """Send it."""
+        state.store(self.tensor, self.tier, is_clean=self.is_clean)
+
+
+@register_move
+@dataclass(frozen=True, slots=True)
+class Protect(Move):
+    """Keep prefetches from pushing out pages of these tensors until the next kernel starts."""
+
+    name = "protect"
+    tensors: frozenset[int]
+
+    def subjects(self) -> Collection[int]:
+        """Return the tensors."""
+        return self.tensors
+
+    def apply(self, state: MoveState) -> None:
+        """Protect the tensors instead of those protected before."""
+        state.protect(self.tensors)
+
+
+@register_move
+@dataclass(frozen=True, slots=True)
+class Await(Move):
+    """Wait for transfers under way of these tensors, or (None) of all: evictions, prefetches, or both.
+
+    What is stored counts as evicted.
+
+    At the start of a kernel, that kernel waits. At its end, or delayed, its end waits, and the next kernel
+    starts after it.
+    """
+
+    name = "await"
+    tensors: frozenset[int] | None = None
+    evictions: bool = True
+    prefetches: bool = False
+
+    def subjects(self) -> Collection[int]:
+        """Return the tensors, if it names any."""
+        return self.tensors or ()
+
+    def apply(self, state: MoveState) -> None:
+        """Let the kernel wait."""
+        state.await_transfers(self.tensors, evictions=self.evictions, prefetches=self.prefetches)
+
+
+@register_move
+@dataclass(frozen=True, slots=True)
+class KeepUncompressed(Move):
+    """Leave tensors in host memory uncompressed unless compression has begun."""
+
+    name = "keep_uncompressed"
+    memories = ("contiguous",)
+
+    def apply(self, state: MoveState) -> None:
+        """Leave them as they are."""
+        state.keep_uncompressed()

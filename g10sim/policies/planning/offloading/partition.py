@@ -1,0 +1,171 @@
+"""The trace of one of several replicas that partition weights, gradients and optimizer states."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+
+from g10sim.policies.planning.offloading.takeover import cpu_inputs, filled_buckets
+from g10sim.policies.planning.offloading.windows import Window
+from g10sim.trace.model import Device, Kernel, Phase, Tensor, TimeSource, Trace
+
+
+def partitioned(trace: Trace, replicas: int, bucket_bytes: int, stays: Sequence[Window] = ()) -> Trace:
+    """Return what one of so many data-parallel replicas runs of a step whose optimizer the CPU runs.
+
+    Each replica has an equal part of every gradient, state and weight that the CPU uses, rounded up to whole
+    bytes and parameters. A full bucket of gradients is reduce-scattered before its part leaves (ZeRO stage
+    2). What the CPU has updated is all-gathered, and the GPU keeps the rest of it. Weights that have
+    ``stays`` are all-gathered for each of them instead, when they are fetched (stage 3).
+    """
+    return _Partitioning(trace, replicas, bucket_bytes, stays).trace()
+
+
+def gathered(trace: Trace) -> tuple[Window, ...]:
+    """Return the stays of the parts of weights that all-gathers begin: until the last use of the rest."""
+    return tuple(
+        Window(kernel.inputs[0], kernel.id, trace.uses[rest][1], trace.uses[rest][-1])
+        for kernel in trace.collectives
+        for rest in kernel.outputs[:1]
+        if not trace.tensors[rest].persistent and len(trace.uses[rest]) > 1
+    )
+
+
+@dataclass
+class _Added:
+    """Collectives by the kernel that they come before, or behind."""
+
+    before: dict[int, list[Kernel]] = field(default_factory=dict)
+    behind: dict[int, list[Kernel]] = field(default_factory=dict)
+
+
+class _Partitioning:
+    def __init__(self, trace: Trace, replicas: int, bucket_bytes: int, stays: Sequence[Window]) -> None:
+        self._given, self._replicas = trace, replicas
+        self._tensors = list(trace.tensors)
+        self._steps = [kernel for kernel in trace.cpu_kernels if kernel.phase is Phase.OPTIMIZER]
+        self._added = _Added()
+        self._parts: dict[int, int] = {}
+        """For each gradient the part of its sum that the CPU reads."""
+        self._rests: dict[int, int] = {}
+        """For each weight of which the GPU has a part, and keeps the rest, that rest."""
+        self._gathered: dict[int, list[tuple[Window, int]]] = {}
+        """For each weight that is gathered for its stays, these and the rests that come with them."""
+        self._scatter(bucket_bytes)
+        self._gather_for_stays(stays)
+        self._gather_updates()
+        self._shrink()
+
+    def _part(self, size: int) -> int:
+        return -(-size // self._replicas)
+
+    def _rest(self, tensor: int, *, persistent: bool) -> int | None:
+        """Add the rest of a tensor beyond the replica's part; None where there is none."""
+        given = self._given.tensors[tensor]
+        size = given.size_bytes - self._part(given.size_bytes)
+        return self._add(given, "rest", size, persistent=persistent) if size else None
+
+    def _add(self, like: Tensor, words: str, size: int, *, persistent: bool) -> int:
+        made = Tensor(len(self._tensors), f"{like.name} ({words})", size, like.kind, persistent)
+        self._tensors.append(made)
+        return made.id
+
+    def _scatter(self, bucket_bytes: int) -> None:
+        """Reduce-scatter gradients in buckets."""
+        for bucket in filled_buckets(self._given, cpu_inputs(self._given), bucket_bytes):
+            for tensor in bucket.tensors:
+                given = self._given.tensors[tensor]
+                size = self._part(given.size_bytes)
+                self._parts[tensor] = self._add(given, "part", size, persistent=False)
+            parts = [self._parts[tensor] for tensor in bucket.tensors]
+            moved = self._bytes(bucket.tensors) - self._bytes(parts)
+            made = _collective("Reduce-scatter", Phase.BACKWARD, bucket.tensors, parts, moved)
+            self._added.behind.setdefault(bucket.ready, []).append(made)
+
+    def _gather_for_stays(self, stays: Iterable[Window]) -> None:
+        for stay in stays:
+            rest = self._rest(stay.tensor, persistent=False)
+            if rest is None:
+                continue
+            self._gathered.setdefault(stay.tensor, []).append((stay, rest))
+            phase = self._given.kernels[stay.first].phase
+            made = _collective("All-gather", phase, [stay.tensor], [rest], self._bytes([rest]))
+            self._added.before.setdefault(stay.fetched, []).append(made)
+
+    def _gather_updates(self) -> None:
+        """All-gather what the CPU has updated and the GPU keeps, behind the last step that updates it."""
+        last = {tensor: step.id for step in self._steps for tensor in step.outputs if self._is_kept(tensor)}
+        for step in self._steps:
+            mine = [tensor for tensor in step.outputs if last.get(tensor) == step.id]
+            rests = {tensor: self._rest(tensor, persistent=True) for tensor in mine}
+            found = {tensor: rest for tensor, rest in rests.items() if rest is not None}
+            self._rests |= found
+            if found:
+                moved = self._bytes(found.values())
+                made = _collective("All-gather", Phase.OPTIMIZER, list(found), list(found.values()), moved)
+                self._added.behind.setdefault(step.id, []).append(made)
+
+    def _is_kept(self, tensor: int) -> bool:
+        lasts = self._given.tensors[tensor].persistent and self._given.uses[tensor]
+        return bool(lasts) and tensor not in self._gathered
+
+    def _bytes(self, tensors: Iterable[int]) -> int:
+        return sum(self._tensors[tensor].size_bytes for tensor in tensors)
+
+    def _shrink(self) -> None:
+        """Leave the replica its part of what has a rest, and of what only its steps use."""
+        used = {tensor for step in self._steps for tensor in step.touched}
+        for tensor in {*self._rests, *self._gathered, *(used & self._given.only_on_cpu)}:
+            given = self._tensors[tensor]
+            self._tensors[tensor] = replace(given, size_bytes=self._part(given.size_bytes))
+
+    def trace(self) -> Trace:
+        """Return the trace."""
+        kernels, added, steps = list[Kernel](), self._added, {step.id for step in self._steps}
+        for kernel in self._given.kernels:
+            kernels += added.before.get(kernel.id, ())
+            kernels.append(self._on_cpu(kernel) if kernel.id in steps else self._on_gpu(kernel))
+            kernels += added.behind.get(kernel.id, ())
+        numbered = (kernel.with_tensors(kernel.inputs, kernel.outputs, k) for k, kernel in enumerate(kernels))
+        return replace(self._given, tensors=tuple(self._tensors), kernels=tuple(numbered))
+
+    def _on_cpu(self, step: Kernel) -> Kernel:
+        inputs = tuple(self._parts.get(tensor, tensor) for tensor in step.inputs)
+        return replace(step, inputs=inputs, parameters=self._part(step.parameters))
+
+    def _on_gpu(self, kernel: Kernel) -> Kernel:
+        rests = {tensor: self._rest_at(tensor, kernel.id) for tensor in kernel.tensors}
+        more = [(tensor, rest) for tensor, rest in rests.items() if rest is not None]
+        if not more:
+            return kernel
+        inputs, outputs = ([rest for t, rest in more if t in ids] for ids in (kernel.inputs, kernel.outputs))
+        reads = [kernel.reads_of(t) for t, _ in more if t in kernel.inputs] if kernel.reads else []
+        return replace(
+            kernel,
+            inputs=(*kernel.inputs, *inputs),
+            outputs=(*kernel.outputs, *outputs),
+            reads=(*kernel.reads, *reads),
+        )
+
+    def _rest_at(self, tensor: int, kernel: int) -> int | None:
+        """Return the rest of a tensor that a kernel uses beside the replica's part."""
+        for stay, rest in self._gathered.get(tensor, ()):
+            if stay.first <= kernel <= stay.last:
+                return rest
+        return self._rests.get(tensor)
+
+
+def _collective(
+    name: str, phase: Phase, inputs: Sequence[int], outputs: Sequence[int], moved_bytes: int
+) -> Kernel:
+    return Kernel(
+        id=0,
+        name=name,
+        duration=0,
+        inputs=tuple(inputs),
+        outputs=tuple(outputs),
+        phase=phase,
+        moved_bytes=moved_bytes,
+        time_source=TimeSource.SYNTHETIC,
+        device=Device.LINKS,
+    )

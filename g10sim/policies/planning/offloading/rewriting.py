@@ -1,0 +1,145 @@
+"""The trace of a step of training whose optimizer the CPU has taken over."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from g10sim.policies.planning.offloading.takeover import Launches, Takeover, cpu_inputs, filled_buckets
+from g10sim.trace.model import Device, Kernel, Phase, Tensor, TensorKind, TimeSource, Trace
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """When steps on the CPU run.
+
+    ``overlap``: each once the bucket with the last of its gradients has left; otherwise all of them after the
+    last gradient. ``delayed``: beside the next iteration, whose weights are those of one step before.
+    Buckets have ``bucket_bytes``. Without ``returns`` an iteration ends with the last step, otherwise when
+    its weights are back.
+    """
+
+    overlap: bool
+    delayed: bool
+    bucket_bytes: int
+    returns: bool = True
+
+
+def taken_over(takeover: Takeover, schedule: Schedule) -> Trace:
+    """Return the trace in which the CPU runs the kernels that it takes over.
+
+    Weights that these read have a copy in host memory, which is read instead. A kernel on the CPU without
+    duration sees all gradients before the first step, unless steps ``overlap``. A kernel on the GPU without
+    duration waits at the end for the weights of the last step; with ``delayed`` steps such kernels put the
+    weights of the step before in place.
+    """
+    return _Rewriting(takeover, schedule).trace() if takeover.takes else takeover.trace
+
+
+class _Rewriting:
+    def __init__(self, takeover: Takeover, schedule: Schedule) -> None:
+        self._takeover, self._schedule, self._given = takeover, schedule, takeover.trace
+        self._tensors = list(self._given.tensors)
+        self._gradients = cpu_inputs(self._given, takeover.takes)
+        self._steps = self._placed()
+        taken = [self._given.kernels[kernel] for _, kernel in self._steps]
+        read = {tensor for kernel in taken for tensor in kernel.inputs}
+        weights = dict.fromkeys(t for kernel in taken for t in kernel.outputs if t in takeover.weights)
+        self._last = {tensor: kernel.id for kernel in taken for tensor in kernel.outputs}
+        self._copies = {tensor: self._added(tensor, "host copy") for tensor in weights if tensor in read}
+        self._next = {t: self._added(t, "next") for t in weights} if schedule.delayed else {}
+        self._signal = -1 if schedule.returns or schedule.delayed else len(self._tensors)
+        if self._signal >= 0:
+            self._tensors.append(Tensor(self._signal, "signal", 1, TensorKind.OTHER, persistent=False))
+
+    def _added(self, tensor: int, words: str) -> int:
+        like = self._tensors[tensor]
+        number, kind = len(self._tensors), TensorKind.OPTIMIZER_STATE
+        self._tensors.append(Tensor(number, f"{like.name} ({words})", like.size_bytes, kind, persistent=True))
+        return number
+
+    def _placed(self) -> list[tuple[int, int]]:
+        """Return position and number of every kernel for the CPU, in order."""
+        arrivals = dict[int, int]()
+        if self._schedule.overlap:
+            for bucket in filled_buckets(self._given, self._gradients, self._schedule.bucket_bytes):
+                arrivals.update(dict.fromkeys(bucket.tensors, bucket.ready + 1))
+        launches = Launches(self._takeover, arrivals)
+        wanted = 0 if self._schedule.overlap else launches.end
+        return sorted(
+            (min(latest, max(wanted, launches.earliest[kernel])), kernel)
+            for kernel, latest in launches.latest.items()
+        )
+
+    def trace(self) -> Trace:
+        """Return the trace."""
+        kernels, steps = list[Kernel](), list(reversed(self._steps))
+        first = self._steps[0][0]
+        for position in range(len(self._given.kernels) + 1):
+            if position == first:
+                kernels += self._before_the_steps(first)
+            while steps and steps[-1][0] == position:
+                kernels.append(self._step(self._given.kernels[steps.pop()[1]]))
+            if position < len(self._given.kernels) and position not in self._takeover.takes:
+                kernels.append(self._given.kernels[position])
+        kernels += self._at_the_end()
+        numbered = (kernel.with_tensors(kernel.inputs, kernel.outputs, k) for k, kernel in enumerate(kernels))
+        return replace(self._given, tensors=tuple(self._tensors), kernels=tuple(numbered))
+
+    def _step(self, kernel: Kernel) -> Kernel:
+        takeover = self._takeover
+        inputs = [self._copies.get(tensor, tensor) for tensor in kernel.inputs]
+        outputs = list[int]()
+        for tensor in kernel.outputs:
+            outputs += [self._copies[tensor]] if tensor in self._copies else []
+            if tensor not in self._copies or self._last[tensor] == kernel.id:
+                outputs.append(self._next.get(tensor, tensor))
+        if self._signal >= 0 and kernel.id == self._steps[-1][1]:
+            outputs.append(self._signal)
+        return replace(
+            kernel,
+            duration=0,
+            inputs=tuple(dict.fromkeys(inputs)),
+            outputs=tuple(dict.fromkeys(outputs)),
+            fault_profile=None,
+            reads=(),
+            device=Device.CPU,
+            parameters=takeover.parameters.get(kernel.id, 0),
+        )
+
+    def _before_the_steps(self, position: int) -> Iterable[Kernel]:
+        for tensor, source in self._next.items():
+            yield _added_kernel("Replace weights", [source], [tensor])
+        is_complete = all(ready < position for _, ready in self._gradients)
+        if is_complete and self._gradients and not self._schedule.overlap:
+            # What crosses is known when it has left; that is one number for each gradient.
+            gradients = [tensor for tensor, _ in self._gradients]
+            seen = _added_kernel("All gradients", gradients, [], on_cpu=True)
+            yield replace(seen, moved_bytes=len(gradients))
+
+    def _at_the_end(self) -> Iterable[Kernel]:
+        if self._schedule.delayed:
+            return
+        if self._signal >= 0:
+            yield _added_kernel("Step has ended", [self._signal], [])
+            return
+        steps = [self._given.kernels[kernel] for _, kernel in reversed(self._steps)]
+        updated = ([t for t in step.outputs if t in self._takeover.weights] for step in steps)
+        last = next(filter(None, updated), None)
+        if last is not None:
+            yield _added_kernel("Step has ended", last, [])
+
+
+def _added_kernel(
+    name: str, inputs: Sequence[int], outputs: Sequence[int], *, on_cpu: bool = False
+) -> Kernel:
+    return Kernel(
+        id=0,
+        name=name,
+        duration=0,
+        inputs=tuple(inputs),
+        outputs=tuple(outputs),
+        phase=Phase.OPTIMIZER,
+        time_source=TimeSource.SYNTHETIC,
+        device=Device.CPU if on_cpu else Device.GPU,
+    )

@@ -1,0 +1,86 @@
+"""Memory that designs need which keep tensors at fixed places, and refusals of what has not enough of it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+
+import numpy as np
+
+from g10sim.config.system import SystemSpec
+from g10sim.config.tiers import Tier
+from g10sim.errors import UnsupportedError
+from g10sim.policies.planning.offloading.windows import Window
+from g10sim.trace.model import Device, Kernel, Trace
+from g10sim.units import format_bytes
+
+
+def gpu_peak(
+    trace: Trace,
+    sizes: Sequence[int],
+    ends: Mapping[int, int],
+    ahead: int,
+    stays: Sequence[Window] = (),
+    below: Collection[int] = (),
+) -> tuple[int, Kernel]:
+    """Return the most bytes that lie on the GPU, and the kernel at which they do.
+
+    That is what persists and the GPU uses, but for weights that have ``stays`` there, and all else from
+    ``ahead`` kernels before its first use to its last use, or until the kernel that ``ends`` gives for it;
+    what a collective makes, from that on. ``sizes`` are in whole pages. What lies ``below`` and has no stays
+    does not count.
+    """
+    kernels = len(trace.kernels)
+    changes = np.zeros(kernels + 1, dtype=np.int64)
+    for stay in stays:
+        changes[stay.fetched] += sizes[stay.tensor]
+        changes[stay.last + 1] -= sizes[stay.tensor]
+    come_and_go = {stay.tensor for stay in stays}.union(below)
+    for tensor, uses in enumerate(trace.uses):
+        if uses and tensor not in come_and_go:
+            lasts = trace.tensors[tensor].persistent
+            end = kernels if lasts else min(kernels, ends.get(tensor, uses[-1]) + 1)
+            early = ahead if trace.kernels[uses[0]].device is Device.GPU else 0
+            changes[0 if lasts else max(0, uses[0] - early)] += sizes[tensor]
+            changes[end] -= sizes[tensor]
+    levels = np.cumsum(changes[:-1])
+    kernel = int(levels.argmax())
+    return int(levels[kernel]), trace.kernels[kernel]
+
+
+def require_gpu(policy: str, system: SystemSpec, needed: int, kernel: Kernel, what: str) -> None:
+    """Refuse a workload that needs more GPU memory than there is. Raises UnsupportedError."""
+    capacity = system.gpu.memory // system.gpu.page_size * system.gpu.page_size
+    if needed > capacity:
+        raise UnsupportedError(
+            f"policy '{policy}' keeps {what} on the GPU: {format_bytes(needed)} at kernel {kernel.id} "
+            f"({kernel.name}); allowed: at most its memory, {format_bytes(capacity)}"
+        )
+
+
+def require_tier(policy: str, system: SystemSpec, name: str, needed: int, what: str) -> None:
+    """Refuse a workload that needs more of a memory tier than there is. Raises UnsupportedError."""
+    tier = find_tier(policy, system, name, what)
+    if needed > tier.capacity:
+        raise UnsupportedError(
+            f"policy '{policy}' keeps {what} in the tier '{name}': {format_bytes(needed)}; allowed: at most "
+            f"its capacity, {format_bytes(tier.capacity)}"
+        )
+
+
+def find_tier(policy: str, system: SystemSpec, name: str, what: str) -> Tier:
+    """Return a memory tier by its name. Raises UnsupportedError for one that the machine has not."""
+    tier = next((tier for tier in system.all_tiers if tier.name == name), None)
+    if tier is None:
+        raise UnsupportedError(
+            f"policy '{policy}' keeps {what} in the tier '{name}', which the machine has not; "
+            f"allowed: one of its tiers, {', '.join(system.kinds)}"
+        )
+    return tier
+
+
+def require_cpu(policy: str, system: SystemSpec) -> None:
+    """Refuse a machine whose CPU is not described. Raises UnsupportedError."""
+    if system.cpu is None:
+        raise UnsupportedError(
+            f"policy '{policy}' lets the CPU run the optimizer; allowed: with system.cpu, its optimizer_rate"
+        )

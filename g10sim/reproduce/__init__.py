@@ -1,0 +1,1 @@
+"""Published numbers beside simulated ones: claims, validation, measurements."""

@@ -1,0 +1,98 @@
+"""The bound of a run alongside its result: the time that no policy can beat, where one holds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+from g10sim.analysis.bound.bound import Bound, iteration_bound
+from g10sim.analysis.bound.machine import Machine
+from g10sim.analysis.bound.premises import MemoryNeeds, obstacle
+from g10sim.config.behaviour import BehaviourSpec
+from g10sim.config.system import SystemSpec
+from g10sim.errors import CapacityError
+from g10sim.hardware.bounds import bound_machine
+from g10sim.results.summary import Row
+from g10sim.trace.model import Trace
+from g10sim.trace.workload import Workload
+
+NO_BOUND = "none"
+"""Beginning of a ``bound_kind`` that says why no bound holds."""
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """Facts about a run on which it depends whether its bound holds.
+
+    ``keeps_kernels``: kernels and their scratch space are those of the trace. ``drops``: contents were
+    dropped that would be read again. ``uses_in_place``: kernels used tensors where they lie.
+    """
+
+    needs: MemoryNeeds
+    behaviour: BehaviourSpec
+    keeps_kernels: bool = True
+    drops: bool = False
+    uses_in_place: bool = False
+
+    def obstacle(self, workload: Workload) -> str:
+        """Say why the closed form does not hold; empty if it does."""
+        if self.drops:
+            return "tensors were dropped; their bound is that of g10sim bound --recompute"
+        if self.uses_in_place:
+            return "kernels used tensors in place; bounds hold where all come to the GPU"
+        if not self.keeps_kernels:
+            return "the policy chose other kernels"
+        return obstacle(self.needs, self.behaviour, workload)
+
+
+@dataclass(frozen=True, eq=False)
+class _Same:
+    """A trace as the key of a cache: the same object, where comparing values would take as long."""
+
+    trace: Trace
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Same) and other.trace is self.trace
+
+    def __hash__(self) -> int:
+        return id(self.trace)
+
+
+@lru_cache(maxsize=16)
+def _bound(same: _Same, machine: Machine, *, steady: bool) -> Bound:
+    return iteration_bound(same.trace, machine, steady=steady)
+
+
+def closed_form_of(workload: Workload, system: SystemSpec, *, steady: bool) -> Bound:
+    """Return the closed form of a workload's only job, as it is executed. Raises CapacityError."""
+    executed = workload.executed(0)
+    return _bound(_Same(executed), bound_machine(system, workload.jobs[0].gpu), steady=steady)
+
+
+def bound_of(
+    workload: Workload, system: SystemSpec, conditions: Conditions, *, steady: bool
+) -> tuple[Bound | None, str]:
+    """Return the closed form that holds for all iterations of a run, or for ``steady`` ones, and its kind.
+
+    Where none holds, that is None and the reason.
+    """
+    reason = conditions.obstacle(workload)
+    if reason:
+        return None, f"{NO_BOUND}: {reason}"
+    try:
+        found = closed_form_of(workload, system, steady=steady)
+    except CapacityError as error:
+        return None, f"{NO_BOUND}: {error}"
+    return found, found.kind
+
+
+def bound_row(workload: Workload, system: SystemSpec, conditions: Conditions, row: Row) -> Row:
+    """Return the BOUND_COLUMNS of a row of results; where no bound holds only ``bound_kind``."""
+    reports_last = conditions.behaviour.reported_iteration == "last"
+    steady = reports_last and bool(row.get("steady"))
+    found, kind = bound_of(workload, system, conditions, steady=steady)
+    if found is None:
+        return {"bound_kind": kind}
+    exec_cycles = int(row["exec_cycles"])
+    share = found.cycles / exec_cycles if exec_cycles else 1.0
+    return {"bound_cycles": found.cycles, "bound_kind": kind, "of_bound": share}

@@ -1,0 +1,116 @@
+"""Cells that a measure is made of: which belong to it, their names, averages, and where their time goes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+import numpy as np
+
+from g10sim.errors import ConfigError
+from g10sim.registry import choices_text
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_OK = "ok"
+_AVERAGES: Mapping[str, Callable[[list[float]], float]] = {
+    "mean": lambda values: math.fsum(values) / len(values),
+    "geometric_mean": lambda values: math.exp(math.fsum(map(math.log, values)) / len(values)),
+    "highest": max,
+    "lowest": min,
+}
+
+Average: TypeAlias = Literal["mean", "geometric_mean", "highest", "lowest"]
+Where: TypeAlias = Mapping[str, str | int | float]
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A number and what it is made of: a value for each case by its name, and the cells that were looked at.
+
+    ``value`` is None where no cell gives one. ``cells`` are rows of results. ``notes`` say of cases why they
+    are as they are.
+    """
+
+    value: float | None
+    cases: Mapping[str, float]
+    cells: pd.DataFrame
+    notes: Mapping[str, str] = field(default_factory=dict)
+
+
+def average(name: Average, cases: Mapping[str, float]) -> float | None:
+    """Return the average of cases; None without any."""
+    return _AVERAGES[name](list(cases.values())) if cases else None
+
+
+def cells_of(results: pd.DataFrame, policy: str, column: str, where: Where) -> pd.DataFrame:
+    """Return one row per cell that ran: what tells it apart, and its ``value``. Raises ConfigError."""
+    check_some(results[results["policy"] == policy], results, policy)
+    for name in (column, *where):
+        if name not in results.columns:
+            raise ConfigError(f"found no column '{name}' in the results")
+    rows = results[(results["policy"] == policy) & (results["status"] == _OK)]
+    for name, value in where.items():
+        rows = rows.loc[[_same(found, value) for found in rows[name]]]
+    first = rows.drop_duplicates("cell")
+    values = rows.groupby("cell", sort=False)[column].mean()
+    return first.assign(value=first["cell"].map(values))[["cell", *case_keys(results, set()), "value"]]
+
+
+def _same(found: object, value: str | int | float) -> bool:
+    """Return whether a value of a column is the one that is named: as a number, or as a text."""
+    if isinstance(found, str) or isinstance(value, str):
+        return str(found) == str(value)
+    return float(str(found)) == value
+
+
+def check_some(rows: pd.DataFrame, results: pd.DataFrame, policy: str) -> None:
+    """Raise ConfigError, which names the policies of the results, where no row is left of one."""
+    if rows.empty:
+        known = sorted(set(results["policy"]))
+        raise ConfigError(f"found no policy '{policy}' in the results; allowed: {choices_text(known)}")
+
+
+def case_keys(results: pd.DataFrame, without: set[str]) -> list[str]:
+    """Return the columns that say what was run except for the policy and its parameters."""
+    names = list(results.columns)
+    said = names[: names.index("status")]
+    known = {"cell", "name", "model", "batch_size", "policy", *without}
+    return [name for name in said if name not in known and not name.startswith("policies.")]
+
+
+def case_name(row: Mapping[Any, Any], keys: list[str]) -> str:
+    """Name a case: its trace (or model), and swept values."""
+    texts = [
+        str(row[key]) for key in keys if key not in ("trace", "model", "seed") and str(row[key]) != "nan"
+    ]
+    return ", ".join([Path(str(row.get("trace", row.get("model")))).stem, *texts])
+
+
+def breakdown(cells: pd.DataFrame, most: int = 4) -> str:
+    """Say for each policy of some cells where their time goes, in percent, the largest shares first."""
+    from g10sim.results.columns import stall_reasons
+
+    ran = cells[cells["status"] == _OK]
+    columns = {"compute_cycles": "computing", "overlap_cycles": "computing during copies"}
+    columns |= {column: reason.value.replace("_", " ") for column, reason in stall_reasons(cells).items()}
+    texts = []
+    for policy, rows in ran.groupby("policy", sort=False):
+        total = float(np.nansum(rows["exec_cycles"]))
+        shares = {name: float(np.nansum(rows[column])) / total for column, name in columns.items() if total}
+        largest = sorted(shares.items(), key=lambda item: -item[1])[:most]
+        said = ", ".join(f"{name} {share:.1%}" for name, share in largest if share >= 0.001)
+        peak = float(np.nanmax(rows["peak_gpu_bytes"])) / 2**30
+        texts.append(f"{policy}: {said}; at most {peak:.2f} GiB")
+    return " | ".join(texts)
+
+
+def written(value: float | None, unit: str) -> str:
+    """Write a value as a reader expects it: a percentage, a factor, or a number."""
+    if value is None:
+        return ""
+    return {"percent": f"{value:.1%}", "factor": f"{value:.2f}x", "number": f"{value:.3g}"}[unit]

@@ -1,0 +1,228 @@
+"""A directory of results: ``results.csv``, the tables next to it, and one cell with its time in seconds."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from g10sim.checksums import bytes_hash, unsealed
+from g10sim.errors import ConfigError
+from g10sim.results.choosing import differing_keys
+from g10sim.results.columns import stall_reasons
+from g10sim.results.keyed import keys_of
+from g10sim.results.legends import ATTRIBUTE
+from g10sim.results.written import check_provenance, check_results, check_table
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+RESULTS, TIMING = "results.csv", "timing.csv"
+CONFIGURATION, PROVENANCE = "config.yaml", "provenance.json"
+REPORT = "report.html"
+"""Files of a directory of results."""
+
+KEYS = "cells"
+"""Attribute of results and tables: the keys of cells by their numbers."""
+
+TIMED_FOR = "timed_for"
+"""Attribute of results: by numbers of cells the GPUs that kernel times are for, if not for the system's."""
+
+MACHINE = "machine"
+"""Attribute of results that figures have: the machine that all of them ran on, in words."""
+
+_AGAIN = "allowed: running the configuration again, which writes it again"
+_OK = "ok"
+
+
+def read_results(directory: str | Path) -> pd.DataFrame:
+    """Read ``results.csv`` of a directory of results, with legends and keys of cells as attributes.
+
+    Results without ``provenance.json`` can be read as well. Raises ConfigError if there are none, or if they
+    are not those that ``provenance.json`` describes.
+    """
+    import pandas as pd
+
+    directory = Path(directory)
+    provenance = read_provenance(directory) if (directory / PROVENANCE).exists() else {}
+    data = read_checked(directory, RESULTS, provenance)
+    try:
+        results = pd.read_csv(io.BytesIO(data))
+    except ValueError as error:
+        raise _unreadable(directory / RESULTS, error, "a directory written by 'run'") from error
+    check_results(directory / RESULTS, results, whole=bool(provenance))
+    legends = provenance.get(ATTRIBUTE)
+    results.attrs[ATTRIBUTE] = legends if isinstance(legends, dict) else {}
+    results.attrs[KEYS] = cell_keys(provenance)
+    entries = provenance.get("cells", ())
+    results.attrs[TIMED_FOR] = {entry["cell"]: entry[TIMED_FOR] for entry in entries if TIMED_FOR in entry}
+    return results
+
+
+def read_table(directory: str | Path, table: str) -> pd.DataFrame:
+    """Read ``TABLE.parquet`` of a directory of results: the rows of cells that are in these results.
+
+    Raises ConfigError if there is none, or if it is not the one that ``provenance.json`` describes.
+    """
+    import pandas as pd
+    import pyarrow.parquet as pq
+
+    directory, name = Path(directory), f"{table}.parquet"
+    path = directory / name
+    if not path.is_file():
+        raise ConfigError(f"{path}: found no such file; allowed: results of a run with 'record: [{table}]'")
+    provenance = read_provenance(directory)
+    data = read_checked(directory, name, {"files": {}, **provenance})
+    try:
+        found = pd.read_parquet(io.BytesIO(data))
+        carried = keys_of(pq.read_schema(io.BytesIO(data)))
+    except (OSError, ValueError) as error:
+        raise _unreadable(path, error, "a table written by 'run'") from error
+    check_table(path, table, found)
+    keys = {cell: key for cell, key in cell_keys(provenance).items() if carried.get(str(cell)) == key}
+    if len(keys) < len(carried):
+        found = found[found["cell"].isin(list(keys))].reset_index(drop=True)
+    found.attrs[KEYS] = keys
+    return found
+
+
+def read_provenance(directory: str | Path) -> dict[str, Any]:
+    """Read ``provenance.json`` of some results. Raises ConfigError if there is none, or it changed."""
+    path = Path(directory) / PROVENANCE
+    try:
+        found = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError) as error:
+        raise _unreadable(path, error, "a file written by 'run'") from error
+    if not isinstance(found, dict) or not isinstance(found.get("traces"), dict):
+        raise ConfigError(f"{path}: found no traces; allowed: a file written by 'run'")
+    whole = unsealed(found) if "sha256" in found else found  # older results have no checksum
+    if whole is None:
+        raise ConfigError(f"{path}: is damaged or was edited; {_AGAIN}")
+    check_provenance(path, whole)
+    return whole
+
+
+def read_checked(directory: Path, name: str, provenance: Mapping[str, Any]) -> bytes:
+    """Read a file of some results. Raises ConfigError if it is not the one that ``provenance`` names."""
+    path = directory / name
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise _unreadable(path, error, "a directory written by 'run'") from error
+    if "files" in provenance and provenance["files"].get(name) != bytes_hash(data):
+        raise ConfigError(f"{path}: is damaged, was edited, or belongs to another run; {_AGAIN}")
+    return data
+
+
+def cell_keys(provenance: Mapping[str, Any]) -> dict[int, str]:
+    """Return the keys of cells that have a result, by their numbers."""
+    return {entry["cell"]: entry["key"] for entry in provenance.get("cells", ())}
+
+
+def _unreadable(path: Path, error: Exception, allowed: str) -> ConfigError:
+    return ConfigError(f"{path}: cannot be read: {error}; allowed: {allowed}")
+
+
+def row_of_cell(results: pd.DataFrame, cell: int | None = None, job: int = 0) -> dict[str, Any]:
+    """Return the row of a cell (and of one of its jobs) by column; without a number of the only one that ran.
+
+    Raises ConfigError where there is no such cell or job, or it did not run.
+    """
+    rows = rows_of_cell(results, cell)
+    if not 0 <= job < len(rows):
+        chosen = rows[0]["cell"]
+        raise ConfigError(f"job {job}: found no such job in cell {chosen}; allowed: 0 to {len(rows) - 1}")
+    return rows[job]
+
+
+def rows_of_cell(results: pd.DataFrame, cell: int | None = None) -> list[dict[str, Any]]:
+    """Return the rows of a cell, one for each job that ran; without a number of the only cell that ran.
+
+    Raises ConfigError where there is no such cell, or it did not run.
+    """
+    ran = results[results["status"] == _OK]
+    numbers = [int(number) for number in ran["cell"].unique()]
+    if cell is None and len(numbers) != 1:
+        keys = differing_keys(ran) if numbers else ()
+        by_name = f", by its number or by {', '.join(keys)}" if keys else ""
+        raise ConfigError(f"cell: found none; allowed: one of those that ran, {_listed(numbers)}{by_name}")
+    chosen = numbers[0] if cell is None else cell
+    if chosen not in numbers:
+        known = results[results["cell"] == chosen]
+        why = "no such cell" if known.empty else f"status '{known['status'].iloc[0]}'{_reason(known)}"
+        raise ConfigError(f"cell {chosen}: found {why}; allowed: one that ran, {_listed(numbers)}")
+    rows = ran[ran["cell"] == chosen].to_dict("records")
+    return [{str(column): value for column, value in row.items()} for row in rows]
+
+
+def _reason(rows: pd.DataFrame) -> str:
+    """Say why a cell did not run, where results say so."""
+    found = rows["message"].iloc[0] if "message" in rows else None
+    return f" ({found})" if isinstance(found, str) and found else ""
+
+
+def of_cell(table: pd.DataFrame, row: dict[str, Any]) -> pd.DataFrame:
+    """Return the rows of a table that belong to the cell (and, where tables know jobs, the job) of a row."""
+    for column in ("cell", "job"):  # tables of a single simulation have no cells
+        if column in table and column in row:
+            table = _rows_where(table, table[column] == row[column])
+    return table.drop(columns="cell", errors="ignore").reset_index(drop=True)
+
+
+def _rows_where(table: pd.DataFrame, mask: pd.Series[bool]) -> pd.DataFrame:
+    """Return the rows of a table for which a mask is true: the table itself, not a copy, if all are."""
+    import pandas as pd
+
+    return table if mask.all() else pd.DataFrame(table[mask])
+
+
+def reported_kernels(kernels: pd.DataFrame, row: dict[str, Any]) -> pd.DataFrame:
+    """Return the kernels (of one cell and job) of the iteration that the row reports.
+
+    That is the last one whose time is ``exec_cycles``; of averages and rounded results the one nearest to it.
+    """
+    spans = kernels.groupby("iteration").agg(start=("start", "min"), end=("end", "max"))
+    apart = (spans["end"] - spans["start"] - row["exec_cycles"]).abs()
+    iteration = apart[apart == apart.min()].index[-1]
+    found = _rows_where(kernels, kernels["iteration"] == iteration).reset_index(drop=True)
+    return found.assign(stall_cycles=sum(found[column] for column in stall_reasons(found)))
+
+
+def seconds_per_cycle(row: dict[str, Any]) -> float:
+    """Return the length of a cycle; 0 for a run that took none."""
+    return float(row["exec_ms"] / 1000 / row["exec_cycles"]) if row["exec_cycles"] else 0.0
+
+
+def busy_share(starts: pd.Series[int], ends: pd.Series[int], edges: list[float]) -> list[float]:
+    """Return for each bin between neighbouring ``edges`` the share of it that some interval covers."""
+    covered, widths = np.diff(covered_until(np.array(edges), starts, ends)), np.diff(edges)
+    shares: list[float] = np.divide(covered, widths, out=np.zeros_like(widths), where=widths > 0).tolist()
+    return shares
+
+
+def covered_until(
+    times: npt.NDArray[Any], starts: pd.Series[int], ends: pd.Series[int]
+) -> npt.NDArray[np.float64]:
+    """Return how much of the time until each of ``times`` is covered by some interval."""
+    if starts.empty:
+        return np.zeros(times.shape)
+    order = np.argsort(starts.to_numpy(), kind="stable")
+    first, last = starts.to_numpy()[order], np.maximum.accumulate(ends.to_numpy()[order])
+    first[1:] = np.maximum(first[1:], last[:-1])
+    total = np.cumsum(last - first)
+    bounds = np.column_stack([first, last]).ravel()
+    until: npt.NDArray[np.float64] = np.interp(
+        times, bounds, np.column_stack([total - (last - first), total]).ravel()
+    )
+    return until
+
+
+def _listed(numbers: list[int]) -> str:
+    shown = ", ".join(map(str, numbers[:12])) or "of which there is none"
+    return f"{shown} and {len(numbers) - 12} more" if len(numbers) > 12 else shown

@@ -1,0 +1,1 @@
+"""Accounts of a run: cycles, traffic, records, invariants, iterations."""

@@ -1,0 +1,1 @@
+"""Work that runs beside the kernels of a GPU."""

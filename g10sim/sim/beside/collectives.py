@@ -1,0 +1,155 @@
+"""Collectives of one job, and transfers with other stages: launched in order, they run beside kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable, Sequence
+from functools import partial
+from itertools import chain
+from typing import Any, NamedTuple, Protocol
+
+from simpy import Event
+
+from g10sim.errors import InvariantError
+from g10sim.hardware.memory import Residency
+from g10sim.records import CollectiveRecord
+from g10sim.sim.machine import Machine
+from g10sim.sim.stages.claims import Claims
+from g10sim.sim.stages.working_set import free_room
+from g10sim.trace.model import Kernel
+from g10sim.units import format_bytes
+
+
+class Peers(Protocol):
+    """The GPUs that a job has collectives or transfers with."""
+
+    sent_bytes: dict[int, int]
+
+    def join(self, iteration: int, kernel: Kernel) -> Event:
+        """Note that a GPU is ready for a kernel on LINKS; returns its end, an event with its beginning."""
+
+
+class Launched(NamedTuple):
+    """A collective that was launched: its tensors come ``after`` some events, until it is ``ready``."""
+
+    kernel: Kernel
+    after: tuple[Event, ...]
+    ready: Event
+    ended: Event
+
+
+class Collectives:
+    """All-gathers and reduce-scatters of one job, and what it sends to other stages and receives from them.
+
+    Each brings its tensors to the GPU, and maps those without contents. It begins when all that take part
+    have theirs, and ends when all bytes have arrived; ``release`` is then told of the tensors that die with
+    it, ``dying`` by kernel. What moves ask for meanwhile of tensors in ``claims`` is done after that.
+    """
+
+    def __init__(
+        self,
+        number: int,
+        gpu: int,
+        memory: Residency,
+        claims: Claims,
+        dying: Sequence[Sequence[int]],
+        release: Callable[[Iterable[int]], None],
+        machine: Machine,
+    ) -> None:
+        self._number, self._gpu, self._memory = number, gpu, memory
+        self._fabric, self._recorder = machine.fabric, machine.recorder
+        self.claims, self._dying, self._release = claims, dying, release
+        self._pending: list[Launched] = []
+        self.make_room: Callable[[], None] | None = None
+        """Asked for room when the job waits and a tensor finds none, where that takes more than victims."""
+        self.is_awaited = False
+        """Tell whether the job waits for one that has not begun."""
+
+    def state(self) -> tuple[int, ...]:
+        """Return the kernels that were launched and have not ended."""
+        return tuple(launched.kernel.id for launched in self._pending)
+
+    def blocker(self, kernel: Kernel) -> Launched | None:
+        """Return the last collective under way that uses a tensor of a kernel, if there is any."""
+        for launched in reversed(self._pending):
+            if not set(launched.kernel.tensors).isdisjoint(kernel.tensors):
+                return launched
+        return None
+
+    def ends_of(self, tensors: Iterable[int]) -> tuple[Event, ...]:
+        """Return the ends of collectives under way that use any of some tensors."""
+        found = set(tensors)
+        return tuple(one.ended for one in self._pending if not found.isdisjoint(one.kernel.tensors))
+
+    def demand(self) -> None:
+        """Let those that could begin, but for data or room, have them before all else: the job waits."""
+        waiting = [one for one in self._pending if not one.ready.triggered]
+        begun = [one.kernel.tensors for one in waiting if all(event.triggered for event in one.after)]
+        was_awaited, self.is_awaited = self.is_awaited, bool(begun)
+        if begun or was_awaited:
+            with self._fabric.alter(self._number):
+                self._memory.hold(frozenset(chain.from_iterable(begun)))
+
+    def drain(self) -> Generator[Event, Any, None]:
+        """SimPy process: wait until all have ended."""
+        while self._pending:
+            self.demand()
+            yield self._pending[-1].ended
+
+    def launch(self, iteration: int, kernel: Kernel, peers: Peers | None, after: tuple[Event, ...]) -> None:
+        """Let a collective's tensors come to the GPU ``after`` some events, and let it begin then."""
+        if peers is None:
+            raise InvariantError(f"kernel {kernel.id} ({kernel.name}) has nobody to send to or receive from")
+        clock = self._fabric.clock
+        launched = Launched(kernel, after, clock.event(), clock.event())
+        self.claims.take(kernel.tensors)
+        self._pending.append(launched)
+        if not after:
+            for tensor in kernel.tensors:
+                self._memory.cancel_eviction(tensor)
+            self._bring(kernel)
+        clock.process(self._run(iteration, launched, peers))
+
+    def _run(self, iteration: int, launched: Launched, peers: Peers) -> Generator[Event, Any, None]:
+        """SimPy process: one collective."""
+        kernel, launch = launched.kernel, self._fabric.now
+        yield from launched.after
+        if not self._bring(kernel):
+            waits = partial(self._describe_wait, kernel)
+            yield self._fabric.until(partial(self._bring, kernel), waits, self._number)
+        launched.ready.succeed()
+        if self.is_awaited:
+            self.demand()
+        start: int = yield peers.join(iteration, kernel)
+        if self._recorder.wants_kernels:
+            facts = self._number, self._gpu, iteration, kernel.id
+            self._recorder.collectives.append(CollectiveRecord(*facts, launch, start, self._fabric.now))
+        with self._fabric.alter(self._number):
+            self._pending.remove(launched)
+            due = self.claims.give_back(kernel.tensors)
+            self._release(tensor for tensor in self._dying[kernel.id] if tensor not in self.claims)
+            for operation in due:
+                operation()
+        launched.ended.succeed()
+
+    def _bring(self, kernel: Kernel) -> bool:
+        """Ask for what of a collective's tensors is not on its way to the GPU; tell whether all is there."""
+        memory = self._memory
+        missing = [tensor for tensor in kernel.tensors if memory.idle[tensor] < memory.sizes[tensor]]
+        asked = [t for t in missing if memory.idle[t] + memory.moving[t] < memory.sizes[t]]
+        if asked:
+            with self._fabric.alter(self._number):
+                for tensor in asked:
+                    memory.request_prefetch(tensor)
+        if missing and self.is_awaited and self.make_room is not None:
+            with self._fabric.alter(self._number):
+                self.make_room()
+        return not missing
+
+    def _describe_wait(self, kernel: Kernel) -> str:
+        memory = self._memory
+        missing = sum(memory.sizes[tensor] - memory.idle[tensor] for tensor in kernel.tensors)
+        return (
+            f"kernel {kernel.id} ({kernel.name}), a collective, waits for ever for "
+            f"{format_bytes(missing * memory.page_bytes)} on the GPU: nothing moves any more; "
+            f"{free_room(memory)}"
+        )

@@ -1,0 +1,357 @@
+"""Kernels on the CPU: a job launches them in order, and they run beside those of its GPU."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+from simpy import Event
+
+from g10sim.config.behaviour import BehaviourSpec
+from g10sim.config.system import SystemSpec
+from g10sim.errors import CapacityError, ConfigError, InvariantError, UnsupportedError
+from g10sim.hardware.memory import Residency
+from g10sim.hardware.transfers.fluid import FluidTransfers, Message
+from g10sim.policies.interface.policy import Policy
+from g10sim.records import CpuKernelRecord, Location
+from g10sim.sim.beside.collectives import Collectives
+from g10sim.sim.beside.exchange import GradientExchange
+from g10sim.sim.beside.stores import HostStores
+from g10sim.sim.machine import Machine
+from g10sim.sim.stages.claims import Claims
+from g10sim.sim.stages.working_set import free_room
+from g10sim.trace.check import first_on_cpu
+from g10sim.trace.model import Kernel, Trace
+from g10sim.trace.workload import Workload
+from g10sim.units import format_bytes
+
+HOST = "host"
+_SERVED = {"transfers": "fluid", "compute_overlap": "after_arrival"}
+_ENDLESS = "a kernel on the CPU waits for host memory for ever: nothing moves any more"
+
+
+def check_processor(kernel: str, system: SystemSpec) -> None:
+    """Refuse a kernel on a CPU that the system lacks, or on one without host memory. Raises ConfigError."""
+    if system.cpu is None:
+        raise ConfigError(
+            f"system.cpu: found nothing, and {kernel} runs on the CPU; allowed: a mapping with optimizer_rate"
+        )
+    if HOST not in system.kinds:
+        raise ConfigError(
+            f"system.tiers: found no host, and {kernel} runs on the CPU; allowed: host among them"
+        )
+
+
+def check_cpu(workload: Workload, system: SystemSpec, policy: Policy, behaviour: BehaviourSpec) -> None:
+    """Refuse kernels on a CPU that the system lacks, and what cannot serve any.
+
+    Raises ConfigError for a system or behaviour, UnsupportedError for a policy, CapacityError for host memory
+    that a kernel's data do not fit into.
+    """
+    for trace in (job.trace for job in workload.jobs if job.trace.cpu_kernels):
+        found = first_on_cpu(trace)
+        check_processor(found, system)
+        for key, allowed in _SERVED.items():
+            value = getattr(behaviour, key)
+            if value != allowed:
+                raise ConfigError(
+                    f"compat.{key}: found '{value}', and {found} runs on the CPU; allowed: {allowed}"
+                )
+        if policy.requirements.placement == "contiguous":
+            raise UnsupportedError(
+                f"policy '{policy.name}' copies whole tensors, and {found} runs on the CPU; "
+                "allowed: policies that move pages"
+            )
+        if not policy.requirements.unlimited_memory:
+            _check_room(trace, system)
+
+
+def _check_room(trace: Trace, system: SystemSpec) -> None:
+    page, (host,) = system.gpu.page_size, [tier for tier in system.all_tiers if tier.name == HOST]
+    for kernel in trace.cpu_kernels:
+        needed = sum(-(-trace.tensors[tensor].size_bytes // page) * page for tensor in kernel.touched)
+        if needed > host.capacity // page * page:
+            raise CapacityError(
+                f"kernel {kernel.id} ({kernel.name}) of '{trace.model}' uses {format_bytes(needed)} on the "
+                f"CPU; allowed: at most the host memory, {format_bytes(host.capacity)}"
+            )
+
+
+class _Launched(NamedTuple):
+    """A kernel that was launched: its number, the tensors that it uses, and the event of its end."""
+
+    kernel: int
+    tensors: frozenset[int]
+    ended: Event
+
+
+class _Turn(NamedTuple):
+    """When a kernel's data may come to host memory: ``after`` some events; and the event of their arrival."""
+
+    after: tuple[Event, ...]
+    gathered: Event
+
+    @property
+    def is_now(self) -> bool:
+        """Tell whether there is nothing to wait for."""
+        return not self.after
+
+
+class _Read(NamedTuple):
+    """Pages on their way from another tier to host memory."""
+
+    message: Message
+    source: Location
+    pages: int
+
+
+class CpuKernels:
+    """Kernels of one job on the CPU of its socket, one after another in the order of their launches.
+
+    Each waits until its data lie in host memory: what it reads comes there, what it writes without reading
+    is allocated there. With unlimited memory it waits for nothing but the CPU. ``release`` is told of the
+    tensors that die with a kernel, ``dying`` by kernel. With a number of ``buffers`` data of so many kernels
+    come to host memory one after another, and stay until ``stores`` have sent away what is to leave. Data
+    that ``collectives`` use come once these have ended.
+    """
+
+    def __init__(
+        self,
+        number: int,
+        gpu: int,
+        executed: Trace,
+        memory: Residency,
+        claims: Claims,
+        dying: Sequence[Sequence[int]],
+        release: Callable[[Iterable[int]], None],
+        machine: Machine,
+        *,
+        is_unlimited: bool,
+        buffers: int | None = None,
+        stores: HostStores | None = None,
+        collectives: Collectives | None = None,
+    ) -> None:
+        transfers, system = machine.fabric.transfers, machine.system
+        if not isinstance(transfers, FluidTransfers) or system.cpu is None:
+            raise InvariantError("kernels on the CPU were not refused")
+        self._number, self._gpu, self._trace, self._memory = number, gpu, executed, memory
+        self._claims, self._dying, self._release = claims, dying, release
+        self._machine, self._fabric, self._transfers = machine, machine.fabric, transfers
+        self._clock_hz, self._spec = system.gpu.clock, system.cpu
+        self._socket = transfers.topology.socket_of(gpu)
+        self._tiers = {tier.place: tier for tier in system.all_tiers}
+        self._host = next(place for place, tier in self._tiers.items() if tier.name == HOST)
+        self._gathers, self._stores, self._collectives = not is_unlimited, stores, collectives
+        self._freed = deque[Event](maxlen=None if is_unlimited else buffers)
+        self._gathered: Event | None = None
+        self._pending = deque[_Launched]()
+        self._reads: dict[int, _Read] = {}
+        self._busy, self._since = 0, -1
+        self.fetched_bytes = 0
+
+    def state(self) -> tuple[int, ...]:
+        """Return the kernels that were launched and have not ended."""
+        return tuple(launched.kernel for launched in self._pending)
+
+    @property
+    def _now(self) -> int:
+        return self._fabric.now
+
+    @property
+    def busy_cycles(self) -> int:
+        """Cycles so far during which a kernel of the job computed on the CPU."""
+        return self._busy + (self._now - self._since if self._since >= 0 else 0)
+
+    def blocker(self, kernel: Kernel) -> Event | None:
+        """Return the end of what a kernel waits for before it starts or is launched, if there is any.
+
+        On the GPU that is the last kernel on the CPU that uses one of its tensors, which lie in one place at
+        a time; on the CPU it is its own run in the iteration before.
+        """
+        for launched in reversed(self._pending):
+            if launched.kernel == kernel.id or not launched.tensors.isdisjoint(kernel.tensors):
+                return launched.ended
+        return None
+
+    def ends_of(self, tensors: Iterable[int]) -> tuple[Event, ...]:
+        """Return the ends of kernels that were launched and use any of some tensors."""
+        return tuple(one.ended for one in self._pending if not one.tensors.isdisjoint(tensors))
+
+    def drain(self) -> Generator[Event, Any, None]:
+        """SimPy process: wait until all kernels have ended."""
+        if self._pending:
+            yield self._pending[-1].ended
+
+    def launch(self, iteration: int, kernel: Kernel, exchange: GradientExchange | None) -> None:
+        """Let a kernel's data set out for host memory, and let it compute once they are there."""
+        memory, claims = self._memory, self._claims
+        sending = () if self._collectives is None else self._collectives.claims
+        fresh = [tensor for tensor in kernel.touched if tensor not in claims and tensor not in sending]
+        claims.take(kernel.touched)
+        if self._gathers:
+            for tensor in fresh:
+                memory.cancel(tensor)
+                if tensor not in kernel.inputs:
+                    memory.discard(tensor)
+        before = self._pending[-1].ended if self._pending else None
+        launched = _Launched(kernel.id, frozenset(kernel.touched), self._fabric.clock.event())
+        self._pending.append(launched)
+        turn = self._take_buffer(kernel, launched.ended)
+        if self._gathers and turn.is_now:
+            self._gather(kernel)
+        self._fabric.clock.process(self._run(iteration, kernel, turn, before, launched.ended, exchange))
+
+    def _take_buffer(self, kernel: Kernel, ended: Event) -> _Turn:
+        """Return when the data of a kernel that is launched may come: after those before it, to a buffer.
+
+        And when the collectives have ended that make them.
+        """
+        freed, clock = self._freed, self._fabric.clock
+        sent = () if self._collectives is None else self._collectives.ends_of(kernel.touched)
+        if freed.maxlen is None:
+            return _Turn(sent, clock.event())
+        wanted = (freed[0] if len(freed) == freed.maxlen else None, self._gathered)
+        after = tuple(event for event in wanted if event and not event.triggered)
+        turn = _Turn((*after, *sent), clock.event())
+        self._gathered = turn.gathered
+        freed.append(clock.event())
+        clock.process(self._free_buffer(kernel, ended, freed[-1]))
+        return turn
+
+    def _free_buffer(self, kernel: Kernel, ended: Event, freed: Event) -> Generator[Event, Any, None]:
+        """SimPy process: free a kernel's buffer when it has ended and what is to leave has left."""
+        yield ended
+        while self._stores is not None and (leaving := self._stores.end_of(kernel.touched)) is not None:
+            yield leaving
+        freed.succeed()
+
+    def _run(
+        self,
+        iteration: int,
+        kernel: Kernel,
+        turn: _Turn,
+        before: Event | None,
+        ended: Event,
+        exchange: GradientExchange | None,
+    ) -> Generator[Event, Any, None]:
+        """SimPy process: one execution of a kernel, whose data come when it is its ``turn``."""
+        launch, cpu = self._now, self._machine.cpus[self._socket]
+        arrival = exchange.arrival(iteration, kernel.id) if exchange is not None else None
+        if arrival is not None:
+            yield arrival
+        yield from turn.after
+        if not self._is_gathered(kernel):
+            waits = partial(self._describe_wait, kernel)
+            yield self._fabric.until(partial(self._gather, kernel), waits, self._number)
+        turn.gathered.succeed()
+        if before is not None:
+            yield before
+        yield cpu.request(1)
+        self._since = start = self._now
+        self._check(kernel)
+        yield from self._compute(kernel)
+        self._check(kernel)
+        self._busy, self._since = self.busy_cycles, -1
+        cpu.release(1)
+        if self._machine.recorder.wants_kernels:
+            record = CpuKernelRecord(self._number, self._gpu, iteration, kernel.id, launch, start, self._now)
+            self._machine.recorder.cpu_kernels.append(record)
+        with self._fabric.alter(self._number):
+            self._pending.popleft()
+            due = self._claims.give_back(kernel.touched)
+            self._release(tensor for tensor in self._dying[kernel.id] if tensor not in self._claims)
+            for operation in due:
+                operation()
+        if exchange is not None:
+            exchange.kernel_ended(iteration, kernel.id)
+        ended.succeed()
+
+    def _compute(self, kernel: Kernel) -> Generator[Event, Any, None]:
+        """Compute for the kernel's cycles, or as long as it takes to read and write its data in memory."""
+        clock, moved = self._clock_hz, kernel.moved_bytes or self._used_bytes(kernel)
+        cycles = self._trace.cpu_cycles(kernel, clock, self._spec.optimizer_rate)
+        if self._spec.memory_bandwidth is not None:
+            cycles = max(cycles, -(-moved * clock // self._spec.memory_bandwidth))
+        end, limit = self._now + cycles, -(-moved * clock // cycles) if cycles else 0
+        if moved and self._transfers.topology.memory(self._gpu):
+            with self._fabric.alter():
+                used = self._transfers.use_host(self._gpu, moved, limit)
+            yield self._fabric.until(lambda: used.is_done, lambda: _ENDLESS)
+        if self._now < end:
+            yield self._fabric.clock.timeout(end - self._now)
+
+    def _used_bytes(self, kernel: Kernel) -> int:
+        """Return the bytes of a kernel's inputs, as often as it reads them, and of its outputs."""
+        tensors = self._trace.tensors
+        read = sum(tensors[number].size_bytes * kernel.reads_of(number) for number in kernel.inputs)
+        return read + sum(tensors[number].size_bytes for number in kernel.outputs)
+
+    def _missing(self, kernel: Kernel) -> list[int]:
+        memory = self._memory
+        there = memory.pages[self._host]
+        return [tensor for tensor in kernel.touched if there[tensor] < memory.sizes[tensor]]
+
+    def _is_gathered(self, kernel: Kernel) -> bool:
+        return not self._gathers or not self._missing(kernel)
+
+    def _check(self, kernel: Kernel) -> None:
+        if self._machine.checker is not None and not self._is_gathered(kernel):
+            raise InvariantError(f"kernel {kernel.id} ({kernel.name}) computes on the CPU without its data")
+
+    def _gather(self, kernel: Kernel) -> bool:
+        """Start what brings a kernel's data to host memory; tell whether they are there."""
+        missing = self._missing(kernel)
+        if any(map(self._can_go_on, missing)):
+            with self._fabric.alter(self._number):
+                for tensor in missing:
+                    self._bring(tensor)
+            missing = self._missing(kernel)
+        return not missing
+
+    def _can_go_on(self, tensor: int) -> bool:
+        memory, read = self._memory, self._reads.get(tensor)
+        if memory.idle[tensor] or (read is not None and read.message.is_done):
+            return True
+        waits = memory.absent[tensor] or (read is None and self._source(tensor) is not None)
+        return bool(memory.pools[self._host].free and waits)
+
+    def _source(self, tensor: int) -> Location | None:
+        """Return the fastest other tier that has pages of a tensor."""
+        pages = self._memory.pages
+        return next((place for place in self._tiers if place != self._host and pages[place][tensor]), None)
+
+    def _bring(self, tensor: int) -> None:
+        """Evict a tensor's pages to host memory, allocate them there, and read those in other tiers."""
+        memory, host = self._memory, self._host
+        read = self._reads.get(tensor)
+        if read is not None and read.message.is_done:
+            del self._reads[tensor]
+            self._arrived(tensor, read.source, read.pages)
+        memory.request_eviction(tensor, host)
+        memory.allocate_in(host, tensor)
+        source, room = self._source(tensor), memory.pools[host].free
+        if source is not None and room and tensor not in self._reads:
+            count = min(room, memory.pages[source][tensor])
+            memory.pools[host].take(count)
+            links = self._transfers.topology.to_host(self._gpu, self._tiers[source])
+            if links:
+                message = self._transfers.send(links, count * memory.page_bytes)
+                self._reads[tensor] = _Read(message, source, count)
+            else:
+                self._arrived(tensor, source, count)
+
+    def _arrived(self, tensor: int, source: Location, pages: int) -> None:
+        """Note that pages have come to host memory from another tier."""
+        self._memory.carry_over(tensor, pages, source, self._host)
+        self.fetched_bytes += pages * self._memory.page_bytes
+
+    def _describe_wait(self, kernel: Kernel) -> str:
+        memory = self._memory
+        missing = sum(memory.sizes[t] - memory.pages[self._host][t] for t in self._missing(kernel))
+        return (
+            f"kernel {kernel.id} ({kernel.name}) on the CPU waits for ever for "
+            f"{format_bytes(missing * memory.page_bytes)} in host memory: nothing moves any more; "
+            f"{free_room(memory)}"
+        )

@@ -1,0 +1,1 @@
+"""Moves that policies ask for, checked and set going."""

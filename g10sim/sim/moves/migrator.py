@@ -1,0 +1,270 @@
+"""The only writer of residency between kernels: checks what policies ask for and sets it going."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Collection, Hashable, Iterable, Mapping
+from functools import partial
+
+from simpy import Event
+
+from g10sim.config.behaviour import BehaviourSpec
+from g10sim.errors import PlanError, PolicyError
+from g10sim.hardware.gpu_memory.contiguous import Contiguous
+from g10sim.hardware.memory import Residency
+from g10sim.policies.interface.moves import Move
+from g10sim.policies.interface.plan import MigrationPlan, Planned
+from g10sim.policies.interface.policy import Policy, PolicyView
+from g10sim.records import Location
+from g10sim.sim.addresses import OwnAddresses
+from g10sim.sim.beside.stores import HostStores
+from g10sim.sim.fabric import Fabric, Phase, Timer
+from g10sim.sim.hooks import MOVES
+from g10sim.sim.stages.claims import Claims
+from g10sim.sim.stages.recomputation import Recomputation
+from g10sim.trace.model import Trace
+
+
+def moves_by_kernel(
+    plan: MigrationPlan | None, trace: Trace, tiers: Collection[str]
+) -> list[tuple[Planned, ...]]:
+    """Group a plan's moves by the kernel that issues them; one group more than there are kernels.
+
+    Raises PlanError for a kernel, tensor or tier that does not exist.
+    """
+    groups: list[list[Planned]] = [[] for _ in range(len(trace.kernels) + 1)]
+    for number, planned in enumerate(plan.moves if plan is not None else ()):
+        flaw = planned.flaw(trace, tiers)
+        if flaw:
+            raise PlanError(f"plan, move {number}: {flaw}")
+        groups[planned.kernel].append(planned)
+    return [tuple(group) for group in groups]
+
+
+class Migrator:
+    """Carries out moves on one job's memory; implements ``g10sim.policies.interface.moves.MoveState``.
+
+    ``tiers`` are the memory tiers of the system by name. Tensors in ``claims`` stay in host memory until they
+    are not any more; ``stores`` sends them to other tiers from there. Those that are ``sending`` stay on the
+    GPU until collectives have ended.
+    """
+
+    def __init__(
+        self,
+        view: PolicyView,
+        memory: Residency,
+        addresses: OwnAddresses,
+        policy: Policy,
+        behaviour: BehaviourSpec,
+        recomputation: Recomputation,
+        tiers: Mapping[str, Location],
+        claims: Claims,
+        sending: Claims,
+        stores: HostStores | None = None,
+    ) -> None:
+        self.view = view
+        self.memory_kind = policy.requirements.placement
+        self.keeps_needed = behaviour.running_tensors == "pinned"
+        self._memory, self._addresses = memory, addresses
+        self._policy, self._tiers = policy.name, tiers
+        self._recomputation, self._claims, self._stores = recomputation, claims, stores
+        self._sending = sending
+
+    def perform(self, moves: Iterable[Move]) -> None:
+        """Carry out moves of a plan or a reaction in order. Raises PolicyError for an illegal one."""
+        trace, tiers, kind = self.view.trace, self._tiers, self.memory_kind
+        for move in moves:
+            if isinstance(move, Move) and kind in move.memories:
+                problem = move.flaw(trace, tiers) or move.check(self)
+            else:
+                problem = self._cannot(move)
+            if problem:
+                kernel = trace.kernels[self.view.kernel]
+                raise PolicyError(f"policy '{self._policy}', kernel {kernel.id} ({kernel.name}): {problem}")
+            move.apply(self)
+
+    def _cannot(self, move: object) -> str:
+        """Say why something is no move that this kind of memory can do."""
+        if not isinstance(move, Move):
+            return f"found {move!r}; allowed: {MOVES}"
+        found = f"found move '{move.name}' with {self.memory_kind} memory"
+        return f"{found}; allowed: with {' or '.join(move.memories)} memory"
+
+    def use_in_place(self, tensor: int, tier: str) -> None:
+        """Let the kernel that is about to start use what a tier has of a tensor where it lies."""
+        for place in self._addresses.held(tensor):
+            self._memory.use_in_place(place, self._tiers[tier])
+
+    def store(self, tensor: int, tier: str, *, is_clean: bool) -> None:
+        """Send what lies of a tensor in host memory to another tier, once no kernel on the CPU uses it."""
+        if self._stores is not None:
+            send = partial(self._stores.start, target=self._tiers[tier], is_clean=is_clean)
+            if not self._claims.postpone(tensor, send):
+                send(tensor)
+
+    def release(self, tensors: Iterable[int]) -> None:
+        """Free dead tensors for good: nothing of them stays queued."""
+        for tensor in tensors:
+            self._release(self._addresses.held(tensor))
+
+    def release_all(self) -> None:
+        """Give up all memory: the job ends."""
+        self._release(range(len(self._memory.sizes)))
+        self._memory.unmap()
+
+    def _release(self, places: Iterable[int]) -> None:
+        for place in places:
+            self._memory.cancel(place)
+            self._memory.discard(place)
+            if self._stores is not None:
+                self._stores.forget(place)
+
+    def fetch(self, tensor: int) -> None:
+        """Queue what is elsewhere to come in, and what has no contents to be allocated."""
+        if self._claims.postpone(tensor, self.fetch):
+            return
+        for place in self._addresses.open_to(tensor):
+            self._memory.request_prefetch(place)
+        reclaimed = self._addresses.reclaim(tensor)
+        if reclaimed:
+            self._memory.touch(*reclaimed)
+
+    def recall(self, tensor: int) -> None:
+        """Keep what is still here of a tensor that was to be evicted."""
+        if tensor not in self._claims:
+            for place in self._addresses.held(tensor):
+                self._memory.cancel_eviction(place)
+
+    def discard(self, tensor: int) -> None:
+        """Forget a tensor's contents, except for pages in transfer."""
+        if self._claims.postpone(tensor, self.discard) or self._sending.postpone(tensor, self.discard):
+            return
+        for place in self._addresses.discard(tensor):
+            self._memory.discard(place)
+
+    def await_transfers(self, tensors: frozenset[int] | None, *, evictions: bool, prefetches: bool) -> None:
+        """Let the kernel wait for transfers under way of these tensors (None: of all)."""
+        places = None if tensors is None else self._places(tensors)
+        self._memory.await_transfers(places, evictions=evictions, prefetches=prefetches)
+
+    def _places(self, tensors: Iterable[int]) -> frozenset[int]:
+        if not self._addresses.are_shared:
+            return frozenset(tensors)
+        return frozenset([place for tensor in tensors for place in self._addresses.open_to(tensor)])
+
+    def was_away(self, tensor: int) -> bool:
+        """Tell whether what is on the GPU of a tensor, or some of it, came from a tier."""
+        return any(self._memory.copies[place] != Location.NONE for place in self._addresses.held(tensor))
+
+    def drop_problem(self, tensor: int) -> str:
+        """Say why a tensor cannot be computed again before its next use; empty if it can."""
+        if self._addresses.are_shared:
+            return "has addresses that others use meanwhile; allowed: with requirements.addresses 'own'"
+        return self._recomputation.problem(tensor, self._recomputation.next_kernel)
+
+    def evict(
+        self,
+        tensor: int,
+        tier: str,
+        *,
+        until: int | None,
+        density: float | None,
+        is_clean: bool,
+        size_bytes: int | None = None,
+    ) -> None:
+        """Queue what is on the GPU to go to a tier; pages of a dropped tensor are given back."""
+        if tensor in self._sending:
+            later = partial(self._evict_at_last, tier, is_clean=is_clean, size_bytes=size_bytes)
+            self._sending.postpone(tensor, later)
+            self._memory.begin_store(tensor)
+            return
+        if tensor in self._claims:
+            return
+        if tensor in self._recomputation.dropped:
+            self.release((tensor,))
+            return
+        target, memory = self._tiers[tier], self._memory
+        pages = None if size_bytes is None else size_bytes // memory.page_bytes
+        for place in self._addresses.held(tensor):
+            here = memory.idle[place]
+            memory.request_eviction(
+                place, target, until=until, density=density, is_clean=is_clean, pages=pages
+            )
+            pages = None if pages is None else pages - (here - memory.idle[place])
+
+    def _evict_at_last(self, tier: str, tensor: int, *, is_clean: bool, size_bytes: int | None) -> None:
+        """Evict a tensor that waited for a collective."""
+        self._memory.end_store(tensor)
+        self.evict(tensor, tier, until=None, density=None, is_clean=is_clean, size_bytes=size_bytes)
+
+    def keep_uncompressed(self) -> None:
+        """Leave tensors in host memory uncompressed unless compression has begun."""
+        if isinstance(self._memory.space, Contiguous):
+            self._memory.space.drop_compression()
+
+    def drop(self, tensor: int) -> None:
+        """Forget a tensor's contents and have it computed again when it is read."""
+        self.release((tensor,))
+        self._recomputation.drop(tensor)
+
+    def protect(self, tensors: Collection[int]) -> None:
+        """Keep prefetches from pushing out tensors until the next kernel starts."""
+        running = self._memory.needed if self.keeps_needed else frozenset()
+        self._memory.protect(running | self._places(tensors))
+
+
+class DelayedMoves:
+    """Keeps a job's planned moves until they are due.
+
+    Where kernels take other times than planned, a move may be due too late: it is dropped once a kernel that
+    uses one of its tensors has started.
+    """
+
+    def __init__(self, trace: Trace, migrator: Migrator, fabric: Fabric) -> None:
+        self._uses, self._kernels = trace.uses, len(trace.kernels)
+        self._migrator, self._fabric, self._clock = migrator, fabric, fabric.clock
+        self._position = 0
+        self._is_open = True
+        self._pending: dict[Event, tuple[int, Move]] = {}
+
+    def state(self) -> Hashable:
+        """Return the moves that are not due yet, and in how many cycles they are."""
+        now = self._clock.cycle
+        return tuple((cycle - now, move) for cycle, move in self._pending.values())
+
+    def hold(self, iteration: int, kernel: int, moves: Iterable[Planned]) -> list[Move]:
+        """Keep the moves that are due later than at the start of this kernel; return the others."""
+        self._position = iteration * self._kernels + kernel
+        due = []
+        for planned in moves:
+            if planned.delay_cycles:
+                self._set_timer(planned, self._position)
+            else:
+                due.append(planned.move)
+        return due
+
+    def close(self) -> None:
+        """Drop all moves that are not due yet: the job ends."""
+        self._is_open = False
+
+    def _set_timer(self, planned: Planned, since: int) -> None:
+        def ring(timer: Event) -> None:
+            del self._pending[timer]
+            if self._is_open and not self._is_void(planned.move, since):
+                with self._fabric.alter():
+                    self._migrator.perform((planned.move,))
+
+        timer = Timer(self._clock, Phase.KERNELS, planned.delay_cycles, ring)
+        self._pending[timer] = self._clock.cycle + planned.delay_cycles, planned.move
+
+    def _is_void(self, move: Move, since: int) -> bool:
+        used = (
+            self._uses_until(tensor, self._position) > self._uses_until(tensor, since)
+            for tensor in move.subjects()
+        )
+        return any(used) or move.is_moot(self._migrator)
+
+    def _uses_until(self, tensor: int, position: int) -> int:
+        """Count the kernels that used a tensor, up to a kernel counted on over all iterations."""
+        iteration, kernel = divmod(position, self._kernels)
+        return iteration * len(self._uses[tensor]) + bisect_right(self._uses[tensor], kernel)

@@ -1,0 +1,1 @@
+"""Stages of a kernel on the GPU."""

@@ -1,0 +1,82 @@
+"""Kernels that use tensors where they lie: bytes that cross a link while the kernel computes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from g10sim.errors import InvariantError
+from g10sim.hardware.memory import Residency
+from g10sim.hardware.transfers.fluid import FluidTransfers, Message
+from g10sim.records import AccessRecord, Location
+from g10sim.sim.addresses import OwnAddresses
+from g10sim.sim.machine import Machine
+from g10sim.trace.model import Kernel
+
+
+@dataclass(frozen=True, slots=True)
+class _Access:
+    """What one kernel reads and writes in one memory tier, in bytes."""
+
+    tier: Location
+    read: int
+    written: int
+
+
+class InPlace:
+    """Accesses of one job's kernels.
+
+    A kernel reads the bytes of an input as often as its trace says, and writes those of an output once, each
+    over the links between its GPU and the tier. It ends when it has computed and all of that is done.
+    """
+
+    def __init__(
+        self, job: int, gpu: int, memory: Residency, addresses: OwnAddresses, machine: Machine
+    ) -> None:
+        self._job, self._gpu, self._memory, self._addresses = job, gpu, memory, addresses
+        self._fabric, self._recorder = machine.fabric, machine.recorder
+
+    def begin(self, kernel: Kernel) -> list[Message]:
+        """Start what a kernel reads and writes where it lies; returns nothing where that is nothing."""
+        if not self._memory.in_place:
+            return []
+        transfers, traffic, now = self._fabric.transfers, self._memory.traffic, self._fabric.now
+        if not isinstance(transfers, FluidTransfers):
+            raise InvariantError("a kernel uses tensors where they lie without transfers that can do it")
+        found = list(self._accesses(kernel))
+        messages: list[Message] = []
+        for access in found:
+            traffic.read_in_place += access.read
+            traffic.written_in_place += access.written
+            for size, inward in ((access.read, True), (access.written, False)):
+                if size:
+                    messages.append(transfers.access(self._job, access.tier, size, inward=inward))
+        self._open = [(access, now) for access in found]
+        return messages
+
+    def end(self, kernel: Kernel) -> None:
+        """Note that a kernel has done all that it began."""
+        gpu, job, now = self._gpu, self._job, self._fabric.now
+        for access, start in self._open:
+            self._recorder.accessed(
+                AccessRecord(gpu, job, kernel.id, access.tier, start, now, access.read, access.written)
+            )
+
+    def _accesses(self, kernel: Kernel) -> Iterator[_Access]:
+        """Yield what a kernel uses where it lies, tier by tier."""
+        memory, page = self._memory, self._memory.page_bytes
+        sizes = {tensor: self._used_pages(tensor) for tensor in kernel.tensors}
+        for tier in memory.tiers:
+            read = sum(sizes[tensor].get(tier, 0) * kernel.reads_of(tensor) for tensor in kernel.inputs)
+            written = sum(sizes[tensor].get(tier, 0) for tensor in kernel.outputs)
+            if read or written:
+                yield _Access(tier, read * page, written * page)
+
+    def _used_pages(self, tensor: int) -> dict[Location, int]:
+        """Return the pages of a tensor that the kernel uses where they lie, by tier."""
+        memory, pages = self._memory, dict[Location, int]()
+        for place in self._addresses.held(tensor):
+            tier = memory.in_place.get(place)
+            if tier is not None:
+                pages[tier] = pages.get(tier, 0) + memory.used_in_place(place)
+        return pages

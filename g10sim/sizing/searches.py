@@ -1,0 +1,264 @@
+"""The least of each resource that reaches a target, for every case of a configuration, and its files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+from g10sim.checksums import sealed
+from g10sim.config.document import Document
+from g10sim.errors import ConfigError
+from g10sim.experiment.expand import expand
+from g10sim.experiment.outcome import FAILED
+from g10sim.experiment.results import write_csv, write_json
+from g10sim.experiment.run import Progress, ignore, run_experiments
+from g10sim.experiment.workers import Executor
+from g10sim.results.sizing import CURVES, DESCRIPTION, SIZING
+from g10sim.sizing.cases import cases_of
+from g10sim.sizing.judging import FORBIDDEN, Search, judge
+from g10sim.sizing.prices import PriceList
+from g10sim.sizing.resources import Resource
+
+_STEPS = 60
+"""Steps of the curve of a bound."""
+_LARGEST_PRECISION = 0.1
+_AFTER_CASE = (
+    *("resource", "target", "status", "reason", "configured", "configured_performance"),
+    *("answer", "answer_amount", "performance", "best_performance"),
+    *("below", "below_performance", "above", "above_performance", "holds", "note"),
+    *("amounts", "cost", "added_cost", "currency", "cheapest", "search"),
+)
+_CURVE_COLUMNS = ("search", "title", "amount", "text", "unit", "status", "performance", "best_performance")
+
+
+@dataclass(frozen=True)
+class Goal:
+    """The performance to reach, of 1 for ideal, and how far above the least amount an answer may lie.
+
+    ``precision`` is a share of the answer, at most a tenth: with a tenth less, the target would otherwise
+    not have to be missed. Raises ConfigError for either out of range.
+    """
+
+    target: float
+    precision: float = 0.02
+
+    def __post_init__(self) -> None:
+        if not 0 < self.target <= 1:
+            raise ConfigError(f"--target: found {self.target:g}; allowed: above 0, at most 1")
+        if not 0 < self.precision <= _LARGEST_PRECISION:
+            raise ConfigError(
+                f"--precision: found {self.precision:g}; allowed: above 0, at most {_LARGEST_PRECISION:g}"
+            )
+
+
+@dataclass(frozen=True)
+class Sizing:
+    """Outcome: the rows of sizing.csv, the searches that they describe, and what its user should be told."""
+
+    directory: Path
+    rows: tuple[dict[str, Any], ...]
+    searches: tuple[Search, ...]
+    warnings: tuple[str, ...]
+
+    @property
+    def failures(self) -> list[tuple[str, str]]:
+        """Searches that failed, with the reason."""
+        pairs = zip(self.rows, self.searches, strict=True)
+        return [
+            (f"{row['resource']} ({row['trace']}, {row['policy']})", search.reason)
+            for row, search in pairs
+            if search.status == FAILED
+        ]
+
+
+def size(
+    document: Document,
+    goal: Goal,
+    resources: Sequence[Resource],
+    prices: PriceList,
+    directory: Path,
+    *,
+    executor: Executor | None = None,
+    force: bool = False,
+    started: Callable[[int], None] = ignore,
+    progress: Progress = ignore,
+) -> Sizing:
+    """Find the least amount of each resource that reaches a goal, the others as configured.
+
+    Every case of the configuration (trace, combination of swept values, policy) is sized on its own; its
+    performance is the mean over seeds. Cells are kept in the directory and not simulated again unless
+    ``force``; each search that simulated leaves an ordinary directory of results. ``started`` and
+    ``progress`` are those of ``judge``. Raises ConfigError, PolicyError or TraceError before anything runs.
+    """
+    experiment = expand(document)
+    cases, precision = cases_of(experiment), Fraction(str(goal.precision))
+    searches = tuple(
+        Search(case, resource, goal.target, precision) for case in cases for resource in resources
+    )
+    judge(searches, directory, executor=executor, force=force, started=started, progress=progress)
+    names = _names(searches, several=len(cases) > 1)
+    documents = {name: _document(search, name, document) for name, search in names.items() if search.points}
+    outcomes = run_experiments(documents, directory, executor=executor)
+    rows = _with_cheapest([_row(search, name, prices) for name, search in names.items()])
+    described = {"target": goal.target, "precision": goal.precision}
+    _write(directory, rows, names, {**described, "prices": prices.model_dump(mode="json", by_alias=True)})
+    own = (
+        f"{directory / name}: {text}"
+        for name, one in outcomes.items()
+        for text in one.warnings
+        if text not in experiment.warnings
+    )
+    return Sizing(directory, tuple(rows), searches, (*experiment.warnings, *own))
+
+
+def _names(searches: Iterable[Search], *, several: bool) -> dict[str, Search]:
+    """Name searches by their resource; of several cases with a number, too."""
+    found: dict[str, Search] = {}
+    counts: dict[str, int] = {}
+    for search in searches:
+        resource = search.resource.name
+        counts[resource] = counts.get(resource, 0) + 1
+        found[f"{resource}-{counts[resource]}" if several else resource] = search
+    return found
+
+
+def _document(search: Search, name: str, document: Document) -> Document:
+    sweep = search.resource.sweep(search.case.system, sorted(search.points))
+    return search.case.document(name, sweep, document)
+
+
+def _row(search: Search, name: str, prices: PriceList) -> dict[str, Any]:
+    """Return the row of sizing.csv; what does not apply is left out."""
+    resource, found = search.resource, search.found
+    row = {
+        **search.case.named(),
+        "resource": resource.name,
+        "target": search.target,
+        "status": search.status,
+        "reason": search.reason,
+        "note": _note(search),
+        "amounts": len(search.points),
+        "search": name,
+    }
+    for column, amount in (("configured", search.configured), ("below", found.below), ("above", found.above)):
+        if amount is not None:
+            row |= {column: resource.text(amount), f"{column}_performance": _performance(search, amount)}
+    if search.status == FORBIDDEN:
+        row["best_performance"] = _best(search, resource.most)
+    if found.answer is None:
+        return row
+    row |= {
+        "answer": resource.text(found.answer),
+        "answer_amount": found.answer,
+        "performance": _performance(search, found.answer),
+        "best_performance": _best(search, found.answer),
+        "holds": holds(search),
+    }
+    cost = prices.cost(resource, found.answer)
+    before = None if search.configured is None else prices.cost(resource, search.configured)
+    if cost is not None and before is not None:
+        row |= {"cost": round(cost, 2), "added_cost": round(cost - before, 2), "currency": prices.currency}
+    return row
+
+
+def holds(search: Search) -> bool:
+    """Return whether a tenth more reached the target and a tenth less did not, both simulated."""
+    below, above = search.found.below, search.found.above
+    return below is not None and above is not None and search.reaches(above) and not search.reaches(below)
+
+
+def _note(search: Search) -> str:
+    """Say what was simulated that a reader of the answer should know."""
+    return "; ".join(_notes(search))
+
+
+def _notes(search: Search) -> Iterator[str]:
+    if search.configured is not None and search.case.bound_obstacle:
+        yield f"not guarded by a bound: {search.case.bound_obstacle}"
+    answer, text = search.found.answer, search.resource.text
+    if answer is None:
+        return
+    if search.found.below is None:
+        yield "nothing less can be asked for"
+    if search.found.above is None:
+        yield "10 % more is out of range"
+    over = [amount for amount in sorted(search.points) if amount > answer and not search.reaches(amount)]
+    under = [amount for amount in sorted(search.points) if amount < answer and search.reaches(amount)]
+    if over:
+        yield f"not monotone: {', '.join(map(text, over))} do not reach the target"
+    if under:
+        yield f"not monotone: {', '.join(map(text, under))} reach the target, too"
+
+
+def _performance(search: Search, amount: int) -> float | None:
+    point = search.points.get(amount)
+    return None if point is None else point.performance
+
+
+def _best(search: Search, amount: int) -> float | None:
+    if search.case.bound_obstacle:
+        return None
+    return search.case.best(search.resource.changed(search.case.system, amount))[0]
+
+
+def _with_cheapest(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Mark in every case the answer that costs least alongside what is configured."""
+    cases: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
+    for row in rows:
+        named = {key: value for key, value in row.items() if "." in key}
+        cases.setdefault((row["trace"], row["policy"], *sorted(named.items())), []).append(row)
+    for alike in cases.values():
+        costs = [row["added_cost"] for row in alike if "added_cost" in row]
+        for row in alike:
+            if "added_cost" in row:
+                row["cheapest"] = row["added_cost"] == min(costs)
+    return rows
+
+
+def _curve(search: Search, name: str) -> Iterator[dict[str, Any]]:
+    """Yield the points that were simulated, with the bound, and more points of the bound between them."""
+    resource, configured = search.resource, search.configured
+    if configured is None:
+        return
+    amounts = set(search.points) or {max(resource.least, configured // 4), 4 * configured}
+    if not search.case.bound_obstacle and not search.case.may_drop:
+        amounts |= set(_between(min(amounts), max(amounts), resource.grain(search.case.system)))
+    for amount in sorted(amounts):
+        point = search.points.get(amount)
+        yield {
+            "search": name,
+            "title": resource.title,
+            "amount": resource.in_units(amount),
+            "text": resource.text(amount),
+            "unit": resource.unit,
+            "status": "" if point is None else point.status,
+            "performance": None if point is None else point.performance,
+            "best_performance": _best(search, amount),
+        }
+
+
+def _between(low: int, high: int, grain: int) -> Iterator[int]:
+    """Yield amounts from low to high at even distances, in ratio where there is one."""
+    for step in range(1, _STEPS):
+        share = step / _STEPS
+        amount = low * (high / low) ** share if low else high * share
+        yield max(low, int(amount) // grain * grain)
+
+
+def _write(
+    directory: Path, rows: list[dict[str, Any]], names: Mapping[str, Search], described: Mapping[str, Any]
+) -> None:
+    """Write the files. Raises ConfigError."""
+    columns = [*dict.fromkeys(key for row in rows for key in row if key not in _AFTER_CASE), *_AFTER_CASE]
+    curves = {name: list(_curve(search, name)) for name, search in names.items()}
+    points = [row for curve in curves.values() for row in curve]
+    files = {
+        SIZING: write_csv(directory / SIZING, columns, rows),
+        CURVES: write_csv(directory / CURVES, _CURVE_COLUMNS, points),
+    }
+    simulated = {name: [row for row in curve if row["status"]] for name, curve in curves.items()}
+    whole = [{**row, "points": simulated[row["search"]]} for row in rows]
+    write_json(directory / DESCRIPTION, sealed({**described, "searches": whole, "files": files}))

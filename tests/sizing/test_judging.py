@@ -1,0 +1,108 @@
+"""Searches with a formula in place of the simulator: what is said of policies that are not monotone."""
+
+import pytest
+
+from g10sim.config.document import Document
+from g10sim.experiment.expand import expand
+from g10sim.experiment.outcome import CellResult
+from g10sim.sizing import judging, sizing
+from g10sim.sizing.cases import Case
+from g10sim.sizing.prices import PriceList
+from g10sim.sizing.resources import find
+from g10sim.sizing.searches import Goal, size
+
+GB = 10**9
+CONFIG = {
+    "name": "formula",
+    "system": {"preset": "a100-40g-pcie3-znand", "gpu": {"memory": "40 GiB"}},
+    "policies": ["base_uvm"],
+}
+
+
+@pytest.fixture
+def sized(trace_file, tmp_path, monkeypatch):
+    """Sizes the link of a machine on which a formula of its rate gives the performance."""
+
+    def run(formula, target=0.5, **goal):
+        asked = []
+
+        def run_cells(cells, *_, **__):
+            asked.extend(cell.system.pcie.bandwidth for cell in cells)
+            rows = [{"performance": formula(cell.system.pcie.bandwidth / GB)} for cell in cells]
+            return [CellResult("ok", "", (row,), {}) for row in rows], 0
+
+        monkeypatch.setattr(judging, "run_cells", run_cells)
+        monkeypatch.setattr(sizing, "run_experiments", lambda *_, **__: {})
+        document = Document({**CONFIG, "workload": {"trace": str(trace_file)}}, "")
+        found = size(
+            document, Goal(target, **goal), [find("link")], PriceList(currency="EUR", prices={}), tmp_path
+        )
+        return found.rows[0], asked
+
+    return run
+
+
+def test_a_monotone_policy_has_nothing_to_be_noted(sized):
+    row, asked = sized(lambda rate: rate / (rate + 20))
+    assert 20 * GB <= row["answer_amount"] <= 20.4 * GB
+    assert row["holds"]
+    assert row["note"] == ""
+    assert len(asked) == len(set(asked)) == row["amounts"]
+
+
+def test_a_policy_that_gets_slower_with_more_is_told(sized):
+    row, _ = sized(lambda rate: 0.6 if 10 <= rate < 10.9 or 11.5 <= rate < 13 else 0.4)
+    assert 10 * GB <= row["answer_amount"] <= 10.2 * GB
+    assert not row["holds"]
+    assert row["note"].startswith(f"not monotone: {row['above']}, ")
+    assert row["note"].endswith("do not reach the target")
+
+
+def test_less_that_reaches_it_too_is_told(sized):
+    row, _ = sized(lambda rate: 0.6 if rate >= 20 or 9.5 <= rate <= 10.5 else 0.4)
+    assert 20 * GB <= row["answer_amount"] <= 20.4 * GB
+    assert row["holds"]
+    half = find("link").text(row["answer_amount"] // 2)
+    assert row["note"] == f"not monotone: {half} reach the target, too"
+
+
+def test_a_target_that_the_policy_never_reaches(sized):
+    row, asked = sized(lambda rate: 0.4)
+    assert row["status"] == "not reached"
+    assert row["reason"] == "with 1 TB/s of PCIe bandwidth the policy reaches 0.4000 of ideal"
+    assert max(asked) == 1000 * GB
+    assert "answer" not in row
+
+
+def test_a_target_that_is_always_reached(sized):
+    row, _ = sized(lambda rate: 0.6)
+    assert row["answer"] == "10 MB/s"
+    assert not row["holds"]
+    assert row["note"] == "nothing less can be asked for"
+
+
+@pytest.mark.parametrize(
+    ("formula", "answer"), [(lambda rate: rate / 40, "20 GB/s"), (lambda rate: 0.5, "10 MB/s")]
+)
+def test_what_is_exactly_the_target_reaches_it(sized, monkeypatch, formula, answer):
+    def bound(case, system):  # the policy is as fast as the bound allows
+        return formula(system.pcie.bandwidth / GB), "the link is short"
+
+    monkeypatch.setattr(Case, "best", bound)
+    row, _ = sized(formula)
+    assert (row["status"], row["answer"]) == ("found", answer)
+
+
+def test_cases_are_told_apart_by_their_names(trace_file):
+    data = {
+        **CONFIG,
+        "workload": {"trace": str(trace_file)},
+        "sweep": {"system.host.memory": ["1 GiB", "2 GiB"]},
+    }
+    cases = sizing.cases_of(expand(Document({**data, "policies": ["ideal", "base_uvm", "deepum"]}, "")))
+    assert [(case.named()["policy"], case.named()["system.host.memory"]) for case in cases] == [
+        ("base_uvm", "1 GiB"),
+        ("deepum", "1 GiB"),
+        ("base_uvm", "2 GiB"),
+        ("deepum", "2 GiB"),
+    ]
