@@ -32,7 +32,7 @@ from g10sim.cli.output import say
 
 ROOT = Path(__file__).parents[1]
 MODULES = ("sim", "hardware", "results", "policies", "importers", "sizing")
-TESTS = tuple(f"tests/{name}" for name in (*MODULES, "flash", "pools", "recorded"))
+TESTS = tuple(f"tests/{name}" for name in (*MODULES[:-1], "experiment/sizing", "flash", "pools", "recorded"))
 KILLED, SURVIVED = "killed", "survived"
 
 _OPTIONS = (

@@ -265,7 +265,7 @@ def write_report(directory: str | Path, output: str | Path | None = None) -> Pat
 
     Raises ConfigError where results are missing or the file cannot be written.
     """
-    from g10sim.experiment import report  # draws figures: matplotlib is slow to import
+    from g10sim.explain import report  # draws figures: matplotlib is slow to import
 
     return report.write_report(directory, output)
 

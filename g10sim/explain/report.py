@@ -92,7 +92,7 @@ def report(directory: Path, *, trust: bool = False) -> str:
     ran = named.loc[results["status"] == _OK]
     cells, notes = _in_words(directory, ran, trust=trust)
     template = Environment(
-        loader=PackageLoader("g10sim.experiment"),
+        loader=PackageLoader("g10sim.explain"),
         autoescape=select_autoescape(
             default=True, default_for_string=True, enabled_extensions=("html", "j2")
         ),
@@ -100,7 +100,7 @@ def report(directory: Path, *, trust: bool = False) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     ).get_template("report.html.j2")
-    program = (files("g10sim.experiment") / "templates" / _SCRIPT).read_text(encoding="utf-8")
+    program = (files("g10sim.explain") / "templates" / _SCRIPT).read_text(encoding="utf-8")
     library, library_source = _library()
     return template.render(
         script_sources=Markup(f"{_source(program.encode())} {library_source}"),

@@ -1,1 +1,1 @@
-"""Published numbers beside simulated ones: claims, validation, measurements."""
+"""Published numbers compared with simulated ones: claims, validation, measurements."""

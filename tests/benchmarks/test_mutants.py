@@ -101,7 +101,7 @@ def test_the_score_leaves_out_what_is_equivalent():
     assert score(rows).share == 3 / 6
     assert {package: found.share for package, found in by_module(rows).items()} == {
         "g10sim/sim": 0.75,
-        "g10sim/stats": 0.0,
+        "g10sim/results": 0.0,
         "g10sim/sizing": 0.0,
     }
 

@@ -5,7 +5,7 @@ import pytest
 from g10sim.config.document import Document
 from g10sim.experiment.expand import expand
 from g10sim.experiment.outcome import CellResult
-from g10sim.sizing import judging, sizing
+from g10sim.sizing import judging, searches
 from g10sim.sizing.cases import Case
 from g10sim.sizing.prices import PriceList
 from g10sim.sizing.resources import find
@@ -32,7 +32,7 @@ def sized(trace_file, tmp_path, monkeypatch):
             return [CellResult("ok", "", (row,), {}) for row in rows], 0
 
         monkeypatch.setattr(judging, "run_cells", run_cells)
-        monkeypatch.setattr(sizing, "run_experiments", lambda *_, **__: {})
+        monkeypatch.setattr(searches, "run_experiments", lambda *_, **__: {})
         document = Document({**CONFIG, "workload": {"trace": str(trace_file)}}, "")
         found = size(
             document, Goal(target, **goal), [find("link")], PriceList(currency="EUR", prices={}), tmp_path
@@ -99,7 +99,7 @@ def test_cases_are_told_apart_by_their_names(trace_file):
         "workload": {"trace": str(trace_file)},
         "sweep": {"system.host.memory": ["1 GiB", "2 GiB"]},
     }
-    cases = sizing.cases_of(expand(Document({**data, "policies": ["ideal", "base_uvm", "deepum"]}, "")))
+    cases = searches.cases_of(expand(Document({**data, "policies": ["ideal", "base_uvm", "deepum"]}, "")))
     assert [(case.named()["policy"], case.named()["system.host.memory"]) for case in cases] == [
         ("base_uvm", "1 GiB"),
         ("deepum", "1 GiB"),
