@@ -125,11 +125,8 @@ class Recency:
         """Yield place, run or group, tensor and pages of every run, the most recent first."""
         for place in range(len(self._runs) - 1, -1, -1):
             run = self._runs[place]
-            if isinstance(run, Group):
-                for tensor, count in run.entries():
-                    yield place, run, tensor, count
-            else:
-                yield place, run, run.tensor, run.count
+            for tensor, count in run.entries():
+                yield place, run, tensor, count
 
     def append(self, tensor: int, count: int) -> None:
         """Add pages at the recent end."""
@@ -153,18 +150,22 @@ class Recency:
 
     def _joined(self, tensor: int, count: int) -> Run | None:
         """Return the run that so many pages of a tensor join when they arrive, or None."""
-        head, last, most, later = self._head, len(self._runs) - 1, self.merge_pages, 0
-        for place, run, other, pages in islice(self._latest(), _MERGE_DEPTH):
-            if place < head or later > most:
-                return None
-            if other == tensor:
-                if not pages or run is self._scanned:
+        runs, head, most = self._runs, self._head, self.merge_pages
+        last, later, looked = len(runs) - 1, 0, 0
+        for place in range(last, head - 1, -1):
+            run = runs[place]
+            for other, pages in run.entries():
+                if looked == _MERGE_DEPTH or later > most:
                     return None
-                if isinstance(run, Group):
-                    self._unfold(run)
-                    return self._joined(tensor, count)
-                return run if place == last or (place > head and pages + count <= most) else None
-            later += pages
+                looked += 1
+                if other == tensor:
+                    if not pages or run is self._scanned:
+                        return None
+                    if isinstance(run, Group):
+                        self._unfold(run)
+                        return self._joined(tensor, count)
+                    return run if place == last or (place > head and pages + count <= most) else None
+                later += pages
         return None
 
     def renew(self, pages: Iterable[tuple[int, int]]) -> None:
@@ -343,9 +344,9 @@ class Recency:
 
     def order(self) -> array[int]:
         """Return the order as tensor, pages, tensor, pages, and so on, oldest first."""
-        found = array(
-            "q", (part for *_, tensor, count in self._latest() if count for part in (count, tensor))
-        )
+        found = array("q")
+        for run in reversed(self._runs):
+            found.extend([part for tensor, count in run.entries() if count for part in (count, tensor)])
         found.reverse()
         return found
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from operator import itemgetter
 
 NO_TENSOR, _GONE = -1, -1
@@ -25,6 +25,10 @@ class Run:
         self.count = count
         self.rate = rate
         self.stamp = stamp
+
+    def entries(self) -> Iterable[tuple[int, int]]:
+        """Return the tensor and the pages of each run that it stands for, the most recent first."""
+        return ((self.tensor, self.count),)
 
     def state(self, now: int) -> tuple[object, ...]:
         """Return what sets it apart from other runs in its place at the cycle ``now``."""

@@ -56,7 +56,7 @@ class NextChange:
             elif flow.source != Location.GPU and not flow.follows:
                 room = flow.lane.site.memory.frames.free
                 rooms.setdefault(("gpu", flow.lane.gpu), (room, []))[1].append(flow)
-            pool = self._filled_by(flow)
+            pool = flow.filled
             if pool is not None:
                 rooms.setdefault(("tier", pool.name), (pool.free, []))[1].append(flow)
         refilled = self._refilled_room(rooms, flows)
@@ -112,7 +112,7 @@ class NextChange:
 
     def _is_drained(self, flow: Flow, flows: list[Flow]) -> bool:
         """Tell whether arrivals have always left room in a tier when a planned eviction needs some."""
-        pool = self._filled_by(flow)
+        pool = flow.filled
         if len(self._sites) > 1 or self._is_staged or flow.source != Location.GPU:
             return False
         if pool is None or isinstance(pool, FlashPool):
@@ -149,7 +149,7 @@ class NextChange:
         rooms = [] if flow.victim is None else [flow.victim.count]
         if flow.victim is None and flow.source != Location.GPU and not flow.follows:
             rooms.append(flow.lane.site.memory.frames.free)
-        pool = self._filled_by(flow)
+        pool = flow.filled
         if pool is not None:
             rooms.append(pool.free)
         if not rooms or min(rooms) >= flow.run.count:
@@ -185,9 +185,5 @@ class NextChange:
             pages = min(pages, flow.victim.count)
         elif flow.source != Location.GPU:
             pages = min(pages, flow.lane.site.memory.frames.free)
-        pool = self._filled_by(flow)
-        return pages if pool is None else min(pages, pool.free)
-
-    def _filled_by(self, flow: Flow) -> Pool | None:
-        """Return the pool that a flow fills: it does not where its arrivals empty what its victims fill."""
-        return None if flow.target == flow.source else self._pools.get(flow.target)
+        pool = flow.filled
+        return pages if pool is None or pages <= pool.free else pool.free

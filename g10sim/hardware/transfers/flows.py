@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 
 from g10sim.hardware.links import Link, Share
-from g10sim.hardware.memory import Residency
+from g10sim.hardware.memory import Pool, Residency
 from g10sim.hardware.runs import Run
 from g10sim.hardware.transfers.interface import Due, VictimRule
 from g10sim.records import Location
@@ -18,10 +18,22 @@ class Flow(Share):
     """Pages of one run on the move, and the victims that make room for them.
 
     A flow that ``follows`` takes the room that planned evictions make, no faster than they make it. The
-    victims belong to the ``owner``: the same job, or another on the same GPU.
+    victims belong to the ``owner``: the same job, or another on the same GPU. ``filled`` is the pool that
+    they fill, if any: not where arrivals empty what victims fill.
     """
 
-    __slots__ = ("follows", "lane", "owner", "progress", "rank", "run", "source", "target", "victim")
+    __slots__ = (
+        "filled",
+        "follows",
+        "lane",
+        "owner",
+        "progress",
+        "rank",
+        "run",
+        "source",
+        "target",
+        "victim",
+    )
 
     def __init__(
         self,
@@ -31,6 +43,7 @@ class Flow(Share):
         target: Location,
         links: list[Link],
         rank: int,
+        filled: Pool | None,
         owner: Site | None = None,
     ) -> None:
         run = lane.queue[0]
@@ -38,6 +51,7 @@ class Flow(Share):
         self.lane, self.run, self.source = lane, run, source
         self.victim, self.target, self.rank = victim, target, rank
         self.owner = owner if owner is not None else lane.site
+        self.filled = filled
         self.progress = lane.carry
         self.follows = False
 
@@ -53,12 +67,13 @@ class Lane:
 
 
 class Site:
-    """One job with its memory on the GPU that it runs on."""
+    """One job with its memory on the GPU that it runs on; its copies may need buffers in host memory."""
 
     def __init__(
         self, job: int, gpu: int, memory: Residency, victims: VictimRule, due: Due | None = None
     ) -> None:
         self.job, self.gpu, self.memory, self.victims, self.due = job, gpu, memory, victims, due
+        self.is_buffered = memory.pins or bool(memory.pageable)
         queues = memory.queues
         self.arrivals = [
             (Lane(queues.fault[place], self), Lane(queues.prefetch[place], self), place)

@@ -409,7 +409,7 @@ class FluidTransfers:
                 links = self.topology.outward(site.gpu, target)
                 self._start_copy(lane, target, links, inward=False)
                 links = self._staged(site, lane.queue[0].tensor, target, links)
-                flows.append(Flow(lane, _GPU, None, target, links, EVICT))
+                flows.append(Flow(lane, _GPU, None, target, links, EVICT, self._pools[target]))
                 if self._staging is not None and target != wish:
                     flows[-1].limit = self._staging.diverted_rate(flows[-1].limit, target)
         return flows
@@ -422,13 +422,13 @@ class FluidTransfers:
 
     def _rate_of(self, site: Site, run: Run, place: Location, links: list[Link], *, inward: bool) -> int:
         """Most bytes/second of a copy between the GPU and a place that has its links to itself; 0: any."""
-        pinning, slow = self._buffer(site, run.tensor, place)
+        pinning, slow = self._buffer(site, run.tensor, place) if site.is_buffered else (0, 0)
         wait = self.topology.per_copy(site.gpu, place, inward=inward) + pinning
         return self._copy_rate(run.count, links, wait, slow) if wait or slow else 0
 
     def _staged(self, site: Site, tensor: int, place: Location, links: list[Link]) -> list[Link]:
         """Return the links of a copy: beside pageable memory, they are written to a buffer and read."""
-        if self._pinned is None or not self._buffer(site, tensor, place)[1]:
+        if not site.is_buffered or self._pinned is None or not self._buffer(site, tensor, place)[1]:
             return links
         return [*links, *self.topology.memory(site.gpu) * 2]
 
@@ -455,12 +455,10 @@ class FluidTransfers:
         site, links = lane.site, self.topology.inward(lane.gpu, source)
         self._start_copy(lane, source, links, inward=True)
         links = self._staged(site, lane.queue[0].tensor, source, links)
-        if site.memory.frames.free:
-            flows.append(Flow(lane, source, None, _NONE, links, rank))
-            return
-        if evicting and rank == PREFETCH:
-            flows.append(Flow(lane, source, None, _NONE, links, rank))
-            flows[-1].follows = True
+        follows = evicting and rank == PREFETCH
+        if follows or site.memory.frames.free:
+            flows.append(Flow(lane, source, None, _NONE, links, rank, None))
+            flows[-1].follows = follows and not site.memory.frames.free
             return
         victim, owner = self._victim(site, demanded=rank == DEMAND)
         # Pages that the kernel needs wait for a planned eviction's room instead of pushing each other out.
@@ -468,17 +466,18 @@ class FluidTransfers:
             return
         if rank == PREFETCH and owner is site and site.victims.spares(lane.queue[0].tensor, victim.tensor):
             return
-        target: Location | None = _NONE
-        is_kept = owner.memory.kept_in(victim.tensor, victim.count)
-        if not is_kept and not owner.victims.is_worthless(victim.tensor):
-            target = self._destination(source, self._nearest)
+        if owner.memory.kept_in(victim.tensor, victim.count) or owner.victims.is_worthless(victim.tensor):
+            flows.append(Flow(lane, source, victim, _NONE, links, rank, None, owner))
+            return
+        target = self._destination(source, self._nearest)
         if target is None:
             return
         outward = self.topology.outward(lane.gpu, target)
-        flows.append(Flow(lane, source, victim, target, [*links, *outward], rank, owner))
-        if target:
-            flows[-1].limit = self._limit_with_victim(flows[-1].limit, victim, owner, target, outward)
-            flows[-1].links = [*links, *self._staged(owner, victim.tensor, target, outward)]
+        limit = self._limit_with_victim(lane.queue[0].rate, victim, owner, target, outward)
+        both = [*links, *self._staged(owner, victim.tensor, target, outward)]
+        filled = None if target == source else self._pools[target]
+        flows.append(Flow(lane, source, victim, target, both, rank, filled, owner))
+        flows[-1].limit = limit
 
     def _limit_with_victim(
         self, limit: int, victim: Run, owner: Site, target: Location, outward: list[Link]
