@@ -47,6 +47,10 @@ class Pool(Watched):
         """Pages in use."""
         return self.capacity_pages - self.free
 
+    def reserve(self, count: int) -> None:
+        """Count pages as in use all the time that nothing is put into."""
+        self.reserved_pages += count
+
     def take(self, count: int) -> None:
         """Fill ``count`` pages. Raises CapacityError when there are not so many."""
         self.free -= count
@@ -201,6 +205,16 @@ class Residency:
         self.door = door or Door()
         self.space: Space = space or Paged()
         self.space.serve(self)
+
+    def describe(
+        self, frozen: frozenset[int], pageable: frozenset[int] = frozenset(), *, pins: bool = False
+    ) -> None:
+        """Say before time starts which tensors are frozen or pageable, and whether others are pinned."""
+        self.frozen, self.pageable, self.pins = frozen, pageable, pins
+
+    def stay_mapped(self) -> None:
+        """Let new tensors take free pages of the GPU at once from now on."""
+        self.is_mapped = True
 
     def lies(self) -> array[int]:
         """Return the pages of every tensor at every place, then those in transfer."""

@@ -32,6 +32,7 @@ from g10sim.policies.interface.policy import Place, PlannedPlace, Policy
 from g10sim.records import Location, StallReason
 from g10sim.sim.accounts.ledger import Execution
 from g10sim.sim.accounts.owners import WaitLog, fault_reason
+from g10sim.sim.beside.collectives import Collectives
 from g10sim.sim.executor import JobRun
 from g10sim.sim.machine import Machine
 from g10sim.sim.stages.working_set import free_room, released_after
@@ -166,7 +167,7 @@ class ContiguousRun(JobRun):
     """A job whose kernels wait until every tensor that they use is on the GPU as a whole."""
 
     def _prepare(self) -> None:
-        memory, policy, trace = self.memory, self._policy, self.job.trace
+        memory, policy, trace = self.memory, self.context.policy, self.job.trace
         if not isinstance(memory.space, Contiguous):
             raise InvariantError("whole tensors need contiguous memory")
         self._space = memory.space
@@ -190,15 +191,16 @@ class ContiguousRun(JobRun):
                 )
         self._dying = released_after(trace)
         self._demanded: dict[int, StallReason] = {}
-        self._makes_room = type(policy).on_out_of_memory is not Policy.on_out_of_memory
-        if self._collectives is not None:
-            self._collectives.make_room = self._make_room
+        self._makes_room = self._reactions.has("on_out_of_memory")
+
+    def _own_collectives(self) -> Collectives:
+        return Collectives(self.context, self._dying, self._migrator.release, self._make_room)
 
     def _occupy(self) -> Generator[Event, Any, None]:
         shares = self._gpu.working_sets is not None
         if shares:
             with self._alter():
-                _move_in(self.memory, self._space, self.job.trace, self._policy)
+                _move_in(self.memory, self._space, self.job.trace, self.context.policy)
         yield from super()._occupy()
         if shares:
             with self._alter():
@@ -273,7 +275,7 @@ class ContiguousRun(JobRun):
             found = len(space.waiting), space.blocks.free_pages
             if not space.waiting or memory.queues.busy or found == before:
                 return
-            self._react("on_out_of_memory")
+            self._reactions.react("on_out_of_memory")
             before = found
 
     def _reason(self) -> StallReason:
@@ -295,7 +297,7 @@ class ContiguousRun(JobRun):
         """Describe a wait without end: for space, and what holds it, or for copies that find no room."""
         memory, space, trace, page = self.memory, self._space, self.job.trace, self.memory.page_bytes
         kernel = trace.kernels[self._view.kernel]
-        where = f"policy '{self._policy.name}', kernel {kernel.id} ({kernel.name}) of '{trace.model}'"
+        where = f"policy '{self.context.policy.name}', kernel {kernel.id} ({kernel.name}) of '{trace.model}'"
         if not space.waiting:
             return UnsupportedError(f"{where}: waits for copies that cannot go on; {free_room(memory)}")
         first = trace.tensors[self._space.waiting[0]]

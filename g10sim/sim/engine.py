@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from operator import attrgetter
+from typing import Any
 
 from g10sim.analysis.contexts import without_contexts
 from g10sim.config.allocator import CachingPoolSpec
@@ -34,6 +35,7 @@ from g10sim.sim.addresses import OwnAddresses, PooledAddresses
 from g10sim.sim.beside.cpu import check_cpu
 from g10sim.sim.beside.exchange import GradientExchange
 from g10sim.sim.beside.pipeline import StageTransfers
+from g10sim.sim.context import JobContext
 from g10sim.sim.contiguous import ContiguousRun, contiguous_memory, simulated_job
 from g10sim.sim.executor import JobRun
 from g10sim.sim.fabric import Clock, Fabric
@@ -104,10 +106,7 @@ def _simulate(
         check_cpu(workload, system, policy, behaviour)
     planned, jobs = workload.as_planned(), len(workload.jobs)
     plans = asked(policy, "plan", lambda: plans_of(policy.plan(planned, system, behaviour), jobs))
-    simulation = _Simulation(workload, system, policy, plans, behaviour, record, check)
-    if workload is not given:
-        simulation.compare_with(given)
-    records = simulation.run()
+    records = _Simulation(workload, given, system, policy, plans, behaviour, record, check).run()
     note = asked(policy, "note", lambda: kind_of(policy.note, str, "text"))
     return replace(records, note=note, tiers=system.kinds)
 
@@ -129,12 +128,18 @@ def _check_sharing(workload: Workload, policy: Policy, behaviour: BehaviourSpec)
         raise ConfigError(f"{found} with compat.transfers 'batched'; allowed: exclusive, or fluid transfers")
 
 
+def _cpu_kernels(workload: Workload) -> int:
+    """Count the kernels on the CPU of all jobs."""
+    return sum(len(job.trace.cpu_kernels) for job in workload.jobs)
+
+
 class _Simulation:
     """One run from time 0 until every job has ended."""
 
     def __init__(
         self,
         workload: Workload,
+        given: Workload,
         system: SystemSpec,
         policy: Policy,
         plans: Collection[MigrationPlan | None],
@@ -142,6 +147,7 @@ class _Simulation:
         record: Collection[str],
         check: bool,
     ) -> None:
+        """Ideal times are those of the workload as ``given``, whose kernels are as fast as they can be."""
         self._system, self._policy, self._behaviour = system, policy, behaviour
         page = system.gpu.page_size
         self._pools = tuple(self._pool(tier, workload) for tier in system.all_tiers)
@@ -165,23 +171,32 @@ class _Simulation:
             is_mixed=not alike,
         )
         self._frames = self._shared_frames(workload)
-        with fabric.alter():
-            self._jobs = [
-                self._job_run(number, job, workload.executed(number), plan)
-                for number, (job, plan) in enumerate(zip(workload.jobs, plans, strict=True))
-            ]
-        self._run_until_steady()
-        recorder.tensor_at = {number: job.given_id_at for number, job in enumerate(self._jobs)}
-        tell_deaths(self._pools, self._jobs)
+        if checker is not None and _cpu_kernels(workload) > _cpu_kernels(given):
+            checker.allow_more_on_cpu()
         self._exchange = self._gradient_exchange(workload)
-        self._connect_stages(workload)
-
-    def _run_until_steady(self) -> None:
-        """Let jobs without a number of iterations decide together when they have run enough."""
-        jobs = {number: job for number, job in enumerate(self._jobs) if job.job.iterations == AUTO}
-        together = Iterations(most_iterations(AUTO, self._behaviour), jobs)
-        for job in jobs.values():
-            job.iterations = together
+        peers = self._exchange or self._stage_transfers(workload)
+        if self._staging is not None:
+            workload = replace(workload, jobs=tuple(simulated_job(job, behaviour) for job in workload.jobs))
+        until_steady = [number for number, job in enumerate(workload.jobs) if job.iterations == AUTO]
+        together = Iterations(most_iterations(AUTO, behaviour), until_steady)
+        with fabric.alter():
+            self._jobs = []
+            for number, (job, plan) in enumerate(zip(workload.jobs, plans, strict=True)):
+                most = most_iterations(job.iterations, behaviour)
+                facts = {
+                    "number": number,
+                    "executed": workload.executed(number),
+                    "ideal_cycles": sum(given.executed(number).durations_cycles(system.gpu.clock)),
+                    "iterations": together if job.iterations == AUTO else Iterations(most),
+                    "policy": policy,
+                    "plan": plan,
+                    "machine": self._machine,
+                    "exchange": self._exchange,
+                    "peers": peers,
+                }
+                self._jobs.append(self._job_run(job, facts))
+        recorder.name_tensors({number: job.given_id_at for number, job in enumerate(self._jobs)})
+        tell_deaths(self._pools, self._jobs)
 
     def _gradient_exchange(self, workload: Workload) -> GradientExchange | None:
         """Return what data-parallel replicas exchange gradients by. Raises ConfigError for what cannot be."""
@@ -198,53 +213,40 @@ class _Simulation:
                 "workload.replicas: found replicas that are not alike, or share a GPU; allowed: one "
                 "trace, each replica on a GPU of its own"
             )
-        exchange = GradientExchange(workload.jobs[0].trace, gpus, spec, self._machine.fabric, transfers)
-        for job_run in self._jobs:
-            job_run.exchange = job_run.peers = exchange
-        return exchange
+        return GradientExchange(workload.jobs[0].trace, gpus, spec, self._machine.fabric, transfers)
 
-    def _connect_stages(self, workload: Workload) -> None:
-        """Let stages of a pipeline send to each other. Raises ConfigError for what cannot be."""
+    def _stage_transfers(self, workload: Workload) -> StageTransfers | None:
+        """Return what stages of a pipeline send to each other by. Raises ConfigError for what cannot be."""
         transfers = self._machine.fabric.transfers
-        if workload.exchange is not None or not any(job.trace.link_kernels for job in workload.jobs):
-            return
+        if not any(job.trace.link_kernels for job in workload.jobs):
+            return None
         if not isinstance(transfers, FluidTransfers):
             raise ConfigError(
                 "workload.jobs: found stages of a pipeline with compat.transfers 'batched'; allowed: fluid "
                 "transfers"
             )
-        stages = StageTransfers(workload.jobs, self._machine.fabric, transfers)
-        for job_run in self._jobs:
-            job_run.peers = stages
+        return StageTransfers(workload.jobs, self._machine.fabric, transfers)
 
-    def compare_with(self, workload: Workload) -> None:
-        """Take the ideal times from a workload whose kernels are as fast as they can be."""
-        clock, checker = self._system.gpu.clock, self._machine.checker
-        for number, job_run in enumerate(self._jobs):
-            trace = workload.executed(number)
-            job_run.ideal_cycles = sum(trace.durations_cycles(clock))
-            if checker is not None and len(job_run.job.trace.cpu_kernels) > len(trace.cpu_kernels):
-                checker.may_beat_ideal = True
-
-    def _job_run(self, number: int, job: Job, executed: Trace, plan: MigrationPlan | None) -> JobRun:
-        policy, machine = self._policy, self._machine
-        if self._staging is None:
-            addresses = self._addresses(job.trace)
-            tensors = NamedTensors(policy, number, job, addresses)
-            memory = self._memory(job, addresses, tensors.homes(self._system.all_tiers))
-            memory.pageable, memory.pins = tensors.pageable(), policy.requirements.pins_on_use
-            memory.frozen = frozenset(place for one in job.trace.frozen for place in addresses.held(one))
-            for pool in memory.pools.values():
-                if pool.tier.name == "host":
-                    pool.reserved_pages += -(-tensors.host_reserved() // memory.page_bytes)
-            return JobRun(number, job, executed, memory, addresses, policy, plan, machine)
-        job = simulated_job(job, self._behaviour)
-        frames = self._frames[job.gpu] if self._frames else None
-        memory = contiguous_memory(
-            number, job, plan, policy, machine, self._staging, self._pools, self._door, frames
-        )
-        memory.frozen = job.trace.frozen
-        return ContiguousRun(number, job, executed, memory, OwnAddresses(job.trace), policy, plan, machine)
+    def _job_run(self, job: Job, facts: dict[str, Any]) -> JobRun:
+        """Return a job with its memory; ``facts`` are the others of its context."""
+        policy, machine, number, trace = self._policy, self._machine, facts["number"], job.trace
+        if self._staging is not None:
+            frames = self._frames[job.gpu] if self._frames else None
+            memory = contiguous_memory(
+                number, job, facts["plan"], policy, machine, self._staging, self._pools, self._door, frames
+            )
+            memory.describe(trace.frozen)
+            addresses = OwnAddresses(trace)
+            return ContiguousRun(JobContext(job=job, memory=memory, addresses=addresses, **facts))
+        addresses = self._addresses(trace)
+        tensors = NamedTensors(policy, number, job, addresses)
+        memory = self._memory(job, addresses, tensors.homes(self._system.all_tiers))
+        frozen = frozenset(place for one in trace.frozen for place in addresses.held(one))
+        memory.describe(frozen, tensors.pageable(), pins=policy.requirements.pins_on_use)
+        for pool in memory.pools.values():
+            if pool.tier.name == "host":
+                pool.reserve(-(-tensors.host_reserved() // memory.page_bytes))
+        return JobRun(JobContext(job=job, memory=memory, addresses=addresses, **facts))
 
     def _addresses(self, trace: Trace) -> OwnAddresses:
         """Return the addresses of a trace's tensors in unified memory."""

@@ -3,40 +3,33 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Generator, Hashable, Iterable
+from collections.abc import Generator, Hashable, Iterable
 from itertools import accumulate
 from operator import attrgetter
 from typing import Any
 
 from simpy import Event
 
-from g10sim.config.run import most_iterations
-from g10sim.errors import G10SimError, PolicyError
-from g10sim.hardware.memory import Residency
+from g10sim.errors import G10SimError
 from g10sim.hardware.transfers.fluid import FluidTransfers, Message
-from g10sim.policies.interface.moves import Move
-from g10sim.policies.interface.plan import MigrationPlan, Planned
-from g10sim.policies.interface.policy import Policy
+from g10sim.policies.interface.plan import Planned
 from g10sim.records import EXCHANGED_COLUMN, CpuRecord, JobRecord, StallReason
-from g10sim.sim.accounts.iterations import Iterations
 from g10sim.sim.accounts.ledger import Execution, Ledger
 from g10sim.sim.accounts.owners import WaitLog, reason_for_waiting
 from g10sim.sim.accounts.repetition import Snapshot
 from g10sim.sim.address_map import Sides
-from g10sim.sim.addresses import OwnAddresses
-from g10sim.sim.beside.collectives import Collectives, Peers
+from g10sim.sim.beside.collectives import Collectives
 from g10sim.sim.beside.cpu import CpuKernels
-from g10sim.sim.beside.exchange import GradientExchange
 from g10sim.sim.beside.stores import HostStores
+from g10sim.sim.context import JobContext
 from g10sim.sim.fabric import Fabric
 from g10sim.sim.gpu import Gpu, admission_bytes
-from g10sim.sim.hooks import Answer, asked, moves_of, place_of, plan_of, truth_of, victims_of
-from g10sim.sim.machine import Machine
 from g10sim.sim.moves.migrator import DelayedMoves, Migrator, moves_by_kernel
+from g10sim.sim.moves.reactions import Reactions
 from g10sim.sim.moves.victims import NominatedVictims, RecencyVictims
-from g10sim.sim.stages.claims import Claims
 from g10sim.sim.stages.in_place import InPlace
 from g10sim.sim.stages.recomputation import Recomputation
+from g10sim.sim.stages.waiting import Wait, for_collectives, for_cpu, for_gradients
 from g10sim.sim.stages.working_set import (
     FaultCharge,
     check_working_sets,
@@ -45,111 +38,76 @@ from g10sim.sim.stages.working_set import (
     free_room,
     released_after,
 )
-from g10sim.sim.view import View, kernels_to_next_use, make_view
-from g10sim.trace.model import Device, Kernel, Trace
+from g10sim.sim.view import kernels_to_next_use, make_view
+from g10sim.trace.model import Device, Kernel
 from g10sim.trace.repetition import named
-from g10sim.trace.workload import Job
 from g10sim.units import format_bytes
 
 
 class JobRun:
-    """One job on its GPU, as a SimPy process.
+    """One job on its GPU, as a SimPy process."""
 
-    ``executed`` is the job's trace with the kernel times that it really takes; all decisions are made by
-    those of the job.
-    """
-
-    def __init__(
-        self,
-        number: int,
-        job: Job,
-        executed: Trace,
-        memory: Residency,
-        addresses: OwnAddresses,
-        policy: Policy,
-        plan: MigrationPlan | None,
-        machine: Machine,
-    ) -> None:
-        trace, behaviour = job.trace, machine.behaviour
-        seen = addresses.trace
+    def __init__(self, context: JobContext) -> None:
+        job, machine, memory, behaviour = context.job, context.machine, context.memory, context.behaviour
+        trace, executed, clock = job.trace, context.executed, machine.system.gpu.clock
+        seen = context.addresses.trace
         check_working_sets(seen, memory)
-        self.job, self._executed, self._number = job, executed, number
-        self.exchange: GradientExchange | None = None
-        self.peers: Peers | None = None
-        self.iterations = Iterations(most_iterations(job.iterations, machine.behaviour))
-        self.memory, self.addresses = memory, addresses
-        self._policy, self._machine = policy, machine
-        self._fabric, self._clock = machine.fabric, machine.fabric.clock
-        self._behaviour = behaviour
-        self._transfers = machine.fabric.transfers
+        self.context, self.job, self.memory, self.addresses = context, job, memory, context.addresses
+        self._executed, self._number, self._machine = executed, context.number, machine
+        self._fabric, self._clock, self._behaviour = context.fabric, context.fabric.clock, behaviour
+        self._transfers = context.fabric.transfers
         self._recomputation = Recomputation(trace)
         self._charge = FaultCharge(executed, machine.system, behaviour)
-        dropped, claims, sending = self._recomputation.dropped, Claims(), Claims()
-        self._view = make_view(
-            number,
-            job,
-            memory,
-            addresses,
-            lambda: self._now,
-            lambda: self._measured,
-            lambda: self._own,
-            dropped,
-            sending,
-        )
-        stores = self._host_stores(claims) if trace.cpu_kernels else None
-        facts = self._view, memory, addresses, policy, behaviour, self._recomputation, machine.tiers
-        self._migrator = Migrator(*facts, claims, sending, stores)
-        self._delayed = DelayedMoves(trace, self._migrator, machine.fabric)
-        runs_beside = bool(trace.cpu_kernels or trace.link_kernels)
-        self._ledger = Ledger(number, job.gpu, memory, machine, runs_beside=runs_beside)
-        slowed = machine.system.gpu.copy_contention and machine.sharing.compute == "exclusive"
-        self._slower = StallReason.COPY_CONTENTION if slowed else StallReason.COMPUTE_SHARING
-        self._in_place = InPlace(number, job.gpu, memory, addresses, machine)
-        self._moves = moves_by_kernel(plan, trace, machine.tiers)
-        clock = machine.system.gpu.clock
         self._durations = executed.durations_cycles(clock)
         self._measured = trace.durations_cycles(clock)
         self._own = list(self._measured)
         self._starts = [0, *accumulate(self._measured)]
-        self.ideal_cycles = sum(self._durations)
+        self._view = make_view(context, self._recomputation.dropped, self._measured, self._own)
+        stores = None
+        if trace.cpu_kernels and isinstance(self._transfers, FluidTransfers):
+            stores = HostStores(context, self._transfers)
+        self._migrator = Migrator(context, self._view, self._recomputation, stores)
+        self._delayed = DelayedMoves(trace, self._migrator, self._fabric)
+        self._ledger = Ledger(context)
+        slowed = machine.system.gpu.copy_contention and machine.sharing.compute == "exclusive"
+        self._slower = StallReason.COPY_CONTENTION if slowed else StallReason.COMPUTE_SHARING
+        self._in_place = InPlace(context)
+        self._moves = moves_by_kernel(context.plan, trace, machine.tiers)
         self._tensors = list(named(seen.kernels, attrgetter("tensors")))
-        releases = (
+        self._releases = (
             behaviour.dead_tensors == "released"
-            and not policy.requirements.unlimited_memory
-            and not addresses.are_shared
+            and not context.policy.requirements.unlimited_memory
+            and not context.addresses.are_shared
         )
-        self._releases = releases
-        self._dying = released_after(trace) if releases else [()] * len(trace.kernels)
-        self._collectives: Collectives | None = None
-        if trace.link_kernels:
-            facts_of_job = number, job.gpu, memory, sending, self._dying, self._migrator.release
-            self._collectives = Collectives(*facts_of_job, machine)
+        self._dying = released_after(trace) if self._releases else [()] * len(trace.kernels)
+        self._collectives = self._own_collectives() if trace.link_kernels else None
         self._cpu: CpuKernels | None = None
         if trace.cpu_kernels:
-            given = number, job.gpu, executed, memory, claims, self._dying, self._migrator.release, machine
-            needs = policy.requirements
-            self._cpu = CpuKernels(
-                *given,
-                is_unlimited=needs.unlimited_memory,
-                buffers=needs.cpu_buffers,
-                stores=stores,
-                collectives=self._collectives,
-            )
-        self._reacts = type(policy).on_kernel_start is not Policy.on_kernel_start
-        self._reacts_at_end = type(policy).on_kernel_end is not Policy.on_kernel_end
-        self._replans = type(policy).on_iteration_start is not Policy.on_iteration_start
+            release = self._migrator.release
+            self._cpu = CpuKernels(context, self._dying, release, stores, self._collectives)
+        self._waits = self._waits_beside()
+        self._reactions = Reactions(context.policy, self._view, self._migrator)
+        self._reacts = self._reactions.has("on_kernel_start")
+        self._reacts_at_end = self._reactions.has("on_kernel_end")
+        self._replans = self._reactions.has("on_iteration_start")
         self._victims = self._victim_rule()
         self._computes_since: int | None = None
         self._prepare()
 
-    def _host_stores(self, claims: Claims) -> HostStores | None:
-        """Return what sends tensors from host memory to other tiers, where transfers can."""
-        machine, transfers = self._machine, self._transfers
-        if not isinstance(transfers, FluidTransfers):
-            return None
-        tiers = {tier.place: tier for tier in machine.system.all_tiers}
-        facts = self._number, self.job.gpu, self.memory
-        return HostStores(*facts, claims, machine.fabric, transfers, tiers)
+    def _own_collectives(self) -> Collectives:
+        return Collectives(self.context, self._dying, self._migrator.release)
+
+    def _waits_beside(self) -> list[Wait]:
+        """Return the waits that all kernels pass, for what runs beside those of the GPU."""
+        found = []
+        if self._collectives is not None:
+            found.append(for_collectives(self._collectives, self._clock))
+        self._wait_for_cpu = None if self._cpu is None else for_cpu(self._cpu, self._clock)
+        if self._wait_for_cpu is not None:
+            found.append(self._wait_for_cpu)
+        exchange = self.context.exchange
+        self._wait_for_gradients = None if exchange is None else for_gradients(exchange, self._clock)
+        return found
 
     def _prepare(self) -> None:
         """Do nothing more: pages need no preparation."""
@@ -172,11 +130,10 @@ class JobRun:
         return (now + kernels_to_next_use(self.addresses.trace, place, now)) % kernels / kernels
 
     def _victim_rule(self) -> RecencyVictims:
-        policy, dropped = self._policy, self._recomputation.dropped
-        facts = self.addresses, policy, self._behaviour, dropped
-        if type(policy).choose_victims is Policy.choose_victims:
-            return RecencyVictims(*facts)
-        return NominatedVictims(*facts, self._view, self._nominate)
+        dropped = self._recomputation.dropped
+        if not self._reactions.has("choose_victims"):
+            return RecencyVictims(self.context, dropped)
+        return NominatedVictims(self.context, dropped, self._view, self._reactions.nominate)
 
     def run(self, gpu: Gpu) -> Generator[Event, Any, None]:
         """SimPy process: wait for arrival and for the GPU, run all iterations, leave the GPU empty."""
@@ -206,9 +163,10 @@ class JobRun:
         """Run all iterations and leave the GPU empty."""
         with self._fabric.serving(self._number, self.job.gpu, self.memory, self._victims, self._due):
             iteration = 0
-            while self.iterations.has(iteration):
+            iterations = self.context.iterations
+            while iterations.has(iteration):
                 yield from self._iterate(iteration)
-                if self.iterations.are_joint:  # so that others that end now have ended, too
+                if iterations.are_joint:  # so that others that end now have ended, too
                     yield self._clock.timeout(0)
                 iteration += 1
             self._delayed.close()
@@ -227,20 +185,20 @@ class JobRun:
         self._ledger.open_iteration(self._now)
         before, sent = self._cpu_figures(), self._sent_bytes
         self._replan(iteration)
-        self.memory.is_mapped = iteration > 0 and self._policy.requirements.keeps_mappings
+        if iteration == 1 and self.context.policy.requirements.keeps_mappings:
+            self.memory.stay_mapped()
         for kernel in self._executed.kernels:
             moves = self._moves[kernel.id]
             if kernel.id == 0 and iteration > 0:
                 moves = self._moves[-1] + moves
             start, waits = self._now, WaitLog()
-            if self._collectives is not None:
-                yield from self._await_collective(self._collectives, kernel, waits)
-            if self._cpu is not None and kernel.device is not Device.LINKS:
-                yield from self._await_cpu(self._cpu, kernel, waits)
+            for wait in self._waits:
+                yield from wait(iteration, kernel, waits)
             if kernel.device is not Device.GPU:
                 self._launch(iteration, kernel, start, waits, moves)
                 continue
-            yield from self._await_gradients(iteration, kernel, waits)
+            if self._wait_for_gradients is not None:
+                yield from self._wait_for_gradients(iteration, kernel, waits)
             yield from self._reserve(kernel, waits)
             with self._alter():
                 self._begin(iteration, kernel, moves)
@@ -250,15 +208,14 @@ class JobRun:
         cpu = None if self._machine.system.cpu is None else self._cpu_since(before)
         exchanged = {} if self._collectives is None else {EXCHANGED_COLUMN: self._sent_bytes - sent}
         record = self._ledger.close_iteration(
-            iteration, self._now, self.ideal_cycles, state=self._snapshot(), cpu=cpu, exchanged=exchanged
+            iteration, self._now, state=self._snapshot(), cpu=cpu, exchanged=exchanged
         )
-        self.iterations.ended(record)
+        self.context.iterations.ended(record)
 
     def _snapshot(self) -> Snapshot:
         """Return the state at the end of an iteration."""
-        memory, policy, view = self.memory, self._policy, self._view
-        settled = self._asked("is_steady", lambda: truth_of(policy.is_steady(view)))
-        learnt = self._asked("state", lambda: policy.state(view))
+        memory = self.memory
+        settled, learnt = self._reactions.state()
         return Snapshot(memory.lies(), memory.space.order(), self._rest(learnt), is_settled=settled)
 
     def _rest(self, learnt: Hashable) -> Hashable:
@@ -278,7 +235,8 @@ class JobRun:
     @property
     def _sent_bytes(self) -> int:
         """Bytes that the GPU has sent to other replicas and stages so far."""
-        return 0 if self.peers is None else self.peers.sent_bytes[self.job.gpu]
+        peers = self.context.peers
+        return 0 if peers is None else peers.sent_bytes[self.job.gpu]
 
     def _cpu_figures(self) -> tuple[int, int]:
         cpu = self._cpu
@@ -286,30 +244,6 @@ class JobRun:
 
     def _cpu_since(self, before: tuple[int, int]) -> CpuRecord:
         return CpuRecord(*(now - then for now, then in zip(self._cpu_figures(), before, strict=True)))
-
-    def _await_cpu(self, cpu: CpuKernels, kernel: Kernel, waits: WaitLog) -> Generator[Event, Any, None]:
-        """Wait until kernels on the CPU have ended that keep a kernel from its start or launch."""
-        blocker = cpu.blocker(kernel)
-        if blocker is not None:
-            since = self._now
-            yield blocker
-            waits.add(StallReason.CPU, self._now - since)
-
-    def _await_collective(
-        self, collectives: Collectives, kernel: Kernel, waits: WaitLog
-    ) -> Generator[Event, Any, None]:
-        """Wait until no collective under way uses a tensor of a kernel."""
-        while (blocker := collectives.blocker(kernel)) is not None:
-            collectives.demand()
-            for event, reason in (
-                *((event, StallReason.CPU) for event in blocker.after),
-                (blocker.ready, StallReason.LATE_PREFETCH),
-                (blocker.ended, StallReason.BARRIER),
-            ):
-                since = self._now
-                yield event
-                waits.add(reason, self._now - since)
-            collectives.is_awaited = False
 
     def _launch(
         self,
@@ -326,9 +260,9 @@ class JobRun:
             execution.stalls = waits.charge(self._now - start, StallReason.CPU)
             if self._collectives is not None and kernel.device is Device.LINKS:
                 after = () if self._cpu is None else self._cpu.ends_of(kernel.tensors)
-                self._collectives.launch(iteration, kernel, self.peers, after)
+                self._collectives.launch(iteration, kernel, after)
             elif self._cpu is not None:
-                self._cpu.launch(iteration, kernel, self.exchange)
+                self._cpu.launch(iteration, kernel)
             self._recomputation.kernel_ended(kernel)
             self.addresses.leave(kernel.id)
             self._react_at_end()
@@ -346,20 +280,12 @@ class JobRun:
         since = now if self._computes_since is None else self._computes_since
         return since + left + self._starts[max(0, use - kernels)]
 
-    def _await_gradients(self, iteration: int, kernel: Kernel, waits: WaitLog) -> Generator[Event, Any, None]:
-        """Wait until the gradients that a kernel reads have been exchanged with the other replicas."""
-        arrival = self.exchange.arrival(iteration, kernel.id) if self.exchange is not None else None
-        if arrival is not None:
-            since = self._now
-            yield arrival
-            waits.add(StallReason.BARRIER, self._now - since)
-
     def _replan(self, iteration: int) -> None:
         """Let the policy replace the plan between iterations."""
         if not self._replans:
             return
         self._view.enter(iteration, 0)
-        plan = self._asked("on_iteration_start", lambda: plan_of(self._policy.on_iteration_start(self._view)))
+        plan = self._reactions.replan()
         if plan is not None:
             self._moves = moves_by_kernel(plan, self.job.trace, self._machine.tiers)
 
@@ -386,8 +312,8 @@ class JobRun:
             return
         self._give_up_working_set(kernel)
         for producer in producers:
-            if self._cpu is not None:
-                yield from self._await_cpu(self._cpu, producer, waits)
+            if self._wait_for_cpu is not None:
+                yield from self._wait_for_cpu(iteration, producer, waits)
             yield from self._reserve(producer, waits)
             yield from self._run_again(iteration, producer, waits)
             if self._releases:
@@ -432,12 +358,12 @@ class JobRun:
         memory.bring_in()
         memory.touch(*self.addresses.enter(kernel.id))
         self._view.enter(iteration, kernel.id)
-        self._recomputation.next_kernel = kernel.id
+        self._recomputation.kernel_starts(kernel)
         self._computes_since = None
         self._hold(kernel)
         self._migrator.perform(self._delayed.hold(iteration, kernel.id, moves))
         if self._reacts:
-            self._react("on_kernel_start")
+            self._reactions.react("on_kernel_start")
         if self._behaviour.recency == "use":
             memory.touch(*self._tensors[kernel.id])
 
@@ -472,8 +398,8 @@ class JobRun:
         busy = self._transfers.busy_cycles(self._number)
         self._ledger.close_kernel(execution, self._now, busy)
         self._give_up_working_set(kernel)
-        if self.exchange is not None:
-            self.exchange.kernel_ended(iteration, kernel.id)
+        if self.context.exchange is not None:
+            self.context.exchange.kernel_ended(iteration, kernel.id)
 
     def _start(self, execution: Execution) -> None:
         """Note the state in which a kernel begins to compute."""
@@ -518,7 +444,7 @@ class JobRun:
     def _react_at_end(self) -> None:
         if self._reacts_at_end:
             self.memory.hold(frozenset())
-            self._react("on_kernel_end")
+            self._reactions.react("on_kernel_end")
 
     def _execution(self, iteration: int, kernel: Kernel, start: int) -> Execution:
         sides: Sides = self.addresses.sides(kernel) if kernel.device is Device.GPU else ((), ())
@@ -602,18 +528,3 @@ class JobRun:
             f"kernel {kernel.id} ({kernel.name}) waits for ever for "
             f"{format_bytes(missing * memory.page_bytes)}: nothing moves any more; {free_room(memory)}"
         )
-
-    def _react(self, hook: str) -> None:
-        """Carry out what a hook answers with. Raises PolicyError for what is not allowed."""
-        ask: Callable[[View], Iterable[Move]] = getattr(self._policy, hook)
-        moves = self._asked(hook, lambda: moves_of(ask(self._view)))
-        try:
-            self._migrator.perform(moves)
-        except PolicyError as error:
-            raise PolicyError(f"{error}{place_of(self._policy, hook)}") from error
-
-    def _nominate(self) -> Iterable[int]:
-        return self._asked("choose_victims", lambda: victims_of(self._policy.choose_victims(self._view)))
-
-    def _asked(self, hook: str, ask: Callable[[], Answer]) -> Answer:
-        return asked(self._policy, hook, ask, self._view.kernel)

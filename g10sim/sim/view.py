@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Container, Sequence
-from typing import Any
+from collections.abc import Container, Sequence
 
 from g10sim.hardware.gpu_memory.contiguous import Contiguous
-from g10sim.hardware.memory import Residency
-from g10sim.sim.addresses import OwnAddresses
-from g10sim.sim.stages.claims import Claims
+from g10sim.sim.context import JobContext
 from g10sim.trace.model import Trace
-from g10sim.trace.workload import Job
 
 
 def kernels_to_next_use(trace: Trace, tensor: int, kernel: int) -> int:
@@ -26,40 +22,24 @@ def kernels_to_next_use(trace: Trace, tensor: int, kernel: int) -> int:
 
 
 def make_view(
-    number: int,
-    job: Job,
-    memory: Residency,
-    addresses: OwnAddresses,
-    now: Callable[[], int],
-    measured: Callable[[], Sequence[int]],
-    own: Callable[[], Sequence[int]],
-    dropped: Container[int],
-    sending: Claims,
+    context: JobContext, dropped: Container[int], measured: Sequence[int], own: Sequence[int]
 ) -> View:
-    """Return the view of one job."""
-    if addresses.are_shared:
-        return PooledView(addresses, number, job, memory, now, measured, own, dropped, sending)
-    return View(number, job, memory, now, measured, own, dropped, sending)
+    """Return the view of one job; ``measured`` and ``own`` are its kernels' cycles so far."""
+    kind = PooledView if context.addresses.are_shared else View
+    return kind(context, dropped, measured, own)
 
 
 class View:
     """Implements ``g10sim.policies.interface.policy.PolicyView`` for one job."""
 
     def __init__(
-        self,
-        number: int,
-        job: Job,
-        memory: Residency,
-        now: Callable[[], int],
-        measured: Callable[[], Sequence[int]],
-        own: Callable[[], Sequence[int]],
-        dropped: Container[int],
-        sending: Claims,
+        self, context: JobContext, dropped: Container[int], measured: Sequence[int], own: Sequence[int]
     ) -> None:
-        self._sending = sending
-        self._job, self._gpu, self._trace, self._memory, self._now = number, job.gpu, job.trace, memory, now
+        self._sending, self._addresses = context.sending, context.addresses
+        self._job, self._gpu, self._trace = context.number, context.gpu, context.job.trace
+        self._memory, self._clock = context.memory, context.fabric.clock
         self._measured, self._own, self._dropped = measured, own, dropped
-        self._places = {pool.tier.name: place for place, pool in memory.pools.items()}
+        self._places = {pool.tier.name: place for place, pool in self._memory.pools.items()}
         self._iteration = self._kernel = 0
 
     def enter(self, iteration: int, kernel: int) -> None:
@@ -84,7 +64,7 @@ class View:
     @property
     def now_cycles(self) -> int:
         """Current simulated time in cycles."""
-        return self._now()
+        return self._clock.cycle
 
     @property
     def iteration(self) -> int:
@@ -141,12 +121,12 @@ class View:
     @property
     def measured_cycles(self) -> tuple[int, ...]:
         """Cycles that each kernel computed when it last ran."""
-        return tuple(self._measured())
+        return tuple(self._measured)
 
     @property
     def own_cycles(self) -> tuple[int, ...]:
         """Cycles of computing that each kernel asked for when it last ran."""
-        return tuple(self._own())
+        return tuple(self._own)
 
     def size_bytes(self, tensor: int) -> int:
         """Size of a tensor in whole pages."""
@@ -202,9 +182,10 @@ class PooledView(View):
     A tensor that is not alive has what lies in the ranges that it will get, as far as that is dead.
     """
 
-    def __init__(self, addresses: OwnAddresses, *parts: Any) -> None:
-        super().__init__(*parts)
-        self._addresses = addresses
+    def __init__(
+        self, context: JobContext, dropped: Container[int], measured: Sequence[int], own: Sequence[int]
+    ) -> None:
+        super().__init__(context, dropped, measured, own)
         self._pages = self._trace.page_sizes(self._memory.page_bytes)
         self._changes, self._discarded_bytes = -1, 0
 

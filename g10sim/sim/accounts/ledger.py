@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from g10sim.hardware.faults import FaultCount
-from g10sim.hardware.memory import Pool, Residency
+from g10sim.hardware.memory import Pool
 from g10sim.records import (
     CpuRecord,
     IterationRecord,
@@ -17,7 +17,7 @@ from g10sim.records import (
     word_columns,
 )
 from g10sim.sim.accounts.repetition import Repetition, Snapshot
-from g10sim.sim.machine import Machine
+from g10sim.sim.context import JobContext
 from g10sim.trace.model import Kernel
 
 
@@ -50,11 +50,13 @@ def _labelled(columns: Iterable[str], values: Iterable[int]) -> dict[str, int]:
 class Ledger:
     """Sums executions up to iterations and writes the records."""
 
-    def __init__(self, job: int, gpu: int, memory: Residency, machine: Machine, *, runs_beside: bool) -> None:
-        """``runs_beside``: kernels run beside those of the GPU."""
-        self._job, self._gpu, self._memory = job, gpu, memory
+    def __init__(self, context: JobContext) -> None:
+        machine, memory, trace = context.machine, context.memory, context.job.trace
+        self._job, self._gpu, self._memory = context.number, context.gpu, memory
         self._recorder, self._checker = machine.recorder, machine.checker
-        self._overlap_is_computing = machine.behaviour.breakdown == "computing"
+        self._ideal_cycles = context.ideal_cycles
+        self._overlap_is_computing = context.behaviour.breakdown == "computing"
+        runs_beside = bool(trace.cpu_kernels or trace.link_kernels)
         self._repetition = Repetition(memory.page_bytes, confirms=runs_beside or machine.has_replicas)
 
     def open_iteration(self, now: int) -> None:
@@ -135,7 +137,6 @@ class Ledger:
         self,
         iteration: int,
         now: int,
-        ideal_cycles: int,
         *,
         state: Snapshot,
         cpu: CpuRecord | None,
@@ -154,7 +155,7 @@ class Ledger:
             iteration=iteration,
             start=self._start,
             end=now,
-            ideal_cycles=ideal_cycles,
+            ideal_cycles=self._ideal_cycles,
             compute_cycles=self._compute,
             overlap_cycles=self._overlap,
             in_flight_cycles=self._in_flight,

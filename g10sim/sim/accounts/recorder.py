@@ -29,7 +29,6 @@ class Recorder:
     """Lists of records. Iterations and jobs are always kept; ``wanted`` names kernels, migrations, memory.
 
     ``timeline`` stands for all three, for the traffic between locations, and for what is used in place.
-    ``tensor_at`` tells for each job whose contents lie at a range of addresses.
     """
 
     def __init__(self, wanted: Collection[str], page_bytes: int) -> None:
@@ -39,7 +38,7 @@ class Recorder:
         self.wants_memory = everything or "memory" in wanted
         self._wants_traffic = everything
         self.kernel_count = 0
-        self.tensor_at: Mapping[int, Callable[[int], int]] = {}
+        self._tensor_at: Mapping[int, Callable[[int], int]] = {}
         self._page_bytes = page_bytes
         self.iterations: list[IterationRecord] = []
         self.jobs: list[JobRecord] = []
@@ -51,6 +50,10 @@ class Recorder:
         self._accesses: list[AccessRecord] = []
         self._open: dict[_Key, MigrationRecord] = {}
         self._traffic: dict[tuple[int, Location, Location, int, int], int] = {}
+
+    def name_tensors(self, tensor_at: Mapping[int, Callable[[int], int]]) -> None:
+        """Keep for each job what tells whose contents lie at a range of addresses."""
+        self._tensor_at = tensor_at
 
     def memory(self, time: int, gpu: int, memory: Residency) -> None:
         """Keep the levels of memory at a time."""
@@ -87,7 +90,7 @@ class Recorder:
         pages: int,
     ) -> None:
         """Keep a move of what lies at a job's range; what follows it without a gap is one migration."""
-        tensor = self.tensor_at[job](place)
+        tensor = self._tensor_at[job](place)
         key = (job, gpu, tensor, source, target, cause)
         size_bytes = pages * self._page_bytes
         if self._wants_traffic:

@@ -5,27 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterable, Sequence
 from functools import partial
 from itertools import chain
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from simpy import Event
 
 from g10sim.errors import InvariantError
-from g10sim.hardware.memory import Residency
 from g10sim.records import CollectiveRecord
-from g10sim.sim.machine import Machine
-from g10sim.sim.stages.claims import Claims
+from g10sim.sim.beside.exchange import Peers
+from g10sim.sim.context import JobContext
 from g10sim.sim.stages.working_set import free_room
 from g10sim.trace.model import Kernel
 from g10sim.units import format_bytes
-
-
-class Peers(Protocol):
-    """The GPUs that a job has collectives or transfers with."""
-
-    sent_bytes: dict[int, int]
-
-    def join(self, iteration: int, kernel: Kernel) -> Event:
-        """Note that a GPU is ready for a kernel on LINKS; returns its end, an event with its beginning."""
 
 
 class Launched(NamedTuple):
@@ -47,22 +37,18 @@ class Collectives:
 
     def __init__(
         self,
-        number: int,
-        gpu: int,
-        memory: Residency,
-        claims: Claims,
+        context: JobContext,
         dying: Sequence[Sequence[int]],
         release: Callable[[Iterable[int]], None],
-        machine: Machine,
+        make_room: Callable[[], None] | None = None,
     ) -> None:
-        self._number, self._gpu, self._memory = number, gpu, memory
-        self._fabric, self._recorder = machine.fabric, machine.recorder
-        self.claims, self._dying, self._release = claims, dying, release
+        """``make_room`` is asked for room when the job waits and a tensor finds none."""
+        self._number, self._gpu, self._memory = context.number, context.gpu, context.memory
+        self._fabric, self._recorder = context.fabric, context.machine.recorder
+        self._peers, self._make_room = context.peers, make_room
+        self.claims, self._dying, self._release = context.sending, dying, release
         self._pending: list[Launched] = []
-        self.make_room: Callable[[], None] | None = None
-        """Asked for room when the job waits and a tensor finds none, where that takes more than victims."""
-        self.is_awaited = False
-        """Tell whether the job waits for one that has not begun."""
+        self._is_awaited = False
 
     def state(self) -> tuple[int, ...]:
         """Return the kernels that were launched and have not ended."""
@@ -84,10 +70,14 @@ class Collectives:
         """Let those that could begin, but for data or room, have them before all else: the job waits."""
         waiting = [one for one in self._pending if not one.ready.triggered]
         begun = [one.kernel.tensors for one in waiting if all(event.triggered for event in one.after)]
-        was_awaited, self.is_awaited = self.is_awaited, bool(begun)
+        was_awaited, self._is_awaited = self._is_awaited, bool(begun)
         if begun or was_awaited:
             with self._fabric.alter(self._number):
                 self._memory.hold(frozenset(chain.from_iterable(begun)))
+
+    def go_on(self) -> None:
+        """Note that the job waits for none of them any more."""
+        self._is_awaited = False
 
     def drain(self) -> Generator[Event, Any, None]:
         """SimPy process: wait until all have ended."""
@@ -95,8 +85,9 @@ class Collectives:
             self.demand()
             yield self._pending[-1].ended
 
-    def launch(self, iteration: int, kernel: Kernel, peers: Peers | None, after: tuple[Event, ...]) -> None:
+    def launch(self, iteration: int, kernel: Kernel, after: tuple[Event, ...]) -> None:
         """Let a collective's tensors come to the GPU ``after`` some events, and let it begin then."""
+        peers = self._peers
         if peers is None:
             raise InvariantError(f"kernel {kernel.id} ({kernel.name}) has nobody to send to or receive from")
         clock = self._fabric.clock
@@ -117,7 +108,7 @@ class Collectives:
             waits = partial(self._describe_wait, kernel)
             yield self._fabric.until(partial(self._bring, kernel), waits, self._number)
         launched.ready.succeed()
-        if self.is_awaited:
+        if self._is_awaited:
             self.demand()
         start: int = yield peers.join(iteration, kernel)
         if self._recorder.wants_kernels:
@@ -140,9 +131,9 @@ class Collectives:
             with self._fabric.alter(self._number):
                 for tensor in asked:
                     memory.request_prefetch(tensor)
-        if missing and self.is_awaited and self.make_room is not None:
+        if missing and self._is_awaited and self._make_room is not None:
             with self._fabric.alter(self._number):
-                self.make_room()
+                self._make_room()
         return not missing
 
     def _describe_wait(self, kernel: Kernel) -> str:

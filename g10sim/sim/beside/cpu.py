@@ -12,15 +12,12 @@ from simpy import Event
 from g10sim.config.behaviour import BehaviourSpec
 from g10sim.config.system import SystemSpec
 from g10sim.errors import CapacityError, ConfigError, InvariantError, UnsupportedError
-from g10sim.hardware.memory import Residency
 from g10sim.hardware.transfers.fluid import FluidTransfers, Message
 from g10sim.policies.interface.policy import Policy
 from g10sim.records import CpuKernelRecord, Location
 from g10sim.sim.beside.collectives import Collectives
-from g10sim.sim.beside.exchange import GradientExchange
 from g10sim.sim.beside.stores import HostStores
-from g10sim.sim.machine import Machine
-from g10sim.sim.stages.claims import Claims
+from g10sim.sim.context import JobContext
 from g10sim.sim.stages.working_set import free_room
 from g10sim.trace.check import first_on_cpu
 from g10sim.trace.model import Kernel, Trace
@@ -112,39 +109,33 @@ class CpuKernels:
 
     Each waits until its data lie in host memory: what it reads comes there, what it writes without reading
     is allocated there. With unlimited memory it waits for nothing but the CPU. ``release`` is told of the
-    tensors that die with a kernel, ``dying`` by kernel. With a number of ``buffers`` data of so many kernels
-    come to host memory one after another, and stay until ``stores`` have sent away what is to leave. Data
-    that ``collectives`` use come once these have ended.
+    tensors that die with a kernel, ``dying`` by kernel. Where the policy has a number of buffers, data of so
+    many kernels come to host memory one after another, and stay until ``stores`` have sent away what is to
+    leave. Data that ``collectives`` use come once these have ended.
     """
 
     def __init__(
         self,
-        number: int,
-        gpu: int,
-        executed: Trace,
-        memory: Residency,
-        claims: Claims,
+        context: JobContext,
         dying: Sequence[Sequence[int]],
         release: Callable[[Iterable[int]], None],
-        machine: Machine,
-        *,
-        is_unlimited: bool,
-        buffers: int | None = None,
         stores: HostStores | None = None,
         collectives: Collectives | None = None,
     ) -> None:
+        machine, needs = context.machine, context.policy.requirements
         transfers, system = machine.fabric.transfers, machine.system
         if not isinstance(transfers, FluidTransfers) or system.cpu is None:
             raise InvariantError("kernels on the CPU were not refused")
-        self._number, self._gpu, self._trace, self._memory = number, gpu, executed, memory
-        self._claims, self._dying, self._release = claims, dying, release
+        self._number, self._gpu, self._trace = context.number, context.gpu, context.executed
+        self._memory, self._exchange = context.memory, context.exchange
+        self._claims, self._dying, self._release = context.claims, dying, release
         self._machine, self._fabric, self._transfers = machine, machine.fabric, transfers
         self._clock_hz, self._spec = system.gpu.clock, system.cpu
-        self._socket = transfers.topology.socket_of(gpu)
+        self._socket = transfers.topology.socket_of(context.gpu)
         self._tiers = {tier.place: tier for tier in system.all_tiers}
         self._host = next(place for place, tier in self._tiers.items() if tier.name == HOST)
-        self._gathers, self._stores, self._collectives = not is_unlimited, stores, collectives
-        self._freed = deque[Event](maxlen=None if is_unlimited else buffers)
+        self._gathers, self._stores, self._collectives = not needs.unlimited_memory, stores, collectives
+        self._freed = deque[Event](maxlen=None if needs.unlimited_memory else needs.cpu_buffers)
         self._gathered: Event | None = None
         self._pending = deque[_Launched]()
         self._reads: dict[int, _Read] = {}
@@ -184,7 +175,7 @@ class CpuKernels:
         if self._pending:
             yield self._pending[-1].ended
 
-    def launch(self, iteration: int, kernel: Kernel, exchange: GradientExchange | None) -> None:
+    def launch(self, iteration: int, kernel: Kernel) -> None:
         """Let a kernel's data set out for host memory, and let it compute once they are there."""
         memory, claims = self._memory, self._claims
         sending = () if self._collectives is None else self._collectives.claims
@@ -201,7 +192,7 @@ class CpuKernels:
         turn = self._take_buffer(kernel, launched.ended)
         if self._gathers and turn.is_now:
             self._gather(kernel)
-        self._fabric.clock.process(self._run(iteration, kernel, turn, before, launched.ended, exchange))
+        self._fabric.clock.process(self._run(iteration, kernel, turn, before, launched.ended))
 
     def _take_buffer(self, kernel: Kernel, ended: Event) -> _Turn:
         """Return when the data of a kernel that is launched may come: after those before it, to a buffer.
@@ -234,10 +225,10 @@ class CpuKernels:
         turn: _Turn,
         before: Event | None,
         ended: Event,
-        exchange: GradientExchange | None,
     ) -> Generator[Event, Any, None]:
         """SimPy process: one execution of a kernel, whose data come when it is its ``turn``."""
         launch, cpu = self._now, self._machine.cpus[self._socket]
+        exchange = self._exchange
         arrival = exchange.arrival(iteration, kernel.id) if exchange is not None else None
         if arrival is not None:
             yield arrival

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 from simpy import Event
 
@@ -23,6 +23,15 @@ _Round = list[tuple[list[Link], int]]
 
 def _have_arrived(messages: Sequence[Message]) -> bool:
     return all(message.is_done for message in messages)
+
+
+class Peers(Protocol):
+    """The GPUs that a job has collectives or transfers with."""
+
+    sent_bytes: dict[int, int]
+
+    def join(self, iteration: int, kernel: Kernel) -> Event:
+        """Note that a GPU is ready for a kernel on LINKS; returns its end, an event with its beginning."""
 
 
 class GradientExchange:

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Generator, Iterable
+from collections.abc import Generator, Iterable
 from functools import partial
 from typing import Any
 
 from simpy import Event
 
-from g10sim.config.tiers import Tier
-from g10sim.hardware.memory import Residency
 from g10sim.hardware.transfers.fluid import FluidTransfers, Message
 from g10sim.records import Location
-from g10sim.sim.fabric import Fabric
+from g10sim.sim.context import JobContext
 from g10sim.units import format_bytes
 
 
@@ -23,18 +21,11 @@ class HostStores:
     the tensor before that, or it has left for the GPU.
     """
 
-    def __init__(
-        self,
-        number: int,
-        gpu: int,
-        memory: Residency,
-        claims: Container[int],
-        fabric: Fabric,
-        transfers: FluidTransfers,
-        tiers: dict[Location, Tier],
-    ) -> None:
-        self._number, self._gpu, self._memory, self._claims = number, gpu, memory, claims
-        self._fabric, self._transfers, self._tiers = fabric, transfers, tiers
+    def __init__(self, context: JobContext, transfers: FluidTransfers) -> None:
+        tiers = {tier.place: tier for tier in context.machine.system.all_tiers}
+        self._number, self._gpu = context.number, context.gpu
+        self._memory, self._claims = context.memory, context.claims
+        self._fabric, self._transfers, self._tiers = context.fabric, transfers, tiers
         self._host = next(place for place, tier in tiers.items() if tier.name == "host")
         self._under_way: dict[int, Event] = {}
         self._copies: dict[int, Location] = {}

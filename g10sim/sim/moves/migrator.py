@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Collection, Hashable, Iterable, Mapping
+from collections.abc import Collection, Hashable, Iterable
 from functools import partial
 
 from simpy import Event
 
-from g10sim.config.behaviour import BehaviourSpec
 from g10sim.errors import PlanError, PolicyError
 from g10sim.hardware.gpu_memory.contiguous import Contiguous
-from g10sim.hardware.memory import Residency
 from g10sim.policies.interface.moves import Move
 from g10sim.policies.interface.plan import MigrationPlan, Planned
-from g10sim.policies.interface.policy import Policy, PolicyView
+from g10sim.policies.interface.policy import PolicyView
 from g10sim.records import Location
-from g10sim.sim.addresses import OwnAddresses
 from g10sim.sim.beside.stores import HostStores
+from g10sim.sim.context import JobContext
 from g10sim.sim.fabric import Fabric, Phase, Timer
 from g10sim.sim.hooks import MOVES
-from g10sim.sim.stages.claims import Claims
 from g10sim.sim.stages.recomputation import Recomputation
 from g10sim.trace.model import Trace
 
@@ -44,31 +41,24 @@ def moves_by_kernel(
 class Migrator:
     """Carries out moves on one job's memory; implements ``g10sim.policies.interface.moves.MoveState``.
 
-    ``tiers`` are the memory tiers of the system by name. Tensors in ``claims`` stay in host memory until they
-    are not any more; ``stores`` sends them to other tiers from there. Those that are ``sending`` stay on the
-    GPU until collectives have ended.
+    Tensors that kernels on the CPU claim stay in host memory until these have ended; ``stores`` sends them to
+    other tiers from there. Those that collectives send stay on the GPU until these have ended.
     """
 
     def __init__(
         self,
+        context: JobContext,
         view: PolicyView,
-        memory: Residency,
-        addresses: OwnAddresses,
-        policy: Policy,
-        behaviour: BehaviourSpec,
         recomputation: Recomputation,
-        tiers: Mapping[str, Location],
-        claims: Claims,
-        sending: Claims,
         stores: HostStores | None = None,
     ) -> None:
         self.view = view
-        self.memory_kind = policy.requirements.placement
-        self.keeps_needed = behaviour.running_tensors == "pinned"
-        self._memory, self._addresses = memory, addresses
-        self._policy, self._tiers = policy.name, tiers
-        self._recomputation, self._claims, self._stores = recomputation, claims, stores
-        self._sending = sending
+        self.memory_kind = context.policy.requirements.placement
+        self.keeps_needed = context.behaviour.running_tensors == "pinned"
+        self._memory, self._addresses = context.memory, context.addresses
+        self._policy, self._tiers = context.policy.name, context.machine.tiers
+        self._recomputation, self._stores = recomputation, stores
+        self._claims, self._sending = context.claims, context.sending
 
     def perform(self, moves: Iterable[Move]) -> None:
         """Carry out moves of a plan or a reaction in order. Raises PolicyError for an illegal one."""

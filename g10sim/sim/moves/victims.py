@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterable, Sequence
 from operator import attrgetter
 
-from g10sim.config.behaviour import BehaviourSpec
 from g10sim.errors import PolicyError
 from g10sim.hardware.memory import Residency
 from g10sim.hardware.runs import Run
-from g10sim.policies.interface.policy import Policy, PolicyView
-from g10sim.sim.addresses import OwnAddresses
+from g10sim.policies.interface.policy import PolicyView
+from g10sim.sim.context import JobContext
 from g10sim.sim.hooks import place_of
 from g10sim.trace.repetition import each
 
@@ -20,9 +19,8 @@ class RecencyVictims:
 
     asks_policy = False
 
-    def __init__(
-        self, addresses: OwnAddresses, policy: Policy, behaviour: BehaviourSpec, dropped: Container[int]
-    ) -> None:
+    def __init__(self, context: JobContext, dropped: Container[int]) -> None:
+        behaviour, addresses, policy = context.behaviour, context.addresses, context.policy
         self._addresses, self._dropped = addresses, dropped
         self._pinned = behaviour.running_tensors == "pinned"
         released = behaviour.dead_tensors == "released" and not addresses.are_shared
@@ -71,14 +69,13 @@ class NominatedVictims(RecencyVictims):
 
     def __init__(
         self,
-        addresses: OwnAddresses,
-        policy: Policy,
-        behaviour: BehaviourSpec,
+        context: JobContext,
         dropped: Container[int],
         view: PolicyView,
         nominate: Callable[[], Iterable[int]],
     ) -> None:
-        super().__init__(addresses, policy, behaviour, dropped)
+        super().__init__(context, dropped)
+        policy = context.policy
         self._view, self._nominate = view, nominate
         self._policy, self._place = policy.name, place_of(policy, "choose_victims")
         self._names = each(view.trace.tensors, attrgetter("name"))

@@ -6,11 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from g10sim.errors import InvariantError
-from g10sim.hardware.memory import Residency
 from g10sim.hardware.transfers.fluid import FluidTransfers, Message
 from g10sim.records import AccessRecord, Location
-from g10sim.sim.addresses import OwnAddresses
-from g10sim.sim.machine import Machine
+from g10sim.sim.context import JobContext
 from g10sim.trace.model import Kernel
 
 
@@ -30,11 +28,10 @@ class InPlace:
     over the links between its GPU and the tier. It ends when it has computed and all of that is done.
     """
 
-    def __init__(
-        self, job: int, gpu: int, memory: Residency, addresses: OwnAddresses, machine: Machine
-    ) -> None:
-        self._job, self._gpu, self._memory, self._addresses = job, gpu, memory, addresses
-        self._fabric, self._recorder = machine.fabric, machine.recorder
+    def __init__(self, context: JobContext) -> None:
+        self._job, self._gpu = context.number, context.gpu
+        self._memory, self._addresses = context.memory, context.addresses
+        self._fabric, self._recorder = context.fabric, context.machine.recorder
 
     def begin(self, kernel: Kernel) -> list[Message]:
         """Start what a kernel reads and writes where it lies; returns nothing where that is nothing."""

@@ -19,6 +19,10 @@ class Recomputation(Recomputability):
         self.drops = 0
         self.next_kernel = 0
 
+    def kernel_starts(self, kernel: Kernel) -> None:
+        """Note which kernel is about to start."""
+        self.next_kernel = kernel.id
+
     def drop(self, tensor: int) -> None:
         """Note that a tensor's contents are dropped."""
         self.dropped.add(tensor)
