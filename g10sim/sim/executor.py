@@ -11,7 +11,8 @@ from typing import Any
 from simpy import Event
 
 from g10sim.errors import G10SimError
-from g10sim.hardware.transfers.fluid import FluidTransfers, Message
+from g10sim.hardware.transfers.fluid import FluidTransfers
+from g10sim.hardware.transfers.rates import Message
 from g10sim.policies.interface.plan import Planned
 from g10sim.records import EXCHANGED_COLUMN, CpuRecord, JobRecord, StallReason
 from g10sim.sim.accounts.ledger import Execution, Ledger

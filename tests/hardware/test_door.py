@@ -186,8 +186,11 @@ CASES = [
         ("settle begins a fetch", narrow, wants(1, frees=[0]), lambda memory: memory.settle()),
     )
 ]
-READERS = {"lies", "state", "arriving", "evicting", "tier_for", "used_in_place", "kept_in"}
-"""Public methods of a residency that look at it."""
+READERS = {
+    *("lies", "state", "arriving", "evicting", "tier_for", "used_in_place", "kept_in"),
+    *("describe", "stay_mapped"),
+}
+"""Public methods of a residency that look at it, or say how later changes are made."""
 SPACE_READERS = {
     "order",
     "state",

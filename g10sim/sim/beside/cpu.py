@@ -12,7 +12,8 @@ from simpy import Event
 from g10sim.config.behaviour import BehaviourSpec
 from g10sim.config.system import SystemSpec
 from g10sim.errors import CapacityError, ConfigError, InvariantError, UnsupportedError
-from g10sim.hardware.transfers.fluid import FluidTransfers, Message
+from g10sim.hardware.transfers.fluid import FluidTransfers
+from g10sim.hardware.transfers.rates import Message
 from g10sim.policies.interface.policy import Policy
 from g10sim.records import CpuKernelRecord, Location
 from g10sim.sim.beside.collectives import Collectives

@@ -8,7 +8,8 @@ from typing import Any
 
 from simpy import Event
 
-from g10sim.hardware.transfers.fluid import FluidTransfers, Message
+from g10sim.hardware.transfers.fluid import FluidTransfers
+from g10sim.hardware.transfers.rates import Message
 from g10sim.records import Location
 from g10sim.sim.context import JobContext
 from g10sim.units import format_bytes

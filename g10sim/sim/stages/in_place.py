@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from g10sim.errors import InvariantError
-from g10sim.hardware.transfers.fluid import FluidTransfers, Message
+from g10sim.hardware.transfers.fluid import FluidTransfers
+from g10sim.hardware.transfers.rates import Message
 from g10sim.records import AccessRecord, Location
 from g10sim.sim.context import JobContext
 from g10sim.trace.model import Kernel

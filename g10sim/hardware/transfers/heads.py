@@ -1,0 +1,177 @@
+"""Flows of a job: the heads of its queues, each with the victims that make room for it and its own limit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from g10sim.config.system import SystemSpec
+from g10sim.hardware.faults import demand_rate, fault_batches, one_after_another
+from g10sim.hardware.host_memory.pinned import PinnedCopies
+from g10sim.hardware.links import Link, Topology
+from g10sim.hardware.memory import Pool
+from g10sim.hardware.runs import Run
+from g10sim.hardware.transfers.flows import DEMAND, EVICT, PREFETCH, Flow, Lane, Site
+from g10sim.hardware.transfers.interface import spill_order
+from g10sim.hardware.transfers.staging import Staging
+from g10sim.records import Location
+
+_NONE, _GPU = Location.NONE, Location.GPU
+
+
+class Heads:
+    """Makes flows; ``on_gpu`` are the jobs of each GPU, whose pages make room for each other."""
+
+    def __init__(
+        self,
+        system: SystemSpec,
+        topology: Topology,
+        pools: Mapping[Location, Pool],
+        on_gpu: Mapping[int, Sequence[Site]],
+        staging: Staging | None,
+    ) -> None:
+        self.topology, self._pools, self._on_gpu, self._staging = topology, pools, on_gpu, staging
+        self._page_bytes, self._fault = system.gpu.page_size, system.page_fault
+        self._latencies = {tier.place: tier.latency for tier in system.all_tiers}
+        self._spills = {place: spill_order(tuple(pools), place) for place in pools}
+        self._nearest = next(iter(pools))
+        self._host = next((tier.place for tier in system.all_tiers if tier.name == "host"), None)
+        pinned = system.host.pinned
+        self.pinned = None if pinned is None else PinnedCopies(pinned)
+
+    def demanded_rate(self, site: Site, tensor: int, pages: int, place: Location) -> int:
+        """Return the most bytes/second at which demanded pages of a tensor come from a place."""
+        latency = self._fault.latency + self._latencies.get(place, 0)
+        latency += self.topology.per_copy(site.gpu, place, inward=True)
+        pinning, slow = self._buffer(site, tensor, place) if site.is_buffered else (0, 0)
+        bandwidth = self.topology.path_bandwidth(site.gpu, place)
+        bandwidth = min(bandwidth, slow or bandwidth)
+        size = pages * self._page_bytes
+        batches = fault_batches(size, self._page_bytes, self._fault)
+        return demand_rate(size, bandwidth, latency + pinning // batches, batches)
+
+    def of_site(self, site: Site) -> list[Flow]:
+        """Return the flows of a job."""
+        flows = self._evictions(site)
+        evicting = bool(flows)
+        for lane, later, source in site.arrivals:
+            if lane.queue:
+                self._add_arrival(flows, lane, source, DEMAND, evicting)
+            elif later.queue:
+                needed = later.queue[0].tensor in site.memory.needed
+                self._add_arrival(flows, later, source, DEMAND if needed else PREFETCH, evicting)
+        if not flows and any(site.memory.moving[tensor] for tensor in site.memory.needed):
+            for _, later, source in site.arrivals:
+                if later.queue:
+                    self._add_arrival(flows, later, source, DEMAND, evicting)
+        if self._staging is not None:
+            return [flow for flow in flows if self._staging.is_ready(flow.run)]
+        return flows
+
+    def _evictions(self, site: Site) -> list[Flow]:
+        flows = []
+        for lane, wish in site.evictions:
+            if lane.queue:
+                target = self._destination(_GPU, wish)
+                if target is None:
+                    continue
+                links = self.topology.outward(site.gpu, target)
+                self._start_copy(lane, target, links, inward=False)
+                links = self._staged(site, lane.queue[0].tensor, target, links)
+                flows.append(Flow(lane, _GPU, None, target, links, EVICT, self._pools[target]))
+                if self._staging is not None and target != wish:
+                    flows[-1].limit = self._staging.diverted_rate(flows[-1].limit, target)
+        return flows
+
+    def _start_copy(self, lane: Lane, place: Location, links: list[Link], *, inward: bool) -> None:
+        """Limit the rate of a copy that is next in its queue, where links make it wait before it moves."""
+        run = lane.queue[0]
+        if not run.rate:
+            run.rate = self._rate_of(lane.site, run, place, links, inward=inward)
+
+    def _rate_of(self, site: Site, run: Run, place: Location, links: list[Link], *, inward: bool) -> int:
+        """Most bytes/second of a copy between the GPU and a place that has its links to itself; 0: any."""
+        pinning, slow = self._buffer(site, run.tensor, place) if site.is_buffered else (0, 0)
+        wait = self.topology.per_copy(site.gpu, place, inward=inward) + pinning
+        return self._copy_rate(run.count, links, wait, slow) if wait or slow else 0
+
+    def _staged(self, site: Site, tensor: int, place: Location, links: list[Link]) -> list[Link]:
+        """Return the links of a copy: beside pageable memory, they are written to a buffer and read."""
+        if not site.is_buffered or self.pinned is None or not self._buffer(site, tensor, place)[1]:
+            return links
+        return [*links, *self.topology.memory(site.gpu) * 2]
+
+    def _buffer(self, site: Site, tensor: int, place: Location) -> tuple[int, int]:
+        """Return the picoseconds until a tensor's buffer is pinned, and bytes/second if it is pageable."""
+        memory, pinned = site.memory, self.pinned
+        if pinned is None or place != self._host:
+            return 0, 0
+        if tensor in memory.pageable:
+            return 0, pinned.pageable_bandwidth
+        size = memory.sizes[tensor] * self._page_bytes
+        pinning = pinned.admit(site.job, tensor, size) if memory.pins else 0
+        return (0, pinned.pageable_bandwidth) if pinning is None else (pinning, 0)
+
+    def _copy_rate(self, pages: int, links: list[Link], wait_ps: int, slow: int) -> int:
+        """Rate of a copy that has its links to itself, after a wait, and no more than ``slow``, if any."""
+        bandwidth = min(link.capacity for link in links)
+        bandwidth = min(bandwidth, slow or bandwidth)
+        return demand_rate(pages * self._page_bytes, bandwidth, wait_ps, 1) if wait_ps else bandwidth
+
+    def _add_arrival(
+        self, flows: list[Flow], lane: Lane, source: Location, rank: int, evicting: bool
+    ) -> None:
+        site, links = lane.site, self.topology.inward(lane.gpu, source)
+        self._start_copy(lane, source, links, inward=True)
+        links = self._staged(site, lane.queue[0].tensor, source, links)
+        follows = evicting and rank == PREFETCH
+        if follows or site.memory.frames.free:
+            flows.append(Flow(lane, source, None, _NONE, links, rank, None))
+            flows[-1].follows = follows and not site.memory.frames.free
+            return
+        victim, owner = self._victim(site, demanded=rank == DEMAND)
+        # Pages that the kernel needs wait for a planned eviction's room instead of pushing each other out.
+        if victim is None or (evicting and victim.tensor in owner.memory.needed):
+            return
+        if rank == PREFETCH and owner is site and site.victims.spares(lane.queue[0].tensor, victim.tensor):
+            return
+        if owner.memory.kept_in(victim.tensor, victim.count) or owner.victims.is_worthless(victim.tensor):
+            flows.append(Flow(lane, source, victim, _NONE, links, rank, None, owner))
+            return
+        target = self._destination(source, self._nearest)
+        if target is None:
+            return
+        outward = self.topology.outward(lane.gpu, target)
+        limit = self._limit_with_victim(lane.queue[0].rate, victim, owner, target, outward)
+        both = [*links, *self._staged(owner, victim.tensor, target, outward)]
+        filled = None if target == source else self._pools[target]
+        flows.append(Flow(lane, source, victim, target, both, rank, filled, owner))
+        flows[-1].limit = limit
+
+    def _limit_with_victim(
+        self, limit: int, victim: Run, owner: Site, target: Location, outward: list[Link]
+    ) -> int:
+        """Return the limit of pages that come in while a victim leaves, before them or at the same time."""
+        if not victim.rate:
+            victim.rate = self._rate_of(owner, victim, target, outward, inward=False)
+        if limit and self._fault.eviction == "serial":
+            return one_after_another(limit, victim.rate or min(link.capacity for link in outward))
+        return min(limit or victim.rate, victim.rate) if victim.rate else limit
+
+    def _victim(self, site: Site, *, demanded: bool) -> tuple[Run | None, Site]:
+        """Return who makes room on a full GPU, and whose it is: the oldest of all jobs' own choices."""
+        neighbours = self._on_gpu[site.gpu]
+        if len(neighbours) == 1:
+            return site.victims.choose(site.memory, demanded), site
+        best, owner = None, site
+        for neighbour in neighbours:
+            run = neighbour.victims.choose(neighbour.memory, demanded)
+            if run is not None and (best is None or run.stamp < best.stamp):
+                best, owner = run, neighbour
+        return best, owner
+
+    def _destination(self, source: Location, wish: Location) -> Location | None:
+        """Return where leaving pages find room, or the room that arrivals from ``source`` leave."""
+        for place in self._spills[wish]:
+            if self._pools[place].free or place == source:
+                return place
+        return None

@@ -1,0 +1,162 @@
+"""Rates of flows and messages: who has how much of which link."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from itertools import count as counter
+
+from g10sim.hardware.flash.pool import SsdPort
+from g10sim.hardware.links import Link, Share, Topology, share_alone, share_in_order, share_max_min
+from g10sim.hardware.transfers.flows import DEMAND, EVICT, PREFETCH, Flow
+from g10sim.records import Location
+
+
+class Message(Share):
+    """Bytes on their way between GPUs, or between a processor and memory, with which no pages move.
+
+    An access is that of a running kernel to tensors where they lie, or of the host's workers to its memory.
+    """
+
+    __slots__ = ("is_access", "order", "work")
+
+    def __init__(
+        self, links: list[Link], work: int, order: int, limit: int = 0, *, is_access: bool = False
+    ) -> None:
+        super().__init__(links, limit)
+        self.work, self.order, self.is_access = work, order, is_access
+
+    @property
+    def is_done(self) -> bool:
+        """Tell whether all of it has arrived."""
+        return self.work <= 0
+
+
+class Rates:
+    """Shares links: demanded pages first, planned evictions next, prefetches last.
+
+    ``service`` says how links serve what is of equal rank: fairly, in the order of age, or by deadline.
+    """
+
+    def __init__(self, topology: Topology, service: str, gpus: int, ssds: Sequence[SsdPort]) -> None:
+        self.topology, self._service, self._gpus, self._ssds = topology, service, gpus, ssds
+        self._orders = counter(1)
+        self.turns = [0] * gpus
+        """How often each GPU's copies have taken a turn."""
+        self._now = 0
+
+    @property
+    def is_fair(self) -> bool:
+        """Tell whether what is of equal rank shares links evenly."""
+        return self._service == "fair"
+
+    def order_of_message(self, now: int) -> int:
+        """Return when the turn of a message comes that is sent now."""
+        return now * self._gpus if self._service == "deadline" else next(self._orders)
+
+    def share(self, flows: list[Flow], messages: Sequence[Message], now: int) -> None:
+        """Give every flow and message its rate."""
+        self._now = now
+        if flows or messages:
+            share = partial(self._share_links, flows, messages)
+            for ssd in self._ssds:
+                share = partial(ssd.share, share)
+            share()
+        else:
+            for ssd in self._ssds:
+                ssd.rest()
+
+    def _share_links(self, flows: list[Flow], messages: Sequence[Message]) -> None:
+        """Give every flow its rate: demanded ones first, then planned evictions, then prefetches."""
+        if len(flows) == 1 and self._service == "fair" and not messages and not self._ssds:
+            share_alone(flows[0])
+            return
+        self._free_links()
+        if self.topology.has_duplex and self._service == "fair":
+            self._split_directions(flows, messages)
+        accesses = [message for message in messages if message.is_access]
+        if accesses:
+            self._serve_kernels(accesses, flows, messages)
+        self._share([flow for flow in flows if flow.rank == DEMAND])
+        sent = [message for message in messages if not message.is_access]
+        self._share([flow for flow in flows if flow.rank == EVICT], sent)
+        prefetches = [flow for flow in flows if flow.rank == PREFETCH]
+        self._limit_followers(flows, [flow for flow in prefetches if flow.follows])
+        self._share(prefetches)
+        for access in accesses:
+            access.take_more()
+
+    def _serve_kernels(
+        self, accesses: Sequence[Message], flows: list[Flow], messages: Sequence[Message]
+    ) -> None:
+        """Give kernels that use memory where it lies their fair part beside copies of all ranks."""
+        shares = [*flows, *messages]
+        before = {link: link.left for share in shares for link in share.links}
+        share_max_min(shares)
+        for link, left in before.items():
+            link.left = left
+        for access in accesses:
+            access.use_links()
+
+    def _free_links(self) -> None:
+        self.topology.reset()
+        for ssd in self._ssds:
+            ssd.limit()
+
+    def _split_directions(self, flows: list[Flow], messages: Sequence[Message]) -> None:
+        """Share what limits both directions of a link evenly: ranks order the copies of one direction."""
+        share_max_min([*flows, *messages])
+        shares = self.topology.full_directions(rounding=len(flows) + len(messages))
+        self._free_links()
+        for link, used in shares:
+            link.left = min(link.left, used)
+
+    def _share(self, flows: list[Flow], messages: Sequence[Message] = ()) -> None:
+        """Give flows of equal rank their rates, in the order or fairness that the links serve them in."""
+        if self._service == "fair":
+            share_max_min([*flows, *messages])
+            return
+        orders = self._turns_of(flows)
+        ordered: list[tuple[int, int, Share]] = [
+            (order, flow.lane.gpu, flow) for order, flow in zip(orders, flows, strict=True)
+        ]
+        ordered += [(message.order, -1, message) for message in messages]
+        share_in_order([share for *_, share in sorted(ordered, key=lambda entry: entry[:2])])
+
+    def _turns_of(self, flows: list[Flow]) -> list[int]:
+        """Return when the turns of flows come; those of one GPU that are due at the same cycle keep order."""
+        orders = [self._order(flow) for flow in flows]
+        if self._service == "first_come":
+            return orders
+        due = [(flow.lane.gpu, order // self._gpus) for order, flow in zip(orders, flows, strict=True)]
+        turns: dict[tuple[int, int], list[int]] = {}
+        for order, key in sorted(zip(orders, due, strict=True), reverse=True):
+            turns.setdefault(key, []).append(order)
+        return [turns[key].pop() for key in due]
+
+    def _order(self, flow: Flow) -> int:
+        """Return when a flow's turn comes: by age, or by when its tensor is needed (what leaves: at once).
+
+        Those that are needed at the same cycle take turns: the first of every GPU in the order of the GPUs,
+        the second in the opposite order, and so on. So the turns of some GPUs are the same whoever else
+        is there.
+        """
+        run, due, gpu = flow.run, flow.lane.site.due, flow.lane.gpu
+        if not run.stamp:
+            if self._service == "first_come":
+                run.stamp = next(self._orders)
+            else:
+                arrives = due is not None and flow.source != Location.GPU
+                cycle = max(1, due(run.tensor, self._now) if due is not None and arrives else self._now)
+                run.stamp = cycle * self._gpus + (self._gpus - 1 - gpu if self.turns[gpu] % 2 else gpu)
+                self.turns[gpu] += 1
+        return run.stamp
+
+    @staticmethod
+    def _limit_followers(flows: list[Flow], followers: list[Flow]) -> None:
+        """Share the rate of each job's planned evictions among its prefetches that wait for their room."""
+        for flow in followers:
+            site = flow.lane.site
+            emptied = sum(other.rate for other in flows if other.rank == EVICT and other.lane.site is site)
+            rivals = sum(other.lane.site is site for other in followers)
+            flow.limit = max(1, emptied // rivals)
