@@ -1,7 +1,8 @@
 """Places, pools and memories to put together by hand."""
 
 from g10sim.config.tiers import Tier
-from g10sim.hardware.memory import Frames, Pool, Residency
+from g10sim.hardware.memory import Residency
+from g10sim.hardware.pools import Frames, Pool
 from g10sim.records import Location
 
 NONE, GPU = Location.NONE, Location.GPU

@@ -5,151 +5,18 @@ from __future__ import annotations
 from array import array
 from collections import deque
 from collections.abc import Callable, Container, Hashable, Iterable, Sequence
-from dataclasses import dataclass, replace
 from itertools import chain
-from itertools import count as counter
 
-from g10sim.config.tiers import Tier
-from g10sim.errors import CapacityError, InvariantError
+from g10sim.errors import InvariantError
 from g10sim.hardware.door import Door
 from g10sim.hardware.gpu_memory.space import Paged, Space
-from g10sim.hardware.peaks import Watched
+from g10sim.hardware.pools import Frames, Pool
+from g10sim.hardware.queues import Queues, Traffic
 from g10sim.hardware.recency import Recency
 from g10sim.hardware.runs import Run
-from g10sim.records import FlashRecord, Location, Tiers
-from g10sim.units import format_bytes
+from g10sim.records import Location, Tiers
 
-FlashSnapshot = tuple[int, ...]
 _NONE, _GPU = Location.NONE, Location.GPU
-
-
-class Pool(Watched):
-    """Pages of a memory tier, shared by all GPUs."""
-
-    keeps_copies = True
-    """True if pages that went to a GPU may lie here again without being written."""
-
-    def __init__(self, tier: Tier, page_bytes: int, capacity_pages: int | None = None) -> None:
-        if capacity_pages is None:
-            capacity_pages = tier.capacity // page_bytes
-        self.tier, self.name = tier, tier.words
-        self.capacity_pages = capacity_pages
-        self.free = capacity_pages
-        self.page_bytes, self.reserved_pages = page_bytes, 0
-        super().__init__()
-
-    def peak(self, observer: int) -> int:
-        """Return the most in use since an observer began to watch, at least what is reserved all the time."""
-        return max(super().peak(observer), self.reserved_pages)
-
-    @property
-    def used(self) -> int:
-        """Pages in use."""
-        return self.capacity_pages - self.free
-
-    def reserve(self, count: int) -> None:
-        """Count pages as in use all the time that nothing is put into."""
-        self.reserved_pages += count
-
-    def take(self, count: int) -> None:
-        """Fill ``count`` pages. Raises CapacityError when there are not so many."""
-        self.free -= count
-        if self.free < 0:
-            self.free += count
-            raise CapacityError(
-                f"{self.name} is full: its {format_bytes(self.capacity_pages * self.page_bytes)} cannot "
-                f"hold another {format_bytes(count * self.page_bytes)} of evicted tensors"
-            )
-        if self.capacity_pages - self.free > self.least_peak:
-            self.note_peak()
-
-    def place(self, memory: Residency, tensor: int, count: int) -> None:
-        """Take pages of a tensor in before time starts. Raises CapacityError."""
-        self.take(count)
-
-    def store(self, memory: Residency, tensor: int, count: int) -> None:
-        """Take pages of a tensor in. Raises CapacityError."""
-        self.take(count)
-
-    def fetch(self, memory: Residency, tensor: int, count: int) -> None:
-        """Give pages of a tensor out."""
-        self.free += count
-
-    def drop(self, memory: Residency, tensor: int, count: int) -> None:
-        """Forget pages of a tensor."""
-        self.free += count
-
-    def check(self) -> None:
-        """Check what the device behind it knows, where one is modelled. Raises InvariantError."""
-
-    def snapshot(self) -> FlashSnapshot:
-        """Return what the device behind it has done so far; nothing where none is modelled."""
-        return ()
-
-    def figures_since(self, before: FlashSnapshot) -> FlashRecord | None:
-        """Return what the device behind it has done since then, where one is modelled."""
-        return None
-
-
-@dataclass(slots=True)
-class Traffic:
-    """Pages that crossed a GPU's link, by the place at the other end, and demanded pages.
-
-    In bytes, what kernels read and wrote where it lies.
-    """
-
-    moved_in: list[int]
-    moved_out: list[int]
-    faults: int = 0
-    read_in_place: int = 0
-    written_in_place: int = 0
-
-    def snapshot(self) -> Traffic:
-        """Return the counts so far."""
-        return replace(self, moved_in=self.moved_in.copy(), moved_out=self.moved_out.copy())
-
-
-class Queues:
-    """Pages in transfer, first come first served: what is to happen to them, and where they lie or go.
-
-    ``fault`` (demanded), ``prefetch`` and ``evict`` have one queue for each place, the GPU's own unused.
-    """
-
-    __slots__ = ("all", "evict", "fault", "prefetch")
-
-    def __init__(self, places: int) -> None:
-        self.fault, self.prefetch, self.evict = (tuple(deque[Run]() for _ in range(places)) for _ in range(3))
-        self.all = (*self.prefetch, *self.evict, *self.fault)
-
-    @property
-    def faulting(self) -> bool:
-        """Tell whether any demanded page has not arrived."""
-        return any(self.fault)
-
-    @property
-    def busy(self) -> bool:
-        """Tell whether anything is in transfer."""
-        return any(self.all)
-
-    @property
-    def count(self) -> int:
-        """Number of queues with anything in them."""
-        return sum(map(bool, self.all))
-
-
-class Frames(Watched):
-    """The pages of one GPU, whichever jobs use them, and one clock for the eviction orders of all jobs."""
-
-    def __init__(self, capacity_pages: int) -> None:
-        self.capacity_pages = capacity_pages
-        self.free = capacity_pages
-        self.clock = counter()
-        super().__init__()
-
-    @property
-    def used(self) -> int:
-        """Pages in use."""
-        return self.capacity_pages - self.free
 
 
 class Residency:

@@ -25,7 +25,8 @@ from g10sim.hardware.gpu_memory.placement import (
     worst_fit,
 )
 from g10sim.hardware.host_memory.compression import Expanded, index_owner
-from g10sim.hardware.memory import Frames, Pool, Residency
+from g10sim.hardware.memory import Residency
+from g10sim.hardware.pools import Frames, Pool
 from g10sim.hardware.transfers.staging import Staging
 from g10sim.policies.interface.plan import MigrationPlan
 from g10sim.policies.interface.policy import Place, PlannedPlace, Policy

@@ -18,7 +18,8 @@ from g10sim.errors import ConfigError, UnsupportedError
 from g10sim.hardware.door import Door
 from g10sim.hardware.flash.pool import FlashPool
 from g10sim.hardware.gpu_memory.space import Mapped, Paged
-from g10sim.hardware.memory import Frames, Pool, Residency
+from g10sim.hardware.memory import Residency
+from g10sim.hardware.pools import Frames, Pool
 from g10sim.hardware.transfers.batched import BatchedTransfers
 from g10sim.hardware.transfers.fluid import FluidTransfers
 from g10sim.hardware.transfers.interface import Observer, Transfers

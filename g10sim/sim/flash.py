@@ -10,7 +10,7 @@ from g10sim.config.ssd import FlashSsdSpec
 from g10sim.config.system import SystemSpec
 from g10sim.errors import CapacityError, ConfigError
 from g10sim.hardware.flash.pool import FlashPool
-from g10sim.hardware.memory import Pool
+from g10sim.hardware.pools import Pool
 from g10sim.policies.interface.policy import Policy
 from g10sim.sim.executor import JobRun
 from g10sim.trace.workload import Workload

@@ -11,7 +11,7 @@ from g10sim.errors import CapacityError, ConfigError, InvariantError
 from g10sim.hardware.door import Door
 from g10sim.hardware.flash.pool import FlashPool, SsdPort
 from g10sim.hardware.links import Link
-from g10sim.hardware.memory import Pool
+from g10sim.hardware.pools import Pool
 from g10sim.hardware.transfers.fluid import FluidTransfers
 from g10sim.importers.gpg import import_gpg
 from g10sim.sim.engine import run

@@ -18,7 +18,7 @@ from g10sim.hardware.gpu_memory.placement import (
     last_hole_right,
     worst_fit,
 )
-from g10sim.hardware.memory import Frames
+from g10sim.hardware.pools import Frames
 
 RULES = [first_fit_left, first_fit_right, best_fit, worst_fit, last_hole_right]
 MIB = 2**20

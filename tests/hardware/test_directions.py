@@ -13,7 +13,7 @@ from g10sim.errors import ConfigError
 from g10sim.hardware.bounds import bound_machine
 from g10sim.hardware.door import Door
 from g10sim.hardware.links import Topology
-from g10sim.hardware.memory import Pool
+from g10sim.hardware.pools import Pool
 from g10sim.hardware.transfers.fluid import FluidTransfers
 from g10sim.policies.designs.base_uvm import BaseUvm
 from g10sim.policies.planning.machine import link_bandwidth, planned_machine

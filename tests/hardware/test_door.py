@@ -13,7 +13,8 @@ from g10sim.hardware.gpu_memory.contiguous import Contiguous
 from g10sim.hardware.gpu_memory.placement import first_fit_left
 from g10sim.hardware.gpu_memory.space import Paged
 from g10sim.hardware.host_memory.host_buffers import HostBuffers, HostMemory
-from g10sim.hardware.memory import Frames, Residency
+from g10sim.hardware.memory import Residency
+from g10sim.hardware.pools import Frames
 from g10sim.hardware.runs import Run
 
 PAGE = 1000

@@ -9,7 +9,7 @@ from machines import machine
 from memories import FLASH, GPU, HOST, NONE, memory_of, moved
 
 from g10sim.hardware.door import Door
-from g10sim.hardware.memory import Pool
+from g10sim.hardware.pools import Pool
 from g10sim.hardware.transfers.fluid import FluidTransfers
 from g10sim.records import MigrationCause, StallReason
 from g10sim.sim.accounts.checks import check_conservation

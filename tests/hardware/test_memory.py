@@ -8,7 +8,7 @@ from memories import FLASH, GPU, HOST, NONE, flash_pool, host_pool
 
 from g10sim.config.tiers import Tier
 from g10sim.errors import CapacityError, InvariantError
-from g10sim.hardware.memory import Pool
+from g10sim.hardware.pools import Pool
 from g10sim.hardware.runs import Run
 from g10sim.records import Location
 from g10sim.sim.accounts.checks import check_conservation

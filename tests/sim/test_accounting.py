@@ -11,7 +11,7 @@ from g10sim.config.behaviour import GPG
 from g10sim.config.presets import load_system
 from g10sim.errors import InvariantError
 from g10sim.hardware.faults import FaultCount
-from g10sim.hardware.memory import Pool
+from g10sim.hardware.pools import Pool
 from g10sim.policies.designs.base_uvm import BaseUvm
 from g10sim.policies.designs.deepum import DeepUm
 from g10sim.policies.interface.moves import Drop, Fetch, Protect

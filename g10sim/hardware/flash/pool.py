@@ -11,7 +11,7 @@ from g10sim.errors import InvariantError
 from g10sim.hardware.flash.device import FlashDevice
 from g10sim.hardware.flash.ftl import new_layer
 from g10sim.hardware.links import Link
-from g10sim.hardware.memory import FlashSnapshot, Pool, Residency
+from g10sim.hardware.pools import FlashSnapshot, Pool
 from g10sim.records import FlashRecord
 
 OTHERS = "data of others"
@@ -43,9 +43,9 @@ class FlashPool(Pool):
         self._written = 0
         self._read = 0
 
-    def expect_deaths(self, memory: Residency, death: ExpectedDeath) -> None:
+    def expect_deaths(self, owner: object, death: ExpectedDeath) -> None:
         """Learn when the tensors of a memory's job will die, for placing them by it."""
-        self._owners[id(memory)] = death
+        self._owners[id(owner)] = death
 
     def age(self) -> None:
         """Bring the drive into the condition that it is in when time starts."""
@@ -63,28 +63,28 @@ class FlashPool(Pool):
         if spec.condition != "fresh":
             layer.wear_in(erased)
 
-    def place(self, memory: Residency, tensor: int, count: int) -> None:
+    def place(self, owner: object, tensor: int, count: int) -> None:
         """Put pages here before time starts."""
-        super().place(memory, tensor, count)
-        self.layer.lay_out(*self._take_pages(memory, tensor, count))
+        super().place(owner, tensor, count)
+        self.layer.lay_out(*self._take_pages(owner, tensor, count))
 
-    def store(self, memory: Residency, tensor: int, count: int) -> None:
+    def store(self, owner: object, tensor: int, count: int) -> None:
         """Take pages in. They reach the drive's log with all others of the same time."""
-        super().store(memory, tensor, count)
-        extent, size = self._take_pages(memory, tensor, count)
-        self._pending[self._stream(memory, tensor)][extent] += size
+        super().store(owner, tensor, count)
+        extent, size = self._take_pages(owner, tensor, count)
+        self._pending[self._stream(owner, tensor)][extent] += size
         self._written += size
 
-    def fetch(self, memory: Residency, tensor: int, count: int) -> None:
+    def fetch(self, owner: object, tensor: int, count: int) -> None:
         """Give pages out; their copy here is dead."""
-        super().fetch(memory, tensor, count)
+        super().fetch(owner, tensor, count)
         self._read += count * self.page_bytes
-        self._die(memory, tensor, count)
+        self._die(owner, tensor, count)
 
-    def drop(self, memory: Residency, tensor: int, count: int) -> None:
+    def drop(self, owner: object, tensor: int, count: int) -> None:
         """Forget pages of a dead tensor."""
-        super().drop(memory, tensor, count)
-        self._die(memory, tensor, count)
+        super().drop(owner, tensor, count)
+        self._die(owner, tensor, count)
 
     def flush(self) -> None:
         """Write what came in since the last time to the drive's log, mixed as it came."""
@@ -117,14 +117,14 @@ class FlashPool(Pool):
         erased_bytes = erased * self.layer.superblock_bytes
         return FlashRecord(read, written, copied, folded, erased_bytes, self._written, programmed)
 
-    def _stream(self, memory: Residency, tensor: int) -> int:
+    def _stream(self, owner: object, tensor: int) -> int:
         streams = self._spec.streams
         if streams == 1 or self._spec.in_place:
             return 0
-        return min(streams - 1, int(self._owners[id(memory)](tensor) * streams))
+        return min(streams - 1, int(self._owners[id(owner)](tensor) * streams))
 
-    def _die(self, memory: Residency, tensor: int, count: int) -> None:
-        size, extent = count * self.page_bytes, (id(memory), tensor)
+    def _die(self, owner: object, tensor: int, count: int) -> None:
+        size, extent = count * self.page_bytes, (id(owner), tensor)
         self.flush()
         if self._spec.trim:
             self._unused += size
@@ -132,12 +132,12 @@ class FlashPool(Pool):
         else:
             self._abandoned[extent] += size
 
-    def _take_pages(self, memory: Residency, tensor: int, count: int) -> tuple[Hashable, int]:
+    def _take_pages(self, owner: object, tensor: int, count: int) -> tuple[Hashable, int]:
         """Find logical pages for new contents; what the drive believes them to hold is overwritten.
 
         Returns the extent and its new bytes.
         """
-        size, extent = count * self.page_bytes, (id(memory), tensor)
+        size, extent = count * self.page_bytes, (id(owner), tensor)
         left = size - self._overwrite(extent, size)
         fresh = min(left, self._unused)
         self._unused -= fresh

@@ -12,7 +12,8 @@ from g10sim.hardware.gpu_memory.placement import FitRule, PlannedAddresses
 from g10sim.hardware.gpu_memory.space import Rate
 from g10sim.hardware.host_memory.compression import Expanded, index_owner
 from g10sim.hardware.host_memory.host_buffers import HostBuffers, StagedRun, slower
-from g10sim.hardware.memory import Frames, Residency
+from g10sim.hardware.memory import Residency
+from g10sim.hardware.pools import Frames
 from g10sim.hardware.runs import EmptyRun, Run
 from g10sim.records import ContiguousRecord, Location
 

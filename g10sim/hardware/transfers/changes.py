@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
 from g10sim.hardware.flash.pool import FlashPool
-from g10sim.hardware.memory import Pool
+from g10sim.hardware.pools import Pool
 from g10sim.hardware.transfers.flows import Flow, Site
 from g10sim.records import Location
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import deque
 
 from g10sim.hardware.links import Link, Share
-from g10sim.hardware.memory import Pool, Residency
+from g10sim.hardware.memory import Residency
+from g10sim.hardware.pools import Pool
 from g10sim.hardware.runs import Run
 from g10sim.hardware.transfers.interface import Due, VictimRule
 from g10sim.records import Location

@@ -18,7 +18,8 @@ from g10sim.hardware.door import Door
 from g10sim.hardware.flash.pool import FlashPool, SsdPort
 from g10sim.hardware.host_memory.compression import Work
 from g10sim.hardware.links import Link, Share, Topology
-from g10sim.hardware.memory import Pool, Residency
+from g10sim.hardware.memory import Residency
+from g10sim.hardware.pools import Pool
 from g10sim.hardware.recency import MERGE_PAGES
 from g10sim.hardware.runs import Run
 from g10sim.hardware.transfers.changes import NextChange

@@ -8,7 +8,7 @@ from g10sim.config.system import SystemSpec
 from g10sim.hardware.faults import demand_rate, fault_batches, one_after_another
 from g10sim.hardware.host_memory.pinned import PinnedCopies
 from g10sim.hardware.links import Link, Topology
-from g10sim.hardware.memory import Pool
+from g10sim.hardware.pools import Pool
 from g10sim.hardware.runs import Run
 from g10sim.hardware.transfers.flows import DEMAND, EVICT, PREFETCH, Flow, Lane, Site
 from g10sim.hardware.transfers.interface import spill_order

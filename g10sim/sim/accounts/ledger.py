@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from g10sim.hardware.faults import FaultCount
-from g10sim.hardware.memory import Pool
+from g10sim.hardware.pools import Pool
 from g10sim.records import (
     CpuRecord,
     IterationRecord,

@@ -9,7 +9,7 @@ from g10sim.config.allocator import CachingPoolSpec
 from g10sim.errors import InvariantError
 from g10sim.hardware.gpu_memory.allocators.space import HOLE, Allocator, check_tiling
 from g10sim.hardware.gpu_memory.placement import Block, FitRule, Holes
-from g10sim.hardware.memory import Frames
+from g10sim.hardware.pools import Frames
 
 
 class _Class:

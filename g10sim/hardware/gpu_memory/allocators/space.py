@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 from g10sim.errors import InvariantError
 from g10sim.hardware.gpu_memory.placement import Block, FitRule, Holes
-from g10sim.hardware.memory import Frames
+from g10sim.hardware.pools import Frames
 
 HOLE = -(2**62)
 """Stands in layouts where an owner would."""

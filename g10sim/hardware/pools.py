@@ -1,0 +1,96 @@
+"""Capacities: the pages of a memory tier, and those of a GPU."""
+
+from __future__ import annotations
+
+from itertools import count as counter
+
+from g10sim.config.tiers import Tier
+from g10sim.errors import CapacityError
+from g10sim.hardware.peaks import Watched
+from g10sim.records import FlashRecord
+from g10sim.units import format_bytes
+
+FlashSnapshot = tuple[int, ...]
+
+
+class Pool(Watched):
+    """Pages of a memory tier, shared by all GPUs; their ``owner`` is the memory of the job that has them."""
+
+    keeps_copies = True
+    """True if pages that went to a GPU may lie here again without being written."""
+
+    def __init__(self, tier: Tier, page_bytes: int, capacity_pages: int | None = None) -> None:
+        if capacity_pages is None:
+            capacity_pages = tier.capacity // page_bytes
+        self.tier, self.name = tier, tier.words
+        self.capacity_pages = capacity_pages
+        self.free = capacity_pages
+        self.page_bytes, self.reserved_pages = page_bytes, 0
+        super().__init__()
+
+    def peak(self, observer: int) -> int:
+        """Return the most in use since an observer began to watch, at least what is reserved all the time."""
+        return max(super().peak(observer), self.reserved_pages)
+
+    @property
+    def used(self) -> int:
+        """Pages in use."""
+        return self.capacity_pages - self.free
+
+    def reserve(self, count: int) -> None:
+        """Count pages as in use all the time that nothing is put into."""
+        self.reserved_pages += count
+
+    def take(self, count: int) -> None:
+        """Fill ``count`` pages. Raises CapacityError when there are not so many."""
+        self.free -= count
+        if self.free < 0:
+            self.free += count
+            raise CapacityError(
+                f"{self.name} is full: its {format_bytes(self.capacity_pages * self.page_bytes)} cannot "
+                f"hold another {format_bytes(count * self.page_bytes)} of evicted tensors"
+            )
+        if self.capacity_pages - self.free > self.least_peak:
+            self.note_peak()
+
+    def place(self, owner: object, tensor: int, count: int) -> None:
+        """Take pages of a tensor in before time starts. Raises CapacityError."""
+        self.take(count)
+
+    def store(self, owner: object, tensor: int, count: int) -> None:
+        """Take pages of a tensor in. Raises CapacityError."""
+        self.take(count)
+
+    def fetch(self, owner: object, tensor: int, count: int) -> None:
+        """Give pages of a tensor out."""
+        self.free += count
+
+    def drop(self, owner: object, tensor: int, count: int) -> None:
+        """Forget pages of a tensor."""
+        self.free += count
+
+    def check(self) -> None:
+        """Check what the device behind it knows, where one is modelled. Raises InvariantError."""
+
+    def snapshot(self) -> FlashSnapshot:
+        """Return what the device behind it has done so far; nothing where none is modelled."""
+        return ()
+
+    def figures_since(self, before: FlashSnapshot) -> FlashRecord | None:
+        """Return what the device behind it has done since then, where one is modelled."""
+        return None
+
+
+class Frames(Watched):
+    """The pages of one GPU, whichever jobs use them, and one clock for the eviction orders of all jobs."""
+
+    def __init__(self, capacity_pages: int) -> None:
+        self.capacity_pages = capacity_pages
+        self.free = capacity_pages
+        self.clock = counter()
+        super().__init__()
+
+    @property
+    def used(self) -> int:
+        """Pages in use."""
+        return self.capacity_pages - self.free
