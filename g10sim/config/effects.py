@@ -372,6 +372,18 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule((SsdSpec,), ("path", "behind"), _LINKS),
     Rule(
+        (SsdSpec, SsdTierSpec),
+        ("write_cache",),
+        Effect(
+            lambda run, ssd: (
+                ssd.write_cache.sustained
+                < (ssd.write if isinstance(ssd, SsdTierSpec) else ssd.write_bandwidth)
+            ),
+            "with a sustained rate below write_bandwidth",
+            "writes are no slower once it is used up",
+        ),
+    ),
+    Rule(
         (SsdSpec, FlashSsdSpec, SsdTierSpec),
         ("bounce",),
         Effect(

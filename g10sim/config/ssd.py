@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import fields, replace
+from fractions import Fraction
 from functools import cached_property
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Discriminator, Field, Tag, model_validator
 
@@ -28,6 +29,10 @@ _DAYS_PER_YEAR = 365
 
 Share = Annotated[float, Field(ge=0, lt=1)]
 PositiveShare = Annotated[float, Field(gt=0, lt=1)]
+
+
+def _times(rate: int, factor: Fraction) -> int:
+    return max(1, round(rate * factor))
 
 
 class BounceSpec(Spec):
@@ -70,6 +75,21 @@ class RequestsSpec(Spec):
             waiting = rate * response
         most = self.threads / self.cpu if self.cpu else rate
         return max(1, round(min(rate, most) * self.size * PICOSECONDS_PER_SECOND))
+
+
+class WriteCacheSpec(Spec):
+    """Flash of a drive that is written with one bit per cell: writes are fast until it is used up.
+
+    The first ``capacity`` bytes since time starts are written at the drive's rate, all others at
+    ``sustained``. Nothing empties it: makers and reviews say that idle drives do so, but no rate of it.
+    """
+
+    capacity: Bytes = Field(description="bytes that one drive writes at its own rate; 0 B: it is used up")
+    sustained: PositiveRate = Field(description="to one drive once it is used up")
+
+    def times(self, factor: Fraction) -> Self:
+        """Return a cache of the same size; once it is used up, the drive is as many times as fast."""
+        return self.model_copy(update={"sustained": _times(self.sustained, factor)})
 
 
 class _Attached(Spec):
@@ -120,6 +140,9 @@ class SsdSpec(_Attached):
     requests: RequestsSpec | None = Field(
         default=None, description="the host's part in each I/O; none: the drive alone limits rates"
     )
+    write_cache: WriteCacheSpec | None = Field(
+        default=None, description="cache that takes writes first; none: `write_bandwidth` lasts"
+    )
 
     @model_validator(mode="after")
     def _stripes_have_drives(self) -> SsdSpec:
@@ -134,15 +157,39 @@ class SsdSpec(_Attached):
 
     @property
     def all_drives(self) -> tuple[int, int, int]:
-        """Capacity (bytes), read and write rates (bytes/second) of the drives together."""
-        share = 1.0 if self.stripe_efficiency is None else self.stripe_efficiency
-        read, write = (
-            round(rate * self.drives * share) for rate in (self.read_bandwidth, self.write_bandwidth)
-        )
-        if self.requests is not None:
-            read = self.requests.rate(read, self.latency, self.drives)
-            write = self.requests.rate(write, self.first_write, self.drives)
+        """Capacity (bytes), read and write rates (bytes/second) of the drives together, at first."""
+        read, cache = self._together(self.read_bandwidth, self.latency), self.write_cache
+        used_up = cache is not None and not cache.capacity
+        write = self.sustained_rate if used_up else self._together(self.write_bandwidth, self.first_write)
         return self.capacity * self.drives, read, write
+
+    def times(self, factor: Fraction) -> Self:
+        """Return a drive whose rates are multiplied by a factor."""
+        update: dict[str, Any] = {
+            name: _times(getattr(self, name), factor) for name in ("read_bandwidth", "write_bandwidth")
+        }
+        if self.write_cache is not None:
+            update["write_cache"] = self.write_cache.times(factor)
+        return self.model_copy(update=update)
+
+    @property
+    def cached_bytes(self) -> int:
+        """Bytes that the drives together write at their own rate."""
+        return 0 if self.write_cache is None else self.write_cache.capacity * self.drives
+
+    @property
+    def sustained_rate(self) -> int:
+        """Bytes/second that the drives together write in the long run."""
+        rate = self.write_bandwidth
+        if self.write_cache is not None:
+            rate = min(rate, self.write_cache.sustained)
+        return self._together(rate, self.first_write)
+
+    def _together(self, rate: int, latency: int) -> int:
+        """Return the bytes/second of all drives, each with a rate and a latency (picoseconds)."""
+        share = 1.0 if self.stripe_efficiency is None else self.stripe_efficiency
+        found = round(rate * self.drives * share)
+        return found if self.requests is None else self.requests.rate(found, latency, self.drives)
 
 
 class CollectionSpec(Spec):

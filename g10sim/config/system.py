@@ -396,6 +396,12 @@ def published_drive(system: SystemSpec) -> SsdSpec:
             f"compat: found {system.ssd.drives} drives with a behaviour of the published simulator; "
             "allowed: 1"
         )
+    for name in ("requests", "write_cache"):
+        if getattr(system.ssd, name) is not None:
+            raise ConfigError(
+                f"system.ssd.{name}: found with a behaviour of the published simulator, which knows one "
+                "rate of the drive; allowed: null with it"
+            )
     for link in (system.pcie, *system.pcie.shared):
         for name in ("to_device", "from_device", "duplex", "per_copy"):
             if getattr(link, name):

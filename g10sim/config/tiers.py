@@ -10,7 +10,7 @@ from pydantic import AfterValidator, Discriminator, Field, Tag, model_validator
 
 from g10sim.config.host import KernelAccessSpec
 from g10sim.config.quantities import Bytes, Duration, Latency, PositiveRate, Spec
-from g10sim.config.ssd import AnySsdSpec, BounceSpec, FlashSsdSpec, RequestsSpec, SsdSpec
+from g10sim.config.ssd import AnySsdSpec, BounceSpec, FlashSsdSpec, RequestsSpec, SsdSpec, WriteCacheSpec
 from g10sim.places import place, tier_word
 from g10sim.records import Location
 from g10sim.registry import nearest
@@ -69,6 +69,7 @@ class SsdTierSpec(Spec):
         default=None, gt=0, le=1, description="share of the drives' rates that a stripe reaches; none: all"
     )
     requests: RequestsSpec | None = Field(default=None, description="the host's part in each I/O")
+    write_cache: WriteCacheSpec | None = Field(default=None, description="cache that takes writes first")
     path: Literal["direct", "host"] = Field(
         default="direct", description="between GPU and SSD, as in the section `ssd`"
     )
@@ -89,6 +90,7 @@ class SsdTierSpec(Spec):
             drives=self.drives,
             stripe_efficiency=self.stripe_efficiency,
             requests=self.requests,
+            write_cache=self.write_cache,
         )
 
     @model_validator(mode="after")

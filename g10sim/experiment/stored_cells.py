@@ -7,12 +7,14 @@ import io
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from g10sim.config.document import Document, load_document
 from g10sim.config.quantities import Spec
+from g10sim.config.ssd import SsdSpec
 from g10sim.config.system import SystemSpec
 from g10sim.errors import ConfigError, G10SimError
 from g10sim.experiment.cells import Cell, load_input
@@ -260,12 +262,12 @@ def what_if(opened: OpenedCell, job: int = 0, changes: Mapping[str, Cell] | None
 
 def changes_of(cell: Cell) -> dict[str, Cell]:
     """Return a cell with twice the memory and bandwidth of each kind, and with other policies."""
-    gpu, found = cell.system.gpu, {}
+    gpu, host, found = cell.system.gpu, cell.system.host, {}
     found["twice the GPU memory"] = _with(cell, "gpu", gpu.model_copy(update={"memory": 2 * gpu.memory}))
-    found["twice the host memory"] = _doubled(cell, "host", "memory")
+    found["twice the host memory"] = _with(cell, "host", host.model_copy(update={"memory": 2 * host.memory}))
     found["twice the PCIe bandwidth"] = _with(cell, "pcie", cell.system.pcie.times(2))
-    if hasattr(cell.system.ssd, "read_bandwidth"):  # flash that is modelled in detail has no one bandwidth
-        found["twice the SSD bandwidth"] = _doubled(cell, "ssd", "read_bandwidth", "write_bandwidth")
+    if isinstance(cell.system.ssd, SsdSpec):  # flash that is modelled in detail has no one bandwidth
+        found["twice the SSD bandwidth"] = _with(cell, "ssd", cell.system.ssd.times(Fraction(2)))
     for name, policy in available().items():
         if name != cell.policy["name"] and _can_replace(policy):
             other = replace(cell, policy={"name": name}, reference_plan=None)
@@ -283,12 +285,6 @@ def seconds_of(directory: Path, cell: int) -> float:
     content = read_checked(directory, TIMING, read_provenance(directory))
     timing = pd.read_csv(io.BytesIO(content)).set_index("cell")
     return float(timing["cpu_seconds"].get(cell, 0.0))
-
-
-def _doubled(cell: Cell, part: str, *fields: str) -> Cell:
-    """Return a cell on a machine with twice these quantities of a part."""
-    spec = getattr(cell.system, part)
-    return _with(cell, part, spec.model_copy(update={field: 2 * getattr(spec, field) for field in fields}))
 
 
 def _can_replace(policy: type[Policy]) -> bool:

@@ -129,7 +129,7 @@ def _slower_link(link: Any, factor: Fraction) -> Any:
 
 def _slower_drive(drive: Any, factor: Fraction) -> Any:
     if isinstance(drive, SsdSpec):
-        return _changed(drive, factor, ("read_bandwidth", "write_bandwidth"), ("latency", "write_latency"))
+        return _changed(drive.times(1 / factor), factor, (), ("latency", "write_latency"))
     if isinstance(drive, FlashSsdSpec):
         return _changed(drive, factor, ("interface",), ())
     return drive
@@ -140,9 +140,11 @@ def _slower_tier(tier: Any, links: Fraction, drives: Fraction) -> Any:
         return tier
     if isinstance(tier, FlashSsdSpec):
         return _slower_drive(tier, drives)
-    factor = drives if isinstance(tier, SsdTierSpec) else links
-    times = ("latency", "write_latency") if isinstance(tier, SsdTierSpec) else ("latency",)
-    return _changed(tier, factor, ("read", "write"), times)
+    if not isinstance(tier, SsdTierSpec):
+        return _changed(tier, links, ("read", "write"), ("latency",))
+    slower = _changed(tier, drives, ("read", "write"), ("latency", "write_latency"))
+    cache = tier.write_cache and tier.write_cache.times(1 / drives)
+    return slower.model_copy(update={"write_cache": cache})
 
 
 def all_cells(cells: Iterable[Cell]) -> Iterator[Cell]:

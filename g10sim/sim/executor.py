@@ -217,7 +217,9 @@ class JobRun:
         """Return the state at the end of an iteration."""
         memory = self.memory
         settled, learnt = self._reactions.state()
-        return Snapshot(memory.lies(), memory.space.order(), self._rest(learnt), is_settled=settled)
+        lies = memory.lies()
+        lies.extend(self._transfers.cache_pages())
+        return Snapshot(lies, memory.space.order(), self._rest(learnt), is_settled=settled)
 
     def _rest(self, learnt: Hashable) -> Hashable:
         """Return what later iterations depend on beside the pages in memory; None: not known."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from copy import deepcopy
 from dataclasses import dataclass
 from functools import reduce
 from typing import Any
@@ -46,9 +47,7 @@ class Resource:
     def changed(self, system: SystemSpec, amount: int) -> SystemSpec:
         """Return a system with so much of it."""
         data = system.model_dump(mode="json")
-        for key, text in self._texts(data, amount).items():
-            *path, last = key.split(".")
-            reduce(dict.__getitem__, path, data)[last] = text
+        _put(data, self._texts(data, amount))
         return SystemSpec.model_validate(data)
 
     def sweep(self, system: SystemSpec, amounts: Iterable[int]) -> dict[str, list[Any]]:
@@ -58,11 +57,11 @@ class Resource:
         keys = self._keys(data)
         if len(keys) == 1:
             return {f"system.{keys[0]}": [texts[keys[0]] for texts in found]}
-        section = keys[0].rpartition(".")[0]
-        values = [
-            {**_at(data, section), **{key.rpartition(".")[2]: text for key, text in texts.items()}}
-            for texts in found
-        ]
+        section, values = keys[0].rpartition(".")[0], []
+        for texts in found:
+            changed = deepcopy(data)
+            _put(changed, texts)
+            values.append(_at(changed, section))
         return {f"system.{section}": values}
 
     def text(self, amount: int) -> str:
@@ -99,6 +98,13 @@ class Resource:
             first: self.text(amount),
             **{key: self.text(max(least, rate)) for key, rate in scaled.items()},
         }
+
+
+def _put(data: dict[str, Any], texts: Mapping[str, str]) -> None:
+    """Put values at dotted keys."""
+    for key, text in texts.items():
+        *path, last = key.split(".")
+        reduce(dict.__getitem__, path, data)[last] = text
 
 
 def _at(data: Mapping[str, Any], key: str) -> Any:
@@ -139,6 +145,7 @@ RESOURCES: Mapping[str, Resource] = {
             _TB,
             "tier `ssd` with rates (model: link)",
             "ssd",
+            along=("ssd.write_cache.sustained",),
         ),
     )
 }

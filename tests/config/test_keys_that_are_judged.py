@@ -101,3 +101,19 @@ def test_the_schema_says_when_a_key_counts():
     assert slowdown.endswith("; counts with compute concurrent")
     for name in ("FlashSsdSpec", "FlashTierSpec", "FlashSsdSpecChanges"):
         assert definitions[name]["properties"]["trim"]["description"].endswith("; counts without in_place")
+
+
+@pytest.mark.parametrize(
+    ("ssd", "message"),
+    [
+        ("{write_cache: {capacity: 1 GB}}", "system.ssd.write_cache.sustained: found nothing"),
+        ("{write_cache: {capacity: 1, sustained: 1 GB/s}}", "system.ssd.write_cache.capacity: found 1 "),
+        (
+            "{write_cache: {capacity: 1 GB, sustained: 9 GB/s}}",
+            "found a mapping, which does nothing here: wr",
+        ),
+        ("{preset: samsung-990-pro-2tb, write_cache: {}}", "system.ssd.write_cache: found an unknown key"),
+    ],
+)
+def test_a_cache_of_writes_needs_a_rate_behind_it_that_is_lower(trace_file, ssd, message):
+    assert message in refusal(run(trace_file, system=f"{{preset: a100-80g-pcie4-nvme, ssd: {ssd}}}"))

@@ -149,6 +149,10 @@ class BatchedTransfers:
         """Return None: in the middle of a batch it is not known."""
         return None
 
+    def cache_pages(self) -> list[int]:
+        """Return the pages that caches of drives still take: batches know none."""
+        return []
+
     def busy_cycles(self, job: int) -> int:
         """Cycles so far with pages in a queue, whether or not they could move."""
         return self._busy

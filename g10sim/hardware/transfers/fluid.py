@@ -12,10 +12,12 @@ from __future__ import annotations
 from collections.abc import Collection, Hashable, Iterable, Sequence
 from functools import partial
 
+from g10sim.config.ssd import SsdSpec
 from g10sim.config.system import SystemSpec
 from g10sim.errors import InvariantError
 from g10sim.hardware.door import Door
 from g10sim.hardware.flash.pool import FlashPool, SsdPort
+from g10sim.hardware.flash.write_cache import CachedPort
 from g10sim.hardware.host_memory.compression import Work
 from g10sim.hardware.links import Link, Share, Topology
 from g10sim.hardware.memory import Residency
@@ -58,7 +60,16 @@ class FluidTransfers:
             staging.share_memory(self._carry)
         self._pools = {pool.tier.place: pool for pool in pools}
         ports = self.topology.ports
-        self._ssds = [SsdPort(pool, *ports[pool.tier.place]) for pool in pools if isinstance(pool, FlashPool)]
+        self._caches = [
+            CachedPort(tier.drive, port, system.gpu.clock)
+            for tier in system.all_tiers
+            if isinstance(tier.drive, SsdSpec) and tier.drive.cached_bytes
+            if (port := ports[tier.place][1]) is not None
+        ]
+        self._ssds: list[SsdPort | CachedPort] = [
+            SsdPort(pool, *ports[pool.tier.place]) for pool in pools if isinstance(pool, FlashPool)
+        ]
+        self._ssds += self._caches
         self._observer = observer
         self._sites: dict[int, Site] = {}
         self._on_gpu: dict[int, list[Site]] = {}
@@ -159,6 +170,10 @@ class FluidTransfers:
         pinned = self._heads.pinned
         sent += [] if pinned is None else [(len(pinned), 0, False)]
         return *carried, *sent, *(turn % 2 for turn in self._rates.turns)
+
+    def cache_pages(self) -> list[int]:
+        """Return the pages that each drive's cache still takes."""
+        return [cache.room // self._page_bytes for cache in self._caches]
 
     def busy_cycles(self, job: int) -> int:
         """Cycles so far during which pages of a job crossed its GPU's link."""

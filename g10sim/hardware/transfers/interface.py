@@ -112,6 +112,9 @@ class Transfers(Protocol):
     def state(self, job: int) -> Hashable:
         """Return what of a job is on links now, beyond its queues, and of all GPUs; None: not known."""
 
+    def cache_pages(self) -> list[int]:
+        """Return the pages that each drive's cache still takes; of drives that have one."""
+
     def busy_cycles(self, job: int) -> int:
         """Cycles so far during which pages of a job were moving."""
 

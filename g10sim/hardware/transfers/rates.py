@@ -7,6 +7,7 @@ from functools import partial
 from itertools import count as counter
 
 from g10sim.hardware.flash.pool import SsdPort
+from g10sim.hardware.flash.write_cache import CachedPort
 from g10sim.hardware.links import Link, Share, Topology, share_alone, share_in_order, share_max_min
 from g10sim.hardware.transfers.flows import DEMAND, EVICT, PREFETCH, Flow
 from g10sim.records import Location
@@ -38,7 +39,7 @@ class Rates:
     ``service`` says how links serve what is of equal rank: fairly, in the order of age, or by deadline.
     """
 
-    def __init__(self, topology: Topology, service: str, gpus: int, ssds: Sequence[SsdPort]) -> None:
+    def __init__(self, topology: Topology, service: str, gpus: int, ssds: Sequence[SsdPort | CachedPort]) -> None:
         self.topology, self._service, self._gpus, self._ssds = topology, service, gpus, ssds
         self._orders = counter(1)
         self.turns = [0] * gpus
