@@ -27,11 +27,12 @@ from g10sim.config.tiers import MemoryTierSpec, SsdTierSpec
 class PolicyTraits:
     """Properties of a policy that decide which keys count.
 
-    ``is_paged``: memory moves in pages; ``copies``: whole tensors are copied; ``plans``: it plans for the
-    machine; ``keeps_service``: links are served as the system says; ``frees_itself``: it is paged, and its
-    tensors have their own addresses whatever the others have; ``pins``: it moves pages, and says which
-    tensors are pinned in host memory; ``pins_on_use``: it moves pages, and buffers in host memory are pinned
-    when they are used first.
+    ``is_paged``: memory moves in pages; ``copies``: whole tensors are copied, ``copies_to_host``: to host
+    memory, too, where buffers that are left are unpinned (``unpins``); ``plans``: it plans for the machine;
+    ``keeps_service``: links are served as the system says; ``frees_itself``: it is paged, and its tensors
+    have their own addresses whatever the others have; ``pins``: it moves pages, and says which tensors are
+    pinned in host memory; ``pins_on_use``: it moves pages, and buffers in host memory are pinned when they
+    are used first.
     """
 
     is_paged: bool
@@ -39,6 +40,8 @@ class PolicyTraits:
     copies: bool
     plans: bool
     keeps_service: bool
+    copies_to_host: bool = False
+    unpins: bool = False
     pins: bool = False
     pins_on_use: bool = False
 
@@ -72,6 +75,11 @@ class Setting:
     def copies(self) -> bool:
         """Return whether a policy copies whole tensors."""
         return self.has_policy("copies")
+
+    @cached_property
+    def copies_to_host(self) -> bool:
+        """Return whether a policy copies whole tensors to host memory."""
+        return self.has_policy("copies_to_host")
 
     @property
     def is_batched(self) -> bool:
@@ -179,6 +187,11 @@ _COPIES = Effect(
     lambda run, part: run.copies,
     "with a policy that copies whole tensors",
     "every policy moves pages",
+)
+_HOST_COPIES = Effect(
+    lambda run, part: run.copies_to_host,
+    "with a policy that copies whole tensors to host memory",
+    "no policy does so",
 )
 _LINKS = Effect(
     lambda run, part: run.has_links,
@@ -309,13 +322,13 @@ RULES: tuple[Rule, ...] = (
             "nothing goes from socket to socket",
         ),
     ),
-    Rule((HostSpec,), ("compression",), _COPIES),
+    Rule((HostSpec,), ("compression",), _HOST_COPIES),
     Rule(
         (HostSpec,),
         ("pinned",),
         Effect(
-            lambda run, host: run.copies or run.pins or run.pins_on_use,
-            "with a policy that copies whole tensors, pins on first use, or names pageable ones",
+            lambda run, host: run.copies_to_host or run.pins or run.pins_on_use,
+            "with a policy that copies whole tensors to the host, pins on first use, or names pageable ones",
             "nothing is pinned",
         ),
     ),
@@ -323,12 +336,20 @@ RULES: tuple[Rule, ...] = (
         (PinnedSpec,),
         ("pin_latency", "pin_rate"),
         Effect(
-            lambda run, pinned: run.copies or run.pins_on_use,
-            "with a policy that copies whole tensors, or pins on first use",
+            lambda run, pinned: run.copies_to_host or run.pins_on_use,
+            "with a policy that copies whole tensors to the host, or pins on first use",
             "no policy pins buffers when it uses them first",
         ),
     ),
-    Rule((PinnedSpec,), ("unpin_latency", "unpin_rate"), _COPIES),
+    Rule(
+        (PinnedSpec,),
+        ("unpin_latency", "unpin_rate"),
+        Effect(
+            lambda run, pinned: run.has_policy("unpins"),
+            "with a policy that copies whole tensors to the host, and does not keep their buffers there",
+            "no buffer is unpinned",
+        ),
+    ),
     Rule(
         (HostSpec, MemoryTierSpec),
         ("kernel_access",),
@@ -342,9 +363,9 @@ RULES: tuple[Rule, ...] = (
         (PinnedSpec,),
         ("beyond_limit",),
         Effect(
-            lambda run, pinned: run.copies and pinned.limit is not None,
-            "with a limit and a policy that copies whole tensors",
-            "there is no limit, or every policy moves pages",
+            lambda run, pinned: run.copies_to_host and pinned.limit is not None,
+            "with a limit and a policy that copies whole tensors to the host",
+            "there is no limit, or no policy copies whole tensors to the host",
         ),
     ),
     Rule(
@@ -371,6 +392,15 @@ RULES: tuple[Rule, ...] = (
         ),
     ),
     Rule((SsdSpec,), ("path", "behind"), _LINKS),
+    Rule(
+        (SsdSpec, SsdTierSpec),
+        ("write_latency",),
+        Effect(
+            lambda run, ssd: run.copies or run.has_policy("plans") or ssd.requests is not None,
+            "with a policy that plans or copies whole tensors, or requests",
+            "pages that leave on demand do not wait for it",
+        ),
+    ),
     Rule(
         (SsdSpec, SsdTierSpec),
         ("write_cache",),

@@ -174,8 +174,10 @@ class SsdSpec(_Attached):
 
     @property
     def cached_bytes(self) -> int:
-        """Bytes that the drives together write at their own rate."""
-        return 0 if self.write_cache is None else self.write_cache.capacity * self.drives
+        """Bytes that the drives together write at their own rate; 0 where no others are slower."""
+        cache = self.write_cache
+        slows = cache is not None and cache.sustained < self.write_bandwidth
+        return cache.capacity * self.drives if cache is not None and slows else 0
 
     @property
     def sustained_rate(self) -> int:

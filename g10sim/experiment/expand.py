@@ -146,9 +146,11 @@ def _traits(policy: Policy) -> PolicyTraits:
         is_paged=not copies,
         frees_itself=not copies and needs.addresses == "own",
         copies=copies,
+        copies_to_host=copies and needs.host_memory != "none",
+        unpins=copies and needs.host_memory != "none" and not needs.keeps_host_buffers,
         plans=design.plan is not Policy.plan or design.plan_job is not Policy.plan_job,
         keeps_service=needs.link_service is None,
-        pins=design.pageable is not Policy.pageable,
+        pins=design.pageable is not Policy.pageable and needs.host_memory == "any",
         pins_on_use=not copies and needs.pins_on_use,
     )
 

@@ -238,11 +238,22 @@ class Residency:
         else:
             self.absent[tensor] += count
 
-    def kept_in(self, tensor: int, count: int) -> Location | None:
-        """Return the tier that has kept its copy of a frozen tensor, and room for so many pages of it."""
+    def kept_in(self, tensor: int, count: int, wish: Location = _NONE) -> Location | None:
+        """Return the tier that has kept its copy of a frozen tensor, and room for so many pages of it.
+
+        None as well where the pages are copied to a faster tier, the one where they are wished, that has room
+        for the whole tensor beside those whose copies it has kept: they come back from there sooner, and are
+        clean from then on.
+        """
         tier = self.copies[tensor] if tensor in self.frozen else None
         pool = self.pools[tier] if tier else None
-        return tier if pool is not None and pool.keeps_copies and pool.free >= count else None
+        if pool is None or not pool.keeps_copies or pool.free < count:
+            return None
+        if wish and self.tiers.index(wish) < self.tiers.index(pool.tier.place):
+            theirs = (other for other in self.frozen if self.copies[other] == wish)
+            lent = sum(self.sizes[other] - self.pages[wish][other] for other in (*theirs, tensor))
+            return None if self.pools[wish].free >= lent else tier
+        return tier
 
     def arrive(self, tensor: int, count: int, source: Location) -> None:
         """Add pages that came from elsewhere (or were just allocated) to the recent end."""

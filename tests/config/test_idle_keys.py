@@ -25,6 +25,7 @@ RELEASING = {
     "system.host.pinned": {"pin_latency": "900 us", "unpin_rate": "9 GB/s"},
 }
 HOST_PLAN = {"policies": ["g10_host"]}
+TO_SSD = {"policies": ["flashneuron"]}
 BATCHED = {"compat.transfers": "batched"}
 ONCE = {"workload.iterations": 1}
 KEPT = {"compat.addresses": "own", "compat.dead_tensors": "kept"}
@@ -66,6 +67,7 @@ PAGEABLE = {"pageable_bandwidth": "1 GB/s"}
 NOT_PINNED = {"system.host.pinned": None}
 CPU = {"system.cpu": {"optimizer_rate": "1 G/s"}, "system.gpu.memory": "300 MB"}
 PINNING = {**CPU, "policies": ["tencache"], "system.host.pinned": PAGEABLE}
+CACHE = {"capacity": "1 MB", "sustained": "200 MB/s"}
 BOUNCE = {"bandwidth": "2 GB/s", "latency": "50 us"}
 NO_HOST = {"system.host.memory": "0 B"}
 LINK = [{"name": "switch", "gpus": [0], "bandwidth": "2 GB/s"}]
@@ -158,6 +160,7 @@ CASES = [
         {**ACCESSING, "system.host.memory": "0 B", "system.tiers": ["host", CXL, "ssd"]},
     ),
     Case("system.host.pinned", ({**PINNED, "pin_latency": "9 us"}, None), PAGED, COPYING),
+    Case("system.host.pinned", (PINNED, None), TO_SSD, COPYING),
     Case(
         "system.host.pinned.pin_latency", ("9 us", "0 us"), PINNING, {**COPYING, "system.host.pinned": PINNED}
     ),
@@ -167,7 +170,7 @@ CASES = [
     Case(
         "system.host.compression",
         (COMPRESSION, {**COMPRESSION, "workers": 1}),
-        PAGED,
+        TO_SSD,
         {
             **FAST,
             "policies": [{"name": "vdnnpp", "mode": "all", "density": 0.3}],
@@ -210,6 +213,8 @@ CASES = [
         {**BATCHED, "system.pcie": {"shared": LINK}},
         {**NO_HOST, "system.pcie.shared": LINK},
     ),
+    ssd("write_latency", "9 ms", "0 s", PAGED, TO_SSD),
+    ssd("write_cache", CACHE, None, {**TO_SSD, "system.ssd.write_bandwidth": "100 MB/s"}, TO_SSD),
     ssd("write_window", 1, 2, FLASH, {**FLASH, "system.ssd.write_buffer": "1 MB"}),
     ssd("read_command_plane", "9 us", "1 us", ONE_PLANE, FLASH),
     ssd("program_command_plane", "900 us", "1 us", ONE_PLANE, FLASH),

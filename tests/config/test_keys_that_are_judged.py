@@ -117,3 +117,11 @@ def test_the_schema_says_when_a_key_counts():
 )
 def test_a_cache_of_writes_needs_a_rate_behind_it_that_is_lower(trace_file, ssd, message):
     assert message in refusal(run(trace_file, system=f"{{preset: a100-80g-pcie4-nvme, ssd: {ssd}}}"))
+
+
+def test_pageable_memory_is_refused_where_a_loader_pins_all(trace_file):
+    system = (
+        "{preset: 8xa100-40g-nvswitch-node, host: {pinned: {pin_latency: 1 us, pageable_bandwidth: 1 GB/s}}}"
+    )
+    assert "pageable_bandwidth: found" in refusal(run(trace_file, system=system, policies="stream"))
+    expand(run(trace_file, system=system, policies="{name: stream, pinned: false}"))

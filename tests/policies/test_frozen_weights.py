@@ -1,7 +1,11 @@
 """Weights that no kernel writes: a step with adapters (LoRA) writes back nothing but these."""
 
 import pytest
+from machines import FLASH, HOST, FollowPlan, simulate
 
+from g10sim.config.behaviour import BehaviourSpec
+from g10sim.config.data import data_path
+from g10sim.config.presets import load_system
 from g10sim.config.system import SystemSpec
 from g10sim.policies.designs.capuchin.swaps import access_pairs
 from g10sim.policies.designs.tensile.swapping import swap_within
@@ -9,7 +13,9 @@ from g10sim.policies.interface.registry import create
 from g10sim.policies.planning.channel import Channel, Interval
 from g10sim.policies.planning.swapping.access import AccessSequence
 from g10sim.policies.planning.swapping.schedule import JobSchedule
+from g10sim.records import Location
 from g10sim.sim.engine import run
+from g10sim.trace.format import load_trace
 from g10sim.trace.model import Phase, TensorKind
 from g10sim.trace.synthetic import TraceBuilder
 from g10sim.trace.workload import Job, Workload
@@ -79,6 +85,37 @@ def test_the_tier_that_has_kept_its_copies_has_the_pages_again():
     assert last.traffic["gpu_to_ssd_bytes"] <= 5 * LAYERS * ADAPTER
 
 
+def used_apart(places):
+    """Two frozen weights of 100 MB are used in turn; ``places`` are those that a plan evicts each to."""
+    builder = TraceBuilder("apart")
+    weights = [builder.tensor(f"weight{i}", WEIGHT, TensorKind.WEIGHT, persistent=True) for i in range(2)]
+    for number in range(4):
+        builder.kernel("Forward", 50 * MS, [weights[number % 2]], [], Phase.FORWARD)
+    return builder.build(), FollowPlan(moves=[(n, (n + 1) % 2, places[(n + 1) % 2]) for n in range(4)])
+
+
+@pytest.mark.parametrize(
+    ("host", "places", "to_host", "from_host"),
+    [
+        ("10 GB", (FLASH, FLASH), [0, 0, 0], [0, 0, 0]),
+        ("10 GB", (HOST, HOST), [2, 0, 0], [2, 4, 4]),
+        ("10 GB", (HOST, FLASH), [1, 0, 0], [1, 2, 2]),
+        # One has room, also while it is on the GPU: the other goes back to where it came from.
+        ("150 MB", (HOST, HOST), [1, 0, 0], [1, 2, 2]),
+        ("50 MB", (HOST, HOST), [0, 0, 0], [0, 0, 0]),
+    ],
+)
+def test_a_frozen_weight_goes_to_the_faster_tier_that_a_plan_names(host, places, to_host, from_host):
+    trace, policy = used_apart(places)
+    behaviour = BehaviourSpec(addresses="own", initial_tier="last")
+    iterations = simulate(trace, machine(host), policy, behaviour, iterations=3).iterations
+    moved = [[one.traffic[f"{way}_bytes"] // WEIGHT for one in iterations] for way in WAYS]
+    assert moved == [to_host, from_host, [0, 0, 0]]
+
+
+WAYS = "gpu_to_host", "host_to_gpu", "gpu_to_ssd"
+
+
 def weight_read_twice(*, frozen):
     """A forward pass of five kernels of 50 ms; the first and the last read a weight of 100 MB."""
     builder = TraceBuilder("pass")
@@ -98,3 +135,34 @@ def test_planners_keep_no_time_for_copies_out_of_what_is_frozen(frozen, out):
     assert (pair.out_cycles, pair.copy_cycles, pair.free_time) == (out, 10 * MS, 140 * MS - out)
     (swap,) = swap_within(JobSchedule(accesses, Channel(), Channel()), 0, 100 * MS, 10 * MS)
     assert (swap.out, swap.back) == (Interval(50 * MS, 50 * MS + out), Interval(190 * MS, 200 * MS))
+
+
+PAGE = 4096
+
+
+def whole_pages(tensors):
+    return sum(-(-tensor.size_bytes // PAGE) * PAGE for tensor in tensors)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("policy", [*UNIFIED, *OTHERS, "tencache"])
+def test_a_captured_step_with_adapters_writes_back_no_weight_but_these(policy):
+    # 2.3 of 3.1 GiB are frozen, and 1.75 GiB have room.
+    trace = load_trace(data_path("traces", "llama-3.2-1b-lora-b1-s512.g10t"))
+    system = load_system("h100-80g-pcie5-nvme").with_gpu_memory(7 * 2**28)
+    records = run(Workload((Job(trace, iterations=2),)), system, create(policy), record=("migrations",))
+    written = dict.fromkeys((tensor.id for tensor in trace.tensors), 0)
+    for move in records.migrations:
+        if move.source == Location.GPU and move.target != Location.NONE:
+            written[move.tensor] += move.size_bytes
+    weights = [tensor for tensor in trace.tensors if tensor.kind is TensorKind.WEIGHT]
+    adapters = [tensor for tensor in weights if tensor.id not in trace.frozen]
+    assert (sum(tensor.size_bytes for tensor in weights), whole_pages(adapters)) == (2_473_332_736, 1_703_936)
+    assert [written[tensor] for tensor in trace.frozen if written[tensor]] == []
+    # An iteration uses an adapter in its forward pass, again before its backward pass, in that, and in the
+    # optimizer, which alone writes it.
+    used = [written[tensor.id] for tensor in adapters]
+    assert all(size <= 2 * 4 * whole_pages([tensor]) for size, tensor in zip(used, adapters, strict=True))
+    states = [tensor for tensor in trace.tensors if tensor.kind is TensorKind.OPTIMIZER_STATE]
+    assert sum(written[tensor.id] for tensor in states) <= 2 * 2 * whole_pages(states)
+    assert sum(records.iterations[-1].traffic[f"{tier}_to_gpu_bytes"] for tier in ("host", "ssd")) > 2**30

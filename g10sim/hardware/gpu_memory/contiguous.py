@@ -249,7 +249,7 @@ class Contiguous:
         """
         memory = self._memory
         count = memory.idle[tensor]
-        if kept := memory.kept_in(tensor, count):
+        if kept := memory.kept_in(tensor, count, target):
             target, is_clean = kept, True
         if not count or count != memory.sizes[tensor] or (is_clean and memory.pools[target].free < count):
             return

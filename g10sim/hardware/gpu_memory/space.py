@@ -97,7 +97,7 @@ class Paged:
             raise InvariantError(f"tensor {tensor}: pages that leave cannot be read or compressed")
         memory = self._memory
         count = memory.idle[tensor] if pages is None else min(pages, memory.idle[tensor])
-        if kept := memory.kept_in(tensor, 1):
+        if kept := memory.kept_in(tensor, 1, target):
             target, is_clean = kept, True
         if is_clean and memory.copies[tensor] == target:
             count = min(count, memory.pools[target].free)

@@ -133,4 +133,5 @@ class G10Gds(DirectStorage):
     look = Look(PINK, "\\\\\\\\", "D", "3 1 1 1 1 1")
     paper = "Zhang et al., G10 (MICRO 2023), section 7.1: G10 with GPUDirect Storage"
     uses_host = False
+    requirements = replace(DirectStorage.requirements, host_memory="none")
     reference_plan = "prefetch_guide.g10_gds.config.gz"

@@ -77,7 +77,7 @@ class FlashNeuron(Declared, Policy):
     label = "FlashNeuron"
     look = Look(ORANGE, "////", "^", "-.")
     paper = "Bae et al., FlashNeuron, FAST 2021; as in the G10 paper (MICRO 2023), section 7.1"
-    requirements = Requirements(placement="contiguous")
+    requirements = Requirements(placement="contiguous", host_memory="none")
 
     compression: Literal["none", "half", "csr"] = parameter(default="none", published="csr, its paper")
     """Format of what is copied: as it is, in half precision, or (results of a ReLU) without zeros, too."""

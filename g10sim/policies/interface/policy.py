@@ -251,6 +251,9 @@ class Requirements:
     pins_on_use
         A tensor's buffer in host memory is pinned when pages of it cross first, as far as
         ``system.host.pinned.limit`` lets it, and kept.
+    host_memory
+        Buffers of copies there. ``any``: pinned or not as the machine and ``pageable`` say; ``pinned``:
+        ``pageable`` names none; ``none``: no copy goes there.
     cpu_buffers
         Kernels on the CPU whose data are in host memory at a time, until what ``Store`` moves to other tiers
         has left; they come one after another in the order of launches. None: those of all that were launched.
@@ -268,6 +271,7 @@ class Requirements:
     moves_ahead: bool = True
     keeps_mappings: bool = False
     pins_on_use: bool = False
+    host_memory: Literal["any", "pinned", "none"] = "any"
     cpu_buffers: int | None = None
 
     def __post_init__(self) -> None:

@@ -59,7 +59,13 @@ class Stream(Declared, Policy):
     @property
     def requirements(self) -> Requirements:
         """The design frees what is dead itself."""
-        return Requirements(drops_dead_tensors=True, keeps_mappings=True, pins_on_use=True, addresses="own")
+        return Requirements(
+            drops_dead_tensors=True,
+            keeps_mappings=True,
+            pins_on_use=True,
+            addresses="own",
+            host_memory="pinned" if self.pinned else "any",
+        )
 
     def plan(
         self, workload: Workload, system: SystemSpec, behaviour: BehaviourSpec
