@@ -1,5 +1,6 @@
 """Weights that no kernel writes: a step with adapters (LoRA) writes back nothing but these."""
 
+import numpy as np
 import pytest
 from machines import FLASH, HOST, FollowPlan, simulate
 
@@ -9,8 +10,11 @@ from g10sim.config.presets import load_system
 from g10sim.config.system import SystemSpec
 from g10sim.policies.designs.capuchin.swaps import access_pairs
 from g10sim.policies.designs.tensile.swapping import swap_within
+from g10sim.policies.designs.teraio.planner import Planner
 from g10sim.policies.interface.registry import create
 from g10sim.policies.planning.channel import Channel, Interval
+from g10sim.policies.planning.limit import Limit
+from g10sim.policies.planning.machine import planned_machine
 from g10sim.policies.planning.swapping.access import AccessSequence
 from g10sim.policies.planning.swapping.schedule import JobSchedule
 from g10sim.records import Location
@@ -137,6 +141,18 @@ def test_planners_keep_no_time_for_copies_out_of_what_is_frozen(frozen, out):
     assert (swap.out, swap.back) == (Interval(50 * MS, 50 * MS + out), Interval(190 * MS, 200 * MS))
 
 
+@pytest.mark.parametrize(("frozen", "out"), [(True, 0), (False, 20 * MS)])
+def test_teraio_keeps_no_time_for_copies_of_what_is_frozen_to_host_memory(frozen, out):
+    # The SSD is busy while it could leave. It leaves 5 of 10 bytes a cycle to host memory.
+    there = planned_machine(machine(), BehaviourSpec())
+    planner = Planner(weight_read_twice(frozen=frozen), there, 50 * MB, 10**10, Limit())
+    planner.out["ssd"].take(Interval(0, 190 * MS), 250 * MS)
+    planner.scores(np.array([0]))
+    offload = planner.offload(0)
+    assert (offload.tier.name, offload.out) == ("host", Interval(50 * MS, 50 * MS + out))
+    assert offload.back == Interval(180 * MS, 200 * MS)
+
+
 PAGE = 4096
 
 
@@ -150,10 +166,11 @@ def test_a_captured_step_with_adapters_writes_back_no_weight_but_these(policy):
     # 2.3 of 3.1 GiB are frozen, and 1.75 GiB have room.
     trace = load_trace(data_path("traces", "llama-3.2-1b-lora-b1-s512.g10t"))
     system = load_system("h100-80g-pcie5-nvme").with_gpu_memory(7 * 2**28)
-    records = run(Workload((Job(trace, iterations=2),)), system, create(policy), record=("migrations",))
-    written = dict.fromkeys((tensor.id for tensor in trace.tensors), 0)
+    records = run(Workload((Job(trace, iterations=3),)), system, create(policy), record=("migrations",))
+    # In the first iterations weights that begin on the GPU leave it once, and some go up from the SSD.
+    last, written = records.iterations[-1], dict.fromkeys((tensor.id for tensor in trace.tensors), 0)
     for move in records.migrations:
-        if move.source == Location.GPU and move.target != Location.NONE:
+        if move.source == Location.GPU and move.target != Location.NONE and move.start >= last.start:
             written[move.tensor] += move.size_bytes
     weights = [tensor for tensor in trace.tensors if tensor.kind is TensorKind.WEIGHT]
     adapters = [tensor for tensor in weights if tensor.id not in trace.frozen]
@@ -162,7 +179,7 @@ def test_a_captured_step_with_adapters_writes_back_no_weight_but_these(policy):
     # An iteration uses an adapter in its forward pass, again before its backward pass, in that, and in the
     # optimizer, which alone writes it.
     used = [written[tensor.id] for tensor in adapters]
-    assert all(size <= 2 * 4 * whole_pages([tensor]) for size, tensor in zip(used, adapters, strict=True))
+    assert all(size <= 4 * whole_pages([tensor]) for size, tensor in zip(used, adapters, strict=True))
     states = [tensor for tensor in trace.tensors if tensor.kind is TensorKind.OPTIMIZER_STATE]
-    assert sum(written[tensor.id] for tensor in states) <= 2 * 2 * whole_pages(states)
-    assert sum(records.iterations[-1].traffic[f"{tier}_to_gpu_bytes"] for tier in ("host", "ssd")) > 2**30
+    assert sum(written[tensor.id] for tensor in states) <= 2 * whole_pages(states)
+    assert sum(last.traffic[f"{tier}_to_gpu_bytes"] for tier in ("host", "ssd")) > 2**30

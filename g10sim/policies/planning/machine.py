@@ -8,6 +8,7 @@ from fractions import Fraction
 from math import ceil
 
 from g10sim.config.behaviour import BehaviourSpec
+from g10sim.config.ssd import FlashSsdSpec
 from g10sim.config.system import LinkSpec, SystemSpec
 from g10sim.config.tiers import Tier
 from g10sim.policies.interface.moves import tier_name
@@ -24,6 +25,7 @@ class PlannedTier:
 
     ``read_rate`` is that towards the GPU. Rates are bytes/cycle; a copy to the GPU waits for
     ``latency_cycles``, one off it for ``write_latency_cycles``. A tier of kind ``ssd`` counts as never full.
+    One that ``keeps_copies`` takes what is frozen back without a copy.
     """
 
     name: str
@@ -33,6 +35,7 @@ class PlannedTier:
     write_rate: float
     latency_cycles: int = 0
     write_latency_cycles: int = 0
+    keeps_copies: bool = True
 
     @property
     def rate(self) -> float:
@@ -181,6 +184,7 @@ def _planned_tier(
         write_latency_cycles=duration_to_cycles(
             tier.write_latency if tier.drive is None else tier.drive.first_write, clock
         ),
+        keeps_copies=not isinstance(tier.drive, FlashSsdSpec),
     )
 
 

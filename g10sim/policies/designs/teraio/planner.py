@@ -72,6 +72,9 @@ class Planner:
             [np.array([*map(cycles, self._bytes.tolist())], dtype=np.int64) for cycles in ways]
             for ways in ((tier.out_cycles, tier.in_cycles) for tier in self._tiers)
         ]
+        if self._host is not None and self._ssd.keeps_copies:
+            # Not off the SSD as well: it would take all that is frozen, and is the slower one to return from.
+            self._lengths[1][0][[absence.frozen for absence in found]] = 0
         self._copies: Integers = np.zeros((4, len(found)), dtype=np.int64)
         self._tier_of = np.zeros(len(found), dtype=np.int64)
         self._may_be_on_host = np.full(len(found), self._host is not None)
