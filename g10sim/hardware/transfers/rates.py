@@ -39,7 +39,9 @@ class Rates:
     ``service`` says how links serve what is of equal rank: fairly, in the order of age, or by deadline.
     """
 
-    def __init__(self, topology: Topology, service: str, gpus: int, ssds: Sequence[SsdPort | CachedPort]) -> None:
+    def __init__(
+        self, topology: Topology, service: str, gpus: int, ssds: Sequence[SsdPort | CachedPort]
+    ) -> None:
         self.topology, self._service, self._gpus, self._ssds = topology, service, gpus, ssds
         self._orders = counter(1)
         self.turns = [0] * gpus
