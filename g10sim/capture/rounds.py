@@ -1,0 +1,130 @@
+"""Training steps of language models in rounds of micro-batches, for runtimes that keep weights below the GPU.
+
+To capture: ``g10sim trace capture g10sim.capture.rounds:llama_3_8b --batch-size 32 --seq-len 1024
+--dtype bfloat16 --gpu h100``.
+
+Norms, attention and the optimizer are one kernel each, logits are made for some tokens at a time, and each
+weight is updated as soon as its gradient is complete.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
+
+STEP_TOKENS = 131_072
+"""Tokens of a step."""
+_CHUNK_TOKENS = 4096
+"""Tokens whose logits exist at a time."""
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Dimensions of a Llama: layers, widths, heads of queries and of keys, words, base of positions."""
+
+    layers: int
+    width: int
+    inner: int
+    heads: int
+    key_heads: int
+    words: int
+    base: float
+
+
+LLAMA_3_8B = Sizes(layers=32, width=4096, inner=14336, heads=32, key_heads=8, words=128256, base=500_000.0)
+
+
+class _Block(nn.Module):
+    """One layer: attention and a gated MLP, each behind a norm and with a shortcut."""
+
+    def __init__(self, sizes: Sizes) -> None:
+        super().__init__()
+        self.head = sizes.width // sizes.heads
+        self.norm = nn.RMSNorm(sizes.width)
+        self.queries = nn.Linear(sizes.width, sizes.width, bias=False)
+        self.keys = nn.Linear(sizes.width, sizes.key_heads * self.head, bias=False)
+        self.values = nn.Linear(sizes.width, sizes.key_heads * self.head, bias=False)
+        self.out = nn.Linear(sizes.width, sizes.width, bias=False)
+        self.inner_norm = nn.RMSNorm(sizes.width)
+        self.gate = nn.Linear(sizes.width, sizes.inner, bias=False)
+        self.up = nn.Linear(sizes.width, sizes.inner, bias=False)
+        self.down = nn.Linear(sizes.inner, sizes.width, bias=False)
+
+    def forward(self, x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
+        normed = self.norm(x)
+        queries, keys, values = (
+            one(normed).unflatten(-1, (-1, self.head)).transpose(1, 2)
+            for one in (self.queries, self.keys, self.values)
+        )
+        mixed = functional.scaled_dot_product_attention(
+            _turned(queries, cosine, sine), _turned(keys, cosine, sine), values, is_causal=True, enable_gqa=True
+        )
+        x = x + self.out(mixed.transpose(1, 2).flatten(2))
+        normed = self.inner_norm(x)
+        return x + self.down(functional.silu(self.gate(normed)) * self.up(normed))
+
+
+def _turned(heads: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
+    """Turn the halves of each head by the angles of its position."""
+    first, second = heads.chunk(2, -1)
+    return heads * cosine + torch.cat((-second, first), -1) * sine
+
+
+class _Llama(nn.Module):
+    def __init__(self, sizes: Sizes, tokens: int) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(sizes.words, sizes.width)
+        self.layers = nn.ModuleList(_Block(sizes) for _ in range(sizes.layers))
+        self.norm = nn.RMSNorm(sizes.width)
+        self.logits = nn.Linear(sizes.width, sizes.words, bias=False)
+        half = sizes.width // sizes.heads // 2
+        angles = torch.outer(torch.arange(tokens), sizes.base ** (-torch.arange(half) / half)).repeat(1, 2)
+        self.register_buffer("cosine", angles.cos())
+        self.register_buffer("sine", angles.sin())
+
+    def forward(self, tokens: Tensor, targets: Tensor) -> Tensor:
+        x = self.embedding(tokens)
+        for layer in self.layers:
+            x = layer(x, self.cosine, self.sine)
+        x, targets = self.norm(x).flatten(0, 1), targets.flatten()
+        losses = [
+            checkpoint(self._loss, part, wanted, use_reentrant=False)
+            for part, wanted in zip(x.split(_CHUNK_TOKENS), targets.split(_CHUNK_TOKENS), strict=True)
+        ]
+        return torch.stack(losses).sum() / len(targets)
+
+    def _loss(self, x: Tensor, targets: Tensor) -> Tensor:
+        return functional.cross_entropy(self.logits(x).float(), targets, reduction="sum")
+
+
+def _steps(sizes: Sizes, batch_size: int, seq_len: int) -> Iterator[None]:
+    """Yield after each step, in which every round adds to the gradients and the last one updates the weights."""
+    rounds = STEP_TOKENS // (batch_size * seq_len)
+    model = _Llama(sizes, seq_len)
+    last = [False]
+
+    def update(optimizer: torch.optim.Optimizer, _: Tensor) -> None:
+        if last[0]:
+            optimizer.step()
+            optimizer.zero_grad()
+
+    for weight in model.parameters():
+        optimizer = torch.optim.AdamW([weight], fused=True)
+        weight.register_post_accumulate_grad_hook(partial(update, optimizer))
+    batches = [torch.zeros(2, batch_size, seq_len, dtype=torch.long) for _ in range(rounds)]
+    while True:
+        for number, (tokens, targets) in enumerate(batches, start=1):
+            last[0] = number == rounds
+            (model(tokens, targets) / rounds).backward()
+        yield
+
+
+def llama_3_8b(batch_size: int = 32, seq_len: int = 1024) -> Iterator[None]:
+    """Return steps of Llama-3-8B on ``STEP_TOKENS`` tokens, ``batch_size`` sequences a round."""
+    return _steps(LLAMA_3_8B, batch_size, seq_len)
