@@ -63,7 +63,11 @@ class _Block(nn.Module):
             for one in (self.queries, self.keys, self.values)
         )
         mixed = functional.scaled_dot_product_attention(
-            _turned(queries, cosine, sine), _turned(keys, cosine, sine), values, is_causal=True, enable_gqa=True
+            _turned(queries, cosine, sine),
+            _turned(keys, cosine, sine),
+            values,
+            is_causal=True,
+            enable_gqa=True,
         )
         x = x + self.out(mixed.transpose(1, 2).flatten(2))
         normed = self.inner_norm(x)
@@ -104,7 +108,7 @@ class _Llama(nn.Module):
 
 
 def _steps(sizes: Sizes, batch_size: int, seq_len: int) -> Iterator[None]:
-    """Yield after each step, in which every round adds to the gradients and the last one updates the weights."""
+    """Yield after each step: every round adds to the gradients, the last one updates the weights."""
     rounds = STEP_TOKENS // (batch_size * seq_len)
     model = _Llama(sizes, seq_len)
     last = [False]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from g10sim.analysis.bound.closed_form import closed_form
@@ -50,17 +50,37 @@ def chosen_drops(trace: Trace, demand: Demand, planned: PlannedMachine) -> tuple
     what the lowest saves, or none where none lowers it; memory is free there while a tensor is dropped, and
     the kernel that needs it again takes longer by its producer.
     """
-    candidates = list(_candidates(trace, demand, planned))
+    candidates = _candidates(trace, demand, planned)
     machine = machine_of(planned).reduced(demand.peak_bytes)
     step = -(-len(candidates) // _TRIALS) or 1
     numbers = [*range(0, len(candidates), step), len(candidates)]
-    costs = {number: _bound(demand, machine, candidates[:number], planned, trace) for number in numbers}
+    costs = {
+        number: _bound(demand, machine, _chained(candidates[:number]), planned, trace) for number in numbers
+    }
     lowest = min(costs.values())
     if costs[0] == lowest:
         return ()
     enough = lowest + _SLACK * min(lowest, costs[0] - lowest)
     most = max(number for number in numbers if costs[number] <= enough)
-    return tuple(candidates[:most])
+    return _chained(candidates[:most])
+
+
+def _chained(drops: Sequence[Dropped]) -> tuple[Dropped, ...]:
+    """Let each tensor come back before the first kernel that reads it again, to compute others again, too.
+
+    Left out is what would come back at once.
+    """
+    found = {drop.tensor: drop for drop in sorted(drops, key=lambda drop: -drop.producer.id)}
+    for tensor in list(found):
+        drop = found[tensor]
+        if drop.end <= drop.start:
+            del found[tensor]
+            continue
+        for source in drop.producer.inputs:
+            read = found.get(source)
+            if read is not None and read.start <= drop.end < read.end:
+                found[source] = replace(read, end=drop.end)
+    return tuple(found.values())
 
 
 def _bound(
@@ -75,11 +95,8 @@ def _bound(
     return closed_form(replace(demand, live_bytes=live, cycles=cycles), machine, steady=False).cycles
 
 
-def _candidates(trace: Trace, demand: Demand, planned: PlannedMachine) -> Iterator[Dropped]:
-    """Yield drops that cost less than moving the tensor out and back, the cheapest per byte first.
-
-    What a kernel reads that runs again is kept.
-    """
+def _candidates(trace: Trace, demand: Demand, planned: PlannedMachine) -> list[Dropped]:
+    """Return drops that cost less than moving the tensor out and back, the cheapest per byte first."""
     rules, sizes = Recomputability(trace), planned.sizes(trace)
     tier, found = planned.tiers[0], []
     for period in _longest_periods(trace):
@@ -90,12 +107,7 @@ def _candidates(trace: Trace, demand: Demand, planned: PlannedMachine) -> Iterat
         if cost < size / tier.write_rate + size / tier.read_rate:
             drop = Dropped(period.tensor, period.start, period.end, producer)
             found.append((cost / size, period.tensor, drop))
-    dropped, sources = set[int](), set[int]()
-    for _, tensor, drop in sorted(found, key=lambda entry: entry[:2]):
-        if tensor not in sources and not dropped.intersection(drop.producer.inputs):
-            dropped.add(tensor)
-            sources.update(drop.producer.inputs)
-            yield drop
+    return [drop for *_, drop in sorted(found, key=lambda entry: entry[:2])]
 
 
 def _longest_periods(trace: Trace) -> list[InactivePeriod]:
