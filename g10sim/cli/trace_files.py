@@ -13,7 +13,7 @@ from g10sim.analysis.gpus import load_gpu
 from g10sim.analysis.kernel_times import retimed
 from g10sim.capture.known_models import known_models
 from g10sim.cli.accounts import Gap, Gaps, Partial, save_imported
-from g10sim.cli.options import TraceFile, TraceOutput
+from g10sim.cli.options import TraceFile, TraceOutput, names_in
 from g10sim.cli.output import say, show_table
 from g10sim.display import rounded_bytes, rounded_seconds
 from g10sim.errors import ConfigError, TraceError
@@ -109,13 +109,20 @@ def place(
     layers: Annotated[
         str, typer.Option(help="Layers, such as 0-23 or 5: the first number in a module's path.")
     ],
+    modules: Annotated[
+        str,
+        typer.Option(
+            help="Other modules, comma-separated: parts of paths, such as lm_head.", show_default="none"
+        ),
+    ] = "",
     device: Annotated[Literal["cpu"], typer.Option(help="Processor that runs them.")] = "cpu",
 ) -> None:
     """Write a captured trace with some layers on the CPU, as fast as it reads and writes their data."""
     first, _, last = layers.partition("-")
     if not (first.isdigit() and (last or first).isdigit() and int(first) <= int(last or first)):
         raise ConfigError(f"--layers: found '{layers}'; allowed: a number, or two such as 0-23")
-    trace = on_cpu(load_trace(file), range(int(first), int(last or first) + 1), str(file))
+    numbers = range(int(first), int(last or first) + 1)
+    trace = on_cpu(load_trace(file), numbers, str(file), modules=names_in(modules))
     save_trace(trace, output)
     say(f"{output}: {len(trace.cpu_kernels)} of {len(trace.kernels)} kernels on the {device.upper()}")
 

@@ -63,6 +63,8 @@ class RowSpec(Spec):
     )
     trace: str | None = Field(default=None, description="trace file")
     scan: ScanSpec | None = Field(default=None, description="kernels that read tensors in turn")
+    cpu_layers: int = Field(default=0, ge=0, description="layers, the first ones, that run on the CPU")
+    cpu_modules: tuple[str, ...] = Field(default=(), description="other modules on the CPU: parts of paths")
     gpu: str | None = Field(default=None, description="GPU whose kernel times are simulated")
     run: dict[str, Any] = Field(description="run configuration without its trace")
     measure: Measure
@@ -84,6 +86,10 @@ class RowSpec(Spec):
             raise ValueError(f"found {found}; allowed: one of capture, trace, scan")
         if self.capture is not None and self.gpu is None:
             raise ValueError("gpu: found none with 'capture'; allowed: a GPU")
+        if self.capture is None and (self.cpu_layers or self.cpu_modules):
+            raise ValueError(
+                "found layers or modules on the CPU without 'capture'; allowed: those of a capture"
+            )
         return self
 
 
@@ -253,7 +259,10 @@ def _trace(row: Row, traces: RowTraces) -> Path | None:
     """Return the trace of a row; None if it does not ship and none is captured."""
     spec = row.spec
     if spec.capture is not None and spec.gpu is not None:
-        return traces.captured(spec.name, spec.capture, spec.gpu)
+        path = traces.captured(spec.name, spec.capture, spec.gpu)
+        if path is not None and (spec.cpu_layers or spec.cpu_modules):
+            return traces.placed(spec.name, path, range(spec.cpu_layers), spec.cpu_modules)
+        return path
     if spec.scan is not None:
         return traces.built(spec.name, spec.scan)
     return find_file(str(spec.trace), row.document.directory)

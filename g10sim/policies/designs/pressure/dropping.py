@@ -70,8 +70,8 @@ def _chained(drops: Sequence[Dropped]) -> tuple[Dropped, ...]:
 
     Left out is what would come back at once.
     """
-    found = {drop.tensor: drop for drop in sorted(drops, key=lambda drop: -drop.producer.id)}
-    for tensor in list(found):
+    found = {drop.tensor: drop for drop in drops}
+    for tensor in sorted(found, key=lambda tensor: -found[tensor].producer.id):
         drop = found[tensor]
         if drop.end <= drop.start:
             del found[tensor]
