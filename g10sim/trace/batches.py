@@ -43,7 +43,7 @@ def in_batches(trace: Trace, count: int, place: str = "trace") -> Trace:
                 "batch"
             )
     shared = {tensor.id for tensor in trace.tensors if tensor.persistent} - trace.written
-    tensors, kernels, layers = list(trace.tensors), list[Kernel](), list(_layers(trace))
+    tensors, kernels, layers = list(trace.tensors), list[Kernel](), list(layer_paths(trace))
     for batch in range(1, count + 1):
         new = list(range(len(trace.tensors)))
         for tensor in trace.tensors if batch > 1 else ():
@@ -69,7 +69,7 @@ def _another(tensor: Tensor, number: int, batch: int) -> Tensor:
     return replace(tensor, id=number, name=f"{tensor.name} of batch {batch}")
 
 
-def _layers(trace: Trace) -> Iterator[str]:
+def layer_paths(trace: Trace) -> Iterator[str]:
     """Yield the path of every kernel's layer, with its number.
 
     Layers are numbered in the order in which weights of the same name are first used. Kernels of a module

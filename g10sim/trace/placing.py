@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from g10sim.errors import TraceError
 from g10sim.registry import not_found
+from g10sim.trace.batches import layer_paths
 from g10sim.trace.model import Device, Kernel, Trace
-from g10sim.trace.repetition import each
 
 
 def on_cpu(
@@ -22,31 +22,26 @@ def on_cpu(
     duration on the GPU is gone. Raises TraceError, its message begun with ``place``, for layers and modules
     that no kernel on the GPU belongs to.
     """
-    found = dict.fromkeys(each(trace.kernels, _layer))
-    missing = next((layer for layer in layers if layer not in found), None)
+    paths = [
+        path.split(".") if kernel.device is Device.GPU else []
+        for path, kernel in zip(layer_paths(trace), trace.kernels, strict=True)
+    ]
+    names = {part for path in paths for part in path}
+    numbers = [next((int(part) for part in path if part.isdigit()), None) for path in paths]
+    known = sorted({number for number in numbers if number is not None})
+    missing = next((layer for layer in layers if layer not in known), None)
     if missing is not None:
-        known = sorted(layer for layer in found if layer is not None)
         allowed = f"{known[0]} to {known[-1]}" if known else "none, as no module has a number"
         raise TraceError(f"{place}: found no kernel of layer {missing}; allowed: {allowed}")
-    names = {part for path in each(trace.kernels, _path) for part in path}
     unknown = next((module for module in modules if module not in names), None)
     if unknown is not None:
-        known_names = sorted(name for name in names if not name.isdigit())
-        raise TraceError(f"{place}: found no kernel of module '{unknown}'{not_found(unknown, known_names)}")
+        choices = sorted(name for name in names if name and not name.isdigit())
+        raise TraceError(f"{place}: found no kernel of module '{unknown}'{not_found(unknown, choices)}")
     kernels = tuple(
-        _moved(kernel) if _layer(kernel) in layers or set(modules) & set(_path(kernel)) else kernel
-        for kernel in trace.kernels
+        _moved(kernel) if number in layers or set(modules) & set(path) else kernel
+        for kernel, number, path in zip(trace.kernels, numbers, paths, strict=True)
     )
     return replace(trace, kernels=kernels)
-
-
-def _layer(kernel: Kernel) -> int | None:
-    return next((int(part) for part in _path(kernel) if part.isdigit()), None)
-
-
-def _path(kernel: Kernel) -> tuple[str, ...]:
-    """Return the path of a kernel's module; that of one on the CPU is empty."""
-    return tuple(kernel.layer.split(".")) if kernel.device is Device.GPU else ()
 
 
 def _moved(kernel: Kernel) -> Kernel:
