@@ -36,7 +36,7 @@ PICOSECONDS_PER_NANOSECOND = PICOSECONDS_PER_SECOND // NANOSECONDS_PER_SECOND
 _OPERATORS, _SOURCES = "operators", "sources"
 _TABLES = ("peak", "compute_efficiency", "bandwidth_efficiency", "startup", _OPERATORS)
 _NUMBERS = ("memory", "memory_bandwidth", "launch_overhead")
-_OPTIONAL = ("host_issue", "sustained")
+_OPTIONAL = ("graph_overhead", "host_issue", "sustained")
 
 Share = Annotated[float, Field(gt=0, le=1)]
 
@@ -178,7 +178,8 @@ class GpuTimingSpec(Spec):
     at most 1, so that no kernel beats the hardware. ``startup`` is time that a kernel of a class takes
     besides, so that small kernels reach less. ``operators`` sets single operators apart; the first entry that
     covers a kernel counts. ``host_issue`` is the time that the host takes for each operator of a step that no
-    graph replays, whether it launches a kernel or not. ``sustained`` is the share of the rates of short runs
+    graph replays, whether it launches a kernel or not; kernels of a graph take ``graph_overhead`` in place of
+    ``launch_overhead``. ``sustained`` is the share of the rates of short runs
     that computing kernels keep within steps that go on for minutes (clocks under the limit of power).
     ``sources`` says for every number (by dotted key) where it comes from.
     """
@@ -188,6 +189,9 @@ class GpuTimingSpec(Spec):
     memory: PositiveBytes = Field(description="HBM, to tell by how much a trace oversubscribes it")
     memory_bandwidth: PositiveRate = Field(description="of the HBM")
     launch_overhead: Duration = Field(description="added to the time of every kernel")
+    graph_overhead: Duration | None = Field(
+        default=None, description="in place of launch_overhead where a CUDA graph replays; none: as it"
+    )
     host_issue: Duration = default("0 s", parse_duration, "time of the host for each operator, in order")
     sustained: Share = Field(default=1.0, description="share of computing rates that long steps keep")
     peak: dict[NumberFormat, ComputeRate] = Field(min_length=1, description="dense FLOP/s by number format")
@@ -230,6 +234,12 @@ class GpuTimingSpec(Spec):
                 parts = [f".{part}" for part in value] if isinstance(value, dict) else [""]
                 found |= {f"{table}.{key}{part}" for part in parts}
         return found
+
+    def replayed(self) -> GpuTimingSpec:
+        """Return the GPU with the overhead of kernels that a CUDA graph replays."""
+        if self.graph_overhead is None:
+            return self
+        return self.model_copy(update={"launch_overhead": self.graph_overhead})
 
     def duration_ns(self, cost: KernelCost) -> int:
         """Time of a kernel in nanoseconds, rounded up.

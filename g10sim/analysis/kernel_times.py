@@ -49,15 +49,16 @@ def timed(
     has run before. Raises TraceError for a kernel that does not say
     its work, and ConfigError for one in a format that the GPU has no peak rate for.
     """
-    issue = 0 if trace.origin.get(CUDA_GRAPH) or known else gpu.host_issue
-    line = _Timeline(issue)
+    is_graph = bool(trace.origin.get(CUDA_GRAPH))
+    pricing = gpu.replayed() if is_graph else gpu
+    line = _Timeline(0 if is_graph or known else gpu.host_issue)
     seen: dict[tuple[object, ...], int] = {}
 
     def alone(kernel: Kernel) -> int:
         work = (kernel.name, kernel.operator_class, kernel.number_format, kernel.phase, kernel.layer_type)
         key = (*work, kernel.flops, kernel.moved_bytes, kernel.sizes)
         if key not in seen:
-            seen[key] = gpu.duration_ns(cost_of(kernel))
+            seen[key] = pricing.duration_ns(cost_of(kernel))
         return seen[key]
 
     blocks = []
