@@ -36,7 +36,7 @@ PICOSECONDS_PER_NANOSECOND = PICOSECONDS_PER_SECOND // NANOSECONDS_PER_SECOND
 _OPERATORS, _SOURCES = "operators", "sources"
 _TABLES = ("peak", "compute_efficiency", "bandwidth_efficiency", "startup", _OPERATORS)
 _NUMBERS = ("memory", "memory_bandwidth", "launch_overhead")
-_OPTIONAL = ("graph_overhead", "host_issue", "sustained")
+_OPTIONAL = ("host_issue", "sustained")
 
 Share = Annotated[float, Field(gt=0, le=1)]
 
@@ -228,7 +228,7 @@ class GpuTimingSpec(Spec):
 
     def numbers(self) -> set[str]:
         """Dotted keys of all numbers; those of one entry of ``operators`` count as one."""
-        found = {*_NUMBERS, *_OPTIONAL}
+        found = {*_NUMBERS, *_OPTIONAL} | ({"graph_overhead"} if self.graph_overhead is not None else set())
         for table in _TABLES:
             for key, value in getattr(self, table).items():
                 parts = [f".{part}" for part in value] if isinstance(value, dict) else [""]

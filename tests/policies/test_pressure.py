@@ -372,6 +372,21 @@ def test_what_is_cheap_to_compute_again_is_dropped():
     assert iteration_times(records)[1] < swapped
 
 
+def test_what_is_read_to_compute_again_may_be_computed_again_itself():
+    # Kernel 4 reads a, for which s is needed before kernel 5 reads it.
+    kernels = [(1000, "x", "s"), (2000, "s", "a"), (5000, "", "b"), (5000, "b", ""), (7000, "a", "")]
+    trace = trace_of({"x*": 1, "s": 40, "a": 40, "b": 75}, [*kernels, (7000, "s", "")])
+    system = machine(100, mapping="100 GB/s")
+    planned = planned_machine(system, OWN)
+    drops = chosen_drops(trace, demand_of(trace, planned.clock_hz, planned.page_bytes), planned)
+    names = {(trace.tensors[drop.tensor].name, drop.start, drop.end, drop.producer.id) for drop in drops}
+    assert names == {("s", 2, 4, 0), ("a", 2, 4, 1)}
+    records = run(trace, system, recompute=True)
+    assert moved(records) == (0, 0)
+    again = [dict(kernel.stalls).get(StallReason.RECOMPUTATION, 0) for kernel in records.kernels[-2:]]
+    assert again == [3000, 0]
+
+
 def test_what_is_expensive_to_compute_again_is_moved():
     kernels = [(500_000, "x", "a"), (5000, "", "b"), (5000, "b", ""), (7000, "a", "")]
     trace = trace_of({"x*": 1, "a": 60, "b": 60}, kernels)

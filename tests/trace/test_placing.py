@@ -43,6 +43,21 @@ def test_layers_on_the_cpu_take_as_long_as_their_bytes_in_host_memory():
     assert last.traffic == {"host_to_gpu_bytes": MB, "gpu_to_host_bytes": 0}
 
 
+def test_layers_that_are_stored_once_are_told_apart_by_their_weights():
+    builder = TraceBuilder("steps")
+    first = builder.tensor("layers.*.weight", MB, TensorKind.WEIGHT, persistent=True)
+    result = builder.tensor("result", MB, TensorKind.ACTIVATION)
+    builder.kernel("Linear", MS, [first], [result], layer="layers.*.up")
+    builder.kernel("Add", MS, [result], [], layer="layers.*")
+    builder.repeat(2, 3, since=first, tensors=2)
+    last = builder.tensor("head", MB, TensorKind.WEIGHT, persistent=True)
+    builder.kernel("Linear", MS, [last], [], layer="lm_head")
+    placed = on_cpu(builder.build(), [1], modules=["lm_head"])
+    assert [kernel.id for kernel in placed.cpu_kernels] == [2, 3, 6]
+    with pytest.raises(TraceError, match="found no kernel of module 'head'.*; allowed: .*lm_head"):
+        on_cpu(builder.build(), [1], modules=["head"])
+
+
 def test_layers_that_are_not_there_are_refused():
     with pytest.raises(TraceError, match="found no kernel of layer 4; allowed: 0 to 3"):
         on_cpu(layers(), range(2, 9))
