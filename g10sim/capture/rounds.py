@@ -40,7 +40,7 @@ class Sizes:
 LLAMA_3_8B = Sizes(layers=32, width=4096, inner=14336, heads=32, key_heads=8, words=128256, base=500_000.0)
 
 
-class _Block(nn.Module):
+class _Block(nn.Module):  # type: ignore[misc]
     """One layer: attention and a gated MLP, each behind a norm and with a shortcut."""
 
     def __init__(self, sizes: Sizes) -> None:
@@ -80,7 +80,7 @@ def _turned(heads: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
     return heads * cosine + torch.cat((-second, first), -1) * sine
 
 
-class _Llama(nn.Module):
+class _Llama(nn.Module):  # type: ignore[misc]
     def __init__(self, sizes: Sizes, tokens: int) -> None:
         super().__init__()
         self.embedding = nn.Embedding(sizes.words, sizes.width)
