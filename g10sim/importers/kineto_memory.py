@@ -199,7 +199,8 @@ class Memory:
             needed, limit = self._rounded(size), self._rounded(most)
             saved = [one for one in related if needed <= one.size_bytes <= self._largest(needed, limit)]
             one = self._alive(draft, number, (needed, limit), taken, saved, is_target=number in targets)
-            if one is None and number == data:
+            is_updated = number in targets and draft.operation.phase is Phase.OPTIMIZER
+            if one is None and number == data and not is_updated:
                 one = self._part_of_latest(needed, taken)
             if one is None:
                 is_fed = draft.operation.phase is Phase.FORWARD and (
@@ -211,7 +212,7 @@ class Memory:
             taken.add(one)
             found.append(one)
         if draft.operation.phase is Phase.FORWARD and draft.sequence is not None:
-            self._used[draft.sequence] += taken
+            self._used[draft.sequence] += [one for one in found if one is not None]
         return found
 
     def _sized(self, span: Span) -> Iterator[tuple[int, int, bool]]:
@@ -317,7 +318,6 @@ class Memory:
         for storage in made:
             storage.role = TensorKind.INPUT if is_fed else None
             operation.writes[storage] = None
-            operation.reads.pop(storage, None)
             self._note_written(storage)
         if self._scratch:
             sizes = accumulate(size for storage, size in self._changes if storage in self._scratch)
