@@ -32,7 +32,11 @@ from g10sim.cli.output import say
 
 ROOT = Path(__file__).parents[1]
 MODULES = ("sim", "hardware", "results", "policies", "importers", "sizing")
-TESTS = tuple(f"tests/{name}" for name in (*MODULES[:-1], "experiment/sizing", "flash", "pools", "recorded"))
+_COMMANDS = ("calibrate_command", "import_commands", "policy_command", "pool_commands", "size_command")
+TESTS = (
+    *(f"tests/{name}" for name in (*MODULES[:-1], "experiment/sizing", "flash", "pools", "recorded")),
+    *(f"tests/cli/test_{name}.py" for name in _COMMANDS),
+)
 KILLED, SURVIVED = "killed", "survived"
 
 _OPTIONS = (

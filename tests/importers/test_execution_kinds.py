@@ -6,6 +6,7 @@ import pytest
 
 from g10sim.errors import TraceError
 from g10sim.importers.account import Reason, account_of
+from g10sim.importers.aten import aten
 from g10sim.importers.execution_trace import import_execution_trace
 from g10sim.importers.kineto_events import read_profile
 from g10sim.trace.model import Device, Phase, TensorKind
@@ -269,3 +270,37 @@ def test_device_time_of_operators_that_write_nothing_is_left_out(tmp_path):
     assert (account.imported_ns, account.left_out) == (60_000, {Reason.OUTPUTS: 30_000})
     kept = imported(tmp_path, *nodes, profile=profile, partial=True, keep_gaps=True)
     assert [kernel.duration for kernel in kept.kernels] == [30_000, 170_000, 30_000]
+
+
+def test_operators_are_named_with_their_namespace():
+    assert aten("mm bmm") == {"aten::mm", "aten::bmm"}
+
+
+def test_a_step_ends_with_what_follows_it_at_its_level(tmp_path):
+    """What lies inside the step, however deep, is part of it."""
+    trace = imported(
+        tmp_path,
+        product(3, 2, 10, 11, 12),
+        node(4, "ProfilerStep#3", 2),
+        node(5, "inner", 4),
+        product(6, 5, 20, 21, 22),
+        product(7, 4, 22, 21, 23),
+        product(8, 2, 23, 21, 24),
+    )
+    assert [sorted(kernel.outputs) for kernel in trace.kernels] == [[2], [3]]
+    assert trace.origin["step"].startswith("3 of 3")
+
+
+def test_a_list_may_have_fewer_strides_than_tensors(tmp_path):
+    """The second tensor is contiguous; every other number of the first one is used."""
+    made = node(3, "aten::cat", 2, [(10, 20)], [(12, 30)], "aten::cat(Tensor[] tensors, int dim=0) -> Tensor")
+    half = ELEMENTS // 2
+    made["inputs"] = {
+        "values": [[[10, 20, 0, half, FLOAT_BYTES, "cuda:0"], [11, 21, 0, half, FLOAT_BYTES, "cuda:0"]]],
+        "types": ["GenericList[Tensor(float),Tensor(float)]"],
+        "shapes": [[[half], [half]]],
+        "strides": [[[2]]],
+    }
+    trace = imported(tmp_path, made)
+    sizes = [trace.tensors[tensor].size_bytes for tensor in trace.kernels[0].inputs]
+    assert sizes == [(2 * (half - 1) + 1) * FLOAT_BYTES, half * FLOAT_BYTES]

@@ -1,6 +1,7 @@
 """Profiles by hand: malformed events, who launched what, work of the CPU, and the edges of steps."""
 
 import json
+import tarfile
 
 import pytest
 from profiles import MB, ProfileBuilder, two_products
@@ -80,6 +81,22 @@ def test_a_file_without_events_is_refused(tmp_path, content, message):
     with pytest.raises(TraceError) as refused:
         read_profile(path)
     assert str(refused.value) == f"{path}: {message}"
+
+
+@pytest.mark.parametrize("others", [0, 1])
+def test_an_archive_has_one_profile_and_perhaps_other_files(tmp_path, others):
+    profile = two_products().save(tmp_path / "profile.json")
+    (tmp_path / "read.me").write_text("{}")
+    path = tmp_path / "profile.tar.gz"
+    with tarfile.open(path, "w:gz") as archive:
+        archive.add(tmp_path / "read.me", "read.me")
+        for number in range(1 + others):
+            archive.add(profile, f"{number}.json")
+    if not others:
+        assert durations(import_kineto(read_profile(path))) == [100, 100]
+        return
+    with pytest.raises(TraceError, match="found 2 JSON files in it; allowed: one, a profile of PyTorch"):
+        read_profile(path)
 
 
 def test_the_order_of_a_files_events_is_of_no_account(tmp_path):

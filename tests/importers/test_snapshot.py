@@ -10,7 +10,7 @@ import subprocess
 import sys
 
 import pytest
-from snapshot_example import MIB, event, history, segment, snapshot
+from snapshot_example import MIB, event, history, segment, segments, snapshot
 from typer.testing import CliRunner
 
 import g10sim
@@ -437,3 +437,33 @@ def test_a_snapshot_without_a_history_says_how_to_record_one(saved):
         TraceError, match=r"found a history of devices none; allowed: one.*_record_memory_history"
     ):
         read_snapshot(saved({"segments": snapshot()["segments"]}))
+
+
+def test_without_times_a_history_begins_and_ends_at_0(saved):
+    untimed = [{key: value for key, value in one.items() if key != "time_us"} for one in history()]
+    found = read_snapshot(saved(snapshot(device_traces=[untimed])))
+    assert (found.start_us, found.end_us) == (0, 0)
+    assert any(note.startswith("found no times (time_us)") for note in found.notes)
+
+
+@pytest.mark.parametrize(("told", "in_use"), [((0, 5), 5), ((7, None), 16 * MIB + 1024)])
+def test_what_is_in_use_is_what_all_segments_say(saved, told, in_use):
+    """Where one of them says nothing it is what the blocks take: 1 KiB, 4 and 12 MiB."""
+    found = segments()
+    for one, size in zip(found, told, strict=True):
+        if size is not None:
+            one["active_size"] = size
+    assert read_snapshot(saved(snapshot(segments=found))).in_use_bytes == in_use
+
+
+@pytest.mark.parametrize("less", [0, 1])
+def test_a_json_file_may_be_as_large_as_is_allowed(tmp_path, monkeypatch, less):
+    path = tmp_path / "snapshot.json"
+    path.write_text(json.dumps(snapshot()))
+    size = path.stat().st_size
+    monkeypatch.setattr("g10sim.importers.snapshot.MOST_BYTES", size - less)
+    if not less:
+        assert read_snapshot(path).device == 0
+        return
+    with pytest.raises(TraceError, match=f"found {size} bytes; allowed: at most {size - 1}"):
+        read_snapshot(path)

@@ -1,6 +1,7 @@
 """The machine, timeline, occupancy and channel that planners share."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from g10sim.policies.interface.registry import create
 from g10sim.policies.planning.budget import Budget
 from g10sim.policies.planning.channel import Channel, Interval, latest, queued, queued_backwards
 from g10sim.policies.planning.choice import best_of
+from g10sim.policies.planning.leaving import by_departure
 from g10sim.policies.planning.limit import Limit
 from g10sim.policies.planning.machine import link_bandwidth, planned_machine
 from g10sim.policies.planning.occupancy import Occupancy, Pressure
@@ -180,18 +182,18 @@ def test_a_budget_says_when_transfers_end_and_may_begin():
     assert [budget.latest_start(6, size, "host") for size in (5, 6, 10, 20)] == [5, 3, 3, 1]
 
 
-@pytest.mark.parametrize("count", [1, 5, 3000])
-def test_steps_follow_what_is_added_and_taken_away(count):
+@pytest.mark.parametrize(("count", "end"), [(1, 2000), (5, 2000), (3000, 2000), (2, 20_000)])
+def test_steps_follow_what_is_added_and_taken_away(count, end):
     draw = np.random.default_rng(count)
-    times, sizes = draw.integers(0, 2000, count), draw.integers(-3, 9, count)
-    steps, values = Steps.of_changes(times, sizes), np.zeros(2000, dtype=np.int64)
+    times, sizes = draw.integers(0, end, count), draw.integers(-3, 9, count)
+    steps, values = Steps.of_changes(times, sizes), np.zeros(end, dtype=np.int64)
     for time, size in zip(times.tolist(), sizes.tolist(), strict=True):
         values[time:] += size
     for _ in range(1500):
-        start, end, size = *draw.integers(0, 1999, 2).tolist(), int(draw.integers(-9, 9))
-        steps.add(start, end, size)
-        values[min(start, end) : max(start, end)] += size if start < end else -size
-        first, last = sorted(draw.integers(0, 2000, 2).tolist())
+        start, stop, size = *draw.integers(0, end - 1, 2).tolist(), int(draw.integers(-9, 9))
+        steps.add(start, stop, size)
+        values[min(start, stop) : max(start, stop)] += size if start < stop else -size
+        first, last = sorted(draw.integers(0, end, 2).tolist())
         assert steps.most(first, last + 1) == max(0, values[first : last + 1].max())
     assert steps.peak == (values.max(), values.argmax())
     found = dict(zip(*(column.tolist() for column in steps.arrays()), strict=True))
@@ -240,6 +242,14 @@ def test_boundaries_are_kernels_that_start_at_another_cycle():
     timeline = Timeline(np.array([10, 0, 10, 10]))
     assert [timeline.boundary_after(kernel) for kernel in range(4)] == [1, 3, 3, 3]
     assert [timeline.boundary_before(kernel) for kernel in range(4)] == [0, 0, 0, 2]
+
+
+def test_of_tensors_that_leave_for_two_tiers_the_one_that_is_gone_first_comes_first():
+    """21 bytes at 2 bytes a cycle take half a cycle longer than 10 at 1; what follows on a tier waits."""
+    slow, quick = SimpleNamespace(name="ssd", write_rate=1.0), SimpleNamespace(name="host", write_rate=2.0)
+    view = SimpleNamespace(in_transfer_bytes={0: 21, 1: 10, 2: 3, 3: 4}.get)
+    order = by_departure(view, {0: quick, 1: slow, 2: slow, 3: quick})
+    assert order == [(1, 10), (0, 21), (3, 4), (2, 3)]
 
 
 def test_planning_ends_at_its_limit_and_says_so():
