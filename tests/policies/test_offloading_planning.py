@@ -4,9 +4,10 @@ from dataclasses import replace
 
 import pytest
 
+from g10sim.policies.planning.offloading.partition import partitioned
 from g10sim.policies.planning.offloading.takeover import Launches, Takeover
 from g10sim.policies.planning.offloading.windows import Limits, by_kernel, windows
-from g10sim.trace.model import Phase, TensorKind
+from g10sim.trace.model import Device, Phase, TensorKind
 from g10sim.trace.synthetic import TraceBuilder
 
 NO_LIMIT = 1000
@@ -118,3 +119,30 @@ def test_an_optimizer_alone_may_start_at_once():
     builder.kernel("decay", 1, [weight], [weight], Phase.OPTIMIZER)
     launches = Launches(Takeover(builder.build(), frozenset(), 4), {})
     assert launches.end == 0
+
+
+def test_each_of_two_replicas_has_half_of_what_the_cpu_uses_and_gathers_the_rest():
+    """What uses the weight on the GPU uses the part and the rest, and reads the rest as often."""
+    builder = TraceBuilder("replicas")
+    weight = builder.tensor("weight", 100, TensorKind.WEIGHT, persistent=True)
+    momentum = builder.tensor("momentum", 100, TensorKind.OPTIMIZER_STATE, persistent=True)
+    gradient = builder.tensor("gradient", 61, TensorKind.GRADIENT)
+    fed = builder.tensor("fed", 8, TensorKind.INPUT)
+    builder.kernel("forward", 1, [fed, weight], [], Phase.FORWARD, reads=[2, 3])
+    builder.kernel("backward", 1, [weight], [gradient], Phase.BACKWARD)
+    builder.kernel("clamp", 1, [fed], [weight], Phase.BACKWARD)
+    used = [weight, momentum, gradient]
+    builder.kernel("step", 1, used, [weight, momentum], Phase.OPTIMIZER, device=Device.CPU, parameters=25)
+    trace = partitioned(builder.build(), 2, 1000)
+    names = [tensor.name for tensor in trace.tensors]
+    assert [tensor.size_bytes for tensor in trace.tensors] == [50, 50, 61, 8, 31, 50]
+    assert names == ["weight", "momentum", "gradient", "fed", "gradient (part)", "weight (rest)"]
+    assert [(one.name, one.inputs, one.outputs, one.reads, one.moved_bytes) for one in trace.kernels] == [
+        ("forward", (fed, weight, 5), (), (2, 3, 3), 0),
+        ("backward", (weight, 5), (gradient,), (), 0),
+        ("Reduce-scatter", (gradient,), (4,), (), 30),
+        ("clamp", (fed,), (weight, 5), (), 0),
+        ("step", (weight, momentum, 4), (weight, momentum), (), 0),
+        ("All-gather", (weight,), (5,), (), 50),
+    ]
+    assert trace.kernels[4].parameters == 13

@@ -195,6 +195,7 @@ def test_steps_follow_what_is_added_and_taken_away(count, end):
         values[min(start, stop) : max(start, stop)] += size if start < stop else -size
         first, last = sorted(draw.integers(0, end, 2).tolist())
         assert steps.most(first, last + 1) == max(0, values[first : last + 1].max())
+        assert steps.peak[0] == values.max()
     assert steps.peak == (values.max(), values.argmax())
     found = dict(zip(*(column.tolist() for column in steps.arrays()), strict=True))
     assert all(values[time] == value for time, value in found.items())
