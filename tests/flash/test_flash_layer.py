@@ -236,6 +236,7 @@ def test_extents_below_a_stripe_are_as_stripes_to_a_plane():
     assert drive().array.stripe_bytes == 4000
     assert long_run(1, 1120) == long_run(4, 1120)
     assert long_run(2, 1120) == long_run(4, 1120)
+    assert long_run(4, 1120, drives=2) == long_run(8, 1120, drives=2)
 
 
 def test_collection_slows_writes_down():

@@ -213,9 +213,12 @@ def test_what_cannot_be_cut(trace, begin, message):
 
 def test_stages_run_together_each_on_a_gpu():
     first, second = (Job(one, gpu=number) for number, one in enumerate(pipeline_stages(step(2, 2), ["1"])))
+    doubled = tuple(replace(one, size_bytes=2 * one.size_bytes) for one in second.trace.tensors)
+    larger = replace(second.trace, tensors=doubled)
     for jobs, message in [
         ((first,), "found no job that"),
         ((first, first, second), "found two jobs that"),
+        ((first, replace(second, trace=larger)), "found no job that"),
         ((first, replace(second, gpu=0)), "found stages that share a GPU"),
         ((first, replace(second, iterations=3)), "run different numbers of iterations"),
     ]:

@@ -37,6 +37,12 @@ def test_the_best_and_the_largest_batch():
     assert found(results(), "swap", loss=0.01) == [32, 110, 64, 64, 4, 1.1]
 
 
+def test_cells_without_a_swept_value_count():
+    rows = results()
+    rows.insert(5, "host.memory", None)
+    assert found(rows, "swap") == [32, 110, 32, 64, 2, 1.1]
+
+
 def test_of_equal_throughputs_the_smaller_batch_is_best():
     rows = results()
     rows.loc[rows.cell == 7, "samples_per_s"] = 110.0

@@ -7,7 +7,7 @@ import pandas as pd
 from g10sim.looks import Look
 from g10sim.results.choosing import differing_keys
 from g10sim.results.legends import ATTRIBUTE, designs
-from g10sim.results.swept import values_of
+from g10sim.results.swept import as_number, values_of
 
 
 def test_columns_tell_cells_apart_if_they_have_several_values():
@@ -52,3 +52,9 @@ def test_policies_that_cannot_be_loaded_look_as_results_say():
     assert (found["mine:Own(a=1)"].title, found["mine:Own(a=1)"].look) == ("Own design(a=1)", Look(**own))
     assert found["mine:Other"].label == "Other"
     assert found["g10"].label == "G10"
+
+
+def test_quantities_are_columns_named_by_their_unit():
+    assert as_number("system.host.memory", "16 GiB") == ("system.host.memory_bytes", 16 << 30)
+    assert as_number("ssd.read_latency", "20 us") == ("ssd.read_latency_s", 2e-05)
+    assert as_number("system.gpu.clock", "fast") is None

@@ -30,7 +30,6 @@ class HostStores:
         self._host = next(place for place, tier in tiers.items() if tier.name == "host")
         self._under_way: dict[int, Event] = {}
         self._copies: dict[int, Location] = {}
-        self.stored_bytes = 0
 
     def start(self, tensor: int, target: Location, *, is_clean: bool = False) -> None:
         """Send what lies of a tensor in host memory to a tier.
@@ -80,6 +79,5 @@ class HostStores:
         count = min(count, memory.pages[self._host][tensor], memory.pools[target].free)
         if count:
             memory.store_in(target, tensor, count, self._host)
-            self.stored_bytes += count * memory.page_bytes
             if memory.pages[target][tensor] == memory.sizes[tensor]:
                 self._copies[tensor] = target
