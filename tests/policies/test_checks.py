@@ -6,7 +6,7 @@ from typing import ClassVar
 
 import pytest
 
-from g10sim.analysis.footprint import footprint_bytes
+from g10sim.analysis.footprint import footprint_bytes, peak_live_bytes
 from g10sim.errors import PolicyError
 from g10sim.policies.checks import (
     CHECKS,
@@ -16,7 +16,7 @@ from g10sim.policies.checks import (
     parametrize_with_policy_checks,
 )
 from g10sim.policies.checks.battery import run_check
-from g10sim.policies.checks.subject import scenarios
+from g10sim.policies.checks.subject import roomy, scenarios
 from g10sim.policies.designs.base_uvm import BaseUvm
 from g10sim.policies.interface.moves import Evict, Fetch
 from g10sim.policies.interface.plan import MigrationPlan, Planned
@@ -266,3 +266,16 @@ def test_scenarios_have_twice_an_eighth_or_none_of_the_footprint_as_host_memory(
             assert scenario.system.host.memory == host[words]
         elif scenario.system.host.kernel_access is not None:
             assert scenario.system.host.memory == 2 * footprint
+        elif scenario.system.cpu is not None:
+            assert scenario.system.host.memory == scenario.system.gpu.memory == 2 * footprint
+
+
+def test_there_is_room_for_twice_the_footprint_or_half_more_than_is_alive():
+    """A page more for each tensor, as tensors take whole pages; three iterations show what is steady."""
+    for scenario in roomy():
+        (job,) = scenario.workload.jobs
+        pages = 4096 * len(job.trace.tensors)
+        everything = 2 * footprint_bytes(job.trace) + pages
+        alive = peak_live_bytes(job.trace) * 3 // 2 + pages
+        assert scenario.system.gpu.memory == (everything if "everything" in scenario.name else alive)
+        assert (scenario.system.host.memory, job.iterations) == (everything, 3)

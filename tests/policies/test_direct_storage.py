@@ -472,11 +472,14 @@ def test_g10_gds_uses_no_host_memory_and_g10_host_does():
     assert with_host.traffic["gpu_to_host_bytes"] > 0
 
 
-@pytest.mark.parametrize("name", ["g10", "ideal", "g10_gds"])
-def test_a_plan_of_the_published_simulator_is_kept_by_name(name, tmp_path):
+@pytest.mark.parametrize(
+    ("name", "key"),
+    [("g10", "plan_file"), ("ideal", "plan_file"), ("g10_gds", "plan_file"), ("deepum", "order_file")],
+)
+def test_a_plan_of_the_published_simulator_is_kept_by_name(name, key, tmp_path):
     path = tmp_path / "guide.config"
     path.write_text("")
-    assert find(name).with_reference_plan(path).parameters()["plan_file"] == str(path)
+    assert find(name).with_reference_plan(path).parameters()[key] == str(path)
 
 
 @pytest.mark.parametrize("policy", [G10Gds, G10Host])
