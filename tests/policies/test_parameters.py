@@ -3,12 +3,14 @@
 import inspect
 import math
 import pickle
+from typing import Annotated
 
 import pytest
+from pydantic import TypeAdapter, ValidationError
 
 from g10sim.errors import ConfigError
 from g10sim.policies.designs.deepum import DeepUm
-from g10sim.policies.interface.parameters import Count, Declared, allowed_text, parameter
+from g10sim.policies.interface.parameters import Count, Declared, _size, allowed_text, parameter
 from g10sim.policies.interface.policy import Policy
 from g10sim.policies.interface.registry import available, create
 
@@ -133,6 +135,17 @@ def test_a_declaration_takes_constraints_and_a_default():
 def test_a_constructor_written_by_hand_keeps_its_own_parameters():
     assert ByHand.parameter_names() == ("far",)
     assert ByHand(far=True).look_ahead == 64
+
+
+@pytest.mark.parametrize("others", [(), ("tensile", "none")])
+def test_a_size_has_a_unit_or_is_one_of_some_words(others):
+    size = TypeAdapter(Annotated[str, *_size(*others)])
+    for text in ("20 GiB", *others):
+        assert size.validate_python(text) == text
+    with pytest.raises(ValidationError, match="20 apples"):
+        size.validate_python("20 apples")
+    also = "".join(f", or {word}" for word in others)
+    assert size.json_schema() == {"type": "string", "allowed": f"a size such as 20 GiB{also}"}
 
 
 @pytest.mark.parametrize("name", [name for name in DECLARED if name != "replay"])

@@ -117,6 +117,38 @@ def test_class_that_is_no_policy_is_refused():
     assert "allowed: a subclass of Policy" in refusal(create, "lookahead:Policy.name")
 
 
+def test_designs_are_found_in_files_and_folders(names):
+    registry._modules.cache_clear()
+    found = registry._modules()
+    assert {"g10sim.policies.designs.deepum", "g10sim.policies.designs.g10.tuned"} <= set(found)
+    assert not any("__init__" in module for module in found)
+
+
+def test_a_policy_that_keeps_a_parameter_elsewhere_or_changes_it_is_refused(names):
+    class Elsewhere(Policy):
+        """A policy of a test."""
+
+        name = "elsewhere"
+
+        def __init__(self, *, depth=1):
+            self.other = depth
+
+    class Changed(Elsewhere):
+        """A policy of a test."""
+
+        name = "changed"
+
+        def __init__(self, *, depth=1):
+            self.depth = min(depth, 2)
+
+    names |= {"elsewhere": Elsewhere, "changed": Changed}
+    for given in ({}, {"depth": 1}):
+        assert "parameter 'depth': found no such attribute" in refusal(create, {"name": "elsewhere"} | given)
+    assert create({"name": "changed", "depth": 2}).depth == create("changed").depth + 1 == 2
+    text = refusal(create, {"name": "changed", "depth": 3})
+    assert text.endswith("found 2; allowed: what was given, stored as self.depth")
+
+
 def test_registered_policy_is_available(names):
     @register_policy
     class Mine(Policy):

@@ -23,6 +23,13 @@ def test_a_join_costs_a_layer_the_shorter_of_computing_and_copying():
     assert gain_without_joins(trace, "all", 10**9) == pytest.approx((51 + 10 + 80) / (30 + 81) - 1)
 
 
+def test_on_a_slow_link_copies_alone_count():
+    # A copy takes 100 ms: four of them forward with joins, and the classifier, against three without; four
+    # backward, behind which the first layer computes for 20 ms with joins, against four without.
+    trace = convolutions([2_000_000, 2_000_000, 2_000_000, 20_000_000])
+    assert gain_without_joins(trace, "all", 10**8) == pytest.approx((401 + 420) / (300 + 400) - 1)
+
+
 def test_nothing_is_won_where_copies_take_no_time_or_nothing_is_copied():
     trace = convolutions([2_000_000, 20_000_000])
     assert gain_without_joins(trace, "all", 10**15) == pytest.approx(0, abs=1e-6)
