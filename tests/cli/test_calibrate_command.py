@@ -88,6 +88,9 @@ def test_a_measured_link_becomes_a_system(g10sim, saved, engine, rates):
     told = f"measured, nvbandwidth 0.9, host_to_device_memcpy_{suffix}, grace.json of 2026-01-02"
     assert system.sources["pcie.to_device"] == told
     assert "bidirectional" in system.sources["pcie.duplex"]
+    measured_wait, what = system.sources["pcie.per_copy"].split(": ")
+    assert measured_wait == "measured, nvbandwidth 0.9, host_device_latency_sm, grace.json of 2026-01-02"
+    assert what == "the least that a copy waits"
     assert g10sim("system", "mine.yaml").code == 0
 
 

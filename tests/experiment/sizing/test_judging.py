@@ -1,10 +1,13 @@
 """Searches with a formula in place of the simulator: what is said of policies that are not monotone."""
 
+import csv
+
 import pytest
 
 from g10sim.config.document import Document
 from g10sim.experiment.expand import expand
 from g10sim.experiment.outcome import CellResult
+from g10sim.results.sizing import CURVES
 from g10sim.sizing import judging, searches
 from g10sim.sizing.cases import Case
 from g10sim.sizing.prices import PriceList
@@ -32,7 +35,12 @@ def sized(trace_file, tmp_path, monkeypatch):
             return [CellResult("ok", "", (row,), {}) for row in rows], 0
 
         monkeypatch.setattr(judging, "run_cells", run_cells)
-        monkeypatch.setattr(searches, "run_experiments", lambda *_, **__: {})
+
+        def run_experiments(documents, *_, **__):
+            run.documents = documents
+            return {}
+
+        monkeypatch.setattr(searches, "run_experiments", run_experiments)
         document = Document({**CONFIG, "workload": {"trace": str(trace_file)}}, "")
         found = size(
             document, Goal(target, **goal), [find("link")], PriceList(currency="EUR", prices={}), tmp_path
@@ -48,6 +56,36 @@ def test_a_monotone_policy_has_nothing_to_be_noted(sized):
     assert row["holds"]
     assert row["note"] == ""
     assert len(asked) == len(set(asked)) == row["amounts"]
+
+
+def test_the_files_have_what_was_simulated_and_the_bound_at_even_ratios_between(sized, tmp_path):
+    def formula(rate):
+        return rate / (rate + 20)
+
+    row, asked = sized(formula)
+    link = find("link")
+    amounts = {key: link.quantity.parse(row[key]) / GB for key in ("configured", "answer", "above", "below")}
+    assert [row["configured_performance"], row["performance"]] == [
+        formula(amounts["configured"]),
+        formula(amounts["answer"]),
+    ]
+    assert row["below_performance"] == formula(amounts["below"]) < 0.5
+    assert row["above_performance"] == formula(amounts["above"]) > 0.5
+    with (tmp_path / CURVES).open(newline="") as file:
+        points = list(csv.DictReader(file))
+    assert [float(point["amount"]) for point in points] == sorted(float(point["amount"]) for point in points)
+    simulated = [point for point in points if point["status"]]
+    assert [link.quantity.parse(point["text"]) for point in simulated] == sorted(set(asked))
+    between = [float(point["amount"]) for point in points if not point["status"]]
+    low, high = min(asked) / GB, max(asked) / GB
+    assert between == pytest.approx([low * (high / low) ** (step / 60) for step in range(1, 60)], abs=1e-6)
+
+
+def test_what_was_simulated_is_a_sweep_that_can_be_run_again(sized):
+    _, asked = sized(lambda rate: rate / (rate + 20))
+    data = sized.documents["link"].data
+    assert data["sweep"] == {"system.pcie.bandwidth": [find("link").text(one) for one in sorted(set(asked))]}
+    assert (data["policies"], data["resolved"], data["seed"]) == ([{"name": "base_uvm"}], True, [0])
 
 
 def test_a_policy_that_gets_slower_with_more_is_told(sized):
