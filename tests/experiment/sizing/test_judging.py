@@ -5,6 +5,7 @@ import csv
 import pytest
 
 from g10sim.config.document import Document
+from g10sim.errors import ConfigError
 from g10sim.experiment.expand import expand
 from g10sim.experiment.outcome import CellResult
 from g10sim.results.sizing import CURVES
@@ -26,13 +27,16 @@ CONFIG = {
 def sized(trace_file, tmp_path, monkeypatch):
     """Sizes the link of a machine on which a formula of its rate gives the performance."""
 
-    def run(formula, target=0.5, **goal):
+    def run(formula, target=0.5, prices=None, policies=("base_uvm",), **goal):
         asked = []
 
         def run_cells(cells, *_, **__):
             asked.extend(cell.system.pcie.bandwidth for cell in cells)
-            rows = [{"performance": formula(cell.system.pcie.bandwidth / GB)} for cell in cells]
-            return [CellResult("ok", "", (row,), {}) for row in rows], 0
+            found = [formula(cell.system.pcie.bandwidth / GB) for cell in cells]
+            failed = CellResult("failed", "it broke", (), {})
+            return [
+                failed if one is None else CellResult("ok", "", ({"performance": one},), {}) for one in found
+            ], 0
 
         monkeypatch.setattr(judging, "run_cells", run_cells)
 
@@ -41,11 +45,10 @@ def sized(trace_file, tmp_path, monkeypatch):
             return {}
 
         monkeypatch.setattr(searches, "run_experiments", run_experiments)
-        document = Document({**CONFIG, "workload": {"trace": str(trace_file)}}, "")
-        found = size(
-            document, Goal(target, **goal), [find("link")], PriceList(currency="EUR", prices={}), tmp_path
-        )
-        return found.rows[0], asked
+        data = {**CONFIG, "policies": list(policies), "workload": {"trace": str(trace_file)}}
+        listed = PriceList(currency="EUR", prices=prices or {})
+        run.sizing = size(Document(data, ""), Goal(target, **goal), [find("link")], listed, tmp_path)
+        return run.sizing.rows[0], asked
 
     return run
 
@@ -144,3 +147,45 @@ def test_cases_are_told_apart_by_their_names(trace_file):
         ("base_uvm", "2 GiB"),
         ("deepum", "2 GiB"),
     ]
+
+
+def test_an_answer_costs_what_its_list_says_and_is_compared_with_what_is_configured(sized):
+    """7.50 EUR a GB/s, for the 20 to 20.4 GB/s of the answer and for what the machine has."""
+    price = {"price": 7.5, "for": "1 GB/s", "source": "a shop", "date": "2026"}
+    row, _ = sized(lambda rate: rate / (rate + 20), prices={"link": price})
+    answer, configured = row["answer_amount"] / GB, find("link").quantity.parse(row["configured"]) / GB
+    assert row["cost"] == pytest.approx(7.5 * answer, abs=0.005)
+    assert row["added_cost"] == pytest.approx(7.5 * (answer - configured), abs=0.011)
+    assert (row["currency"], row["cheapest"]) == ("EUR", True)
+    assert "cost" not in sized(lambda rate: rate / (rate + 20))[0]
+
+
+def test_a_search_that_fails_is_a_failure_with_its_reason(sized):
+    row, _ = sized(lambda rate: None)
+    assert (row["status"], row["reason"]) == ("failed", "it broke")
+    (failure,) = sized.sizing.failures
+    assert failure == (f"link ({row['trace']}, base_uvm)", "it broke")
+    sized(lambda rate: rate / (rate + 20))
+    assert sized.sizing.failures == []
+
+
+def test_searches_of_several_cases_are_numbered(sized):
+    sized(lambda rate: rate / (rate + 20), policies=("base_uvm", "deepum"))
+    assert [row["search"] for row in sized.sizing.rows] == ["link-1", "link-2"]
+    assert list(sized.documents) == ["link-1", "link-2"]
+
+
+@pytest.mark.parametrize(
+    ("target", "precision", "message"),
+    [
+        (0, 0.02, "--target: found 0; allowed: above 0, at most 1"),
+        (1.01, 0.02, "--target: found 1.01; allowed: above 0, at most 1"),
+        (0.5, 0, "--precision: found 0; allowed: above 0, at most 0.1"),
+        (0.5, 0.11, "--precision: found 0.11; allowed: above 0, at most 0.1"),
+    ],
+)
+def test_goals_have_a_range(target, precision, message):
+    with pytest.raises(ConfigError) as refused:
+        Goal(target, precision)
+    assert str(refused.value) == message
+    assert Goal(1, 0.1).target == 1
