@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from g10sim.policies.planning.offloading.gradients import Gradients
 from g10sim.policies.planning.offloading.partition import partitioned
 from g10sim.policies.planning.offloading.takeover import Launches, Takeover
 from g10sim.policies.planning.offloading.windows import Limits, by_kernel, windows
@@ -146,3 +147,33 @@ def test_each_of_two_replicas_has_half_of_what_the_cpu_uses_and_gathers_the_rest
         ("All-gather", (weight,), (5,), (), 50),
     ]
     assert trace.kernels[4].parameters == 13
+
+
+def two_gradients():
+    """Two gradients of 40 and 60 bytes, a kernel without any, and a step on the CPU with both."""
+    builder = TraceBuilder("gradients")
+    weight = builder.tensor("weight", 100, TensorKind.WEIGHT, persistent=True)
+    gradients = [builder.tensor(f"gradient{size}", size, TensorKind.GRADIENT) for size in (40, 60)]
+    for gradient in gradients:
+        builder.kernel("backward", 1, [weight], [gradient], Phase.BACKWARD)
+    builder.kernel("backward", 1, [weight], [], Phase.BACKWARD)
+    builder.kernel(
+        "step", 1, [weight, *gradients], [weight], Phase.OPTIMIZER, device=Device.CPU, parameters=9
+    )
+    return builder.build()
+
+
+def test_gradients_are_there_until_the_next_bucket_is_full():
+    """The last ones until the end."""
+    assert Gradients(two_gradients(), 40, 0).departures == {1: 1, 2: 3}
+    assert Gradients(two_gradients(), 100, 0).departures == {1: 3, 2: 3}
+
+
+def test_what_is_scattered_is_there_until_a_kernel_on_the_gpu_waits_for_the_next_bucket():
+    """Kernels 1 and 3 scatter the gradients; the third one of the backward pass, kernel 4, waits."""
+    trace = partitioned(two_gradients(), 2, 40)
+    assert [kernel.device for kernel in trace.kernels] == [
+        Device.GPU, Device.LINKS, Device.GPU, Device.LINKS, Device.GPU, Device.CPU, Device.LINKS
+    ]  # fmt: skip
+    parts = [one.outputs[0] for one in trace.kernels if one.name == "Reduce-scatter"]
+    assert Gradients(trace, 40, 0).departures == {1: 4, parts[0]: 4, 2: 6, parts[1]: 6}
