@@ -1,6 +1,7 @@
 """Owners of cycles, page faults, peaks and turns, worked out by hand on the machines of ``machines``."""
 
 from dataclasses import replace
+from time import process_time
 from types import SimpleNamespace
 
 import pytest
@@ -20,6 +21,7 @@ from g10sim.policies.interface.policy import Policy
 from g10sim.records import StallReason
 from g10sim.sim.accounts import checks
 from g10sim.sim.engine import run
+from g10sim.sim.hooks import TimeInHooks
 from g10sim.sim.stages.working_set import FaultCharge, dominant_reason
 from g10sim.trace.model import FaultProfile
 from g10sim.trace.workload import Job, Workload
@@ -284,3 +286,22 @@ def test_iterations_end_with_a_check_of_every_device_where_that_is_asked_for(mon
     simulate(trace, machine(), BaseUvm(), check=False)
     with pytest.raises(InvariantError, match="has wrong books"):
         simulate(trace, machine(), BaseUvm())
+
+
+def test_time_in_hooks_adds_up_and_that_of_planning_is_told_apart():
+    """A hook inside another one counts once."""
+
+    def busy():
+        start = process_time()
+        while process_time() == start:
+            pass
+        return "moves"
+
+    total = TimeInHooks()
+    assert total.measured("on_kernel_start", busy) == "moves"
+    assert total.seconds > 0
+    assert total.planning_cpu_seconds == 0
+    before = total.seconds
+    assert total.measured("plan", lambda: total.measured("on_kernel_start", busy)) == "moves"
+    assert total.seconds > before
+    assert total.planning_cpu_seconds > 0
