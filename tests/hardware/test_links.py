@@ -99,6 +99,38 @@ def test_gpus_of_different_sockets_reach_each_other_over_the_link_between_them()
         assert [len(topology.between(0, gpu)) for gpu in (1, 2)] == [2, 2 + crossed]
 
 
+def test_what_moves_between_a_tier_and_host_memory_crosses_what_lies_between_them():
+    """The tier hangs on the far socket, at its GPU, or at the switch of the near socket's GPUs."""
+    plain = machine(gpus=3, shared=[("switch", (0, 1), "20 GB/s")]).model_dump(mode="json")
+    plain["host"] |= {
+        "sockets": [{"name": "near", "gpus": [0, 1]}, {"name": "far", "gpus": [2]}],
+        "memory_bandwidth": "40 GB/s",
+        "inter_socket_bandwidth": "10 GB/s",
+    }
+
+    rates = {"kind": "memory", "capacity": "1 GB", "read": "8 GB/s", "write": "4 GB/s", "latency": "0 s"}
+
+    def crossed(at, gpu):
+        plain["tiers"] = ["host", {"name": "cxl", "at": at, **rates}]
+        system = SystemSpec(**plain)
+        topology, tier = Topology(system), system.all_tiers[1]
+        return [[link.name for link in topology.to_host(gpu, tier, back=back)] for back in (False, True)]
+
+    assert crossed("far", 0) == [
+        ["cxl read", "from far", "near memory"],
+        ["cxl write", "from near", "near memory"],
+    ]
+    assert crossed("far", 2) == [["cxl read", "far memory"], ["cxl write", "far memory"]]
+    assert crossed("gpu2", 0) == [
+        ["cxl read", "GPU 2 out", "from far", "near memory"],
+        ["cxl write", "GPU 2 in", "from near", "near memory"],
+    ]
+    assert crossed("switch", 0) == [
+        ["cxl read", "switch out", "near memory"],
+        ["cxl write", "switch in", "near memory"],
+    ]
+
+
 def test_shared_uplink_is_on_the_paths_of_its_gpus_only():
     system = machine(gpus=3, pcie="16 GB/s", shared=[("switch", (0, 1), "20 GB/s")])
     topology = Topology(system)
