@@ -201,6 +201,16 @@ def test_steps_follow_what_is_added_and_taken_away(count, end):
     assert all(values[time] == value for time, value in found.items())
 
 
+@pytest.mark.parametrize("place", [500, 1190])
+def test_a_peak_stays_where_it_is_while_times_elsewhere_become_many(place):
+    sizes = np.zeros(1200, dtype=np.int64)
+    sizes[place : place + 2] = 100, -100
+    steps = Steps.of_changes(np.arange(1200) * 1000, sizes)
+    for number in range(700):
+        steps.add(900_001 + 2 * number, 900_002 + 2 * number, 1)
+        assert steps.peak == (100, 1000 * place)
+
+
 @pytest.mark.parametrize("count", [0, 1, BLOCK - 1, BLOCK, BLOCK + 1, 3 * BLOCK + 7])
 def test_prefix_sums_follow_changes_of_values(count):
     draw = np.random.default_rng(count)
