@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import gc
 import os
 import signal
 import sys
@@ -15,6 +16,7 @@ def main() -> None:
     listens = signal.getsignal(signal.SIGINT) is signal.default_int_handler
     if listens:
         signal.signal(signal.SIGINT, _leave)  # an exception could come out of any library that is imported
+    gc.disable()  # what is imported stays: no search among it for what may go
     _open_streams()
     _put_working_directory_last()
     os.environ.setdefault(
@@ -24,11 +26,13 @@ def main() -> None:
     from g10sim.cli.output import exit_code
 
     import_for(sys.argv[1:])
-
+    gc.freeze()
+    gc.enable()
     if listens:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     code = exit_code(lambda: app(standalone_mode=False))
     atexit.register(signal.signal, signal.SIGINT, signal.SIG_IGN)
+    gc.freeze()  # the process ends, and all memory goes with it
     sys.exit(code)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import gzip
 import json
 import logging
@@ -12,8 +14,6 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-import filelock
 
 from g10sim.checksums import file_hash, sealed, stamped, unsealed
 from g10sim.config.system import SystemSpec
@@ -34,6 +34,7 @@ CELLS = "cells"
 """Directory of the finished cells inside that of the results."""
 
 _LOCK = "lock"
+_NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 
 _log = logging.getLogger(__name__)
 
@@ -53,7 +54,8 @@ class CellStore:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self._cells = directory / CELLS
-        self._lock = filelock.FileLock(self._cells / _LOCK)
+        self._lock: int | None = None
+        self._is_alone = False
 
     def prepare(self) -> None:
         """Make the directories. Raises ConfigError when they cannot be written."""
@@ -73,27 +75,42 @@ class CellStore:
 
         Raises ConfigError if another run holds the lock. Does nothing on file systems without locks.
         """
-        lock = self._lock
+        if self._is_alone:
+            yield
+            return
+        self._lock = self._locked()
+        self._is_alone = True
         try:
-            lock.acquire(blocking=False)
-        except filelock.Timeout as error:
+            self._clear()
+            yield
+        finally:
+            self._clear()
+            self._is_alone = False
+            if self._lock is not None:
+                os.close(self._lock)
+
+    def _locked(self) -> int | None:
+        """Return the open file whose lock this process holds; None on file systems without locks."""
+        lock = os.open(self._cells / _LOCK, os.O_RDWR | os.O_CREAT, 0o666)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            os.close(lock)
             raise ConfigError(
                 f"output {self.directory}: is being written by another run; allowed: another directory, or "
                 "the same one when that run has ended"
             ) from error
-        except NotImplementedError:
-            pass
-        try:
-            if lock.is_locked:
-                self._clear()
-            yield
-        finally:
-            if lock.is_locked:
-                self._clear()
-            lock.release()
+        except OSError as error:
+            os.close(lock)
+            if error.errno not in _NO_LOCKS:
+                raise
+            return None
+        return lock
 
     def _clear(self) -> None:
-        """Remove what processes that were killed left half-written."""
+        """Remove what processes that were killed left half-written, where no other can be writing it."""
+        if self._lock is None:
+            return
         for place in (self.directory, self._cells):
             for stray in place.glob(".*.tmp"):
                 stray.unlink(missing_ok=True)

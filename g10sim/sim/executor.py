@@ -477,7 +477,9 @@ class JobRun:
 
     def _has_arrived(self) -> bool:
         memory = self.memory
-        return not memory.queues.faulting and not any(map(memory.moving.__getitem__, memory.needed))
+        # Copies end in about the order of their requests: the last one is looked at first.
+        needed = reversed(self._tensors[self._view.kernel])
+        return not memory.queues.faulting and not any(map(memory.moving.__getitem__, needed))
 
     def _fetch(self, execution: Execution, waits: WaitLog) -> Generator[Event, Any, None]:
         """Demand what is missing and wait until it is there."""

@@ -88,7 +88,7 @@ def test_cells_that_do_not_become_steady_are_named(config, tmp_path):
     for iterations, steady in ((12, [True, False, True]), (2, [True, False, False]), (1, [None] * 3)):
         wanted = {**spoilt, "workload": {**config["workload"], "iterations": iterations}}
         again = g10sim.run(wanted, output=tmp_path / str(iterations))
-        assert again.warnings == ()
+        assert not any(warning.startswith("not steady") for warning in again.warnings)
         assert [row.get("steady") for row in again.rows] == steady
         read = read_results(tmp_path / str(iterations))
         assert [None if pd.isna(found) else found for found in read["steady"]] == steady

@@ -121,7 +121,7 @@ function draw() {
   drawPivot(rows, y);
 }
 
-// Unlimited GPU memory, and what no policy can exceed.
+// Unlimited GPU memory, and what no policy can exceed: lines, or a dash where there is one place alone.
 function addLines(traces, rows, x, hue, axis, shown) {
   addLine("Ideal", new Map(rows.map(row => [row.at[x], 1])), "#000000", "dash");
   const bound = DATA.metrics.indexOf("bound (of ideal)");
@@ -136,7 +136,7 @@ function addLines(traces, rows, x, hue, axis, shown) {
     const places = [...heights.keys()].filter(place => place >= 0).sort((one, other) => one - other);
     if (!places.length) return;
     traces.push({
-      type: "scatter", mode: "lines+markers", name, legendgroup: name, showlegend: !shown.has(name),
+      type: "scatter", mode: places.length > 1 ? "lines" : "markers", name, legendgroup: name, showlegend: !shown.has(name),
       xaxis: "x" + axis, yaxis: "y" + axis, x: places.map(place => escaped(KEYS[x].texts[place])), y: places.map(place => heights.get(place)),
       line: { color, dash, width: 1.5 }, marker: { color, symbol: "line-ew-open", size: 14 }
     });
