@@ -27,14 +27,11 @@ from g10sim.results.choosing import rows_where
 from g10sim.results.legends import policy_labels
 from g10sim.results.reading import (
     CONFIGURATION,
-    KEYS,
     TIMING,
-    of_cell,
+    TableFile,
     read_checked,
     read_provenance,
     read_results,
-    read_table,
-    reported_kernels,
     row_of_cell,
     rows_of_cell,
 )
@@ -133,16 +130,16 @@ class _Opener:
         self._trust = trust
         with nullcontext() if trust else without_plug_ins():
             self._cells = expand(Document(_with_paths(document.data, known), document.source)).cells
-        self._tables: dict[str, dict[int, pd.DataFrame]] = {}
+        self._tables: dict[str, TableFile] = {}
 
     def open(self, row: dict[str, Any], job: int) -> OpenedCell:
         made = self._cell(int(row["cell"]))
+        kernels, moves = self._kernels(row), self._migrations(row)
         workload = as_recorded(made.workload(self._load), made.system, made.make_policy())
         if job >= len(workload.jobs):
             raise ConfigError(
                 f"{self._directory}: found job {job} of a cell with {len(workload.jobs)} in config.yaml"
             )
-        kernels, moves = (self._table(name, int(row["cell"])) for name in ("kernels", "migrations"))
         for name, table, column, limits in (
             ("kernels", kernels, "kernel", [len(one.trace.kernels) for one in workload.jobs]),
             ("migrations", moves, "tensor", [len(one.trace.tensors) for one in workload.jobs]),
@@ -154,11 +151,19 @@ class _Opener:
             workload,
             row,
             workload.jobs[job].trace,
-            None if kernels is None else reported_kernels(of_cell(kernels, row), row),
-            None if moves is None else of_cell(moves, row),
+            kernels,
+            moves,
             _alike(self._results, row),
             self._labels,
         )
+
+    def _kernels(self, row: Mapping[str, Any]) -> pd.DataFrame | None:
+        file = self._table("kernels", row)
+        return None if file is None else file.reported(row)
+
+    def _migrations(self, row: Mapping[str, Any]) -> pd.DataFrame | None:
+        file = self._table("migrations", row)
+        return None if file is None else file.of(row)
 
     def _check_numbers(
         self, name: str, table: pd.DataFrame, column: str, limits: Sequence[int], system: SystemSpec
@@ -197,16 +202,13 @@ class _Opener:
                 )
         return cell
 
-    def _table(self, name: str, cell: int) -> pd.DataFrame | None:
-        """Return the rows of a cell of a table; None if it has no records of the cell."""
+    def _table(self, name: str, row: Mapping[str, Any]) -> TableFile | None:
+        """Return a table; None if it has no records of the cell of a row."""
         if not (self._directory / f"{name}.parquet").is_file():
             return None
         if name not in self._tables:
-            table = read_table(self._directory, name)
-            keys, table.attrs = table.attrs[KEYS], {}
-            groups = dict(iter(table.groupby("cell"))) if len(keys) > 1 else dict.fromkeys(keys, table)
-            self._tables[name] = {number: groups.get(number, table.iloc[:0]) for number in keys}
-        return self._tables[name].get(cell)
+            self._tables[name] = TableFile(self._directory, name, self._provenance)
+        return self._tables[name] if row["cell"] in self._tables[name].keys else None
 
 
 def _with_paths(data: Mapping[str, Any], known: Mapping[str, Mapping[str, str]]) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from g10sim.results.choosing import differing_keys
 from g10sim.results.columns import stall_reasons
 from g10sim.results.keyed import keys_of
 from g10sim.results.legends import ATTRIBUTE
-from g10sim.results.written import check_provenance, check_results, check_table
+from g10sim.results.written import check_columns, check_provenance, check_results, check_table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -38,6 +38,7 @@ MACHINE = "machine"
 """Attribute of results that figures have: the machine that all of them ran on, in words."""
 
 _AGAIN = "allowed: running the configuration again, which writes it again"
+_TABLE = "a table written by 'run'"
 _OK = "ok"
 
 
@@ -71,25 +72,71 @@ def read_table(directory: str | Path, table: str) -> pd.DataFrame:
     Raises ConfigError if there is none, or if it is not the one that ``provenance.json`` describes.
     """
     import pandas as pd
-    import pyarrow.parquet as pq
 
-    directory, name = Path(directory), f"{table}.parquet"
-    path = directory / name
-    if not path.is_file():
-        raise ConfigError(f"{path}: found no such file; allowed: results of a run with 'record: [{table}]'")
-    provenance = read_provenance(directory)
-    data = read_checked(directory, name, {"files": {}, **provenance})
+    file = TableFile(Path(directory), table)
     try:
-        found = pd.read_parquet(io.BytesIO(data))
-        carried = keys_of(pq.read_schema(io.BytesIO(data)))
+        found = pd.read_parquet(io.BytesIO(file.data))
     except (OSError, ValueError) as error:
-        raise _unreadable(path, error, "a table written by 'run'") from error
-    check_table(path, table, found)
-    keys = {cell: key for cell, key in cell_keys(provenance).items() if carried.get(str(cell)) == key}
-    if len(keys) < len(carried):
-        found = found[found["cell"].isin(list(keys))].reset_index(drop=True)
-    found.attrs[KEYS] = keys
+        raise _unreadable(file.path, error, _TABLE) from error
+    check_table(file.path, table, found)
+    if file.has_others:
+        found = found[found["cell"].isin(list(file.keys))].reset_index(drop=True)
+    found.attrs[KEYS] = file.keys
     return found
+
+
+class TableFile:
+    """``TABLE.parquet`` of a directory of results, of which parts can be read.
+
+    ``keys`` are those of the cells that are in these results, by number; the table ``has_others``, too, where
+    the results were written anew. Raises ConfigError as :func:`read_table` does.
+    """
+
+    def __init__(self, directory: Path, table: str, provenance: Mapping[str, Any] | None = None) -> None:
+        import pyarrow.parquet as pq
+
+        self._table, self.path = table, directory / f"{table}.parquet"
+        if not self.path.is_file():
+            raise ConfigError(
+                f"{self.path}: found no such file; allowed: results of a run with 'record: [{table}]'"
+            )
+        provenance = read_provenance(directory) if provenance is None else provenance
+        self.data = read_checked(directory, self.path.name, {"files": {}, **provenance})
+        try:
+            schema = pq.read_schema(io.BytesIO(self.data))
+            carried = keys_of(schema)
+        except (OSError, ValueError) as error:
+            raise _unreadable(self.path, error, _TABLE) from error
+        check_columns(self.path, table, schema.names)
+        keys = cell_keys(provenance)
+        self.keys = {cell: key for cell, key in keys.items() if carried.get(str(cell)) == key}
+        self.has_others = len(self.keys) < len(carried)
+
+    def of(self, row: Mapping[str, Any]) -> pd.DataFrame:
+        """Return the records of the cell and job of a row of results."""
+        return self._rows(_chosen(row))
+
+    def reported(self, row: Mapping[str, Any]) -> pd.DataFrame:
+        """Return the kernels of the iteration that a row of results reports; no others are read whole."""
+        chosen = _chosen(row)
+        spans = self._rows(chosen, ["iteration", "start", "end"])
+        if spans.empty:
+            raise ConfigError(f"{self.path}: found no kernels of cell {row['cell']}; {_AGAIN}")
+        return _with_stalls(self._rows({**chosen, "iteration": _reported_iteration(spans, row)}))
+
+    def _rows(self, chosen: Mapping[str, int], columns: list[str] | None = None) -> pd.DataFrame:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        filters = [(column, "==", int(value)) for column, value in chosen.items()]
+        try:
+            rows = pq.read_table(io.BytesIO(self.data), columns=columns, filters=filters)
+        except (OSError, pa.ArrowException) as error:
+            raise _unreadable(self.path, error, _TABLE) from error
+        found: pd.DataFrame = rows.to_pandas(split_blocks=True, self_destruct=True)  # column after column
+        if columns is None:
+            check_table(self.path, self._table, found)
+        return found.drop(columns="cell", errors="ignore")
 
 
 def read_provenance(directory: str | Path) -> dict[str, Any]:
@@ -167,6 +214,10 @@ def _reason(rows: pd.DataFrame) -> str:
     return f" ({found})" if isinstance(found, str) and found else ""
 
 
+def _chosen(row: Mapping[str, Any]) -> dict[str, int]:
+    return {column: row[column] for column in ("cell", "job") if column in row}
+
+
 def of_cell(table: pd.DataFrame, row: dict[str, Any]) -> pd.DataFrame:
     """Return the rows of a table that belong to the cell (and, where tables know jobs, the job) of a row."""
     for column in ("cell", "job"):  # tables of a single simulation have no cells
@@ -187,11 +238,18 @@ def reported_kernels(kernels: pd.DataFrame, row: dict[str, Any]) -> pd.DataFrame
 
     That is the last one whose time is ``exec_cycles``; of averages and rounded results the one nearest to it.
     """
+    mask = kernels["iteration"] == _reported_iteration(kernels, row)
+    return _with_stalls(_rows_where(kernels, mask).reset_index(drop=True))
+
+
+def _reported_iteration(kernels: pd.DataFrame, row: Mapping[str, Any]) -> int:
     spans = kernels.groupby("iteration").agg(start=("start", "min"), end=("end", "max"))
     apart = (spans["end"] - spans["start"] - row["exec_cycles"]).abs()
-    iteration = apart[apart == apart.min()].index[-1]
-    found = _rows_where(kernels, kernels["iteration"] == iteration).reset_index(drop=True)
-    return found.assign(stall_cycles=sum(found[column] for column in stall_reasons(found)))
+    return int(apart[apart == apart.min()].index[-1])
+
+
+def _with_stalls(kernels: pd.DataFrame) -> pd.DataFrame:
+    return kernels.assign(stall_cycles=sum(kernels[column] for column in stall_reasons(kernels)))
 
 
 def seconds_per_cycle(row: dict[str, Any]) -> float:

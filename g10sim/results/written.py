@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -96,13 +97,17 @@ def check_results(path: Path, results: pd.DataFrame, *, whole: bool) -> None:
         raise ConfigError(f"{path}: status: found {shown(strange[0])}; allowed: {', '.join(_STATUSES)}")
 
 
+def check_columns(path: Path, table: str, names: Container[str]) -> None:
+    """Check that a table of records has its columns. Raises ConfigError."""
+    for name in (*_COUNTS.get(table, ("cell",)), *_PLACES.get(table, ())):
+        if name not in names:
+            raise ConfigError(f"{path}: found no column '{name}'; {_ALLOWED}")
+
+
 def check_table(path: Path, table: str, found: pd.DataFrame) -> None:
-    """Check the columns of a table of records and what is in them. Raises ConfigError."""
+    """Check what is in the columns of a table of records, which are there. Raises ConfigError."""
     import pandas as pd
 
-    for name in (*_COUNTS.get(table, ("cell",)), *_PLACES.get(table, ())):
-        if name not in found:
-            raise ConfigError(f"{path}: found no column '{name}'; {_ALLOWED}")
     for name in _COUNTS.get(table, ("cell",)):
         if not pd.api.types.is_integer_dtype(found[name]) or (found[name] < 0).any():
             raise ConfigError(f"{path}: found other than whole numbers from 0 in column '{name}'; {_ALLOWED}")

@@ -14,6 +14,7 @@ from g10sim.results.legends import designs, legend, policy_labels
 from g10sim.results.ranges import CASES, range_lines
 from g10sim.results.reading import (
     KEYS,
+    TableFile,
     of_cell,
     read_provenance,
     read_results,
@@ -93,6 +94,28 @@ def test_a_table_of_one_cell_can_be_written_to(tmp_path):
     found = read_table(tmp_path, "memory")
     found.loc[1, "gpu_bytes"] = 9
     assert found["gpu_bytes"].tolist() == [7, 9]
+
+
+def test_of_kernels_the_reported_iteration_alone_is_read(tmp_path):
+    """Of three cells, and of two iterations the one that took 20 cycles."""
+    path = tmp_path / "kernels.parquet"
+    rows = [(cell, iteration, kernel) for cell in range(3) for iteration in range(2) for kernel in range(2)]
+    found = pd.DataFrame(rows, columns=["cell", "iteration", "kernel"])
+    found = found.assign(job=0, gpu=0, compute_cycles=7, overlap_cycles=0, stall_fault_host_cycles=3)
+    found["start"] = 100 * found["iteration"] + 10 * found["kernel"]
+    found["end"] = found["start"] + 10 + found["cell"] * (found["iteration"] == 1)
+    write_keyed(pa.Table.from_pandas(found), {"0": "a", "1": "b", "2": "c"}, path)
+    cells = [{"cell": number, "key": key} for number, key in enumerate("abc")]
+    described = {"traces": {}, "files": {path.name: bytes_hash(path.read_bytes())}, "cells": cells}
+    (tmp_path / "provenance.json").write_text(json.dumps(described))
+    file = TableFile(tmp_path, "kernels")
+    for cell, cycles, iteration in ((0, 20, 1), (2, 20, 0), (2, 22, 1)):
+        row = {"cell": cell, "exec_cycles": cycles}
+        kernels = file.reported(row)
+        assert kernels["iteration"].tolist() == [iteration] * 2
+        whole = reported_kernels(of_cell(read_table(tmp_path, "kernels"), row), row)
+        pd.testing.assert_frame_equal(kernels, whole, check_like=True)
+        assert kernels["stall_cycles"].tolist() == [3, 3]
 
 
 def test_results_carry_the_keys_of_their_cells(tmp_path):
