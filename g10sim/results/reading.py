@@ -88,8 +88,8 @@ def read_table(directory: str | Path, table: str) -> pd.DataFrame:
 class TableFile:
     """``TABLE.parquet`` of a directory of results, of which parts can be read.
 
-    ``keys`` are those of the cells that are in these results, by number; the table ``has_others``, too, where
-    the results were written anew. Raises ConfigError as :func:`read_table` does.
+    ``keys`` are those of the cells in these results, by number. The table ``has_others``, too, where a
+    later run wrote other results. Raises ConfigError as :func:`read_table` does.
     """
 
     def __init__(self, directory: Path, table: str, provenance: Mapping[str, Any] | None = None) -> None:
