@@ -475,33 +475,32 @@ class JobRun:
             return all(memory.space.is_usable(tensor) for tensor in memory.needed)
         return all(memory.idle[tensor] == memory.sizes[tensor] for tensor in memory.needed)
 
-    def _has_arrived(self) -> bool:
-        memory = self.memory
-        # Copies end in about the order of their requests: the last one is looked at first.
-        needed = reversed(self._tensors[self._view.kernel])
-        return not memory.queues.faulting and not any(map(memory.moving.__getitem__, needed))
-
     def _fetch(self, execution: Execution, waits: WaitLog) -> Generator[Event, Any, None]:
         """Demand what is missing and wait until it is there."""
-        memory = self.memory
+        memory, tensors = self.memory, self._tensors[execution.kernel.id]
         if memory.awaits:
             yield from self._synchronize(waits)
         with self._alter():
-            for tensor in self._tensors[execution.kernel.id]:
+            for tensor in tensors:
                 self._transfers.demand(self._number, tensor)
             memory.traffic.faults += execution.faulting_pages
         since, reason = self._now, self._reason()
+        latest = tensors[::-1]
+
+        def has_arrived() -> bool:
+            # Copies end in about the order of their requests: the last one is looked at first.
+            return not memory.queues.faulting and not any(map(memory.moving.__getitem__, latest))
 
         def step(now: int) -> bool:
             nonlocal since, reason
             waits.add(reason, now - since)
             since = now
-            if self._has_arrived():
+            if has_arrived():
                 return True
             reason = self._reason()
             return False
 
-        if not self._has_arrived():
+        if not has_arrived():
             ahead = None if self._victims.asks_policy else step
             yield self._fabric.until(lambda: step(self._now), self._describe_wait, self._number, ahead=ahead)
 

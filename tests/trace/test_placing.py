@@ -54,7 +54,7 @@ def test_layers_that_are_stored_once_are_told_apart_by_their_weights():
     builder.kernel("Linear", MS, [last], [], layer="lm_head")
     placed = on_cpu(builder.build(), [1], modules=["lm_head"])
     assert [kernel.id for kernel in placed.cpu_kernels] == [2, 3, 6]
-    with pytest.raises(TraceError, match="found no kernel of module 'head'.*; allowed: .*lm_head"):
+    with pytest.raises(TraceError, match=r"found no kernel of module 'head'.*; allowed: .*lm_head"):
         on_cpu(builder.build(), [1], modules=["head"])
 
 
