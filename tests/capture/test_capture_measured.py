@@ -129,7 +129,8 @@ def test_kernels_without_a_measured_time_keep_the_modelled_one(models):
     recorder, _ = recorded(models.perceptron)
     only_first = kernel_times(recorder.kernels, {recorder.kernels[0].call: 5}, TimeSource.MEASURED, A100)
     trace = assemble(recorder, A100, model="m", batch_size=1, origin={}, times=only_first)
-    modelled = capture_step(models.perceptron, optimizer="sgd", cuda_graph=True)
+    by_launches = A100.model_copy(update={"graph_overhead": None})
+    modelled = capture_step(models.perceptron, optimizer="sgd", cuda_graph=True, gpu=by_launches)
     assert trace.kernels[0].duration == 5
     assert [k.duration for k in trace.kernels[1:]] == [k.duration for k in modelled.kernels[1:]]
     assert {kernel.time_source for kernel in trace.kernels} == {TimeSource.MEASURED, TimeSource.ROOFLINE}
