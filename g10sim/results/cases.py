@@ -85,9 +85,8 @@ def case_keys(results: pd.DataFrame, without: set[str]) -> list[str]:
 
 def case_name(row: Mapping[Any, Any], keys: list[str]) -> str:
     """Name a case: its trace (or model), and swept values."""
-    texts = [
-        str(row[key]) for key in keys if key not in ("trace", "model", "seed") and str(row[key]) != "nan"
-    ]
+    swept = [row[key] for key in keys if key not in ("trace", "model", "seed")]
+    texts = [str(value) for value in swept if value is not None and str(value) != "nan"]
     return ", ".join([Path(str(row.get("trace", row.get("model")))).stem, *texts])
 
 
