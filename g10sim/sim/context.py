@@ -1,4 +1,4 @@
-"""What all parts of a job's run share: the job, its memory, its policy, and the machine."""
+"""The context of a job's run, which all its parts share: the job, its memory, its policy, and the machine."""
 
 from __future__ import annotations
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from operator import attrgetter
-from typing import Any
 
 from g10sim.analysis.contexts import without_contexts
 from g10sim.config.allocator import CachingPoolSpec
@@ -34,7 +33,7 @@ from g10sim.sim.accounts.recorder import Recorder
 from g10sim.sim.address_map import address_map
 from g10sim.sim.addresses import OwnAddresses, PooledAddresses
 from g10sim.sim.beside.cpu import check_cpu
-from g10sim.sim.beside.exchange import GradientExchange
+from g10sim.sim.beside.exchange import GradientExchange, Peers
 from g10sim.sim.beside.pipeline import StageTransfers
 from g10sim.sim.context import JobContext
 from g10sim.sim.contiguous import ContiguousRun, contiguous_memory, simulated_job
@@ -176,26 +175,8 @@ class _Simulation:
             checker.allow_more_on_cpu()
         self._exchange = self._gradient_exchange(workload)
         peers = self._exchange or self._stage_transfers(workload)
-        if self._staging is not None:
-            workload = replace(workload, jobs=tuple(simulated_job(job, behaviour) for job in workload.jobs))
-        until_steady = [number for number, job in enumerate(workload.jobs) if job.iterations == AUTO]
-        together = Iterations(most_iterations(AUTO, behaviour), until_steady)
         with fabric.alter():
-            self._jobs = []
-            for number, (job, plan) in enumerate(zip(workload.jobs, plans, strict=True)):
-                most = most_iterations(job.iterations, behaviour)
-                facts = {
-                    "number": number,
-                    "executed": workload.executed(number),
-                    "ideal_cycles": sum(given.executed(number).durations_cycles(system.gpu.clock)),
-                    "iterations": together if job.iterations == AUTO else Iterations(most),
-                    "policy": policy,
-                    "plan": plan,
-                    "machine": self._machine,
-                    "exchange": self._exchange,
-                    "peers": peers,
-                }
-                self._jobs.append(self._job_run(job, facts))
+            self._jobs = list(self._job_runs(workload, given, plans, peers))
         recorder.name_tensors({number: job.given_id_at for number, job in enumerate(self._jobs)})
         tell_deaths(self._pools, self._jobs)
 
@@ -228,17 +209,50 @@ class _Simulation:
             )
         return StageTransfers(workload.jobs, self._machine.fabric, transfers)
 
-    def _job_run(self, job: Job, facts: dict[str, Any]) -> JobRun:
-        """Return a job with its memory; ``facts`` are the others of its context."""
-        policy, machine, number, trace = self._policy, self._machine, facts["number"], job.trace
+    def _job_runs(
+        self,
+        workload: Workload,
+        given: Workload,
+        plans: Collection[MigrationPlan | None],
+        peers: Peers | None,
+    ) -> Iterator[JobRun]:
+        """Yield every job with its memory; those without a number of iterations decide together."""
+        kind, jobs, behaviour = JobRun, workload.jobs, self._behaviour
+        if self._staging is not None:
+            kind, jobs = ContiguousRun, tuple(simulated_job(job, behaviour) for job in jobs)
+        until_steady = [number for number, job in enumerate(jobs) if job.iterations == AUTO]
+        together = Iterations(most_iterations(AUTO, behaviour), until_steady)
+        for number, (job, plan) in enumerate(zip(jobs, plans, strict=True)):
+            memory, addresses = self._memory_of(number, job, plan)
+            own = Iterations(most_iterations(job.iterations, behaviour))
+            ideal = given.executed(number).durations_cycles(self._system.gpu.clock)
+            yield kind(
+                JobContext(
+                    number=number,
+                    job=job,
+                    executed=workload.executed(number),
+                    ideal_cycles=sum(ideal),
+                    iterations=together if job.iterations == AUTO else own,
+                    memory=memory,
+                    addresses=addresses,
+                    policy=self._policy,
+                    plan=plan,
+                    machine=self._machine,
+                    exchange=self._exchange,
+                    peers=peers,
+                )
+            )
+
+    def _memory_of(self, number: int, job: Job, plan: MigrationPlan | None) -> tuple[Residency, OwnAddresses]:
+        """Return a job's memory, and the addresses of its tensors."""
+        policy, trace = self._policy, job.trace
         if self._staging is not None:
             frames = self._frames[job.gpu] if self._frames else None
             memory = contiguous_memory(
-                number, job, facts["plan"], policy, machine, self._staging, self._pools, self._door, frames
+                number, job, plan, policy, self._machine, self._staging, self._pools, self._door, frames
             )
             memory.describe(trace.frozen)
-            addresses = OwnAddresses(trace)
-            return ContiguousRun(JobContext(job=job, memory=memory, addresses=addresses, **facts))
+            return memory, OwnAddresses(trace)
         addresses = self._addresses(trace)
         tensors = NamedTensors(policy, number, job, addresses)
         memory = self._memory(job, addresses, tensors.homes(self._system.all_tiers))
@@ -247,7 +261,7 @@ class _Simulation:
         for pool in memory.pools.values():
             if pool.tier.name == "host":
                 pool.reserve(-(-tensors.host_reserved() // memory.page_bytes))
-        return JobRun(JobContext(job=job, memory=memory, addresses=addresses, **facts))
+        return memory, addresses
 
     def _addresses(self, trace: Trace) -> OwnAddresses:
         """Return the addresses of a trace's tensors in unified memory."""

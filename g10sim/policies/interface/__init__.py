@@ -1,4 +1,4 @@
-"""What an author of a policy needs: the class, what it sees, the moves that it answers with, and plans."""
+"""Names for authors of policies: the class, what it sees, the moves that it answers with, and plans."""
 
 from g10sim.policies.interface.moves import (
     Access,
