@@ -44,11 +44,15 @@ def find_file(name: str, beside: Path | None = None) -> Path:
 def find_files(pattern: str, beside: Path | None = None) -> list[tuple[str, Path]]:
     """Find the files that a name or glob pattern stands for, as sorted pairs (name, path).
 
-    The first of the three places of :func:`find_file` with a match counts. A name is spelled as the
-    pattern is (relative to the place it was found in). Raises ConfigError when nothing matches.
+    A file of exactly that name counts, whatever its letters; otherwise the first of the three places of
+    :func:`find_file` with a match. A name is spelled as the pattern is (relative to the place it was found
+    in). Raises ConfigError when nothing matches.
     """
-    if not _WILDCARDS & set(pattern):
+    try:
         return [(pattern, find_file(pattern, beside))]
+    except ConfigError:
+        if not _WILDCARDS & set(pattern):
+            raise
     for directory in _directories(beside):
         anchor = Path(pattern).anchor
         root = Path(anchor) if anchor else directory

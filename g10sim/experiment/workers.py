@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import resource
 import signal
 import tempfile
 import threading
@@ -18,6 +19,7 @@ from multiprocessing.context import BaseContext
 from multiprocessing.process import BaseProcess
 from typing import Any, Protocol
 
+from g10sim.errors import ConfigError
 from g10sim.experiment.outcome import FAILED, CellResult, CellTask
 
 _PRELOADED = "g10sim.experiment.warm"
@@ -25,6 +27,8 @@ _MOST_CELLS = 500
 _LONGEST_TEMPORARY = 60
 """Characters of the directory of temporary files that leave room for the name of a socket, which has 107."""
 _FOR_TABLES = ("pandas", "pyarrow.parquet")
+_LEAST_FILES = 32
+"""Open files with which processes that start others end in order: 18 were enough in a trial, 16 were not."""
 
 
 Results = Generator[tuple[CellTask, CellResult], None, None]
@@ -45,7 +49,7 @@ class Executor(Protocol):
 class LocalProcesses:
     """Processes of this machine, ``workers`` at a time; a worker is named by its number, from 0.
 
-    A process simulates one cell after the other of policies that come with g10sim. A cell of a plug-in has a
+    A process simulates one cell after the other of policies that come with g10sim. A cell of a plug-in has
     its own process: its code is read again, and what it leaves behind reaches no other cell. A cell that
     takes longer than ``seconds`` is ended, and has failed.
     """
@@ -54,7 +58,11 @@ class LocalProcesses:
     seconds: float | None = None
 
     def run(self, tasks: Sequence[CellTask]) -> Results:
-        """Simulate cells: see :class:`Executor`. Tasks and results must pickle."""
+        """Simulate cells: see :class:`Executor`. Tasks and results must pickle.
+
+        Raises ConfigError where processes may not open enough files to start others.
+        """
+        _check_files()
         context = _context(tables=any(task.cell.tables for task in tasks))
         waiting, free = deque(tasks), deque(range(self.workers))
         running: dict[Connection, _Worker] = {}
@@ -154,6 +162,14 @@ class _Worker:
         """Let the process end, and wait for that."""
         self.connection.close()
         self.process.join()
+
+
+def _check_files() -> None:
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if files != resource.RLIM_INFINITY and files < _LEAST_FILES:
+        raise ConfigError(
+            f"open files: found a limit of {files}; allowed: {_LEAST_FILES} or more (see ulimit -n)"
+        )
 
 
 def _context(*, tables: bool) -> BaseContext:

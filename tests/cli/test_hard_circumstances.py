@@ -178,6 +178,17 @@ def test_a_full_disk_is_one_line_whatever_is_being_written(here, whole, large):
         assert Path("out", name).read_bytes() == (whole / name).read_bytes()
 
 
+def test_a_limit_of_open_files_that_is_too_low_is_said(here):
+    def restrict():
+        resource.setrlimit(resource.RLIMIT_NOFILE, (16, 16))
+
+    write_sweep(here)
+    ended = run("run", "run.yaml", preexec_fn=restrict)
+    assert (ended.returncode, one_line(ended.stderr)) == (2, True), ended.stderr
+    assert "open files: found a limit of 16; allowed: 32 or more (see ulimit -n)" in ended.stderr
+    assert run("run", "run.yaml").returncode == 0
+
+
 def test_equal_failures_share_a_line(g10sim, config, here):
     (here / "raises.py").write_text(
         "from g10sim.policies.interface import Policy\n"

@@ -283,3 +283,5 @@ def test_files_are_found_here_then_beside_the_configuration_then_among_the_bundl
         find_file("no.g10t", beside)
     with pytest.raises(ConfigError, match=r"found pattern 'no\*', which matches no file"):
         find_files("no*")
+    (here / "[a].g10t").touch()
+    assert [name for name, _ in find_files("[a].g10t")] == ["[a].g10t"]
