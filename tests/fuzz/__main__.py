@@ -21,13 +21,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("-o", "--output", type=Path, default=Path("results/reliability"))
     parser.add_argument("--cases", type=int, default=3_000, help="of each kind")
+    parser.add_argument("--first", type=int, default=0, help="seed of the first case of each kind")
     parser.add_argument("--kinds", nargs="*", choices=KINDS, default=KINDS, help="rows of others are kept")
     options = parser.parse_args()
     options.output.mkdir(parents=True, exist_ok=True)
     table = options.output / "cases.csv"
     cases = {row[0]: row for row in _read(table)}
     for kind in options.kinds:
-        cases[TITLES[kind]] = _alone(kind, options.cases)
+        cases[TITLES[kind]] = _alone(kind, range(options.first, options.first + options.cases))
         _write(table, COLUMNS, [cases[title] for title in TITLES.values() if title in cases])
     with TemporaryDirectory() as scratch:
         faults = [_fault(fault, Path(scratch)) for fault in FAULTS]
@@ -38,7 +39,7 @@ def main() -> None:
     sys.exit(1 if failures else 0)
 
 
-def _alone(kind: str, cases: int) -> tuple[str, ...]:
+def _alone(kind: str, cases: range) -> tuple[str, ...]:
     """Try the cases of a kind in a process of its own, whose memory is measured."""
     with ProcessPoolExecutor(1, get_context("spawn")) as pool:
         return pool.submit(tried, kind, cases).result()

@@ -17,8 +17,8 @@ TITLES = {kind: f"damaged {kind} files" for kind in READERS}
 TITLES |= {"results": "damaged directories of results", "workload": "random workloads"}
 
 
-def tried(kind: str, cases: int) -> tuple[str, ...]:
-    """Try the cases of a kind; return its row of the table."""
+def tried(kind: str, cases: range) -> tuple[str, ...]:
+    """Try the cases of a kind, by their seeds; return its row of the table."""
     with TemporaryDirectory() as scratch:
         if kind == "workload":
             row = _counted(TITLES[kind], lambda seed: outcome(draw_case(seed)), cases)
@@ -35,11 +35,11 @@ def tried(kind: str, cases: int) -> tuple[str, ...]:
 
 def _counted(kind, attempt, cases):
     start, found, failures = time.perf_counter(), Counter(), 0
-    for seed in range(cases):
+    for seed in cases:
         try:
             found[attempt(seed)] += 1
         except Exception as error:
             failures += 1
             sys.stderr.write(f"{kind}, seed {seed}: {type(error).__name__}: {error}\n")
     words = ", ".join(f"{count} {what}" for what, count in found.most_common())
-    return kind, str(cases), words, failures, f"{time.perf_counter() - start:.0f}"
+    return kind, str(len(cases)), words, failures, f"{time.perf_counter() - start:.0f}"
