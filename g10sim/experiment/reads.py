@@ -2,7 +2,8 @@
 
 An audit hook of the process that simulates notes every file that Python opens, with its contents then.
 Libraries, g10sim itself and devices are left out: versions and the hash of the program stand for them. What
-other processes read, what libraries written in C open themselves, and environment variables are not seen.
+other processes read, what libraries written in C open themselves, what is opened by a descriptor of its
+directory, and environment variables are not seen.
 """
 
 from __future__ import annotations
@@ -329,10 +330,10 @@ def _holds(path: str, modules: Collection[str]) -> bool:
 
 
 def _path(given: Any) -> str | None:
-    """Return the path of an event; None for a descriptor."""
+    """Return the absolute path of an event, as a plug-in may change directories; None for a descriptor."""
     if isinstance(given, str | bytes | os.PathLike):
         with suppress(ValueError):
-            return os.fsdecode(given)
+            return os.path.abspath(os.fsdecode(given))
     return None
 
 

@@ -16,7 +16,7 @@ from g10sim.experiment import program
 pytestmark = pytest.mark.slow
 
 POLICY = """\
-import importlib, importlib.util, os, pkgutil, runpy, sqlite3, sys
+import importlib, importlib.util, os, pkgutil, runpy, sqlite3, sys, threading
 from pathlib import Path
 from g10sim.errors import UnsupportedError
 from g10sim.policies.interface.policy import Policy
@@ -60,6 +60,12 @@ except OSError:
     found = 'nothing'"""
 WALKED = "found = [sorted(names) for _, _, names in os.walk(given)]"
 ON_A_PATH = "sys.path.insert(0, str(HERE / 'inner'))\nfrom edits_deep import NUMBER as found"
+ELSEWHERE = "before = os.getcwd()\nos.chdir(HERE)\nfound = open('data.txt').read()\nos.chdir(before)"
+IN_A_THREAD = """\
+found = []
+thread = threading.Thread(target=lambda: found.append((HERE / 'data.txt').read_text()))
+thread.start()
+thread.join()"""
 CHAIN = "found = (HERE / (HERE / 'index.txt').read_text().strip()).read_text()"
 QUERY = "found = sqlite3.connect(HERE / 'data.sqlite').execute('select n from t').fetchall()"
 KINDS = {
@@ -142,6 +148,8 @@ KINDS = {
         "data.npy",
     ),
     "a database": ("", QUERY, None, "data.sqlite"),
+    "a file of another working directory": ("", ELSEWHERE, None, "data.txt"),
+    "a file read by a thread": ("", IN_A_THREAD, None, "data.txt"),
     "a file that a file names": ("", CHAIN, None, "data.txt"),
     "a file that appears": ("", TRIED, None, "later.txt"),
     "a file that comes to exist": ("", IF_THERE, None, "later.txt"),
