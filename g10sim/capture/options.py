@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Annotated, Any, Literal, TypeAlias, get_args
 
-from pydantic import ValidationError, model_validator
+from pydantic import Field, ValidationError, model_validator
 
 from g10sim.config.problems import describe
 from g10sim.config.quantities import Spec
@@ -31,48 +31,67 @@ _MOST_EXPONENT = 100
 _SHORT = {"bfloat16": "bf16", "float16": "fp16"}
 
 
-class StepOptions(Spec):
-    """Options of the step that is captured.
+@dataclass(frozen=True)
+class Otherwise:
+    """What an option that is not given stands for, in words."""
 
-    ``dtype`` is the format of weights, inputs and activations; ``autocast`` a format that
-    ``torch.autocast`` casts operators to, None for none. With ``master_weights`` the optimizer updates a
-    float32 copy of each weight of a 16-bit ``dtype``. ``optimizer`` None is AdamW in training and nothing
-    in inference; ``optimizer_form`` is PyTorch's ``fused`` (None, one kernel does all for some tensors) or
-    ``foreach`` (one kernel for each operation). ``momentum`` is that of SGD. ``attention`` is ``fused`` (one
-    kernel each way) or ``eager``. With ``cudnn_pooling`` max pooling keeps no indices; with ``channels_last``
-    weights and inputs of four dimensions lie in memory channels last; with ``tf32`` tensor cores may round
-    products of float32 matrices, as they may those of convolutions. With ``cuda_graph`` a graph replays the
-    step, and no kernel waits for the host. ``inference`` is a
-    forward pass in evaluation mode without gradients; ``steps`` how many steps follow each other in the
-    trace. ``workspace``, such as ``"8 MiB"``, is scratch space that each matrix product, convolution and
-    attention is given; None for none. ``generate`` is how many tokens a language model generates, one after
-    another, behind the pass over its inputs (in inference); its ``cache`` of keys and values is ``dynamic``
-    (None, it grows by a copy) or ``static`` (of full length).
+    words: str
+
+
+class StepOptions(Spec):
+    """Options of the step that is captured, each an option of the command line, too.
+
+    ``optimizer_form`` is PyTorch's: ``fused`` (one kernel does all for some tensors) or ``foreach``.
+    ``inference`` is a forward pass in evaluation mode without gradients.
 
     ``routing`` says which experts tokens are sent to: ``uniform`` or ``zipf:EXPONENT`` (``zipf`` is 1), drawn
-    with ``routing_seed`` (None is 0), a file with the tokens of each expert, or ``grouped``, which leaves the
-    layers of libraries as they are. None is uniform for models of libraries, and none for one's own.
+    with ``routing_seed``, a file with the tokens of each expert, or ``grouped``, which leaves the
+    layers of libraries as they are.
     """
 
-    dtype: Dtype = "float32"
-    autocast: Autocast | None = None
-    master_weights: bool = False
-    optimizer: Optimizer | None = None
-    optimizer_form: OptimizerForm | None = None
-    momentum: float | None = None
-    attention: Attention = "fused"
-    activation_checkpointing: bool = False
-    cudnn_pooling: bool = False
-    channels_last: bool = False
-    tf32: bool = False
-    cuda_graph: bool = False
-    inference: bool = False
-    steps: int = 1
-    workspace: str | None = None
-    routing: str | None = None
-    routing_seed: int | None = None
-    generate: int | None = None
-    cache: Cache | None = None
+    dtype: Dtype = Field("float32", description="Format of weights, inputs and activations.")
+    autocast: Annotated[Autocast | None, Otherwise("none")] = Field(
+        None, description="Mixed precision: weights in float32, products cast to this."
+    )
+    master_weights: bool = Field(False, description="The optimizer updates float32 copies of 16-bit weights.")
+    optimizer: Annotated[Optimizer | None, Otherwise(_DEFAULT_OPTIMIZER)] = Field(
+        None, description="Optimizer, with PyTorch's settings."
+    )
+    optimizer_form: Annotated[OptimizerForm | None, Otherwise("fused")] = Field(
+        None, description="One kernel for all operations of the optimizer, or one for each."
+    )
+    momentum: Annotated[float | None, Otherwise("0")] = Field(None, description="Momentum of sgd.")
+    attention: Attention = Field(
+        "fused", description="Attention as one kernel, or with scores and softmax as tensors."
+    )
+    activation_checkpointing: bool = Field(
+        False, description="Keep inputs of blocks only, and run blocks again in backward."
+    )
+    cudnn_pooling: bool = Field(
+        False, description="Max pooling keeps no indices, its gradient reads its output."
+    )
+    channels_last: bool = Field(False, description="Weights and images lie in memory channels last, as NHWC.")
+    tf32: bool = Field(False, description="Tensor cores may round float32 matrix products to tf32.")
+    cuda_graph: bool = Field(
+        False, description="A CUDA graph replays the step: no kernel waits for the host."
+    )
+    inference: bool = Field(False, description="A forward pass in evaluation mode, without gradients.")
+    steps: int = Field(1, description="Steps in the trace, one after the other.")
+    workspace: Annotated[str | None, Otherwise("none")] = Field(
+        None, description="Scratch space of each product, such as '8 MiB'."
+    )
+    generate: Annotated[int | None, Otherwise("none")] = Field(
+        None, description="Tokens that a language model generates, one after another."
+    )
+    cache: Annotated[Cache | None, Otherwise("dynamic")] = Field(
+        None, description="Keys and values with --generate: grow by a copy, or have full length."
+    )
+    routing: Annotated[str | None, Otherwise("uniform for hf:, none for one's own")] = Field(
+        None, description="Experts of tokens: uniform, zipf:EXPONENT, grouped, or a file."
+    )
+    routing_seed: Annotated[int | None, Otherwise("0")] = Field(
+        None, description="Seed of a routing that is drawn."
+    )
 
     @model_validator(mode="after")
     def _consistent(self) -> StepOptions:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -37,6 +37,7 @@ _MUCH = 0.01
 _NEEDS_A_GPU = "left: measured on a GPU"
 
 
+@options.with_step_options()
 def capture(
     source: options.Source,
     output: TraceOutput,
@@ -45,27 +46,9 @@ def capture(
     seq_len: options.SeqLen = None,
     image_size: options.ImageSize = None,
     settings: options.Settings = None,
-    dtype: options.DtypeOption = "float32",
-    autocast: options.AutocastOption = None,
-    master_weights: options.MasterWeights = False,
-    optimizer: options.OptimizerOption = None,
-    optimizer_form: options.OptimizerFormOption = None,
-    momentum: options.Momentum = None,
-    attention: options.AttentionOption = "fused",
-    activation_checkpointing: options.ActivationCheckpointing = False,
-    cudnn_pooling: options.CudnnPooling = False,
-    channels_last: options.ChannelsLast = False,
-    tf32: options.Tf32 = False,
-    cuda_graph: options.CudaGraph = False,
-    inference: options.Inference = False,
-    steps: options.Steps = 1,
-    workspace: options.Workspace = None,
-    generate: options.Generate = None,
-    cache: options.CacheOption = None,
-    routing: options.Routing = None,
-    routing_seed: options.RoutingSeed = None,
     measure: options.Measure = False,
     strict: options.Strict = False,
+    **step: Any,
 ) -> None:
     """Capture a step of a PyTorch model: kernels, tensors, and times modelled for a GPU."""
     from g10sim.capture.source import capture_source
@@ -77,26 +60,8 @@ def capture(
         seq_len=seq_len,
         image_size=image_size,
         settings=settings or (),
-        dtype=dtype,
-        autocast=autocast,
-        master_weights=master_weights,
-        optimizer=optimizer,
-        optimizer_form=optimizer_form,
-        momentum=momentum,
-        attention=attention,
-        activation_checkpointing=activation_checkpointing,
-        cudnn_pooling=cudnn_pooling,
-        channels_last=channels_last,
-        tf32=tf32,
-        cuda_graph=cuda_graph,
-        inference=inference,
-        steps=steps,
-        workspace=workspace,
-        generate=generate,
-        cache=cache,
-        routing=routing,
-        routing_seed=routing_seed,
         measure=measure,
+        **step,
     )
     _check_costs(source, trace, strict=strict)
     save_trace(trace, output)

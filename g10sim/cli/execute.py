@@ -14,6 +14,17 @@ from g10sim.display import rounded_bytes, rounded_seconds
 from g10sim.errors import ConfigError
 
 
+@options.with_step_options(
+    "dtype",
+    "autocast",
+    "optimizer",
+    "optimizer_form",
+    "momentum",
+    "attention",
+    "activation_checkpointing",
+    "channels_last",
+    "inference",
+)
 def execute(
     source: options.Source,
     plan: Annotated[
@@ -47,15 +58,7 @@ def execute(
     seq_len: options.SeqLen = None,
     image_size: options.ImageSize = None,
     settings: options.Settings = None,
-    dtype: options.DtypeOption = "float32",
-    autocast: options.AutocastOption = None,
-    optimizer: options.OptimizerOption = None,
-    optimizer_form: options.OptimizerFormOption = None,
-    momentum: options.Momentum = None,
-    attention: options.AttentionOption = "fused",
-    activation_checkpointing: options.ActivationCheckpointing = False,
-    channels_last: options.ChannelsLast = False,
-    inference: options.Inference = False,
+    **step: Any,
 ) -> None:
     """Run a PyTorch step with tensors moved as a plan or a policy says, within a budget of bytes.
 
@@ -78,15 +81,7 @@ def execute(
         seq_len=seq_len,
         image_size=image_size,
         settings=settings or (),
-        dtype=dtype,
-        autocast=autocast,
-        optimizer=optimizer,
-        optimizer_form=optimizer_form,
-        momentum=momentum,
-        attention=attention,
-        activation_checkpointing=activation_checkpointing,
-        channels_last=channels_last,
-        inference=inference,
+        **step,
     )
     done = execute_source(
         opened,
