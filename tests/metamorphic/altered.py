@@ -236,12 +236,24 @@ def twice_as_large(case):
 
 def split(case):
     """Every kernel in two halves that use the same tensors."""
+    return with_halves(case, case.trace.kernels)
+
+
+def with_longest_cut(case):
+    """The longest kernel in two halves."""
+    return with_halves(case, [max(case.trace.kernels, key=lambda kernel: kernel.duration)])
+
+
+def with_halves(case, cut):
+    """Kernels in two halves; the second one reads what the first has made."""
     kernels = []
     for kernel in case.trace.kernels:
         half = kernel.duration // 2
-        kernels.append(replace(kernel, id=len(kernels), duration=half))
-        inputs = tuple(dict.fromkeys(kernel.inputs + kernel.outputs))
-        kernels.append(replace(kernel, id=len(kernels), duration=kernel.duration - half, inputs=inputs))
+        if kernel in cut:
+            kernels.append(replace(kernel, id=len(kernels), duration=half))
+            inputs = tuple(dict.fromkeys(kernel.inputs + kernel.outputs))
+            kernel = replace(kernel, duration=kernel.duration - half, inputs=inputs)
+        kernels.append(replace(kernel, id=len(kernels)))
     return case.with_trace(kernels=tuple(kernels))
 
 

@@ -1,7 +1,7 @@
 """More of a machine does no harm, and what does not matter changes nothing, under every policy."""
 
 import pytest
-from altered import BEHAVIOURS, SAME, cycles, draw_case, split
+from altered import BEHAVIOURS, SAME, cycles, draw_case, split, with_longest_cut
 from measured import PAGE, TOLERANCE, departures, documented, known, subjects, table
 
 SOME, MANY = (11, 15), range(16)
@@ -50,3 +50,11 @@ def test_halves_of_kernels_take_as_long_as_the_kernels(seed):
     behaviour = BEHAVIOURS["own addresses"].model_copy(update={"recency": "arrival"})
     whole, halves = (cycles(one, "base_uvm", behaviour) for one in (case, split(case)))
     assert halves == pytest.approx(whole, abs=2 * len(case.trace.kernels))
+
+
+@pytest.mark.parametrize("policy", ["pressure", "stream"])
+@pytest.mark.parametrize("seed", range(28))
+def test_a_long_kernel_cut_in_two_takes_as_long(policy, seed):
+    case = draw_case(seed)
+    whole, cut = (cycles(one, policy, BEHAVIOURS["own addresses"]) for one in (case, with_longest_cut(case)))
+    assert cut == pytest.approx(whole, rel=0.005)

@@ -73,6 +73,7 @@ class Streaming:
         leave = {period.tensor for period in leaving} if settings.keeps_copies else set[int]()
         self._clean = frozenset(leave - written)
         self._overlaps, self.tensors = settings.overlaps, len(trace.tensors)
+        self._until_new = _until_new(trace)
         self.homes = places or (self._first_homes(machine) if settings.keeps_copies else {})
         """Tiers in which persistent tensors lie at first, where that is not left to the machine."""
 
@@ -184,7 +185,8 @@ class Streaming:
         missing = np.flatnonzero(coming)
         missing = missing[np.argsort(self._next[missing], kind="stable")]
         room = self._room - int((self._sizes - self._missing)[self._next < _NEVER].sum())
-        fits = (self._missing[missing].cumsum() <= room) | (self._next[missing] <= now + 1)
+        soon = now + self._until_new[now % self._kernels]
+        fits = (self._missing[missing].cumsum() <= room) | (self._next[missing] <= soon)
         misfits = np.flatnonzero(~fits)
         wanted: list[int] = missing[: int(misfits[0]) if len(misfits) else None].tolist()
         return wanted
@@ -213,3 +215,14 @@ class Streaming:
             return Evict(tensor, home, is_clean=True)
         free = (name for name in view.tiers if view.free_bytes_of(name) >= size_bytes)
         return Evict(tensor, next(free, view.tiers[-1]), size_bytes=size_bytes)
+
+
+def _until_new(trace: Trace) -> list[int]:
+    """Return for each kernel how many later the next one is that needs other tensors."""
+    kernels = [frozenset(kernel.tensors) for kernel in trace.kernels]
+    found = [1] * len(kernels)
+    for number in reversed(range(len(kernels))):
+        following = (number + 1) % len(kernels)
+        if number + 1 < len(kernels) and kernels[following] == kernels[number]:
+            found[number] = 1 + found[following]
+    return found
