@@ -20,11 +20,8 @@ def page(single: Path, shared: Path) -> str:
 
 
 def _single(directory: Path) -> str:
-    results = read_results(directory)
-    found = savings(results, "ideal", read_table(directory, "kernels"))
-    live = (
-        results[(results.policy == "base_uvm") & (results.status == "ok")].set_index("trace").peak_gpu_bytes
-    )
+    found = savings(read_results(directory), "ideal", read_table(directory, "kernels"))
+    live = found[found.policy == "base_uvm"].set_index("trace").peak_gpu_bytes
     rows = [
         [Path(row.trace).stem, row.policy, *_ratios(row), f"{1 - row.peak_gpu_bytes / live[row.trace]:.3f}"]
         for _, row in found.iterrows()
