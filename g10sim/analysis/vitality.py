@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from operator import attrgetter
@@ -64,22 +65,23 @@ def live_ranges(trace: Trace) -> tuple[LiveRange, ...]:
 
 
 def inactive_periods(trace: Trace) -> tuple[InactivePeriod, ...]:
-    """Every inactive period, by tensor and then by start, the wrapped one of a tensor last.
+    """Return what :func:`each_inactive_period` yields."""
+    return tuple(each_inactive_period(trace))
+
+
+def each_inactive_period(trace: Trace) -> Iterator[InactivePeriod]:
+    """Yield every inactive period, by tensor and then by start, the wrapped one of a tensor last.
 
     Uses after the death of a tensor (results that nothing reads) neither end nor begin a period. A
     persistent tensor that no kernel touches has none: it is not part of the iteration.
     """
     num_kernels = len(trace.kernels)
-    periods: list[InactivePeriod] = []
     lasting = each(trace.tensors, attrgetter("persistent"))
     for tensor, (lasts, all_uses, death) in enumerate(zip(lasting, trace.uses, trace.deaths, strict=True)):
         uses = all_uses[: bisect_left(all_uses, death)]
-        periods += [
-            InactivePeriod(tensor, use + 1, following)
-            for use, following in pairwise(uses)
-            if following > use + 1
-        ]
+        for use, following in pairwise(uses):
+            if following > use + 1:
+                yield InactivePeriod(tensor, use + 1, following)
         if lasts and uses and (uses[0] > 0 or uses[-1] < num_kernels - 1):
             start = (uses[-1] + 1) % num_kernels
-            periods.append(InactivePeriod(tensor, start, uses[0], wraps=True))
-    return tuple(periods)
+            yield InactivePeriod(tensor, start, uses[0], wraps=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict
@@ -16,7 +17,7 @@ from rich.table import Table
 
 from g10sim.analysis.footprint import footprint_bytes, live_bytes, working_set_bytes
 from g10sim.analysis.timeline import Integers, kernel_starts
-from g10sim.analysis.vitality import inactive_periods, live_ranges
+from g10sim.analysis.vitality import each_inactive_period, live_ranges
 from g10sim.analysis.work_check import check_work, unjudged
 from g10sim.cli.accounts import show_account
 from g10sim.cli.capture import capture, recapture
@@ -269,12 +270,12 @@ _LIFETIME_COLUMNS = ("duration", "tensors living", "bytes", "inactive periods", 
 
 def _lifetimes(trace: Trace) -> Iterator[tuple[str, ...]]:
     starts = kernel_starts(trace, trace.ticks_per_second)
-    lives = [
+    lives = (
         (live.tensor, int(starts[live.death] - starts[live.birth]))
         for live in live_ranges(trace)
         if not trace.tensors[live.tensor].persistent
-    ]
-    periods = [(period.tensor, period.cycles(starts)) for period in inactive_periods(trace)]
+    )
+    periods = ((period.tensor, period.cycles(starts)) for period in each_inactive_period(trace))
     names = [f"up to {limit * 1000:g} ms" for limit in _BUCKETS_SECONDS] + ["longer"]
     rows = zip(names, _histogram(trace, lives), _histogram(trace, periods), strict=True)
     return ((name, *lived, *unused) for name, lived, unused in rows)
@@ -283,11 +284,9 @@ def _lifetimes(trace: Trace) -> Iterator[tuple[str, ...]]:
 def _histogram(trace: Trace, durations: Iterable[tuple[int, int]]) -> list[tuple[str, str]]:
     """Count and bytes of the tensors in each bucket, for pairs of (tensor, ticks)."""
     limits = [seconds * trace.ticks_per_second for seconds in _BUCKETS_SECONDS]
-    buckets: list[list[int]] = [[] for _ in range(len(limits) + 1)]
+    counts, sizes = ([0] * (len(limits) + 1) for _ in range(2))
     for tensor, ticks in durations:
-        buckets[int(np.searchsorted(limits, ticks))].append(trace.tensors[tensor].size_bytes)
-    return [_count_and_bytes(sizes) for sizes in buckets]
-
-
-def _count_and_bytes(sizes: list[int]) -> tuple[str, str]:
-    return str(len(sizes)), rounded_bytes(sum(sizes))
+        bucket = bisect_left(limits, ticks)
+        counts[bucket] += 1
+        sizes[bucket] += trace.tensors[tensor].size_bytes
+    return [(str(count), rounded_bytes(size)) for count, size in zip(counts, sizes, strict=True)]

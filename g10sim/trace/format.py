@@ -10,6 +10,7 @@ from dataclasses import fields
 from itertools import chain
 from operator import attrgetter, itemgetter
 from pathlib import Path
+from sys import intern
 from typing import Any
 
 from g10sim.errors import TraceError
@@ -193,6 +194,9 @@ def _line(keys: Fields, values: Iterable[Any]) -> str:
     return encode_line({key: value for key, value in pairs if value != keys.defaults.get(key, missing)})
 
 
+_REPEATING_TEXTS = ("name", "layer", "layer_type", "operator_class", "number_format")
+
+
 class _Reader(RecordReader):
     """Reads one trace file line by line."""
 
@@ -273,6 +277,8 @@ class _Reader(RecordReader):
         if found["number_format"]:
             self.choice("number_format", found["number_format"], _FORMATS)
         found["sizes"] = self._sizes(found["sizes"]) if found["sizes"] else ()
+        for key in _REPEATING_TEXTS:
+            found[key] = intern(found[key])
         return Kernel(*_KERNEL_FIELDS(found))
 
     def _sizes(self, values: dict[str, Any]) -> Sizes:
