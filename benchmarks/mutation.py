@@ -143,12 +143,12 @@ class Tester:
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         """Meet the mutants; pytest itself runs nothing."""
-        profiles = self._profiles(session)
-        items = [item for item in session.items if item.nodeid in profiles]
         for mutant in self._mutants:
             import_module(mutant.module.removesuffix(".py").removesuffix("/__init__").replace("/", "."))
         functions = _functions()
-        gc.freeze()
+        gc.freeze()  # no fork copies memory to look for garbage
+        profiles = self._profiles(session)
+        items = [item for item in session.items if item.nodeid in profiles]
         running: dict[int, tuple[Mutant, int]] = {}
         todo = iter(self._mutants)
         while True:

@@ -103,7 +103,7 @@ class Topology:
         self.ports: dict[Location, tuple[Link | None, Link | None]] = {}
         """Ports of every tier that reads leave by, and that writes come in by; None where it has no limit."""
         self._paths: dict[tuple[int, Location, bool], list[Link]] = {}
-        self._per_copy: dict[tuple[int, Location, bool], int] = {}
+        self._per_copy: dict[tuple[int, Location], int] = {}
         edges = dict.fromkeys(edge for path in self._edges for edge in path)
         self._duplex = [edge for edge in edges if edge.both is not None]
         self._costly = [edge for edge in edges if edge.per_copy]
@@ -150,8 +150,8 @@ class Topology:
             for port, inward in ((read, True), (write, False)):
                 path = self._path(gpu, tier, buffer, inward=inward)
                 self._paths[gpu, tier.place, inward] = [*path, *([port] if port else [])]
-                costs = (edge.per_copy for edge in self._costly if edge.is_on(path))
-                self._per_copy[gpu, tier.place, inward] = sum(costs)
+            costs = (edge.per_copy for edge in self._costly if edge.is_on(path))
+            self._per_copy[gpu, tier.place] = sum(costs)
 
     def _path(self, gpu: int, tier: Tier, buffer: list[Link], *, inward: bool) -> list[Link]:
         """Links between a GPU and a tier: to its own socket's memory, or to where the tier hangs.
@@ -243,9 +243,9 @@ class Topology:
                 path.append(rates(gpu, inward))
                 self.links = (*self.links, path[-1])
 
-    def per_copy(self, gpu: int, place: Location, *, inward: bool) -> int:
+    def per_copy(self, gpu: int, place: Location) -> int:
         """Picoseconds that starting one copy between a GPU and a place takes, summed over the links."""
-        return self._per_copy.get((gpu, place, inward), 0)
+        return self._per_copy.get((gpu, place), 0)
 
     @property
     def has_duplex(self) -> bool:

@@ -202,9 +202,10 @@ def test_rewriting_each_once_per_round_in_a_new_order_copies_less_than_at_random
     assert found[0] > found[1] > 1
 
 
-def test_the_long_run_is_the_last_two_fifths_of_the_writes():
-    # 50 of 3200 kB: the first 1000 kB go to single-level cells, at twice the rate; nothing is collected.
-    spec = drive(blocks=200, slc={"capacity": "1 MB", "program": "3 us"})
+@pytest.mark.parametrize("capacity", ["100 kB", "1 MB"])
+def test_the_long_run_is_the_last_two_fifths_of_the_writes(capacity):
+    # Of 3200 kB the first go to single-level cells, at twice the rate; nothing is collected.
+    spec = drive(blocks=200, slc={"capacity": capacity, "program": "3 us"})
     result = rewrite(spec, Rewriting([64_000] * 100, "periodic", 8000, 0.5))
     assert (result.write_amplification, result.write_rate) == (1.0, pytest.approx(500e6))
 

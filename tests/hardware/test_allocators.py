@@ -273,6 +273,16 @@ def test_a_caching_pool_loses_nothing(capacity, steps, returns):
     assert (caching.used_pages, caching.free_pages) == (0, capacity)
 
 
+@pytest.mark.parametrize(("second", "largest"), [(12, 0), (10, 6)])
+def test_what_a_large_chunk_has_left_is_of_no_use_to_small_requests(second, largest):
+    caching = CachingPool(24, 1, SMALL_POOL)
+    for owner, size in enumerate((8, second)):
+        assert caching.allocate(owner, size, best_fit)
+    # Requests of up to 4 pages need a chunk of 8, for which there is no room.
+    assert caching.largest_hole_pages == largest
+    assert not caching.allocate(2, 4, best_fit)
+
+
 @pytest.mark.parametrize("key", ["small", "large"])
 def test_chunks_hold_what_they_are_for(key):
     with pytest.raises(ValueError, match=f"{key}_chunk: found 1 kB; allowed: at least {key}_limit"):

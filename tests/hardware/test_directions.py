@@ -100,8 +100,8 @@ def test_links_above_have_directions_and_costs_too():
         "switch out",
         "switch both ways",
     ]
-    assert topology.per_copy(0, HOST, inward=True) == 3_000_000
-    assert topology.per_copy(0, NONE, inward=True) == 0
+    assert topology.per_copy(0, HOST) == 3_000_000
+    assert topology.per_copy(0, NONE) == 0
     assert [link.name for link in topology.between(0, 1)] == ["GPU 0 out", "GPU 1 in"]
     # Two GPUs that are busy both ways have 2.25 and 0.75 GB/s of the switch between them.
     assert [link_bandwidth(system, 0, (0, 1), inward=inward) for inward in (True, False)] == [

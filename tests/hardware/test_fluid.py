@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from machines import machine
 from memories import FLASH, GPU, HOST, NONE, memory_of, moved
 
+from g10sim.config.ssd import BounceSpec
 from g10sim.hardware.door import Door
 from g10sim.hardware.pools import Pool
 from g10sim.hardware.transfers.fluid import FluidTransfers
@@ -334,6 +335,28 @@ def test_a_neighbour_without_a_link_in_common_is_no_contention():
     both.demand(0, 1)
     # Host and SSD share the link of the GPU, and nobody else does.
     assert both.transfers.bottleneck(0) is None
+
+
+@pytest.mark.parametrize(("service", "gone", "here"), [("fair", 8000, 8000), ("first_come", 4000, 8000)])
+def test_both_directions_share_evenly_what_limits_them_unless_one_comes_first(service, gone, here):
+    system = machine(duplex="1 GB/s")
+    system = system.model_copy(update={"pcie": system.pcie.model_copy(update={"service": service})})
+    bench = Bench(system, [(4, GPU), (4, HOST)])
+    bench.evict(0, HOST)
+    bench.prefetch(1)
+    assert (bench.departure(0), bench.arrival(1)) == (gone, here)
+
+
+def test_gpus_contend_for_a_buffer_in_host_memory():
+    system = machine(gpus=2, fault="0 us", flash_latency="0 us", read="2 GB/s")
+    bounced = {"path": "host", "bounce": BounceSpec(bandwidth="1 GB/s", latency="0 us")}
+    both = Bench(
+        system.model_copy(update={"ssd": system.ssd.model_copy(update=bounced)}), *[[(4, FLASH)]] * 2
+    )
+    for gpu in (0, 1):
+        both.demand(0, gpu=gpu)
+    assert both.transfers.bottleneck(0) == StallReason.LINK_CONTENTION
+    assert both.arrival(0) == 8000
 
 
 def test_in_order_of_deadlines_what_leaves_goes_before_messages_that_are_sent_later():

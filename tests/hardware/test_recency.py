@@ -373,6 +373,18 @@ def test_chunks_come_as_if_each_tensor_of_them_came_by_itself(chunks, operations
             twins.both("pages", tensor)
 
 
+def test_what_is_left_of_a_group_has_no_rate_of_its_own():
+    recency = Recency(6)
+    recency.join_chunks([range(6)])
+    for tensor in range(6):
+        recency.append(tensor, 2)
+    for arrived in (0, 1, 2):
+        recency.renew_around([arrived], [2] * 6)
+    while (run := recency.oldest()) is not None:
+        assert (run.count, run.rate) == (2, 0)
+        run.count = 0
+
+
 @given(
     st.lists(changes, max_size=12),
     st.integers(0, 5),

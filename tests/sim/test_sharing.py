@@ -229,6 +229,24 @@ def test_time_slices_conserve_work_and_starve_nobody(jobs, slice_cycles, step):
         assert elapse(parts, step) == found  # however often one looks
 
 
+@pytest.mark.parametrize("used", [60, 99])
+def test_slices_that_were_left_are_not_skipped(used):
+    """Of the slices of 100 cycles the second job has some left when the third takes the GPU from it."""
+
+    def left():
+        slices = TimeSlices(100)
+        for job, cycles in enumerate((2000, used, 10)):
+            slices.add(job, cycles, 1)
+        while slices._jobs[1].work or slices._jobs[2].work:
+            slices.advance(slices.next_end())
+            slices.rest()
+        for job in (1, 2):
+            slices.add(job, (3000, 10)[job - 1], 1)
+        return slices
+
+    assert elapse(left(), 10**9) == elapse(left(), 7)
+
+
 def processor_sharing(jobs):
     """Ends of jobs, each a list of (computing, waiting), that compute at equal shares of the GPU's speed."""
     now, ends = Fraction(0), {}

@@ -39,7 +39,7 @@ class FlashDevice:
         self._buffer_bytes = spec.write_buffer * drives
         self._slc_bytes = 0 if spec.slc is None else spec.slc.capacity * drives
         self._start = -1 if spec.in_place else spec.start_superblocks
-        self._urgent = -1 if spec.in_place else spec.urgent_superblocks
+        self._urgent = spec.urgent_superblocks
         self._buffered = 0.0
         self._in_slc = 0.0
         self.folded_bytes = 0.0

@@ -41,7 +41,7 @@ class Heads:
     def demanded_rate(self, site: Site, tensor: int, pages: int, place: Location) -> int:
         """Return the most bytes/second at which demanded pages of a tensor come from a place."""
         latency = self._fault.latency + self._latencies.get(place, 0)
-        latency += self.topology.per_copy(site.gpu, place, inward=True)
+        latency += self.topology.per_copy(site.gpu, place)
         pinning, slow = self._buffer(site, tensor, place) if site.is_buffered else (0, 0)
         bandwidth = self.topology.path_bandwidth(site.gpu, place)
         bandwidth = min(bandwidth, slow or bandwidth)
@@ -75,23 +75,23 @@ class Heads:
                 if target is None:
                     continue
                 links = self.topology.outward(site.gpu, target)
-                self._start_copy(lane, target, links, inward=False)
+                self._start_copy(lane, target, links)
                 links = self._staged(site, lane.queue[0].tensor, target, links)
                 flows.append(Flow(lane, _GPU, None, target, links, EVICT, self._pools[target]))
                 if self._staging is not None and target != wish:
                     flows[-1].limit = self._staging.diverted_rate(flows[-1].limit, target)
         return flows
 
-    def _start_copy(self, lane: Lane, place: Location, links: list[Link], *, inward: bool) -> None:
+    def _start_copy(self, lane: Lane, place: Location, links: list[Link]) -> None:
         """Limit the rate of a copy that is next in its queue, where links make it wait before it moves."""
         run = lane.queue[0]
         if not run.rate:
-            run.rate = self._rate_of(lane.site, run, place, links, inward=inward)
+            run.rate = self._rate_of(lane.site, run, place, links)
 
-    def _rate_of(self, site: Site, run: Run, place: Location, links: list[Link], *, inward: bool) -> int:
+    def _rate_of(self, site: Site, run: Run, place: Location, links: list[Link]) -> int:
         """Most bytes/second of a copy between the GPU and a place that has its links to itself; 0: any."""
         pinning, slow = self._buffer(site, run.tensor, place) if site.is_buffered else (0, 0)
-        wait = self.topology.per_copy(site.gpu, place, inward=inward) + pinning
+        wait = self.topology.per_copy(site.gpu, place) + pinning
         return self._copy_rate(run.count, links, wait, slow) if wait or slow else 0
 
     def _staged(self, site: Site, tensor: int, place: Location, links: list[Link]) -> list[Link]:
@@ -121,7 +121,7 @@ class Heads:
         self, flows: list[Flow], lane: Lane, source: Location, rank: int, evicting: bool
     ) -> None:
         site, links = lane.site, self.topology.inward(lane.gpu, source)
-        self._start_copy(lane, source, links, inward=True)
+        self._start_copy(lane, source, links)
         links = self._staged(site, lane.queue[0].tensor, source, links)
         follows = evicting and rank == PREFETCH
         if follows or site.memory.frames.free:
@@ -152,7 +152,7 @@ class Heads:
     ) -> int:
         """Return the limit of pages that come in while a victim leaves, before them or at the same time."""
         if not victim.rate:
-            victim.rate = self._rate_of(owner, victim, target, outward, inward=False)
+            victim.rate = self._rate_of(owner, victim, target, outward)
         if limit and self._fault.eviction == "serial":
             return one_after_another(limit, victim.rate or min(link.capacity for link in outward))
         return min(limit or victim.rate, victim.rate) if victim.rate else limit

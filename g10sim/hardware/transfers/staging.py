@@ -94,7 +94,7 @@ class Staging:
         links = self.topology.outward(gpu, place) if leaves else self.topology.inward(gpu, place)
         bandwidth = min(link.capacity for link in links)
         size_bytes = pages * self._page_bytes
-        latency = self._latencies[place][leaves] + self.topology.per_copy(gpu, place, inward=not leaves)
+        latency = self._latencies[place][leaves] + self.topology.per_copy(gpu, place)
         return demand_rate(size_bytes, bandwidth, latency, 1)
 
 
