@@ -161,6 +161,12 @@ def test_a_buffer_given_for_the_result_is_new(tmp_path):
     assert len(trace.kernels[0].inputs) == 2
 
 
+def test_a_result_may_be_the_first_argument_that_is_given_by_name(tmp_path):
+    made = node(3, "mine::fill", 2, [(12, 22)], [(12, 22)], "mine::fill.out(*, Tensor(a!) out) -> Tensor(a!)")
+    (kernel,) = imported(tmp_path, made, product(4, 2, 12, 11, 13)).kernels[:1]
+    assert (kernel.inputs, kernel.outputs) == ((), (0,))
+
+
 def test_a_device_is_asked_for_where_there_are_several(tmp_path):
     nodes = [
         product(3, 2, 10, 11, 12),

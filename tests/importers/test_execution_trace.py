@@ -147,6 +147,16 @@ def test_what_an_inner_operator_returns_is_what_the_outer_one_returns(tmp_path):
     assert erf.outputs != add.outputs == neg.inputs == last.inputs
 
 
+@pytest.mark.parametrize("elements", [1, 2])
+def test_a_view_of_eight_bytes_is_the_tensor_that_has_them(tmp_path, elements):
+    trace = imported(
+        tmp_path,
+        operator(2, "exp", [(3, 4, 2)], [(7, 8, 2)]),
+        operator(3, "sin", [(17, 8, elements)], [(5, 6, 2)]),
+    )
+    assert trace.kernels[1].inputs == trace.kernels[0].outputs
+
+
 def test_a_number_is_no_tensor_that_had_its_ids(tmp_path):
     """PyTorch makes a tensor of the 0.9 in 'mul(momentum, 0.9)' and may give it ids used before."""
     number = {

@@ -226,6 +226,12 @@ def test_messages(directory, name, old, new, message):
     assert error_of(directory) == message
 
 
+def test_a_step_without_time_is_refused(directory):
+    at_once = [(name, parent, kind, 0, *tensors) for name, parent, kind, _, *tensors in KERNELS]
+    write(directory / "kernels.config", (line for i, k in enumerate(at_once) for line in kernel_lines(i, k)))
+    assert error_of(directory).startswith(": found only kernels of duration 0; allowed: ")
+
+
 def test_file_that_ends_early(directory):
     lines = (directory / "kernels.config").read_text().splitlines()
     write(directory / "kernels.config", lines[:-1])

@@ -116,6 +116,19 @@ def test_a_backward_operator_uses_what_its_forward_operator_used_first(tmp_path)
     assert gradient.inputs[:3] == (last.outputs[0], *product.inputs)
 
 
+def test_what_the_device_uses_lasts_until_the_operator_that_it_is_released_after(tmp_path):
+    made = ProfileBuilder(total=0).step(1, 0, 9000)
+    operator(made, "aten::rand", 100, [], 0xA, 64 * KB)
+    operator(made, "aten::rand", 200, [], 0xB, 32 * KB)
+    made.memory(280, 0xA, -64 * KB)
+    made.operator("aten::rand", 300, None, shapes=[])
+    made.memory(320, 0xB, -32 * KB)
+    operator(made, "aten::rand", 400, [], 0xC, 16 * KB)
+    trace = imported(made, tmp_path)
+    assert [trace.tensors[tensor].size_bytes for tensor in trace.kernels[1].inputs] == [64 * KB]
+    assert trace.kernels[2].inputs == ()
+
+
 def test_what_was_released_is_nobodys_operand(tmp_path):
     """The forward operator's own tensor is gone when its gradient is computed: the latest is taken."""
     made = ProfileBuilder(total=0).step(1, 0, 9000)
@@ -416,6 +429,13 @@ def test_a_list_of_unknown_tensors_has_the_type_of_most_operands_that_are_no_who
     operator(made, "aten::_foreach_mul_", 500, [[FIRST]], types=["TensorList"])
     trace = imported(made, tmp_path)
     assert [trace.tensors[tensor].size_bytes for tensor in trace.kernels[-1].outputs] == [16 * KB]
+
+
+def test_tensors_of_a_list_are_no_inputs(tmp_path):
+    made = ProfileBuilder().step(1, 0, 9000)
+    operator(made, "aten::_foreach_abs", 100, [[FIRST]], 0xA, 32 * KB, types=["TensorList"])
+    trace = imported(made, tmp_path)
+    assert [trace.tensors[tensor].persistent for tensor in trace.kernels[0].inputs] == [True]
 
 
 def test_without_memory_events_each_size_is_one_tensor(tmp_path):

@@ -286,5 +286,5 @@ def test_kernels_without_tensors_are_told_above_a_hundredth_of_the_time(tmp_path
     made = two_products()
     made.launch(300, [("bare", 500, bare_us)])
     warnings = list(account_of(imported(made, tmp_path)).warnings())
-    expected = "1.5% of the time are kernels whose tensors the file does not name"
-    assert (expected in warnings) is told
+    bare = [text for text in warnings if "kernels whose tensors the file does not name" in text]
+    assert bare == ["1.5% of the time are kernels whose tensors the file does not name"] * told

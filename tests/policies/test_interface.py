@@ -9,6 +9,7 @@ from memories import FLASH, GPU, NONE
 from g10sim.errors import PlanError, PolicyError
 from g10sim.policies.designs.base_uvm import BaseUvm
 from g10sim.policies.interface.moves import Evict, Fetch, Free, Protect
+from g10sim.policies.interface.names import check_class
 from g10sim.policies.interface.policy import Policy
 from g10sim.policies.interface.registry import create
 
@@ -193,6 +194,19 @@ def test_misspelt_hooks_and_attributes_are_refused(name, near):
     assert refusal(policy).startswith(
         f"policy 'misspelt': found '{name}', which nobody asks (did you mean '{near}'?); allowed: "
     )
+
+
+@pytest.mark.parametrize("given", [{}, {"name": ""}, {"name": 7}])
+def test_a_class_without_a_name_is_called_by_that_of_the_class(given):
+    policy = type("Misspelt", (Policy,), {"choose_victim": None, **given})
+    with pytest.raises(PolicyError, match=r"^policy 'Misspelt': (found 'choose_victim'|name: found)"):
+        check_class(policy)
+
+
+def test_hooks_that_a_class_leaves_alone_answer_nothing():
+    """A class may add to what the one it is derived from answers."""
+    for hook in ("on_kernel_start", "on_kernel_end", "on_out_of_memory", "state"):
+        assert tuple(getattr(Policy(), hook)(None)) == ()
 
 
 def test_other_names_are_free():

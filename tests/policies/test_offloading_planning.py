@@ -3,9 +3,12 @@
 from dataclasses import replace
 
 import pytest
+from machines import PAGE, machine
 
+from g10sim.errors import UnsupportedError
 from g10sim.policies.planning.offloading.gradients import Gradients
 from g10sim.policies.planning.offloading.partition import partitioned
+from g10sim.policies.planning.offloading.room import require_tier
 from g10sim.policies.planning.offloading.takeover import Launches, Takeover
 from g10sim.policies.planning.offloading.windows import Limits, by_kernel, windows
 from g10sim.trace.model import Device, Phase, TensorKind
@@ -112,6 +115,30 @@ def test_launches_wait_for_gradients_and_are_over_before_results_are_read():
     assert launches.earliest == {2: 3, 3: 3, 4: 2}
     assert launches.latest == {2: 7, 3: 7, 4: 6}
     assert launches.end == 7
+
+
+@pytest.mark.parametrize(("last", "earliest"), [("adam", {0: 3, 1: 0, 2: 0}), ("decay", {0: 3, 1: 0, 2: 3})])
+def test_launches_of_one_operator_do_not_wait_for_each_other(last, earliest):
+    """All count their steps in one tensor, and update weights of their own; a gradient arrives later."""
+    builder = TraceBuilder("lists")
+    step = builder.tensor("step", 8, TensorKind.OPTIMIZER_STATE, persistent=True)
+    late = builder.tensor("gradient", 100, TensorKind.GRADIENT, persistent=True)
+    for number, name in enumerate(("adam", "adam", last)):
+        weight = builder.tensor(f"weight{number}", 100, TensorKind.WEIGHT, persistent=True)
+        gradients = [] if number else [late]
+        builder.kernel(name, 1, [weight, step, *gradients], [weight, step], Phase.OPTIMIZER)
+    launches = Launches(Takeover(builder.build(), frozenset(range(3)), 4), {late: 3})
+    assert launches.earliest == earliest
+
+
+@pytest.mark.parametrize("capacity", [100, 99])
+def test_what_fills_a_tier_to_the_last_byte_fits(capacity):
+    system = machine(host_pages=capacity)
+    if capacity == 100:
+        require_tier("mine", system, "host", 100 * PAGE, "weights")
+    else:
+        with pytest.raises(UnsupportedError, match=r"keeps weights in the tier 'host': .*; allowed: at most"):
+            require_tier("mine", system, "host", 100 * PAGE, "weights")
 
 
 def test_an_optimizer_alone_may_start_at_once():

@@ -108,6 +108,8 @@ def test_declarations_are_inherited_and_may_be_changed():
     [
         ({}, "width: found nothing; allowed: a whole number from 1"),
         ({"width": 0}, "width: found 0; allowed: a whole number from 1"),
+        ({"width": "3"}, "width: found '3'; allowed: a whole number from 1"),
+        ({"width": 3.0}, "width: found 3.0; allowed: a whole number from 1"),
         (
             {"width": 1, "dept": 3},
             "dept: found an unknown parameter (did you mean 'depth'?); allowed: depth, width",
@@ -126,10 +128,13 @@ def test_a_declaration_takes_constraints_and_a_default():
 
         breadth: int = parameter(default=3, le=4)
         """Breadth."""
+        depth: Count = parameter(default=1)
+        """Depth."""
 
-    assert Late().parameters() == {"breadth": 3}
-    with pytest.raises(ValueError, match="breadth: found 5"):
-        Late(breadth=5)
+    assert Late().parameters() == {"breadth": 3, "depth": 1}
+    for given, found in ({"breadth": 5}, "5"), ({"breadth": "3"}, "'3'"), ({"depth": -1}, "-1"):
+        with pytest.raises(ValueError, match=f"{next(iter(given))}: found {found}; allowed: "):
+            Late(**given)
 
 
 def test_a_constructor_written_by_hand_keeps_its_own_parameters():

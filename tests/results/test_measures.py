@@ -77,6 +77,23 @@ def test_cells_are_chosen_by_columns_and_compared_with_others(tmp_path):
     assert (nothing.value, nothing.cases) == (None, {})
 
 
+@pytest.mark.parametrize(("value", "found"), [("speedup", 1.5), ("ratio", 2 / 3)])
+def test_cases_in_which_either_is_zero_are_left_out(tmp_path, value, found):
+    cells = [("a", 200, 300), ("b", 0, 300), ("c", 200, 0), ("d", 0, 0)]
+    here = results(
+        tmp_path,
+        *(
+            (trace, name, 1, cycles)
+            for trace, *both in cells
+            for name, cycles in zip(("one", "two"), both, strict=True)
+        ),
+    )
+    table = pd.read_csv(here / "results.csv").assign(status="ok")
+    table.to_csv(here / "results.csv", index=False)
+    one = measure(of="comparison", column="exec_cycles", policy="one", against="two", value=value)
+    assert one.measure(here).cases == pytest.approx({"a, 1": found})
+
+
 def test_unknown_names_are_refused(tmp_path):
     here = results(tmp_path, ("a", "one", 0, 200))
     spec = {"of": "comparison", "column": "exec_cycles", "policy": "one", "against": "one", "value": "ratio"}

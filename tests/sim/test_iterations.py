@@ -1,5 +1,6 @@
 """How many iterations run when nobody says how many, and what counts as steady."""
 
+from array import array
 from dataclasses import replace
 
 import pytest
@@ -15,7 +16,7 @@ from g10sim.policies.interface.moves import Evict
 from g10sim.policies.interface.policy import Policy
 from g10sim.policies.interface.registry import create
 from g10sim.records import IterationRecord
-from g10sim.sim.accounts.repetition import agree
+from g10sim.sim.accounts.repetition import Repetition, Snapshot, agree
 from g10sim.sim.engine import run
 from g10sim.trace.workload import Job, Workload
 
@@ -122,6 +123,22 @@ def test_iterations_that_take_turns_are_a_period():
     assert iteration_times(records) == [25_000, 20_000, 22_000, 20_000, 22_000, 20_000]
     assert verdicts(records) == [None, False, False, False, False, True]
     assert [record.period for record in records.iterations] == [None] * 5 + [2]
+
+
+@pytest.mark.parametrize(
+    ("cycles", "periods"),
+    [
+        ((10, 20, 30, 30), [None, None, None, 1]),
+        ((10, 20, 20, 30), [None, None, 1, None]),
+        ((20, 10, 20, 10), [None, None, None, 2]),
+        ((20, 10, 20, 20), [None, None, None, 1]),
+    ],
+)
+def test_where_states_may_hide_something_a_period_counts_once_it_was_seen_twice(cycles, periods):
+    state = Snapshot(array("q"), array("q"), (), is_settled=True)
+    careful, plain = (Repetition(1000, confirms=confirms) for confirms in (True, False))
+    assert [careful.judge(lasting(time), state)[1] for time in cycles] == periods
+    assert [plain.judge(lasting(time), state)[1] for time in cycles] == [None, 1, 1, 1]
 
 
 class Counts(Evicts):
