@@ -3,6 +3,7 @@
 from dataclasses import replace
 from itertools import pairwise
 
+import numpy as np
 import pytest
 from drawn import traces
 from hypothesis import given, settings
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 from machines import trace_of as pages_trace
 
 from g10sim.analysis.recomputation import Recomputability
+from g10sim.policies.designs.capuchin.costs import LeastCosts
 from g10sim.policies.designs.capuchin.guidance import Guidance
 from g10sim.policies.designs.capuchin.planner import Parameters, collective, plan_job
 from g10sim.policies.designs.capuchin.swaps import GuidedSwap, Lanes, access_pairs, trigger_at
@@ -245,6 +247,29 @@ def test_a_recomputation_needs_its_sources():
     found = planned(trace_of(sizes, [(100, "", "a"), (1, "", "b"), *rest]), 300)
     assert [swap.pair.tensor for swap in found.swaps] == [0]
     assert [entry.tensor for entry in found.schedule.recomputed] == [1]
+
+
+def test_a_source_may_come_back_for_the_kernel_that_it_is_wanted_for():
+    # a is back at 245 ms, when the last kernel begins: b is made again of it before that kernel.
+    kernels = [(100, "", "a"), (1, "a", "b"), (12, "", ""), (10, "", "x"), (10, "x", ""), (112, "", "")]
+    found = planned(trace_of({"a": 120, "b": 120, "x": 300}, [*kernels, (10, "a b", "")]), 300)
+    assert copies(found) == {0: ((101, 111), (235, 245), 5, 0)}
+    assert [entry.tensor for entry in found.schedule.recomputed] == [1]
+
+
+def test_a_tensor_is_away_from_the_end_of_its_copy_out_to_the_beginning_of_that_in():
+    accesses = accesses_of(PEAK_IN_THIRD)
+    pairs, lanes = pairs_over(accesses, 2), Lanes(accesses)
+    costs, numbers = LeastCosts(accesses, lanes, pairs), np.array([0])
+    assert not costs.are_away(numbers, 20).any()
+    swap = GuidedSwap(pairs[0], 2, 2, Interval(10, 15), Interval(35, 40), 3)
+    costs.take(0, swap, Interval(15, 35), None)
+    assert [costs.are_away(numbers, time).tolist() for time in (14, 15, 34, 35)] == [
+        [False],
+        [True],
+        [True],
+        [False],
+    ]
 
 
 # T takes 20 ms to copy and is wanted by the last of many short kernels.

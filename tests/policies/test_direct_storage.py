@@ -377,12 +377,13 @@ def test_flashneuron_copies_half_as_much_in_half_precision():
     assert [kernel.gpu_pages for kernel in records.kernels[:6]] == [5, 9, 9, 9, 5, 1]
 
 
-def test_flashneuron_copies_what_is_not_zero_and_keeps_its_index():
-    trace = rectified(network(), 0)
-    records = simulate(trace, machine(21), FlashNeuron(compression="csr"), record=("kernels", "migrations"))
+@pytest.mark.parametrize(("density", "out", "back"), [(0.5, 46_000, 84_000), (0.501, 50_000, 86_000)])
+def test_flashneuron_copies_what_is_not_zero_and_keeps_its_index(density, out, back):
+    trace, policy = rectified(network(), 0), FlashNeuron(compression="csr", density=density)
+    records = simulate(trace, machine(21), policy, record=("kernels", "migrations"))
     # Half of 1000 numbers of 2 bytes are a page. The index stays: 128 bytes of bits, 64 counts of 4 bytes.
     assert index_bytes(1000) == 128 + 256
-    assert copied(records, 1) == near([40_000, 46_000, 80_000, 84_000])
+    assert copied(records, 1) == near([40_000, out, 80_000, back])
     assert [kernel.gpu_pages for kernel in records.kernels[:6]] == [5, 9, 10, 10, 5, 1]
 
 

@@ -12,9 +12,11 @@ from machines import PAGE, machine, trace_of
 from g10sim.config.behaviour import GPG, BehaviourSpec
 from g10sim.errors import ConfigError
 from g10sim.policies.designs.g10 import PlanningParameters, draft_g10, plan_g10
-from g10sim.policies.designs.g10.draft import PlannedEviction, target_bytes
-from g10sim.policies.designs.g10.live import _expected_stalls
+from g10sim.policies.designs.g10.draft import PlannedAllocation, PlannedEviction, target_bytes
+from g10sim.policies.designs.g10.live import _expected_stalls, _Unrelieved
+from g10sim.policies.designs.g10.planner import to_plan
 from g10sim.policies.designs.g10.recovery import Recovery
+from g10sim.policies.designs.g10.tuned import unified_memory_factor
 from g10sim.policies.interface.moves import Evict, Fetch, Free
 from g10sim.policies.interface.plan import Planned
 from g10sim.policies.interface.registry import create
@@ -292,6 +294,58 @@ def test_a_round_counts_that_lowers_the_pressure_by_three_percent():
     assert np.diff(longer.times).tolist() == [1000] * 5 + [201_000] + [1000] * 5
 
 
+@pytest.mark.parametrize(
+    ("highest", "total", "is_progress"),
+    [(97, 200, True), (98, 194, True), (100, 194, True), (98, 195, False), (101, 100, False)],
+)
+def test_a_round_counts_that_relieves_the_worst_kernel_or_all_by_three_percent(highest, total, is_progress):
+    assert _Unrelieved(highest, total).is_progress(_Unrelieved(100, 200)) is is_progress
+
+
+def test_of_tiers_that_are_equally_good_the_first_is_taken():
+    planned = planned_machine(machine(9), BehaviourSpec())
+    host, *_ = planned.tiers
+    tiers = (host, replace(host, name="other"))
+    draft = draft_g10(lonely(), replace(planned, tiers=tiers), PlanningParameters())
+    assert [eviction.tier.name for eviction in draft.evictions] == ["host"]
+
+
+@pytest.mark.parametrize(("birth", "order"), [(4, [1, 2]), (2, [2, 1])])
+def test_what_is_needed_first_is_asked_for_first(birth, order):
+    """Tensor 1 comes back for kernel 3; 2 is made by kernel 2 or 4. The space of 0 is free by then."""
+    tier = planned_machine(machine(100), BehaviourSpec()).tiers[0]
+    draft = SimpleNamespace(
+        moves=None,
+        frees=[(1, 0)],
+        allocations=[PlannedAllocation(2, 1, birth)],
+        evictions=[
+            PlannedEviction(1, 100, 0, 3, False, tier, 0, 1),
+            PlannedEviction(3, 100, 1, 3, False, tier, 2, None),
+        ],
+    )
+    trace = trace_of(dict.fromkeys("abcd", 1), [(1, "", "a b c d")] * 5)
+    moves = [planned.move for planned in to_plan(draft, trace, PlanningParameters()).moves]
+    assert moves == [Evict(1), Free(0), Evict(3), *map(Fetch, order)]
+    without_hints = to_plan(draft, trace, PlanningParameters(tensor_hints=False)).moves
+    assert [planned.move for planned in without_hints] == [Evict(1), Evict(3), Fetch(1)]
+
+
+@pytest.mark.parametrize(
+    ("model", "batch", "bandwidth", "factor"),
+    [
+        ("BERT_Base", 512, "6.2 GB/s", 1.394),
+        ("BERT_Base", 512, "6.3 GB/s", 1),
+        ("BERT_Base", 256, "6.2 GB/s", 1),
+        ("VIT", 1280, "6.3 GB/s", 1),
+        ("VIT", 1280, "6.4 GB/s", 1.1),
+        ("VIT", 1280, "6.5 GB/s", 1),
+    ],
+)
+def test_factors_set_by_hand_are_for_ssds_between_two_bandwidths(model, batch, bandwidth, factor):
+    trace = replace(lonely(), model=model, batch_size=batch)
+    assert unified_memory_factor(trace, machine(9, read=bandwidth)) == factor
+
+
 def test_demand_evictions_relieve_the_most_pressed_kernel_without_prefetch():
     trace = chain(24, activation_bytes=8 << 20, forward_ticks=20_000, backward_ticks=20_000)
     parameters = PlanningParameters(planner="published", tensor_hints=False)
@@ -513,12 +567,14 @@ def test_the_published_planner_goes_by_time_alone_across_the_border():
     assert plan.moves == (Planned(2, Fetch(1)), Planned(5, Evict(1, "ssd")))
 
 
-def test_the_published_planner_takes_the_period_that_relieves_the_most():
+@pytest.mark.parametrize("published_order", [True, False])
+def test_the_published_planner_takes_the_period_that_relieves_the_most(published_order):
     # b (4 pages) is too much from kernel 4 to 8. x is idle all that time, y from 6 on.
     reads = {0: "s x y", 5: "s y", 8: "s b", 11: "s x y"}
     kernels = [(100_000, reads.get(kernel, "s"), "b" if kernel == 4 else "") for kernel in range(12)]
     trace = trace_of({"s*": 1, "x*": 4, "y*": 4, "b": 4}, kernels)
-    draft = draft_of(trace, machine(11), PlanningParameters(planner="published"))
+    parameters = PlanningParameters(planner="published", published_order=published_order)
+    draft = draft_of(trace, machine(11), parameters)
     assert [eviction.tensor for eviction in draft.evictions] == [1]
 
 
@@ -599,7 +655,7 @@ def test_the_target_is_a_share_of_all_the_memory_that_is_planned_with():
     assert target_bytes(planned, parameters) == 1200
 
 
-def recovered(kernel, eviction, **view):
+def recovered(kernel, eviction, look_ahead=5, **view):
     """Prefetches of tensor 0, which kernels 0 and 4 of six read, in kernel 0 <= ``kernel`` < 6."""
     found = Recovery(SimpleNamespace(evictions=[eviction]), [[0], [], [], [], [0], []], 1000)
     seen = {
@@ -611,7 +667,7 @@ def recovered(kernel, eviction, **view):
         "away_bytes": lambda tensor: 100,
         "trace": SimpleNamespace(tensors=[SimpleNamespace(persistent=True)]),
     }
-    return found.prefetches(SimpleNamespace(**seen | view), 5)
+    return found.prefetches(SimpleNamespace(**seen | view), look_ahead)
 
 
 def test_what_the_plan_keeps_away_returns_when_the_plan_says():
@@ -626,6 +682,14 @@ def test_what_the_plan_keeps_away_returns_when_the_plan_says():
     around = replace(eviction, start=5, end=6, prefetch=6)
     assert [recovered(kernel, around) for kernel in (0, 5)] == [[], []]
     assert recovered(1, around) == [Fetch(0)]
+
+
+def test_recovery_looks_some_kernels_ahead_and_no_further_than_an_iteration():
+    eviction = PlannedEviction(0, 100, 1, 2, False, None, 1, 2)
+    assert recovered(3, eviction, look_ahead=1) == [Fetch(0)]
+    assert recovered(4, eviction, look_ahead=1) == []
+    assert recovered(4, eviction, look_ahead=2) == [Fetch(0)]
+    assert recovered(3, eviction, look_ahead=20) == [Fetch(0)]
 
 
 def test_recovery_takes_no_room_that_others_need():

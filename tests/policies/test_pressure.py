@@ -220,12 +220,12 @@ def in_turn(uses):
     return order
 
 
-def tiers_until_the_last(cycles, monkeypatch):
-    """Tiers of the pages that leave at once when the last of 20 kernels of so many cycles lacks 20.
+def divided(cycles, monkeypatch, patient):
+    """What leaves at once when the last of 20 kernels of so many cycles lacks 20 pages, and the shortage.
 
     Ten fit in host memory. Queues may take 4000 cycles, in which the link carries four pages and the SSD one.
     """
-    monkeypatch.setattr("g10sim.policies.designs.pressure.dividing.most_patient", lambda *_: {})
+    monkeypatch.setattr("g10sim.policies.designs.pressure.dividing.most_patient", lambda *_: patient)
     planned, kernels = planned_machine(machine(100, 10), OWN), 20
     forecast = SimpleNamespace(
         kernels=kernels,
@@ -236,8 +236,14 @@ def tiers_until_the_last(cycles, monkeypatch):
     settings = Settings(backlog_cycles=0, births=4, horizon=kernels)
     shortage = Shortage(lacks, in_turn(range(kernels)), settings)
     queues = Queues(planned, {"host": 10_000, "ssd": 10**9}, 4000)
-    division, found = Division(forecast, planned), []
+    division = Division(forecast, planned)
     division.start_kernel(0, queues, shortage, lambda _: {})
+    return division, shortage
+
+
+def tiers_until_the_last(cycles, monkeypatch):
+    """Tiers of the pages that leave then."""
+    (division, shortage), kernels, found = divided(cycles, monkeypatch, {}), 20, []
     while tier := division.place(0, 1000, kernels):
         found.append(tier.name)
         shortage.add(kernels, -1000)
@@ -255,6 +261,17 @@ def tiers_until_the_last(cycles, monkeypatch):
 )
 def test_a_fast_tier_takes_its_share_evenly_while_there_is_time(cycles, tiers, monkeypatch):
     assert tiers_until_the_last(cycles, monkeypatch) == tiers
+
+
+@pytest.mark.parametrize(
+    ("cycles", "patient", "is_choosy"),
+    [(1053, {"ssd": [0]}, True), (1052, {"ssd": [0]}, False), (1053, {}, False)],
+)
+def test_a_tensor_waits_for_a_tier_that_suits_it_while_the_link_has_time(
+    cycles, patient, is_choosy, monkeypatch
+):
+    # The 20,000 bytes take 20,000 cycles, and the last kernel begins after 19.
+    assert divided(cycles, monkeypatch, patient)[0].is_choosy is is_choosy
 
 
 def test_the_fastest_tier_fills_what_slower_ones_leave_of_the_link():
@@ -300,6 +317,13 @@ def test_the_last_tier_takes_what_it_has_time_for_once_the_others_are_full():
     queues = Queues(planned, {"a": 8, "b": 8, "c": 100}, 1)
     # a is full after 2 cycles, b after 4; 8 + 8 + 4 bytes have left by then, and 6 are left for c alone.
     assert queues.shares(26) == pytest.approx({"a": 8 / 26, "b": 8 / 26, "c": 10 / 26})
+
+
+def test_what_no_tier_has_room_for_is_nobodys_share():
+    planned = planned_machine(machine(100, 100), OWN)
+    queues = Queues(planned, {"host": 30_000, "ssd": 40_000}, 1e6)
+    assert queues.shares(80_000) == pytest.approx({"host": 30 / 80, "ssd": 40 / 80})
+    assert Queues(planned, {"host": 0, "ssd": 0}, 1e6).shares(80_000) == {"host": 0, "ssd": 0}
 
 
 def test_of_each_way_only_the_first_that_has_not_moved_is_looked_at():
@@ -608,7 +632,10 @@ def test_after_three_iterations_the_last_is_repeated():
 def test_what_takes_longer_when_it_is_repeated_is_decided_anew_and_repeated_once_more():
     # The fourth repeats the third and is .2 % slower, which is the most; the fifth is slower, so that the
     # sixth is decided; the seventh repeats that one.
-    assert repeated([1000, 1000, 1000, 1002, 1003, 900, 900, 900])[0] == [0, 1, 2, 5]
+    decided, moves = repeated([1000, 1000, 1000, 1002, 1003, 900, 900, 900])
+    assert decided == [0, 1, 2, 5]
+    assert moves[3:5] == [moves[2]] * 2
+    assert moves[6:] == [moves[5]] * 2 == [[Fetch(4), Drop(4)]] * 2
     # What was slower twice is not repeated any more.
     assert repeated([1000, 1000, 1000, 1100, 1000, 1100, 1000, 1000, 1000])[0] == [0, 1, 2, 4, 6, 7, 8]
 
@@ -638,6 +665,22 @@ def test_victims_of_a_repeated_iteration_are_those_needed_last():
             repeating.waits(view)
     view.kernel = 1
     assert repeating.victims(view) == [0, 2]
+
+
+def test_iterations_differ_by_what_is_on_its_way():
+    states = []
+
+    class Noted(Pressure):
+        name = "noted"
+
+        def on_kernel_end(self, view):
+            yield from super().on_kernel_end(view)
+            if view.iteration == 0:
+                states.append(self.state(view))
+
+    simulate(PEAK, machine(100), Noted(), OWN, iterations=1)
+    # The last decision is that a comes back.
+    assert len(states) == 6 == len(set(states[:-1])) + 1
 
 
 def test_jobs_beside_others_decide_every_iteration(monkeypatch):

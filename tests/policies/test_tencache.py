@@ -95,6 +95,12 @@ def test_ablation_with_a_cache_of_two_weights(parameters, time, note):
     assert note in found.note
 
 
+@pytest.mark.parametrize(("gpu", "cache"), [("12 GB", "4 GB"), ("14 GB", "6 GB")])
+def test_the_cache_has_what_gradients_leave(gpu, cache):
+    """All four weights have gradients of 2 GB, which are there until the last of them is made."""
+    assert records(FOUR, machine(gpu=gpu)).note.startswith(f"{cache} of cache")
+
+
 @pytest.mark.parametrize(("buffers", "pinned"), [("size_classes", 11), ("uniform", 7)])
 def test_buffers_of_the_size_of_tensors_pin_more_of_them(buffers, pinned):
     """Weights of 6, 2, 8 and 8 MiB in four layers, and their gradients; 60 MiB may be pinned.

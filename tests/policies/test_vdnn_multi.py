@@ -21,14 +21,16 @@ from g10sim.errors import CapacityError, ConfigError, UnsupportedError
 from g10sim.policies.designs.vdnn.layers import LayerKind, layers_of
 from g10sim.policies.designs.vdnn_multi.offload_set import (
     Candidate,
+    Offloaded,
     OffloadSet,
     OffloadTimeline,
+    _Exposure,
     by_window,
     just_in_time,
 )
 from g10sim.policies.designs.vdnn_multi.steering import Rescue, Steering, plan_prefetches
 from g10sim.policies.designs.vdnn_multi.vdnn_multi import VdnnMulti, fair_share
-from g10sim.policies.interface.moves import Evict
+from g10sim.policies.interface.moves import Await, Evict
 from g10sim.policies.interface.registry import create
 from g10sim.policies.planning.occupancy import Occupancy
 from g10sim.records import StallReason
@@ -207,6 +209,28 @@ def test_out_of_memory_sends_out_what_is_used_last_or_nothing():
     assert list(policy.on_out_of_memory(view)) == [Evict(1)]
 
 
+@pytest.mark.parametrize("joins", [True, False])
+@pytest.mark.parametrize(
+    ("step", "backward"),
+    [("K2", [2, 1, None]), ("K4", [Await(evictions=False, prefetches=True)] * 3)],
+)
+def test_layers_end_with_the_copies_that_they_issued_where_layers_join(step, backward, joins):
+    """Both layers offload an input; those of their backward passes, 5 to 7, ask for those of the next."""
+    trace = pair()
+    policy = VdnnMulti(ladder=step, offload="conv", layer_end_join=joins)
+    policy.plan(Workload((Job(trace),)), node(1), BehaviourSpec())
+    view, awaited = Kernels(trace), {}
+    assert policy.state(view) == ()  # nothing has come early
+    for view.kernel in range(len(trace.kernels)):
+        awaited.update((view.kernel, move) for move in policy.on_kernel_end(view))
+    asked = [
+        Await(frozenset([one]), evictions=False, prefetches=True) if isinstance(one, int) else one
+        for one in backward
+    ]
+    expected = {0: Await(frozenset([1])), 1: Await(frozenset([2])), **dict(enumerate(asked, 5))}
+    assert awaited == ({kernel: move for kernel, move in expected.items() if move} if joins else {})
+
+
 def test_fewer_bytes_are_offloaded_than_by_every_convolution():
     trace = network("VGG-E")
     moved = {
@@ -250,6 +274,22 @@ def test_a_small_map_goes_before_a_large_one_that_would_wait_for_the_link():
     # The link is busy until 3.5 ms. Of the second map, 3.5 MB more, 1 MB would be late; the third is not.
     assert chosen_layers(trace, most - 4_000_000, rate=1.0) == (first, third)
     assert chosen_layers(trace, most - 5_000_000, rate=1.0) == (first, second)
+
+
+@pytest.mark.parametrize(
+    ("copy", "short", "exposed"),
+    [
+        (7000, [2, 6], 1000 + 5000),  # out from 0 to 6000, where memory is short; back from 7000 to 9000
+        (7000, [2], 0 + 1000),  # out until it is needed, at 9000; back from 3000 on
+        (7000, [2, 3, 6], 4000 + 5000),
+        (7000, [2, 9], 0 + 1000),
+    ],
+)
+def test_copies_are_exposed_as_far_as_they_do_not_fit_around_a_shortage(copy, short, exposed):
+    """A layer's tensors leave from kernel 0 on; kernel 3 is the first without them, 9 needs them again."""
+    offloaded = Offloaded(None, (), 0, leaves=0, gone=3, needed=9)
+    exposure = _Exposure([Candidate(offloaded, 3, 9, copy)], np.arange(11) * 1000)
+    assert exposure.cycles(np.array([0]), [], np.array(short)).tolist() == [exposed]
 
 
 # --- when it is prefetched ---
