@@ -32,18 +32,19 @@ from g10sim.cli.output import say
 
 ROOT = Path(__file__).parents[1]
 MODULES = ("sim", "hardware", "results", "policies", "importers", "sizing")
-_COMMANDS = (
-    "calibrate_command",
-    "import_commands",
-    "policy_command",
-    "policy_step",
-    "pool_commands",
-    "size_command",
+_ABOVE = (
+    "analysis",
+    "cli",
+    "config",
+    "experiment",
+    "flash",
+    "metamorphic",
+    "plots",
+    "pools",
+    "recorded",
+    "trace",
 )
-TESTS = (
-    *(f"tests/{name}" for name in (*MODULES[:-1], "experiment/sizing", "flash", "pools", "recorded")),
-    *(f"tests/cli/test_{name}.py" for name in _COMMANDS),
-)
+TESTS = tuple(f"tests/{name}" for name in (*MODULES[:-1], *_ABOVE))
 KILLED, SURVIVED = "killed", "survived"
 
 _OPTIONS = (
