@@ -101,6 +101,14 @@ def test_strides_double_and_gaps_are_halved(start, questions):
     assert asked == [*((amount,) for amount in questions), AROUND_300]
 
 
+def test_what_is_asked_for_around_an_answer_is_no_nearer_than_it_should_be():
+    looked = span(least=40, most=1200, start=280, stride=40, grain=40)
+    found, asked = searched(looked, lambda amount: amount >= 280)
+    assert (found.answer, found.below, found.above) == (280, 240, 320)
+    # Of 70, 140, 210, 420, 560 and 1120 the multiples of 40 away from it.
+    assert asked[-1] == (40, 120, 200, 240, 320, 440, 560, 1120)
+
+
 def test_the_search_goes_on_below_where_a_tenth_less_reaches_it_too():
     def reaches(amount):  # a hole from 9.05 to 9.9
         return amount >= 9_900_000_000 or 5_000_000_000 <= amount < 9_050_000_000
