@@ -373,6 +373,29 @@ def test_chunks_come_as_if_each_tensor_of_them_came_by_itself(chunks, operations
             twins.both("pages", tensor)
 
 
+def test_a_scan_keeps_its_place_when_a_group_before_it_is_parted():
+    recency = Recency(5)
+    recency.join_chunks([range(3)])
+    for tensor in range(3):
+        recency.append(tensor, 2)
+    recency.renew_around([0], [2, 2, 2, 0, 0])
+    for tensor in (3, 4):
+        recency.append(tensor, 2)
+    recency.restart_scan()
+    scanned = recency.scan_outside({0, 1, 2})
+    assert scanned.tensor == 3
+    assert recency.oldest_of(1).count == 2
+    scanned.count = 0
+    assert recency.scan_outside(()).tensor == 4
+
+
+def test_one_looks_ahead_at_64_runs():
+    recency = filled(*((tensor, 1) for tensor in range(70)), tensors=70)
+    assert [run.tensor for run in recency.oldest_ahead({5})] == [*range(5), *range(6, 64)]
+    few = filled((0, 1), (1, 1), (2, 1))
+    assert [run.tensor for run in few.oldest_ahead(())] == [0, 1]  # the latest may still grow
+
+
 def test_what_is_left_of_a_group_has_no_rate_of_its_own():
     recency = Recency(6)
     recency.join_chunks([range(6)])

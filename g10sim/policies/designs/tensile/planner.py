@@ -9,7 +9,6 @@ from typing import Literal
 import numpy as np
 
 from g10sim.analysis.recomputation import Recomputability
-from g10sim.analysis.timeline import Integers
 from g10sim.config.effects import Effect
 from g10sim.policies.designs.tensile.swapping import swap_across, swap_within
 from g10sim.policies.interface.parameters import Count, Share, parameter
@@ -71,8 +70,7 @@ class _JobPlanner:
         self._rules = Recomputability(accesses.trace)
         count = len(accesses.sizes)
         # Channels only fill up: what was impossible at a peak remains so. Times are those of the last one.
-        self._failed: Integers = np.full((2, count), -1, dtype=np.int64)
-        self._stays: Integers = np.full(count, -1, dtype=np.int64)
+        self._failed, self._stays = np.full((2, count), -1, dtype=np.int64)
         self._may_swap = np.ones(count, dtype=np.bool_)
         lasting = [tensor.persistent for tensor in accesses.trace.tensors]
         self._may_stay_away = np.array(lasting, dtype=np.bool_) & parameters.across_iterations
@@ -88,11 +86,11 @@ class _JobPlanner:
 
     def candidates(self) -> list[int]:
         """Return the tensors at the peak that may be swapped, in this iteration or across its border."""
-        found, peak = self.analysis.residents(self.peak.time), self.peak
-        last, before = self._failed[:, found]
-        has_failed = (last == peak.last_access) & (before == peak.time)
-        within = self._may_swap[found] & ~has_failed & (len(self.schedule.swapped) < self._quota)
-        across = self._may_stay_away[found] & (self._stays[found] != peak.time)
+        time = self.peak.time
+        found = self.analysis.residents(time)
+        may_fit = (self._failed[found] != time) & (len(self.schedule.swapped) < self._quota)
+        within = self._may_swap[found] & may_fit
+        across = self._may_stay_away[found] & (self._stays[found] != time)
         chosen: list[int] = found[within | across].tolist()
         return chosen
 
@@ -111,13 +109,12 @@ class _JobPlanner:
     def try_within(self, tensor: int) -> bool:
         """Try to swap a tensor within the iteration."""
         schedule, peak = self.schedule, self.peak
-        if not self._may_swap[tensor] or len(schedule.swapped) >= self._quota:
-            return False
-        if tuple(self._failed[:, tensor].tolist()) == (peak.last_access, peak.time):
+        may_swap = self._may_swap[tensor] and self._failed[tensor] != peak.time
+        if not may_swap or len(schedule.swapped) >= self._quota:
             return False
         swaps = swap_within(schedule, tensor, peak.last_access, self._transfer_cycles(tensor), self._relieves)
         if not swaps:
-            self._failed[:, tensor] = peak.last_access, peak.time
+            self._failed[tensor] = peak.time
             return False
         self._add(swaps)
         schedule.swapped.add(tensor)
