@@ -273,6 +273,19 @@ def test_a_caching_pool_loses_nothing(capacity, steps, returns):
     assert (caching.used_pages, caching.free_pages) == (0, capacity)
 
 
+def test_chunks_at_other_addresses_lie_alike_where_blocks_do():
+    caching, layouts = CachingPool(100, 1, SMALL_POOL), []
+    for sizes in ((2, 8, 10), (2, 8, 10), (2, 10, 8), (4, 8, 10)):
+        for owner, size in enumerate(sizes):
+            assert caching.allocate(owner, size, best_fit)
+        layouts.append(caching.layout())
+        for owner in range(3):
+            caching.release(owner)
+        caching.give_back_chunks()
+    assert layouts[0] == layouts[1]
+    assert layouts[2] != layouts[0] != layouts[3]
+
+
 @pytest.mark.parametrize(("second", "largest"), [(12, 0), (10, 6)])
 def test_what_a_large_chunk_has_left_is_of_no_use_to_small_requests(second, largest):
     caching = CachingPool(24, 1, SMALL_POOL)

@@ -177,6 +177,21 @@ def test_scan_goes_on_behind_its_place_or_at_the_oldest_when_old_runs_are_forgot
     assert (found is recency.oldest()) == (not reached)
 
 
+def test_a_scan_among_runs_that_are_kept_stays_where_it_is_when_others_are_forgotten():
+    recency = Recency(200)
+    for tensor in range(70):
+        recency.append(tensor, 1)
+    recency.restart_scan()
+    scanned = recency.scan_outside(range(30))
+    assert scanned.tensor == 30
+    scanned.count = 0
+    for tensor in range(5, 65, 2):
+        recency.remove(tensor)
+    for tensor in range(70, 170):
+        recency.append(tensor, 1)
+    assert recency.scan_outside(()).tensor == 32
+
+
 def use_up_oldest(recency, runs):
     for _ in range(runs):
         recency.oldest().count = 0

@@ -168,3 +168,5 @@ def test_busy_shares_count_overlaps_once():
     assert shares == [1.0, pytest.approx(0.2), pytest.approx(0.1)]
     nothing = pd.Series([], dtype=int)
     assert busy_share(nothing, nothing, [0.0, 5.0, 10.0]) == [0.0, 0.0]
+    # Bins may be shorter than what time is counted in, or empty.
+    assert busy_share(pd.Series([0]), pd.Series([1]), [0.0, 0.5, 1.0, 1.0, 1.5]) == [1.0, 1.0, 0.0, 0.0]

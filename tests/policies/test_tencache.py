@@ -155,7 +155,7 @@ class Unknown(TenCache):
     name = "unknown"
 
     def pageable(self, job):
-        return [99]
+        return [13]
 
 
 class Nowhere(TenCache):
@@ -182,7 +182,7 @@ class Shared(Nowhere):
 @pytest.mark.parametrize(
     ("design", "message"),
     [
-        (Unknown, "pageable names tensor 99; allowed: 0 to"),
+        (Unknown, "pageable names tensor 13; allowed: 0 to 12$"),
         (Nowhere, "homes names the tier 'tape'; allowed: host, ssd"),
         (Shared, "homes names tensors that share addresses; allowed: with requirements.addresses 'own'"),
     ],

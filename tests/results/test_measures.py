@@ -79,7 +79,7 @@ def test_cells_are_chosen_by_columns_and_compared_with_others(tmp_path):
 
 @pytest.mark.parametrize(("value", "found"), [("speedup", 1.5), ("ratio", 2 / 3)])
 def test_cases_in_which_either_is_zero_are_left_out(tmp_path, value, found):
-    cells = [("a", 200, 300), ("b", 0, 300), ("c", 200, 0), ("d", 0, 0)]
+    cells = [("a", 200, 300), ("b", 0, 300), ("c", 200, 0), ("d", 0, 0), ("e", 1, 1)]
     here = results(
         tmp_path,
         *(
@@ -91,7 +91,7 @@ def test_cases_in_which_either_is_zero_are_left_out(tmp_path, value, found):
     table = pd.read_csv(here / "results.csv").assign(status="ok")
     table.to_csv(here / "results.csv", index=False)
     one = measure(of="comparison", column="exec_cycles", policy="one", against="two", value=value)
-    assert one.measure(here).cases == pytest.approx({"a, 1": found})
+    assert one.measure(here).cases == pytest.approx({"a, 1": found, "e, 1": 1})
 
 
 def test_unknown_names_are_refused(tmp_path):

@@ -2,7 +2,7 @@
 
 import pandas as pd
 
-from g10sim.results.ranges import orders
+from g10sim.results.ranges import orders, ranged_columns, ranged_names
 
 
 def test_an_order_is_as_sure_as_cases_agree():
@@ -26,3 +26,19 @@ def test_an_order_is_as_sure_as_cases_agree():
         "net, 3 cases: quick before slow in 2 of 3",
         "net, 1 GiB, 3 cases: quick as fast as same in all",
     ]
+
+
+def test_times_performance_and_traffic_have_ranges():
+    rows = [
+        {"exec_ms": 5.0, "performance": 0.5, "gpu_to_host_bytes": 10, "gpu_mem": 7, "policy": "g10"},
+        {"exec_ms": 4.0, "performance": 0.6, "gpu_to_host_bytes": 30, "gpu_mem": 8, "policy": "g10"},
+    ]
+    assert ranged_names(rows[0]) == ["exec_ms", "performance", "gpu_to_host_bytes"]
+    assert ranged_columns(rows) == {
+        "exec_ms_low": 4.0,
+        "exec_ms_high": 5.0,
+        "performance_low": 0.5,
+        "performance_high": 0.6,
+        "gpu_to_host_bytes_low": 10,
+        "gpu_to_host_bytes_high": 30,
+    }

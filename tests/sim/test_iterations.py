@@ -13,7 +13,7 @@ from g10sim.config.behaviour import GPG, BehaviourSpec
 from g10sim.config.sharing import ExchangeSpec, SharingSpec, VariationSpec
 from g10sim.errors import ConfigError, PolicyError
 from g10sim.policies.interface.moves import Evict
-from g10sim.policies.interface.policy import Policy
+from g10sim.policies.interface.policy import Policy, Requirements
 from g10sim.policies.interface.registry import create
 from g10sim.records import IterationRecord
 from g10sim.sim.accounts.repetition import Repetition, Snapshot, agree
@@ -45,6 +45,21 @@ def test_a_number_of_iterations_is_kept_and_judged():
     records = simulate(STAYS, machine(), Policy(), iterations=5)
     assert verdicts(records) == [None, False, True, True, True]
     assert verdicts(simulate(STAYS, machine(), Policy(), iterations=1)) == [None]
+
+
+def test_mappings_that_are_kept_let_new_tensors_take_free_pages_at_once():
+    class Keeps(Policy):
+        """Pays for pages once."""
+
+        name = "keeps"
+        requirements = Requirements(addresses="own", keeps_mappings=True)
+
+    trace = trace_of({"a": 3}, [(10_000, "", "a"), (10_000, "a", "")])
+    plain = iteration_times(simulate(trace, machine(), Policy(), iterations=3))
+    kept = iteration_times(simulate(trace, machine(), Keeps(), iterations=3))
+    assert plain == [plain[0]] * 3
+    assert kept == [plain[0], 20_000, 20_000]
+    assert plain[0] > 20_000
 
 
 def test_what_transfers_leave_behind_counts():
@@ -132,6 +147,7 @@ def test_iterations_that_take_turns_are_a_period():
         ((10, 20, 20, 30), [None, None, 1, None]),
         ((20, 10, 20, 10), [None, None, None, 2]),
         ((20, 10, 20, 20), [None, None, None, 1]),
+        ((20, 20, 30, 20), [None, 1, None, None]),
     ],
 )
 def test_where_states_may_hide_something_a_period_counts_once_it_was_seen_twice(cycles, periods):
