@@ -127,16 +127,29 @@ def test_kernels_wait_without_trials_where_there_are_too_many(most, method):
     ("share", "tried"), [(1, [1, 1, 1, 0.5, 0.25, 1, 1]), (0.02, [0.02] * 3 + [0.01] * 2 + [0.02] * 2)]
 )
 def test_plans_spare_half_and_three_quarters_of_the_ssd_and_leave_a_hundredth(monkeypatch, share, tried):
+    for same in (0.1, 0.0):  # 0: none can be carried out
+        told = shares_of_the_ssd(monkeypatch, dict.fromkeys(("unpaced", "waiting", "published"), same), share)
+        assert told == tried
+
+
+@pytest.mark.parametrize(("waiting", "trials"), [(0.33, 3), (0.32, 7)])
+def test_no_other_plan_is_tried_where_kernels_that_wait_are_a_tenth_faster(monkeypatch, waiting, trials):
+    speeds = {"unpaced": 0.295, "waiting": waiting, "published": 0.1}
+    assert len(shares_of_the_ssd(monkeypatch, speeds)) == trials
+
+
+def shares_of_the_ssd(monkeypatch, speeds, share=1):
+    """The share of the SSD of every design that is tried, of which each method has a speed."""
     told = []
 
     def speed(design, obstacle):
         told.append(design.ssd_share)
         design._needs_ssd = True
-        return 0.1
+        return speeds[design.method]
 
     monkeypatch.setattr(G10Paced, "_speed", speed)
     create({"name": "g10_paced", "ssd_share": share}).settle(trials())
-    assert told == tried
+    return told
 
 
 def test_without_a_choice_it_plans_as_told():

@@ -1,14 +1,19 @@
 """Policies that choose between using tensors in place and bringing them in."""
 
+from types import SimpleNamespace
+
 import pytest
 from machines import OWN, PAGE, iteration_times, kernel_times, machine, simulate, trace_of
 
 import g10sim
+from g10sim.config.behaviour import BehaviourSpec
 from g10sim.config.presets import load_system
 from g10sim.errors import UnsupportedError
+from g10sim.policies.interface.moves import Evict
 from g10sim.policies.interface.registry import create
 from g10sim.trace.model import TensorKind
 from g10sim.trace.synthetic import TraceBuilder
+from g10sim.trace.workload import Job, Workload
 
 MIB = 2**20
 
@@ -47,6 +52,19 @@ def test_a_weight_read_once_is_used_in_place_and_one_read_ten_times_is_migrated(
     start = last.start
     moved = result.migrations[(result.migrations["start"] >= start) & (result.migrations["source"] == "HOST")]
     assert {names[tensor] for tensor in moved["tensor"]} <= {"w8", "w9"}
+
+
+def test_what_came_to_the_gpu_and_will_be_used_in_place_is_sent_away():
+    """Eight weights are read once in 1 GiB of memory, which has room for the two that are read more often."""
+    policy = create("in_place")
+    policy.plan(Workload((Job(streamed()),)), gh200(), BehaviourSpec())
+    view = SimpleNamespace(
+        job=0, trace=streamed(), in_place_tiers=("host",), resident_bytes=lambda tensor: MIB * (tensor != 2)
+    )
+    sent = []
+    for view.kernel in range(10):
+        sent += policy.on_kernel_end(view)
+    assert sent == [Evict(tensor, "host") for tensor in (1, *range(3, 9))]
 
 
 @pytest.mark.parametrize(

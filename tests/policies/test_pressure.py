@@ -342,6 +342,23 @@ def test_of_each_way_only_the_first_that_has_not_moved_is_looked_at():
     assert arrivals.total_bytes == 3 + 10 + 10
 
 
+def test_what_comes_from_two_tiers_is_as_fast_as_the_slower_one():
+    tiers = [SimpleNamespace(name="host", read_rate=1.0), SimpleNamespace(name="ssd", read_rate=0.5)]
+    lies_in = {0: ("host", "ssd"), 1: ("host",), 2: ("ssd",), 3: ()}
+    view = SimpleNamespace(
+        tiers=("host", "ssd"),
+        bytes_in=lambda tensor, tier: 10 * (tier in lies_in[tensor]),
+        is_whole=lambda tensor: tensor == 3,
+    )
+    machine, arrivals = SimpleNamespace(tiers=tiers), Arrivals()
+    for tensor in (0, 1, 2):
+        arrivals.add(view, tensor, 100)
+    lies_in[0] = lies_in[1] = ()
+    # 10 bytes more of tensor 2 lie on the SSD, and nobody has asked for them.
+    cycles = {(): 0, (3,): 0, (0,): 200, (1,): 100, (2,): 220, (0, 1): 300, (0, 2): 420}
+    assert {needed: arrivals.cycles(view, needed, machine) for needed in cycles} == cycles
+
+
 def test_what_returns_makes_room_for_what_takes_its_turn():
     # Eight weights of 5 pages are used, then eight others. The GPU has room for twelve. 20 pages must leave
     # before each half, and the host has room for 15 of them until others return.
