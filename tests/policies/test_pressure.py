@@ -404,6 +404,8 @@ def test_what_is_cheap_to_compute_again_is_dropped():
     demand = demand_of(CHEAP, planned.clock_hz, planned.page_bytes)
     (drop,) = chosen_drops(CHEAP, demand, planned)
     assert (drop.tensor, drop.start, drop.end, drop.producer.id) == (1, 1, 3, 0)
+    forecast = Forecast(CHEAP, planned, demand, [drop])
+    assert [forecast.alive_at(kernel) for kernel in range(4)] == [[0, 1], [0, 2], [0, 2], [0, 1]]
     records = run(CHEAP, system, recompute=True)
     assert moved(records) == (0, 0)
     again = dict(records.kernels[-1].stalls)
@@ -426,6 +428,15 @@ def test_what_is_read_to_compute_again_may_be_computed_again_itself():
     assert moved(records) == (0, 0)
     again = [dict(kernel.stalls).get(StallReason.RECOMPUTATION, 0) for kernel in records.kernels[-2:]]
     assert again == [3000, 0]
+
+
+@pytest.mark.parametrize(("b_pages", "dropped"), [(75, {"s", "a"}), (55, {"s"})])
+def test_what_is_read_to_compute_again_stays_where_no_more_room_is_needed(b_pages, dropped):
+    kernels = [(50, "x", "s"), (60, "s", "a"), (5000, "", "b"), (5000, "b", ""), (7000, "a", "")]
+    trace = trace_of({"x*": 1, "s": 40, "a": 40, "b": b_pages}, [*kernels, (7000, "s", "")])
+    planned = planned_machine(machine(100, mapping="100 GB/s"), OWN)
+    drops = chosen_drops(trace, demand_of(trace, planned.clock_hz, planned.page_bytes), planned)
+    assert {trace.tensors[drop.tensor].name for drop in drops} == dropped
 
 
 def test_what_is_expensive_to_compute_again_is_moved():

@@ -410,6 +410,7 @@ def traces(draw):
 def test_transfers_exclude_each_other_and_leave_accesses_alone(workloads, duplex, accounting):
     result = planned(workloads, free=1, duplex=duplex, accounting=accounting)
     assert result.peak_bytes <= result.unplanned_peak_bytes
+    assert result.peak_bytes == sum(analysis.find().size_bytes for analysis in result.analyses)
     for schedule in result.schedules:
         accesses, period = schedule.accesses, schedule.accesses.period
         used = {"out": [], "back": []}
