@@ -413,13 +413,15 @@ def test_transfers_exclude_each_other_and_leave_accesses_alone(workloads, duplex
     assert result.peak_bytes == sum(analysis.find().size_bytes for analysis in result.analyses)
     for schedule in result.schedules:
         accesses, period = schedule.accesses, schedule.accesses.period
-        used = {"out": [], "back": []}
+        used, away = {"out": [], "back": []}, []
         for swap in schedule.swaps:
+            gone = swap.back.end - swap.out.start + period * swap.wraps
+            away += [(swap.tensor, (swap.out.start + time) % period) for time in range(gone)]
             closed = [set(range(*interval)) for interval in accesses.accesses(swap.tensor)]
             for name, copy in (("out", swap.out), ("back", swap.back)):
                 cells = [time % period for time in range(*copy)]
                 used[name if duplex else "out"] += cells
                 assert not any(set(cells) & access for access in closed)
             assert swap.back.end <= accesses.interval(swap.use).start
-        for cells in used.values():
+        for cells in (*used.values(), away):
             assert len(cells) == len(set(cells))
