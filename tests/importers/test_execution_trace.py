@@ -115,15 +115,15 @@ def imported(tmp_path, *nodes):
     return import_execution_trace(path, price=lambda moved: moved)
 
 
-@pytest.mark.parametrize("tensor", [7, 17])
-def test_ids_used_again_are_a_new_tensor(tmp_path, tensor):
+@pytest.mark.parametrize(("tensor", "read"), [(7, 7), (17, 17), (17, 7)])
+def test_ids_used_again_are_a_new_tensor(tmp_path, tensor, read):
     """Tensor 7 in storage 8 dies after 'sin'; 'cos' is given the storage's id, or both, for a larger one."""
     trace = imported(
         tmp_path,
         operator(2, "exp", [(3, 4, 100)], [(7, 8, 100)]),
         operator(3, "sin", [(7, 8, 100)], [(5, 6, 100)]),
         operator(4, "cos", [(5, 6, 100)], [(tensor, 8, 300)]),
-        operator(5, "tan", [(tensor, 8, 300)], [(9, 10, 300)]),
+        operator(5, "tan", [(read, 8, 300)], [(9, 10, 300)]),
     )
     exp, sin, cos, tan = trace.kernels
     assert sin.inputs == exp.outputs

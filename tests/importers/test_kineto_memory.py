@@ -330,6 +330,16 @@ def test_a_backward_operator_uses_what_its_forward_operator_made(tmp_path):
     assert gradient.inputs[1] == forward.outputs[0]
 
 
+def test_the_first_operand_of_a_backward_operator_is_none_that_was_saved_for_it(tmp_path):
+    made = ProfileBuilder(total=64 * KB).step(1, 0, 9000)
+    operator(made, "aten::rand", 100, [[1]], 0xB, 128 * KB, sequence=1)
+    operator(made, "aten::sigmoid", 200, [[512, 1024]], 0xA, 128 * KB, sequence=2)
+    backward(made, 300, "SigmoidBackward0", 2)
+    operator(made, "aten::mul", 310, [[BATCH, HIDDEN]] * 2, 0xC, 128 * KB, tid=9)
+    gradient, forward, product = imported(made, tmp_path).kernels
+    assert product.inputs == (*gradient.outputs, *forward.outputs)
+
+
 @pytest.mark.parametrize("is_backward", [True, False])
 def test_operators_inside_one_take_the_latest_of_what_it_makes(tmp_path, is_backward):
     """What a forward operator used is saved for its backward operator alone."""

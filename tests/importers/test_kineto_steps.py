@@ -83,6 +83,12 @@ def test_a_file_without_events_is_refused(tmp_path, content, message):
     assert str(refused.value) == f"{path}: {message}"
 
 
+def test_half_a_character_is_refused(tmp_path):
+    path = two_products().span("cpu_op", "\ud800", 700, 1).save(tmp_path / "profile.json")
+    with pytest.raises(TraceError, match=r"found half a character \('\\ud800'\); allowed: Unicode text$"):
+        read_profile(path)
+
+
 @pytest.mark.parametrize("others", [0, 1])
 def test_an_archive_has_one_profile_and_perhaps_other_files(tmp_path, others):
     profile = two_products().save(tmp_path / "profile.json")

@@ -145,8 +145,9 @@ def test_an_optimizer_alone_may_start_at_once():
     builder = TraceBuilder("optimizer")
     weight = builder.tensor("weight", 8, TensorKind.WEIGHT, persistent=True)
     builder.kernel("decay", 1, [weight], [weight], Phase.OPTIMIZER)
-    launches = Launches(Takeover(builder.build(), frozenset(), 4), {})
-    assert launches.end == 0
+    builder.kernel("step", 1, [weight], [weight], Phase.OPTIMIZER)
+    launches = Launches(Takeover(builder.build(), frozenset({0, 1}), 4), {})
+    assert (launches.earliest, launches.latest, launches.end) == ({0: 0, 1: 0}, {0: 2, 1: 2}, 0)
 
 
 def test_each_of_two_replicas_has_half_of_what_the_cpu_uses_and_gathers_the_rest():

@@ -27,10 +27,11 @@ CONFIG = {
 def sized(trace_file, tmp_path, monkeypatch):
     """Sizes the link of a machine on which a formula of its rate gives the performance."""
 
-    def run(formula, target=0.5, prices=None, policies=("base_uvm",), **goal):
+    def run(formula, target=0.5, prices=None, policies=("base_uvm",), force=False, **goal):
         asked = []
 
-        def run_cells(cells, *_, **__):
+        def run_cells(cells, *_, **options):
+            assert options["force"] is force
             asked.extend(cell.system.pcie.bandwidth for cell in cells)
             found = [formula(cell.system.pcie.bandwidth / GB) for cell in cells]
             failed = CellResult("failed", "it broke", (), {})
@@ -47,7 +48,9 @@ def sized(trace_file, tmp_path, monkeypatch):
         monkeypatch.setattr(searches, "run_experiments", run_experiments)
         data = {**CONFIG, "policies": list(policies), "workload": {"trace": str(trace_file)}}
         listed = PriceList(currency="EUR", prices=prices or {})
-        run.sizing = size(Document(data, ""), Goal(target, **goal), [find("link")], listed, tmp_path)
+        run.sizing = size(
+            Document(data, ""), Goal(target, **goal), [find("link")], listed, tmp_path, force=force
+        )
         return run.sizing.rows[0], asked
 
     return run
@@ -89,6 +92,19 @@ def test_what_was_simulated_is_a_sweep_that_can_be_run_again(sized):
     data = sized.documents["link"].data
     assert data["sweep"] == {"system.pcie.bandwidth": [find("link").text(one) for one in sorted(set(asked))]}
     assert (data["policies"], data["resolved"], data["seed"]) == ([{"name": "base_uvm"}], True, [0])
+
+
+@pytest.mark.parametrize("force", [True, False])
+def test_cells_that_are_stored_are_simulated_again_if_that_is_asked_for(sized, force):
+    assert sized(lambda rate: rate / (rate + 20), force=force)[0]["holds"]
+
+
+@pytest.mark.parametrize("allowed", [12_345_678_000, 12_324_000_000, 12_311_000_000])
+def test_the_search_begins_at_an_amount_that_the_bound_allows(sized, monkeypatch, allowed):
+    monkeypatch.setattr(judging.Search, "_allowed", lambda *_: (allowed - 1000, allowed))
+    row, asked = sized(lambda rate: rate / (rate + 20))
+    assert allowed <= asked[0] <= allowed * 1.01
+    assert 20 * GB <= row["answer_amount"] <= 20.4 * GB
 
 
 def test_a_policy_that_gets_slower_with_more_is_told(sized):
