@@ -253,6 +253,13 @@ def test_more_rows_than_are_allowed_are_refused(tmp_path, monkeypatch):
         read_report(write_report(tmp_path / "report.sqlite"))
 
 
+def test_more_rows_than_a_file_can_hold_are_refused(tmp_path, monkeypatch):
+    path = write_report(tmp_path / "report.sqlite")
+    monkeypatch.setattr(nsight_tables, "_LEAST_ROW_BYTES", path.stat().st_size // 9)
+    with pytest.raises(TraceError, match="found rows without an end; allowed: at most 5000000 rows, and no"):
+        read_report(path)
+
+
 def test_an_export_that_has_not_ended_is_refused(tmp_path):
     path = write_report(tmp_path / "report.sqlite")
     (tmp_path / "report.sqlite-wal").write_bytes(b"x")

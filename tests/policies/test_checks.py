@@ -6,7 +6,7 @@ from typing import ClassVar
 
 import pytest
 
-from g10sim.analysis.footprint import footprint_bytes, peak_live_bytes
+from g10sim.analysis.footprint import footprint_bytes, largest_working_set, peak_live_bytes
 from g10sim.errors import PolicyError
 from g10sim.policies.checks import (
     CHECKS,
@@ -264,6 +264,10 @@ def test_scenarios_have_twice_an_eighth_or_none_of_the_footprint_as_host_memory(
         words = scenario.name.partition(" with ")[2].removesuffix(" host memory")
         if words in host:
             assert scenario.system.host.memory == host[words]
+            # What the largest kernel uses, with a page more for each tensor, or 60 % of what is alive.
+            trace = scenario.workload.jobs[0].trace
+            needed = largest_working_set(trace)[1] + 4096 * len(trace.tensors)
+            assert scenario.system.gpu.memory == max(needed, peak_live_bytes(trace) * 6 // 10)
         elif scenario.system.host.kernel_access is not None:
             assert scenario.system.host.memory == 2 * footprint
         elif scenario.system.cpu is not None:

@@ -18,7 +18,14 @@ from g10sim.config.behaviour import BehaviourSpec
 from g10sim.config.sharing import SharingSpec
 from g10sim.errors import ConfigError, PolicyError, UnsupportedError
 from g10sim.policies.designs.vdnn.algorithms import Algorithm, with_algorithms
-from g10sim.policies.designs.vdnn.layers import LayerKind, layers_of, live_bytes, make_schedule
+from g10sim.policies.designs.vdnn.layers import (
+    Layer,
+    LayerKind,
+    layers_of,
+    live_bytes,
+    make_schedule,
+    managed_layers,
+)
 from g10sim.policies.designs.vdnn.vdnn import Vdnn
 from g10sim.policies.designs.vdnn.vdnnpp import VdnnPlusPlus
 from g10sim.policies.interface.policy import Place
@@ -671,3 +678,25 @@ def test_layers_copy_out_what_neither_lasts_nor_is_a_weight(kind, persistent, mo
     builder.kernel("Forward", 1, [source], [output], Phase.FORWARD, "one", "Conv2d")
     builder.kernel("Backward", 1, [source, output], [], Phase.BACKWARD, "one", "Conv2d")
     assert layers_of(builder.build(), fuse_activations=True)[-1].inputs == (source,) * moves
+
+
+@pytest.mark.parametrize(
+    ("kinds", "heavy", "managed"),
+    [
+        # The classifier is from the first matrix product behind the last convolution on.
+        ("CAOCAMAM", LayerKind.CONVOLUTION, [0, 2, 3]),
+        ("MCMOM", LayerKind.CONVOLUTION, [1]),
+        ("COC", LayerKind.CONVOLUTION, [0, 1]),
+        # Without convolutions it is the last matrix product.
+        ("MAMOM", LayerKind.MATRIX, [0, 2, 3]),
+        ("M", LayerKind.MATRIX, []),
+        ("MA", LayerKind.MATRIX, []),
+        ("AA", LayerKind.CONVOLUTION, []),
+        ("O", LayerKind.CONVOLUTION, []),
+        ("", LayerKind.MATRIX, []),
+    ],
+)
+def test_layers_before_the_classifier_are_managed_but_for_activations(kinds, heavy, managed):
+    by_letter = {kind.name[0]: kind for kind in LayerKind} | {"A": LayerKind.ACTIVATION}
+    layers = [Layer(index, by_letter[letter], (), (), ()) for index, letter in enumerate(kinds)]
+    assert [layer.index for layer in managed_layers(layers, heavy)] == managed
