@@ -33,7 +33,7 @@ def paged(door):
     return placed(memory_of(SIZES, 20, [host_pool(100, PAGE), flash_pool(100, PAGE)], PAGE, door))
 
 
-def contiguous(door, *, recalls=True, room=20):
+def contiguous(door, *, recalls=True, room=20, expanded=None):
     compression = CompressionSpec(workers=1, compression_rate="1 GB/s", decompression_rate="1 GB/s")
     host = HostMemory(HostSpec(memory="100 kB", compression=compression), 10**9)
     space = Contiguous(
@@ -43,6 +43,7 @@ def contiguous(door, *, recalls=True, room=20):
         recalls=recalls,
         buffers=HostBuffers(host, PAGE, keeps=False),
         staged=HOST,
+        expanded=expanded,
     )
     pools = [host_pool(100, PAGE), flash_pool(100, PAGE)]
     return placed(Residency(SIZES, Frames(room), PAGE, pools, door, space))

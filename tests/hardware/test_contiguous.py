@@ -1,0 +1,38 @@
+"""Tensors as blocks of pages: what space they take, and when they give it back."""
+
+import pytest
+from memories import HOST
+from test_door import contiguous, leave
+
+from g10sim.hardware.door import Door
+from g10sim.hardware.host_memory.compression import Expanded
+
+
+def test_an_index_stays_while_its_tensor_is_away_and_goes_with_it():
+    memory = contiguous(Door(), expanded={0: Expanded(6, 2)})
+    blocks = memory.space.blocks
+    assert blocks.used_pages == 6 + 2
+    leave(memory)
+    memory.space.settle()
+    assert blocks.used_pages == 2 + 2
+    memory.discard(0)
+    assert blocks.used_pages == 2
+
+
+@pytest.mark.parametrize("until", [None, 3])
+def test_a_tensor_that_is_called_back_is_held_for_no_kernel(until):
+    memory = contiguous(Door())
+    memory.request_eviction(0, HOST, until=until)
+    memory.cancel(0)
+    assert not memory.queues.evict[HOST]
+    leave(memory)
+    memory.space.settle()
+    assert memory.space.blocks.used_pages == 2
+
+
+def test_the_space_of_what_kernels_still_read_is_given_back_when_they_have_ended():
+    memory = contiguous(Door())
+    leave(memory, until=3)
+    for kernel, used in ((2, 7), (3, 2)):
+        memory.space.end_kernel(kernel)
+        assert memory.space.blocks.used_pages == used
