@@ -591,6 +591,18 @@ def test_the_published_planner_counts_all_kernels_of_a_period_across_the_border(
     assert (first.tensor, first.wraps) == (1, True)
 
 
+@pytest.mark.parametrize(
+    ("host_pages", "tiers"), [(4, ["host", "ssd", "ssd"]), (8, ["host", "host", "ssd"]), (12, ["host"] * 3)]
+)
+def test_the_published_planner_fills_host_memory_and_no_more(host_pages, tiers):
+    # Beside b all three have to leave. Copies within one kernel count as finding no time on the SSD.
+    reads = dict.fromkeys(range(30), "s") | {0: "s x y z", 29: "s x y z", 16: "s b"}
+    kernels = [(20_000, reads[kernel], "b" if kernel == 15 else "") for kernel in range(30)]
+    trace = trace_of({"s*": 1, "x*": 4, "y*": 4, "z*": 4, "b": 12}, kernels)
+    draft = draft_of(trace, machine(13, host_pages), PlanningParameters(planner="published"))
+    assert [eviction.tier.name for eviction in draft.evictions] == tiers
+
+
 def test_stalls_are_expected_where_pressure_exceeds_all_before_and_all_behind():
     def stalls(planned, on_gpu=0):
         """Of kernels whose tensors press so much, `on_gpu` pages of which never left."""
