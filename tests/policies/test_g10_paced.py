@@ -10,10 +10,13 @@ from machines import iteration_times, machine, simulate, trace_of
 from g10sim.config.behaviour import GPG, BehaviourSpec
 from g10sim.config.system import SystemSpec
 from g10sim.policies.designs.g10 import draft_g10
+from g10sim.policies.designs.g10.draft import PlannedEviction
 from g10sim.policies.designs.g10.g10_paced import G10Paced
-from g10sim.policies.interface.moves import Evict
+from g10sim.policies.designs.g10.waiting import Waiting
+from g10sim.policies.interface.moves import Await, Evict
 from g10sim.policies.interface.policy import Policy
 from g10sim.policies.interface.registry import create
+from g10sim.policies.planning.machine import PlannedTier
 from g10sim.records import StallReason
 from g10sim.sim.engine import run
 from g10sim.trace.synthetic import chain, random_trace
@@ -73,6 +76,35 @@ def test_the_fastest_plan_is_carried_out_and_none_is_slower_than_that_of_g10(tra
     records = simulated(trace, tight, "g10_paced")
     assert iteration_times(records)[-1] == min(found.values())
     assert note_of(records.note) == min(found, key=found.get)
+
+
+@pytest.mark.parametrize(
+    ("free", "dead", "awaited"),
+    [(0, (), {1, 0}), (30, (), {1, 0}), (40, (), {1}), (99, (), {1}), (100, (), None), (0, (0,), {1})],
+)
+def test_a_kernel_ends_when_planned_evictions_have_made_room_for_the_next_one(free, dead, awaited):
+    """Tensors of 60 bytes leave; the next kernel lacks one of 100. A dead one gives 40 bytes."""
+    tier = PlannedTier("ssd", "ssd", 0, 1.0, 1.0)
+    evictions = [
+        PlannedEviction(tensor, 60, 0, 2, False, tier, out_by, None) for tensor, out_by in ((0, 1), (1, 0))
+    ]
+    waiting = Waiting(SimpleNamespace(evictions=evictions), [[0, 1], [2], [3]])
+    assert waiting.state() == ()
+    waiting.begin(0)
+    assert waiting.state() == ((1, "ssd"), (0, "ssd"))
+    view = SimpleNamespace(
+        kernel=0,
+        free_bytes=free,
+        size_bytes=lambda tensor: 100,
+        resident_bytes=lambda tensor: 40 if tensor in dead else 0,
+        is_dead=lambda tensor: tensor in dead,
+        in_transfer_bytes=lambda tensor: 60,
+        bytes_in=lambda tensor, tier: 0,
+    )
+    assert list(waiting.waits(view)) == ([] if awaited is None else [Await(frozenset(awaited))])
+    view.in_transfer_bytes = lambda tensor: 0
+    assert list(waiting.waits(view)) == []
+    assert waiting.state() == ()
 
 
 def test_the_published_plan_is_among_them_where_g10_follows_it():
