@@ -7,9 +7,11 @@ import pytest
 from drawn import traces
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from machines import FROM_SSD, iteration_times, kernel_times, machine, simulate, trace_of
+from machines import FROM_SSD, FollowPlan, iteration_times, kernel_times, machine, simulate, trace_of
+from memories import GPU
 
 from g10sim.config.behaviour import GPG, BehaviourSpec
+from g10sim.config.host import HostSpec
 from g10sim.config.sharing import ExchangeSpec, SharingSpec, VariationSpec
 from g10sim.errors import ConfigError, PolicyError
 from g10sim.policies.interface.moves import Evict
@@ -60,6 +62,31 @@ def test_mappings_that_are_kept_let_new_tensors_take_free_pages_at_once():
     assert plain == [plain[0]] * 3
     assert kept == [plain[0], 20_000, 20_000]
     assert plain[0] > 20_000
+
+
+def test_moves_behind_the_last_kernel_do_not_come_before_the_first_iteration():
+    ahead = simulate(STAYS, machine(), FollowPlan(moves=[(2, 0, GPU)]))
+    assert iteration_times(ahead) == iteration_times(simulate(STAYS, machine(), Policy()))
+
+
+@pytest.mark.parametrize(("pins", "cycles"), [(False, 1000 + 4000), (True, 1000 + 8000)])
+def test_what_may_not_be_pinned_on_use_crosses_as_pageable_memory(pins, cycles):
+    class Reads(Policy):
+        """Reads a weight in host memory, of which a page may be pinned."""
+
+        name = "reads"
+        requirements = Requirements(addresses="own", pins_on_use=pins)
+
+    system = machine(group_pages=100)
+    pinned = HostSpec(memory="1 MB", pinned={"limit": "1 kB", "pageable_bandwidth": "0.5 GB/s"})
+    records = simulate(
+        trace_of({"w*": 4}, [(9000, "w", "")]),
+        system.model_copy(update={"host": pinned}),
+        Reads(),
+        BehaviourSpec(addresses="own"),
+        iterations=1,
+    )
+    assert iteration_times(records) == pytest.approx([9000 + cycles], abs=1)
 
 
 def test_what_transfers_leave_behind_counts():
