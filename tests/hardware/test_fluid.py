@@ -396,7 +396,6 @@ def test_observer_hears_of_every_page_and_why():
 
 def test_link_is_busy_while_pages_cross_it_and_not_while_they_are_mapped():
     bench = Bench(machine(), [(3, HOST), (9, NONE)])
-    assert bench.transfers.busy_cycles(0) == 0
     bench.prefetch(0)
     bench.prefetch(1)
     assert bench.arrival(1) == 9000
