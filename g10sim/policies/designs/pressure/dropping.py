@@ -1,33 +1,29 @@
-"""Tensors that are dropped and computed again, as many as bring the bound down most."""
+"""Tensors that are dropped and computed again, as many as save most time."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
 
 from g10sim.analysis.bound.closed_form import closed_form
 from g10sim.analysis.bound.demand import Demand
 from g10sim.analysis.bound.machine import Limit, Machine, Store
 from g10sim.analysis.recomputation import Recomputability
 from g10sim.analysis.vitality import InactivePeriod, inactive_periods
+from g10sim.policies.designs.pressure.forecast import Dropped, Forecast
+from g10sim.policies.designs.pressure.traffic import least_cycles
 from g10sim.policies.planning.machine import PlannedMachine
-from g10sim.trace.model import Kernel, Trace
+from g10sim.trace.model import Trace
 
 _TRIALS = 128
 """Numbers of drops that are compared, at most."""
+_TIMED = 16
+"""Numbers of drops for which copies are timed, at most; the times of others lie between."""
 _SLACK = 0.01
 """Drops beyond the best number leave the links room, which the closed form takes for granted, for this share
 of the time, and of what drops save."""
-
-
-@dataclass(frozen=True)
-class Dropped:
-    """A tensor without contents from kernel ``start`` on, which ``producer`` makes again before ``end``."""
-
-    tensor: int
-    start: int
-    end: int
-    producer: Kernel
 
 
 def machine_of(planned: PlannedMachine) -> Machine:
@@ -46,28 +42,50 @@ def machine_of(planned: PlannedMachine) -> Machine:
 def chosen_drops(trace: Trace, demand: Demand, planned: PlannedMachine) -> tuple[Dropped, ...]:
     """Return what to drop: first what frees most bytes per cycle of computing again, as long as it helps.
 
-    The number of drops is the largest with a closed form within 1% of the lowest, and with at least 99% of
-    what the lowest saves, or none where none lowers it; memory is free there while a tensor is dropped, and
-    the kernel that needs it again takes longer by its producer. What a kernel reads that runs again is kept,
-    unless dropping it as well lowers the closed form by more than 1%.
+    A number of drops costs what lies half-way between the closed form, which no schedule can beat, and the
+    time of a simple schedule of all copies, if that is longer. Memory is free while a tensor is dropped, and
+    the kernel that needs it again takes longer by its producer. The number is the largest that costs within
+    1% of the lowest, with at least 99% of what the lowest saves, or none where none costs less; and no
+    smaller than the one that the closed form alone gives. What a kernel reads that runs again is kept, unless
+    dropping it as well saves more than 1%.
     """
-    candidates = _candidates(trace, demand, planned)
+    candidates, sizes = _candidates(trace, demand, planned), planned.sizes(trace)
     machine = machine_of(planned).reduced(demand.peak_bytes)
 
-    def chosen(drops: Sequence[Dropped]) -> tuple[int, tuple[Dropped, ...]]:
-        step = -(-len(drops) // _TRIALS) or 1
-        numbers = [*range(0, len(drops), step), len(drops)]
+    def chosen(drops: Sequence[Dropped]) -> tuple[float, tuple[Dropped, ...]]:
+        bounds, copied = {}, {}
+        timed = set(_numbers(len(drops), _TIMED))
+        for number in sorted({*_numbers(len(drops), _TRIALS), *timed}):
+            tried = _chained(drops[:number])
+            left = _with_drops(demand, tried, sizes)
+            bounds[number] = closed_form(left, machine, steady=False).cycles
+            if number in timed:
+                forecast = Forecast(trace, planned, demand, tried)
+                copied[number] = least_cycles(trace, forecast, planned, left.cycles.tolist())
+        between = np.interp([*bounds], [*copied], [*copied.values()]).tolist()
         costs = {
-            number: _bound(demand, machine, _chained(drops[:number]), planned, trace) for number in numbers
+            number: (bound + max(bound, copies)) / 2
+            for (number, bound), copies in zip(bounds.items(), between, strict=True)
         }
-        lowest = min(costs.values())
-        enough = lowest + _SLACK * min(lowest, costs[0] - lowest)
-        most = max(number for number in numbers if costs[number] <= enough)
-        return lowest, () if costs[0] == lowest else _chained(drops[:most])
+        most = max(_most(bounds, bounds), _most(costs, bounds))
+        return min(costs.values()), _chained(drops[:most])
 
     alone, kept = chosen(_with_sources_kept(candidates))
     chained, drops = chosen(candidates)
     return drops if chained < (1 - _SLACK) * alone else kept
+
+
+def _most(costs: Mapping[int, float], bounds: Mapping[int, float]) -> int:
+    """Return the largest number of drops whose cost and bound are next to those of the best."""
+    best = min(costs, key=lambda number: costs[number])
+    slack = _SLACK * min(bounds[best], costs[0] - costs[best])
+    most, bound = costs[best] + slack, bounds[best] + slack
+    return max(number for number in costs if costs[number] <= most and bounds[number] <= bound) if best else 0
+
+
+def _numbers(most: int, trials: int) -> list[int]:
+    """Return some numbers of drops at even distances, from none to all."""
+    return [*range(0, most, -(-most // trials) or 1), most]
 
 
 def _with_sources_kept(drops: Iterable[Dropped]) -> list[Dropped]:
@@ -99,16 +117,14 @@ def _chained(drops: Sequence[Dropped]) -> tuple[Dropped, ...]:
     return tuple(found.values())
 
 
-def _bound(
-    demand: Demand, machine: Machine, drops: Sequence[Dropped], planned: PlannedMachine, trace: Trace
-) -> int:
-    sizes = planned.sizes(trace)
+def _with_drops(demand: Demand, drops: Sequence[Dropped], sizes: Sequence[int]) -> Demand:
+    """Return what is alive, and how long kernels take, where tensors are dropped."""
     live, cycles = demand.live_bytes.copy(), demand.cycles.copy()
     for drop in drops:
         live[drop.start : drop.end] -= sizes[drop.tensor]
     for producer, end in {(drop.producer.id, drop.end) for drop in drops}:
         cycles[end] += demand.cycles[producer]
-    return closed_form(replace(demand, live_bytes=live, cycles=cycles), machine, steady=False).cycles
+    return replace(demand, live_bytes=live, cycles=cycles)
 
 
 def _candidates(trace: Trace, demand: Demand, planned: PlannedMachine) -> list[Dropped]:
@@ -122,8 +138,8 @@ def _candidates(trace: Trace, demand: Demand, planned: PlannedMachine) -> list[D
         size, cost = sizes[period.tensor], int(demand.cycles[producer.id])
         if cost < size / tier.write_rate + size / tier.read_rate:
             drop = Dropped(period.tensor, period.start, period.end, producer)
-            found.append((cost / size, period.tensor, drop))
-    return [drop for *_, drop in sorted(found, key=lambda entry: entry[:2])]
+            found.append((cost / size, period.start - period.end, period.tensor, drop))
+    return [drop for *_, drop in sorted(found, key=lambda entry: entry[:3])]
 
 
 def _longest_periods(trace: Trace) -> list[InactivePeriod]:

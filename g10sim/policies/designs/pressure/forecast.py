@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from operator import attrgetter
 
 import numpy as np
@@ -11,10 +12,19 @@ import numpy as np
 from g10sim.analysis.bound.demand import Demand
 from g10sim.analysis.footprint import working_set_bytes
 from g10sim.analysis.timeline import Integers
-from g10sim.policies.designs.pressure.dropping import Dropped
 from g10sim.policies.planning.machine import PlannedMachine
-from g10sim.trace.model import Trace
+from g10sim.trace.model import Kernel, Trace
 from g10sim.trace.repetition import each
+
+
+@dataclass(frozen=True)
+class Dropped:
+    """A tensor without contents from kernel ``start`` on, which ``producer`` makes again before ``end``."""
+
+    tensor: int
+    start: int
+    end: int
+    producer: Kernel
 
 
 def _per_kernel(kernels: int, pairs: Iterable[tuple[int, int]]) -> list[Sequence[int]]:

@@ -1,0 +1,193 @@
+"""Time of an iteration where what is needed last leaves, no more of it than has to, and copies run ahead."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
+
+import numpy as np
+
+from g10sim.policies.designs.pressure.forecast import Forecast
+from g10sim.policies.planning.machine import PlannedMachine
+from g10sim.trace.model import Trace
+
+_LAPS = 2
+"""Iterations that are followed; the last one counts."""
+
+
+@dataclass
+class Copies:
+    """Copies to and off a memory in some iterations, whose kernels are counted on.
+
+    ``out`` are (first kernel during which one may run, kernel before which it has to be done, bytes),
+    ``into``, one for each kernel, (kernel before which the last of it leaves, bytes). ``free_bytes`` are
+    those of the memory during each kernel, if no copy runs ahead.
+    """
+
+    out: list[tuple[int, int, int]] = field(default_factory=list)
+    into: list[tuple[int, int]] = field(default_factory=list)
+    free_bytes: list[int] = field(default_factory=list)
+
+    def cycles(self, durations: Sequence[int], in_rate: float, out_rate: float) -> float:
+        """Return how long the last iteration takes, at rates in bytes/cycle.
+
+        A kernel waits for what it needs to come, and for what has to leave before it. Meanwhile later copies
+        run: those out in the order in which they have to be done, those in as far ahead as there is room.
+        """
+        leaving, last = _Leaving(self.out), len(self.free_bytes)
+        time = begin = came = 0.0
+        due = there = following = 0
+        for kernel, ((_, needed), free) in enumerate(zip(self.into, self.free_bytes, strict=True)):
+            if kernel == last - len(durations):
+                begin = time
+            while following < last and self.into[following][0] <= kernel:
+                there += self.into[following][1]
+                following += 1
+            due += needed
+            late = leaving.late_bytes(kernel)
+            waits = max(0.0, late / out_rate, (due - came) / in_rate)
+            step = waits + durations[kernel % len(durations)]
+            leaving.carry(step * out_rate - late)
+            ahead = max(0.0, free + leaving.early_bytes)
+            came = max(came, due, min(there, came + step * in_rate, due + ahead))
+            time += step
+        return time - begin
+
+
+class _Leaving:
+    """Copies out; ``early_bytes`` have left by now that did not have to yet."""
+
+    def __init__(self, copies: Sequence[tuple[int, int, int]]) -> None:
+        self._later, self._open = sorted(copies, reverse=True), list[list[float]]()
+        self._early: dict[float, float] = defaultdict(float)
+        self.early_bytes = 0.0
+
+    def late_bytes(self, kernel: int) -> float:
+        """Go on to a kernel; return the bytes that have to leave before it and have not."""
+        self.early_bytes -= self._early.pop(kernel, 0.0)
+        while self._later and self._later[-1][0] <= kernel:
+            _, due, size = self._later.pop()
+            heappush(self._open, [float(due), float(size)])
+        late = 0.0
+        while self._open and self._open[0][0] <= kernel:
+            late += heappop(self._open)[1]
+        return late
+
+    def carry(self, size_bytes: float) -> None:
+        """Let bytes leave, those first that have to first."""
+        while self._open and size_bytes > 0:
+            first = self._open[0]
+            part = min(size_bytes, first[1])
+            self._early[first[0]] += part
+            self.early_bytes += part
+            size_bytes -= part
+            first[1] -= part
+            if not first[1]:
+                heappop(self._open)
+
+
+def least_cycles(
+    trace: Trace, forecast: Forecast, machine: PlannedMachine, durations: Sequence[int]
+) -> float:
+    """Return how long an iteration of kernels of these cycles takes with the copies between memories.
+
+    What GPU memory cannot hold crosses the link. What faster tiers cannot hold either crosses the ways of the
+    slower ones, which are used side by side. The slowest of these counts.
+    """
+    most, room, longest = int(forecast.lack.max(initial=0)), 0, float(sum(durations))
+    for number, tier in enumerate(machine.tiers):
+        if most <= room:
+            break
+        ways = machine.tiers[number:]
+        into = min(machine.in_rate, sum(way.read_rate for way in ways))
+        out = min(machine.out_rate, sum(way.write_rate for way in ways))
+        copies = copies_of(trace, forecast, machine.gpu_bytes + room)
+        longest = max(longest, copies.cycles(durations, into, out))
+        room += tier.capacity_bytes
+    return longest
+
+
+def copies_of(trace: Trace, forecast: Forecast, room_bytes: int) -> Copies:
+    """Return the copies of a memory of some size, out of which the tensor goes that is needed last.
+
+    (Belady, A study of replacement algorithms for a virtual-storage computer, IBM Systems Journal, 1966.)
+    What is frozen goes without a copy: as soon as it may, where that gives room.
+    """
+    memory, kernels, copies = _Memory(forecast, trace.frozen), forecast.kernels, Copies()
+    for kernel in range(_LAPS * kernels):
+        place = kernel % kernels
+        memory.forget((*forecast.dead[place or kernels], *forecast.dropped[place]))
+        needed = {*trace.kernels[place].tensors, *forecast.sources[place], *forecast.scratch[place]}
+        copies.into.append(memory.use(needed, kernel))
+        copies.out += memory.make_room(kernel, room_bytes, needed)
+        copies.free_bytes.append(room_bytes - memory.filled_bytes)
+        memory.forget(forecast.scratch[place])
+    lent = np.zeros(len(copies.into) + 1, dtype=np.int64)
+    for start, end, size in memory.lent:
+        lent[start] += size
+        lent[end] -= size
+    copies.free_bytes = (np.cumsum(lent[:-1]) + copies.free_bytes).tolist()
+    return copies
+
+
+class _Memory:
+    """Bytes of tensors ``here`` and ``away``, those first that are used last.
+
+    An entry of ``_order`` is (less the kernel of the next use, tensor), and holds until that kernel.
+    ``lent`` is the room of what is frozen and not used any more until it goes: (first kernel, kernel before
+    which it goes, bytes).
+    """
+
+    def __init__(self, forecast: Forecast, frozen: Collection[int]) -> None:
+        self._forecast, self._frozen = forecast, frozen
+        self._sizes: list[int] = forecast.sizes.tolist()
+        count = len(self._sizes)
+        self._here, self._away, self._next, self._idle, self._left = ([0] * count for _ in range(5))
+        self._order: list[tuple[int, int]] = []
+        self.lent: list[tuple[int, int, int]] = []
+        self.filled_bytes = 0
+
+    def forget(self, tensors: Collection[int]) -> None:
+        """Let tensors go whose contents are not needed any more."""
+        for tensor in tensors:
+            self.filled_bytes -= self._here[tensor]
+            self._here[tensor] = self._away[tensor] = 0
+
+    def use(self, tensors: Collection[int], kernel: int) -> tuple[int, int]:
+        """Let a kernel use tensors; return the kernel before which the last one left, and bytes to come."""
+        lap, place = divmod(kernel, self._forecast.kernels)
+        came = left = 0
+        for tensor in tensors:
+            size = self._sizes[tensor]
+            came += self._away[tensor]
+            left = max(left, self._left[tensor] if self._away[tensor] else 0)
+            self.filled_bytes += size - self._here[tensor]
+            self._here[tensor], self._away[tensor], self._idle[tensor] = size, 0, kernel + 1
+            following = lap * self._forecast.kernels + self._forecast.next_use(tensor, place + 1)
+            self._next[tensor] = following
+            heappush(self._order, (-following, tensor))
+        return left, came
+
+    def make_room(self, kernel: int, room_bytes: int, kept: Collection[int]) -> list[tuple[int, int, int]]:
+        """Let tensors go until no more are here than have room, but none of some; return their copies."""
+        order, here, stay = self._order, self._here, list[tuple[int, int]]()
+        copies: list[tuple[int, int, int]] = []
+        while self.filled_bytes > room_bytes and order:
+            use, tensor = order[0]
+            if not here[tensor] or -use != self._next[tensor]:
+                heappop(order)
+            elif tensor in kept:
+                stay.append(heappop(order))
+            else:
+                size = min(here[tensor], self.filled_bytes - room_bytes)
+                here[tensor] -= size
+                self._away[tensor] += size
+                self._left[tensor] = kernel
+                self.filled_bytes -= size
+                found = self.lent if tensor in self._frozen else copies
+                found.append((self._idle[tensor], kernel, size))
+        for entry in stay:
+            heappush(order, entry)
+        return copies
