@@ -81,8 +81,9 @@ def _turned(heads: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
 
 
 class _Llama(nn.Module):  # type: ignore[misc]
-    def __init__(self, sizes: Sizes, tokens: int) -> None:
+    def __init__(self, sizes: Sizes, tokens: int, *, checkpointed: bool) -> None:
         super().__init__()
+        self.checkpointed = checkpointed
         self.embedding = nn.Embedding(sizes.words, sizes.width)
         self.layers = nn.ModuleList(_Block(sizes) for _ in range(sizes.layers))
         self.norm = nn.RMSNorm(sizes.width)
@@ -95,7 +96,10 @@ class _Llama(nn.Module):  # type: ignore[misc]
     def forward(self, tokens: Tensor, targets: Tensor) -> Tensor:
         x = self.embedding(tokens)
         for layer in self.layers:
-            x = layer(x, self.cosine, self.sine)
+            if self.checkpointed:
+                x = checkpoint(layer, x, self.cosine, self.sine, use_reentrant=False)
+            else:
+                x = layer(x, self.cosine, self.sine)
         x, targets = self.norm(x).flatten(0, 1), targets.flatten()
         losses = [
             checkpoint(self._loss, part, wanted, use_reentrant=False)
@@ -107,10 +111,12 @@ class _Llama(nn.Module):  # type: ignore[misc]
         return functional.cross_entropy(self.logits(x).float(), targets, reduction="sum")
 
 
-def _steps(sizes: Sizes, batch_size: int, seq_len: int) -> Iterator[None]:
+def _steps(
+    sizes: Sizes, batch_size: int, seq_len: int, step_tokens: int = STEP_TOKENS, *, checkpointed: bool = False
+) -> Iterator[None]:
     """Yield after each step: every round adds to the gradients, the last one updates the weights."""
-    rounds = STEP_TOKENS // (batch_size * seq_len)
-    model = _Llama(sizes, seq_len)
+    rounds = step_tokens // (batch_size * seq_len)
+    model = _Llama(sizes, seq_len, checkpointed=checkpointed)
     last = [False]
 
     def update(optimizer: torch.optim.Optimizer, _: Tensor) -> None:
@@ -132,3 +138,13 @@ def _steps(sizes: Sizes, batch_size: int, seq_len: int) -> Iterator[None]:
 def llama_3_8b(batch_size: int = 32, seq_len: int = 1024) -> Iterator[None]:
     """Return steps of Llama-3-8B on ``STEP_TOKENS`` tokens, ``batch_size`` sequences a round."""
     return _steps(LLAMA_3_8B, batch_size, seq_len)
+
+
+def llama_3_8b_half(batch_size: int = 8, seq_len: int = 1024) -> Iterator[None]:
+    """Return steps of Llama-3-8B on half as many tokens."""
+    return _steps(LLAMA_3_8B, batch_size, seq_len, STEP_TOKENS // 2)
+
+
+def llama_3_8b_checkpointed(batch_size: int = 13, seq_len: int = 2048) -> Iterator[None]:
+    """Return steps of Llama-3-8B of one round, in which inputs of blocks are kept and blocks run again."""
+    return _steps(LLAMA_3_8B, batch_size, seq_len, batch_size * seq_len, checkpointed=True)

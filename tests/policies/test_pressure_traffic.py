@@ -6,10 +6,12 @@ from machines import OWN, PAGE, machine, trace_of
 from g10sim.analysis.bound.demand import demand_of
 from g10sim.policies.designs.pressure.dropping import chosen_drops
 from g10sim.policies.designs.pressure.forecast import Dropped, Forecast
-from g10sim.policies.designs.pressure.traffic import Copies, copies_of, least_cycles
+from g10sim.policies.designs.pressure.traffic import Copies, Rates, copies_of, least_cycles
 from g10sim.policies.planning.machine import planned_machine
 from g10sim.trace.model import Phase, TensorKind
 from g10sim.trace.synthetic import TraceBuilder
+
+SAME = Rates(1.0, 1.0, 1.0, 1.0)
 
 
 @pytest.mark.parametrize(
@@ -27,13 +29,24 @@ from g10sim.trace.synthetic import TraceBuilder
 )
 def test_kernels_wait_for_copies_that_could_not_run_ahead(out, into, free, cycles):
     copies = Copies(out, into, free)
-    assert copies.cycles([4] * len(into), 1.0, 1.0) == cycles
+    assert copies.cycles([4] * len(into), SAME) == cycles
 
 
 def test_the_iteration_that_counts_finds_copies_of_the_one_before_it():
     # Ten bytes leave before the second iteration, and four of them while the first one runs.
     copies = Copies([(0, 1, 10)], [(0, 0), (0, 0)], [0, 0])
-    assert copies.cycles([4], 1.0, 1.0) == 6 + 4
+    assert copies.cycles([4], SAME) == 6 + 4
+
+
+def test_a_way_is_faster_while_the_other_is_idle():
+    rates = Rates(into=2.0, out=1.0, lone_into=4.0, lone_out=3.0)
+    # 8 bytes in take 4 cycles beside 4 out; then 6 more out take 2.
+    assert (rates.cycles_in(8, 10), rates.cycles_out(10, 8)) == (4, 4 + 2)
+    assert rates.cycles_in(12, 4) == 4 + 1
+    assert rates.carried(8, 10, 5) == (8, 4 + 3)
+    assert rates.carried(8, 10, 3) == (6, 3)
+    # Kernel 1 waits for 9 of 12 bytes: kernel 0 took one cycle, and nothing comes in.
+    assert Copies([(0, 1, 12)], [(0, 0), (0, 0)], [0, 0]).cycles([1, 1], rates) == 1 + 3 + 1
 
 
 def turns(*, frozen):

@@ -55,8 +55,9 @@ class PlannedTier:
 class PlannedMachine:
     """The share of the machine that one GPU can count on. Rates are bytes/cycle, latencies cycles.
 
-    ``in_rate`` and ``out_rate`` are those of the GPU's way from and to the host; ``fault_cycles`` is the
-    latency of a page fault. ``tiers`` are the memories below the GPU's, fastest first.
+    ``in_rate`` and ``out_rate`` are those of the GPU's way from and to the host with both directions busy,
+    ``lone_in_rate`` and ``lone_out_rate`` with the other one idle. ``fault_cycles`` is the latency of a page
+    fault. ``tiers`` are the memories below the GPU's, fastest first.
     """
 
     gpu_bytes: int
@@ -64,6 +65,8 @@ class PlannedMachine:
     clock_hz: int
     in_rate: float
     out_rate: float
+    lone_in_rate: float
+    lone_out_rate: float
     allocation_rate: float
     fault_cycles: int
     tiers: tuple[PlannedTier, ...]
@@ -112,17 +115,18 @@ def link_bandwidth(
     busy: Collection[int],
     *,
     inward: bool | None = None,
+    at_once: bool = True,
     counts_host_memory: bool = False,
 ) -> Fraction:
     """Return the bandwidth between a GPU and host memory, in bytes/second, that ``busy`` GPUs leave it.
 
     That is the least, over the links that it crosses, of the capacity over the busy GPUs that cross it, with
-    both directions busy; ``inward`` names one direction, else it is that of the slower. With
+    both directions busy if ``at_once``; ``inward`` names one direction, else it is that of the slower. With
     ``counts_host_memory``, the memory of its socket is shared by the GPUs at that socket in the same way.
     """
 
     def rate(link: LinkSpec) -> int:
-        to_gpu, off_gpu = link.at_once
+        to_gpu, off_gpu = link.at_once if at_once else (link.inward, link.outward)
         return min(to_gpu, off_gpu) if inward is None else to_gpu if inward else off_gpu
 
     shared = [(rate(link), set(link.gpus)) for link in system.pcie.shared if gpu in link.gpus]
@@ -148,13 +152,19 @@ def planned_machine(
     """
     scale = _BINARY if behaviour.planner_gigabyte == "binary" else 1.0
     share, clock = max(1, len(set(gpus))), system.gpu.clock
-    into, out = (float(link_bandwidth(system, gpu, gpus, inward=inward)) for inward in (True, False))
+    into, out, lone_into, lone_out = (
+        float(link_bandwidth(system, gpu, gpus, inward=inward, at_once=at_once))
+        for at_once in (True, False)
+        for inward in (True, False)
+    )
     return PlannedMachine(
         gpu_bytes=system.gpu.memory // neighbours,
         page_bytes=system.gpu.page_size,
         clock_hz=clock,
         in_rate=into * scale / clock,
         out_rate=out * scale / clock,
+        lone_in_rate=lone_into * scale / clock,
+        lone_out_rate=lone_out * scale / clock,
         allocation_rate=system.gpu.allocation_rate / clock,
         fault_cycles=duration_to_cycles(system.page_fault.latency, clock),
         tiers=tuple(

@@ -17,6 +17,33 @@ _LAPS = 2
 """Iterations that are followed; the last one counts."""
 
 
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """Bytes/cycle in and out while both ways are busy, and while the other one is idle."""
+
+    into: float
+    out: float
+    lone_into: float
+    lone_out: float
+
+    def cycles_in(self, size_bytes: float, out_bytes: float) -> float:
+        """Return how long bytes take to come in while others leave."""
+        both = min(size_bytes / self.into, out_bytes / self.out)
+        return both + (size_bytes - both * self.into) / self.lone_into
+
+    def cycles_out(self, size_bytes: float, in_bytes: float) -> float:
+        """Return how long bytes take to leave while others come in."""
+        both = min(size_bytes / self.out, in_bytes / self.into)
+        return both + (size_bytes - both * self.out) / self.lone_out
+
+    def carried(self, in_bytes: float, out_bytes: float, cycles: float) -> tuple[float, float]:
+        """Return how many of these bytes come in and leave in some cycles."""
+        both = min(cycles, in_bytes / self.into, out_bytes / self.out)
+        came, left = both * self.into, both * self.out
+        alone = cycles - both
+        return min(in_bytes, came + alone * self.lone_into), min(out_bytes, left + alone * self.lone_out)
+
+
 @dataclass
 class Copies:
     """Copies to and off a memory in some iterations, whose kernels are counted on.
@@ -30,8 +57,8 @@ class Copies:
     into: list[tuple[int, int]] = field(default_factory=list)
     free_bytes: list[int] = field(default_factory=list)
 
-    def cycles(self, durations: Sequence[int], in_rate: float, out_rate: float) -> float:
-        """Return how long the last iteration takes, at rates in bytes/cycle.
+    def cycles(self, durations: Sequence[int], rates: Rates) -> float:
+        """Return how long the last iteration takes.
 
         A kernel waits for what it needs to come, and for what has to leave before it. Meanwhile later copies
         run: those out in the order in which they have to be done, those in as far ahead as there is room.
@@ -46,23 +73,26 @@ class Copies:
                 there += self.into[following][1]
                 following += 1
             due += needed
-            late = leaving.late_bytes(kernel)
-            waits = max(0.0, late / out_rate, (due - came) / in_rate)
+            late, ahead = leaving.late_bytes(kernel), free + leaving.early_bytes + leaving.open_bytes
+            outward = late + leaving.open_bytes
+            inward = max(0.0, due - came, min(there, due + max(0.0, ahead)) - came)
+            waits = max(rates.cycles_out(late, inward), rates.cycles_in(max(0.0, due - came), outward))
             step = waits + durations[kernel % len(durations)]
-            leaving.carry(step * out_rate - late)
+            arrived, left = rates.carried(inward, outward, step)
+            leaving.carry(left - late)
             ahead = max(0.0, free + leaving.early_bytes)
-            came = max(came, due, min(there, came + step * in_rate, due + ahead))
+            came = max(came, due, min(came + arrived, due + ahead))
             time += step
         return time - begin
 
 
 class _Leaving:
-    """Copies out; ``early_bytes`` have left by now that did not have to yet."""
+    """Copies out; ``early_bytes`` have left by now that did not have to yet, ``open_bytes`` may leave now."""
 
     def __init__(self, copies: Sequence[tuple[int, int, int]]) -> None:
         self._later, self._open = sorted(copies, reverse=True), list[list[float]]()
         self._early: dict[float, float] = defaultdict(float)
-        self.early_bytes = 0.0
+        self.early_bytes = self.open_bytes = 0.0
 
     def late_bytes(self, kernel: int) -> float:
         """Go on to a kernel; return the bytes that have to leave before it and have not."""
@@ -70,9 +100,11 @@ class _Leaving:
         while self._later and self._later[-1][0] <= kernel:
             _, due, size = self._later.pop()
             heappush(self._open, [float(due), float(size)])
+            self.open_bytes += size
         late = 0.0
         while self._open and self._open[0][0] <= kernel:
             late += heappop(self._open)[1]
+        self.open_bytes -= late
         return late
 
     def carry(self, size_bytes: float) -> None:
@@ -82,6 +114,7 @@ class _Leaving:
             part = min(size_bytes, first[1])
             self._early[first[0]] += part
             self.early_bytes += part
+            self.open_bytes -= part
             size_bytes -= part
             first[1] -= part
             if not first[1]:
@@ -101,10 +134,15 @@ def least_cycles(
         if most <= room:
             break
         ways = machine.tiers[number:]
-        into = min(machine.in_rate, sum(way.read_rate for way in ways))
-        out = min(machine.out_rate, sum(way.write_rate for way in ways))
+        read, write = sum(way.read_rate for way in ways), sum(way.write_rate for way in ways)
+        rates = Rates(
+            min(machine.in_rate, read),
+            min(machine.out_rate, write),
+            min(machine.lone_in_rate, read),
+            min(machine.lone_out_rate, write),
+        )
         copies = copies_of(trace, forecast, machine.gpu_bytes + room)
-        longest = max(longest, copies.cycles(durations, into, out))
+        longest = max(longest, copies.cycles(durations, rates))
         room += tier.capacity_bytes
     return longest
 
