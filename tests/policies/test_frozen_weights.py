@@ -8,13 +8,16 @@ from g10sim.config.behaviour import BehaviourSpec
 from g10sim.config.data import data_path
 from g10sim.config.presets import load_system
 from g10sim.config.system import SystemSpec
+from g10sim.policies.designs.autoswap.schedule import stick_to_limit
+from g10sim.policies.designs.autoswap.scores import duration_of_absence
+from g10sim.policies.designs.autoswap.timeline import Candidate, LoadTimeline, find_candidates
 from g10sim.policies.designs.capuchin.swaps import access_pairs
 from g10sim.policies.designs.tensile.swapping import swap_within
 from g10sim.policies.designs.teraio.planner import Planner
 from g10sim.policies.interface.registry import create
 from g10sim.policies.planning.channel import Channel, Interval
 from g10sim.policies.planning.limit import Limit
-from g10sim.policies.planning.machine import planned_machine
+from g10sim.policies.planning.machine import PlannedTier, planned_machine
 from g10sim.policies.planning.swapping.access import AccessSequence
 from g10sim.policies.planning.swapping.schedule import JobSchedule
 from g10sim.records import Location
@@ -183,3 +186,22 @@ def test_a_captured_step_with_adapters_writes_back_no_weight_but_these(policy):
     states = [tensor for tensor in trace.tensors if tensor.kind is TensorKind.OPTIMIZER_STATE]
     assert sum(written[tensor.id] for tensor in states) <= 2 * whole_pages(states)
     assert sum(last.traffic[f"{tier}_to_gpu_bytes"] for tier in ("host", "ssd")) > 2**30
+
+
+@pytest.mark.parametrize(("frozen", "gone", "score"), [(True, [1, 1], 38), (False, [4, 6], 28)])
+def test_autoswap_keeps_no_time_for_copies_out_of_what_is_frozen(frozen, gone, score):
+    # Kernels of 4 cycles. Copies of 10 bytes take 10 cycles, one after the other from the second kernel on.
+    tier = PlannedTier("host", "memory", 10**9, read_rate=1, write_rate=1)
+    timeline = LoadTimeline([4] * 20, np.array([100] * 20))
+    candidates = [Candidate(tensor, 10, 1, 13, frozen) for tensor in range(2)]
+    schedule = stick_to_limit(timeline, candidates, 100, tier)
+    assert [swap.gone for swap in schedule.swaps] == gone
+    assert schedule.overhead_cycles == 0
+    assert duration_of_absence(timeline, candidates, tier).tolist() == [score, score]
+
+
+def test_autoswap_finds_what_is_frozen():
+    (found,) = find_candidates(weight_read_twice(frozen=True), 2, MB)
+    assert (found.start, found.end, found.frozen) == (1, 4, True)
+    (found,) = find_candidates(weight_read_twice(frozen=False), 2, MB)
+    assert not found.frozen

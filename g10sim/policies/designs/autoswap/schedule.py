@@ -90,7 +90,7 @@ def _depart(
     copies: PlannedTier,
     limit_bytes: float,
 ) -> tuple[list[tuple[Candidate, int]], int]:
-    """Plan the copies out, first come first served.
+    """Plan the copies out, first come first served; what is frozen is gone at once.
 
     Returns the candidates with the kernel from which on their memory is free, those needed last first, and
     the sum of the waits.
@@ -98,8 +98,9 @@ def _depart(
     departures = []
     waits = 0
     order = sorted(chosen, key=lambda c: (c.start, c.end))
-    out = queued((timeline.lap_time(c.start), copies.out_cycles(c.size_bytes)) for c in order)
-    for candidate, (_, done) in zip(order, out, strict=True):
+    out = iter(queued((timeline.lap_time(c.start), c.out_cycles(copies)) for c in order if not c.frozen))
+    for candidate in order:
+        done = timeline.lap_time(candidate.start) if candidate.frozen else next(out).end
         gone = min(timeline.lap_first_from(done), candidate.end)
         load.add(gone, candidate.end, -candidate.size_bytes)
         above = load.above(limit_bytes, candidate.start, gone)
@@ -121,7 +122,7 @@ def _latest_start(
 
 
 def _fits_alone(timeline: LoadTimeline, candidate: Candidate, copies: PlannedTier) -> bool:
-    out = timeline.lap_time(candidate.start) + copies.out_cycles(candidate.size_bytes)
+    out = timeline.lap_time(candidate.start) + candidate.out_cycles(copies)
     back = timeline.lap_last_until(_latest_start(timeline, candidate, copies, None))
     return timeline.lap_first_from(out) <= timeline.peak < back
 
@@ -179,6 +180,9 @@ class _Play:
         """Let an operation begin when there is room and what it uses is back (``place`` of an iteration)."""
         for swap in self._outs[place]:
             size = swap.candidate.size_bytes
+            if swap.candidate.frozen:
+                self._left[swap.candidate.tensor] = self._time
+                continue
             self._out_free = max(self._time, self._out_free) + self._copies.out_cycles(size)
             self._left[swap.candidate.tensor] = self._out_free
             gone = operation + swap.gone - swap.candidate.start

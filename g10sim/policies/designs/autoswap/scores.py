@@ -23,7 +23,7 @@ def duration_of_absence(
         [
             timeline.lap_time(candidate.end)
             - timeline.lap_time(candidate.start)
-            - copies.out_cycles(candidate.size_bytes)
+            - candidate.out_cycles(copies)
             - copies.in_cycles(candidate.size_bytes)
             for candidate in candidates
         ],

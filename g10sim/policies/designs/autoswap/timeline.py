@@ -9,7 +9,7 @@ from functools import cached_property
 
 from g10sim.analysis.footprint import live_bytes
 from g10sim.analysis.timeline import Integers, kernel_durations
-from g10sim.policies.planning.machine import page_sizes
+from g10sim.policies.planning.machine import PlannedTier, page_sizes
 from g10sim.policies.planning.occupancy import Occupancy
 from g10sim.policies.planning.timeline import Timeline
 from g10sim.trace.model import Trace
@@ -53,13 +53,18 @@ class Candidate:
     """A tensor that nobody uses in operations ``start`` to ``end`` - 1, among them the load peak.
 
     Operations are counted on over the border of the iteration: ``start`` may be negative, ``end`` may lie
-    in the next iteration.
+    in the next iteration. What is ``frozen`` leaves without being copied, as its tier has it still.
     """
 
     tensor: int
     size_bytes: int
     start: int
     end: int
+    frozen: bool = False
+
+    def out_cycles(self, copies: PlannedTier) -> int:
+        """Return the cycles that its copy off the GPU takes."""
+        return 0 if self.frozen else copies.out_cycles(self.size_bytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +95,7 @@ def find_candidates(trace: Trace, peak: int, least_bytes: int) -> tuple[Candidat
             continue
         absence = _absence(live_uses, peak, len(trace.kernels) if tensor.persistent else None)
         if absence is not None:
-            found.append(Candidate(tensor.id, tensor.size_bytes, *absence))
+            found.append(Candidate(tensor.id, tensor.size_bytes, *absence, tensor.id in trace.frozen))
     return tuple(found)
 
 
