@@ -17,7 +17,9 @@ from g10sim.policies.planning.channel import Interval
 from g10sim.policies.planning.limit import Limit
 from g10sim.policies.planning.machine import planned_machine
 from g10sim.sim.engine import run
+from g10sim.trace.model import TensorKind
 from g10sim.trace.pipeline import pipeline_stages
+from g10sim.trace.synthetic import TraceBuilder
 from g10sim.trace.transformer import Transformer
 from g10sim.trace.workload import Job, Workload
 
@@ -234,6 +236,29 @@ def test_two_stages_are_faster_than_under_zero_infinity():
     )
     assert 1.1 < streamed / planned < 1.5
     assert 1.25 < from_drives / planned < 1.6
+
+
+def test_plans_in_numbers_beyond_64_bits_are_those_of_smaller_ones():
+    """Bytes x cycles of tensors of 64 GiB exceed them; sizes and rates 1024 times less do not."""
+
+    def took(scale):
+        builder = TraceBuilder("ring")
+        weights = [builder.tensor(f"w{i}", scale << 26, TensorKind.WEIGHT, persistent=True) for i in range(4)]
+        for weight in weights:
+            builder.kernel("use", 40_000_000_000, [weight], [])
+        drive, link = f"{scale} MB/s", f"{60 * scale} MB/s"
+        memory, page = f"{scale << 27} B", f"{scale << 11} B"
+        system = g10sim.system(
+            "h100-80g-pcie5-spec",
+            gpu={"memory": memory, "page_size": page, "allocation_rate": "1000 TB/s"},
+            host={"memory": memory},
+            pcie={"bandwidth": link, "duplex": None},
+            page_fault={"group": f"{scale << 16} B"},
+            ssd={"capacity": "100 TB", "read_bandwidth": drive, "write_bandwidth": drive},
+        )
+        return g10sim.simulate(builder.build(), system, "teraio", iterations=2).summary["exec_cycles"]
+
+    assert took(1024) == pytest.approx(took(1), rel=1e-5)
 
 
 @pytest.mark.nightly

@@ -106,6 +106,7 @@ class Planner:
             is_better = (host_reliefs > reliefs[others]).astype(np.bool_)
             better = others[is_better]
             copies[:, better], self._tier_of[numbers[better]] = on_host[:, is_better], 1
+            reliefs = reliefs.astype(np.promote_types(reliefs.dtype, host_reliefs.dtype), copy=False)
             reliefs[better] = host_reliefs[is_better]
         self._copies[:, numbers] = copies
         costs = copies[1] - copies[0] + copies[3] - copies[2]
