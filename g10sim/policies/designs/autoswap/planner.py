@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias, get_args
 
 import numpy as np
@@ -69,7 +69,10 @@ def plan_swaps(
     the costs that orders are compared by are waits; without overhead, the load beyond the limit.
     """
     timeline = timeline_of(trace, clock_hz)
-    candidates = find_candidates(trace, timeline.peak, least_bytes)
+    candidates = tuple(
+        candidate if _leaves_a_copy(timeline, candidate, copies) else replace(candidate, frozen=False)
+        for candidate in find_candidates(trace, timeline.peak, least_bytes)
+    )
 
     def evaluate(scores: Scores) -> Schedule:
         return _schedule(timeline, candidates, limit_bytes, copies, mode, in_order(scores))
@@ -98,6 +101,12 @@ def plan_swaps(
         schedule = evaluate(found(timeline, candidates, copies))
     least = least_peak_bytes(timeline, candidates)
     return SwapPlan(timeline, candidates, limit_bytes, used, least, schedule)
+
+
+def _leaves_a_copy(timeline: LoadTimeline, candidate: Candidate, copies: PlannedTier) -> bool:
+    """Return whether an absence is long enough for the first copy out, which makes later ones needless."""
+    absence = timeline.lap_time(candidate.end) - timeline.lap_time(candidate.start)
+    return absence >= copies.out_cycles(candidate.size_bytes) + copies.in_cycles(candidate.size_bytes)
 
 
 def _schedule(
