@@ -10,8 +10,10 @@ from hashlib import blake2b
 from g10sim.records import IterationRecord
 
 TOLERANCE = 1000
-"""Two numbers agree if they differ by at most the larger one divided by this. Two states do if at most such a
-part of the pages that move lies elsewhere, and at most such a part stands elsewhere in the eviction order."""
+"""Two numbers agree if they differ by at most the larger one divided by this."""
+
+ORDER_TOLERANCE = 100
+"""Of the pages that move, the part that may stand elsewhere in the order of evictions."""
 
 
 @dataclass(frozen=True)
@@ -40,11 +42,11 @@ class Snapshot:
         return found.digest()
 
     def is_near(self, other: Snapshot, pages: int) -> bool:
-        """Tell whether at most a thousandth of so many pages lie, or stand in the order, elsewhere."""
+        """Tell whether at most a thousandth of so many pages lie elsewhere, a hundredth in the order."""
         apart = sum(abs(here - there) for here, there in zip(self.lies, other.lies, strict=True))
         if TOLERANCE * apart > 2 * pages:
             return False
-        return TOLERANCE * _reordered(self.order, other.order) <= pages
+        return ORDER_TOLERANCE * _reordered(self.order, other.order) <= pages
 
 
 def _runs(order: array[int]) -> Iterator[tuple[int, int]]:
