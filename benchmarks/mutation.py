@@ -74,7 +74,7 @@ Lines: TypeAlias = dict[str, list[int]]
 
 @dataclass(frozen=True)
 class Verdict:
-    """What became of a mutant, and the test that noticed it."""
+    """Outcome of a mutant, and the test that noticed it."""
 
     mutant: Mutant
     outcome: str
@@ -83,7 +83,7 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Profile:
-    """What a test costs in CPU seconds, and the lines of each module that it runs."""
+    """Cost of a test in CPU seconds, and the lines of each module that it runs."""
 
     seconds: float
     lines: Mapping[str, frozenset[int]]

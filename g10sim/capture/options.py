@@ -33,16 +33,13 @@ _SHORT = {"bfloat16": "bf16", "float16": "fp16"}
 
 @dataclass(frozen=True)
 class Otherwise:
-    """What an option that is not given stands for, in words."""
+    """Words for the value of an option that is not given."""
 
     words: str
 
 
 class StepOptions(Spec):
     """Options of the step that is captured, each an option of the command line, too.
-
-    ``optimizer_form`` is PyTorch's: ``fused`` (one kernel does all for some tensors) or ``foreach``.
-    ``inference`` is a forward pass in evaluation mode without gradients.
 
     ``routing`` says which experts tokens are sent to: ``uniform`` or ``zipf:EXPONENT`` (``zipf`` is 1), drawn
     with ``routing_seed``, a file with the tokens of each expert, or ``grouped``, which leaves the

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from heapq import heappop, heappush
 
 import numpy as np
@@ -44,7 +44,7 @@ class Rates:
         return min(in_bytes, came + alone * self.lone_into), min(out_bytes, left + alone * self.lone_out)
 
 
-@dataclass
+@dataclass(frozen=True, slots=True)
 class Copies:
     """Copies to and off a memory in some iterations, whose kernels are counted on.
 
@@ -53,9 +53,9 @@ class Copies:
     those of the memory during each kernel, if no copy runs ahead.
     """
 
-    out: list[tuple[int, int, int]] = field(default_factory=list)
-    into: list[tuple[int, int]] = field(default_factory=list)
-    free_bytes: list[int] = field(default_factory=list)
+    out: Sequence[tuple[int, int, int]]
+    into: Sequence[tuple[int, int]]
+    free_bytes: Sequence[int]
 
     def cycles(self, durations: Sequence[int], rates: Rates) -> float:
         """Return how long the last iteration takes.
@@ -153,21 +153,21 @@ def copies_of(trace: Trace, forecast: Forecast, room_bytes: int) -> Copies:
     (Belady, A study of replacement algorithms for a virtual-storage computer, IBM Systems Journal, 1966.)
     What is frozen goes without a copy: as soon as it may, where that gives room.
     """
-    memory, kernels, copies = _Memory(forecast, trace.frozen), forecast.kernels, Copies()
+    memory, kernels = _Memory(forecast, trace.frozen), forecast.kernels
+    out, into, free_bytes = list[tuple[int, int, int]](), list[tuple[int, int]](), list[int]()
     for kernel in range(_LAPS * kernels):
         place = kernel % kernels
         memory.forget((*forecast.dead[place or kernels], *forecast.dropped[place]))
         needed = {*trace.kernels[place].tensors, *forecast.sources[place], *forecast.scratch[place]}
-        copies.into.append(memory.use(needed, kernel))
-        copies.out += memory.make_room(kernel, room_bytes, needed)
-        copies.free_bytes.append(room_bytes - memory.filled_bytes)
+        into.append(memory.use(needed, kernel))
+        out += memory.make_room(kernel, room_bytes, needed)
+        free_bytes.append(room_bytes - memory.filled_bytes)
         memory.forget(forecast.scratch[place])
-    lent = np.zeros(len(copies.into) + 1, dtype=np.int64)
+    lent = np.zeros(len(into) + 1, dtype=np.int64)
     for start, end, size in memory.lent:
         lent[start] += size
         lent[end] -= size
-    copies.free_bytes = (np.cumsum(lent[:-1]) + copies.free_bytes).tolist()
-    return copies
+    return Copies(out, into, (np.cumsum(lent[:-1]) + free_bytes).tolist())
 
 
 class _Memory:

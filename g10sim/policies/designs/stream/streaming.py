@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from operator import attrgetter
 
 import numpy as np
 
@@ -16,6 +17,7 @@ from g10sim.policies.interface.moves import Evict, Fetch, Move, Protect
 from g10sim.policies.interface.policy import PolicyView
 from g10sim.policies.planning.machine import PlannedMachine
 from g10sim.trace.model import Trace
+from g10sim.trace.repetition import named
 
 _NEVER = 2**60
 _WINDOW = 16
@@ -115,23 +117,23 @@ class Streaming:
         now = view.iteration * self._kernels + view.kernel
         uses = np.where(self._next < _NEVER, self._next - now, _NEVER)
         asked, homes = tuple(self._asked), tuple(sorted(self._homes.items()))
-        named = tuple(map(tuple, self._named))
-        return uses.tobytes(), self._missing.tobytes(), asked, self._last_asked - now, homes, named
+        victims = tuple(map(tuple, self._named))
+        return uses.tobytes(), self._missing.tobytes(), asked, self._last_asked - now, homes, victims
 
     def victims(self, view: PolicyView) -> list[int]:
         """Return what is used later than all that was asked for, used last first."""
         there = np.flatnonzero((self._missing < self._sizes) & (self._next > self._last_asked))
         order = there[np.argsort(-self._next[there], kind="stable")].tolist()
-        named = [tensor for tensor in order if not view.is_needed(tensor)]
-        self._named.append(named)
-        return named
+        victims = [tensor for tensor in order if not view.is_needed(tensor)]
+        self._named.append(victims)
+        return victims
 
     def _observe(self, view: PolicyView, now: int) -> None:
         """Note next uses, and what has left and arrived since the kernel before this one started."""
         if now:
             self._pass(view, now - 1)
-        for named in self._named:
-            for tensor in named:
+        for victims in self._named:
+            for tensor in victims:
                 if not self._see(view, tensor) and view.resident_bytes(tensor):
                     break
         self._named.clear()
@@ -219,10 +221,9 @@ class Streaming:
 
 def _until_new(trace: Trace) -> list[int]:
     """Return for each kernel how many later the next one is that needs other tensors."""
-    kernels = [frozenset(kernel.tensors) for kernel in trace.kernels]
+    kernels = list(named(trace.kernels, attrgetter("tensors")))
     found = [1] * len(kernels)
-    for number in reversed(range(len(kernels))):
-        following = (number + 1) % len(kernels)
-        if number + 1 < len(kernels) and kernels[following] == kernels[number]:
-            found[number] = 1 + found[following]
+    for number in reversed(range(len(kernels) - 1)):
+        if set(kernels[number + 1]) == set(kernels[number]):
+            found[number] += found[number + 1]
     return found
