@@ -35,9 +35,10 @@ class Slow(Policy):
         self.seed = seed
 
     def plan(self, workload, system, behaviour):
-        with open("worker.new", "w") as file:
+        own = f"worker.{os.getpid()}"  # workers plan beside each other
+        with open(own, "w") as file:
             file.write(str(os.getpid()))
-        os.replace("worker.new", "worker.pid")  # before the log, which is waited for
+        os.replace(own, "worker.pid")  # before the log, which is waited for
         with open("planned.log", "a") as log:
             log.write(f"{self.seed}\\n")
         time.sleep(float(os.environ.get("SLOW_SECONDS", "0.15")))
