@@ -219,12 +219,14 @@ class JobRun:
         settled, learnt = self._reactions.state()
         lies = memory.lies()
         lies.extend(self._transfers.cache_pages())
-        return Snapshot(lies, memory.space.order(), self._rest(learnt), is_settled=settled)
+        crossing = self._transfers.state(self._number)
+        rest = None if crossing is None else self._rest(learnt)
+        return Snapshot(lies, memory.space.order(), crossing, rest, is_settled=settled)
 
     def _rest(self, learnt: Hashable) -> Hashable:
-        """Return what later iterations depend on beside the pages in memory; None: not known."""
-        moving, memory = self._transfers.state(self._number), self.memory.state(self._now)
-        if moving is None or memory is None or self._machine.is_mixed:
+        """Return what later iterations depend on beside the pages in memory and on links; None: not known."""
+        memory = self.memory.state(self._now)
+        if memory is None or self._machine.is_mixed:
             return None
         others = {
             record.job: (record.iteration - self._view.iteration, self._now - record.end)
@@ -233,7 +235,7 @@ class JobRun:
         }
         beside = [run.state() for run in (self._cpu, self._collectives) if run is not None]
         kept = tuple(sorted(self.addresses.discarded)), tuple(sorted(self._recomputation.dropped))
-        return moving, memory, kept, self._delayed.state(), beside, others, learnt
+        return memory, kept, self._delayed.state(), beside, others, learnt
 
     @property
     def _sent_bytes(self) -> int:

@@ -64,6 +64,14 @@ def test_what_is_steady_goes_on_in_many_cases(seed):
 
 
 @pytest.mark.parametrize(
+    ("policy", "seed"), [("base_uvm", 201), ("pressure", 229), ("pressure", 262), ("tensile", 398)]
+)
+def test_where_few_pages_move_one_of_them_elsewhere_is_too_much(policy, seed):
+    """Two iterations in a row are alike but for a page in the order of evictions, or a part of one on a link."""
+    go_on(draw_case(seed), policy)
+
+
+@pytest.mark.parametrize(
     ("policy", "seed", "period"),
     [("teraio", 21, 3), ("teraio", 29, 3), ("base_uvm", 30, 2), ("stream", 296, 4)],
 )

@@ -22,13 +22,14 @@ class Snapshot:
 
     ``lies`` are the pages of every tensor at every place and in transfer, and those that caches of drives
     still take. ``order`` is what is on the GPU, in
-    the order of evictions or addresses, as tensor, pages, tensor, pages, and so on. ``rest`` is all else on
-    which later iterations depend; None where not all of it is known. ``is_settled``: as ``Policy.is_steady``
-    says.
+    the order of evictions or addresses, as tensor, pages, tensor, pages, and so on. ``crossing`` is how far
+    pages on links are. ``rest`` is all else on which later iterations depend; None where not all of it is
+    known. ``is_settled``: as ``Policy.is_steady`` says.
     """
 
     lies: array[int]
     order: array[int]
+    crossing: Hashable
     rest: Hashable
     is_settled: bool
 
@@ -38,11 +39,16 @@ class Snapshot:
             return None
         found = blake2b(self.lies.tobytes(), digest_size=16)
         found.update(self.order.tobytes())
-        found.update(repr(self.rest).encode())
+        found.update(repr((self.crossing, self.rest)).encode())
         return found.digest()
 
     def is_near(self, other: Snapshot, pages: int) -> bool:
-        """Tell whether at most a thousandth of so many pages lie elsewhere, a hundredth in the order."""
+        """Tell whether at most a thousandth of so many pages lie elsewhere, a hundredth in the order.
+
+        Where a single page is more than that, none may, and those on links must be as far.
+        """
+        if pages < TOLERANCE:
+            return (self.lies, self.order, self.crossing) == (other.lies, other.order, other.crossing)
         apart = sum(abs(here - there) for here, there in zip(self.lies, other.lies, strict=True))
         if TOLERANCE * apart > 2 * pages:
             return False
