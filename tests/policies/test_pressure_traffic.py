@@ -6,7 +6,7 @@ from machines import OWN, PAGE, machine, trace_of
 from g10sim.analysis.bound.demand import demand_of
 from g10sim.policies.designs.pressure.dropping import chosen_drops
 from g10sim.policies.designs.pressure.forecast import Dropped, Forecast
-from g10sim.policies.designs.pressure.traffic import Copies, Rates, copies_of, least_cycles
+from g10sim.policies.designs.pressure.traffic import Copies, Rates, copied_cycles, copies_of
 from g10sim.policies.planning.machine import planned_machine
 from g10sim.trace.model import Phase, TensorKind
 from g10sim.trace.synthetic import TraceBuilder
@@ -123,7 +123,7 @@ def test_all_rounds_wait_for_their_copies(number):
     planned, demand = planned_for(trace, 65)
     forecast = Forecast(trace, planned, demand)
     waits = (26 - 8) + (30 - 8) + (26 - 16) + (30 - 16)
-    found = least_cycles(trace, forecast, planned, demand.cycles.tolist())
+    found = copied_cycles(trace, forecast, planned, demand.cycles.tolist())
     assert found == number * (4 * 8 + 4 * 16 + waits) * 1000
 
 
@@ -134,11 +134,11 @@ def test_what_host_memory_cannot_hold_goes_at_the_rate_of_the_ssd():
     for host in (100, 15):
         planned, demand = planned_for(trace, 100, host)
         forecast = Forecast(trace, planned, demand)
-        found.append(least_cycles(trace, forecast, planned, demand.cycles.tolist()))
+        found.append(copied_cycles(trace, forecast, planned, demand.cycles.tolist()))
     assert found == [2 * (5 + 20) * 1000, 2 * (5 + 20) * 1000]
     planned, demand = planned_for(trace, 100, 5)
     forecast = Forecast(trace, planned, demand)
-    assert least_cycles(trace, forecast, planned, demand.cycles.tolist()) == 2 * (5 + 4 * 15) * 1000
+    assert copied_cycles(trace, forecast, planned, demand.cycles.tolist()) == 2 * (5 + 4 * 15) * 1000
 
 
 @pytest.mark.parametrize(

@@ -67,7 +67,7 @@ def test_what_is_steady_goes_on_in_many_cases(seed):
     ("policy", "seed"), [("base_uvm", 201), ("pressure", 229), ("pressure", 262), ("tensile", 398)]
 )
 def test_where_few_pages_move_one_of_them_elsewhere_is_too_much(policy, seed):
-    """Two iterations in a row are alike but for a page in the order of evictions, or a part of one on a link."""
+    """Two iterations in a row are alike but for a page in the order, or a part of one on a link."""
     go_on(draw_case(seed), policy)
 
 

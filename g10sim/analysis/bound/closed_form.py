@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import lru_cache
 
 import numpy as np
 
@@ -46,6 +47,7 @@ class Curve:
         return np.asarray(np.maximum(0.0, total))
 
 
+@lru_cache(maxsize=64)
 def curves(machine: Machine, *, inward: bool, outward: bool) -> tuple[Curve, ...]:
     """Return what decides how fast bytes come in, go out, or (both) go out and come back."""
     ways = [(store.inward if inward else ()) + (store.outward if outward else ()) for store in machine.stores]
@@ -111,12 +113,9 @@ def closed_form(demand: Demand, machine: Machine, *, steady: bool) -> ClosedForm
     left by then, and those that it uses later return afterwards. If iterations repeat, all of E leaves and
     returns between two runs of the kernel.
     """
-    before = np.cumsum(demand.cycles) - demand.cycles
-    after = demand.ideal_cycles - before - demand.cycles
-    early, late = _unused(demand)
-    ways = [[_Leg(False, True, early, before), _Leg(True, False, late, after)]]
+    ways = [_once(demand)]
     if steady:
-        ways.append([_Leg(True, True, np.zeros_like(before), before + after)])
+        ways.append([_Leg(True, True, np.zeros_like(demand.cycles), demand.ideal_cycles - demand.cycles)])
     totals = [_every(demand, machine, legs) for legs in ways]
     place = max(range(len(ways)), key=lambda number: totals[number].max(initial=0))
     kernel = int(totals[place].argmax())
@@ -126,6 +125,20 @@ def closed_form(demand: Demand, machine: Machine, *, steady: bool) -> ClosedForm
         for resource, better in machine.bettered()
     }
     return ClosedForm(int(cycles), stalls, savings)
+
+
+def least_cycles(demand: Demand, machine: Machine) -> float:
+    """Return the cycles of ``closed_form`` for an iteration that is not repeated, as a float."""
+    return float(_every(demand, machine, _once(demand)).max(initial=0))
+
+
+def _once(demand: Demand) -> list[_Leg]:
+    before = np.cumsum(demand.cycles) - demand.cycles
+    early, late = _unused(demand)
+    return [
+        _Leg(False, True, early, before),
+        _Leg(True, False, late, demand.ideal_cycles - before - demand.cycles),
+    ]
 
 
 def _every(demand: Demand, machine: Machine, legs: Sequence[_Leg]) -> Floats:

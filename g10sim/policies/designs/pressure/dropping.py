@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from math import inf
 
 import numpy as np
 
-from g10sim.analysis.bound.closed_form import closed_form
+from g10sim.analysis.bound.closed_form import least_cycles
 from g10sim.analysis.bound.demand import Demand
 from g10sim.analysis.bound.machine import Limit, Machine, Store
 from g10sim.analysis.recomputation import Recomputability
 from g10sim.analysis.vitality import InactivePeriod, inactive_periods
 from g10sim.policies.designs.pressure.forecast import Dropped, Forecast
-from g10sim.policies.designs.pressure.traffic import least_cycles
+from g10sim.policies.designs.pressure.traffic import copied_cycles
 from g10sim.policies.planning.machine import PlannedMachine
 from g10sim.trace.model import Trace
 
 _TRIALS = 128
 """Numbers of drops that are compared, at most."""
-_TIMED = 16
-"""Numbers of drops for which copies are timed, at most; the times of others lie between."""
+_TIMED = 4
+"""Parts of these, between which copies are timed at first; the times of others lie between."""
 _SLACK = 0.01
 """Drops beyond the best number leave the links room, which the closed form takes for granted, for this share
 of the time, and of what drops save."""
@@ -52,27 +53,54 @@ def chosen_drops(trace: Trace, demand: Demand, planned: PlannedMachine) -> tuple
     candidates, sizes = _candidates(trace, demand, planned), planned.sizes(trace)
     machine = machine_of(planned).reduced(demand.peak_bytes)
 
-    def chosen(drops: Sequence[Dropped]) -> tuple[float, tuple[Dropped, ...]]:
-        bounds, copied = {}, {}
-        timed = set(_numbers(len(drops), _TIMED))
-        for number in sorted({*_numbers(len(drops), _TRIALS), *timed}):
-            tried = _chained(drops[:number])
-            left = _with_drops(demand, tried, sizes)
-            bounds[number] = closed_form(left, machine, steady=False).cycles
-            if number in timed:
-                forecast = Forecast(trace, planned, demand, tried)
-                copied[number] = least_cycles(trace, forecast, planned, left.cycles.tolist())
-        between = np.interp([*bounds], [*copied], [*copied.values()]).tolist()
-        costs = {
-            number: (bound + max(bound, copies)) / 2
-            for (number, bound), copies in zip(bounds.items(), between, strict=True)
-        }
+    def chosen(drops: Sequence[Dropped], most_cycles: float = inf) -> tuple[float, tuple[Dropped, ...]]:
+        """Return the cost of the best number of drops, and these; no drops where it is above a number."""
+        tried = {number: _chained(drops[:number]) for number in _numbers(len(drops), _TRIALS)}
+        left = {number: _with_drops(demand, dropped, sizes) for number, dropped in tried.items()}
+        bounds = {number: least_cycles(demand, machine) for number, demand in left.items()}
+        if min(bounds.values()) >= most_cycles:
+            return inf, ()
+
+        def copied(number: int) -> float:
+            forecast = Forecast(trace, planned, demand, tried[number])
+            return copied_cycles(trace, forecast, planned, left[number].cycles.tolist())
+
+        costs = _costs(bounds, copied)
         most = max(_most(bounds, bounds), _most(costs, bounds))
         return min(costs.values()), _chained(drops[:most])
 
-    alone, kept = chosen(_with_sources_kept(candidates))
-    chained, drops = chosen(candidates)
-    return drops if chained < (1 - _SLACK) * alone else kept
+    alone = _with_sources_kept(candidates)
+    least, kept = chosen(alone)
+    if len(alone) == len(candidates):
+        return kept
+    most_cycles = (1 - _SLACK) * least
+    chained, drops = chosen(candidates, most_cycles)
+    return drops if chained < most_cycles else kept
+
+
+def _costs(bounds: Mapping[int, float], copied: Callable[[int], float]) -> dict[int, float]:
+    """Return what each number of drops costs, of those that have bounds.
+
+    Copies are timed for numbers at even distances, and at a half and a quarter of these beside the cheapest
+    and the largest that costs within 1% of it. Numbers whose bound is above that are not timed, but for 0.
+    """
+    numbers = sorted(bounds)
+    last, times = len(numbers) - 1, dict[int, float]()
+    places = {*range(0, last + 1, -(-last // _TIMED) or 1), last}
+    limit = inf
+    for finer in (2, 4, 8):
+        for place in sorted(places - times.keys(), key=lambda place: (place > 0, bounds[numbers[place]])):
+            bound = bounds[numbers[place]]
+            if bound <= limit or not place:
+                times[place] = copied(numbers[place])
+                limit = min(limit, (1 + _SLACK) * (bound + max(bound, times[place])) / 2)
+        known = sorted(times)
+        copies = np.interp(range(last + 1), known, [times[place] for place in known]).tolist()
+        costs = [(bounds[number] + max(bounds[number], copies[i])) / 2 for i, number in enumerate(numbers)]
+        limit, step = (1 + _SLACK) * min(costs), -(-last // (_TIMED * finer))
+        for best in costs.index(min(costs)), max(i for i, cost in enumerate(costs) if cost <= limit):
+            places |= {max(0, best - step), min(last, best + step)}
+    return dict(zip(numbers, costs, strict=True))
 
 
 def _most(costs: Mapping[int, float], bounds: Mapping[int, float]) -> int:

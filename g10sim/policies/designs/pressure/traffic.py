@@ -121,7 +121,7 @@ class _Leaving:
                 heappop(self._open)
 
 
-def least_cycles(
+def copied_cycles(
     trace: Trace, forecast: Forecast, machine: PlannedMachine, durations: Sequence[int]
 ) -> float:
     """Return how long an iteration of kernels of these cycles takes with the copies between memories.
