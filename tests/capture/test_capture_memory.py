@@ -71,6 +71,7 @@ def test_the_footprint_agrees_with_pytorchs_memory_tracker(case, tracked_peak):
     assert captured_peak(case) == pytest.approx(tracked_peak(*case), rel=0.01)
 
 
+@pytest.mark.nightly
 def test_the_footprint_agrees_with_a_plain_sum_of_allocations(torch, case, measured_step):
     from torch.utils._python_dispatch import TorchDispatchMode
     from torch.utils._pytree import tree_leaves

@@ -41,9 +41,9 @@ def elements(trace, kind=TensorKind.WEIGHT):
     ("source", "parameters", "pixels"),
     [
         ("torchvision:resnet152", 60_192_808, 224),
-        ("torchvision:inception_v3", 27_161_264, 299),
-        ("torchvision:vit_b_16", 86_567_656, 224),
-        ("timm:legacy_senet154", 115_088_984, 224),
+        pytest.param("torchvision:inception_v3", 27_161_264, 299, marks=pytest.mark.nightly),
+        pytest.param("torchvision:vit_b_16", 86_567_656, 224, marks=pytest.mark.nightly),
+        pytest.param("timm:legacy_senet154", 115_088_984, 224, marks=pytest.mark.nightly),
         ("timm:vit_base_patch16_224", 86_567_656, 224),
     ],
 )

@@ -7,6 +7,7 @@ from g10sim.capture.libraries import make_torchvision_importable
 from g10sim.importers.gpg import import_gpg
 
 BATCH_SIZES = {"BERT_Base": 256, "Inceptionv3": 512, "ResNet152": 256, "SENet154": 256, "VIT": 512}
+QUICK = ("BERT_Base", "ResNet152")
 
 
 @pytest.fixture
@@ -21,7 +22,13 @@ def graphs(torch):
     return MODELS | GRAPHS
 
 
-@pytest.mark.parametrize(("model", "batch_size"), BATCH_SIZES.items())
+@pytest.mark.parametrize(
+    ("model", "batch_size"),
+    [
+        pytest.param(*case, marks=() if case[0] in QUICK else pytest.mark.nightly)
+        for case in BATCH_SIZES.items()
+    ],
+)
 def test_a_capture_with_the_operators_of_a_published_graph_has_its_footprint(
     published, graphs, model, batch_size
 ):

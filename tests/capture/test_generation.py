@@ -118,6 +118,7 @@ def test_a_generation_is_simulated(trace, policy):
     assert 0 < result.performance <= 1
 
 
+@pytest.mark.nightly
 def test_a_model_whose_layers_come_in_turns_repeats_them_by_twos():
     turns = {"layer_types": ["sliding_attention", "full_attention"] * 3, "sliding_window": PROMPT + 4}
     trace = capture_step(llama(6, kind="Qwen2Config", use_sliding_window=True, **turns), generate=8)

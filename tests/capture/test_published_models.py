@@ -11,13 +11,17 @@ from g10sim.importers.gpg import import_gpg
 pytestmark = pytest.mark.slow
 
 SMALLEST = {"BERT_Base": 128, "Inceptionv3": 512, "ResNet152": 256, "SENet154": 256, "VIT": 256}
+QUICK = ("BERT_Base", "ResNet152", "VIT")
 
 
 def seconds(trace):
     return sum(kernel.duration for kernel in trace.kernels) / trace.ticks_per_second
 
 
-@pytest.mark.parametrize(("model", "batch_size"), SMALLEST.items())
+@pytest.mark.parametrize(
+    ("model", "batch_size"),
+    [pytest.param(*case, marks=() if case[0] in QUICK else pytest.mark.nightly) for case in SMALLEST.items()],
+)
 def test_an_iteration_takes_the_published_time_within_15_percent(model, batch_size, published):
     pytest.importorskip("torch", reason="PyTorch is not installed: pip install 'g10sim[capture]'")
     make_torchvision_importable()

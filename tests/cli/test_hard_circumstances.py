@@ -71,7 +71,9 @@ def test_a_removed_working_directory_does_not_matter(here):
 TRAP = "import sys\nsys.stderr.write('shadowed')\nraise SystemExit(9)\n"
 
 
-@pytest.mark.parametrize("command", [(G10SIM,), MODULE], ids=["g10sim", "module"])
+@pytest.mark.parametrize(
+    "command", [(G10SIM,), pytest.param(MODULE, marks=pytest.mark.nightly)], ids=["g10sim", "module"]
+)
 def test_files_in_the_working_directory_do_not_shadow_libraries(here, config, command):
     for name in ("statistics", "pandas", "pyarrow", "numpy", "random", "matplotlib", "jinja2"):
         (here / f"{name}.py").write_text(TRAP)
@@ -151,9 +153,9 @@ def whole(tmp_path_factory):
     [
         pytest.param("config.yaml", marks=pytest.mark.nightly),
         "results.csv",
-        "cells/*.json",
+        pytest.param("cells/*.json", marks=pytest.mark.nightly),
         pytest.param("cells/*.parquet", marks=pytest.mark.nightly),
-        "kernels.parquet",
+        pytest.param("kernels.parquet", marks=pytest.mark.nightly),
     ],
 )
 def test_a_full_disk_is_one_line_whatever_is_being_written(here, whole, large):

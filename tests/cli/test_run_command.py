@@ -352,7 +352,10 @@ class Slow(Policy):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("how", "code"), [(signal.SIGKILL, -signal.SIGKILL), (signal.SIGINT, 130)])
+@pytest.mark.parametrize(
+    ("how", "code"),
+    [(signal.SIGKILL, -signal.SIGKILL), pytest.param(signal.SIGINT, 130, marks=pytest.mark.nightly)],
+)
 def test_a_run_ended_in_the_middle_resumes_and_ends_with_the_same_results(config, here, g10sim, how, code):
     (here / "slow.py").write_text(SLOW)
     name = config(policies=["slow:Slow", "base_uvm"], sweep={"seed": [0, 1, 2, 3]})

@@ -111,6 +111,7 @@ def starts(log):
     return found
 
 
+@pytest.mark.nightly
 def test_a_worker_killed_in_the_middle_loses_nothing_and_repeats_nothing(config, cluster, tmp_path):
     log, tags = tmp_path / "log", [f"cell{number}" for number in range(5)]
     config["policies"] = [slow(log, 0.4, tag) for tag in tags]

@@ -30,7 +30,7 @@ def read_once():
         yield
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.usefixtures("read_once")
 def test_it_is_whole(name):

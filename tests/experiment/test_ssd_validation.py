@@ -15,6 +15,7 @@ def comparisons(reference):
     return compare(reference / "systems" / "mqsim")
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     "table",
     ["parallelism_sweep", "seq_read_write", "mixed_read_write", "gc_steady_state", "gc_tensor_mix"],

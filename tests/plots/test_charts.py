@@ -197,19 +197,22 @@ def test_policies_without_a_swept_parameter_are_level(tmp_path):
 
 
 @pytest.mark.slow
-def test_many_panels_flow_to_further_pages(tmp_path):
+@pytest.mark.parametrize(
+    ("kind", "role"),
+    [
+        pytest.param("line", {"x": LINK}, marks=pytest.mark.nightly),
+        ("bar", {"x": "policy"}),
+        pytest.param("heat", {"x": "policy", "hue": LINK}, marks=pytest.mark.nightly),
+    ],
+)
+def test_many_panels_flow_to_further_pages(tmp_path, kind, role):
     traces = [(model, batch) for model in made_up.MODELS for batch in (64, 256, 1024)]
     rows = swept(policies=("ideal", "g10"), traces=traces)
-    for kind, role in (
-        ("line", {"x": LINK}),
-        ("bar", {"x": "policy"}),
-        ("heat", {"x": "policy", "hue": LINK}),
-    ):
-        where = {MEMORY: "80 GiB"} | ({LINK: "8 GB/s"} if kind == "bar" else {})
-        figures, _ = written(tmp_path, kind, rows, where=where, **role)
-        assert len(figures) > 1
-        for figure in figures:
-            assert_readable(figure)
+    where = {MEMORY: "80 GiB"} | ({LINK: "8 GB/s"} if kind == "bar" else {})
+    figures, _ = written(tmp_path, kind, rows, where=where, **role)
+    assert len(figures) > 1
+    for figure in figures:
+        assert_readable(figure)
     assert (tmp_path / "figures" / "chart-2.png").is_file()
 
 

@@ -191,7 +191,9 @@ def test_of_many_kernels_the_largest_of_neighbours_is_shown():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", FIGURES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(one, marks=() if one in FIGURES[:4] else pytest.mark.nightly) for one in FIGURES]
+)
 def test_files_are_the_same_every_time(name, tmp_path):
     for place in ("one", "two"):
         paths = plots.save(drawn(name, made_up.FEW), tmp_path / place, name)

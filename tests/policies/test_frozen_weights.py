@@ -164,7 +164,13 @@ def whole_pages(tensors):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("policy", [*UNIFIED, *OTHERS, "tencache"])
+@pytest.mark.parametrize(
+    "policy",
+    [
+        pytest.param(policy, marks=() if policy in ("g10", "pressure", "stream") else pytest.mark.nightly)
+        for policy in (*UNIFIED, *OTHERS, "tencache")
+    ],
+)
 def test_a_captured_step_with_adapters_writes_back_no_weight_but_these(policy):
     # 2.3 of 3.1 GiB are frozen, and 1.75 GiB have room.
     trace = load_trace(data_path("traces", "llama-3.2-1b-lora-b1-s512.g10t"))

@@ -90,7 +90,7 @@ def test_every_policy_that_spills_runs_on_them(policy, preset):
         assert found["peak_cxl_bytes"] > 0
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("preset", PRESETS)
 @pytest.mark.parametrize("policy", [*CHAINED, *NETWORKS])
 def test_a_machine_without_its_cxl_memory_is_never_faster(policy, preset):
