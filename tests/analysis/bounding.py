@@ -9,7 +9,7 @@ import numpy as np
 from g10sim.analysis.bound.machine import Limit, Machine, Store
 from g10sim.config.system import SystemSpec
 from g10sim.hardware.bounds import bound_machine
-from g10sim.trace.model import TensorKind, Trace
+from g10sim.trace.model import Phase, TensorKind, Trace
 from g10sim.trace.synthetic import TraceBuilder
 
 PAGE = 1 << 10
@@ -33,7 +33,7 @@ def machine(gpu, stores, rates, *, page=1, clock=CLOCK):
     )
 
 
-def trace_of(sizes, kernels, unit=10**9):
+def trace_of(sizes, kernels, unit=10**9, phase=Phase.OTHER):
     """A trace from {name: units} ("*": persistent) and (ticks, tensors read, tensors written)."""
     builder, ids = TraceBuilder("small"), {}
     for name, size in sizes.items():
@@ -42,7 +42,7 @@ def trace_of(sizes, kernels, unit=10**9):
         ids[name.rstrip("*")] = builder.tensor(name, size * unit, kind, persistent=lasting)
     for number, (ticks, reads, writes) in enumerate(kernels):
         inputs, outputs = ([ids[name] for name in names.split()] for names in (reads, writes))
-        builder.kernel(f"kernel{number}", ticks, inputs, outputs)
+        builder.kernel(f"kernel{number}", ticks, inputs, outputs, phase)
     return builder.build()
 
 
@@ -62,20 +62,22 @@ def draw_case(seed):
     """Draw a case in blocks of many pages, small enough to enumerate where they may lie."""
     draw = random.Random(seed)
     while True:
-        trace = _draw_trace(draw)
+        trace = _draw_trace(draw, frozen=seed % 3 == 2)
         system = _draw_system(draw, trace)
         case = Case(trace, system)
         if largest_working_set(trace) <= system.gpu.memory and Blocks(trace, case.machine).fits:
             return case
 
 
-def _draw_trace(draw):
+def _draw_trace(draw, *, frozen):
+    """Draw a trace; with ``frozen`` what lasts and is never written is so."""
     builder = TraceBuilder("drawn")
+    kind, phase = (TensorKind.WEIGHT, Phase.FORWARD) if frozen else (TensorKind.ACTIVATION, Phase.OTHER)
     tensors = [
         builder.tensor(
             f"t{number}",
             draw.choice([1, 1, 2, 2, 3]) * BLOCK,
-            TensorKind.ACTIVATION,
+            kind,
             persistent=draw.random() < 0.25,
         )
         for number in range(draw.randint(3, 8))
@@ -86,7 +88,7 @@ def _draw_trace(draw):
         cut = draw.randint(0, len(used))
         ticks = draw.choice([0, 4, 4, 8]) * BLOCK or 1
         changed = [tensor for tensor in used[cut:] if tensor in known]  # in place: read, too
-        builder.kernel(f"kernel{number}", ticks, used[:cut] + changed, used[cut:])
+        builder.kernel(f"kernel{number}", ticks, used[:cut] + changed, used[cut:], phase)
         known.update(used)
     return builder.build()
 
@@ -119,7 +121,8 @@ def largest_working_set(trace):
 class Blocks:
     """Every way in which blocks may lie at the start and end of each kernel, and the least time between them.
 
-    A tensor is on the GPU while a kernel computes with it; otherwise its blocks are there or in tiers.
+    A tensor is on the GPU while a kernel computes with it; otherwise its blocks are there or in tiers. Those
+    of frozen tensors leave for nothing.
     """
 
     def __init__(self, trace, machine, block=BLOCK, *, most_states=MOST_STATES):
@@ -178,9 +181,9 @@ class Blocks:
         moved = after[None, :, :] - before[:, None, :]
         stores = len(self.machine.stores)
         tensors = self.width // stores
-        total = 0
-        for way, amount in ((self.outward, np.maximum(moved, 0)), (self.inward, np.maximum(-moved, 0))):
-            total = total + amount @ np.tile(way, (tensors, 1))
+        copied = np.repeat([[tensor not in self.trace.frozen] for tensor in range(tensors)], stores, axis=0)
+        outward, inward = np.tile(self.outward, (tensors, 1)) * copied, np.tile(self.inward, (tensors, 1))
+        total = np.maximum(moved, 0) @ outward + np.maximum(-moved, 0) @ inward
         return total.max(axis=2) if total.shape[2] else np.zeros(total.shape[:2])
 
     def _matrices(self):

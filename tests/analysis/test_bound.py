@@ -20,6 +20,7 @@ from g10sim.errors import CapacityError, ConfigError
 from g10sim.hardware.bounds import bound_machine
 from g10sim.policies.interface.registry import create
 from g10sim.trace.format import load_trace
+from g10sim.trace.model import Phase
 from g10sim.trace.synthetic import chain
 from g10sim.trace.workload import Job, Workload
 
@@ -31,13 +32,13 @@ BERT = Path(__file__).parents[2] / "traces" / "bert-base-b192-s512.g10t"
 def small(memory, host, link, read, write):
     """A machine of gigabytes and gigabytes/second; page and carry are single bytes."""
     stores = [("host", host * G, "in", "out"), ("ssd", 1000 * G, "in read", "out write")]
-    rates = {"in": link * G, "out": link * G, "read": read * G, "write": write * G}
+    rates = {"in": link * G, "out": link * G, "read": read * G, "write": int(write * G)}
     return machine(memory * G, stores, rates)
 
 
-def used(sizes, *kernels):
+def used(sizes, *kernels, phase=Phase.OTHER):
     """A trace of kernels of a second that read these tensors (gigabytes)."""
-    return trace_of(sizes, [(G, reads, "") for reads in kernels])
+    return trace_of(sizes, [(G, reads, "") for reads in kernels], phase=phase)
 
 
 PEAK = {"a": 6, "b": 6}
@@ -51,6 +52,15 @@ HAND = {
     # A weight may be away when an iteration begins or ends, but not for ever.
     "weight used first": (used({"a*": 6, "b": 6}, "a", "b"), small(8, 100, 2, 2, 2), 4, 6),
     "weight used last": (used({"a*": 6, "b": 6}, "b", "a"), small(8, 100, 2, 2, 2), 4, 6),
+    # One that is frozen leaves for nothing: 4 of a return between the two kernels.
+    "frozen weight": (used({"a*": 6, "b": 6}, "b", "a", phase=Phase.FORWARD), small(8, 100, 2, 2, 2), 4, 4),
+    # It returns at half that rate, and the drive's slow writes do not matter.
+    "frozen weight on a drive": (
+        used({"a*": 6, "b": 6}, "b", "a", phase=Phase.FORWARD),
+        small(8, 0, 2, 1, 0.001),
+        6,
+        6,
+    ),
     "asymmetric link": (
         used(PEAK, "a", "b", "a"),
         machine(8 * G, [("host", 100 * G, "in", "out")], {"in": 1 * G, "out": 2 * G}),

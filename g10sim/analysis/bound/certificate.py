@@ -100,23 +100,24 @@ def certified_stall(prices: Prices, machine: Machine, checkpoints: Checkpoints) 
 
 def _ways(whole: _Whole, machine: Machine, checkpoints: Checkpoints) -> int:
     """Return what all bytes cost that may be away, each on its cheapest way; at most 0."""
-    tables: dict[int | None, tuple[Integers, Integers]] = {}
+    tables: dict[tuple[int | None, bool], tuple[Integers, Integers]] = {}
     total = 0
     for group in checkpoints.groups:
         price = None
         if group.price is not None:
             cycles, size_bytes = group.price
             price = min((cycles << whole.bits) // size_bytes, 1 << (_WORD - _RERUN_BITS - 1))
-        if price not in tables:
-            tables[price] = _cheapest(whole, machine, checkpoints, price)
-        returning, staying = tables[price]
+        key = price, group.frozen
+        if key not in tables:
+            tables[key] = _cheapest(whole, machine, checkpoints, price, frozen=group.frozen)
+        returning, staying = tables[key]
         row = group.first if group.leaves else -1
         total += group.size_bytes * int((returning if group.returns else staying)[row, group.last])
     return total
 
 
 def _cheapest(
-    whole: _Whole, machine: Machine, checkpoints: Checkpoints, rerun: int | None
+    whole: _Whole, machine: Machine, checkpoints: Checkpoints, rerun: int | None, *, frozen: bool
 ) -> tuple[Integers, Integers]:
     """Return the price of the cheapest way of a byte from every first to every last state (rows, columns).
 
@@ -124,6 +125,8 @@ def _cheapest(
     GPU, those of the second stay where they are. Dynamic programming over the states; place 0 is the GPU.
     """
     inward, outward = _crossing_prices(whole, machine, checkpoints.may_stall, rerun)
+    if frozen:
+        outward = np.zeros_like(outward)
     states = len(checkpoints.states)
     laps = 2 if checkpoints.steady else 1
     places = len(machine.stores) + 1 + (rerun is not None)

@@ -52,7 +52,8 @@ class Group:
     """Periods that cover the same states, ``first`` to ``last``; over the border they are counted on.
 
     Bytes that do not leave are away from the beginning; those that do not return stay away to the end.
-    ``price`` is (cycles, bytes) of the cheapest rerun; None where nothing may be dropped.
+    ``price`` is (cycles, bytes) of the cheapest rerun; None where nothing may be dropped. What is ``frozen``
+    leaves without a transfer.
     """
 
     first: int
@@ -61,6 +62,7 @@ class Group:
     leaves: bool = True
     returns: bool = True
     price: tuple[int, int] | None = None
+    frozen: bool = False
 
 
 @dataclass(frozen=True)
@@ -107,10 +109,10 @@ class Checkpoints:
     @cached_property
     def groups(self) -> tuple[Group, ...]:
         """Periods merged by the states that they cover and by what a rerun costs."""
-        members: defaultdict[tuple[int, int, bool, bool, int | None], list[Period]] = defaultdict(list)
+        members: defaultdict[tuple[int, int, bool, bool, int | None, bool], list[Period]] = defaultdict(list)
         for period in self.demand.periods:
             for stretch in self._stretches(period):
-                members[(*stretch, _class_of(period.rerun))].append(period)
+                members[(*stretch, _class_of(period.rerun), period.frozen)].append(period)
         return tuple(
             Group(
                 first,
@@ -119,8 +121,9 @@ class Checkpoints:
                 leaves,
                 returns,
                 None if kind is None else _cheapest(found),
+                frozen,
             )
-            for (first, last, leaves, returns, kind), found in members.items()
+            for (first, last, leaves, returns, kind, frozen), found in members.items()
         )
 
     def _stretches(self, period: Period) -> list[tuple[int, int, bool, bool]]:

@@ -111,11 +111,14 @@ def closed_form(demand: Demand, machine: Machine, *, steady: bool) -> ClosedForm
 
     With E bytes more alive at a kernel than the GPU holds, those of E that the iteration has used before have
     left by then, and those that it uses later return afterwards. If iterations repeat, all of E leaves and
-    returns between two runs of the kernel.
+    returns between two runs of the kernel. What is frozen leaves without a transfer.
     """
     ways = [_once(demand)]
     if steady:
-        ways.append([_Leg(True, True, np.zeros_like(demand.cycles), demand.ideal_cycles - demand.cycles)])
+        others, frozen = demand.ideal_cycles - demand.cycles, np.full_like(demand.cycles, demand.frozen_bytes)
+        ways.append([_Leg(True, True, frozen, others)])
+        if demand.frozen_bytes:
+            ways.append([_Leg(True, False, np.zeros_like(frozen), others)])
     totals = [_every(demand, machine, legs) for legs in ways]
     place = max(range(len(ways)), key=lambda number: totals[number].max(initial=0))
     kernel = int(totals[place].argmax())
@@ -172,11 +175,16 @@ def _one(
 
 
 def _unused(demand: Demand) -> tuple[Integers, Integers]:
-    """Return for every kernel the bytes that the iteration uses only later, and only earlier."""
+    """Return for every kernel the bytes that need not leave before it, and not return after it.
+
+    The iteration uses them only later, or they are frozen; it uses them only earlier.
+    """
     later, earlier = (np.zeros(len(demand.cycles) + 1, dtype=np.int64) for _ in range(2))
+    later[0] = demand.frozen_bytes
     for period in demand.periods:
         if period.wraps:
+            earlier[period.last + 1] += period.size_bytes
+        if period.wraps and not period.frozen:
             later[0] += period.size_bytes
             later[period.following] -= period.size_bytes
-            earlier[period.last + 1] += period.size_bytes
     return np.cumsum(later[:-1]), np.cumsum(earlier[:-1])

@@ -20,9 +20,9 @@ from g10sim.trace.repetition import each, named
 class Period:
     """A tensor is used by kernel ``last`` and then not before kernel ``following``.
 
-    One that ``wraps`` crosses the border of the iteration. ``rerun`` is (cycles, bytes) of the kernel that
-    may run again in place of a transfer back, with all its results that can be dropped; None if the tensor
-    cannot be dropped.
+    One that ``wraps`` crosses the border of the iteration. A ``frozen`` tensor leaves without a transfer.
+    ``rerun`` is (cycles, bytes) of the kernel that may run again in place of a transfer back, with all its
+    results that can be dropped; None if the tensor cannot be dropped.
     """
 
     size_bytes: int
@@ -30,6 +30,7 @@ class Period:
     following: int
     wraps: bool = False
     rerun: tuple[int, int] | None = None
+    frozen: bool = False
 
 
 @dataclass(frozen=True)
@@ -37,8 +38,8 @@ class Demand:
     """One iteration of a trace, in cycles and whole pages.
 
     ``live_bytes`` are those of each kernel: persistent tensors that some kernel uses, live ranges, and what
-    is written in vain; ``lasting_bytes`` are the first of these. ``needed_bytes`` is the largest working set.
-    With ``recomputes`` tensors may be dropped.
+    is written in vain; ``lasting_bytes`` are the first of these, ``frozen_bytes`` those that none writes.
+    ``needed_bytes`` is the largest working set. With ``recomputes`` tensors may be dropped.
     """
 
     cycles: Integers
@@ -47,6 +48,7 @@ class Demand:
     needed_bytes: int
     periods: tuple[Period, ...]
     recomputes: bool = False
+    frozen_bytes: int = 0
 
     @property
     def ideal_cycles(self) -> int:
@@ -76,11 +78,14 @@ def demand_of(trace: Trace, clock_hz: int, page_bytes: int, *, recompute: bool =
     for found in inactive:
         last = trace.uses[found.tensor][-1] if found.wraps else found.start - 1
         rerun = None if reruns is None else reruns.of(found)
-        periods.append(Period(sizes[found.tensor], last, found.end, found.wraps, rerun))
+        frozen = found.tensor in trace.frozen
+        periods.append(Period(sizes[found.tensor], last, found.end, found.wraps, rerun, frozen))
     used = sum(size for size, lasts, uses in zip(sizes, lasting, trace.uses, strict=True) if lasts and uses)
     kernels = named(trace.kernels, attrgetter("tensors"))
     needed = max((sum([sizes[tensor] for tensor in tensors]) for tensors in kernels), default=0)
-    return Demand(cycles, np.cumsum(changes[:-1]), used, needed, tuple(periods), recompute)
+    frozen_bytes = sum(sizes[tensor] for tensor in trace.frozen if trace.uses[tensor])
+    live = np.cumsum(changes[:-1])
+    return Demand(cycles, live, used, needed, tuple(periods), recompute, frozen_bytes)
 
 
 class _Reruns:

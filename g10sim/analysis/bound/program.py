@@ -133,9 +133,10 @@ class Program:
             y, out, back = self._place(len(states), size)
             columns.append(y)
             self._stored[number].add(states, y, 1.0)
-            self._cross(store.outward, before[1:], out)
             self._cross(store.inward, before[1:], back)
-            if group.leaves:
+            if not group.frozen:
+                self._cross(store.outward, before[1:], out)
+            if group.leaves and not group.frozen:
                 self._cross(store.outward, before[:1], y[:1])
             if group.returns:
                 self._cross(store.inward, np.array([after]), y[-1:])
