@@ -5,6 +5,7 @@ import random
 from dataclasses import dataclass, replace
 
 from g10sim.analysis.footprint import footprint_bytes, largest_working_set, peak_live_bytes
+from g10sim.analysis.reported import averaged, reported
 from g10sim.config.behaviour import BehaviourSpec
 from g10sim.config.system import SystemSpec
 from g10sim.errors import CapacityError, UnsupportedError
@@ -111,13 +112,13 @@ def system_of(case):
 
 
 def cycles(case, policy, behaviour):
-    """Cycles of the last iteration of as many as results have; infinite where it is not supported."""
+    """Cycles of an iteration, as results report them; infinite where it is not supported."""
     workload = Workload((Job(case.trace, iterations="auto"),))
     try:
         records = run(workload, system_of(case), case.policy(policy), behaviour, check=True)
     except (UnsupportedError, CapacityError):
         return math.inf
-    last = records.iterations[-1]
+    last = averaged(reported(records.iterations))
     return last.end - last.start
 
 
