@@ -43,7 +43,7 @@ LARGE = ("inception_v3", "vit, eager", "bert, checkpointed", "resnet18, checkpoi
     params=[pytest.param(name, marks=pytest.mark.nightly if name in LARGE else ()) for name in CASES]
 )
 def case(request, models):
-    """What builds a model, and the options of the step."""
+    """Source of a model, and the options of the step."""
     name, options = CASES[request.param]
     prefix, colon, rest = name.partition(":")
     if not colon:

@@ -136,6 +136,7 @@ def least_cycles(demand: Demand, machine: Machine) -> float:
 
 
 def _once(demand: Demand) -> list[_Leg]:
+    """Return what leaves before each kernel, and returns after it, in an iteration by itself."""
     before = np.cumsum(demand.cycles) - demand.cycles
     early, late = _unused(demand)
     return [

@@ -21,10 +21,10 @@ class Snapshot:
     """State of one job and of what it moves, at the end of an iteration.
 
     ``lies`` are the pages of every tensor at every place and in transfer, and those that caches of drives
-    still take. ``order`` is what is on the GPU, in
-    the order of evictions or addresses, as tensor, pages, tensor, pages, and so on. ``crossing`` is how far
-    pages on links are. ``rest`` is all else on which later iterations depend; None where not all of it is
-    known. ``is_settled``: as ``Policy.is_steady`` says.
+    still take. ``order`` is what is on the GPU, in the order of evictions or addresses, as tensor, pages,
+    tensor, pages, and so on. ``crossing`` is how far pages on links are; None: not known. ``rest`` is all
+    else on which later iterations depend; None where not all of it is known. ``is_settled``: as
+    ``Policy.is_steady`` says.
     """
 
     lies: array[int]
