@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import defaultdict, deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
 
-from g10sim.execute.memory import null
+from g10sim.execute.memory import null, swap
 
 
 @dataclass(eq=False)
@@ -44,6 +45,12 @@ class Streams(Protocol):
 
     def synchronize(self, event: Any) -> None:
         """Let the host wait for an event."""
+
+    def seconds_between(self, first: Any, second: Any) -> float:
+        """Return the seconds between two events that have happened."""
+
+    def allocated_bytes(self) -> int:
+        """Return the most bytes that were allocated on the device since this was asked last."""
 
     def allocate(self, storage: Any) -> Any:
         """Allocate a block as large as a storage."""
@@ -124,19 +131,50 @@ class CudaMemory:
         self._streams.swap(storage, block)
         self._streams.free(block)
 
-    def pace(self) -> None:
+    def pace(self) -> Any:
         """Keep the host at most two kernels ahead: decisions are made when it is known what has ended."""
-        self._launched.append(self._streams.event(self._compute))
+        self._launched.append(self.mark())
         if len(self._launched) > 2:
             self._streams.synchronize(self._launched.popleft())
+        return self._launched[-1]
+
+    def mark(self) -> Any:
+        """Record an event after the kernels launched so far."""
+        return self._streams.event(self._compute)
+
+    def seconds(self, marks: Sequence[Any]) -> list[float]:
+        """Wait for the last event, and return the seconds from the first to each."""
+        self._streams.synchronize(marks[-1])
+        return [self._streams.seconds_between(marks[0], mark) for mark in marks]
+
+    def allocated_bytes(self) -> int:
+        """Return the most bytes that PyTorch's allocator gave out since it was asked last."""
+        return self._streams.allocated_bytes()
+
+    def finish(self) -> None:
+        """Give all blocks back and wait: buffers may be used again when this object is gone."""
+        while self.reclaim(waits=True):
+            pass
+        self._streams.synchronize(self.mark())
 
     def gone(self, tensor: int) -> None:
         """Keep a dead block from being used again before the copy into it has ended."""
         self.arrive(tensor)
 
 
+_SLAB = 2**30
+"""Bytes that are pinned at a time: PyTorch pins powers of two, and keeps what it has pinned."""
+_ALIGNMENT = 512
+"""Of blocks of PyTorch's allocator, in bytes."""
+
+
 class TorchStreams:
-    """The streams of the current CUDA device."""
+    """The streams of the current CUDA device, and pinned memory, which is cut from slabs."""
+
+    def __init__(self) -> None:
+        """Begin without pinned memory."""
+        self._slab: Any = torch.UntypedStorage(0)
+        self._taken_bytes = 0
 
     def current(self) -> Any:
         """Return the stream that kernels are launched on."""
@@ -148,7 +186,7 @@ class TorchStreams:
 
     def event(self, stream: Any) -> Any:
         """Record an event after what a stream was told so far."""
-        event = torch.cuda.Event()
+        event = torch.cuda.Event(enable_timing=True)
         event.record(stream)
         return event
 
@@ -164,13 +202,29 @@ class TorchStreams:
         """Let the host wait for an event."""
         event.synchronize()
 
+    def seconds_between(self, first: Any, second: Any) -> float:
+        """Return the seconds between two events that have happened."""
+        milliseconds: float = first.elapsed_time(second)
+        return milliseconds / 1e3
+
+    def allocated_bytes(self) -> int:
+        """Return the most bytes that were allocated on the device since this was asked last."""
+        found: int = torch.cuda.max_memory_allocated()
+        torch.cuda.reset_peak_memory_stats()
+        return found
+
     def allocate(self, storage: Any) -> Any:
         """Allocate a block as large as a storage."""
         return torch.UntypedStorage(storage.nbytes(), device=storage.device)
 
     def host(self, size_bytes: int) -> HostCopy:
-        """Allocate a pinned buffer."""
-        return HostCopy(torch.UntypedStorage(size_bytes).pin_memory())
+        """Cut a buffer from a pinned slab."""
+        start = self._taken_bytes
+        if start + size_bytes > self._slab.nbytes():
+            slab = torch.empty(max(size_bytes, _SLAB), dtype=torch.uint8, device="cpu", pin_memory=True)
+            self._slab, start = slab.untyped_storage(), 0
+        self._taken_bytes = start + -(-size_bytes // _ALIGNMENT) * _ALIGNMENT
+        return HostCopy(self._slab[start : start + size_bytes])
 
     def copy(self, stream: Any, to: Any, source: Any) -> None:
         """Copy between storages on a stream."""
@@ -179,7 +233,7 @@ class TorchStreams:
 
     def swap(self, storage: Any, block: Any) -> None:
         """Exchange the memory of two storages."""
-        storage._swap_data_ptr_(block)
+        swap(storage, block)
 
     def free(self, block: Any) -> None:
         """Do nothing: PyTorch takes the block back when the caller's reference, the last one, is gone."""

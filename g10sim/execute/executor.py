@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ from g10sim.capture.operators import LOOK, launches_nothing
 from g10sim.errors import ExecutionError
 from g10sim.execute.account import NO_BUDGET
 from g10sim.execute.lists import launches_of
-from g10sim.execute.memory import Memory, require_swap
+from g10sim.execute.memory import Memory
 from g10sim.execute.moving import Guide, Mover
 from g10sim.execute.script import NONE, Call, Script, operator_name, tensors_in
 from g10sim.execute.undo import Undo, written_by
@@ -27,15 +26,17 @@ class StepReport:
     """One executed step.
 
     ``faults`` are tensors that kernels had to wait for, ``in_bytes`` and ``out_bytes`` what moved each way,
-    ``peak_bytes`` the most bytes on the device at a time. ``resident_bytes`` has a number for each kernel:
-    what is on the device after it; ``starts`` the seconds after which it was launched. ``seconds`` is
-    the time of the step on the host.
+    ``peak_bytes`` the most bytes on the device at a time by the account, ``allocated_bytes`` by PyTorch's
+    allocator, with what libraries take inside operators (0 in main memory). ``resident_bytes`` has a number
+    for each kernel: what is on the device after it; ``starts`` the seconds after which it began. ``seconds``
+    is the time of the step, on a CUDA device by its events.
     """
 
     faults: int
     in_bytes: int
     out_bytes: int
     peak_bytes: int
+    allocated_bytes: int
     resident_bytes: Sequence[int]
     starts: Sequence[float]
     seconds: float
@@ -81,9 +82,8 @@ class Executor(TorchDispatchMode):  # type: ignore[misc]
         *,
         undo: bool = True,
     ) -> None:
-        """Prepare. Raises ExecutionError for a plan that has other moves, ConfigError for an old PyTorch."""
+        """Prepare. Raises ExecutionError for a plan that has other moves."""
         super().__init__()
-        require_swap()
         self.reports: list[StepReport] = []
         self._script, self._trace = script, script.trace
         self._mover = Mover(script.trace, guide, memory)
@@ -107,7 +107,7 @@ class Executor(TorchDispatchMode):  # type: ignore[misc]
         self._steps = self._at = self._kernel = self._peak = 0
         self._is_open = False
         self._resident: list[int] = []
-        self._starts: list[float] = []
+        self._marks: list[Any] = []
 
     def _worked(self, call: Call) -> _Work:
         kernels = range(call.first, call.end)
@@ -121,7 +121,7 @@ class Executor(TorchDispatchMode):  # type: ignore[misc]
     def step(self) -> Iterator[None]:
         """Run one step inside. Raises ExecutionError, and puts the model back, where it is another."""
         self._begin()
-        counts, start = self.account.counts.copy(), time.perf_counter()
+        counts, start = self.account.counts.copy(), self._memory.mark()
         try:
             yield
             self._finish()
@@ -130,6 +130,8 @@ class Executor(TorchDispatchMode):  # type: ignore[misc]
             raise
         finally:
             self._is_open, self._undo = False, Undo(())
+        _, *starts, seconds = self._memory.seconds([start, *self._marks, self._memory.mark()])
+        allocated = self._memory.allocated_bytes()
         if self._steps:
             moved = self.account.counts - counts
             self.reports.append(
@@ -138,9 +140,10 @@ class Executor(TorchDispatchMode):  # type: ignore[misc]
                     moved["in"],
                     moved["out"],
                     self._peak,
+                    allocated,
                     tuple(self._resident),
-                    tuple(begun - start for begun in self._starts),
-                    time.perf_counter() - start,
+                    starts,
+                    seconds,
                 )
             )
         self._steps += 1
@@ -148,7 +151,7 @@ class Executor(TorchDispatchMode):  # type: ignore[misc]
     def _begin(self) -> None:
         account = self.account
         self._at = self._kernel = 0
-        self._resident, self._starts = [], []
+        self._resident, self._marks = [], []
         self._undo = Undo(self._weights if self._keeps else ())
         with _disable_current_modes():
             for number in [number for number in account.storages if not self._persistent[number]]:
@@ -180,6 +183,7 @@ class Executor(TorchDispatchMode):  # type: ignore[misc]
         """Bring everything back, so that the model is whole."""
         with _disable_current_modes():
             self.account.restore()
+            self._memory.finish()
         return super().__exit__(*error)
 
     def __torch_dispatch__(
@@ -271,8 +275,7 @@ class Executor(TorchDispatchMode):  # type: ignore[misc]
             for kernel in range(call.first, call.end):
                 self._mover.start(kernel, self._needs[kernel], needed, call.end - 1)
         self._demand(needed, births)
-        self._memory.pace()
-        self._starts += [time.perf_counter()] * (call.end - call.first)
+        self._marks += [self._memory.pace()] * (call.end - call.first)
 
     def _end_kernels(self, until: int) -> None:
         """Release what has died in the kernels before one, and let the guide act on their ends."""

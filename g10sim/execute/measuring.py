@@ -5,10 +5,13 @@ from __future__ import annotations
 import csv
 import hashlib
 import json
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from io import StringIO
+from itertools import groupby
+from multiprocessing import get_context
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
@@ -16,34 +19,46 @@ from typing import Any, NamedTuple
 import torch
 import yaml
 from pydantic import Field
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from g10sim.analysis.footprint import peak_live_bytes
 from g10sim.analysis.gpus import NANOSECONDS_PER_SECOND
-from g10sim.api import simulate
-from g10sim.capture.devices import CUDA
 from g10sim.capture.measured import split
 from g10sim.config.document import load_document
 from g10sim.config.presets import load_behaviour, validated
 from g10sim.config.quantities import Spec
+from g10sim.config.system import SystemSpec
 from g10sim.errors import ConfigError, G10SimError
 from g10sim.execute.executor import StepReport
+from g10sim.execute.links import device_name, fastest, link
 from g10sim.execute.moving import Guide
-from g10sim.execute.running import Source, guided, machine, open_source, recorded, run_guided
-from g10sim.execute.script import Script, operator_name
+from g10sim.execute.running import (
+    PAGE,
+    AnyStep,
+    Source,
+    executable,
+    guided,
+    machine,
+    open_source,
+    recorded,
+    run_guided,
+)
+from g10sim.execute.script import Call, Script
+from g10sim.execute.simulated import simulated_plan
 from g10sim.files import write_text, writing
-from g10sim.trace.model import TimeSource
+from g10sim.policies.interface.plan import MigrationPlan
+from g10sim.trace.model import TimeSource, Trace
 from g10sim.units import parse_bytes
 
 DEMAND = "demand"
-_WARM, _REPEATS = 1, 5
-_SMALL, _FACTOR = 2**16, 4
+_CELL = ("model", "budget", "policy")
+_WARM = 1
 
 
 class MeasuredModel(Spec):
-    """A source, its sizes and its options."""
+    """A source, its sizes and its options; ``name`` is what tables call it, if not by its source."""
 
     source: str
+    name: str | None = None
     batch_size: int | None = None
     seq_len: int | None = None
     image_size: int | None = None
@@ -57,51 +72,17 @@ class Measurement(Spec):
     models: tuple[MeasuredModel, ...] = Field(min_length=1)
     budgets: tuple[str, ...] = Field(min_length=1, description="shares of the peak, such as 70%")
     policies: tuple[str, ...]
+    on_demand: str | None = Field(
+        default=None, description="policy whose simulation predicts fetching on demand; none: not predicted"
+    )
+    live: bool = Field(
+        default=True,
+        description="policies decide while the step runs; false: their simulation's moves are carried out",
+    )
     gpu: str
     system: str = Field(description="preset for all that is not measured")
     steps: int = Field(default=3, ge=1)
     largest_copy: str = "1 GiB"
-
-
-class _Cell(NamedTuple):
-    model: str
-    budget: str
-    policy: str
-
-
-class _Timed(TorchDispatchMode):  # type: ignore[misc]
-    """Takes the time of every operator: with events on a CUDA device, else by the host's clock."""
-
-    def __init__(self, device: str) -> None:
-        super().__init__()
-        self._is_cuda = device == CUDA
-        self.calls: list[tuple[str, Any, Any]] = []
-
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
-    ) -> Any:
-        start = self._now()
-        result = func(*args, **(kwargs or {}))
-        self.calls.append((operator_name(func), start, self._now()))
-        return result
-
-    def _now(self) -> Any:
-        if not self._is_cuda:
-            return time.perf_counter_ns()
-        event = torch.cuda.Event(enable_timing=True)
-        event.record()
-        return event
-
-    def nanoseconds(self) -> Iterator[tuple[str, int]]:
-        """Yield operators with their times."""
-        _synchronize(CUDA if self._is_cuda else "")
-        for name, start, end in self.calls:
-            yield name, int(start.elapsed_time(end) * 1e6) if self._is_cuda else end - start
-
-
-def _synchronize(device: str) -> None:
-    if device == CUDA:
-        torch.cuda.synchronize()
 
 
 def measure_cells(path: Path, device: str, directory: Path) -> Iterator[str]:
@@ -114,6 +95,9 @@ def measure_cells(path: Path, device: str, directory: Path) -> Iterator[str]:
     document = load_document(path)
     plan = validated(Measurement, document.data, document)
     directory.mkdir(parents=True, exist_ok=True)
+    names = [model.name or model.source for model in plan.models]
+    if twice := [name for name, count in Counter(names).items() if count > 1]:
+        raise ConfigError(f"{document.source}: models: found '{twice[0]}' twice; allowed: one name for each")
     sources = [
         open_source(
             model.source,
@@ -126,162 +110,192 @@ def measure_cells(path: Path, device: str, directory: Path) -> Iterator[str]:
         )
         for model in plan.models
     ]
-    link = _link(device, parse_bytes(plan.largest_copy))
-    text = yaml.safe_dump({"preset": plan.system, **link}, sort_keys=False)
+    found = link(device, parse_bytes(plan.largest_copy))
+    text = yaml.safe_dump({"preset": plan.system, **found}, sort_keys=False)
     with writing(directory / "system.yaml", ConfigError):
-        write_text(directory / "system.yaml", f"# Measured on {_device_name(device)}.\n{text}")
-    yield f"link: {link['pcie']['to_device']} in, {link['pcie']['from_device']} out"
+        write_text(directory / "system.yaml", f"# Measured on {device_name(device)}.\n{text}")
+    yield f"link: {found['pcie']['to_device']} in, {found['pcie']['from_device']} out"
     prepared = []
-    for source in sources:
-        script, plain, unlimited = _timed_script(source, plan)
-        prepared.append((source, script, unlimited))
-        yield f"{source.model}: plain step {plain * 1e3:.2f} ms, without a limit {unlimited * 1e3:.2f} ms"
-    system = {"preset": plan.system, **link}
-    predicted = _predictions(plan, prepared, system)
-    _write(directory / "predicted.csv", predicted)
+    for name, source in zip(names, sources, strict=True):
+        prepared.append(_prepare(name, source, plan))
+        plain, unlimited = (f"{seconds * 1e3:.2f} ms" for seconds in prepared[-1][-2:])
+        yield f"{name}: plain step {plain}, without a limit {unlimited}"
+    _write(directory / "kernels.csv", [row for made in prepared for row in _kernel_rows(made)])
+    system = {"preset": plan.system, **found}
+    predicted = list(_predictions(plan, prepared, system))
+    _write(directory / "predicted.csv", [cell.row for cell in predicted])
     yield f"predicted.csv: sha256 {hashlib.sha256((directory / 'predicted.csv').read_bytes()).hexdigest()}"
-    yield from _execute(plan, prepared, system, predicted, directory)
+    yield from _execute(plan, system, predicted, directory)
 
 
-def _device_name(device: str) -> str:
-    return str(torch.cuda.get_device_name()) if device == CUDA else "the CPU: its memory is the device"
+class _Prepared(NamedTuple):
+    """A source, its script with measured kernel times, its modelled trace, and the seconds of a step.
+
+    These are the plain step's, and those of an executed one that has no limit.
+    """
+
+    name: str
+    source: Source
+    script: Script
+    modelled: Trace
+    plain: float
+    unlimited: float
 
 
-def _link(device: str, largest: int) -> dict[str, Any]:
-    """Measure copies in and out: their rates, and what one costs before its first byte."""
-    rates = {}
-    for key, inward in (("to_device", True), ("from_device", False)):
-        small, large = (_copy_seconds(device, size, inward=inward) for size in (_SMALL, largest))
-        seconds = max(large - small, large / _FACTOR)
-        rates[key] = f"{int((largest - _SMALL) / seconds)} B/s"
-        rates["per_copy"] = f"{max(1, int((small - _SMALL * seconds / (largest - _SMALL)) * 1e9))} ns"
-    latency = rates["per_copy"]
-    return {"pcie": {"bandwidth": None, **rates}, "page_fault": {"latency": latency, "batch": None}}
-
-
-def _copy_seconds(device: str, size: int, *, inward: bool) -> float:
-    host = torch.empty(size, dtype=torch.uint8, pin_memory=device == CUDA)
-    there = torch.empty(size, dtype=torch.uint8, device=device)
-    to, source = (there, host) if inward else (host, there)
-    return _fastest(lambda: to.copy_(source), device)
-
-
-def _fastest(run: Callable[[], Any], device: str) -> float:
-    found = []
-    for _ in range(_WARM + _REPEATS):
-        _synchronize(device)
-        start = time.perf_counter()
-        run()
-        _synchronize(device)
-        found.append(time.perf_counter() - start)
-    return min(found[_WARM:])
-
-
-def _timed_script(source: Source, plan: Measurement) -> tuple[Script, float, float]:
-    """Return a recorded script with measured kernel times, and the seconds of a step, plain and executed."""
+def _prepare(name: str, source: Source, plan: Measurement) -> _Prepared:
+    """Record a step, and take its times with everything on the device; those of kernels add up to a step."""
     with source.opened():
         step = source.made()
         script = recorded(source, step, plan.gpu)
-        plain = _fastest(step.run, source.device)
-        mode = _Timed(source.device)
-        with mode:
-            step.run()
-        times = list(mode.nanoseconds())
-        trace, place = script.trace, 0
-        durations = [kernel.duration for kernel in trace.kernels]
-        for call in script.calls:
-            while times[place][0] != call.name:  # operators without kernels are not in the script
-                place += 1
-            if call.end > call.first:
-                shares = [trace.kernels[kernel].duration for kernel in range(call.first, call.end)]
-                durations[call.first : call.end] = split(times[place][1], shares)
-            place += 1
-        kernels = (
-            replace(kernel, duration=max(1, duration), time_source=TimeSource.MEASURED)
-            for kernel, duration in zip(trace.kernels, durations, strict=True)
-        )
-        timed = replace(trace, kernels=tuple(kernels), ticks_per_second=NANOSECONDS_PER_SECOND)
-        guide = Guide(machine(plan.system, 2 * peak_live_bytes(trace)))
+        plain = fastest(step.run, source.device)
+        guide = Guide(machine(plan.system, 2 * peak_live_bytes(script.trace)))
         reports = run_guided(source, step, script, guide, guide.system.gpu.memory, plan.steps, undo=False)
-    return Script(timed, script.calls), plain, median(report.seconds for report in reports)
+    trace = script.trace
+    durations = [kernel.duration for kernel in trace.kernels]
+    for call in script.calls:
+        if call.end > call.first:
+            spent = median(_seconds_of(report, call) for report in reports)
+            durations[call.first : call.end] = split(int(spent * 1e9), durations[call.first : call.end])
+    kernels = (
+        replace(kernel, duration=max(1, duration), time_source=TimeSource.MEASURED)
+        for kernel, duration in zip(trace.kernels, durations, strict=True)
+    )
+    timed = replace(trace, kernels=tuple(kernels), ticks_per_second=NANOSECONDS_PER_SECOND)
+    unlimited = median(report.seconds for report in reports)
+    return _Prepared(name, source, Script(timed, script.calls), trace, plain, unlimited)
+
+
+def _seconds_of(report: StepReport, call: Call) -> float:
+    """Return the time until the next operator begins."""
+    end = report.starts[call.end] if call.end < len(report.starts) else report.seconds
+    return end - report.starts[call.first]
+
+
+class _Predicted(NamedTuple):
+    """A row of predictions, what it is of, and the plan that the simulation carried out."""
+
+    row: dict[str, Any]
+    made: _Prepared
+    plan: MigrationPlan | None
 
 
 def _budget(script: Script, share: str) -> int:
     try:
-        return int(float(share.removesuffix("%")) / 100 * peak_live_bytes(script.trace)) // 512 * 512
+        return int(float(share.removesuffix("%")) / 100 * peak_live_bytes(script.trace)) // PAGE * PAGE
     except ValueError:
         raise ConfigError(f"budgets: found '{share}'; allowed: a share of the peak, such as 70%") from None
 
 
+def _kernel_rows(made: _Prepared) -> Iterator[dict[str, Any]]:
+    """Add up the times of kernels by operator, as modelled and as measured."""
+    names = {kernel: call.name for call in made.script.calls for kernel in range(call.first, call.end)}
+    totals: defaultdict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
+    for trace, column in ((made.modelled, "modelled_ms"), (made.script.trace, "measured_ms")):
+        for number, kernel in enumerate(trace.kernels):
+            totals[names[number]][column] += kernel.duration / trace.ticks_per_second * 1e3
+            totals[names[number]]["kernels"] += trace is made.modelled
+    for name, found in sorted(totals.items()):
+        times = {column: f"{found[column]:.4f}" for column in ("modelled_ms", "measured_ms")}
+        yield {"model": made.name, "operator": name, "kernels": int(found["kernels"]), **times}
+
+
 def _predictions(
-    plan: Measurement, prepared: Sequence[tuple[Source, Script, float]], system: Mapping[str, Any]
-) -> list[dict[str, Any]]:
-    """Simulate all cells under policies; a refused one is told in its row."""
-    rows = []
-    for source, script, unlimited in prepared:
-        for share in plan.budgets:
-            for policy in (DEMAND, *plan.policies):
-                row: dict[str, Any] = {"model": source.model, "budget": share, "policy": policy}
-                row["unlimited_ms"] = f"{unlimited * 1e3:.4f}"
-                if policy != DEMAND:
-                    row |= _prediction(script, share, policy, system)
-                rows.append(row)
-    return rows
+    plan: Measurement, prepared: Sequence[_Prepared], system: Mapping[str, Any]
+) -> Iterator[_Predicted]:
+    """Simulate all cells, in processes alongside; a refused one is told in its row."""
+    cells = [
+        (made, share, policy)
+        for made in prepared
+        for share in plan.budgets
+        for policy in (DEMAND, *plan.policies)
+    ]
+    with ProcessPoolExecutor(mp_context=get_context("spawn")) as pool:
+        asked = [
+            pool.submit(_prediction, made.script.trace, _budget(made.script, share), name, system)
+            for made, share, policy in cells
+            for name in [plan.on_demand if policy == DEMAND else policy]
+        ]
+        for (made, share, policy), answer in zip(cells, asked, strict=True):
+            found, moves = answer.result()
+            row = {
+                "model": made.name,
+                "budget": share,
+                "policy": policy,
+                "plain_ms": f"{made.plain * 1e3:.4f}",
+                "unlimited_ms": f"{made.unlimited * 1e3:.4f}",
+                **found,
+            }
+            yield _Predicted(row, made, moves)
 
 
-def _prediction(script: Script, share: str, policy: str, system: Mapping[str, Any]) -> dict[str, Any]:
+def _prediction(
+    trace: Trace, budget: int, policy: str | None, system: Mapping[str, Any]
+) -> tuple[dict[str, Any], MigrationPlan | None]:
+    """Simulate a cell and return what it moves: whole tensors, on demand too."""
+    if policy is None:
+        return {}, None
+    largest = max(tensor.size_bytes for tensor in trace.tensors)
+    fault = {**system["page_fault"], "group": f"{-(-largest // PAGE) * PAGE} B"}
+    behaviour = load_behaviour({"addresses": "own"})
     try:
-        spec = machine(system, _budget(script, share))
-        found = simulate(script.trace, spec, policy, compat={"addresses": "own"}).summary
+        spec = machine({**system, "page_fault": fault}, budget)
+        plan, result = simulated_plan(executable(policy, trace, spec), trace, spec, behaviour)
     except G10SimError as error:
-        return {"refused": str(error)}
-    ideal = sum(kernel.duration for kernel in script.trace.kernels) / 1e6
+        return {"refused": str(error)}, None
+    ideal, found = sum(kernel.duration for kernel in trace.kernels) / 1e6, result.summary
     return {
         "predicted_ms": f"{found['exec_ms']:.4f}",
         "predicted_slowdown": f"{found['exec_ms'] / ideal:.4f}",
         "predicted_in_bytes": found["host_to_gpu_bytes"],
         "predicted_out_bytes": found["gpu_to_host_bytes"],
-    }
+    }, plan
 
 
 def _execute(
-    plan: Measurement,
-    prepared: Sequence[tuple[Source, Script, float]],
-    system: Mapping[str, Any],
-    predicted: Sequence[Mapping[str, Any]],
-    directory: Path,
+    plan: Measurement, measured: Mapping[str, Any], predicted: Sequence[_Predicted], directory: Path
 ) -> Iterator[str]:
     done = _read(directory / "measured.csv")
-    known = {(row["model"], row["budget"], row["policy"]) for row in done}
-    by_name = {source.model: (source, script) for source, script, _ in prepared}
-    behaviour, timelines = load_behaviour({"addresses": "own"}), {}
-    for row in predicted:
-        cell = _Cell(row["model"], row["budget"], row["policy"])
-        if tuple(cell) in known:
-            continue
-        source, script = by_name[cell.model]
-        spec = machine(system, _budget(script, cell.budget))
-        try:
-            guide = (
-                Guide(spec) if cell.policy == DEMAND else guided(cell.policy, script.trace, spec, behaviour)
-            )
-            with source.opened():
-                step, steps = source.made(), plan.steps + _WARM
-                reports = run_guided(source, step, script, guide, spec.gpu.memory, steps, undo=False)
-            made, timelines[cell] = _measured(row, reports), (script, reports[-1])
-        except G10SimError as error:
-            made = {"refused": str(error)}
-        done.append({**row, **made})
-        _write(directory / "measured.csv", done)
-        yield f"{' '.join(cell)}: {made.get('refused') or made['measured_ms'] + ' ms'}"
-    ratios = {tuple(row.values())[:3]: float(row["ratio"]) for row in done if row.get("ratio")}
+    known = {tuple(row[key] for key in _CELL) for row in done}
+    timelines: dict[tuple[str, ...], tuple[Script, StepReport]] = {}
+    for made, cells in groupby(predicted, key=lambda cell: cell.made):
+        with made.source.opened():
+            step: AnyStep | None = None
+            for cell in cells:
+                name = tuple(cell.row[key] for key in _CELL)
+                if name in known:
+                    continue
+                found: dict[str, Any] = {"refused": cell.row.get("refused")}
+                if found["refused"] is None:
+                    step = made.source.made() if step is None else step
+                    try:
+                        system = machine(measured, _budget(made.script, name[1]))
+                        reports = _run(cell, step, system, plan)
+                        found = _measured(cell.row, reports)
+                        timelines[name] = made.script, reports[-1]
+                    except (G10SimError, torch.OutOfMemoryError) as error:
+                        found, step = {"refused": str(error)}, None
+                done.append({**cell.row, **found})
+                _write(directory / "measured.csv", done)
+                yield f"{' '.join(name)}: {found.get('refused') or found['measured_ms'] + ' ms'}"
+    ratios = {tuple(row[key] for key in _CELL): float(row["ratio"]) for row in done if row.get("ratio")}
     if ratios:
         far = {cell: max(ratio, 1 / ratio) for cell, ratio in ratios.items()}
         worst = max(far, key=far.__getitem__)
         middle = f"{len(ratios)} cells: median ratio {median(ratios.values()):.3f}"
         yield f"{middle}, worst {ratios[worst]:.3f} ({' '.join(worst)})"
         if worst in timelines:
-            _write_timeline(directory / "timeline.json", *timelines[_Cell(*worst)])
+            _write_timeline(directory / "timeline.json", *timelines[worst])
+
+
+def _run(cell: _Predicted, step: AnyStep, system: SystemSpec, plan: Measurement) -> Sequence[StepReport]:
+    made, policy = cell.made, cell.row["policy"]
+    guide = Guide(system, cell.plan)
+    if policy == DEMAND:
+        guide = Guide(system)
+    elif plan.live:
+        guide = guided(policy, made.script.trace, system, load_behaviour({"addresses": "own"}))
+    steps = plan.steps + _WARM
+    return run_guided(made.source, step, made.script, guide, system.gpu.memory, steps, undo=False)
 
 
 def _measured(row: Mapping[str, Any], reports: Sequence[StepReport]) -> dict[str, Any]:
@@ -294,6 +308,7 @@ def _measured(row: Mapping[str, Any], reports: Sequence[StepReport]) -> dict[str
         "measured_out_bytes": last.out_bytes,
         "faults": last.faults,
         "peak_bytes": last.peak_bytes,
+        "allocated_bytes": last.allocated_bytes,
     }
     if row.get("predicted_slowdown"):
         found["ratio"] = f"{slowdown / float(row['predicted_slowdown']):.4f}"

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Sequence
+from functools import cache
 from typing import Any, Protocol
 
 import torch
 
-from g10sim.errors import ConfigError
+_SWAP = """
+void swap_memory(const at::Tensor& one, const at::Tensor& other) {
+  auto* first = one.storage().unsafeGetStorageImpl();
+  auto* second = other.storage().unsafeGetStorageImpl();
+  at::DataPtr held = first->set_data_ptr(std::move(second->_mutable_data_ptr_no_checks()));
+  second->set_data_ptr_noswap(std::move(held));
+}
+"""
 
 
 def null(storage: Any) -> Any:
@@ -17,10 +27,24 @@ def null(storage: Any) -> Any:
     return torch._C._construct_storage_from_data_pointer(0, storage.device, storage.nbytes())
 
 
-def require_swap() -> None:
-    """Raise ConfigError for a PyTorch whose storages cannot swap their memory."""
-    if not hasattr(torch.UntypedStorage, "_swap_data_ptr_"):
-        raise ConfigError(f"found PyTorch {torch.__version__}; allowed: 2.13 or newer, to execute plans")
+def swap(storage: Any, block: Any) -> None:
+    """Exchange the memory of two storages of the same size on the same device."""
+    if hasattr(storage, "_swap_data_ptr_"):
+        storage._swap_data_ptr_(block)
+    else:
+        _compiled().swap_memory(_bytes_on(storage), _bytes_on(block))
+
+
+@cache
+def _compiled() -> Any:
+    """Compile the exchange for a PyTorch before 2.13, which needs a C++ compiler and ninja."""
+    from torch.utils.cpp_extension import load_inline  # takes long to import
+
+    return load_inline("g10sim_swap", _SWAP, functions=["swap_memory"])
+
+
+def _bytes_on(storage: Any) -> Any:
+    return torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
 
 
 class Memory(Protocol):
@@ -49,11 +73,23 @@ class Memory(Protocol):
         Returns False where there is none, or none that has ended.
         """
 
-    def pace(self) -> None:
-        """Note that the next kernel is about to be launched."""
+    def pace(self) -> Any:
+        """Mark the time at which the next kernel, which is about to be launched, begins."""
+
+    def mark(self) -> Any:
+        """Mark the time at which what was launched so far has ended."""
+
+    def seconds(self, marks: Sequence[Any]) -> list[float]:
+        """Return the seconds from the first mark to each, once all that was launched has ended."""
+
+    def allocated_bytes(self) -> int:
+        """Return the most bytes that an allocator gave out since it was asked last; 0 where there is none."""
 
     def gone(self, tensor: int) -> None:
         """Note that a tensor's storage has died on the device."""
+
+    def finish(self) -> None:
+        """Wait until all copies and kernels have ended."""
 
 
 class MainMemory:
@@ -64,18 +100,18 @@ class MainMemory:
     def evict(self, tensor: int, storage: Any) -> Any:
         """Copy a storage, take its memory away, and return the copy."""
         block = null(storage)
-        storage._swap_data_ptr_(block)
+        swap(storage, block)
         return block.clone()
 
     def fetch(self, tensor: int, storage: Any, host: Any) -> None:
         """Give a storage memory again, and its contents."""
         block = torch.UntypedStorage(storage.nbytes(), device=storage.device)
         block.copy_(host)
-        storage._swap_data_ptr_(block)
+        swap(storage, block)
 
     def drop(self, tensor: int, storage: Any) -> None:
         """Take away the memory of a storage."""
-        storage._swap_data_ptr_(null(storage))
+        swap(storage, null(storage))
 
     def arrive(self, tensor: int) -> None:
         """Do nothing: it is there."""
@@ -84,8 +120,22 @@ class MainMemory:
         """Return False: no copy is under way."""
         return False
 
-    def pace(self) -> None:
-        """Do nothing: kernels have run when they were launched."""
+    def pace(self) -> float:
+        """Return the time: kernels have run when they were launched."""
+        return time.perf_counter()
+
+    mark = pace
+
+    def seconds(self, marks: Sequence[float]) -> list[float]:
+        """Return the seconds from the first mark to each."""
+        return [mark - marks[0] for mark in marks]
+
+    def allocated_bytes(self) -> int:
+        """Return 0: nothing but the account counts bytes."""
+        return 0
 
     def gone(self, tensor: int) -> None:
         """Do nothing: nothing is on its way in."""
+
+    def finish(self) -> None:
+        """Do nothing: all have ended."""

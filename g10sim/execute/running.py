@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ from typing import Any
 import torch
 
 from g10sim.analysis.footprint import peak_live_bytes
-from g10sim.api import Result, simulate
+from g10sim.api import Result
 from g10sim.api import system as make_system
 from g10sim.capture.devices import CUDA, lists_in_optimizers, on_device
 from g10sim.capture.libraries import make_torchvision_importable
@@ -31,9 +32,11 @@ from g10sim.execute.executor import Executor, StepReport
 from g10sim.execute.memory import MainMemory, Memory
 from g10sim.execute.moving import Guide
 from g10sim.execute.script import Script, captured_script, first_difference, record_script
+from g10sim.execute.simulated import simulated_plan
 from g10sim.experiment.cells import make_policy
 from g10sim.policies.interface.plan import MigrationPlan
 from g10sim.policies.interface.plan_format import load_plan
+from g10sim.policies.interface.policy import Policy
 from g10sim.sim.engine import run
 from g10sim.sim.hooks import asked, plans_of
 from g10sim.sim.preparation import settled
@@ -42,6 +45,8 @@ from g10sim.trace.workload import Job, Workload
 
 MAIN = "cpu"
 DEVICES = (MAIN, CUDA)
+PAGE = 512
+"""Bytes that blocks of PyTorch's allocator are multiples of."""
 _SEED = 0
 _NOT_HERE = (
     "steps",
@@ -83,6 +88,7 @@ class Source:
 
     def made(self) -> AnyStep:
         """Make the step and run it once, so that the optimizer's states exist. Raises ConfigError."""
+        gc.collect()  # cycles keep the tensors of earlier steps
         torch.manual_seed(_SEED)
         step = make_step(self.build(), self.how)
         step.warm_up()
@@ -123,12 +129,26 @@ def recorded(source: Source, step: AnyStep, gpu: str) -> Script:
 
 def machine(name: str | Mapping[str, Any], budget_bytes: int) -> SystemSpec:
     """Return a system with the budget as GPU memory, and host memory as the only tier."""
-    gpu = {"memory": f"{budget_bytes} B", "page_size": "512 B"}
-    return make_system(name, gpu=gpu, tiers=["host"], ssd=None)
+    given: dict[str, Any] = {"preset": name} if isinstance(name, str) else dict(name)
+    gpu = {**(given.get("gpu") or {}), "memory": f"{budget_bytes} B", "page_size": f"{PAGE} B"}
+    return make_system(given, gpu=gpu, tiers=["host"], ssd=None)
 
 
 def guided(spec: Any, trace: Trace, system: SystemSpec, behaviour: BehaviourSpec) -> Guide:
     """Let a policy plan for a trace and decide while the step runs. Raises ConfigError for others."""
+    workload = Workload((Job(trace),)).as_planned()
+    policy = settled(
+        executable(spec, trace, system),
+        workload,
+        system,
+        lambda design, short: run(short, system, design, behaviour),
+    )
+    (plan,) = asked(policy, "plan", lambda: plans_of(policy.plan(workload, system, behaviour), 1))
+    return Guide(system, plan, policy)
+
+
+def executable(spec: Any, trace: Trace, system: SystemSpec) -> Policy:
+    """Make a policy whose moves a device can carry out. Raises ConfigError for others."""
     policy = make_policy({"name": spec} if isinstance(spec, str) else spec, _SEED)
     if policy.requirements.unlimited_memory:
         raise ConfigError(f"policy '{policy.name}' has unlimited memory; allowed: policies that move tensors")
@@ -136,10 +156,7 @@ def guided(spec: Any, trace: Trace, system: SystemSpec, behaviour: BehaviourSpec
         raise ConfigError(
             f"policy '{policy.name}' runs other kernels than the step; allowed: policies that do not"
         )
-    workload = Workload((Job(trace),)).as_planned()
-    policy = settled(policy, workload, system, lambda design, short: run(short, system, design, behaviour))
-    (plan,) = asked(policy, "plan", lambda: plans_of(policy.plan(workload, system, behaviour), 1))
-    return Guide(system, plan, policy)
+    return policy
 
 
 def plan_of(path: Path, source: Source, script: Script, gpu: str) -> MigrationPlan:
@@ -281,12 +298,14 @@ def execute_source(
     steps: int = 3,
     gpu: str = "a100-40g",
     system: str | Mapping[str, Any] = "a100-40g-pcie3-znand",
+    live: bool = True,
     check: bool = True,
 ) -> Execution:
     """Execute a source under a saved plan or a policy, or with everything fetched on demand.
 
-    ``budget`` is in bytes, or (a float) a share of the peak of the recorded trace. With ``check`` the plain
-    step runs as often, and all values are compared. Raises errors of ``g10sim.errors``.
+    ``budget`` is in bytes, or (a float) a share of the peak of the recorded trace. A policy that is not
+    ``live`` is not asked while the step runs: the moves of its simulation are carried out. With ``check`` the
+    plain step runs as often, and all values are compared. Raises errors of ``g10sim.errors``.
     """
     with source.opened():
         step = source.made()
@@ -296,8 +315,10 @@ def execute_source(
         spec, behaviour = machine(system, size), load_behaviour({"addresses": "own"})
         predicted = None
         if policy is not None:
-            guide = guided(policy, trace, spec, behaviour)
-            predicted = simulate(trace, spec, policy, compat=behaviour, record=("kernels",))
+            found, predicted = simulated_plan(
+                executable(policy, trace, spec), trace, spec, behaviour, record=("kernels",)
+            )
+            guide = guided(policy, trace, spec, behaviour) if live else Guide(spec, found)
         else:
             guide = Guide(spec, None if plan is None else plan_of(plan, source, script, gpu))
         reports = run_guided(source, step, script, guide, size, steps)

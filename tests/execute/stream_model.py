@@ -45,6 +45,12 @@ class ModelStreams:
     def synchronize(self, event):
         pass
 
+    def seconds_between(self, first, second):
+        return 0.0
+
+    def allocated_bytes(self):
+        return 0
+
     def place(self, key, size):
         """Return where a storage lies: known, or where its allocation puts it."""
         if key not in self.places:
