@@ -109,10 +109,11 @@ class Account:
 
     def fetch(self, number: int, spared: Collection[int], cause: str) -> bool:
         """Bring a tensor back, or keep room for one that is not born; returns False if there is no room."""
-        size = self.sizes[number]
-        if not self.make_room(size, {*spared, number}, is_demanded=cause == "demand"):
+        size, is_away = self.sizes[number], number in self.host
+        is_handed = is_away and self.memory.hand_over(size, waits=not self.fits(size))
+        if not is_handed and not self.make_room(size, {*spared, number}, is_demanded=cause == "demand"):
             return False
-        if number in self.host:
+        if is_away:
             storage = self.storages[number]()
             self.memory.fetch(number, storage, self.host.pop(number))
             self.here[number] = size
@@ -153,8 +154,13 @@ class Account:
         named = (number for number in self._victims() if number in self.here and number not in spared)
         victim = next(named, None)
         if victim is None:
-            victim = next((number for number in self.here if number not in spared), None)
+            others = [number for number in self.here if number not in spared]
+            victim = next(filter(self.is_worth_moving, others), next(iter(others), None))
         return victim is not None and self.evict(victim, "room")
+
+    def is_worth_moving(self, number: int) -> bool:
+        """Return whether a tensor's copies cost the link more than they cost the host."""
+        return self.sizes[number] >= self.memory.least_bytes
 
     def drop(self, number: int) -> None:
         """Take away what a tensor has, as nothing reads it any more."""

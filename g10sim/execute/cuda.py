@@ -11,6 +11,11 @@ import torch
 
 from g10sim.execute.memory import null, swap
 
+AHEAD = 8
+"""Kernels that the host is ahead of the device at most: it has time for many moves at once."""
+LEAST_BYTES = 2**20
+"""What is smaller takes the host longer to send (80 us, on an H200) than a link of 50 GB/s to carry."""
+
 
 @dataclass(eq=False)
 class HostCopy:
@@ -74,6 +79,8 @@ class CudaMemory:
     def __init__(self, streams: Streams) -> None:
         """Make the two streams for copies."""
         self.leaving_bytes = 0
+        self.least_bytes = LEAST_BYTES
+        self._handed: Any = None
         self._streams = streams
         self._compute, self._out, self._in = streams.current(), streams.stream(), streams.stream()
         self._leaving: deque[tuple[Any, Any]] = deque()
@@ -107,11 +114,26 @@ class CudaMemory:
         self._streams.free(block)
         return True
 
+    def hand_over(self, size_bytes: int, *, waits: bool) -> bool:
+        """Keep the block of the oldest copy out of that size for the next copy in, which comes behind it.
+
+        No kernel that is launched already is waited for.
+        """
+        for place, (done, block) in enumerate(self._leaving):
+            if block.nbytes() == size_bytes and (waits or self._streams.has_ended(done)):
+                del self._leaving[place]
+                self._streams.wait(self._in, done)
+                self.leaving_bytes -= size_bytes
+                self._handed = block
+                return True
+        return False
+
     def fetch(self, tensor: int, storage: Any, host: HostCopy) -> None:
         """Copy a storage in alongside the kernels; ``arrive`` comes before a kernel that needs it."""
-        streams = self._streams
-        block = streams.allocate(storage)
-        streams.wait(self._in, streams.event(self._compute))  # whoever had the block before has ended
+        streams, block, self._handed = self._streams, self._handed, None
+        if block is None:
+            block = streams.allocate(storage)
+            streams.wait(self._in, streams.event(self._compute))  # whoever had the block before has ended
         streams.wait(self._in, host.filled)
         streams.copy(self._in, block, host.storage)
         streams.swap(storage, block)
@@ -132,9 +154,9 @@ class CudaMemory:
         self._streams.free(block)
 
     def pace(self) -> Any:
-        """Keep the host at most two kernels ahead: decisions are made when it is known what has ended."""
+        """Keep the host a few kernels ahead: decisions are made when it is known what has ended."""
         self._launched.append(self.mark())
-        if len(self._launched) > 2:
+        if len(self._launched) > AHEAD:
             self._streams.synchronize(self._launched.popleft())
         return self._launched[-1]
 

@@ -26,7 +26,6 @@ from g10sim.capture.measured import split
 from g10sim.config.document import load_document
 from g10sim.config.presets import load_behaviour, validated
 from g10sim.config.quantities import Spec
-from g10sim.config.system import SystemSpec
 from g10sim.errors import ConfigError, G10SimError
 from g10sim.execute.executor import StepReport
 from g10sim.execute.links import device_name, fastest, link
@@ -74,6 +73,9 @@ class Measurement(Spec):
     policies: tuple[str, ...]
     on_demand: str | None = Field(
         default=None, description="policy whose simulation predicts fetching on demand; none: not predicted"
+    )
+    reserve: str = Field(
+        default="0%", description="share of a budget that policies leave free: on a device whole tensors move"
     )
     live: bool = Field(
         default=True,
@@ -179,11 +181,16 @@ class _Predicted(NamedTuple):
     plan: MigrationPlan | None
 
 
-def _budget(script: Script, share: str) -> int:
+def _budget(script: Script, share: str, reserve: str = "0%") -> int:
+    size = _share("budgets", share) * (1 - _share("reserve", reserve)) * peak_live_bytes(script.trace)
+    return int(size) // PAGE * PAGE
+
+
+def _share(key: str, text: str) -> float:
     try:
-        return int(float(share.removesuffix("%")) / 100 * peak_live_bytes(script.trace)) // PAGE * PAGE
+        return float(text.removesuffix("%")) / 100
     except ValueError:
-        raise ConfigError(f"budgets: found '{share}'; allowed: a share of the peak, such as 70%") from None
+        raise ConfigError(f"{key}: found '{text}'; allowed: a share, such as 70%") from None
 
 
 def _kernel_rows(made: _Prepared) -> Iterator[dict[str, Any]]:
@@ -210,11 +217,11 @@ def _predictions(
         for policy in (DEMAND, *plan.policies)
     ]
     with ProcessPoolExecutor(mp_context=get_context("spawn")) as pool:
-        asked = [
-            pool.submit(_prediction, made.script.trace, _budget(made.script, share), name, system)
-            for made, share, policy in cells
-            for name in [plan.on_demand if policy == DEMAND else policy]
-        ]
+        asked = []
+        for made, share, policy in cells:
+            name, reserve = (plan.on_demand, "0%") if policy == DEMAND else (policy, plan.reserve)
+            budget = _budget(made.script, share, reserve)
+            asked.append(pool.submit(_prediction, made.script.trace, budget, name, system))
         for (made, share, policy), answer in zip(cells, asked, strict=True):
             found, moves = answer.result()
             row = {
@@ -268,8 +275,7 @@ def _execute(
                 if found["refused"] is None:
                     step = made.source.made() if step is None else step
                     try:
-                        system = machine(measured, _budget(made.script, name[1]))
-                        reports = _run(cell, step, system, plan)
+                        reports = _run(cell, step, measured, plan)
                         found = _measured(cell.row, reports)
                         timelines[name] = made.script, reports[-1]
                     except (G10SimError, torch.OutOfMemoryError) as error:
@@ -287,15 +293,16 @@ def _execute(
             _write_timeline(directory / "timeline.json", *timelines[worst])
 
 
-def _run(cell: _Predicted, step: AnyStep, system: SystemSpec, plan: Measurement) -> Sequence[StepReport]:
-    made, policy = cell.made, cell.row["policy"]
-    guide = Guide(system, cell.plan)
-    if policy == DEMAND:
-        guide = Guide(system)
-    elif plan.live:
+def _run(
+    cell: _Predicted, step: AnyStep, measured: Mapping[str, Any], plan: Measurement
+) -> Sequence[StepReport]:
+    made, policy, share = cell.made, cell.row["policy"], cell.row["budget"]
+    budget = _budget(made.script, share)
+    system = machine(measured, budget if policy == DEMAND else _budget(made.script, share, plan.reserve))
+    guide = Guide(system, None if policy == DEMAND else cell.plan)
+    if plan.live and policy != DEMAND:
         guide = guided(policy, made.script.trace, system, load_behaviour({"addresses": "own"}))
-    steps = plan.steps + _WARM
-    return run_guided(made.source, step, made.script, guide, system.gpu.memory, steps, undo=False)
+    return run_guided(made.source, step, made.script, guide, budget, plan.steps + _WARM, undo=False)
 
 
 def _measured(row: Mapping[str, Any], reports: Sequence[StepReport]) -> dict[str, Any]:

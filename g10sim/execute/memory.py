@@ -10,9 +10,9 @@ from typing import Any, Protocol
 import torch
 
 _SWAP = """
-void swap_memory(const at::Tensor& one, const at::Tensor& other) {
-  auto* first = one.storage().unsafeGetStorageImpl();
-  auto* second = other.storage().unsafeGetStorageImpl();
+void swap_memory(c10::Storage one, c10::Storage other) {
+  auto* first = one.unsafeGetStorageImpl();
+  auto* second = other.unsafeGetStorageImpl();
   at::DataPtr held = first->set_data_ptr(std::move(second->_mutable_data_ptr_no_checks()));
   second->set_data_ptr_noswap(std::move(held));
 }
@@ -32,7 +32,7 @@ def swap(storage: Any, block: Any) -> None:
     if hasattr(storage, "_swap_data_ptr_"):
         storage._swap_data_ptr_(block)
     else:
-        _compiled().swap_memory(_bytes_on(storage), _bytes_on(block))
+        _compiled().swap_memory(storage, block)
 
 
 @cache
@@ -43,17 +43,15 @@ def _compiled() -> Any:
     return load_inline("g10sim_swap", _SWAP, functions=["swap_memory"])
 
 
-def _bytes_on(storage: Any) -> Any:
-    return torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
-
-
 class Memory(Protocol):
     """Moves storages between the device and the host; tensors are numbers of a trace.
 
-    ``leaving_bytes`` are those of blocks whose copies out may not have ended.
+    ``leaving_bytes`` are those of blocks whose copies out may not have ended. Tensors of fewer than
+    ``least_bytes`` leave only where nothing else makes room.
     """
 
     leaving_bytes: int
+    least_bytes: int
 
     def evict(self, tensor: int, storage: Any) -> Any:
         """Copy a storage to the host, take its memory away, and return what ``fetch`` is given."""
@@ -71,6 +69,12 @@ class Memory(Protocol):
         """Give back the block of the oldest copy out; what is launched next waits for it if it ``waits``.
 
         Returns False where there is none, or none that has ended.
+        """
+
+    def hand_over(self, size_bytes: int, *, waits: bool) -> bool:
+        """Let the next ``fetch`` use the block of a copy out of that size, which may have to end first.
+
+        Returns False where there is none, or none that has ended, unless the fetch ``waits``.
         """
 
     def pace(self) -> Any:
@@ -95,7 +99,7 @@ class Memory(Protocol):
 class MainMemory:
     """Main memory as a device: copies are made at once, and nothing is ever under way."""
 
-    leaving_bytes = 0
+    leaving_bytes = least_bytes = 0
 
     def evict(self, tensor: int, storage: Any) -> Any:
         """Copy a storage, take its memory away, and return the copy."""
@@ -117,6 +121,10 @@ class MainMemory:
         """Do nothing: it is there."""
 
     def reclaim(self, *, waits: bool) -> bool:
+        """Return False: no copy is under way."""
+        return False
+
+    def hand_over(self, size_bytes: int, *, waits: bool) -> bool:
         """Return False: no copy is under way."""
         return False
 

@@ -182,7 +182,8 @@ class Mover:
         """
         if density is not None:
             raise ExecutionError(f"{self._where(tensor)} is compressed; allowed: evictions without density")
-        if tensor in self._called_off or not self._is_whole(tensor, size_bytes):
+        stays = tensor in self._called_off or not self.account.is_worth_moving(tensor)
+        if stays or not self._is_whole(tensor, size_bytes):
             return
         if tensor in self._pending:
             self._pending.remove(tensor)

@@ -282,11 +282,18 @@ def run_guided(
     """
     weights = [weight for _, weight in step.parts().weights()]
     executor = Executor(script, budget_bytes, guide, memory_of(source.device), weights, undo=undo)
-    with executor:
-        for _ in range(steps + 1):
-            with executor.step():
-                step.run()
-    return executor.reports
+    gc.freeze()  # searching what was there already for garbage would take as long as many kernels
+    try:
+        with executor:
+            for _ in range(steps + 1):
+                with executor.step():
+                    step.run()
+    finally:
+        gc.unfreeze()
+    reports = executor.reports
+    del executor
+    gc.collect()  # pinned buffers hang on cycles
+    return reports
 
 
 def execute_source(

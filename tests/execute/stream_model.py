@@ -105,6 +105,7 @@ class ModelMemory(CudaMemory):
     def __init__(self, without=None):
         self.model = ModelStreams(without)
         super().__init__(self.model)
+        self.least_bytes = 0
         self.account, self.where = None, {}
 
     def arrive(self, tensor):

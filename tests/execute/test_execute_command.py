@@ -110,7 +110,7 @@ def test_a_measurement_writes_predictions_before_it_executes_and_goes_on(command
     assert code == 0
     assert "2 cells: median ratio" in out
     assert {path.name for path in Path("measured").iterdir()} == {
-        "measured.csv", "predicted.csv", "system.yaml", "timeline.json",
+        "kernels.csv", "measured.csv", "predicted.csv", "system.yaml", "timeline.json",
     }  # fmt: skip
     with Path("measured/measured.csv").open() as file:
         rows = list(csv.DictReader(file))

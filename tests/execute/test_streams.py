@@ -47,3 +47,8 @@ def test_copies_do_not_race_with_kernels(cases, name, policy):
 def test_each_wait_is_needed(cases, policy, without):
     with pytest.raises(RaceError):
         run(cases["foreach"], policy, without)
+
+
+def test_a_copy_in_waits_for_the_copy_out_whose_block_it_takes(cases):
+    with pytest.raises(RaceError):
+        run(cases["checkpointing"], "g10", ("hand_over", IN))
