@@ -11,6 +11,7 @@ import claims_page
 import commands_page
 import configuration_page
 import distance_page
+import executed_page
 import figures_page
 import flash_page
 import front_page
@@ -62,6 +63,17 @@ def parameters(
     """Write the tables of policies' parameters, from their declarations, between the marks of their pages."""
     for page in sorted(directory.glob("policies*.md")):
         _write(page, policy_parameters.page(page.read_text(encoding="utf-8")))
+
+
+@app.command()
+def executed(
+    measured: Annotated[Path, typer.Argument(help="Table of measured cells.")] = Path(
+        "docs/executed/h200.csv"
+    ),
+    output: Page = Path("docs/executing-plans.md"),
+) -> None:
+    """Bring the table of executed steps up to date, from a measured.csv of ``g10sim execute --measure``."""
+    _write(output, executed_page.page(output.read_text(encoding="utf-8"), measured))
 
 
 @app.command()

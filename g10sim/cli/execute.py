@@ -50,6 +50,13 @@ def execute(
         Path | None,
         typer.Option("-o", "--output", help="CSV with a row for each kernel.", show_default="none"),
     ] = None,
+    live: Annotated[
+        bool,
+        typer.Option(
+            "--live/--as-simulated",
+            help="The policy decides while the step runs, or the moves of its simulation are carried out.",
+        ),
+    ] = True,
     measure: Annotated[
         bool,
         typer.Option("--measure", help="SOURCE is a YAML file of models, budgets and policies to measure."),
@@ -91,6 +98,7 @@ def execute(
         steps=steps,
         gpu=gpu,
         system=system,
+        live=live,
         check=check,
     )
     _report(source, done)

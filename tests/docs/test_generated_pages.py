@@ -171,6 +171,13 @@ def test_doubts_are_those_of_the_page_of_measured_machines():
         assert f"{place}.** {found}" in text
 
 
+def test_the_table_of_executed_steps_is_current(generate, tmp_path):
+    (tmp_path / "page.md").write_text(page("executing-plans.md"), encoding="utf-8")
+    generate("executed", "-o", tmp_path / "page.md")
+    current = (tmp_path / "page.md").read_text(encoding="utf-8")
+    assert current == page("executing-plans.md"), "outdated: python docs/generate executed"
+
+
 def test_the_table_of_moves_is_current(generate, tmp_path):
     (tmp_path / "page.md").write_text(page("policy-interface.md"), encoding="utf-8")
     generate("moves", "-o", tmp_path / "page.md")

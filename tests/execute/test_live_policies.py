@@ -12,6 +12,7 @@ from executed_steps import (
     machine,
     recorded,
     same,
+    slow,
     under,
     values,
 )
@@ -19,7 +20,10 @@ from executed_steps import (
 import g10sim
 from g10sim.capture.attention import attention_kernels
 from g10sim.capture.options import step_options
+from g10sim.execute.moving import Guide
+from g10sim.execute.running import executable
 from g10sim.execute.script import captured_script
+from g10sim.execute.simulated import simulated_plan
 from g10sim.policies.interface.moves import Fetch, Free
 from g10sim.policies.interface.policy import Policy
 from g10sim.trace.format import trace_hash
@@ -64,6 +68,20 @@ def test_policies_decide_on_the_device(case, policy, most):
     assert report.peak_bytes <= budget
     result = g10sim.simulate(case.script.trace, machine(budget), policy, iterations=4, compat=BEHAVIOUR)
     assert 1 / most <= report.out_bytes / result.summary["gpu_to_host_bytes"] <= most
+
+
+@pytest.mark.parametrize("policy", ["g10", "pressure"])
+def test_moves_of_a_simulation_are_carried_out(case, policy):
+    """Nobody is asked while the step runs; planned designs move what their plan says."""
+    budget, trace = case.budget(), slow(case.script.trace)
+    system = machine(budget)
+    plan, result = simulated_plan(executable(policy, trace, system), trace, system, BEHAVIOUR, iterations=4)
+    if policy == "g10":
+        assert plan.moves == under(case, policy, budget, trace).plan.moves
+    loop, executor = executed(case, budget, Guide(system, plan))
+    assert same(values(loop), case.plain)
+    assert executor.reports[-1].peak_bytes <= budget
+    assert executor.reports[-1].out_bytes == pytest.approx(result.summary["gpu_to_host_bytes"], rel=0.15)
 
 
 @pytest.mark.parametrize(

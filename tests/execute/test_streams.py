@@ -52,3 +52,21 @@ def test_each_wait_is_needed(cases, policy, without):
 def test_a_copy_in_waits_for_the_copy_out_whose_block_it_takes(cases):
     with pytest.raises(RaceError):
         run(cases["checkpointing"], "g10", ("hand_over", IN))
+
+
+def test_small_tensors_stay_where_larger_ones_make_room(cases):
+    case = cases["checkpointing"]
+    budget, bar = case.budget(), max(tensor.size_bytes for tensor in case.script.trace.tensors) // 128
+    small = []
+    for least in (0, bar):
+        memory, loop = ModelMemory(), case.step()
+        memory.least_bytes = least
+        executor = Executor(case.script, budget, under(case, "pressure", budget), memory, undo=False)
+        memory.account = executor.account
+        with executor:
+            for _ in range(STEPS + 1):
+                with executor.step():
+                    loop()
+        assert same(values(loop), case.plain)
+        small.append(sum(len(copies) for size, copies in memory._idle.items() if size < bar))
+    assert small[1] < small[0] / 2
