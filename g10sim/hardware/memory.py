@@ -33,7 +33,8 @@ class Residency:
     pinned in host memory, others when they cross first, if the job ``pins``. Where GPU memory ``is_mapped``,
     new tensors take free pages of it at once, in their turn. ``copies`` names the tier that all pages of a
     tensor on the GPU came from: it has them still where nothing has written them, as nothing does of
-    ``frozen`` ones. All of it changes only while the ``door`` is open.
+    ``frozen`` ones, and nothing has of others since they came where the job ``keeps_copies``. All of it
+    changes only while the ``door`` is open.
     """
 
     def __init__(
@@ -67,17 +68,32 @@ class Residency:
         self.in_place: dict[int, Location] = {}
         self.storing: frozenset[int] = frozenset()
         self.pageable: frozenset[int] = frozenset()
-        self.is_mapped = self.pins = False
+        self.is_mapped = self.pins = self.keeps_copies = False
         self.frozen: frozenset[int] = frozenset()
         self.door = door or Door()
         self.space: Space = space or Paged()
         self.space.serve(self)
 
     def describe(
-        self, frozen: frozenset[int], pageable: frozenset[int] = frozenset(), *, pins: bool = False
+        self,
+        frozen: frozenset[int],
+        pageable: frozenset[int] = frozenset(),
+        *,
+        pins: bool = False,
+        keeps_copies: bool = False,
     ) -> None:
-        """Say before time starts which tensors are frozen or pageable, and whether others are pinned."""
-        self.frozen, self.pageable, self.pins = frozen, pageable, pins
+        """Say before time starts which tensors are frozen or pageable, and whether the job pins others.
+
+        Whether it ``keeps_copies`` of those that are not frozen, too.
+        """
+        self.frozen, self.pageable = frozen, pageable
+        self.pins, self.keeps_copies = pins, keeps_copies
+
+    def written(self, tensors: Iterable[int]) -> None:
+        """Note that a kernel has written tensors: what tiers have of them is outdated."""
+        self.door.enter()
+        for tensor in tensors:
+            self.copies[tensor] = None
 
     def stay_mapped(self) -> None:
         """Let new tensors take free pages of the GPU at once from now on."""
@@ -239,18 +255,19 @@ class Residency:
             self.absent[tensor] += count
 
     def kept_in(self, tensor: int, count: int, wish: Location = _NONE) -> Location | None:
-        """Return the tier that has kept its copy of a frozen tensor, and room for so many pages of it.
+        """Return the tier that has kept its copy of an unchanged tensor, and room for so many pages of it.
 
         None as well where the pages are copied to a faster tier, the one where they are wished, that has room
         for the whole tensor beside those whose copies it has kept: they come back from there sooner, and are
         clean from then on.
         """
-        tier = self.copies[tensor] if tensor in self.frozen else None
+        tier = self.copies[tensor] if self.keeps_copies or tensor in self.frozen else None
         pool = self.pools[tier] if tier else None
         if pool is None or not pool.keeps_copies or pool.free < count:
             return None
         if wish and self.tiers.index(wish) < self.tiers.index(pool.tier.place):
-            theirs = (other for other in self.frozen if self.copies[other] == wish)
+            kept = range(len(self.sizes)) if self.keeps_copies else self.frozen
+            theirs = (other for other in kept if self.copies[other] == wish)
             lent = sum(self.sizes[other] - self.pages[wish][other] for other in (*theirs, tensor))
             return None if self.pools[wish].free >= lent else tier
         return tier

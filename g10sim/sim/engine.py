@@ -257,7 +257,9 @@ class _Simulation:
         tensors = NamedTensors(policy, number, job, addresses)
         memory = self._memory(job, addresses, tensors.homes(self._system.all_tiers))
         frozen = frozenset(place for one in trace.frozen for place in addresses.held(one))
-        memory.describe(frozen, tensors.pageable(), pins=policy.requirements.pins_on_use)
+        required = policy.requirements
+        pins, keeps_copies = required.pins_on_use, required.keeps_copies
+        memory.describe(frozen, tensors.pageable(), pins=pins, keeps_copies=keeps_copies)
         for pool in memory.pools.values():
             if pool.tier.name == "host":
                 pool.reserve(-(-tensors.host_reserved() // memory.page_bytes))

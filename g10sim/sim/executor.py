@@ -442,6 +442,9 @@ class JobRun:
     def _finish(self, kernel: Kernel) -> None:
         """Release what died with a kernel, then let the policy act."""
         self.memory.bring_in()
+        if self.memory.keeps_copies:
+            for tensor in kernel.outputs:
+                self.memory.written(self.addresses.held(tensor))
         self._migrator.release(self._dying[kernel.id])
         self.addresses.leave(kernel.id)
         self._react_at_end()

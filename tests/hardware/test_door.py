@@ -115,6 +115,7 @@ COMMON = {
         lambda memory: move(memory, memory.queues.evict[FLASH], GPU, FLASH),
     ),
     "touch": (nothing, lambda memory: memory.touch(0)),
+    "written": (nothing, lambda memory: memory.written([0])),
     "touch_around": (nothing, lambda memory: memory.touch_around([])),
     "demand": (nothing, lambda memory: memory.demand(1)),
     "request_prefetch": (nothing, lambda memory: memory.request_prefetch(1)),

@@ -14,6 +14,7 @@ from g10sim.policies.designs.autoswap.timeline import Candidate, LoadTimeline, f
 from g10sim.policies.designs.capuchin.swaps import access_pairs
 from g10sim.policies.designs.tensile.swapping import swap_within
 from g10sim.policies.designs.teraio.planner import Planner
+from g10sim.policies.interface.policy import Requirements
 from g10sim.policies.interface.registry import create
 from g10sim.policies.planning.channel import Channel, Interval
 from g10sim.policies.planning.limit import Limit
@@ -118,6 +119,31 @@ def test_a_frozen_weight_goes_to_the_faster_tier_that_a_plan_names(host, places,
     iterations = simulate(trace, machine(host), policy, behaviour, iterations=3).iterations
     moved = [[one.traffic[f"{way}_bytes"] // WEIGHT for one in iterations] for way in WAYS]
     assert moved == [to_host, from_host, [0, 0, 0]]
+
+
+class KeepCopies(FollowPlan):
+    requirements = Requirements(keeps_copies=True)
+
+
+@pytest.mark.parametrize(("policy", "to_host"), [(FollowPlan, [3, 3, 3]), (KeepCopies, [2, 1, 1])])
+def test_a_tier_may_keep_copies_until_a_kernel_writes(policy, to_host):
+    builder = TraceBuilder("written once")
+    weight = builder.tensor("weight", WEIGHT, TensorKind.WEIGHT, persistent=True)
+    for number in range(6):
+        read = [weight] if number % 2 == 0 else []
+        builder.kernel("Kernel", 50 * MS, read, read if number == 2 else [], Phase.FORWARD)
+    moves = [(number, weight, HOST) for number in (1, 3, 5)]
+    records = simulate(builder.build(), machine(), policy(moves=moves), iterations=3)
+    moved = [[one.traffic[f"{way}_bytes"] // WEIGHT for one in records.iterations] for way in WAYS]
+    assert moved == [to_host, [2, 3, 3], [0, 0, 0]]
+
+
+def test_pressure_keeps_copies_of_what_only_the_optimizer_writes():
+    copied, _ = out("pressure", adapters(frozen=False), machine())
+    trace, policy = adapters(frozen=False), create({"name": "pressure", "keep_copies": True})
+    records = run(Workload((Job(trace, iterations=3),)), machine(), policy, check=True)
+    kept = records.iterations[-1].traffic["gpu_to_host_bytes"]
+    assert LAYERS * WEIGHT <= kept + 400 * MB < copied
 
 
 WAYS = "gpu_to_host", "host_to_gpu", "gpu_to_ssd"

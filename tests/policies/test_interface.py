@@ -10,7 +10,7 @@ from g10sim.errors import PlanError, PolicyError
 from g10sim.policies.designs.base_uvm import BaseUvm
 from g10sim.policies.interface.moves import Evict, Fetch, Free, Protect
 from g10sim.policies.interface.names import check_class
-from g10sim.policies.interface.policy import Policy
+from g10sim.policies.interface.policy import Policy, Requirements
 from g10sim.policies.interface.registry import create
 
 
@@ -423,3 +423,10 @@ def test_an_iteration_starts_at_its_first_kernel_and_a_tier_that_there_is_not_ha
     simulate(steps(), machine(host_pages=7), policy)
     kernels = [[(iteration, kernel, 7000, 0) for kernel in range(4)] for iteration in range(2)]
     assert policy.seen == [(0, 0), *kernels[0], (1, 0), *kernels[1]]
+
+
+def test_copies_are_kept_in_paged_memory_alone():
+    with pytest.raises(
+        ValueError, match="keeps_copies: found with placement 'contiguous'; allowed: with 'paged'"
+    ):
+        Requirements(keeps_copies=True, placement="contiguous")

@@ -30,6 +30,10 @@ class MemoryNeeds(Protocol):
     def placement(self) -> str:
         """Kind of GPU memory."""
 
+    @property
+    def keeps_copies(self) -> bool:
+        """Tiers keep copies of what has not changed."""
+
 
 def obstacle(needs: MemoryNeeds, behaviour: BehaviourSpec, workload: Workload) -> str:
     """Say why no bound holds for a run; empty if one does.
@@ -41,6 +45,8 @@ def obstacle(needs: MemoryNeeds, behaviour: BehaviourSpec, workload: Workload) -
         return "GPU memory is unlimited"
     if needs.placement != "paged":
         return f"GPU memory is {needs.placement}; bounds hold for paged memory"
+    if needs.keeps_copies:
+        return "tiers keep copies of what has not changed; bounds hold where only frozen tensors have them"
     if len(workload.jobs) != 1:
         return f"the workload has {len(workload.jobs)} jobs; bounds hold for one"
     if workload.jobs[0].trace.cpu_kernels:

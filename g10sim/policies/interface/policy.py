@@ -248,6 +248,9 @@ class Requirements:
     keeps_mappings
         GPU memory stays mapped in a framework's caching allocator: after the first iteration new tensors wait
         for no mapping.
+    keeps_copies
+        A tier keeps its copy of a tensor until a kernel writes the tensor. Until then it leaves the GPU
+        without a transfer, as far as the tier has room; so it is with frozen ones anyway. For paged memory.
     pins_on_use
         A tensor's buffer in host memory is pinned when pages of it cross first, as far as
         ``system.host.pinned.limit`` lets it, and kept.
@@ -270,6 +273,7 @@ class Requirements:
     drops_dead_tensors: bool = False
     moves_ahead: bool = True
     keeps_mappings: bool = False
+    keeps_copies: bool = False
     pins_on_use: bool = False
     host_memory: Literal["any", "pinned", "none"] = "any"
     cpu_buffers: int | None = None
@@ -281,6 +285,8 @@ class Requirements:
             if type(found) not in choices and not (isinstance(found, str) and found in choices):
                 words = [_WORDS.get(choice, choice) for choice in choices]
                 raise ValueError(f"{name}: found {found!r}{not_found(found, words)}")
+        if self.keeps_copies and self.placement != "paged":
+            raise ValueError(f"keeps_copies: found with placement '{self.placement}'; allowed: with 'paged'")
 
 
 class Policy:

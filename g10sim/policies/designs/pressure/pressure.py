@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Sequence
 from functools import partial
+from typing import Literal
 
 from g10sim.analysis.bound.demand import demand_of
 from g10sim.config.behaviour import BehaviourSpec
@@ -47,6 +48,8 @@ class Pressure(Declared, Policy):
     """Share of an iteration that the forecast reaches over."""
     recompute: bool = parameter(default=False)
     """Also drop tensors and compute them again."""
+    keep_copies: bool = parameter(default=False)
+    """What no kernel has written since it came leaves without a transfer, to where it came from."""
 
     def _set_up(self) -> None:
         self._jobs: tuple[Steering | Repeating, ...] = ()
@@ -54,7 +57,8 @@ class Pressure(Declared, Policy):
     @property
     def requirements(self) -> Requirements:
         """Dead pages are dropped; what is computed again has addresses of its own."""
-        return Requirements(drops_dead_tensors=True, addresses="own" if self.recompute else "pooled")
+        addresses: Literal["own", "pooled"] = "own" if self.recompute else "pooled"
+        return Requirements(drops_dead_tensors=True, addresses=addresses, keeps_copies=self.keep_copies)
 
     def plan(
         self, workload: Workload, system: SystemSpec, behaviour: BehaviourSpec
