@@ -140,6 +140,11 @@ class CudaMemory:
         self._coming[tensor] = host.emptied = streams.event(self._in)
         self._idle[host.storage.nbytes()].append(host)
 
+    @property
+    def awaits_copies(self) -> bool:
+        """Whether any tensor is on its way in."""
+        return bool(self._coming)
+
     def arrive(self, tensor: int) -> None:
         """Let the compute stream wait until a tensor is there."""
         event = self._coming.pop(tensor, None)

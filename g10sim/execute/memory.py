@@ -62,6 +62,10 @@ class Memory(Protocol):
     def drop(self, tensor: int, storage: Any) -> None:
         """Take away the memory of a storage whose contents nothing reads."""
 
+    @property
+    def awaits_copies(self) -> bool:
+        """Whether any tensor is on its way in."""
+
     def arrive(self, tensor: int) -> None:
         """Let what is launched next wait for a tensor on its way in."""
 
@@ -100,6 +104,7 @@ class MainMemory:
     """Main memory as a device: copies are made at once, and nothing is ever under way."""
 
     leaving_bytes = least_bytes = 0
+    awaits_copies = False
 
     def evict(self, tensor: int, storage: Any) -> Any:
         """Copy a storage, take its memory away, and return the copy."""

@@ -108,6 +108,8 @@ class ModelMemory(CudaMemory):
         self.least_bytes = 0
         self.account, self.where = None, {}
 
+    awaits_copies = True
+
     def arrive(self, tensor):
         super().arrive(tensor)
         if sys._getframe(1).f_code.co_name == "_demand" and tensor in self.account.here:
