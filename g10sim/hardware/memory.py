@@ -33,8 +33,8 @@ class Residency:
     pinned in host memory, others when they cross first, if the job ``pins``. Where GPU memory ``is_mapped``,
     new tensors take free pages of it at once, in their turn. ``copies`` names the tier that all pages of a
     tensor on the GPU came from: it has them still where nothing has written them, as nothing does of
-    ``frozen`` ones, and nothing has of others since they came where the job ``keeps_copies``. All of it
-    changes only while the ``door`` is open.
+    ``frozen`` ones. Where the job ``keeps_copies``, ``copied`` counts the pages of any tensor that came from
+    there and that nothing has written since. All of it changes only while the ``door`` is open.
     """
 
     def __init__(
@@ -58,6 +58,7 @@ class Residency:
         self.absent, self.idle = self.pages[_NONE], self.pages[_GPU]
         self.moving = [0] * len(sizes)
         self.copies: list[Location | None] = [None] * len(sizes)
+        self.copied = [0] * len(sizes)
         self.recency = Recency(len(sizes), frames.clock)
         self.queues = Queues(len(self.pages))
         self.traffic = Traffic([0] * len(self.pages), [0] * len(self.pages))
@@ -93,7 +94,7 @@ class Residency:
         """Note that a kernel has written tensors: what tiers have of them is outdated."""
         self.door.enter()
         for tensor in tensors:
-            self.copies[tensor] = None
+            self.copies[tensor], self.copied[tensor] = None, 0
 
     def stay_mapped(self) -> None:
         """Let new tensors take free pages of the GPU at once from now on."""
@@ -110,7 +111,7 @@ class Residency:
             return None
         queued = (tuple([run.state(now) for run in queue]) for queue in self.queues.all)
         storing = tuple(sorted(self.storing))
-        return *queued, tuple(self.copies), self.recency.latest(), storing, space
+        return *queued, tuple(self.copies), tuple(self.copied), self.recency.latest(), storing, space
 
     @property
     def awaits(self) -> bool:
@@ -243,10 +244,11 @@ class Residency:
     def _make_way(self, victim: Run, count: int, target: Location) -> None:
         """Let pages in the eviction order leave the GPU."""
         tensor = victim.tensor
+        kept = None if target else self.kept_in(tensor, count)
         victim.count -= count
         self.idle[tensor] -= count
         self.filled -= count
-        kept = None if target else self.kept_in(tensor, count)
+        self._forget_copies(tensor, count if kept else 0)
         if kept:
             self._put(tensor, count, kept, is_copied=False)
         elif target:
@@ -255,7 +257,7 @@ class Residency:
             self.absent[tensor] += count
 
     def kept_in(self, tensor: int, count: int, wish: Location = _NONE) -> Location | None:
-        """Return the tier that has kept its copy of an unchanged tensor, and room for so many pages of it.
+        """Return the tier that has kept its copy of unchanged pages of a tensor, and room for so many.
 
         None as well where the pages are copied to a faster tier, the one where they are wished, that has room
         for the whole tensor beside those whose copies it has kept: they come back from there sooner, and are
@@ -263,7 +265,7 @@ class Residency:
         """
         tier = self.copies[tensor] if self.keeps_copies or tensor in self.frozen else None
         pool = self.pools[tier] if tier else None
-        if pool is None or not pool.keeps_copies or pool.free < count:
+        if pool is None or not pool.keeps_copies or pool.free < count or self.clean_pages(tensor) < count:
             return None
         if wish and self.tiers.index(wish) < self.tiers.index(pool.tier.place):
             kept = range(len(self.sizes)) if self.keeps_copies else self.frozen
@@ -271,6 +273,15 @@ class Residency:
             lent = sum(self.sizes[other] - self.pages[wish][other] for other in (*theirs, tensor))
             return None if self.pools[wish].free >= lent else tier
         return tier
+
+    def clean_pages(self, tensor: int) -> int:
+        """Return the pages on the GPU that their tier has unchanged, if it has kept its copies at all."""
+        return self.copied[tensor] if self.keeps_copies else self.idle[tensor]
+
+    def _forget_copies(self, tensor: int, count: int) -> None:
+        """Count out clean pages that have left; other pages that have left were not clean, as far as they can."""
+        if self.keeps_copies:
+            self.copied[tensor] = min(self.copied[tensor] - count, self.idle[tensor])
 
     def arrive(self, tensor: int, count: int, source: Location) -> None:
         """Add pages that came from elsewhere (or were just allocated) to the recent end."""
@@ -281,7 +292,10 @@ class Residency:
         if source:
             self.pools[source].fetch(self, tensor, count)
             self.traffic.moved_in[source] += count
-        if self.copies[tensor] != source:
+        if self.keeps_copies and source:
+            self.copied[tensor] = count + (self.copied[tensor] if self.copies[tensor] == source else 0)
+            self.copies[tensor] = source
+        elif self.copies[tensor] != source and not self.keeps_copies:
             self.copies[tensor] = None if self.idle[tensor] else source
         self.idle[tensor] += count
         self.recency.append(tensor, count)
@@ -401,6 +415,7 @@ class Residency:
         """Put pages back where a copy of them has been all the time."""
         self.door.enter()
         self.idle[tensor] -= count
+        self._forget_copies(tensor, count)
         self.recency.take(tensor, count)
         self.take(-count)
         self.pools[target].place(self, tensor, count)
@@ -414,6 +429,7 @@ class Residency:
     def forget(self, tensor: int, *, but_for_gpu: bool = False) -> None:
         """Drop the contents of what is not in transfer."""
         self.door.enter()
+        self.copied[tensor] = 0
         for place in self.tiers if but_for_gpu else (_GPU, *self.tiers):
             count = self.pages[place][tensor]
             if not count:
@@ -484,7 +500,7 @@ class Residency:
         self.door.enter()
         kept = sum(self._removed(self.queues.evict[place], tensor) for place in self.tiers)
         if kept:
-            self.copies[tensor] = None
+            self.copies[tensor] = self.copies[tensor] if self.keeps_copies else None
             self.idle[tensor] += kept
             self.recency.append(tensor, kept)
 

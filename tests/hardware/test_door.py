@@ -190,7 +190,7 @@ CASES = [
     )
 ]
 READERS = {
-    *("lies", "state", "arriving", "evicting", "tier_for", "used_in_place", "kept_in"),
+    *("lies", "state", "arriving", "evicting", "tier_for", "used_in_place", "kept_in", "clean_pages"),
     *("describe", "stay_mapped"),
 }
 """Public methods of a residency that look at it, or say how later changes are made."""

@@ -14,6 +14,8 @@ from g10sim.policies.designs.autoswap.timeline import Candidate, LoadTimeline, f
 from g10sim.policies.designs.capuchin.swaps import access_pairs
 from g10sim.policies.designs.tensile.swapping import swap_within
 from g10sim.policies.designs.teraio.planner import Planner
+from g10sim.policies.interface.moves import Evict
+from g10sim.policies.interface.plan import MigrationPlan, Planned
 from g10sim.policies.interface.policy import Requirements
 from g10sim.policies.interface.registry import create
 from g10sim.policies.planning.channel import Channel, Interval
@@ -136,6 +138,26 @@ def test_a_tier_may_keep_copies_until_a_kernel_writes(policy, to_host):
     records = simulate(builder.build(), machine(), policy(moves=moves), iterations=3)
     moved = [[one.traffic[f"{way}_bytes"] // WEIGHT for one in records.iterations] for way in WAYS]
     assert moved == [to_host, [2, 3, 3], [0, 0, 0]]
+
+
+def test_pages_that_a_tier_has_are_clean_where_others_are_not():
+    # 40 of 100 MB leave and return, then all: the 60 MB that had stayed are copied, the rest is there still.
+    builder = TraceBuilder("in part")
+    weight = builder.tensor("weight", WEIGHT, TensorKind.WEIGHT, persistent=True)
+    for number in range(5):
+        builder.kernel("Kernel", 50 * MS, [weight] if number % 2 == 0 else [], [], Phase.FORWARD)
+    builder.kernel("Update", MS, [weight], [weight], Phase.OPTIMIZER)
+    moves = [Planned(1, Evict(weight, "host", size_bytes=40 * MB)), Planned(3, Evict(weight, "host"))]
+
+    class InPart(FollowPlan):
+        requirements = Requirements(keeps_copies=True)
+
+        def plan_job(self, job, *_):
+            return MigrationPlan.ordered(moves).with_ids(job.trace.ids_of_given)
+
+    records = simulate(builder.build(), machine(), InPart(), iterations=3)
+    assert [one.traffic["gpu_to_host_bytes"] // MB for one in records.iterations] == [100, 100, 100]
+    assert [one.traffic["host_to_gpu_bytes"] // MB for one in records.iterations] == [140, 140, 140]
 
 
 def test_pressure_keeps_copies_of_what_only_the_optimizer_writes():

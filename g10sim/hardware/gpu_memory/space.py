@@ -100,9 +100,11 @@ class Paged:
         if kept := memory.kept_in(tensor, 1, target):
             target, is_clean = kept, True
         if is_clean and memory.copies[tensor] == target:
-            count = min(count, memory.pools[target].free)
-            memory.return_clean(tensor, count, target)
-        elif count:
+            clean = min(count, memory.clean_pages(tensor))
+            if gone := min(clean, memory.pools[target].free):
+                memory.return_clean(tensor, gone, target)
+            count -= clean
+        if count:
             memory.send(Run(tensor, count), target)
 
     def discard(self, tensor: int) -> None:
