@@ -15,10 +15,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-PICTURES = "figures"
-"""Directory of the pictures inside that of the results."""
-
-
 @dataclass(frozen=True)
 class Entry:
     """A figure: a function of its name in a module, or the function ``draw`` of a module of its name.

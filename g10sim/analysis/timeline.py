@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
 from g10sim.trace.model import Trace
 
-Integers: TypeAlias = npt.NDArray[np.int64]
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+Integers: TypeAlias = "npt.NDArray[np.int64]"
 
 
 def kernel_durations(trace: Trace, clock_hz: int) -> Integers:

@@ -22,6 +22,9 @@ def main() -> None:
     os.environ.setdefault(
         "PYDANTIC_DISABLE_PLUGINS", "__all__"
     )  # it would search all installed packages for any
+    from g10sim.cli.later import import_on_first_use
+
+    import_on_first_use("numpy")  # which takes longer than a run with nothing to do
     from g10sim.cli.commands import app, import_for
     from g10sim.cli.output import exit_code
 

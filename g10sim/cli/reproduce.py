@@ -30,7 +30,8 @@ from g10sim.config.problems import check_choice
 from g10sim.errors import ConfigError, G10SimError
 from g10sim.experiment.outcome import OK
 from g10sim.experiment.run import Outcome, run_experiments
-from g10sim.plots.registry import CHARTS, ENTRIES, PICTURES, paper_figures
+from g10sim.plots.registry import CHARTS, ENTRIES, paper_figures
+from g10sim.results.reading import PICTURES
 
 ALL = "all"
 

@@ -7,17 +7,9 @@ import sys
 import time
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
 
 from g10sim.cli.options import (
     AddPolicyOption,
@@ -51,6 +43,9 @@ from g10sim.policies.interface.registry import find
 from g10sim.results.columns import metric_columns, tiers_of, traffic
 from g10sim.results.ranges import order_lines
 from g10sim.results.seeds import over_seeds
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
 
 _MANY_CELLS = 100_000
 _SECONDS_BETWEEN_LINES = 60.0
@@ -144,28 +139,18 @@ class CellProgress:
 
     def __init__(self) -> None:
         console = SafeConsole(stderr=True)
-        self._progress = Progress(
-            TextColumn("{task.description}", markup=False),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            TextColumn("left"),
-            TimeRemainingColumn(),
-            console=console,
-            transient=True,
-            disable=not console.is_terminal,
-        )
+        self._progress = _bar(console) if console.is_terminal else None
         self._done, self._total = 0, 0
         self._began = self._told = time.monotonic()
 
     def __enter__(self) -> CellProgress:
-        if not self._progress.disable:  # releases before 14.3 leave an empty line even then
+        if self._progress is not None:
             self._progress.start()
-        self._task = self._progress.add_task("cells", total=None)
+            self._task = self._progress.add_task("cells", total=None)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *details: object) -> None:
-        if not self._progress.disable:
+        if self._progress is not None:
             self._progress.stop()
         if kind is KeyboardInterrupt:
             raise InterruptionError(
@@ -176,17 +161,41 @@ class CellProgress:
     def start(self, total: int) -> None:
         """Set the number of cells."""
         self._total = total
-        self._progress.update(self._task, total=total)
+        if self._progress is not None:
+            self._progress.update(self._task, total=total)
 
     def advance(self, cell: Cell, result: CellResult) -> None:
         """Count one more finished cell."""
         self._done += 1
-        self._progress.update(self._task, advance=1, description=f"{cell.label} {result.status}")
         now = time.monotonic()
-        if self._progress.disable and now - self._told >= _SECONDS_BETWEEN_LINES:
+        if self._progress is not None:
+            self._progress.update(self._task, advance=1, description=f"{cell.label} {result.status}")
+        elif now - self._told >= _SECONDS_BETWEEN_LINES:
             self._told = now
             left = (now - self._began) / self._done * max(0, self._total - self._done)
             tell(f"{self._done} of {self._total} cells done; about {rounded_seconds(left)} left")
+
+
+def _bar(console: SafeConsole) -> Progress:
+    from rich.progress import (  # only a terminal shows it
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
+    return Progress(
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
+        console=console,
+        transient=True,
+    )
 
 
 _FIGURES = {

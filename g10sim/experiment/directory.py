@@ -19,10 +19,9 @@ from g10sim.experiment.results import result_columns, result_rows, write_csv, wr
 from g10sim.experiment.store import CellStore, StoredCell, remove_pictures, remove_tables
 from g10sim.experiment.uncertainty import CASES_COLUMNS, all_cells, case_rows, with_ranges
 from g10sim.files import writing
-from g10sim.plots.registry import PICTURES
 from g10sim.results.legends import ATTRIBUTE, legends
 from g10sim.results.ranges import CASES, range_columns, ranged_names
-from g10sim.results.reading import CONFIGURATION, PROVENANCE, REPORT, RESULTS, TIMED_FOR, TIMING
+from g10sim.results.reading import CONFIGURATION, PICTURES, PROVENANCE, REPORT, RESULTS, TIMED_FOR, TIMING
 
 LIBRARIES = ("numpy", "pandas", "pyarrow", "pydantic", "pyyaml", "simpy")
 """Libraries whose versions are kept with the results."""

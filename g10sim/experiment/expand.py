@@ -7,35 +7,25 @@ import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from operator import attrgetter
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
-import numpy as np
 from pydantic import BaseModel
 
-from g10sim.checksums import data_hash
-from g10sim.config.behaviour import GPG
-from g10sim.config.data import find_file, find_files
+from g10sim.config.data import find_file
 from g10sim.config.document import Document
 from g10sim.config.effects import PolicyTraits, Setting
 from g10sim.config.idle_keys import IdleKeys
 from g10sim.config.load import run_config, with_values
-from g10sim.config.run import JobSpec, PolicySpec, RunConfig, WorkloadSpec
+from g10sim.config.run import PolicySpec, RunConfig, WorkloadSpec
 from g10sim.config.sharing import ExchangeSpec
 from g10sim.config.system import SystemSpec
 from g10sim.errors import ConfigError, PolicyError, all_of
-from g10sim.experiment.cells import Cell, CellJob, TraceInput, make_policy, takes_seed
+from g10sim.experiment.cells import Cell, make_policy, takes_seed
+from g10sim.experiment.known_traces import KnownTraces
 from g10sim.experiment.uncertainty import with_cases
+from g10sim.experiment.workloads import Workloads
 from g10sim.policies.interface.parameters import Declared
 from g10sim.policies.interface.policy import Policy
-from g10sim.registry import choices_text
-from g10sim.trace.check import cut_durations, first_on_cpu, other_gpu, told_of_other_gpu, untimed
-from g10sim.trace.format import load_trace, trace_hash
-from g10sim.trace.repetition import each
-
-if TYPE_CHECKING:
-    from g10sim.analysis.gpus import GpuTimingSpec
 
 Part = TypeVar("Part")
 
@@ -57,15 +47,21 @@ class Experiment:
     timed_for: Mapping[tuple[str, str], str] = field(default_factory=dict)
 
 
-def expand(document: Document, *, check: bool = False, limit: int | None = None) -> Experiment:
+def expand(
+    document: Document,
+    *,
+    check: bool = False,
+    limit: int | None = None,
+    known: KnownTraces | None = None,
+) -> Experiment:
     """Check a configuration with every combination of swept values and list its cells.
 
     Order: traces, then combinations (the last key varies fastest), then policies, then seeds. A swept
     parameter of one policy leaves the others' cells alone. Raises ConfigError, PolicyError or TraceError;
-    ConfigError also for more cells than the ``limit``.
+    ConfigError also for more cells than the ``limit``. Traces that are ``known`` are not read again.
     """
     config = run_config(document)
-    workloads = _Workloads(document, config)
+    workloads = Workloads(document, config, known or KnownTraces())
     number = _number_of_cells(config) * workloads.count
     if limit is not None and number > limit:
         message = f"found {number:,} cells; allowed: up to {limit:,}, or more with --yes"
@@ -262,138 +258,6 @@ def _blamed(number: int, mapping: Mapping[str, Any], message: str) -> tuple[str 
         if key != "name" and re.search(rf"(?:'{re.escape(key)}'|\b{re.escape(key)}:)", message):
             return ("policies", number, key)
     return ("policies", number)
-
-
-class _Workloads:
-    """Finds and reads the trace files of a configuration, each once.
-
-    ``count`` is the number of traces to run one at a time, or 1 for jobs that run together.
-    """
-
-    def __init__(self, document: Document, config: RunConfig) -> None:
-        self._document = document
-        self._read: dict[str, tuple[str, str, int, bool]] = {}
-        self._inputs: dict[tuple[str, Path, str], TraceInput] = {}
-        self._durations: dict[tuple[str, str], tuple[list[int], int]] = {}
-        self._untimed: dict[tuple[str, str], str] = {}
-        self._origins: dict[str, Mapping[str, str]] = {}
-        self._on_cpu: dict[str, str] = {}
-        self._cut: dict[tuple[str, str, int], str] = {}
-        self.timed_for: dict[tuple[str, str], str] = {}
-        self._files = self._found(config.workload.trace)
-        self.count = max(1, len(self._files))
-
-    def _found(self, patterns: Sequence[str]) -> list[tuple[str, Path]]:
-        found: list[tuple[str, Path]] = []
-        for number, pattern in enumerate(patterns):
-            with self._document.blaming(("workload", "trace", number)):
-                found += find_files(pattern, self._document.directory)
-        return list(dict.fromkeys(found))
-
-    def jobs(self, config: RunConfig, position: int, seed: int) -> tuple[CellJob, ...]:
-        """Jobs of a cell: one with the trace at a position, or those of the configuration.
-
-        The ``seed`` decides when jobs arrive that do so at random.
-        """
-        workload = config.workload
-        if not workload.jobs:
-            name, path = self._files[position]
-            trace = self._input(name, path, config)
-            return tuple(
-                CellJob(trace, workload.iterations, gpu=replica) for replica in range(workload.replicas or 1)
-            )
-        return tuple(
-            CellJob(
-                self._job_input(number, job.trace, config), job.iterations, job.gpu, arrival, job.priority
-            )
-            for number, job in enumerate(workload.jobs)
-            for arrival in arrivals(job, seed, number)
-        )
-
-    @property
-    def warnings(self) -> tuple[str, ...]:
-        """Return warnings about the kernel times of the traces."""
-        alike: dict[tuple[str, str], list[str]] = {}
-        for (name, gpu), timed_for in self.timed_for.items():
-            alike.setdefault((timed_for, gpu), []).append(name)
-        others = (told_of_other_gpu(names, *gpus) for gpus, names in alike.items())
-        return (*filter(None, self._cut.values()), *others)
-
-    def _job_input(self, number: int, name: str, config: RunConfig) -> TraceInput:
-        with self._document.blaming(("workload", "jobs", number, "trace")):
-            return self._input(name, find_file(name, self._document.directory), config)
-
-    def _input(self, name: str, path: Path, config: RunConfig) -> TraceInput:
-        gpu = self._timed_gpu(config)
-        gpu_name = "" if gpu is None else gpu.name
-        if (name, path, gpu_name) not in self._inputs:
-            where = str(path.resolve())
-            trace = load_trace(path)
-            if where not in self._read:
-                self._read[where] = trace_hash(trace), trace.model, trace.batch_size, bool(trace.link_kernels)
-                self._origins[where], self._on_cpu[where] = trace.origin, first_on_cpu(trace)
-            described = "" if gpu is None else data_hash(gpu.model_dump_json())
-            if gpu is not None:
-                from g10sim.analysis.kernel_times import retimed
-
-                with self._document.blaming(("workload", "kernel_times")):
-                    trace = retimed(trace, gpu, name)
-            self._durations[where, gpu_name] = each(trace.kernels, _duration), trace.ticks_per_second
-            self._untimed[where, gpu_name] = untimed(trace)
-            found = TraceInput(name, where, *self._read[where], gpu_name, described)
-            self._inputs[name, path, gpu_name] = found
-        found = self._inputs[name, path, gpu_name]
-        if self._on_cpu[found.path]:
-            from g10sim.sim.beside.cpu import check_processor  # loads the simulator
-
-            check_processor(self._on_cpu[found.path], config.system)
-        self._look_at_times(found, config)
-        return found
-
-    def _timed_gpu(self, config: RunConfig) -> GpuTimingSpec | None:
-        """Return the GPU whose times kernels are given; None where traces keep their own."""
-        if config.workload.kernel_times == "trace":
-            return None
-        from g10sim.analysis.gpus import gpu_names, load_gpu  # loads tables that few runs need
-
-        name = config.system.gpu.name
-        if name not in gpu_names():
-            raise self._document.error(
-                ("workload", "kernel_times"),
-                f"found system, whose gpu.name is '{name}'; allowed: trace, or a system with one of "
-                f"{choices_text(gpu_names())}",
-            )
-        return load_gpu(name)
-
-    def _look_at_times(self, found: TraceInput, config: RunConfig) -> None:
-        gpu = config.system.gpu
-        key = found.path, found.gpu, gpu.clock
-        if key not in self._cut:
-            cut = cut_durations(*self._durations[found.path, found.gpu], gpu.clock)
-            warning = self._untimed[found.path, found.gpu] or cut
-            self._cut[key] = warning and f"{found.name}: {warning}"
-        timed_for = "" if found.gpu else other_gpu(self._origins[found.path], gpu.name)
-        if timed_for and config.compat != GPG:
-            self.timed_for[found.name, gpu.name] = timed_for
-
-
-_duration = attrgetter("duration")
-
-
-def arrivals(job: JobSpec, seed: int, position: int) -> tuple[int, ...]:
-    """Arrival of every copy of a job in picoseconds, the first at ``job.arrival``.
-
-    A Poisson process has exponential gaps; they depend on the ``seed`` of the run and the job's ``position``
-    among the jobs alone.
-    """
-    gaps = [job.interval] * (job.copies - 1)
-    if job.arrivals == "poisson":
-        generator = np.random.default_rng([seed, position])
-        gaps = [round(gap) for gap in generator.exponential(job.interval, job.copies - 1)]
-    times = [job.arrival]
-    for gap in gaps:
-        times.append(times[-1] + int(gap))
-    return tuple(times)
 
 
 def _exchange(workload: WorkloadSpec) -> ExchangeSpec | None:

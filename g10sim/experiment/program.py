@@ -4,23 +4,26 @@ from __future__ import annotations
 
 import marshal
 import os
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
-from importlib.metadata import PackageNotFoundError, packages_distributions, version
+from importlib.metadata import PackageNotFoundError, distribution, packages_distributions
 from importlib.util import cache_from_source
 from pathlib import Path
 
 import g10sim
-from g10sim.checksums import data_hash, file_hash
+from g10sim.checksums import bytes_hash, data_hash, file_hash
 from g10sim.errors import ConfigError
 
 _PACKAGE = Path(g10sim.__file__).parent
 _ENGINE = ("analysis", "config", "hardware", "policies", "results", "sim", "trace")
-_OF_CELLS = tuple(f"experiment/{name}.py" for name in ("cells", "execution", "outcome", "reads"))
+_NAMES = ("cells", "execution", "known_traces", "outcome", "reads", "workloads")
+_OF_CELLS = tuple(f"experiment/{name}.py" for name in _NAMES)
 _LIBRARIES = ("numpy", "pandas", "pyarrow", "scipy", "simpy")
+_VERSION = re.compile(r"^Version: *(\S+)$", re.MULTILINE)
 _HEAD_OF_COMPILED = 16  # magic number, flags, time of the source, its size: four bytes each
 
 
@@ -43,7 +46,7 @@ def program() -> Program:
         _check_compiled(path)
     libraries = {name: found for name in _LIBRARIES if (found := version_of(name))}
     python = f"{sys.version_info.major}.{sys.version_info.minor}"
-    hashes = {name: file_hash(path) for name, path in files.items()}
+    hashes = {name: bytes_hash(path.read_bytes()) for name, path in files.items()}
     return Program(data_hash([python, libraries, hashes]), libraries)
 
 
@@ -72,6 +75,13 @@ def version_of(module: str) -> str:
         return version(module)
     found = {name: version(name) for name in packages_distributions().get(module, ())}
     return ", ".join(f"{name} {number}" for name, number in sorted(found.items()))
+
+
+def version(package: str) -> str:
+    """Version of an installed package. Raises PackageNotFoundError."""
+    found = distribution(package)
+    match = _VERSION.search(found.read_text("METADATA") or "")  # to parse all of it takes milliseconds
+    return match[1] if match else found.version
 
 
 def _check_compiled(path: Path) -> None:

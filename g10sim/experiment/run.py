@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from g10sim.config.document import Document
+from g10sim.config.load import run_config
 from g10sim.config.run import AUTO, MOST_ITERATIONS
 from g10sim.display import Displayed
 from g10sim.experiment.cells import Cell
@@ -131,8 +132,11 @@ def run_experiment(
     Raises ConfigError, PolicyError or TraceError before anything runs; a cell that fails is part of the
     outcome.
     """
-    experiment = expand(document, check=check, limit=limit)
-    directory = output or Path(experiment.config.output or Path("results") / experiment.config.name)
+    config = run_config(document)
+    directory = output or Path(config.output or Path("results") / config.name)
+    store = CellStore(directory)
+    known = store.known_traces()
+    experiment = expand(document, check=check, limit=limit, known=known)
     cells = list(all_cells(experiment.cells))
     started(len(cells))
     for warning in experiment.warnings:
@@ -147,9 +151,9 @@ def run_experiment(
             counted.add(id(cell))
             progress(cell, result)
 
-    store = CellStore(directory)
     store.prepare()
     with store.alone():
+        known.save()
         try:
             _, reused = run_cells(cells, store, executor=executor, force=force, progress=ended)
         except BaseException:
@@ -179,8 +183,9 @@ def run_experiments(
     fail are part of the outcomes.
     """
     store = CellStore(directory)
+    known = store.known_traces()
     experiments = {
-        name: ResultsDirectory(directory / name, expand(document), store)
+        name: ResultsDirectory(directory / name, expand(document, known=known), store)
         for name, document in documents.items()
     }
     keys = {
@@ -209,6 +214,7 @@ def run_experiments(
 
     store.prepare()
     with store.alone():
+        known.save()
         try:
             run_cells(list(cells.values()), store, executor=executor, force=force, progress=done)
         finally:

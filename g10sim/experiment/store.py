@@ -13,16 +13,16 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 from g10sim.checksums import file_hash, sealed, stamped, unsealed
+from g10sim.config.run import Table
 from g10sim.config.system import SystemSpec
 from g10sim.errors import ConfigError
+from g10sim.experiment.known_traces import KnownTraces
 from g10sim.files import replacing, writing
 from g10sim.records import RunRecords
 from g10sim.results.keyed import KEYS_FIELD, TIMELINE, keys_of, timeline_name, write_keyed
-from g10sim.results.tables import TABLES, TRACE_TABLES, records_table
-from g10sim.results.timeline import chrome_trace
 from g10sim.trace.workload import Job, Workload
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 CELLS = "cells"
 """Directory of the finished cells inside that of the results."""
 
-_LOCK = "lock"
+_LOCK, _TRACES = "lock", "traces"
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 
 _log = logging.getLogger(__name__)
@@ -49,13 +49,20 @@ class StoredCell:
 
 
 class CellStore:
-    """Finished cells under ``DIR/cells``, by key: one JSON file each, and its tables next to it."""
+    """Finished cells under ``DIR/cells``, by key: one JSON file each, and its tables next to it.
+
+    What is known about their traces lies there, too.
+    """
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self._cells = directory / CELLS
         self._lock: int | None = None
         self._is_alone = False
+
+    def known_traces(self) -> KnownTraces:
+        """Return what earlier runs of this directory know about traces."""
+        return KnownTraces(self._cells / _TRACES)
 
     def prepare(self) -> None:
         """Make the directories. Raises ConfigError when they cannot be written."""
@@ -169,6 +176,8 @@ class CellStore:
         carried: str,
     ) -> None:
         """Keep the tables that were asked for; each carries the key ``carried``. Raises OSError."""
+        from g10sim.results.timeline import chrome_trace  # only who simulates makes tables
+
         for table in tables:
             with _lasting(self.table(key, table)) as temporary:
                 if table == TIMELINE:
@@ -252,7 +261,7 @@ def _share(source: Path, target: Path) -> None:
 
 def remove_tables(directory: Path) -> None:
     """Remove the tables and timelines of an earlier run. Raises OSError."""
-    for table in (*TABLES, *TRACE_TABLES):
+    for table in set(get_args(Table)) - {"summary", TIMELINE}:
         (directory / f"{table}.parquet").unlink(missing_ok=True)
     for path in (directory / TIMELINE).glob("*.json*"):
         if path.name.partition(".")[0].isdigit():
@@ -298,6 +307,8 @@ def _arrow(frame: pd.DataFrame) -> pa.Table:
 
 
 def _frame(table: str, records: RunRecords, jobs: Sequence[Job], clock_hz: int) -> pd.DataFrame:
+    from g10sim.results.tables import TRACE_TABLES, records_table  # only who simulates makes tables
+
     if table in TRACE_TABLES:
         return TRACE_TABLES[table](jobs, clock_hz)
     return records_table(table, records, jobs)

@@ -26,7 +26,7 @@ _PRELOADED = "g10sim.experiment.warm"
 _MOST_CELLS = 500
 _LONGEST_TEMPORARY = 60
 """Characters of the directory of temporary files that leave room for the name of a socket, which has 107."""
-_FOR_TABLES = ("pandas", "pyarrow.parquet")
+_FOR_TABLES = ("pandas", "pyarrow.parquet", "g10sim.results.tables", "g10sim.results.timeline")
 _LEAST_FILES = 32
 """Open files with which processes that start others end in order: 18 were enough in a trial, 16 were not."""
 

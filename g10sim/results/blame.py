@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 
 from g10sim.config.system import SystemSpec
 from g10sim.hardware.links import Topology
@@ -17,6 +16,7 @@ from g10sim.results.reading import covered_until
 from g10sim.results.utilization import path
 
 if TYPE_CHECKING:
+    import numpy.typing as npt
     import pandas as pd
 
 

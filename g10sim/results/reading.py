@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
 from g10sim.checksums import bytes_hash, unsealed
 from g10sim.errors import ConfigError
@@ -20,6 +19,7 @@ from g10sim.results.legends import ATTRIBUTE
 from g10sim.results.written import check_columns, check_provenance, check_results, check_table
 
 if TYPE_CHECKING:
+    import numpy.typing as npt
     import pandas as pd
 
 
@@ -27,6 +27,9 @@ RESULTS, TIMING = "results.csv", "timing.csv"
 CONFIGURATION, PROVENANCE = "config.yaml", "provenance.json"
 REPORT = "report.html"
 """Files of a directory of results."""
+
+PICTURES = "figures"
+"""Directory of the pictures inside that of the results."""
 
 KEYS = "cells"
 """Attribute of results and tables: the keys of cells by their numbers."""

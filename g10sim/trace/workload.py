@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
-import numpy.typing as npt
 
 from g10sim.config.sharing import ExchangeSpec, SharingSpec, VariationSpec
 from g10sim.trace.model import FaultProfile, Kernel, Trace
 from g10sim.trace.repetition import changed
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import g10sim
 from g10sim.config.document import load_document
 from g10sim.config.run import JobSpec
 from g10sim.errors import ConfigError
-from g10sim.experiment.expand import arrivals
+from g10sim.experiment.workloads import arrivals
 
 MICROSECOND = 10**6  # in picoseconds
 

@@ -26,7 +26,7 @@ def test_every_figure_has_an_experiment():
 def read_once():
     """All experiments have the same traces."""
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("g10sim.experiment.expand.load_trace", cache(load_trace))
+        patched.setattr("g10sim.experiment.workloads.load_trace", cache(load_trace))
         yield
 
 

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.optimize import linprog
 
 from g10sim.analysis.block_schedule.cost import Block, Cost, Placement, Rates, Shares, cost
 from g10sim.analysis.block_schedule.room import Room, needed
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 _SHARES = 6
 _SMALL_BATCHES = 1, 2, 3

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import ceil, log2
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
 from g10sim.analysis.bound.checkpoints import Checkpoints
 from g10sim.analysis.bound.machine import Machine, crossings
 from g10sim.analysis.timeline import Integers
 
-Floats = npt.NDArray[np.float64]
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+Floats: TypeAlias = "npt.NDArray[np.float64]"
 
 _HIGHEST = 1e6
 _MOST_BITS = 36

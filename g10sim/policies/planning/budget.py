@@ -7,15 +7,17 @@ which has the same budget. Prefix sums answer by bisection when a transfer would
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
 from g10sim.analysis.timeline import Integers
 from g10sim.policies.planning.prefix_sums import PrefixSums
 
-Bytes: TypeAlias = npt.NDArray[np.float64]
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+Bytes: TypeAlias = "npt.NDArray[np.float64]"
 
 # Budgets are sums of floats: a thousandth of a byte is rounding.
 _TOLERANCE = 1e-3

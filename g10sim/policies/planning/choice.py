@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
 from g10sim.analysis.timeline import Integers
 
-Worths: TypeAlias = npt.NDArray[np.float64]
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+Worths: TypeAlias = "npt.NDArray[np.float64]"
 
 _FIRST, _MOST = 8, 128
 """Candidates that are worked out at a time: before bounds are made anew, and at most."""

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
 from g10sim.analysis.timeline import Integers
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
 NEVER = 2**61
 """Time of what does not happen."""

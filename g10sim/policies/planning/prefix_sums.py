@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
 from g10sim.analysis.timeline import Integers
 
-Numbers: TypeAlias = npt.NDArray[Any]
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+Numbers: TypeAlias = "npt.NDArray[Any]"
 """Integers or floats."""
 
 BLOCK = 1 << 13

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
 from g10sim.analysis.timeline import Integers
 from g10sim.policies.designs.autoswap.timeline import Candidate, LoadTimeline
 from g10sim.policies.planning.machine import PlannedTier
 
-Scores: TypeAlias = npt.NDArray[np.float64]
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+Scores: TypeAlias = "npt.NDArray[np.float64]"
 
 
 def duration_of_absence(

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 
 from g10sim.analysis.timeline import Integers
 from g10sim.policies.designs.capuchin.swaps import AccessPair, GuidedSwap, Lanes
 from g10sim.policies.planning.channel import Channel, Interval
 from g10sim.policies.planning.swapping.access import AccessSequence
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
 _NEVER = 2**62
 

@@ -6,9 +6,9 @@ import heapq
 import math
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 
 from g10sim.analysis.recomputation import Recomputability
 from g10sim.analysis.timeline import Integers
@@ -20,6 +20,9 @@ from g10sim.policies.planning.swapping.access import AccessSequence
 from g10sim.policies.planning.swapping.peak import Peak, PeakAnalysis
 from g10sim.policies.planning.swapping.recomputing import recomputation_of
 from g10sim.policies.planning.swapping.schedule import JobSchedule, Recomputed, Swap
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
 
 @dataclass(frozen=True)

@@ -27,10 +27,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import inf
-from typing import NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
 from g10sim.analysis.footprint import working_set_bytes
 from g10sim.analysis.timeline import Integers, kernel_durations
@@ -53,7 +52,10 @@ from g10sim.policies.planning.machine import PlannedMachine, PlannedTier
 from g10sim.policies.planning.occupancy import Occupancy, late_uses, unmoved_bytes
 from g10sim.trace.model import Trace
 
-Flags: TypeAlias = npt.NDArray[np.bool_]
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+Flags: TypeAlias = "npt.NDArray[np.bool_]"
 
 # Pressure that stays after planning counts as relieved below this share of GPU memory.
 _RELIEVED = 0.002

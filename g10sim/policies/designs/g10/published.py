@@ -24,9 +24,9 @@ starts from the order of the round before; so is the order of the moves of one k
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 
 from g10sim.analysis.timeline import Integers, kernel_durations
 from g10sim.errors import UnsupportedError
@@ -49,6 +49,9 @@ from g10sim.policies.planning.machine import PlannedMachine, PlannedTier
 from g10sim.policies.planning.occupancy import Occupancy, prefix_sums
 from g10sim.policies.planning.timeline import Timeline
 from g10sim.trace.model import Trace
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
 # Evictions on demand go on until the estimate at the kernel is below this share of the target.
 _SHARE_OF_TARGET = 0.9

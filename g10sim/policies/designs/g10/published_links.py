@@ -8,16 +8,18 @@ that kernel.
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
 from g10sim.analysis.timeline import Integers
 from g10sim.policies.planning.budget import Bytes
 from g10sim.policies.planning.occupancy import prefix_sums
 
-_Flags: TypeAlias = npt.NDArray[np.bool_]
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+_Flags: TypeAlias = "npt.NDArray[np.bool_]"
 
 
 class Channel:

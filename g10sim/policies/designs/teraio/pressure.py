@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
 from g10sim.analysis.timeline import Integers
 from g10sim.policies.planning.channel import Interval
 from g10sim.policies.planning.occupancy import prefix_sums
 
-Amounts: TypeAlias = npt.NDArray[Any]
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+Amounts: TypeAlias = "npt.NDArray[Any]"
 """Integers, of Python where they may be too large for those of numpy."""
 
 _LARGEST, _LOW_BITS = np.iinfo(np.int64).max, 20

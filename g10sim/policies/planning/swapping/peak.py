@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
 from g10sim.analysis.timeline import Integers
 from g10sim.policies.planning.channel import Interval
 from g10sim.policies.planning.steps import Steps
 from g10sim.policies.planning.swapping.schedule import JobSchedule, Recomputed, Swap
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
 Times = TypeVar("Times", int, Integers)
 
