@@ -20,6 +20,7 @@ from g10sim.errors import ConfigError, G10SimError
 from g10sim.experiment.cells import Cell, load_input
 from g10sim.experiment.execution import simulate
 from g10sim.experiment.expand import expand
+from g10sim.experiment.store import CellStore
 from g10sim.policies.interface.policy import Policy
 from g10sim.policies.interface.registry import available, without_plug_ins
 from g10sim.records import Location
@@ -129,7 +130,8 @@ class _Opener:
         known = self._provenance["traces"]
         self._trust = trust
         with nullcontext() if trust else without_plug_ins():
-            self._cells = expand(Document(_with_paths(document.data, known), document.source)).cells
+            found = Document(_with_paths(document.data, known), document.source)
+            self._cells = expand(found, known=CellStore(directory).known_traces()).cells
         self._tables: dict[str, TableFile] = {}
 
     def open(self, row: dict[str, Any], job: int) -> OpenedCell:

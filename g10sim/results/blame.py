@@ -73,11 +73,8 @@ def tensor_waits(
     number, source = arriving["tensor"].to_numpy(), arriving["source"].to_numpy()
     first, last = arriving["start"].to_numpy(), arriving["end"].to_numpy()
     found: list[tuple[int, str, float, int]] = []
-    for kernel, start, stall in zip(
-        kernels["kernel"].tolist(), kernels["start"].tolist(), kernels["stall_cycles"].tolist(), strict=True
-    ):
-        if not stall:
-            continue
+    stalled = kernels.loc[kernels["stall_cycles"] != 0, ["kernel", "start", "stall_cycles"]]
+    for kernel, start, stall in zip(*(stalled[name].tolist() for name in stalled), strict=True):
         meanwhile = np.minimum(last, start + stall) - np.maximum(first, start)
         counts = meanwhile > 0
         if tensors is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -43,6 +43,7 @@ MACHINE = "machine"
 _AGAIN = "allowed: running the configuration again, which writes it again"
 _TABLE = "a table written by 'run'"
 _OK = "ok"
+_NUMBERS_AT_ONCE = 2**22
 
 
 def read_results(directory: str | Path) -> pd.DataFrame:
@@ -106,11 +107,13 @@ class TableFile:
         provenance = read_provenance(directory) if provenance is None else provenance
         self.data = read_checked(directory, self.path.name, {"files": {}, **provenance})
         try:
-            schema = pq.read_schema(io.BytesIO(self.data))
+            metadata = pq.read_metadata(io.BytesIO(self.data))
+            schema = metadata.schema.to_arrow_schema()
             carried = keys_of(schema)
         except (OSError, ValueError) as error:
             raise _unreadable(self.path, error, _TABLE) from error
-        check_columns(self.path, table, schema.names)
+        self._names, self._count = schema.names, metadata.num_rows
+        check_columns(self.path, table, self._names)
         keys = cell_keys(provenance)
         self.keys = {cell: key for cell, key in keys.items() if carried.get(str(cell)) == key}
         self.has_others = len(self.keys) < len(carried)
@@ -125,21 +128,43 @@ class TableFile:
         spans = self._rows(chosen, ["iteration", "start", "end"])
         if spans.empty:
             raise ConfigError(f"{self.path}: found no kernels of cell {row['cell']}; {_AGAIN}")
-        return _with_stalls(self._rows({**chosen, "iteration": _reported_iteration(spans, row)}))
+        chosen["iteration"] = _reported_iteration(spans, row)
+        return _with_stalls(self._rows(chosen, most=len(spans)))
 
-    def _rows(self, chosen: Mapping[str, int], columns: list[str] | None = None) -> pd.DataFrame:
+    def _rows(
+        self, chosen: Mapping[str, int], columns: Sequence[str] | None = None, most: int | None = None
+    ) -> pd.DataFrame:
+        """Return rows with these values; if there may be many (at ``most``), few columns are read at once."""
+        import pandas as pd
         import pyarrow as pa
         import pyarrow.parquet as pq
 
         filters = [(column, "==", int(value)) for column, value in chosen.items()]
+        names = columns or self._names
+        found: dict[str, Any] = {}
         try:
-            rows = pq.read_table(io.BytesIO(self.data), columns=columns, filters=filters)
+            at_once = max(1, _NUMBERS_AT_ONCE // max(1, self._count if most is None else most))
+            for start in range(0, len(names), at_once):
+                some = names[start : start + at_once]
+                part = pq.read_table(io.BytesIO(self.data), columns=some, filters=filters)
+                found |= map(_slim, part.to_pandas(split_blocks=True, self_destruct=True).items())
+                del part
+                pa.default_memory_pool().release_unused()
         except (OSError, pa.ArrowException) as error:
             raise _unreadable(self.path, error, _TABLE) from error
-        found: pd.DataFrame = rows.to_pandas(split_blocks=True, self_destruct=True)  # column after column
+        table = pd.DataFrame(found, copy=False)
         if columns is None:
-            check_table(self.path, self._table, found)
-        return found.drop(columns="cell", errors="ignore")
+            check_table(self.path, self._table, table)
+            del table["cell"]
+        return table
+
+
+def _slim(column: tuple[Hashable, pd.Series[Any]]) -> tuple[str, Any]:
+    """Return the name and the values of a column; a number in all rows of it takes the room of one."""
+    name, values = column
+    if values.dtype == np.int64 and len(values) and (values == values.iloc[0]).all():
+        return str(name), np.broadcast_to(values.to_numpy()[:1].copy(), len(values))
+    return str(name), values
 
 
 def read_provenance(directory: str | Path) -> dict[str, Any]:

@@ -28,7 +28,7 @@ from g10sim.trace.model import (
     TimeSource,
     Trace,
 )
-from g10sim.trace.repetition import Block, Item, blocks_of, joined
+from g10sim.trace.repetition import Block, Item, Value, blocks_of, joined
 from g10sim.trace.work import SIZES, NumberFormat
 
 _log = logging.getLogger(__name__)
@@ -40,6 +40,7 @@ REPEATING = 2
 
 # A few lines must not fill the memory of a computer.
 _MOST_REPEATED = 10**8
+_MOST_SHARED = 2**17
 
 _HEADER = Fields(
     {
@@ -201,7 +202,7 @@ class _Reader(RecordReader):
     """Reads one trace file line by line."""
 
     def read(self) -> Trace:
-        self._known_sizes: dict[Sizes, Sizes] = {}
+        self._known: dict[Any, Any] = {}
         header = self._header()
         tensors = self._items(header["tensors"], "tensor", _REPEATED_TENSORS, self._tensor)
         kernels = self._items(header["kernels"], "kernel", _REPEATED_KERNELS, self._kernel)
@@ -265,8 +266,9 @@ class _Reader(RecordReader):
 
     def _kernel(self, record: dict[str, Any]) -> Kernel:
         found = self.fields(record, _KERNEL)
-        found["inputs"] = self.integers("inputs", found["inputs"])
-        found["outputs"] = self.integers("outputs", found["outputs"])
+        for key in ("inputs", "outputs"):
+            found[key] = self._shared(self.integers(key, found[key]))
+        found["duration"] = self._shared(found["duration"])
         found["phase"] = self.choice("phase", found["phase"], _PHASES)
         found["time_source"] = self.choice("time_source", found["time_source"], _TIME_SOURCES)
         if found["reads"]:
@@ -276,10 +278,12 @@ class _Reader(RecordReader):
             found["fault_profile"] = self._profile(found["fault_profile"])
         if found["number_format"]:
             self.choice("number_format", found["number_format"], _FORMATS)
-        found["sizes"] = self._sizes(found["sizes"]) if found["sizes"] else ()
+        found["sizes"] = self._shared(self._sizes(found["sizes"])) if found["sizes"] else ()
         for key in _REPEATING_TEXTS:
             found[key] = intern(found[key])
-        return Kernel(*_KERNEL_FIELDS(found))
+        kernel = Kernel(*_KERNEL_FIELDS(found))
+        object.__setattr__(kernel, "tensors", self._shared(kernel.tensors))
+        return kernel
 
     def _sizes(self, values: dict[str, Any]) -> Sizes:
         for name, value in values.items():
@@ -288,7 +292,12 @@ class _Reader(RecordReader):
             if type(value) is not int or not 1 <= value <= _MOST_SIZE:
                 self.fail(f"sizes.{name}: found {shown(value)}; allowed: a whole number from 1 to 2^63-1")
         found = tuple((name, values[name]) for name in SIZES if name in values)
-        return self._known_sizes.setdefault(found, found)
+        return found
+
+    def _shared(self, value: Value) -> Value:
+        """Return what equals a value and was read before, if that was among the first: kernels are alike."""
+        known: dict[Value, Value] = self._known
+        return known.setdefault(value, value) if len(known) < _MOST_SHARED else known.get(value, value)
 
     def _profile(self, values: list[Any]) -> FaultProfile:
         numbers = self.integers("fault_profile", values)

@@ -134,6 +134,16 @@ def test_the_closed_form_names_its_resources():
     assert found.savings["read"] == pytest.approx(4 * G / 101, rel=1e-3)
 
 
+@pytest.mark.parametrize("at_once", [1, 3])
+def test_the_closed_form_is_the_same_for_any_number_of_kernels_at_once(monkeypatch, at_once):
+    cases = [HAND[name][:2] for name in HAND] + [
+        (case.trace, case.machine) for case in map(draw_case, range(9))
+    ]
+    whole = [iteration_bound(*case, steady=steady) for case in cases for steady in (False, True)]
+    monkeypatch.setattr("g10sim.analysis.bound.closed_form._KERNELS_AT_ONCE", at_once)
+    assert [iteration_bound(*case, steady=steady) for case in cases for steady in (False, True)] == whole
+
+
 def program_of(case, *, steady, count=ALL):
     demand = demand_of(case.trace, case.machine.clock_hz, case.machine.page_bytes)
     chosen = Checkpoints(demand, choose_checkpoints(demand, count), steady)

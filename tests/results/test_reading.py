@@ -96,8 +96,10 @@ def test_a_table_of_one_cell_can_be_written_to(tmp_path):
     assert found["gpu_bytes"].tolist() == [7, 9]
 
 
-def test_of_kernels_the_reported_iteration_alone_is_read(tmp_path):
-    """Of three cells, and of two iterations the one that took 20 cycles."""
+@pytest.mark.parametrize("at_once", [1, 8, 10**6])
+def test_of_kernels_the_reported_iteration_alone_is_read(tmp_path, monkeypatch, at_once):
+    """Of three cells, and of two iterations the one that took 20 cycles, however few numbers at a time."""
+    monkeypatch.setattr("g10sim.results.reading._NUMBERS_AT_ONCE", at_once)
     path = tmp_path / "kernels.parquet"
     rows = [(cell, iteration, kernel) for cell in range(3) for iteration in range(2) for kernel in range(2)]
     found = pd.DataFrame(rows, columns=["cell", "iteration", "kernel"])

@@ -14,6 +14,8 @@ from g10sim.analysis.bound.demand import Demand
 from g10sim.analysis.bound.machine import Machine
 from g10sim.analysis.timeline import Integers
 
+_KERNELS_AT_ONCE = 2**16
+
 
 @dataclass(frozen=True)
 class Curve:
@@ -115,16 +117,16 @@ def closed_form(demand: Demand, machine: Machine, *, steady: bool) -> ClosedForm
     """
     ways = [_once(demand)]
     if steady:
-        others, frozen = demand.ideal_cycles - demand.cycles, np.full_like(demand.cycles, demand.frozen_bytes)
-        ways.append([_Leg(True, True, frozen, others)])
+        others = demand.ideal_cycles - demand.cycles
+        ways.append([_Leg(True, True, np.broadcast_to(demand.frozen_bytes, others.shape), others)])
         if demand.frozen_bytes:
-            ways.append([_Leg(True, False, np.zeros_like(frozen), others)])
-    totals = [_every(demand, machine, legs) for legs in ways]
-    place = max(range(len(ways)), key=lambda number: totals[number].max(initial=0))
-    kernel = int(totals[place].argmax())
-    cycles, stalls = _one(demand, machine, ways[place], kernel)
+            ways.append([_Leg(True, False, np.broadcast_to(0, others.shape), others)])
+    worst = [_worst(demand, machine, legs) for legs in ways]
+    place = max(range(len(ways)), key=lambda number: worst[number][0])
+    kernel, legs = worst[place][1], ways[place]
+    cycles, stalls = _one(demand, machine, legs, kernel)
     savings = {
-        resource: float(cycles - _one(demand, better, ways[place], kernel)[0])
+        resource: float(cycles - _one(demand, better, legs, kernel)[0])
         for resource, better in machine.bettered()
     }
     return ClosedForm(int(cycles), stalls, savings)
@@ -132,7 +134,7 @@ def closed_form(demand: Demand, machine: Machine, *, steady: bool) -> ClosedForm
 
 def least_cycles(demand: Demand, machine: Machine) -> float:
     """Return the cycles of ``closed_form`` for an iteration that is not repeated, as a float."""
-    return float(_every(demand, machine, _once(demand)).max(initial=0))
+    return _worst(demand, machine, _once(demand))[0]
 
 
 def _once(demand: Demand) -> list[_Leg]:
@@ -145,15 +147,23 @@ def _once(demand: Demand) -> list[_Leg]:
     ]
 
 
-def _every(demand: Demand, machine: Machine, legs: Sequence[_Leg]) -> Floats:
-    """Return the bound of every kernel, as floats."""
-    excess = demand.live_bytes - machine.room_bytes
-    total = demand.cycles.astype(np.float64)
-    for leg in legs:
-        sizes = np.maximum(0, excess - leg.spared)
-        found = curves(machine, inward=leg.inward, outward=leg.outward)
-        total += np.max([leg.cover, *(curve.cycles_of_all(sizes) for curve in found)], axis=0)
-    return total
+def _worst(demand: Demand, machine: Machine, legs: Sequence[_Leg]) -> tuple[float, int]:
+    """Return the highest bound of all kernels, and the first kernel that has it."""
+    highest, kernel = 0.0, 0
+    for first in range(0, len(demand.cycles), _KERNELS_AT_ONCE):
+        part = slice(first, first + _KERNELS_AT_ONCE)
+        excess = demand.live_bytes[part] - machine.room_bytes
+        total = demand.cycles[part].astype(np.float64)
+        for leg in legs:
+            sizes = np.maximum(0, excess - leg.spared[part])
+            longest = leg.cover[part].astype(np.float64)
+            for curve in curves(machine, inward=leg.inward, outward=leg.outward):
+                np.maximum(longest, curve.cycles_of_all(sizes), out=longest)
+            total += longest
+        place = int(total.argmax())
+        if total[place] > highest:
+            highest, kernel = float(total[place]), first + place
+    return highest, kernel
 
 
 def _one(
@@ -182,10 +192,9 @@ def _unused(demand: Demand) -> tuple[Integers, Integers]:
     """
     later, earlier = (np.zeros(len(demand.cycles) + 1, dtype=np.int64) for _ in range(2))
     later[0] = demand.frozen_bytes
-    for period in demand.periods:
-        if period.wraps:
-            earlier[period.last + 1] += period.size_bytes
-        if period.wraps and not period.frozen:
+    for period in demand.wrapping:
+        earlier[period.last + 1] += period.size_bytes
+        if not period.frozen:
             later[0] += period.size_bytes
             later[period.following] -= period.size_bytes
     return np.cumsum(later[:-1]), np.cumsum(earlier[:-1])

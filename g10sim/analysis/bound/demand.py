@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from operator import attrgetter
 
 import numpy as np
@@ -11,7 +12,7 @@ import numpy as np
 from g10sim.analysis.pools.operations import stays_of
 from g10sim.analysis.recomputation import Recomputability
 from g10sim.analysis.timeline import Integers, kernel_durations
-from g10sim.analysis.vitality import InactivePeriod, inactive_periods
+from g10sim.analysis.vitality import InactivePeriod, each_inactive_period
 from g10sim.trace.model import Trace
 from g10sim.trace.repetition import each, named
 
@@ -39,16 +40,37 @@ class Demand:
 
     ``live_bytes`` are those of each kernel: persistent tensors that some kernel uses, live ranges, and what
     is written in vain; ``lasting_bytes`` are the first of these, ``frozen_bytes`` those that none writes.
-    ``needed_bytes`` is the largest working set. With ``recomputes`` tensors may be dropped.
+    ``needed_bytes`` is the largest working set, ``sizes`` are those of tensors. With ``recomputes`` tensors
+    may be dropped.
     """
 
     cycles: Integers
     live_bytes: Integers
     lasting_bytes: int
     needed_bytes: int
-    periods: tuple[Period, ...]
+    trace: Trace
+    sizes: Sequence[int]
     recomputes: bool = False
     frozen_bytes: int = 0
+
+    @cached_property
+    def periods(self) -> tuple[Period, ...]:
+        """Every period in which a tensor may be away, by tensor and then by start."""
+        return tuple(self._periods(each_inactive_period(self.trace)))
+
+    @cached_property
+    def wrapping(self) -> tuple[Period, ...]:
+        """The periods that cross the border of the iteration, a few of what may be millions."""
+        return tuple(self._periods(found for found in each_inactive_period(self.trace) if found.wraps))
+
+    def _periods(self, inactive: Iterable[InactivePeriod]) -> Iterator[Period]:
+        trace, sizes = self.trace, self.sizes
+        reruns = _Reruns(trace, self.cycles, sizes) if self.recomputes else None
+        for found in inactive:
+            last = trace.uses[found.tensor][-1] if found.wraps else found.start - 1
+            rerun = None if reruns is None else reruns.of(found)
+            frozen = found.tensor in trace.frozen
+            yield Period(sizes[found.tensor], last, found.end, found.wraps, rerun, frozen)
 
     @property
     def ideal_cycles(self) -> int:
@@ -72,30 +94,21 @@ def demand_of(trace: Trace, clock_hz: int, page_bytes: int, *, recompute: bool =
             changes[start] += size
             changes[end] -= size
     cycles = kernel_durations(trace, clock_hz)
-    inactive = inactive_periods(trace)
-    reruns = _Reruns(trace, cycles, sizes, inactive) if recompute else None
-    periods = []
-    for found in inactive:
-        last = trace.uses[found.tensor][-1] if found.wraps else found.start - 1
-        rerun = None if reruns is None else reruns.of(found)
-        frozen = found.tensor in trace.frozen
-        periods.append(Period(sizes[found.tensor], last, found.end, found.wraps, rerun, frozen))
     used = sum(size for size, lasts, uses in zip(sizes, lasting, trace.uses, strict=True) if lasts and uses)
     kernels = named(trace.kernels, attrgetter("tensors"))
     needed = max((sum([sizes[tensor] for tensor in tensors]) for tensors in kernels), default=0)
     frozen_bytes = sum(sizes[tensor] for tensor in trace.frozen if trace.uses[tensor])
     live = np.cumsum(changes[:-1])
-    return Demand(cycles, live, used, needed, tuple(periods), recompute, frozen_bytes)
+    return Demand(cycles, live, used, needed, trace, sizes, recompute, frozen_bytes)
 
 
 class _Reruns:
     """Finds the least that it takes to compute tensors again."""
 
-    def __init__(
-        self, trace: Trace, cycles: Integers, sizes: Sequence[int], periods: Sequence[InactivePeriod]
-    ) -> None:
+    def __init__(self, trace: Trace, cycles: Integers, sizes: Sequence[int]) -> None:
         self._trace, self._cycles, self._sizes = trace, cycles, sizes
         self._rules = Recomputability(trace)
+        periods = each_inactive_period(trace)
         self._droppable = {period.tensor for period in periods if self._may_drop(period)}
 
     def _may_drop(self, period: InactivePeriod) -> bool:
