@@ -7,9 +7,7 @@ import gc
 import g10sim.experiment.execution  # noqa: F401
 from g10sim.experiment.program import program
 from g10sim.experiment.reads import note_from_start
-from g10sim.policies.interface.registry import import_built_in
 
-import_built_in()
 program()
 note_from_start()
 gc.freeze()  # copies share what is there now, and do not search it for cycles

@@ -20,9 +20,11 @@ from multiprocessing.process import BaseProcess
 from typing import Any, Protocol
 
 from g10sim.errors import ConfigError
+from g10sim.experiment.cells import Cell
 from g10sim.experiment.outcome import FAILED, CellResult, CellTask
+from g10sim.policies.interface.registry import find
 
-_PRELOADED = "g10sim.experiment.warm"
+_PRELOADED, _DESIGNS = "g10sim.experiment.warm", "g10sim.policies.designs."
 _MOST_CELLS = 500
 _LONGEST_TEMPORARY = 60
 """Characters of the directory of temporary files that leave room for the name of a socket, which has 107."""
@@ -63,7 +65,7 @@ class LocalProcesses:
         Raises ConfigError where processes may not open enough files to start others.
         """
         _check_files()
-        context = _context(tables=any(task.cell.tables for task in tasks))
+        context = _context([task.cell for task in tasks])
         waiting, free = deque(tasks), deque(range(self.workers))
         running: dict[Connection, _Worker] = {}
         idle: dict[int, _Worker] = {}
@@ -172,13 +174,16 @@ def _check_files() -> None:
         )
 
 
-def _context(*, tables: bool) -> BaseContext:
+def _context(cells: Sequence[Cell]) -> BaseContext:
     has_room = len(tempfile.gettempdir()) <= _LONGEST_TEMPORARY
     if not has_room or "forkserver" not in multiprocessing.get_all_start_methods():
         return multiprocessing.get_context("spawn")
     context = multiprocessing.get_context("forkserver")
-    # A process starts as a copy of one that has imported everything: milliseconds instead of a second.
-    context.set_forkserver_preload([_PRELOADED, *(_FOR_TABLES if tables else ())])
+    # A process starts as a copy of one that has imported all it needs: milliseconds instead of a second.
+    policies = {kind for cell in cells for kind in find(cell.policy["name"]).__mro__}
+    designs = sorted({kind.__module__ for kind in policies if kind.__module__.startswith(_DESIGNS)})
+    tables = _FOR_TABLES if any(cell.tables for cell in cells) else ()
+    context.set_forkserver_preload([*designs, _PRELOADED, *tables])
     return context
 
 
