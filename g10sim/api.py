@@ -28,9 +28,17 @@ from g10sim.experiment.run import Outcome, run_experiment
 from g10sim.experiment.workers import LocalProcesses
 from g10sim.policies.interface.policy import Policy
 from g10sim.records import EXCHANGED_COLUMN, RunRecords
-from g10sim.results.columns import BOUND_COLUMNS, CONTEXT_COLUMN, CPU_COLUMNS, metric_columns, traffic
+from g10sim.results.columns import (
+    BOUND_COLUMNS,
+    CONTEXT_COLUMN,
+    CPU_COLUMNS,
+    FLASH_COLUMNS,
+    IN_PLACE_COLUMNS,
+    Row,
+    metric_columns,
+    traffic,
+)
 from g10sim.results.reading import read_results, read_table
-from g10sim.results.summary import FLASH_COLUMNS, IN_PLACE_COLUMNS, Row
 from g10sim.results.tables import TABLES, records_table
 from g10sim.results.timeline import chrome_trace
 from g10sim.sim.preparation import as_recorded

@@ -26,7 +26,8 @@ from g10sim.experiment.store import CELLS, CellStore
 from g10sim.policies.interface.policy import Policy
 from g10sim.records import RunRecords
 from g10sim.results.bounds import Conditions, bound_row
-from g10sim.results.summary import Row, describe_jobs, summarize
+from g10sim.results.columns import Row
+from g10sim.results.summary import describe_jobs, summarize
 from g10sim.sim.engine import run
 from g10sim.sim.hooks import TimeInHooks, time_in_hooks
 from g10sim.sim.preparation import as_recorded

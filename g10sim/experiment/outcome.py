@@ -14,7 +14,7 @@ from typing import Any
 from g10sim.experiment.cells import Cell
 from g10sim.experiment.reads import Now, reads
 from g10sim.experiment.store import CellStore
-from g10sim.results.summary import Row
+from g10sim.results.columns import Row
 
 OK, UNSUPPORTED, FAILED = "ok", "unsupported", "failed"
 _log = logging.getLogger(__name__)

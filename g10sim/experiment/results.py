@@ -19,9 +19,17 @@ from g10sim.experiment.expand import Experiment
 from g10sim.experiment.outcome import CellResult
 from g10sim.files import write_text, writing
 from g10sim.records import EXCHANGED_COLUMN
-from g10sim.results.columns import BOUND_COLUMNS, CONTEXT_COLUMN, CPU_COLUMNS, metric_columns
+from g10sim.results.columns import (
+    BOUND_COLUMNS,
+    CONTEXT_COLUMN,
+    CONTIGUOUS_COLUMNS,
+    CPU_COLUMNS,
+    FLASH_COLUMNS,
+    IN_PLACE_COLUMNS,
+    JOB_METRIC_COLUMNS,
+    metric_columns,
+)
 from g10sim.results.ranges import range_columns
-from g10sim.results.summary import CONTIGUOUS_COLUMNS, FLASH_COLUMNS, IN_PLACE_COLUMNS, JOB_METRIC_COLUMNS
 from g10sim.results.swept import as_number
 from g10sim.text import inert
 

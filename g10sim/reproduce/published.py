@@ -14,7 +14,7 @@ from g10sim.config.problems import check_choice
 from g10sim.config.system import SystemSpec
 from g10sim.errors import ConfigError
 from g10sim.policies.interface.policy import Policy
-from g10sim.results.summary import Row
+from g10sim.results.columns import Row
 from g10sim.units import cycles_to_ms
 
 COLUMNS = (

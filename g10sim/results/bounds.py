@@ -12,7 +12,7 @@ from g10sim.config.behaviour import BehaviourSpec
 from g10sim.config.system import SystemSpec
 from g10sim.errors import CapacityError
 from g10sim.hardware.bounds import bound_machine
-from g10sim.results.summary import Row
+from g10sim.results.columns import Row
 from g10sim.trace.model import Trace
 from g10sim.trace.workload import Workload
 

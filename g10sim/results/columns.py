@@ -8,6 +8,9 @@ from collections.abc import Hashable, Iterable, Iterator
 from g10sim.places import tier_word
 from g10sim.records import USUAL_TIERS, StallReason, Tiers, memory_columns, traffic_columns
 
+Row = dict[str, int | float | str]
+"""Columns of one job by name; text says which bound holds, all else is a number."""
+
 
 def stall_columns(tiers: Iterable[str] = USUAL_TIERS) -> tuple[str, ...]:
     """Return the columns of stalls in a system with tiers of these names."""
@@ -36,6 +39,38 @@ STALL_COLUMNS = stall_columns()
 METRIC_COLUMNS = metric_columns()
 BOUND_COLUMNS = ("bound_cycles", "bound_kind", "of_bound")
 """Further columns, which compare a run with its bound; ``bound_kind`` is text."""
+FLASH_COLUMNS = (
+    "ssd_written_bytes",
+    "ssd_flash_written_bytes",
+    "ssd_write_amplification",
+    "ssd_run_write_amplification",
+    "ssd_erased_bytes",
+    "ssd_written_bytes_per_year",
+    "ssd_drive_writes_per_day",
+    "ssd_rated_drive_writes_per_day",
+    "ssd_years_to_rated_cycles",
+    "ssd_years_to_rated_writes",
+)
+"""Further columns where the SSD's flash is modelled."""
+CONTIGUOUS_COLUMNS = (
+    *("reserved_gpu_bytes", "fragmentation", "largest_hole_bytes", "peak_pinned_bytes"),
+    "mean_gpu_bytes",
+)
+"""Further columns of designs that copy whole tensors."""
+IN_PLACE_COLUMNS = ("in_place_read_bytes", "in_place_written_bytes")
+"""Further columns where kernels can use tensors in a memory tier."""
+JOB_METRIC_COLUMNS: tuple[str, ...] = (
+    "refused",
+    "arrival_cycles",
+    "start_cycles",
+    "end_cycles",
+    "slowdown",
+    "peak_gpu_bytes_of_all",
+    "makespan_cycles",
+    "gpu_utilization",
+    "total_samples_per_s",
+)
+"""Further columns of workloads with several jobs."""
 
 
 def stall_reasons(columns: Iterable[Hashable]) -> dict[str, StallReason]:

@@ -13,27 +13,10 @@ from g10sim.config.behaviour import BehaviourSpec
 from g10sim.config.ssd import FlashSsdSpec
 from g10sim.config.system import SystemSpec
 from g10sim.records import IterationRecord, JobRecord, StallReason
-from g10sim.results.columns import CONTEXT_COLUMN, stall_columns
+from g10sim.results.columns import CONTEXT_COLUMN, IN_PLACE_COLUMNS, Row, stall_columns
 from g10sim.trace.model import Trace
 from g10sim.trace.workload import Workload
 from g10sim.units import cycles_to_ms
-
-FLASH_COLUMNS = (
-    "ssd_written_bytes",
-    "ssd_flash_written_bytes",
-    "ssd_write_amplification",
-    "ssd_run_write_amplification",
-    "ssd_erased_bytes",
-    "ssd_written_bytes_per_year",
-    "ssd_drive_writes_per_day",
-    "ssd_rated_drive_writes_per_day",
-    "ssd_years_to_rated_cycles",
-    "ssd_years_to_rated_writes",
-)
-"""Further columns where the SSD's flash is modelled."""
-
-Row = dict[str, int | float | str]
-"""Columns of one job by name; text says which bound holds, all else is a number."""
 
 _DAYS_PER_YEAR = 365
 _SECONDS_PER_YEAR = _DAYS_PER_YEAR * 86_400
@@ -76,29 +59,6 @@ def _amplification(programmed_bytes: int, written_bytes: int) -> float:
 
 def _years(budget_bytes: float, yearly_bytes: float) -> float:
     return budget_bytes / yearly_bytes if yearly_bytes else math.inf
-
-
-IN_PLACE_COLUMNS = ("in_place_read_bytes", "in_place_written_bytes")
-"""Further columns where kernels can use tensors in a memory tier."""
-
-CONTIGUOUS_COLUMNS = (
-    *("reserved_gpu_bytes", "fragmentation", "largest_hole_bytes", "peak_pinned_bytes"),
-    "mean_gpu_bytes",
-)
-"""Further columns of designs that copy whole tensors."""
-
-JOB_METRIC_COLUMNS: tuple[str, ...] = (
-    "refused",
-    "arrival_cycles",
-    "start_cycles",
-    "end_cycles",
-    "slowdown",
-    "peak_gpu_bytes_of_all",
-    "makespan_cycles",
-    "gpu_utilization",
-    "total_samples_per_s",
-)
-"""Further columns of workloads with several jobs."""
 
 
 def summarize(

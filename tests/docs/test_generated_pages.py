@@ -20,8 +20,7 @@ from g10sim.policies.interface.moves import Move, registered_moves
 from g10sim.policies.interface.policy import Policy, PolicyView, Requirements
 from g10sim.policies.interface.registry import available
 from g10sim.reproduce.claims import load_claims
-from g10sim.results.columns import BOUND_COLUMNS, METRIC_COLUMNS
-from g10sim.results.summary import CONTIGUOUS_COLUMNS, FLASH_COLUMNS
+from g10sim.results.columns import BOUND_COLUMNS, CONTIGUOUS_COLUMNS, FLASH_COLUMNS, METRIC_COLUMNS
 from g10sim.trace.format import save_trace
 from g10sim.trace.synthetic import chain
 

@@ -12,8 +12,8 @@ from g10sim.config.tiers import FlashTierSpec
 from g10sim.errors import ConfigError
 from g10sim.plots.registry import ENTRIES
 from g10sim.records import FlashRecord, IterationRecord
-from g10sim.results.columns import BOUND_COLUMNS, CPU_COLUMNS, METRIC_COLUMNS
-from g10sim.results.summary import FLASH_COLUMNS, flash_metrics
+from g10sim.results.columns import BOUND_COLUMNS, CPU_COLUMNS, FLASH_COLUMNS, METRIC_COLUMNS
+from g10sim.results.summary import flash_metrics
 from g10sim.trace.format import save_trace
 from g10sim.trace.synthetic import chain
 

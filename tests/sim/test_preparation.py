@@ -9,7 +9,7 @@ import g10sim
 from g10sim.config.system import SystemSpec
 from g10sim.errors import PolicyError, UnsupportedError
 from g10sim.policies.interface.policy import Policy, Requirements
-from g10sim.results.summary import CONTIGUOUS_COLUMNS
+from g10sim.results.columns import CONTIGUOUS_COLUMNS
 from g10sim.trace.format import save_trace
 from g10sim.trace.model import Device, Phase, TensorKind
 from g10sim.trace.synthetic import TraceBuilder
