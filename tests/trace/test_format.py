@@ -92,6 +92,16 @@ def test_every_field_comes_back(file, trace):
     assert load_trace(file) == trace
 
 
+def test_kernels_that_are_alike_share_what_is_equal(tmp_path):
+    path = tmp_path / "alike.g10t"
+    kernels = tuple(Kernel(number, "k", 10**6, (0, 1), (300,)) for number in range(2))
+    tensors = tuple(Tensor(number, "t", 1, TensorKind.WEIGHT, True) for number in range(301))
+    save_trace(Trace("m", 1, 10**9, tensors, kernels), path)
+    first, second = load_trace(path).kernels
+    for name in ("duration", "inputs", "outputs", "tensors"):
+        assert getattr(first, name) is getattr(second, name)
+
+
 def test_plain_text_is_read_too(file, trace):
     plain = write_plain(file.with_name("plain.g10t"), lines_of(file))
     assert load_trace(plain) == trace
