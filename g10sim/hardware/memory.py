@@ -279,7 +279,7 @@ class Residency:
         return self.copied[tensor] if self.keeps_copies else self.idle[tensor]
 
     def _forget_copies(self, tensor: int, count: int) -> None:
-        """Count out clean pages that have left; what else has left was clean only if nothing else was there."""
+        """Count out clean pages that have left; others have left while there were others."""
         if self.keeps_copies:
             self.copied[tensor] = min(self.copied[tensor] - count, self.idle[tensor])
 
