@@ -233,7 +233,7 @@ def test_costs_follow_from_the_price_list(g10sim, here, config):
     assert (found["host-memory"]["cost"], found["host-memory"]["added_cost"]) == (4, -60)
     assert pd.isna(found["link"]["cost"])
     assert [name for name, row in found.items() if row["cheapest"] is True] == ["host-memory"]
-    assert "cheapest by host-memory, 4 MiB (-60.00 EUR beside what is configured)" in ended.out
+    assert "cheapest by host-memory, 4 MiB (-60.00 EUR relative to what is configured)" in ended.out
     assert described(here / "out")["prices"] == {
         **prices,
         "prices": {name: {**one, "date": str(one["date"])} for name, one in prices["prices"].items()},
