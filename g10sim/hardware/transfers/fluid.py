@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Iterable, Sequence
 from functools import partial
+from itertools import chain
 
 from g10sim.config.ssd import SsdSpec
 from g10sim.config.system import SystemSpec
@@ -79,6 +80,7 @@ class FluidTransfers:
         self._heads = Heads(system, self.topology, self._pools, self._on_gpu, staging)
         self._rates = Rates(self.topology, system.pcie.service, system.gpu.count, self._ssds)
         self._flows: list[Flow] | None = []
+        self._flows_of: dict[int, list[Flow]] = {}
         self._now = 0
         self._left: int | None = None
         self._left_at = -1
@@ -181,9 +183,10 @@ class FluidTransfers:
 
     def bottleneck(self, job: int) -> StallReason | None:
         """Tell whether eviction, or others on a shared link, slow a job's demanded pages."""
-        for flow in self._current():
+        self._current()
+        for flow in self._flows_of.get(job, ()):
             site, link = flow.lane.site, flow.bottleneck
-            if site.job == job and flow.rank == DEMAND and link is not None:
+            if flow.rank == DEMAND and link is not None:
                 if link not in self.topology.inward(site.gpu, flow.source):
                     return StallReason.EVICTION
                 shared = link.shared or len(self._on_gpu[site.gpu]) > 1
@@ -255,8 +258,9 @@ class FluidTransfers:
         return self._flows
 
     def _make_flows(self) -> list[Flow]:
-        sites = [site for site in self._sites.values() if site.memory.queues.busy]
-        flows = [flow for site in sites for flow in self._heads.of_site(site)]
+        busy = (site for site in self._sites.values() if site.memory.queues.busy)
+        self._flows_of = {site.job: self._heads.of_site(site) for site in busy}
+        flows = list(chain.from_iterable(self._flows_of.values()))
         self._rates.share(flows, self._messages, self._now)
         return flows
 
