@@ -91,8 +91,8 @@ def measure_cells(path: Path, device: str, directory: Path) -> Iterator[str]:
     """Carry out a measurement, which a YAML file describes, and yield what to tell on the way.
 
     Writes ``system.yaml``, ``kernels.csv``, ``predicted.csv`` before anything is executed, ``measured.csv``
-    after every cell, and ``timeline.json`` of the worst. Cells that ``measured.csv`` has are not measured again. Raises errors
-    of ``g10sim.errors``.
+    after every cell, and ``timeline.json`` of the worst. Cells that ``measured.csv`` has are not measured
+    again. Raises errors of ``g10sim.errors``.
     """
     document = load_document(path)
     plan = validated(Measurement, document.data, document)
