@@ -1,7 +1,8 @@
 """Commands of the benchmarks: ``cells`` measures ordinary cells, ``long`` and ``decode`` very long traces.
 
-``floor`` compares cells with a loop in C, ``sweep`` measures a sweep of tiny cells, ``start`` how long the
-program takes to start, ``reproduce`` all figures of the G10 paper in one go, ``mutants`` the tests.
+``planning`` measures how long policies plan, ``floor`` compares cells with a loop in C, ``sweep`` measures a
+sweep of tiny cells, ``start`` how long the program takes to start, ``reproduce`` all figures of the G10
+paper in one go, ``mutants`` the tests.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import subprocess
 import sys
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -24,12 +25,16 @@ from benchmarks import reproduce as whole
 from benchmarks.cells import (
     BUNDLED,
     DECODE,
+    DEFAULT_SYSTEM,
     LONG,
+    PLANNING,
     PUBLISHED,
     Cell,
     bundled_cells,
     decode_cells,
     long_cells,
+    planners,
+    planning_cells,
     published_cells,
 )
 from benchmarks.measure import Measurement
@@ -104,6 +109,28 @@ def decode_steps(
     """Measure traces whose files hold a block once that occurs up to a thousand times."""
     counts = steps or [1, 10, 100, 1000]
     _run(DECODE, list(decode_cells(counts, policies.split(","))), repeats, output)
+
+
+@app.command()
+def planning(
+    kernels: Annotated[
+        list[int] | None, typer.Option(min=3, help="Kernels of a training chain; repeatable.")
+    ] = None,
+    traces: Annotated[
+        list[str] | None, typer.Option(help="Trace files instead of chains; repeatable.")
+    ] = None,
+    policies: Annotated[str, typer.Option(help="Only these policies, comma-separated.")] = "",
+    system: Annotated[str, typer.Option(help="Preset of the machine.")] = str(DEFAULT_SYSTEM["preset"]),
+    share: Annotated[float, typer.Option(min=0.01, help="GPU memory over what is alive at most.")] = 0.6,
+    repeats: Repeats = 1,
+    output: Output = Path("results/benchmarks"),
+) -> None:
+    """Measure how long policies plan, trial iterations included: cost must grow with the kernels only."""
+    counts = kernels or ([] if traces else [1_000, 3_000, 10_000, 30_000])
+    chosen = policies.split(",") if policies else planners()
+    rows = _measured(planning_cells(counts, traces or [], chosen, system, share), repeats)
+    report.show_planning(rows, counts)
+    say(f"{len(rows)} rows in {report.write(output, PLANNING, rows)}")
 
 
 @app.command()
@@ -205,6 +232,13 @@ def _matches(wanted: str, name: str) -> bool:
 
 
 def _run(name: str, chosen: Iterable[Cell], repeats: int, output: Path) -> None:
+    rows = _measured(chosen, repeats)
+    for group in dict.fromkeys(row["group"] for row in rows):
+        report.show(group, [row for row in rows if row["group"] == group])
+    say(f"{len(rows)} rows in {report.write(output, name, rows)}")
+
+
+def _measured(chosen: Iterable[Cell], repeats: int) -> list[dict[str, Any]]:
     todo = list(chosen)
     rows = []
     console = Console(stderr=True)
@@ -219,9 +253,7 @@ def _run(name: str, chosen: Iterable[Cell], repeats: int, output: Path) -> None:
             after = yardstick_seconds()
             rows.append(report.summarize(cell, runs, (before, after)))
             before = after
-    for group in dict.fromkeys(row["group"] for row in rows):
-        report.show(group, [row for row in rows if row["group"] == group])
-    say(f"{len(rows)} rows in {report.write(output, name, rows)}")
+    return rows
 
 
 def _in_a_process(cell: Cell) -> Measurement:

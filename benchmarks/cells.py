@@ -1,24 +1,28 @@
-"""The measured cells: published ones, bundled traces, long synthetic traces, and repeated ones."""
+"""The measured cells: published ones, bundled traces, long synthetic traces, repeated ones, and planning."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
+from g10sim.analysis.footprint import peak_live_bytes
 from g10sim.config.data import data_path
 from g10sim.experiment.stored_cells import needs_parameters
+from g10sim.policies.interface.policy import Policy
 from g10sim.policies.interface.registry import available
 from g10sim.reproduce.published import read_published, reference_plan, trace_directory
 from g10sim.trace.format import load_trace
+from g10sim.trace.model import Trace
+from g10sim.trace.synthetic import chain
 
 FIGURE = "fig15"
 """Figure of the G10 paper with the most batch sizes: its cells are measured."""
 
-PUBLISHED, BUNDLED, LONG, DECODE = "published", "bundled", "long", "decode"
+PUBLISHED, BUNDLED, LONG, DECODE, PLANNING = "published", "bundled", "long", "decode", "planning"
 OWN, REFERENCE = "own", "reference"
 _COSTS = "cost.csv"
 DEFAULT_SYSTEM = {"preset": "a100-40g-pcie3-znand"}
@@ -29,7 +33,8 @@ class Cell:
     """One thing to measure; ``published`` is the CPU time of the published simulator for it, in yardsticks.
 
     The unit is the time of a fixed piece of code on the same machine (``yardstick.py``).
-    ``trace`` has the keys ``directory``, ``model`` and ``batch``, or ``file``, or ``kernels``, or ``steps``.
+    ``trace`` has the keys ``directory``, ``model`` and ``batch``, or one of ``file``, ``kernels``, ``steps``
+    and ``chain``.
     """
 
     group: str
@@ -86,7 +91,7 @@ def published_cells(reference: Path, *, reference_plans: bool = False) -> Iterat
 
 def bundled_cells() -> Iterator[Cell]:
     """Yield the traces that come with g10sim under every policy that needs no parameter."""
-    policies = [name for name, policy in available().items() if not needs_parameters(policy)]
+    policies = _named(available())
     for path in sorted(data_path("traces").glob("*.g10t")):
         batch_size = load_trace(path).batch_size
         for policy in policies:
@@ -117,3 +122,40 @@ def decode_cells(steps: Collection[int], policies: Collection[str]) -> Iterator[
             system = {**DEFAULT_SYSTEM, "gpu": {"memory": "24 GiB"}}
             name = f"{1000 * count:,} kernels"
             yield Cell(DECODE, name, 1, policy, {"steps": count}, system, iterations=1)
+
+
+_PLANS = "settle", "plan", "plan_job", "on_iteration_start"
+
+
+def planners() -> list[str]:
+    """Return the policies that plan, and need no parameter."""
+    return _named(
+        name
+        for name, policy in available().items()
+        if any(getattr(policy, hook) is not getattr(Policy, hook) for hook in _PLANS)
+    )
+
+
+def planning_cells(
+    kernels: Collection[int], files: Collection[str], policies: Collection[str], preset: str, share: float
+) -> Iterator[Cell]:
+    """Yield training chains of that many kernels and traces from files, in a share of their peak memory."""
+    traces: list[tuple[dict[str, Any], str, Trace]] = [
+        *(({"chain": count}, f"{count:,} kernels", training_chain(count)) for count in kernels),
+        *(({"file": file}, Path(file).stem, load_trace(file)) for file in files),
+    ]
+    for source, name, trace in traces:
+        memory = f"{share * peak_live_bytes(trace) / 2**20:.0f} MiB"
+        system = {"preset": preset, "gpu": {"memory": memory}}
+        for policy in policies:
+            yield Cell(PLANNING, name, trace.batch_size, policy, source, system)
+
+
+def training_chain(kernels: int) -> Trace:
+    """Return training of a chain of layers whose activations take longer to leave than to make."""
+    return chain(kernels // 3, activation_bytes=48 << 20, weight_bytes=8 << 20)
+
+
+def _named(policies: Iterable[str]) -> list[str]:
+    """Return those of some policies that can be made by their names alone."""
+    return [name for name in policies if not needs_parameters(available()[name])]

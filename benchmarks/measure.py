@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+from benchmarks.cells import training_chain
 from g10sim.config.behaviour import BehaviourSpec
 from g10sim.config.presets import load_behaviour, load_system
 from g10sim.config.system import SystemSpec
@@ -25,6 +26,7 @@ from g10sim.experiment.execution import peak_memory_bytes, simulate
 from g10sim.importers.gpg import import_gpg
 from g10sim.policies.interface import registry
 from g10sim.policies.interface.policy import Policy
+from g10sim.sim.hooks import TimeInHooks, time_in_hooks
 from g10sim.trace.format import load_trace, save_trace
 from g10sim.trace.model import Trace
 from g10sim.trace.synthetic import decode, long_chain
@@ -62,13 +64,13 @@ def measure(cell: dict[str, Any]) -> Measurement:
     base = _start_of_memory()
     trace, load_seconds = _timed(lambda: _trace(cell))
     policy = _policy(cell)
-    planning = _time_planning(policy)
-    workload = Workload((Job(trace, iterations=cell["iterations"]),))
-    (events, cycles), seconds = _timed(lambda: _simulated(workload, system, policy, behaviour))
+    workload, hooks = Workload((Job(trace, iterations=cell["iterations"]),)), TimeInHooks()
+    with time_in_hooks(hooks):
+        (events, cycles), seconds = _timed(lambda: _simulated(workload, system, policy, behaviour))
     return Measurement(
         load_seconds,
-        sum(planning),
-        seconds - sum(planning),
+        hooks.planning_cpu_seconds,
+        seconds - hooks.planning_cpu_seconds,
         time.process_time(),
         events,
         _peak_memory_bytes() - base,
@@ -92,6 +94,8 @@ def _trace(cell: dict[str, Any]) -> Trace:
     source = cell["trace"]
     if "kernels" in source:
         return long_chain(source["kernels"])
+    if "chain" in source:
+        return training_chain(source["chain"])
     if "directory" in source:
         return import_gpg(Path(source["directory"]), source["model"], source["batch"])
     if "steps" in source:
@@ -106,19 +110,6 @@ def _policy(cell: dict[str, Any]) -> Policy:
     if cell["plan_file"] is None:
         return make_policy({"name": cell["policy"]}, 0)
     return registry.find(cell["policy"]).with_reference_plan(Path(cell["plan_file"]))
-
-
-def _time_planning(policy: Policy) -> list[float]:
-    """Let a policy note the CPU seconds of its planning in the returned list."""
-    plan, seconds = policy.plan, list[float]()
-
-    def timed(*arguments: Any) -> Any:
-        plans, spent = _timed(lambda: plan(*arguments))
-        seconds.append(spent)
-        return plans
-
-    vars(policy)["plan"] = timed
-    return seconds
 
 
 def _timed(call: Callable[[], Made]) -> tuple[Made, float]:

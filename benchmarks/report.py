@@ -6,8 +6,9 @@ import os
 import platform
 from collections.abc import Sequence
 from importlib.metadata import version
+from math import log
 from pathlib import Path
-from statistics import mean, median
+from statistics import linear_regression, mean, median
 from typing import Any
 
 from benchmarks.cells import Cell
@@ -74,6 +75,31 @@ def show(title: str, rows: Sequence[dict[str, Any]]) -> None:
     show_table(("trace", "policy"), [header for header, _ in shown.values()], lines, title=title)
     if drifted := sum(row["drifted"] for row in rows):
         say(f"{drifted} rows without ratio: the yardstick moved by more than {MOST_DRIFT:.0%} while they ran")
+
+
+def show_planning(rows: Sequence[dict[str, Any]], kernels: Sequence[int]) -> None:
+    """Print the CPU seconds of planning: a line per policy, a column per trace, and how they grow.
+
+    The exponent is the slope of their logarithms over those of ``kernels``, the first columns. A policy that
+    refuses a trace has its seconds in brackets.
+    """
+    traces = list(dict.fromkeys(str(row["model"]) for row in rows))
+    lines = []
+    for policy in dict.fromkeys(row["policy"] for row in rows):
+        own = {row["model"]: row for row in rows if row["policy"] == policy}
+        seconds = [own[trace]["plan_seconds"] for trace in traces]
+        texts = [
+            f"{spent:.2f}" if own[trace]["exec_cycles"] is not None else f"({spent:.2f})"
+            for trace, spent in zip(traces, seconds, strict=True)
+        ]
+        lines.append([policy, *texts, _exponent(kernels, seconds)])
+    show_table(("policy",), [*traces, "exponent"], lines, title="CPU seconds of planning")
+
+
+def _exponent(counts: Sequence[int], seconds: Sequence[float]) -> str:
+    """Return the exponent with which seconds grow; nothing for what is too short or too few to tell."""
+    known = [(log(count), log(spent)) for count, spent in zip(counts, seconds, strict=False) if spent > 0.005]
+    return f"{linear_regression(*zip(*known, strict=True)).slope:.2f}" if len(known) > 1 else ""
 
 
 def cells_of(row: dict[str, Any]) -> tuple[str, str]:

@@ -42,13 +42,14 @@ class TimeInHooks:
         """Return what a hook answers, and count the time that it takes."""
         if self.is_running:
             return ask()
-        self.is_running, start, cpu = True, time.perf_counter(), time.process_time()
+        plans = hook in _PLANNING
+        self.is_running, start, cpu = True, time.perf_counter(), time.process_time() if plans else 0.0
         try:
             return ask()
         finally:
             self.is_running = False
             self.seconds += time.perf_counter() - start
-            if hook in _PLANNING:
+            if plans:
                 self.planning_cpu_seconds += time.process_time() - cpu
 
 
