@@ -14,7 +14,7 @@ from g10sim.policies.designs.g10 import PlanningParameters, draft_g10
 from g10sim.policies.interface.registry import create
 from g10sim.policies.planning.budget import Budget
 from g10sim.policies.planning.channel import Channel, Interval, latest, queued, queued_backwards
-from g10sim.policies.planning.choice import best_of
+from g10sim.policies.planning.choice import Best
 from g10sim.policies.planning.leaving import by_departure
 from g10sim.policies.planning.limit import Limit
 from g10sim.policies.planning.machine import link_bandwidth, planned_machine
@@ -278,5 +278,5 @@ def test_the_best_candidate_is_found_by_bounds():
         asked.extend(places)
         return worth[places]
 
-    assert best_of(np.array([9.0, 5.0, 4.0, 5.0]), worths, lambda: np.full(4, 5.0)) == 1
-    assert best_of(np.zeros(2), worths, lambda: np.zeros(2)) is None
+    assert Best().find(np.array([9.0, 5.0, 4.0, 5.0]), worths, lambda: np.full(4, 5.0)) == 1
+    assert Best().find(np.zeros(2), worths, lambda: np.zeros(2)) is None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
@@ -14,39 +14,51 @@ if TYPE_CHECKING:
 
 Worths: TypeAlias = "npt.NDArray[np.float64]"
 
-_FIRST, _MOST = 8, 128
-"""Candidates that are worked out at a time: before bounds are made anew, and at most."""
+_FIRST = 8
+"""Candidates that are worked out at a time, at least."""
 
 
-def best_of(
-    bounds: Worths, worths: Callable[[Sequence[int]], Sequence[float]], newer_bounds: Callable[[], Worths]
-) -> int | None:
-    """Return the number of the candidate that is worth most, of equals the first; None: none has any worth.
+class Best:
+    """Finds the best of candidates whose worth shrinks, choice after choice, with few of them worked out.
 
-    No candidate is worth more than its bound. ``worths`` works out what some of them are worth, the bounds of
-    which become that: those with the highest bounds first, more and more of them at a time. Where that are
-    not few, ``newer_bounds`` are asked for, once, which may be lower.
+    At first as many are worked out together as half of those that the choice before took.
     """
-    known, count, are_new = set[int](), _FIRST, False
-    while len(bounds):
-        first = int(bounds.argmax())
-        if bounds[first] <= 0:
-            break
-        if first in known:
-            return first
-        if known and not are_new:
-            np.minimum(bounds, newer_bounds(), out=bounds)
-            are_new = True
-            continue
-        others = bounds.copy()
-        others[list(known)] = 0
-        rest = max(0, len(others) - count)
-        highest = np.flatnonzero((others >= np.partition(others, rest)[rest]) & (others > 0))[:count]
-        some = list({first, *highest.tolist()})
-        bounds[some] = worths(some)
-        known.update(some)
-        count = min(2 * count, _MOST)
-    return None
+
+    def __init__(self) -> None:
+        self._taken = 0
+
+    def find(
+        self, bounds: Worths, worths: Callable[[Integers], Worths], newer_bounds: Callable[[], Worths]
+    ) -> int | None:
+        """Return the number of the candidate that is worth most, of equals the first.
+
+        None: none has any worth. No candidate is worth more than its bound. ``worths`` works out what some
+        of them are worth, the bounds of which become that: those with the highest bounds first, more and
+        more of them at a time. Where that are not few, ``newer_bounds`` are asked for, once, which may be
+        lower.
+        """
+        is_known, count, are_new = np.zeros(len(bounds), dtype=np.bool_), max(_FIRST, self._taken // 2), False
+        self._taken = 0
+        while len(bounds):
+            first = int(bounds.argmax())
+            if bounds[first] <= 0:
+                break
+            if is_known[first]:
+                return first
+            if self._taken and not are_new:
+                np.minimum(bounds, newer_bounds(), out=bounds)
+                are_new = True
+                continue
+            others = np.where(is_known, 0, bounds)
+            rest = max(0, len(others) - count)
+            some = np.flatnonzero((others >= np.partition(others, rest)[rest]) & (others > 0))[:count]
+            if bounds[first] > bounds[some].max():
+                some = np.append(some, first)
+            bounds[some] = worths(some)
+            is_known[some] = True
+            self._taken += len(some)
+            count *= 2
+        return None
 
 
 class Ranking:

@@ -46,7 +46,7 @@ from g10sim.policies.designs.g10.draft import (
 )
 from g10sim.policies.planning.absence import Absence, absences
 from g10sim.policies.planning.budget import Budget
-from g10sim.policies.planning.choice import Worths, best_of
+from g10sim.policies.planning.choice import Best, Worths
 from g10sim.policies.planning.limit import Limit
 from g10sim.policies.planning.machine import PlannedMachine, PlannedTier
 from g10sim.policies.planning.occupancy import Occupancy, late_uses, unmoved_bytes
@@ -178,28 +178,35 @@ class _Selection(Draft):
         """
         lengths = [candidate.cycles(self.timeline) * candidate.size_bytes for candidate in candidates]
         candidates = [candidates[n] for n in sorted(range(len(lengths)), key=lambda n: -lengths[n])]
-        choices, windows = self._choices(candidates), dict[int, _Window]()
+        choices, numbers = self._choices(candidates), np.arange(len(candidates))
+        windows = np.stack(self._windows(choices, numbers))
+        self._left = numbers[windows[0] > 0]
+        bounds, best = self._bounds(choices), Best()
 
-        self._left = self._narrow(choices, np.arange(len(candidates)))
-        bounds = self._bounds(choices)
-
-        def worths(places: Sequence[int]) -> list[float]:
-            numbers = self._left[places].tolist()
-            windows.update(zip(numbers, self._windows(choices, numbers), strict=True))
-            return [self._rank(candidates[number], windows[number]) for number in numbers]
+        def worths(places: Integers) -> Worths:
+            numbers = self._left[places]
+            windows[:, numbers] = self._windows(choices, numbers)
+            return self._ranks(choices.sizes[numbers], windows[:, numbers])
 
         while self.occupancy.peak_bytes > self.target_bytes and not self.time.is_over():
-            place = best_of(bounds, worths, lambda: self._bounds(choices))
+            place = best.find(bounds, worths, lambda: self._bounds(choices))
             if place is None:
                 break
             number = int(self._left[place])
-            self._evict(candidates[number], windows[number])
+            self._evict(candidates[number], _Window(*windows[:, number].tolist()))
             bounds[place] = 0
             self._left, bounds = self._left[bounds > 0], bounds[bounds > 0]
 
-    def _rank(self, absence: Absence, window: _Window) -> float:
-        tier, size = self.machine.tiers[window.place], absence.size_bytes
-        return rank(window.relief_cycles * size, size, tier, self._ranking) if window.relief_cycles else 0.0
+    def _ranks(self, sizes: Integers, windows: Integers) -> Worths:
+        """Return what absences with these windows are worth."""
+        if self._ranking == "benefit":
+            ranks: Worths = windows[0].astype(np.float64) * sizes
+            return ranks
+        tiers = self.machine.tiers
+        found = zip(windows[0].tolist(), sizes.tolist(), windows[1].tolist(), strict=True)
+        return np.array(
+            [rank(relief * size, size, tiers[place], self._ranking) for relief, size, place in found]
+        )
 
     def _choices(self, candidates: Sequence[Absence]) -> _Choices:
         """Return the candidates with the tiers that each is long enough to reach and return from."""
@@ -218,11 +225,6 @@ class _Selection(Draft):
         out_by, prefetch = ([np.zeros_like(starts) for _ in machine.tiers] for _ in range(2))
         return _Choices(starts, ends, sizes, copied, costs, out_by, prefetch)
 
-    def _narrow(self, choices: _Choices, numbers: Integers) -> Integers:
-        """Find when candidates are away at most; return those that relieve something."""
-        windows = self._windows(choices, numbers)
-        return numbers[[window.relief_cycles > 0 for window in windows]]
-
     def _bounds(self, choices: _Choices) -> Worths:
         """Return the most that those left can be worth, given when they were last found to be away."""
         numbers = self._left
@@ -237,8 +239,8 @@ class _Selection(Draft):
             bounds *= _ROUNDING / np.min([costs[numbers] for costs in choices.costs], axis=0)
         return bounds
 
-    def _windows(self, choices: _Choices, numbers: Sequence[int] | Integers) -> list[_Window]:
-        """Return what each candidate's best tier achieves, of equals the cheapest."""
+    def _windows(self, choices: _Choices, numbers: Integers) -> list[Integers]:
+        """Return what each candidate's best tier achieves, of equals the cheapest: the fields of windows."""
         starts, ends, sizes = choices.starts[numbers], choices.ends[numbers], choices.sizes[numbers]
         best: list[Integers] = [np.zeros_like(starts) for _ in range(4)]
         relief, cost = best[0], np.zeros_like(starts)
@@ -257,11 +259,9 @@ class _Selection(Draft):
             for kept, new in zip(best, (found, np.full_like(starts, place), out_by, prefetch), strict=True):
                 kept[better] = new[better]
             cost[better] = costs[better]
-        return list(map(_Window._make, zip(*(one.tolist() for one in best), strict=True)))
+        return best
 
-    def _leave_out_full(
-        self, tier: PlannedTier, wanted: Flags, numbers: Sequence[int] | Integers, choices: _Choices
-    ) -> None:
+    def _leave_out_full(self, tier: PlannedTier, wanted: Flags, numbers: Integers, choices: _Choices) -> None:
         """Want no tier, now or later, that lacks room for a tensor while it is away."""
         used = self.used[tier.name]
         room = tier.capacity_bytes - used.peak_bytes
