@@ -289,7 +289,7 @@ def test_copies_are_exposed_as_far_as_they_do_not_fit_around_a_shortage(copy, sh
     """A layer's tensors leave from kernel 0 on; kernel 3 is the first without them, 9 needs them again."""
     offloaded = Offloaded(None, (), 0, leaves=0, gone=3, needed=9)
     exposure = _Exposure([Candidate(offloaded, 3, 9, copy)], np.arange(11) * 1000)
-    assert exposure.cycles(np.array([0]), [], np.array(short)).tolist() == [exposed]
+    assert exposure.cycles(np.array([0]), np.array(short)).tolist() == [exposed]
 
 
 # --- when it is prefetched ---
@@ -539,6 +539,12 @@ def test_no_step_that_plans_for_contention_is_slower_than_one_below_it(name, mem
 def test_results_say_what_was_chosen():
     note = replicate(network("VGG-E"), node(2, memory="5 GB"), multi("K4")).note
     assert re.fullmatch(r"1 layers offload, headroom 0%, the fastest of \d+ trials", note)
+
+
+def test_long_traces_are_not_tried_out(monkeypatch):
+    monkeypatch.setattr("g10sim.policies.designs.vdnn_multi.vdnn_multi._MOST_KERNELS", 5)
+    records = replicate(network("VGG-E"), node(2, memory="5 GB"), multi("K4"))
+    assert records.note == "1 layers offload, headroom 0%, nothing tried with more than 5 kernels"
 
 
 @pytest.mark.parametrize("step", ["K1", "K2", "K3", "K4"])

@@ -203,7 +203,8 @@ class AutoSwap(Limited, JointPolicy):
             weights=weights,
         )
         target = max(pool_bytes, swaps.schedule.peak_bytes)
-        rounds = ROUNDS if self.pool == "planned" and weights is None else 0
+        is_refused = self.mode == "stick_to_limit" and swaps.schedule.peak_bytes > machine.gpu_bytes
+        rounds = ROUNDS if self.pool == "planned" and weights is None and not is_refused else 0
         pool = plan_swapped_pool(trace, swaps.schedule.swaps, machine.page_bytes, target, rounds)
         moves = moves_of(swaps.schedule.swaps, len(trace.kernels), tier.name)
         fits = pool.footprint_bytes <= machine.gpu_bytes

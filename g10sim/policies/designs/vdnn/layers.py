@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -205,17 +206,14 @@ def prefetches(layers: Sequence[Layer], offloading: Collection[int], closing: La
     layer of the ``closing`` kind (vDNN: convolution) ends the search. Each layer of the backward pass
     searches once, when its backward kernels start.
     """
-    waiting = set(offloading)
+    waiting = sorted(set(offloading))
+    closed = [layer.index for layer in layers if layer.kind is closing]
     found: dict[int, int] = {}
     order = sorted((layer for layer in layers if layer.backward), key=lambda layer: layer.backward[0])
     for current in order:
-        for candidate in reversed(layers[: current.index]):
-            if candidate.index in waiting:
-                waiting.remove(candidate.index)
-                found[current.index] = candidate.index
-                break
-            if candidate.kind is closing:
-                break
+        place, closing_ones = bisect_left(waiting, current.index), bisect_left(closed, current.index)
+        if place and (not closing_ones or waiting[place - 1] >= closed[closing_ones - 1]):
+            found[current.index] = waiting.pop(place - 1)
     return found
 
 

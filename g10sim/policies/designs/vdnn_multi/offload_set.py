@@ -5,6 +5,7 @@ It goes by when kernels start if nothing waits, and by how much memory they find
 
 from __future__ import annotations
 
+from bisect import insort
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
@@ -118,7 +119,10 @@ def by_window(layers: Sequence[Layer], closing: LayerKind) -> Returns:
 
 
 class _Exposure:
-    """How long copies of candidates are exposed to kernels, for all of them at once."""
+    """How long copies of candidates are exposed to kernels, for all of them at once.
+
+    Links carry those of the candidates that were taken.
+    """
 
     def __init__(self, candidates: Sequence[Candidate], starts: Integers) -> None:
         rows = [(c.offloaded.leaves, c.gone, c.back, c.offloaded.needed, c.copy) for c in candidates]
@@ -126,25 +130,31 @@ class _Exposure:
             np.array(rows, dtype=np.int64).reshape(-1, 5).T
         )
         self._starts = starts
+        self._leaving, self._returning = list[int](), list[int]()
 
-    def cycles(self, some: Integers, chosen: Sequence[int], short: Integers) -> Integers:
-        """Return the exposed cycles of some beside those chosen; memory is ``short`` during these kernels."""
-        return self._out(some, chosen, short) + self._in(some, chosen, short)
+    def take(self, number: int) -> None:
+        """Let links carry the copies of a candidate."""
+        insort(self._leaving, number, key=self._leaves.__getitem__)
+        insort(self._returning, number, key=lambda other: -self._needed[other])
 
-    def _out(self, some: Integers, chosen: Sequence[int], short: Integers) -> Integers:
+    def cycles(self, some: Integers, short: Integers) -> Integers:
+        """Return the exposed cycles of some; memory is ``short`` during these kernels."""
+        return self._out(some, short) + self._in(some, short)
+
+    def _out(self, some: Integers, short: Integers) -> Integers:
         """Cycles of copies out that do not fit before the memory is first needed."""
         places = np.minimum(np.searchsorted(short, self.gone[some]), len(short) - 1)
         first = short[places]
         is_short = (self.gone[some] <= first) & (first < self.back[some])
         wanted = np.where(is_short, first, self.back[some])
-        return self._exposed(some, self._leaves[some], wanted, self._busy_out(chosen))
+        return self._exposed(some, self._leaves[some], wanted, self._busy_out())
 
-    def _in(self, some: Integers, chosen: Sequence[int], short: Integers) -> Integers:
+    def _in(self, some: Integers, short: Integers) -> Integers:
         """Cycles of copies back that do not fit between the last shortage of memory and their use."""
         last = short[np.searchsorted(short, self._needed[some]) - 1]
         is_short = (self.gone[some] <= last) & (last < self._needed[some])
         room = np.where(is_short, last + 1, self.gone[some])
-        return self._exposed(some, room, self._needed[some], self._busy_in(chosen))
+        return self._exposed(some, room, self._needed[some], self._busy_in())
 
     def _exposed(self, some: Integers, first: Integers, last: Integers, busy: _Busy) -> Integers:
         """Return how much of copies does not fit from one kernel to another beside what is busy already."""
@@ -152,17 +162,17 @@ class _Exposure:
         left = copies - (end - start - busy.before(end) + busy.before(start))
         return np.where(end <= start, copies, np.maximum(left, 0))
 
-    def _busy_out(self, chosen: Sequence[int]) -> _Busy:
+    def _busy_out(self) -> _Busy:
         """Return when copies out use the link: first come, first served."""
-        order = sorted(chosen, key=self._leaves.__getitem__)
+        order = np.array(self._leaving, dtype=np.int64)
         lengths = self._copies[order]
         sums = np.cumsum(lengths)
         ends = sums + np.maximum.accumulate(self._starts[self._leaves[order]] - (sums - lengths))
         return _Busy(ends - lengths, lengths)
 
-    def _busy_in(self, chosen: Sequence[int]) -> _Busy:
+    def _busy_in(self) -> _Busy:
         """Return when copies back use the link: one after another, each as late as possible."""
-        order = sorted(chosen, key=self._needed.__getitem__, reverse=True)
+        order = np.array(self._returning, dtype=np.int64)
         lengths = self._copies[order]
         sums = np.cumsum(lengths)
         starts = np.minimum.accumulate(self._starts[self._needed[order]] + (sums - lengths)) - sums
@@ -195,7 +205,7 @@ class OffloadSet:
             away = np.flatnonzero(is_left & (exposure.gone <= peak) & (peak < exposure.back))
             if not len(away):
                 break
-            cycles = exposure.cycles(away, chosen, np.flatnonzero(used.bytes > self._budget))
+            cycles = exposure.cycles(away, np.flatnonzero(used.bytes > self._budget))
             rough = rough_worth[away] / (1 + cycles)
             near = np.flatnonzero(rough >= (1 - _ROUNDING) * rough.max())
             scores = (
@@ -209,6 +219,7 @@ class OffloadSet:
             best = -max(scores)[-1]
             is_left[best] = False
             chosen.append(best)
+            exposure.take(best)
             used.add(found[best].gone, found[best].back, -found[best].offloaded.size_bytes)
         kept = self._pruned([found[number] for number in chosen], used)
         return tuple(sorted((c.offloaded.layer for c in kept), key=lambda layer: layer.index))

@@ -51,7 +51,8 @@ _Key = tuple[int, int]
 """Trace of a job and its fair share of the links: those of jobs that offload alike."""
 _TRIED_KERNELS = 60_000
 """Kernels of a trace times trials: those of long traces take seconds each, so that there are few."""
-_LEAST_TRIALS = 2
+_MOST_KERNELS = 10_000
+"""Kernels of the longest trace for which anything is tried out."""
 
 
 @register_policy
@@ -68,7 +69,8 @@ class VdnnMulti(Limited, LayerWise):
     - K4 issues prefetches as late as hides them, no earlier than memory allows
 
     K3 and K4 begin with that and end with the fastest plan that trial iterations find among those that the
-    ladder up to them makes up (:class:`.vdnn_multi_planning.search.Search`).
+    ladder up to them makes up (:class:`.vdnn_multi_planning.search.Search`). Traces of more than 10,000
+    kernels are not tried out.
     """
 
     name = "vdnn_multi"
@@ -149,11 +151,15 @@ class VdnnMulti(Limited, LayerWise):
             return self
         self._check_tiers(obstacle.system)
         kernels = max(len(job.trace.kernels) for job in obstacle.workload.jobs)
+        if kernels > _MOST_KERNELS:
+            untried = type(self)(**{**self.parameters(), "headroom": 0.0})
+            untried._tried = f"nothing tried with more than {_MOST_KERNELS:,} kernels"
+            return untried
         search = Search(
             partial(self._speed, obstacle),
             self._given(),
             partial(_what_differs, cache(partial(self._offloading, obstacle))),
-            max(_LEAST_TRIALS, _TRIED_KERNELS // kernels),
+            _TRIED_KERNELS // kernels,
             time := Limit(self.planning_limit),
         )
         best = self._variant(search.best(self.ladder))
