@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
@@ -33,8 +34,7 @@ class Channel:
     """
 
     def __init__(self) -> None:
-        self._starts: list[int] = []
-        self._ends: list[int] = []
+        self._starts, self._ends = array("q"), array("q")
         self._gaps: Gaps | None = None
 
     @property
@@ -52,7 +52,7 @@ class Channel:
                 low, start = place - 1, self._starts[place - 1]
             if place < len(self._starts) and self._starts[place] == end:
                 high, end = place + 1, self._ends[place]
-            self._starts[low:high], self._ends[low:high] = [start], [end]
+            self._starts[low:high], self._ends[low:high] = array("q", [start]), array("q", [end])
 
     def fill(self, window: Interval, period: int) -> None:
         """Take all that is free of a window."""
@@ -79,8 +79,8 @@ class Channel:
             place = bisect_right(self._starts, start) - 1
             sides = (self._starts[place], start), (end, self._ends[place])
             rest = [piece for piece in sides if piece[0] < piece[1]]
-            self._starts[place : place + 1] = [piece[0] for piece in rest]
-            self._ends[place : place + 1] = [piece[1] for piece in rest]
+            self._starts[place : place + 1] = array("q", [piece[0] for piece in rest])
+            self._ends[place : place + 1] = array("q", [piece[1] for piece in rest])
 
     def gaps(self, period: int) -> Gaps:
         """Return the free times, for questions about many copies at once."""

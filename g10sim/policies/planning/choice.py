@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import inf
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
@@ -82,11 +83,11 @@ class Ranking:
         keys, numbers = np.zeros(1), np.array([len(self._keys)])  # worse than any candidate
         while place < len(self._keys):
             some = self._numbers[place : place + count]
-            keys, numbers = np.append(keys, -worths(some)), np.append(numbers, some)
+            keys, numbers = np.concatenate((keys, -worths(some))), np.concatenate((numbers, some))
             lowest, best = _best_up_to_each(keys, numbers)
             known, following = (
-                np.append(values, worst)[first + 1 : first + len(keys)]
-                for values, worst in ((self._keys, 0), (self._numbers, -1))
+                np.concatenate((values[first + 1 : first + len(keys)], [worst]))[: len(keys) - 1]
+                for values, worst in ((self._keys, 0.0), (self._numbers, -1))
             )
             is_first = (lowest[1:] < known) | ((lowest[1:] == known) & (best[1:] < following))
             place, count = place + len(some), 2 * count
@@ -102,16 +103,11 @@ class Ranking:
         """Put candidates of which the worth has changed among those from a place on."""
         self._count = max(_FIRST, (place - self._first) * 5 // 4)
         self._first = place - len(keys)
+        stop = place + int(self._keys[place:].searchsorted(keys.max(initial=-inf), side="right"))
+        keys = np.concatenate((keys, self._keys[place:stop]))
+        numbers = np.concatenate((numbers, self._numbers[place:stop]))
         order = np.lexsort((numbers, keys))
-        keys, numbers = keys[order], numbers[order]
-        at, after = (self._keys[place:].searchsorted(keys, side) for side in ("left", "right"))
-        for start in set(at[at < after].tolist()):
-            equal = slice(*at.searchsorted((start, start + 1)).tolist())
-            others = self._numbers[place + start : place + int(after[equal.start])]
-            at[equal] += others.searchsorted(numbers[equal])
-        stop = place + int(at.max(initial=0))
-        for kept, new in ((self._keys, keys), (self._numbers, numbers)):
-            kept[self._first : stop] = np.insert(kept[place:stop], at, new)
+        self._keys[self._first : stop], self._numbers[self._first : stop] = keys[order], numbers[order]
 
 
 def _best_up_to_each(keys: Worths, numbers: Integers) -> tuple[Worths, Integers]:

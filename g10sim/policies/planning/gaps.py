@@ -22,15 +22,16 @@ Copies: TypeAlias = tuple[Integers, Integers]
 class Gaps:
     """The free times of a channel, in order, in an iteration and the next one.
 
-    The channel is busy from ``begins`` to ``stops``, in order, in every iteration of ``period`` cycles.
+    The channel is busy from ``begins`` to ``stops``, in order, in every iteration of ``period`` cycles; the
+    last gap never ends.
     Copies of ``lengths`` are asked for in windows from ``first`` to ``last``, which end within the next
     iteration.
     """
 
     def __init__(self, begins: Sequence[int], stops: Sequence[int], period: int) -> None:
-        busy = np.array((begins, stops), dtype=np.int64)
-        busy = np.concatenate((busy, busy + period), axis=1)
-        starts, ends = np.append(0, busy[1]), np.append(busy[0], NEVER)
+        begun, stopped = np.array(begins, dtype=np.int64), np.array(stops, dtype=np.int64)
+        starts = np.concatenate(([0], stopped, stopped + period))
+        ends = np.concatenate((begun, begun + period, [NEVER]))
         are_free = ends > starts
         self._starts, self._ends = starts[are_free], ends[are_free]
         self._lengths = self._ends - self._starts
@@ -41,7 +42,7 @@ class Gaps:
         gaps = self._ends.searchsorted(first, side="right")
         begins = np.maximum(self._starts[gaps], first)
         for some, fits in self._by_length(lengths, begins + lengths > self._ends[gaps]):
-            begins[some] = np.append(self._starts[fits], NEVER)[fits.searchsorted(gaps[some], side="right")]
+            begins[some] = self._starts[fits[fits.searchsorted(gaps[some], side="right")]]
         stops = begins + lengths
         return np.where(stops <= last, begins, NEVER), stops
 
@@ -50,7 +51,7 @@ class Gaps:
         gaps = np.maximum(self._starts.searchsorted(last) - 1, 0)
         stops = np.minimum(self._ends[gaps], last)
         for some, fits in self._by_length(lengths, stops - lengths < self._starts[gaps]):
-            stops[some] = np.append(-NEVER, self._ends[fits])[fits.searchsorted(gaps[some])]
+            stops[some] = np.concatenate(([-NEVER], self._ends[fits]))[fits.searchsorted(gaps[some])]
         begins = stops - lengths
         return np.where(begins >= first, begins, NEVER), stops
 

@@ -85,6 +85,7 @@ class CriticalPressure:
         place = int(self._times.searchsorted(time, side="left"))
         if place < len(self._times) and self._times[place] == time:
             return place
-        self._times = np.insert(self._times, place, time)
-        self._beyond = np.insert(self._beyond, place, self._beyond[place - 1])
+        times, beyond = self._times, self._beyond
+        self._times = np.concatenate((times[:place], [time], times[place:]))
+        self._beyond = np.concatenate((beyond[:place], beyond[place - 1 :]))
         return place
