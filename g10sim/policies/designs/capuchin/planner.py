@@ -278,10 +278,7 @@ class _Planner:
         return True
 
     def _peak_with(self, gone: Collection[Swap | Recomputed], new: Collection[Swap | Recomputed]) -> Peak:
-        for entry in gone:
-            self._analysis.remove(entry)
-        for entry in new:
-            self._analysis.add(entry)
+        self._analysis.exchange(gone, new)
         return self._analysis.find()
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeVar
 
@@ -78,27 +80,48 @@ class PeakAnalysis:
 
     def add(self, entry: Swap | Recomputed) -> None:
         """Count what is planned."""
-        self._count(entry, 1)
+        self.exchange((), (entry,))
+
+    def remove(self, entry: Swap | Recomputed) -> None:
+        """Undo ``add``."""
+        self.exchange((entry,), ())
+
+    def exchange(self, gone: Iterable[Swap | Recomputed], new: Iterable[Swap | Recomputed]) -> None:
+        """Count what is planned anew in place of what was: together, as most of it is what it was."""
+        changes: dict[int, int] = defaultdict(int)
+        for entries, sign, note in ((gone, -1, self._forget), (new, 1, self._note)):
+            for entry in entries:
+                note(entry)
+                for start, end, size in self._spans(entry):
+                    changes[start] += sign * size
+                    changes[end] -= sign * size
+        level = before = 0
+        for time, change in sorted(changes.items()):
+            if change:
+                if level:
+                    self._steps.add(before, time, level)
+                level, before = level + change, time
+
+    def _note(self, entry: Swap | Recomputed) -> None:
         row = self._free_rows.pop() if self._free_rows else len(self._rows)
         if row == len(self._away):
             self._away = np.concatenate([self._away, np.full_like(self._away, -1)])
         parts = self._parts(entry)
         self._rows[id(entry)], self._away[row] = row, (entry.tensor, *parts[0], *parts[-1])
 
-    def remove(self, entry: Swap | Recomputed) -> None:
-        """Undo ``add``."""
-        self._count(entry, -1)
+    def _forget(self, entry: Swap | Recomputed) -> None:
         row = self._rows.pop(id(entry))
         self._free_rows.append(row)
         self._away[row] = -1
 
-    def _count(self, entry: Swap | Recomputed, sign: int) -> None:
-        size, scale, later = sign * self._accesses.sizes[entry.tensor], self._scale, self._later
+    def _spans(self, entry: Swap | Recomputed) -> Iterator[tuple[int, int, int]]:
+        """Yield from when to when, as steps count time, how many bytes come with what is planned."""
+        size, scale, later = self._accesses.sizes[entry.tensor], self._scale, self._later
         for start, end in self._parts(entry):
-            self._steps.add(scale * start + later, scale * end, -size)
+            yield scale * start + later, scale * end, -size
         if isinstance(entry, Recomputed) and entry.extra_bytes:
             use = self._accesses.times[entry.use]
-            self._steps.add(scale * use, scale * (use + 1) + later, sign * entry.extra_bytes)
+            yield scale * use, scale * (use + 1) + later, entry.extra_bytes
 
     def find(self) -> Peak:
         """Return the peak with what has been planned so far."""
