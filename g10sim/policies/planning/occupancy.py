@@ -113,7 +113,9 @@ def span_slices(first: int, stop: int, num_kernels: int) -> tuple[slice, ...]:
 
 def prefix_sums(values: Integers) -> Integers:
     """Add up the first 0, 1, ... values: one more sum than values."""
-    return np.concatenate([np.zeros(1, dtype=values.dtype), np.cumsum(values)])
+    sums: Integers = np.zeros(len(values) + 1, dtype=values.dtype)
+    np.cumsum(values, out=sums[1:])
+    return sums
 
 
 def unmoved_bytes(trace: Trace, sizes: Sequence[int], *, counts_late_uses: bool = True) -> Integers:

@@ -206,7 +206,7 @@ class Planner:
             found = self.pressure.reliefs(out[1][some], back[0][some], size)
             reliefs = reliefs.astype(np.promote_types(reliefs.dtype, found.dtype), copy=False)
             reliefs[some] = found
-        return np.stack((*out, *back)), reliefs
+        return np.array((*out, *back)), reliefs
 
 
 def _in_turn(machine: PlannedMachine) -> tuple[bool, bool]:

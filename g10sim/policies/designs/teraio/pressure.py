@@ -40,13 +40,13 @@ class CriticalPressure:
 
         They end within the next iteration.
         """
-        laps, rest = np.divmod(np.stack((starts, ends)), self._period)
+        laps, rest = np.divmod(np.concatenate((starts, ends)), self._period)
         steps = self._times.searchsorted(rest, side="right") - 1
         rest -= self._times[steps]
         found: Amounts | None = None
         for shift, taken, sums in self._taken(size_bytes):
             until = sums[steps] + taken[steps] * rest + laps * sums[-1]
-            part: Amounts = until[1] - until[0]
+            part: Amounts = until[len(starts) :] - until[: len(starts)]
             found = part if found is None else found.astype(object) + (part.astype(object) << shift)
         assert found is not None
         return found
