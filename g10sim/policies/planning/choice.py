@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from math import inf
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
@@ -103,11 +102,16 @@ class Ranking:
         """Put candidates of which the worth has changed among those from a place on."""
         self._count = max(_FIRST, (place - self._first) * 5 // 4)
         self._first = place - len(keys)
-        stop = place + int(self._keys[place:].searchsorted(keys.max(initial=-inf), side="right"))
-        keys = np.concatenate((keys, self._keys[place:stop]))
-        numbers = np.concatenate((numbers, self._numbers[place:stop]))
         order = np.lexsort((numbers, keys))
-        self._keys[self._first : stop], self._numbers[self._first : stop] = keys[order], numbers[order]
+        keys, numbers = keys[order], numbers[order]
+        at, after = (self._keys[place:].searchsorted(keys, side) for side in ("left", "right"))
+        for start in set(at[at < after].tolist()):
+            equal = slice(*at.searchsorted((start, start + 1)).tolist())
+            others = self._numbers[place + start : place + int(after[equal.start])]
+            at[equal] += others.searchsorted(numbers[equal])
+        stop = place + int(at.max(initial=0))
+        for kept, new in ((self._keys, keys), (self._numbers, numbers)):
+            kept[self._first : stop] = np.insert(kept[place:stop], at, new)
 
 
 def _best_up_to_each(keys: Worths, numbers: Integers) -> tuple[Worths, Integers]:
