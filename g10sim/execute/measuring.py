@@ -96,10 +96,12 @@ def measure_cells(path: Path, device: str, directory: Path) -> Iterator[str]:
     """
     document = load_document(path)
     plan = validated(Measurement, document.data, document)
-    directory.mkdir(parents=True, exist_ok=True)
+    for key, text in (*(("budgets", share) for share in plan.budgets), ("reserve", plan.reserve)):
+        _share(key, text)
     names = [model.name or model.source for model in plan.models]
     if twice := [name for name, count in Counter(names).items() if count > 1]:
         raise ConfigError(f"{document.source}: models: found '{twice[0]}' twice; allowed: one name for each")
+    directory.mkdir(parents=True, exist_ok=True)
     sources = [
         open_source(
             model.source,

@@ -100,11 +100,11 @@ def test_models_have_names_of_their_own(measured, changes, problem):
         measured(**changes)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("key", "value"), [("budgets", ["much"]), ("reserve", "some")])
 def test_shares_are_numbers(measured, key, value):
     with pytest.raises(ConfigError, match=f"{key}: found '{value[0] if key == 'budgets' else value}'"):
         measured(**{key: value})
+    assert not Path("out").exists()
 
 
 def test_a_link_carries_both_ways_at_least_what_one_carries():
