@@ -68,7 +68,7 @@ def fake_device(options: StepOptions) -> Iterator[RoutingMode]:
     Yields what decides which experts the model's routers choose.
     """
     with (
-        _without_earlier_objects(),
+        without_earlier_objects(),
         _default_dtype(options.dtype),
         _rounded_products(options.tf32),
         _shapes_only(),
@@ -90,7 +90,7 @@ def fake_device(options: StepOptions) -> Iterator[RoutingMode]:
 
 
 @contextmanager
-def _without_earlier_objects() -> Iterator[None]:
+def without_earlier_objects() -> Iterator[None]:
     """Leave what is there already, such as modules, out of each search for garbage and for tensors."""
     kept = gc.get_freeze_count()
     gc.freeze()

@@ -14,7 +14,7 @@ from g10sim.execute.memory import null, swap
 AHEAD = 8
 """Kernels that the host is ahead of the device at most: it has time for many moves at once."""
 LEAST_BYTES = 2**20
-"""What is smaller takes the host longer to send (80 us, on an H200) than a link of 50 GB/s to carry."""
+"""Size below which the host takes longer to send (80 us, on an H200) than a link of 50 GB/s to carry."""
 
 
 @dataclass(eq=False)
@@ -142,7 +142,7 @@ class CudaMemory:
 
     @property
     def awaits_copies(self) -> bool:
-        """Whether any tensor is on its way in."""
+        """True while any tensor is on its way in."""
         return bool(self._coming)
 
     def arrive(self, tensor: int) -> None:

@@ -64,7 +64,7 @@ class Memory(Protocol):
 
     @property
     def awaits_copies(self) -> bool:
-        """Whether any tensor is on its way in."""
+        """True while any tensor is on its way in."""
 
     def arrive(self, tensor: int) -> None:
         """Let what is launched next wait for a tensor on its way in."""

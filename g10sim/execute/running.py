@@ -14,7 +14,7 @@ import torch
 from g10sim.analysis.footprint import peak_live_bytes
 from g10sim.api import Result
 from g10sim.api import system as make_system
-from g10sim.capture.devices import CUDA, lists_in_optimizers, on_device
+from g10sim.capture.devices import CUDA, lists_in_optimizers, on_device, without_earlier_objects
 from g10sim.capture.libraries import make_torchvision_importable
 from g10sim.capture.options import StepOptions, flag, step_options
 from g10sim.capture.own import OwnStep, Steps
@@ -282,14 +282,10 @@ def run_guided(
     """
     weights = [weight for _, weight in step.parts().weights()]
     executor = Executor(script, budget_bytes, guide, memory_of(source.device), weights, undo=undo)
-    gc.freeze()  # searching what was there already for garbage would take as long as many kernels
-    try:
-        with executor:
-            for _ in range(steps + 1):
-                with executor.step():
-                    step.run()
-    finally:
-        gc.unfreeze()
+    with without_earlier_objects(), executor:
+        for _ in range(steps + 1):
+            with executor.step():
+                step.run()
     reports = executor.reports
     del executor
     gc.collect()  # pinned buffers hang on cycles

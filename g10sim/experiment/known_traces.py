@@ -1,4 +1,4 @@
-"""What a run needs of its traces before it simulates, kept so that an equal file is not read again."""
+"""Facts that a run needs of its traces before it simulates, kept so that an equal file is not read again."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _log = logging.getLogger(__name__)
 
 
 class TraceFacts(BaseModel):
-    """What a trace adds to the keys of cells, and what the author of a run is told about it.
+    """Parts of the keys of cells that come from a trace, and texts for the author of a run.
 
     ``sha256`` is that of its contents, ``sends`` as in :class:`TraceInput`. ``on_cpu`` names its first kernel
     on the CPU and ``times`` is a warning about its times; they are empty where there is none.

@@ -1,4 +1,4 @@
-"""What a measurement predicts, writes and refuses; how the host keeps pace with a device."""
+"""Measurements predict, write and refuse; the host keeps pace with a device."""
 
 import csv
 from pathlib import Path

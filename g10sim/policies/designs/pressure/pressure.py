@@ -49,7 +49,7 @@ class Pressure(Declared, Policy):
     recompute: bool = parameter(default=False)
     """Also drop tensors and compute them again."""
     keep_copies: bool = parameter(default=False)
-    """What no kernel has written since it came leaves without a transfer, to where it came from."""
+    """Let pages that no kernel has written since they came go back without a transfer."""
 
     def _set_up(self) -> None:
         self._jobs: tuple[Steering | Repeating, ...] = ()
