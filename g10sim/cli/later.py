@@ -9,6 +9,7 @@ from types import ModuleType
 from typing import Any
 
 
+# importlib.util.LazyLoader loads a package at the next ``import`` of it, which asks for its __spec__.
 class _Later(ModuleType):
     def __getattr__(self, name: str) -> Any:
         spec: Any = self.__spec__
