@@ -10,6 +10,7 @@ trains (finetune.py); there is no dropout.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from torch import nn
@@ -17,24 +18,29 @@ from torch import nn
 from g10sim.capture.hugging_face import build_hugging_face
 from g10sim.capture.options import Sizes, StepOptions
 
-__all__ = ["llama_1b"]
-
-_RANK, _ALPHA = 8, 16
-_ADAPTED = "q_proj", "v_proj"
+__all__ = ["adapt", "llama_1b"]
 
 
 class _Adapted(nn.Module):  # type: ignore[misc]
     """A linear layer that stays as it is, and what its adapter adds."""
 
-    def __init__(self, layer: Any) -> None:
+    def __init__(self, layer: Any, rank: int, alpha: int) -> None:
         super().__init__()
         kind = {"bias": False, "device": layer.weight.device, "dtype": layer.weight.dtype}
         self.layer = layer
-        self.down = nn.Linear(layer.in_features, _RANK, **kind)
-        self.up = nn.Linear(_RANK, layer.out_features, **kind)
+        self.scale = alpha / rank
+        self.down = nn.Linear(layer.in_features, rank, **kind)
+        self.up = nn.Linear(rank, layer.out_features, **kind)
 
     def forward(self, x: Any) -> Any:
-        return self.layer(x) + self.up(self.down(x)) * (_ALPHA / _RANK)
+        added = self.up(self.down(x))
+        return self.layer(x) + (added if self.scale == 1 else added * self.scale)
+
+
+def adapt(module: Any, names: Iterable[str], rank: int, alpha: int) -> None:
+    """Put adapters next to linear layers of a module, by name."""
+    for name in names:
+        setattr(module, name, _Adapted(getattr(module, name), rank, alpha))
 
 
 def llama_1b(batch_size: int, seq_len: int, dtype: Any) -> tuple[Any, Any]:
@@ -43,6 +49,5 @@ def llama_1b(batch_size: int, seq_len: int, dtype: Any) -> tuple[Any, Any]:
     network, inputs = build_hugging_face("Llama-3.2-1B", sizes, options)()
     network.requires_grad_(False)
     for layer in network.model.layers:
-        for name in _ADAPTED:
-            setattr(layer.self_attn, name, _Adapted(getattr(layer.self_attn, name)))
+        adapt(layer.self_attn, ("q_proj", "v_proj"), rank=8, alpha=16)
     return network, inputs

@@ -18,6 +18,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
+from g10sim.capture.lora import adapt
+
 STEP_TOKENS = 131_072
 """Tokens of a step."""
 _CHUNK_TOKENS = 4096
@@ -112,11 +114,24 @@ class _Llama(nn.Module):  # type: ignore[misc]
 
 
 def _steps(
-    sizes: Sizes, batch_size: int, seq_len: int, step_tokens: int = STEP_TOKENS, *, checkpointed: bool = False
+    sizes: Sizes,
+    batch_size: int,
+    seq_len: int,
+    step_tokens: int = STEP_TOKENS,
+    *,
+    checkpointed: bool = False,
+    rank: int = 0,
 ) -> Iterator[None]:
-    """Yield after each step: every round adds to the gradients, the last one updates the weights."""
+    """Yield after each step: every round adds to the gradients, the last one updates the weights.
+
+    With a ``rank`` all weights are frozen, and adapters of every linear layer of the blocks are trained.
+    """
     rounds = step_tokens // (batch_size * seq_len)
     model = _Llama(sizes, seq_len, checkpointed=checkpointed)
+    if rank:
+        model.requires_grad_(False)
+        for layer in model.layers:
+            adapt(layer, [name for name, one in layer.named_children() if type(one) is nn.Linear], rank, rank)
     last = [False]
 
     def update(optimizer: torch.optim.Optimizer, _: Tensor) -> None:
@@ -124,7 +139,7 @@ def _steps(
             optimizer.step()
             optimizer.zero_grad()
 
-    for weight in model.parameters():
+    for weight in filter(lambda weight: weight.requires_grad, model.parameters()):
         optimizer = torch.optim.AdamW([weight], fused=True)
         weight.register_post_accumulate_grad_hook(partial(update, optimizer))
     batches = [torch.zeros(2, batch_size, seq_len, dtype=torch.long) for _ in range(rounds)]
@@ -143,6 +158,11 @@ def llama_3_8b(batch_size: int = 32, seq_len: int = 1024) -> Iterator[None]:
 def llama_3_8b_half(batch_size: int = 8, seq_len: int = 1024) -> Iterator[None]:
     """Return steps of Llama-3-8B on half as many tokens."""
     return _steps(LLAMA_3_8B, batch_size, seq_len, STEP_TOKENS // 2)
+
+
+def llama_3_8b_half_lora(batch_size: int = 8, seq_len: int = 1024) -> Iterator[None]:
+    """Return steps of frozen Llama-3-8B with adapters of rank 32, on half as many tokens."""
+    return _steps(LLAMA_3_8B, batch_size, seq_len, STEP_TOKENS // 2, rank=32)
 
 
 def llama_3_8b_checkpointed(batch_size: int = 13, seq_len: int = 2048) -> Iterator[None]:

@@ -1,0 +1,51 @@
+"""Steps of language models in rounds of micro-batches, and with adapters."""
+
+from functools import partial
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install 'g10sim[capture]'")
+
+from g10sim.capture import capture_step, rounds
+from g10sim.trace.model import Phase, TensorKind
+
+pytestmark = pytest.mark.slow
+
+SMALL = rounds.Sizes(layers=2, width=64, inner=96, heads=4, key_heads=2, words=50, base=10_000.0)
+ADAPTED = 7
+"""Linear layers of a block: four of attention, three of the MLP."""
+
+
+@pytest.fixture
+def trace(monkeypatch, request):
+    monkeypatch.setattr(rounds, "LLAMA_3_8B", SMALL)
+    monkeypatch.setattr(rounds, "STEP_TOKENS", 128)
+    return capture_step(partial(request.param, batch_size=2, seq_len=8))
+
+
+def updated(trace):
+    """Return the weights that each kernel of the optimizer writes, of those that write any."""
+    weights = {tensor.id for tensor in trace.tensors if tensor.kind is TensorKind.WEIGHT}
+    written = (
+        weights.intersection(kernel.outputs) for kernel in trace.kernels if kernel.phase is Phase.OPTIMIZER
+    )
+    return list(filter(None, written))
+
+
+@pytest.mark.parametrize("trace", [rounds.llama_3_8b_half], indirect=True)
+def test_each_weight_is_updated_alone_in_the_last_of_four_rounds(trace):
+    weights = [tensor for tensor in trace.tensors if tensor.kind is TensorKind.WEIGHT]
+    assert {kernel.micro_batch for kernel in trace.kernels if kernel.phase is Phase.FORWARD} == {1, 2, 3, 4}
+    assert sorted(map(len, updated(trace))) == [1] * len(weights)
+    assert len(weights) == 3 + (ADAPTED + 2) * SMALL.layers
+    assert not trace.frozen
+
+
+@pytest.mark.parametrize("trace", [rounds.llama_3_8b_half_lora], indirect=True)
+def test_adapters_of_all_linear_layers_are_trained_and_weights_are_frozen(trace):
+    assert len(updated(trace)) == 2 * ADAPTED * SMALL.layers
+    trained = {trace.tensors[tensor].name for (tensor,) in updated(trace)}
+    assert {name.rsplit(".", 2)[1] for name in trained} == {"down", "up"}
+    weights = [tensor for tensor in trace.tensors if tensor.kind is TensorKind.WEIGHT]
+    assert {tensor.name for tensor in weights if tensor.id not in trace.frozen} == trained
+    assert {"embedding.weight", "logits.weight"} <= {trace.tensors[tensor].name for tensor in trace.frozen}
