@@ -358,10 +358,8 @@ def seen_by(look, trace=None, system=None, **options):
 
 def test_view_tells_where_tensors_are():
     def look(view):
-        return [
-            (view.resident_bytes(t), view.host_bytes(t), view.flash_bytes(t), view.in_transfer_bytes(t))
-            for t in (0, 1)
-        ]
+        in_tiers = [[view.bytes_in(t, tier) for tier in ("host", "ssd")] for t in (0, 1)]
+        return [(view.resident_bytes(t), *in_tiers[t], view.in_transfer_bytes(t)) for t in (0, 1)]
 
     seen = seen_by(look, system=machine(4), iterations=1)
     assert seen[0] == [(0, 0, 2000, 0), (0, 0, 0, 0)]
@@ -369,10 +367,23 @@ def test_view_tells_where_tensors_are():
     assert seen[2] == [(0, 2000, 0, 0), (0, 0, 0, 0)]
 
 
+def test_deprecated_questions_have_the_answers_of_those_that_take_a_tier():
+    def look(view):
+        former = [view.host_free_bytes, *map(view.host_bytes, range(4)), *map(view.flash_bytes, range(4))]
+        in_tiers = [view.bytes_in(t, tier) for tier in ("host", "ssd") for t in range(4)]
+        return former, [view.free_bytes_of("host"), *in_tiers]
+
+    seen = seen_by(look, system=machine(4))
+    assert all(former == named for former, named in seen)
+    assert any(sum(former[1:5]) for former, _ in seen)
+    assert any(sum(former[5:]) for former, _ in seen)
+
+
 def test_view_tells_time_and_room():
-    seen = seen_by(
-        lambda view: (view.iteration, view.kernel, view.now_cycles, view.free_bytes, view.host_free_bytes)
-    )
+    def look(view):
+        return view.iteration, view.kernel, view.now_cycles, view.free_bytes, view.free_bytes_of("host")
+
+    seen = seen_by(look)
     assert seen[:2] == [(0, 0, 0, 1_000_000, 1_000_000), (0, 1, 20_000, 996_000, 1_000_000)]
     assert [entry[:2] for entry in seen[4:]] == [(1, 0), (1, 1), (1, 2), (1, 3)]
 

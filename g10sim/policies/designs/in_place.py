@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from g10sim.analysis.footprint import live_bytes
-from g10sim.config.behaviour import BehaviourSpec
 from g10sim.config.system import SystemSpec
 from g10sim.errors import UnsupportedError
 from g10sim.looks import Look
+from g10sim.policies.interface.jobs import JobPolicy, PolicyPerJob
 from g10sim.policies.interface.moves import Access, Evict, Fetch, Move
-from g10sim.policies.interface.plan import MigrationPlan
-from g10sim.policies.interface.policy import Policy, PolicyView, Requirements
+from g10sim.policies.interface.policy import PolicyView, Requirements
 from g10sim.policies.interface.registry import register_policy
-from g10sim.policies.planning.machine import PlannedTier, planned_machines
+from g10sim.policies.planning.machine import PlannedMachine, PlannedTier
 from g10sim.trace.model import Trace
-from g10sim.trace.workload import Workload
+from g10sim.trace.workload import Job
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,16 +35,41 @@ class _Rates:
         return reads / self.read + writes / self.written <= 1 / self.copied_in + 1 / self.copied_out
 
 
-@dataclass(frozen=True, slots=True)
-class _Choice:
-    """What becomes of one job's tensors: rates by tier, and the persistent tensors that stay ``away``."""
+class _Job(JobPolicy):
+    """Moves of one job, from rates by tier and the persistent tensors that stay ``away``."""
 
-    rates: dict[str, _Rates]
-    away: frozenset[int] = frozenset()
+    def __init__(self, rates: Mapping[str, _Rates], away: Collection[int]) -> None:
+        self._rates, self._away = rates, away
+
+    def on_kernel_start(self, view: PolicyView) -> Iterable[Move]:
+        """Use in place what is better used there; fetch the rest of the working set."""
+        for tensor in view.trace.kernels[view.kernel].tensors:
+            tier = self._tier_of(view, tensor)
+            if tier is not None:
+                yield Access(tensor, tier)
+            if not view.is_whole(tensor):
+                yield Fetch(tensor)
+
+    def _tier_of(self, view: PolicyView, tensor: int) -> str | None:
+        """Return the tier in which a tensor is used where it lies; None where it is better brought in."""
+        tier = next((name for name in view.in_place_tiers if view.bytes_in(tensor, name)), None)
+        if tier is None or tensor in self._away:
+            return tier
+        if view.trace.tensors[tensor].persistent:
+            return None
+        return tier if self._rates[tier].prefers_access(*_touches(view.trace, tensor, view.kernel)) else None
+
+    def on_kernel_end(self, view: PolicyView) -> Iterable[Move]:
+        """Send away what came to the GPU but will be used in place."""
+        if not view.in_place_tiers:
+            return
+        for tensor in view.trace.kernels[view.kernel].tensors:
+            if tensor in self._away and view.resident_bytes(tensor):
+                yield Evict(tensor, view.in_place_tiers[0])
 
 
 @register_policy
-class InPlace(Policy):
+class InPlace(PolicyPerJob):
     """Kernels use a tensor where it lies if that takes less of the link's time than to bring it in.
 
     In place, its bytes cross the link as often as kernels read and write them, otherwise once in and, as
@@ -62,78 +86,34 @@ class InPlace(Policy):
     paper = "break-even of migration and remote access, as for coherent links (Grace Hopper) and CXL memory"
     requirements = Requirements(drops_dead_tensors=True)
 
-    def __init__(self) -> None:
-        self._jobs: tuple[_Choice, ...] = ()
+    job_class = _Job
 
-    def plan(
-        self, workload: Workload, system: SystemSpec, behaviour: BehaviourSpec
-    ) -> Sequence[MigrationPlan | None]:
-        """Choose for each job what is kept and what stays away; the rest is decided kernel by kernel."""
-        machines = planned_machines(workload, system, behaviour)
+    def start_job(self, job: Job, machine: PlannedMachine, system: SystemSpec) -> _Job:
+        """Choose what is kept and what stays away; the rest is decided kernel by kernel."""
         accesses = ((tier.name, tier.kernel_access) for tier in system.all_tiers)
-        specs = {name: access for name, access in accesses if access is not None}
-        if not specs:
+        rates = {
+            name: _rates(machine.tier(name), access.read, access.write, machine.clock_hz)
+            for name, access in accesses
+            if access is not None
+        }
+        if not rates:
             raise UnsupportedError(
                 f"policy '{self.name}' uses tensors where they lie, and kernels can access no tier of "
                 f"'{system.name}'; allowed: machines with kernel_access of a tier, such as host.kernel_access"
             )
-        choices = []
-        for job, machine in zip(workload.jobs, machines, strict=True):
-            rates = {
-                name: _rates(machine.tier(name), specs[name].read, specs[name].write, machine.clock_hz)
-                for name in specs
-            }
-            choices.append(self._choose(job.trace, rates, machine.gpu_bytes, machine.sizes(job.trace)))
-        self._jobs = tuple(choices)
-        return (None,) * len(choices)
-
-    def _choose(
-        self, trace: Trace, rates: dict[str, _Rates], gpu_bytes: int, sizes: Sequence[int]
-    ) -> _Choice:
+        trace, sizes = job.trace, machine.sizes(job.trace)
         persistent = [tensor.id for tensor in trace.tensors if tensor.persistent and trace.uses[tensor.id]]
         every = sum(tensor.size_bytes for tensor in trace.tensors if tensor.persistent)
-        room = gpu_bytes - (int(live_bytes(trace).max(initial=0)) - every)
-        touches = {tensor: sum(_touches(trace, tensor)) for tensor in persistent}
+        room = machine.gpu_bytes - (int(live_bytes(trace).max(initial=0)) - every)
+        touches = {tensor: _touches(trace, tensor) for tensor in persistent}
         kept = set()
-        for tensor in sorted(persistent, key=lambda tensor: (-touches[tensor], tensor)):
+        for tensor in sorted(persistent, key=lambda tensor: (-sum(touches[tensor]), tensor)):
             if sizes[tensor] <= room:
                 room -= sizes[tensor]
                 kept.add(tensor)
         first = next(iter(rates.values()))
-        away = {
-            tensor
-            for tensor in persistent
-            if tensor not in kept and first.prefers_access(*_touches(trace, tensor))
-        }
-        return _Choice(rates, frozenset(away))
-
-    def on_kernel_start(self, view: PolicyView) -> Iterable[Move]:
-        """Use in place what is better used there; fetch the rest of the working set."""
-        choice = self._jobs[view.job]
-        for tensor in view.trace.kernels[view.kernel].tensors:
-            tier = self._tier_of(view, choice, tensor)
-            if tier is not None:
-                yield Access(tensor, tier)
-            if not view.is_whole(tensor):
-                yield Fetch(tensor)
-
-    def _tier_of(self, view: PolicyView, choice: _Choice, tensor: int) -> str | None:
-        """Return the tier in which a tensor is used where it lies; None where it is better brought in."""
-        tier = next((name for name in view.in_place_tiers if view.bytes_in(tensor, name)), None)
-        if tier is None or tensor in choice.away:
-            return tier
-        if view.trace.tensors[tensor].persistent:
-            return None
-        return tier if choice.rates[tier].prefers_access(*_touches(view.trace, tensor, view.kernel)) else None
-
-    def on_kernel_end(self, view: PolicyView) -> Iterable[Move]:
-        """Send away what came to the GPU but will be used in place."""
-        if not view.in_place_tiers:
-            return
-        away = self._jobs[view.job].away
-        for tensor in view.trace.kernels[view.kernel].tensors:
-            if tensor in away and view.resident_bytes(tensor):
-                yield Evict(tensor, view.in_place_tiers[0])
+        left = (tensor for tensor in persistent if tensor not in kept)
+        return _Job(rates, {tensor for tensor in left if first.prefers_access(*touches[tensor])})
 
 
 def _rates(tier: PlannedTier, read: int | None, write: int | None, clock_hz: int) -> _Rates:

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import accumulate
 from typing import ClassVar
 
-from g10sim.config.behaviour import BehaviourSpec
 from g10sim.config.system import SystemSpec
 from g10sim.looks import Look
+from g10sim.policies.interface.jobs import JobPolicy, PolicyPerJob
 from g10sim.policies.interface.moves import Evict, Fetch, Move
 from g10sim.policies.interface.parameters import Count, Declared, parameter
-from g10sim.policies.interface.plan import MigrationPlan
-from g10sim.policies.interface.policy import Policy, PolicyView, Requirements
+from g10sim.policies.interface.policy import PolicyView, Requirements
 from g10sim.policies.interface.registry import register_policy
-from g10sim.policies.planning.machine import PlannedMachine, planned_machines
+from g10sim.policies.planning.machine import PlannedMachine
 from g10sim.policies.planning.offloading.births import Births
 from g10sim.policies.planning.offloading.room import find_tier
 from g10sim.policies.planning.offloading.saved import (
@@ -26,20 +24,30 @@ from g10sim.policies.planning.offloading.saved import (
     within,
 )
 from g10sim.trace.model import Phase, Trace
-from g10sim.trace.workload import Workload
+from g10sim.trace.workload import Job
 
 
-@dataclass(frozen=True)
-class _Job:
+class _Job(JobPolicy):
     """Tensors that leave after, and come back at the start of, each kernel; and what is mapped ahead."""
 
-    out: Mapping[int, Sequence[int]]
-    back: Mapping[int, Sequence[int]]
-    births: Births
+    def __init__(
+        self, out: Mapping[int, Sequence[int]], back: Mapping[int, Sequence[int]], births: Births, target: str
+    ) -> None:
+        self._out, self._back, self._births, self._target = out, back, births, target
+
+    def on_kernel_start(self, view: PolicyView) -> Iterator[Move]:
+        """Fetch what the backward pass needs soon, and map what the next kernels make."""
+        yield from (Fetch(tensor, recalls=True) for tensor in self._back.get(view.kernel, ()))
+        yield from self._births.before(view.kernel)
+
+    def on_kernel_end(self, view: PolicyView) -> Iterator[Move]:
+        """Send away what the forward pass has used for the last time."""
+        for tensor in self._out.get(view.kernel, ()):
+            yield Evict(tensor, self._target)
 
 
 @register_policy
-class SsdTrain(Declared, Policy):
+class SsdTrain(Declared, PolicyPerJob):
     """Sends activations away as soon as the forward pass has used them, whether or not there is room.
 
     They return in the order of the backward pass, a module ahead or as early as the reads take. Those of the
@@ -68,31 +76,18 @@ class SsdTrain(Declared, Policy):
     births: Count = parameter(default=0)
     """Kernels ahead of which new tensors are mapped, which raises the peak."""
 
-    def _set_up(self) -> None:
-        self._jobs: tuple[_Job, ...] = ()
-        self._note = ""
+    job_class = _Job
 
-    @property
-    def note(self) -> str:
-        """How much leaves."""
-        return self._note
-
-    def plan(
-        self, workload: Workload, system: SystemSpec, behaviour: BehaviourSpec
-    ) -> Sequence[MigrationPlan | None]:
-        """Choose what leaves in each job; all moves follow from that. Raises UnsupportedError."""
-        machines, notes = planned_machines(workload, system, behaviour), list[str]()
-        jobs = []
-        for job, machine in zip(workload.jobs, machines, strict=True):
-            every, chosen = self._chosen(job.trace, machine)
-            if chosen:
-                find_tier(self.name, system, self.target, "activations")
-            sizes = machine.sizes(job.trace)
-            shares = [sum(sizes[one.tensor] for one in some) / 1e9 for some in (chosen, every)]
-            notes.append("offloads {:.3g} of {:.3g} GB that the forward pass saves".format(*shares))
-            jobs.append(self._moves(job.trace, machine, chosen))
-        self._jobs, self._note = tuple(jobs), "; ".join(dict.fromkeys(notes))
-        return (None,) * len(jobs)
+    def start_job(self, job: Job, machine: PlannedMachine, system: SystemSpec) -> _Job:
+        """Choose what leaves; all moves follow from that. Raises UnsupportedError."""
+        every, chosen = self._chosen(job.trace, machine)
+        if chosen:
+            find_tier(self.name, system, self.target, "activations")
+        sizes = machine.sizes(job.trace)
+        shares = [sum(sizes[one.tensor] for one in some) / 1e9 for some in (chosen, every)]
+        started = self._moves(job.trace, machine, chosen)
+        started.note = "offloads {:.3g} of {:.3g} GB that the forward pass saves".format(*shares)
+        return started
 
     def _chosen(self, trace: Trace, machine: PlannedMachine) -> tuple[Sequence[Saved], Sequence[Saved]]:
         """Return what the forward pass saves, all of it and the part that leaves."""
@@ -121,15 +116,4 @@ class SsdTrain(Declared, Policy):
             while kernel > one.since + 1 and times[kernel] > deadline:
                 kernel -= 1
             back.setdefault(max(kernel, one.since + 1), []).insert(0, one.tensor)
-        return _Job(out, back, Births(trace, self.births))
-
-    def on_kernel_start(self, view: PolicyView) -> Iterator[Move]:
-        """Fetch what the backward pass needs soon, and map what the next kernels make."""
-        job = self._jobs[view.job]
-        yield from (Fetch(tensor, recalls=True) for tensor in job.back.get(view.kernel, ()))
-        yield from job.births.before(view.kernel)
-
-    def on_kernel_end(self, view: PolicyView) -> Iterator[Move]:
-        """Send away what the forward pass has used for the last time."""
-        for tensor in self._jobs[view.job].out.get(view.kernel, ()):
-            yield Evict(tensor, self.target)
+        return _Job(out, back, Births(trace, self.births), self.target)

@@ -1,5 +1,6 @@
 """Names for authors of policies: the class, what it sees, the moves that it answers with, and plans."""
 
+from g10sim.policies.interface.jobs import JobPolicy, PolicyPerJob
 from g10sim.policies.interface.moves import (
     Access,
     Await,
@@ -22,11 +23,13 @@ __all__ = [
     "Evict",
     "Fetch",
     "Free",
+    "JobPolicy",
     "KeepUncompressed",
     "MigrationPlan",
     "Move",
     "Planned",
     "Policy",
+    "PolicyPerJob",
     "PolicyView",
     "Protect",
     "Requirements",

@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable
+from functools import partial
 
-from g10sim.config.behaviour import BehaviourSpec
 from g10sim.config.effects import Effect
 from g10sim.config.system import SystemSpec
 from g10sim.looks import Look
 from g10sim.policies.designs.capuchin.guidance import Guidance
 from g10sim.policies.designs.capuchin.planner import Parameters, plan_job
 from g10sim.policies.designs.tensile.planner import PlanningParameters, plan_jobs
+from g10sim.policies.interface.jobs import JobPolicy, PolicyPerJob
 from g10sim.policies.interface.moves import Await, Evict, Move
 from g10sim.policies.interface.parameters import Share, Size, SizeOrTensile, parameter
 from g10sim.policies.interface.plan import MigrationPlan
-from g10sim.policies.interface.policy import Policy, PolicyView, Requirements
+from g10sim.policies.interface.policy import PolicyView, Requirements
 from g10sim.policies.interface.registry import register_policy
 from g10sim.policies.planning.limit import Limited
-from g10sim.policies.planning.machine import PlannedMachine, planned_machines
+from g10sim.policies.planning.machine import PlannedMachine
 from g10sim.policies.planning.swapping.access import AccessSequence
-from g10sim.trace.workload import Workload
+from g10sim.trace.workload import Job
 from g10sim.units import format_bytes, parse_bytes
 
 _TENSILE = "tensile"
@@ -31,8 +32,51 @@ _GUIDED = Effect(
 )
 
 
+class _Job(JobPolicy):
+    """Watches one job, then guides it by a plan."""
+
+    def __init__(self, plan: Callable[[PolicyView], Guidance], tier: str) -> None:
+        self._plan, self._tier = plan, tier
+        self._guidance: Guidance | None = None
+
+    def on_iteration_start(self, view: PolicyView) -> MigrationPlan | None:
+        """Plan when the first iteration has been watched; after that, adjust what was late."""
+        if not view.iteration:
+            return None
+        if self._guidance is None:
+            self._guidance = self._plan(view)
+        elif not self._guidance.adjust():
+            return None
+        self.note = _describe(self._guidance)
+        return self._guidance.plan()
+
+    def is_steady(self, view: PolicyView) -> bool:
+        """Tell whether a plan is carried out that will not be adjusted any more."""
+        return self._guidance is not None and self._guidance.is_final
+
+    def on_kernel_start(self, view: PolicyView) -> Iterable[Move]:
+        """See which copies in are late."""
+        guidance = self._guidance
+        if guidance is not None:
+            for number in guidance.returning.get(view.kernel, ()):
+                if view.in_transfer_bytes(guidance.swap(number).pair.tensor):
+                    guidance.note_late(number)
+        return ()
+
+    def on_kernel_end(self, view: PolicyView) -> Iterable[Move]:
+        """Let tensors leave after their last access before the peak; the peak waits for what has not left."""
+        guidance = self._guidance
+        if guidance is None:
+            return
+        for tensor in guidance.leaving.get(view.kernel, ()):
+            yield Evict(tensor, self._tier)
+        awaited = guidance.awaited.get(view.kernel)
+        if awaited:
+            yield Await(frozenset(awaited))
+
+
 @register_policy
-class Capuchin(Limited, Policy):
+class Capuchin(Limited, PolicyPerJob):
     """Swaps that hide in computing first, then the cheaper of swap and recomputation, until memory suffices.
 
     The first iteration is watched: kernels fetch on demand, and a full GPU evicts what was used least
@@ -73,60 +117,19 @@ class Capuchin(Limited, Policy):
     def _set_up(self) -> None:
         if self.memory_target is not None and self.saving is not None:
             raise ValueError(f"saving: found {self.saving!r} beside memory_target; allowed: one of the two")
-        self._machines: tuple[PlannedMachine, ...] = ()
-        self._guidance: dict[int, Guidance] = {}
+
+    job_class = _Job
 
     @property
     def note(self) -> str:
         """Return a summary of every job's plan."""
-        return "; ".join(_describe(guidance) for _, guidance in sorted(self._guidance.items()))
+        return "; ".join(job.note for job in self.jobs if job.note)
 
-    def plan(
-        self, workload: Workload, system: SystemSpec, behaviour: BehaviourSpec
-    ) -> Sequence[MigrationPlan | None]:
+    def start_job(self, job: Job, machine: PlannedMachine, system: SystemSpec) -> _Job:
         """Plan nothing yet: the first iteration is watched."""
-        self._machines = planned_machines(workload, system, behaviour)
-        self._guidance = {}
-        return (None,) * len(workload.jobs)
+        return _Job(partial(self._planned, machine), machine.memory.name)
 
-    def on_iteration_start(self, view: PolicyView) -> MigrationPlan | None:
-        """Plan when the first iteration has been watched; after that, adjust what was late."""
-        if not view.iteration:
-            return None
-        guidance = self._guidance.get(view.job)
-        if guidance is None:
-            guidance = self._guidance[view.job] = self._planned(view)
-        elif not guidance.adjust():
-            return None
-        return guidance.plan()
-
-    def is_steady(self, view: PolicyView) -> bool:
-        """Tell whether a plan is carried out that will not be adjusted any more."""
-        guidance = self._guidance.get(view.job)
-        return guidance is not None and guidance.is_final
-
-    def on_kernel_start(self, view: PolicyView) -> Iterable[Move]:
-        """See which copies in are late."""
-        guidance = self._guidance.get(view.job)
-        if guidance is not None:
-            for number in guidance.returning.get(view.kernel, ()):
-                if view.in_transfer_bytes(guidance.swap(number).pair.tensor):
-                    guidance.note_late(number)
-        return ()
-
-    def on_kernel_end(self, view: PolicyView) -> Iterable[Move]:
-        """Let tensors leave after their last access before the peak; the peak waits for what has not left."""
-        guidance = self._guidance.get(view.job)
-        if guidance is None:
-            return
-        for tensor in guidance.leaving.get(view.kernel, ()):
-            yield Evict(tensor, self._machines[view.job].memory.name)
-        awaited = guidance.awaited.get(view.kernel)
-        if awaited:
-            yield Await(frozenset(awaited))
-
-    def _planned(self, view: PolicyView) -> Guidance:
-        machine = self._machines[view.job]
+    def _planned(self, machine: PlannedMachine, view: PolicyView) -> Guidance:
         accesses = AccessSequence(view.trace, view.measured_cycles, machine.sizes(view.trace))
         parameters = Parameters(
             target_bytes=min(machine.gpu_bytes, self._budget(accesses, machine)),

@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping
 
-from g10sim.config.behaviour import BehaviourSpec
 from g10sim.config.system import SystemSpec
 from g10sim.looks import Look
 from g10sim.policies.designs.stream.streaming import Settings, Streaming
-from g10sim.policies.interface.moves import Move
+from g10sim.policies.interface.jobs import PolicyPerJob
 from g10sim.policies.interface.parameters import WITH_PAGEABLE, Declared, DeviceMap, Size, parameter
-from g10sim.policies.interface.plan import MigrationPlan
-from g10sim.policies.interface.policy import Policy, PolicyView, Requirements
+from g10sim.policies.interface.policy import Requirements
 from g10sim.policies.interface.registry import register_policy
-from g10sim.policies.planning.machine import planned_machines
+from g10sim.policies.planning.machine import PlannedMachine
 from g10sim.policies.planning.offloading.room import find_tier
-from g10sim.trace.workload import Workload
+from g10sim.trace.workload import Job
 from g10sim.units import parse_bytes
 
 
 @register_policy
-class Stream(Declared, Policy):
+class Stream(Declared, PolicyPerJob):
     """Streams weights, and whatever else does not fit, to the GPU in the order of use.
 
     Every tensor that is idle for long streams with equally many pages, small ones with all, as many as do not
@@ -52,9 +50,10 @@ class Stream(Declared, Policy):
     """Copies use page-locked host memory, as far as it may be pinned; otherwise pageable memory."""
 
     def _set_up(self) -> None:
-        self._jobs: tuple[Streaming, ...] = ()
         if self.device_map is not None and self.keep is not None:
             raise ValueError(f"keep: found '{self.keep}' beside device_map; allowed: one or the other")
+
+    job_class = Streaming
 
     @property
     def requirements(self) -> Requirements:
@@ -67,9 +66,7 @@ class Stream(Declared, Policy):
             host_memory="pinned" if self.pinned else "any",
         )
 
-    def plan(
-        self, workload: Workload, system: SystemSpec, behaviour: BehaviourSpec
-    ) -> Sequence[MigrationPlan | None]:
+    def start_job(self, job: Job, machine: PlannedMachine, system: SystemSpec) -> Streaming:
         """Note the order of uses; the rest is decided kernel by kernel."""
         settings = Settings(
             window_bytes=None if self.window is None else parse_bytes(self.window),
@@ -81,27 +78,13 @@ class Stream(Declared, Policy):
         for tier in (self.device_map or {}).values():
             if tier != "gpu":
                 find_tier(self.name, system, tier, "weights")
-        machines = planned_machines(workload, system, behaviour)
-        jobs = zip(workload.jobs, machines, strict=True)
-        self._jobs = tuple(Streaming(job.trace, machine, settings) for job, machine in jobs)
-        return (None,) * len(workload.jobs)
+        return Streaming(job.trace, machine, settings)
 
     def homes(self, job: int) -> Mapping[int, str]:
         """Return where weights lie whose copies the tiers keep: first what streams."""
-        return self._jobs[job].homes
+        started: Streaming = self.jobs[job]
+        return started.homes
 
     def pageable(self, job: int) -> Collection[int]:
         """Return all tensors, unless they are pinned."""
-        return () if self.pinned else range(self._jobs[job].tensors)
-
-    def state(self, view: PolicyView) -> Hashable:
-        """Return the job's account of what is where, and next uses."""
-        return self._jobs[view.job].state(view)
-
-    def on_kernel_start(self, view: PolicyView) -> Iterable[Move]:
-        """Ask for what is needed next."""
-        return self._jobs[view.job].moves(view)
-
-    def choose_victims(self, view: PolicyView) -> Iterable[int]:
-        """Name what is used last."""
-        return self._jobs[view.job].victims(view)
+        return () if self.pinned else range(self.jobs[job].tensors)

@@ -13,6 +13,7 @@ from g10sim.analysis.bound.demand import demand_of
 from g10sim.analysis.timeline import Integers
 from g10sim.analysis.vitality import inactive_periods
 from g10sim.policies.designs.stream.shares import located, page_shares, whole_tensors
+from g10sim.policies.interface.jobs import JobPolicy
 from g10sim.policies.interface.moves import Evict, Fetch, Move, Protect
 from g10sim.policies.interface.policy import PolicyView
 from g10sim.policies.planning.machine import PlannedMachine
@@ -35,7 +36,7 @@ class Settings:
     overlaps: bool = True
 
 
-class Streaming:
+class Streaming(JobPolicy):
     """One job's tensors in the cyclic order of their uses, kernels counted on from iteration to iteration.
 
     ``_missing`` are the bytes of each tensor that nobody has asked for: they lie elsewhere, or have no
@@ -99,7 +100,7 @@ class Streaming:
         deaths = self._trace.deaths
         return [tuple(uses[: max(1, bisect_left(uses, deaths[i]))]) for i, uses in enumerate(found)]
 
-    def moves(self, view: PolicyView) -> Iterator[Move]:
+    def on_kernel_start(self, view: PolicyView) -> Iterator[Move]:
         """Yield what to do when a kernel is about to start."""
         now = view.iteration * self._kernels + view.kernel
         self._observe(view, now)
@@ -120,7 +121,7 @@ class Streaming:
         victims = tuple(map(tuple, self._named))
         return uses.tobytes(), self._missing.tobytes(), asked, self._last_asked - now, homes, victims
 
-    def victims(self, view: PolicyView) -> list[int]:
+    def choose_victims(self, view: PolicyView) -> list[int]:
         """Return what is used later than all that was asked for, used last first."""
         there = np.flatnonzero((self._missing < self._sizes) & (self._next > self._last_asked))
         order = there[np.argsort(-self._next[there], kind="stable")].tolist()

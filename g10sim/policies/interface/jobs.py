@@ -1,0 +1,104 @@
+"""Policies that decide about every job by itself: an object for each job, which keeps the job's state."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from inspect import isfunction
+from typing import Any, ClassVar
+
+from g10sim.config.behaviour import BehaviourSpec
+from g10sim.config.system import SystemSpec
+from g10sim.policies.interface.moves import Move
+from g10sim.policies.interface.plan import MigrationPlan
+from g10sim.policies.interface.policy import Policy, PolicyView
+from g10sim.policies.planning.machine import PlannedMachine, planned_machines
+from g10sim.trace.workload import Job, Workload
+
+
+class JobPolicy:
+    """Decisions about one job, with the state that they need; ``Policy`` says when each method is asked."""
+
+    plan: MigrationPlan | None = None
+    """Moves that were planned before time starts."""
+    note: str = ""
+    """Remark for the results."""
+
+    def on_iteration_start(self, view: PolicyView) -> MigrationPlan | None:
+        """Return the plan from this iteration on; None keeps the one there is."""
+        return None
+
+    def is_steady(self, view: PolicyView) -> bool:
+        """Tell whether all iterations to come are treated like the one that has just ended."""
+        return True
+
+    def state(self, view: PolicyView) -> Hashable:
+        """Return what later decisions depend on, counted from now."""
+        return ()
+
+    def on_kernel_start(self, view: PolicyView) -> Iterable[Move]:
+        """Return what to do when a kernel is about to start, after the plan's own moves."""
+        return ()
+
+    def on_kernel_end(self, view: PolicyView) -> Iterable[Move]:
+        """Return what to do when a kernel has ended and its dead tensors are released."""
+        return ()
+
+    def choose_victims(self, view: PolicyView) -> Iterable[int] | None:
+        """Return tensors to evict from a full GPU, first choice first; None leaves it to recency."""
+        return None
+
+    def on_out_of_memory(self, view: PolicyView) -> Iterable[Move]:
+        """Return what to do when the kernel waits for contiguous memory and nothing under way frees any."""
+        return ()
+
+
+def _passed_on(name: str, own: Callable[..., object]) -> Callable[..., object]:
+    """Return the hook of a policy that the object of the view's job answers."""
+
+    def ask(self: PolicyPerJob, view: PolicyView) -> object:
+        return getattr(self.jobs[view.job], name)(view)
+
+    vars(ask)["fget"] = own  # as of a property: errors name the place of this function
+    return ask
+
+
+class PolicyPerJob(Policy):
+    """Base of designs that decide about every job by itself.
+
+    A subclass names the class of its jobs' objects, ``job_class``, and makes one in ``start_job``. The
+    methods that this class defines are asked while its job runs, the others are not.
+    """
+
+    job_class: ClassVar[type[JobPolicy]] = JobPolicy
+    jobs: tuple[Any, ...] = ()
+    """The objects of the jobs of the workload that was planned last, in order."""
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        """Pass on the hooks that the jobs' class defines."""
+        super().__init_subclass__(**options)
+        hooks = (name for name, value in vars(JobPolicy).items() if isfunction(value))
+        for name in hooks if "job_class" in vars(cls) else ():
+            own = getattr(cls.job_class, name)
+            if own is not getattr(JobPolicy, name) and name not in vars(cls):
+                setattr(cls, name, _passed_on(name, own))
+
+    @property
+    def note(self) -> str:
+        """Return the remarks on all jobs."""
+        return "; ".join(dict.fromkeys(job.note for job in self.jobs if job.note))
+
+    def start_job(self, job: Job, machine: PlannedMachine, system: SystemSpec) -> JobPolicy:
+        """Return the object of a job that is about to run; ``machine`` is the share that it can count on.
+
+        Raises UnsupportedError when the design cannot run it.
+        """
+        return self.job_class()
+
+    def plan(
+        self, workload: Workload, system: SystemSpec, behaviour: BehaviourSpec
+    ) -> Sequence[MigrationPlan | None]:
+        """Start all jobs, and return their plans. Raises UnsupportedError."""
+        machines = planned_machines(workload, system, behaviour)
+        pairs = zip(workload.jobs, machines, strict=True)
+        self.jobs = tuple(self.start_job(job, machine, system) for job, machine in pairs)
+        return tuple(job.plan for job in self.jobs)
