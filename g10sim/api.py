@@ -27,17 +27,8 @@ from g10sim.experiment.outcome import OK
 from g10sim.experiment.run import Outcome, run_experiment
 from g10sim.experiment.workers import LocalProcesses
 from g10sim.policies.interface.policy import Policy
-from g10sim.records import EXCHANGED_COLUMN, RunRecords
-from g10sim.results.columns import (
-    BOUND_COLUMNS,
-    CONTEXT_COLUMN,
-    CPU_COLUMNS,
-    FLASH_COLUMNS,
-    IN_PLACE_COLUMNS,
-    Row,
-    metric_columns,
-    traffic,
-)
+from g10sim.records import RunRecords
+from g10sim.results.columns import FURTHER, Row, metric_columns, traffic
 from g10sim.results.reading import read_results, read_table
 from g10sim.results.tables import TABLES, records_table
 from g10sim.results.timeline import chrome_trace
@@ -106,14 +97,11 @@ class Result(Displayed):
     def summary(self) -> dict[str, Any]:
         """Metrics of the first (usually only) job, by the column names of results.csv.
 
-        Those of a CPU and of the SSD's flash are there where they are modelled, the bound where one holds.
+        Further ones are there as in results.csv, the bound where one holds.
         ``steady`` and ``spread`` are None after one iteration, ``period`` where iterations do not repeat.
         """
         row = self.rows[0]
-        further = (
-            *(*BOUND_COLUMNS, *IN_PLACE_COLUMNS, *CPU_COLUMNS),
-            *(EXCHANGED_COLUMN, CONTEXT_COLUMN, *FLASH_COLUMNS),
-        )
+        further = (column for group in FURTHER.values() for column in group.names)
         more = [column for column in further if column in row]
         columns = (*metric_columns(self.records.tiers), *more)
         return {column: row.get(column) if column in _JUDGED else row[column] for column in columns}

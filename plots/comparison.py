@@ -38,7 +38,7 @@ from g10sim.plots.traces import (
     trace_names,
     without_ideal,
 )
-from g10sim.results.columns import traffic
+from g10sim.results.columns import TITLES, traffic
 from g10sim.results.reading import of_cell, reported_kernels
 from g10sim.results.seeds import over_seeds
 
@@ -77,7 +77,7 @@ def fig11(results: pd.DataFrame, *, whole: pd.DataFrame | None = None) -> Figure
         traces,
         ("policy", policies),
         "performance",
-        ylabel="performance (ideal = 1)",
+        ylabel=TITLES["performance"],
         xlabel=below(results, "model, batch size"),
         legend=handles(policies.values(), shown, ideal=True, bound=bool(best)),
         legend_columns=4,
@@ -168,7 +168,7 @@ def fig15(results: pd.DataFrame) -> Figure:
         legend=handles(policies.values(), shown, ideal=True, bound=bool(best)),
         legend_columns=4,
         xlabel=below(results, "batch size"),
-        ylabel="throughput (samples/s)",
+        ylabel=TITLES["samples_per_s"],
     )
     cells = cells_by(results, "trace", "policy")
     for axes, traces in zip(made.axes, models.values(), strict=True):

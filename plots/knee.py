@@ -15,6 +15,7 @@ from g10sim.looks import BLUE, RED, Look
 from g10sim.plots.panels import BOUND_LOOK, handles, panels
 from g10sim.plots.style import DASHES, styled
 from g10sim.plots.traces import OK, records, trace_names
+from g10sim.results.columns import TITLES
 
 _SIMULATED = Look(BLUE, marker="o", label="simulated")
 _ANSWER = Look(RED, marker="*", line="-", label="least that reaches it")
@@ -42,7 +43,7 @@ def draw(sizing: pd.DataFrame, curves: pd.DataFrame) -> Figure:
             answer,
         ],
         legend_columns=4,
-        ylabel="performance (ideal = 1)",
+        ylabel=TITLES["performance"],
         shared="y",
     )
     for axes, row in zip(made.axes, shown, strict=True):

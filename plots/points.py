@@ -14,6 +14,7 @@ from g10sim.plots.style import looks, series
 from g10sim.plots.traces import OK, that_ran, trace_names, without_ideal
 from g10sim.registry import not_found
 from g10sim.results.choosing import several_values
+from g10sim.results.columns import TITLES
 from g10sim.results.seeds import interval
 from g10sim.results.swept import Values, swept_keys, values_of
 
@@ -26,12 +27,6 @@ NONE = "none"
 _OF_WORKLOADS = ("trace", "model", "batch_size")
 _LEVELS = ("peak_", "footprint_", "reserved_", "largest_")
 """Beginnings of columns of bytes that lie in memory; others count bytes that moved."""
-_LABELS = {
-    PERFORMANCE: "performance (ideal = 1)",
-    "of_bound": "bound / time (best = 1)",
-    "exec_ms": "time of an iteration (ms)",
-    "samples_per_s": "throughput (samples/s)",
-}
 _NAMES = {"gpu": "GPU", "ssd": "SSD", "cpu": "CPU"}
 _SERIES = 7
 """As many series as have their own looks."""
@@ -203,8 +198,8 @@ def _bounds(shown: pd.DataFrame, metric: str) -> pd.Series[float]:
 
 def _measure(shown: pd.DataFrame, column: str) -> tuple[str, Any]:
     """Return the label of a column with its unit, and by what its values are multiplied."""
-    if column in _LABELS:
-        return _LABELS[column], 1
+    if column in TITLES:
+        return TITLES[column], 1
     words = " ".join(_NAMES.get(word, word) for word in column.split("_")[:-1])
     if column.endswith("_cycles"):
         return f"{words} (ms)", shown["exec_ms"] / shown["exec_cycles"].where(shown["exec_cycles"] > 0)

@@ -16,6 +16,7 @@ from g10sim.plots.lines import draw_lines
 from g10sim.plots.panels import BOUND_LOOK, Panels, draw_ideal, handles, panels
 from g10sim.plots.style import looks, series
 from g10sim.plots.traces import OK, by_model, cells_by, swept_column, trace_names, without_ideal
+from g10sim.results.columns import TITLES
 from g10sim.results.seeds import over_seeds
 from g10sim.units import parse_bytes, parse_rate
 
@@ -167,7 +168,7 @@ def _draw_panels(
         legend=handles(legend, shown, ideal=True, lines=True),
         legend_columns=4,
         xlabel=sweep.label,
-        ylabel="performance (ideal = 1)",
+        ylabel=TITLES["performance"],
         shared="xy",
     )
     for axes, drawn in zip(made.axes, lines, strict=True):

@@ -8,6 +8,7 @@ from typing import Annotated
 import benchmarks_page
 import bound_page
 import claims_page
+import columns_page
 import commands_page
 import configuration_page
 import distance_page
@@ -54,6 +55,12 @@ def commands(output: Page = Path("docs/commands.md")) -> None:
 def moves(output: Page = Path("docs/policy-interface.md")) -> None:
     """Bring the table of moves in the page of the interface up to date."""
     _write(output, moves_page.page(output.read_text(encoding="utf-8")))
+
+
+@app.command()
+def columns(output: Page = Path("docs/results.md")) -> None:
+    """Bring the tables of columns in the page of results up to date."""
+    _write(output, columns_page.page(output.read_text(encoding="utf-8")))
 
 
 @app.command()

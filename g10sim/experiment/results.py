@@ -12,31 +12,18 @@ from typing import Any
 import yaml
 
 from g10sim.checksums import bytes_hash
-from g10sim.config.ssd import FlashSsdSpec
 from g10sim.errors import ConfigError
 from g10sim.experiment.cells import Cell
 from g10sim.experiment.expand import Experiment
 from g10sim.experiment.outcome import CellResult
 from g10sim.files import write_text, writing
-from g10sim.records import EXCHANGED_COLUMN
-from g10sim.results.columns import (
-    BOUND_COLUMNS,
-    CONTEXT_COLUMN,
-    CONTIGUOUS_COLUMNS,
-    CPU_COLUMNS,
-    FLASH_COLUMNS,
-    IN_PLACE_COLUMNS,
-    JOB_METRIC_COLUMNS,
-    metric_columns,
-)
+from g10sim.results.columns import FURTHER, JOBS, metric_columns
 from g10sim.results.ranges import range_columns
 from g10sim.results.swept import as_number
 from g10sim.text import inert
 
 _BEFORE_SWEPT = ("cell", "name", "trace", "model", "batch_size", "policy")
 _AFTER_SWEPT = ("seed", "status", "message")
-JOB_COLUMNS = ("job", "gpu", "priority", *JOB_METRIC_COLUMNS)
-"""Columns at the end of results of workloads with several jobs: one row per job."""
 
 
 def result_columns(experiment: Experiment) -> tuple[str, ...]:
@@ -44,31 +31,20 @@ def result_columns(experiment: Experiment) -> tuple[str, ...]:
 
     A swept quantity has two: as it was written, and as a number.
 
-    Metrics of use in place, CPUs, collectives and stages, contiguous memory, flash and jobs are there if any
-    cell has them; bounds always.
+    Groups of further metrics are there if any cell has them.
     """
     cells = experiment.cells
-    tiers = [tier for cell in cells for tier in cell.system.all_tiers]
     kinds = dict(item for cell in cells for item in cell.system.kinds.items())
-    metrics = [*metric_columns(kinds), *BOUND_COLUMNS]
-    if any(tier.kernel_access for tier in tiers):
-        metrics += IN_PLACE_COLUMNS
-    if any(cell.system.cpu is not None for cell in cells):
-        metrics += CPU_COLUMNS
-    if any(cell.sends for cell in cells):
-        metrics.append(EXCHANGED_COLUMN)
-    if any(cell.system.gpu.beside_tensors for cell in cells):
-        metrics.append(CONTEXT_COLUMN)
-    if any(cell.copies_tensors for cell in cells):
-        metrics += CONTIGUOUS_COLUMNS
-    if any(isinstance(tier.drive, FlashSsdSpec) for tier in tiers):
-        metrics += FLASH_COLUMNS
+    metrics = [*metric_columns(kinds)]
+    for group in FURTHER.values():
+        if any(map(group.applies, cells)):
+            metrics += group.names
     if experiment.config.uncertainty is not None:
         metrics += range_columns(metrics)
     fixed = (*_BEFORE_SWEPT, *_AFTER_SWEPT, *metrics)
     swept = [key for key in experiment.config.sweep if key not in fixed]
     numbers = [column for cell in cells for column in _numbers(cell.swept)]
-    jobs = () if all(cell.one_job for cell in cells) else JOB_COLUMNS
+    jobs = JOBS.names if any(map(JOBS.applies, cells)) else ()
     return (*_BEFORE_SWEPT, *swept, *_AFTER_SWEPT, *dict.fromkeys(numbers), *metrics, *jobs)
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from g10sim.plots.style import IDEAL, looks
 from g10sim.plots.traces import trace_names
 from g10sim.results.choosing import differing_keys
-from g10sim.results.columns import stall_reasons, traffic
+from g10sim.results.columns import TITLES, stall_reasons, traffic
 from g10sim.results.swept import values_of
 
 if TYPE_CHECKING:
@@ -84,9 +84,7 @@ def _metrics(results: pd.DataFrame) -> dict[str, pd.Series[float]]:
     """Return the metrics that charts show, by their titles."""
     whole = results["exec_cycles"].where(results["exec_cycles"] > 0)
     found = {
-        "performance (ideal = 1)": results["performance"],
-        "time of an iteration (ms)": results["exec_ms"],
-        "throughput (samples/s)": results["samples_per_s"],
+        **{TITLES[name]: results[name] for name in ("performance", "exec_ms", "samples_per_s")},
         "stalled (% of time)": 100 * results["stall_cycles"] / whole,
         "moved (GB)": results[list(traffic(results))].sum(axis="columns", skipna=False) / 1e9,
         "page faults": results["page_faults"],

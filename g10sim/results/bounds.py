@@ -87,7 +87,7 @@ def bound_of(
 
 
 def bound_row(workload: Workload, system: SystemSpec, conditions: Conditions, row: Row) -> Row:
-    """Return the BOUND_COLUMNS of a row of results; where no bound holds only ``bound_kind``."""
+    """Return the columns ``BOUND`` of a row of results; where no bound holds only ``bound_kind``."""
     reports_last = conditions.behaviour.reported_iteration == "last"
     steady = reports_last and bool(row.get("steady"))
     found, kind = bound_of(workload, system, conditions, steady=steady)

@@ -1,15 +1,224 @@
-"""Names of columns: made from the memory tiers of a system, and read back from tables of any run."""
+"""Columns of results.csv in one table: name, unit, formula, and the systems and designs that have them.
+
+Formulas are Markdown, in the symbols of docs/results.md.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
 
+from g10sim.config.ssd import FlashSsdSpec
+from g10sim.config.system import SystemSpec
 from g10sim.places import tier_word
-from g10sim.records import USUAL_TIERS, StallReason, Tiers, memory_columns, traffic_columns
+from g10sim.records import EXCHANGED_COLUMN, USUAL_TIERS, StallReason, Tiers, memory_columns, traffic_columns
 
 Row = dict[str, int | float | str]
 """Columns of one job by name; text says which bound holds, all else is a number."""
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column: its unit (empty for a share or a count), its formula, and its title in figures."""
+
+    name: str
+    unit: str
+    formula: str
+    title: str = ""
+
+
+class Cell(Protocol):
+    """What decides of a cell which columns it has."""
+
+    @property
+    def system(self) -> SystemSpec:
+        """The machine."""
+
+    @property
+    def one_job(self) -> bool:
+        """The workload is a single job."""
+
+    @property
+    def copies_tensors(self) -> bool:
+        """The design copies whole tensors."""
+
+    @property
+    def sends(self) -> bool:
+        """Jobs send to each other."""
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Columns that appear together, where a cell ``applies``."""
+
+    applies: Callable[[Cell], bool]
+    columns: Sequence[Column]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the columns."""
+        return tuple(column.name for column in self.columns)
+
+
+def _stall(reason: StallReason) -> Column:
+    return Column(reason.column, "cycles", f"sum over *k* of W(*k*, `{reason}`): {reason.words}")
+
+
+def metrics(tiers: Tiers = USUAL_TIERS) -> tuple[Column, ...]:
+    """Return the metrics in a system with these tiers: kinds by name, fastest first."""
+    moved = ((name, re.sub(r"(\w+)_to_(\w+)_bytes", r"\1, \2", name)) for name in traffic_columns(tiers))
+    return (
+        Column("ideal_cycles", "cycles", "sum over *k* of D(*k*), with `workload.variation` of the times "
+               "that were executed; of the trace's own kernels, where the policy chose slower ones"),
+        Column("exec_cycles", "cycles", "E - S"),
+        Column("exec_ms", "ms", "1000 * `exec_cycles` / *f*", "time of an iteration (ms)"),
+        Column("performance", "", "`ideal_cycles` / `exec_cycles`", "performance (ideal = 1)"),
+        Column("samples_per_s", "1/s", "*B* * *f* / `exec_cycles`", "throughput (samples/s)"),
+        Column("compute_cycles", "cycles", "sum over *k* of D(*k*) - `overlap_cycles`: computing with "
+               "nothing in transfer"),
+        Column("overlap_cycles", "cycles", "sum over *k* of O(*k*): computing while pages move"),
+        Column("stall_cycles", "cycles", "sum over *k*, *r* of W(*k*, *r*)"),
+        *map(_stall, StallReason.of_tiers(map(tier_word, tiers))),
+        *(Column(name, "bytes", f"*p* * P({pair})") for name, pair in moved),
+        Column("page_faults", "pages", "pages that a kernel demanded, first touches included, pages already "
+               "in transfer not"),
+        Column("peak_gpu_bytes", "bytes", "most GPU memory in use at a time"),
+        *(Column(name, "bytes", "most memory of the tier in use at a time, by all jobs together")
+          for name in memory_columns(tiers, "peak_{}_bytes")),
+        Column("footprint_bytes", "bytes", "sum over tensors *t* of z(*t*), whether alive at the same time "
+               "or not"),
+        Column("oversubscription", "", "`footprint_bytes` / M"),
+        Column("events", "", "kernel executions and steps of the transfers, of all iterations: the "
+               "simulator's own work"),
+        Column("iterations", "", "iterations that were run"),
+        Column("steady", "", "`True`: iterations go on as the last ones [went](model.md#steady-state); "
+               "`False`: they may not; empty after one iteration"),
+        Column("period", "", "iterations after which exactly the same comes again: 1 where each is like the "
+               "one before it; empty where that is not known"),
+        Column("spread", "", "(longest - shortest) / mean time of the iterations that the row is the average "
+               "of; empty after one iteration"),
+    )  # fmt: skip
+
+
+BOUND = Group(
+    lambda cell: True,
+    (
+        Column("bound_cycles", "cycles", "closed form of the [bound](bound.md): no paged policy that drops "
+               "nothing takes less; empty where none holds"),
+        Column("bound_kind", "", "`steady`: it holds for the average of steady iterations, as this one is; "
+               "`iteration`: for every single one; `none: REASON`"),
+        Column("of_bound", "", "`bound_cycles` / `exec_cycles`: 1 is the best possible. A `steady` iteration "
+               "may exceed it by as much as steady ones differ", "bound / time (best = 1)"),
+    ),
+)  # fmt: skip
+IN_PLACE = Group(
+    lambda cell: any(tier.kernel_access for tier in cell.system.all_tiers),
+    (
+        Column("in_place_read_bytes", "bytes", "bytes that kernels read in memory tiers, each as often as "
+               "they read it"),
+        Column("in_place_written_bytes", "bytes", "bytes that kernels wrote in memory tiers"),
+    ),
+)  # fmt: skip
+CPU = Group(
+    lambda cell: cell.system.cpu is not None,
+    (
+        Column("cpu_cycles", "cycles", "cycles of S to E during which a kernel of the job, of this iteration "
+               "or the one before, computed on the CPU"),
+        Column("cpu_fetched_bytes", "bytes", "bytes that came from other tiers straight to host memory for "
+               "such kernels"),
+        _stall(StallReason.CPU),
+    ),
+)  # fmt: skip
+EXCHANGED = Group(
+    lambda cell: cell.sends,
+    (
+        Column(EXCHANGED_COLUMN, "bytes", "bytes that the GPU sent during S to E in exchanges with other "
+               "replicas: to the next one, or to the host with `method: host`; to other "
+               "[stages](multi-gpu.md#pipelines)"),
+    ),
+)  # fmt: skip
+CONTEXT = Group(
+    lambda cell: bool(cell.system.gpu.beside_tensors),
+    (
+        Column("context_gpu_bytes", "bytes", "memory that contexts of all jobs that may be on the job's GPU "
+               "at a time take; no other column counts it"),
+    ),
+)  # fmt: skip
+CONTIGUOUS = Group(
+    lambda cell: cell.copies_tensors,
+    (
+        Column("reserved_gpu_bytes", "bytes", "GPU memory that some block has covered in the iteration; with "
+               "a caching pool, most memory in chunks at a time"),
+        Column("fragmentation", "", "`reserved_gpu_bytes` / `peak_gpu_bytes`: 1 is memory without a gap"),
+        Column("largest_hole_bytes", "bytes", "largest block that could have been allocated when "
+               "`peak_gpu_bytes` were in use"),
+        Column("peak_pinned_bytes", "bytes", "most pinned host memory in use at a time, by all jobs"),
+        Column("mean_gpu_bytes", "bytes", "GPU memory in use by the job's tensors, averaged over the cycles "
+               "from S to E: what vDNN calls average memory"),
+    ),
+)  # fmt: skip
+FLASH = Group(
+    lambda cell: any(isinstance(tier.drive, FlashSsdSpec) for tier in cell.system.all_tiers),
+    (
+        Column("ssd_written_bytes", "bytes", "written to the SSD"),
+        Column("ssd_flash_written_bytes", "bytes", "programmed into flash: the same, copies made by garbage "
+               "collection, and data moved from the single-level region"),
+        Column("ssd_write_amplification", "", "`ssd_flash_written_bytes` / `ssd_written_bytes`; 1 where "
+               "nothing is written"),
+        Column("ssd_run_write_amplification", "", "the same over all iterations so far: a drive takes time "
+               "to settle"),
+        Column("ssd_erased_bytes", "bytes", "erased, in whole superblocks"),
+        Column("ssd_written_bytes_per_year", "bytes/year", "`ssd_written_bytes` * (365 * 86400 * *f* / "
+               "`exec_cycles`): the iteration repeated day and night"),
+        Column("ssd_drive_writes_per_day", "1/day", "`ssd_written_bytes_per_year` / 365 / capacity of all "
+               "drives, data of others included"),
+        Column("ssd_rated_drive_writes_per_day", "1/day", "those that the warranty covers: `rating.written` "
+               "/ capacity of a drive / (365 * `rating.years`)"),
+        Column("ssd_years_to_rated_cycles", "years", "rated program/erase cycles * all flash / "
+               "`ssd_flash_written_bytes` of a year; `inf` where nothing is written"),
+        Column("ssd_years_to_rated_writes", "years", "host writes that the warranty covers / "
+               "`ssd_written_bytes_per_year`"),
+    ),
+)  # fmt: skip
+JOBS = Group(
+    lambda cell: not cell.one_job,
+    (
+        Column("job", "", "number of the job, in the order of `workload.jobs` with `copies` counted"),
+        Column("gpu", "", "the GPU it runs on"),
+        Column("priority", "", "its priority"),
+        Column("refused", "", "1: refused on arrival for lack of memory; the job never ran, and the columns "
+               "of its iteration are empty"),
+        Column("arrival_cycles", "cycles", "when it arrived"),
+        Column("start_cycles", "cycles", "when it was admitted to its GPU"),
+        Column("end_cycles", "cycles", "when it left the GPU"),
+        Column("slowdown", "", "(`end_cycles` - `arrival_cycles`) / sum of `ideal_cycles` of all its "
+               "iterations: 1 is a GPU to itself with room for everything"),
+        Column("peak_gpu_bytes_of_all", "bytes", "most memory of its GPU in use at a time by all jobs "
+               "together, in the iteration that is reported of this one"),
+        Column("makespan_cycles", "cycles", "last `end_cycles` - first `arrival_cycles`, of all jobs"),
+        Column("gpu_utilization", "", "sum of D(*k*) over all kernels of all iterations of all jobs / "
+               "(`makespan_cycles` * number of GPUs that jobs are on)"),
+        Column("total_samples_per_s", "1/s", "*f* * sum over jobs that ran of *B* * `iterations` / "
+               "`makespan_cycles`"),
+    ),
+)  # fmt: skip
+FURTHER = {
+    "bound": BOUND,
+    "accessed": IN_PLACE,
+    "cpu": CPU,
+    "exchanged": EXCHANGED,
+    "context": CONTEXT,
+    "contiguous": CONTIGUOUS,
+    "flash": FLASH,
+}
+"""Further metrics of an iteration, in the order of results.csv."""
+
+
+def metric_columns(tiers: Tiers = USUAL_TIERS) -> tuple[str, ...]:
+    """Return the names of the metrics in a system with these tiers: kinds by name, fastest first."""
+    return tuple(column.name for column in metrics(tiers))
 
 
 def stall_columns(tiers: Iterable[str] = USUAL_TIERS) -> tuple[str, ...]:
@@ -17,60 +226,10 @@ def stall_columns(tiers: Iterable[str] = USUAL_TIERS) -> tuple[str, ...]:
     return tuple(reason.column for reason in StallReason.of_tiers(map(tier_word, tiers)))
 
 
-def metric_columns(tiers: Tiers = USUAL_TIERS) -> tuple[str, ...]:
-    """Return the metrics of results.csv in a system with these tiers: kinds by name, fastest first."""
-    return (
-        *("ideal_cycles", "exec_cycles", "exec_ms", "performance", "samples_per_s"),
-        *("compute_cycles", "overlap_cycles", "stall_cycles"),
-        *stall_columns(tiers),
-        *traffic_columns(tiers),
-        *("page_faults", "peak_gpu_bytes"),
-        *memory_columns(tiers, "peak_{}_bytes"),
-        *("footprint_bytes", "oversubscription", "events"),
-        *("iterations", "steady", "period", "spread"),
-    )
-
-
-CPU_COLUMNS = ("cpu_cycles", "cpu_fetched_bytes", StallReason.CPU.column)
-"""Further columns where the system has a CPU."""
-CONTEXT_COLUMN = "context_gpu_bytes"
-"""Further column where jobs take memory in addition to their tensors."""
-STALL_COLUMNS = stall_columns()
 METRIC_COLUMNS = metric_columns()
-BOUND_COLUMNS = ("bound_cycles", "bound_kind", "of_bound")
-"""Further columns, which compare a run with its bound; ``bound_kind`` is text."""
-FLASH_COLUMNS = (
-    "ssd_written_bytes",
-    "ssd_flash_written_bytes",
-    "ssd_write_amplification",
-    "ssd_run_write_amplification",
-    "ssd_erased_bytes",
-    "ssd_written_bytes_per_year",
-    "ssd_drive_writes_per_day",
-    "ssd_rated_drive_writes_per_day",
-    "ssd_years_to_rated_cycles",
-    "ssd_years_to_rated_writes",
-)
-"""Further columns where the SSD's flash is modelled."""
-CONTIGUOUS_COLUMNS = (
-    *("reserved_gpu_bytes", "fragmentation", "largest_hole_bytes", "peak_pinned_bytes"),
-    "mean_gpu_bytes",
-)
-"""Further columns of designs that copy whole tensors."""
-IN_PLACE_COLUMNS = ("in_place_read_bytes", "in_place_written_bytes")
-"""Further columns where kernels can use tensors in a memory tier."""
-JOB_METRIC_COLUMNS: tuple[str, ...] = (
-    "refused",
-    "arrival_cycles",
-    "start_cycles",
-    "end_cycles",
-    "slowdown",
-    "peak_gpu_bytes_of_all",
-    "makespan_cycles",
-    "gpu_utilization",
-    "total_samples_per_s",
-)
-"""Further columns of workloads with several jobs."""
+STALL_COLUMNS = stall_columns()
+TITLES = {column.name: column.title for column in (*metrics(), *BOUND.columns) if column.title}
+"""Titles of columns in figures and reports."""
 
 
 def stall_reasons(columns: Iterable[Hashable]) -> dict[str, StallReason]:

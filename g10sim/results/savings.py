@@ -8,7 +8,7 @@ import pandas as pd
 
 from g10sim.errors import ConfigError
 from g10sim.registry import choices_text
-from g10sim.results.columns import CONTEXT_COLUMN, fault_pages, traffic
+from g10sim.results.columns import CONTEXT, fault_pages, traffic
 
 COLUMNS = ("peak_gpu_bytes", "exec_cycles", "msr", "eor", "cbr")
 """Columns that ``savings`` adds or sums up, and ``passive_ratio`` where kernels are given."""
@@ -78,7 +78,7 @@ def _cells(rows: pd.DataFrame, context_bytes: int | None) -> pd.DataFrame:
         moved=rows[list(moves)].sum(axis=1),
         peak=rows.get("peak_gpu_bytes_of_all", rows.peak_gpu_bytes),
         gpu=rows.get("gpu", 0),
-        contexts=rows[CONTEXT_COLUMN].fillna(0) if CONTEXT_COLUMN in rows else 0,
+        contexts=rows.reindex(columns=CONTEXT.names).fillna(0).sum(axis=1),
     )
     per_gpu = rows.groupby(["cell", "gpu"]).agg(
         peak=("peak", "max"), contexts=("contexts", "max"), jobs=("peak", "size")

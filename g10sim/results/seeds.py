@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from g10sim.results.columns import metric_columns, tiers_of
+from g10sim.results.columns import FURTHER, JOBS, metric_columns, tiers_of
 from g10sim.results.ranges import range_columns
 
 if TYPE_CHECKING:
@@ -16,6 +16,8 @@ CONFIDENCE = 0.95
 
 _OK = "ok"
 _PER_SEED = ("cell", "seed", "status", "message", "bound_kind")
+_NAMING = ("bound_kind", "job", "gpu", "priority")
+"""Columns of groups that are no measurements."""
 
 
 def interval(values: Sequence[float], confidence: float = CONFIDENCE) -> tuple[float, float]:
@@ -51,7 +53,8 @@ def over_seeds(
     """
     import pandas as pd
 
-    known = _with_ranges((*metric_columns(tiers_of(results.columns)), "bound_cycles", "of_bound"))
+    further = (name for group in (*FURTHER.values(), JOBS) for name in group.names if name not in _NAMING)
+    known = _with_ranges((*metric_columns(tiers_of(results.columns)), *further))
     found = [column for column in _with_ranges(metrics) or known if column in results.columns]
     names = [column for column in results.columns if column not in (*_PER_SEED, *known, *found)]
     rows = []

@@ -13,7 +13,7 @@ from g10sim.config.behaviour import BehaviourSpec
 from g10sim.config.ssd import FlashSsdSpec
 from g10sim.config.system import SystemSpec
 from g10sim.records import IterationRecord, JobRecord, StallReason
-from g10sim.results.columns import CONTEXT_COLUMN, IN_PLACE_COLUMNS, Row, stall_columns
+from g10sim.results.columns import CONTEXT, IN_PLACE, Row, stall_columns
 from g10sim.trace.model import Trace
 from g10sim.trace.workload import Workload
 from g10sim.units import cycles_to_ms
@@ -23,7 +23,7 @@ _SECONDS_PER_YEAR = _DAYS_PER_YEAR * 86_400
 
 
 def flash_metrics(record: IterationRecord, system: SystemSpec) -> Row:
-    """Return the FLASH_COLUMNS of an iteration that is repeated day and night; nothing without a record.
+    """Return the columns ``FLASH`` of an iteration that is repeated day and night; nothing without a record.
 
     Of several drives whose flash is modelled they are those of the slowest tier.
 
@@ -73,9 +73,7 @@ def summarize(
 ) -> list[Row]:
     """Return one row with the columns METRIC_COLUMNS for each job; an empty one where it never ran.
 
-    Systems with a CPU have the CPU_COLUMNS, too, replicas with collectives the EXCHANGED_COLUMN, designs that
-    copy whole tensors the CONTIGUOUS_COLUMNS, systems whose SSD is modelled as flash the FLASH_COLUMNS, and
-    those with a tier that kernels use in place the IN_PLACE_COLUMNS.
+    There are those of the groups of ``g10sim.results.columns.FURTHER``, too, that apply.
 
     ``moves_ahead`` says whether the policy asks for migrations before they are demanded, ``copies_tensors``
     whether it copies whole tensors instead of using unified memory.
@@ -181,7 +179,7 @@ def _steady(last: IterationRecord, apart: float) -> Row:
 def _in_place(record: IterationRecord, system: SystemSpec) -> Row:
     if not any(tier.kernel_access for tier in system.all_tiers):
         return {}
-    return {column: getattr(record, column) for column in IN_PLACE_COLUMNS}
+    return {column: getattr(record, column) for column in IN_PLACE.names}
 
 
 def _cpu(record: IterationRecord) -> Row:
@@ -196,7 +194,11 @@ def _cpu(record: IterationRecord) -> Row:
 
 
 def _contexts(workload: Workload, system: SystemSpec, job: int) -> Row:
-    return {CONTEXT_COLUMN: context_bytes(workload, system, job)} if system.gpu.beside_tensors else {}
+    return (
+        dict.fromkeys(CONTEXT.names, context_bytes(workload, system, job))
+        if system.gpu.beside_tensors
+        else {}
+    )
 
 
 def _contiguous(record: IterationRecord) -> Row:
@@ -213,7 +215,7 @@ def describe_jobs(
     iterations: Sequence[IterationRecord],
     behaviour: BehaviourSpec,
 ) -> list[Row]:
-    """Return the columns JOB_METRIC_COLUMNS for each job, in job order.
+    """Return the columns ``JOBS`` for each job, in job order.
 
     The last three are those of all jobs together: cycles from the first arrival to the last end, the share of
     these that the GPUs of all jobs compute, and the samples that they train on in a second. The slowdown of a

@@ -13,7 +13,7 @@ from g10sim.experiment.execution import simulate
 from g10sim.experiment.expand import expand
 from g10sim.policies.interface.parameters import Declared
 from g10sim.policies.interface.registry import available
-from g10sim.results.columns import BOUND_COLUMNS
+from g10sim.results.columns import BOUND
 
 MB = 10**6
 PAGED = {"policies": ["base_uvm"]}
@@ -418,7 +418,7 @@ def outcome(trace_file, setting, case, value):
     for cell in cells:
         try:
             rows = simulate(cell.workload(), cell.system, cell.make_policy(), cell.behaviour)[1]
-            found.append([{key: row[key] for key in row if key not in BOUND_COLUMNS} for row in rows])
+            found.append([{key: row[key] for key in row if key not in BOUND.names} for row in rows])
         except G10SimError as error:
             found.append(str(error))
     return found

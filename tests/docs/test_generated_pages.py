@@ -13,14 +13,14 @@ import g10sim
 from g10sim.config.behaviour import BehaviourSpec
 from g10sim.config.document import Document, load_document
 from g10sim.config.load import run_config
-from g10sim.experiment.results import JOB_COLUMNS
 from g10sim.experiment.run import run_experiment
 from g10sim.policies.checks import CHECKS
 from g10sim.policies.interface.moves import Move, registered_moves
 from g10sim.policies.interface.policy import Policy, PolicyView, Requirements
 from g10sim.policies.interface.registry import available
+from g10sim.records import StallReason
 from g10sim.reproduce.claims import load_claims
-from g10sim.results.columns import BOUND_COLUMNS, CONTIGUOUS_COLUMNS, FLASH_COLUMNS, METRIC_COLUMNS
+from g10sim.results.columns import FURTHER, JOBS, METRIC_COLUMNS
 from g10sim.trace.format import save_trace
 from g10sim.trace.synthetic import chain
 
@@ -225,11 +225,18 @@ def test_the_page_of_the_validation_sums_up(generate, tmp_path):
     assert not [line for line in lines if "98765" in line], "published values are not to be repeated"
 
 
-@pytest.mark.parametrize(
-    "column", [*METRIC_COLUMNS, *BOUND_COLUMNS, *CONTIGUOUS_COLUMNS, *FLASH_COLUMNS, *JOB_COLUMNS]
-)
-def test_every_column_of_the_results_is_defined(column):
-    assert f"| `{column}` |" in page("results.md")
+def test_the_tables_of_columns_are_current(generate, tmp_path):
+    (tmp_path / "page.md").write_text(page("results.md"), encoding="utf-8")
+    generate("columns", "-o", tmp_path / "page.md")
+    current = (tmp_path / "page.md").read_text(encoding="utf-8")
+    assert current == page("results.md"), "outdated: python docs/generate columns"
+    names = [*METRIC_COLUMNS, *(name for group in (*FURTHER.values(), JOBS) for name in group.names)]
+    assert [name for name in names if current.count(f"| `{name}` |") != 1] == []
+
+
+def test_every_reason_of_stalls_is_explained():
+    reasons = [*StallReason.of_tiers([]), StallReason.CPU]
+    assert [reason for reason in reasons if f"| `{reason}` |" not in page("reading-stalls.md")] == []
 
 
 def test_every_policy_is_described_where_the_index_says():

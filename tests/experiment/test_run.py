@@ -10,10 +10,9 @@ from g10sim.config.document import load_document
 from g10sim.config.load import load_run, run_config
 from g10sim.errors import ConfigError
 from g10sim.experiment.outcome import CellResult
-from g10sim.experiment.results import JOB_COLUMNS
 from g10sim.experiment.run import slow_policies
 from g10sim.experiment.store import CellStore
-from g10sim.results.columns import BOUND_COLUMNS, CPU_COLUMNS, METRIC_COLUMNS
+from g10sim.results.columns import BOUND, CPU, JOBS, METRIC_COLUMNS
 from g10sim.results.reading import read_results
 
 PLUGINS = "experiment.plugins"
@@ -35,7 +34,7 @@ def test_results(config, tmp_path):
     table = read_results(tmp_path / "out")
     first = ["cell", "name", "trace", "model", "batch_size", "policy", "system.host.memory", "seed"]
     more = ["status", "message", "system.host.memory_bytes"]
-    assert list(table.columns) == [*first, *more, *METRIC_COLUMNS, *BOUND_COLUMNS, *CPU_COLUMNS]
+    assert list(table.columns) == [*first, *more, *METRIC_COLUMNS, *BOUND.names, *CPU.names]
     assert list(table["cell"]) == [0, 1, 2, 3, 4, 5]
     assert list(table["policy"]) == ["ideal", "base_uvm", "deepum"] * 2
     assert list(table["system.host.memory"]) == ["0 B"] * 3 + ["4 MiB"] * 3
@@ -66,7 +65,7 @@ def test_a_cell_gives_what_simulating_it_gives(config, trace, tmp_path):
     outcome = g10sim.run({**config, "policies": ["deepum"]}, output=tmp_path / "out")
     direct = g10sim.simulate(trace, config["system"], "deepum")
     assert {
-        key: outcome.rows[0].get(key) for key in (*METRIC_COLUMNS, *CPU_COLUMNS, *BOUND_COLUMNS)
+        key: outcome.rows[0].get(key) for key in (*METRIC_COLUMNS, *CPU.names, *BOUND.names)
     } == direct.summary
 
 
@@ -209,7 +208,7 @@ def test_several_jobs_give_one_row_each(config, trace_file, tmp_path):
     }
     outcome = g10sim.run({**config, "policies": ["ideal", "base_uvm"]}, output=tmp_path / "out")
     table = outcome.table
-    assert tuple(table.columns[-len(JOB_COLUMNS) :]) == JOB_COLUMNS
+    assert tuple(table.columns[-len(JOBS.names) :]) == JOBS.names
     assert list(table["priority"]) == [1] * 4
     assert list(table["refused"]) == [0] * 4
     assert (table["makespan_cycles"] == table.groupby("cell")["end_cycles"].transform("max")).all()

@@ -12,7 +12,7 @@ from g10sim.config.tiers import FlashTierSpec
 from g10sim.errors import ConfigError
 from g10sim.plots.registry import ENTRIES
 from g10sim.records import FlashRecord, IterationRecord
-from g10sim.results.columns import BOUND_COLUMNS, CPU_COLUMNS, FLASH_COLUMNS, METRIC_COLUMNS
+from g10sim.results.columns import BOUND, CPU, FLASH, METRIC_COLUMNS
 from g10sim.results.summary import flash_metrics
 from g10sim.trace.format import save_trace
 from g10sim.trace.synthetic import chain
@@ -39,7 +39,7 @@ def test_life_by_hand():
     spec = drive(drives=2)  # twice 100 superblocks of 64 kB, three quarters of it offered
     system = with_drive(spec)
     metrics = flash_metrics(iteration(FlashRecord(0, 1000, 500, 500, 64_000, 4000, 6000), seconds=2), system)
-    assert tuple(metrics) == FLASH_COLUMNS
+    assert tuple(metrics) == FLASH.names
     assert metrics["ssd_flash_written_bytes"] == 2000
     assert metrics["ssd_write_amplification"] == 2
     assert metrics["ssd_run_write_amplification"] == 1.5
@@ -109,14 +109,14 @@ def experiment(tmp_path_factory):
 def test_columns_of_flash_are_there_with_flash_only(experiment):
     place, _ = experiment
     flash, link = (g10sim.read_results(place / name) for name in ("flash_amplification", "link"))
-    assert list(flash.columns)[-len(FLASH_COLUMNS) :] == list(FLASH_COLUMNS)
-    last = [*METRIC_COLUMNS, *BOUND_COLUMNS, *CPU_COLUMNS]
+    assert list(flash.columns)[-len(FLASH.names) :] == list(FLASH.names)
+    last = [*METRIC_COLUMNS, *BOUND.names, *CPU.names]
     assert list(link.columns)[-len(last) :] == last
     ran = flash[flash.policy != "ideal"]
     assert set(flash.status) == {"ok"}
     assert (ran.ssd_written_bytes == ran.gpu_to_ssd_bytes).all()
     assert (ran.ssd_written_bytes > 0).all()
-    assert flash[flash.policy == "ideal"][list(FLASH_COLUMNS)].isna().all(axis=None)
+    assert flash[flash.policy == "ideal"][list(FLASH.names)].isna().all(axis=None)
 
 
 @pytest.mark.parametrize("name", ["flash_amplification", "flash_endurance", "flash_bandwidth"])
@@ -142,7 +142,7 @@ def test_figures_say_what_they_need(experiment, name):
         plots.draw(name, place / "link")
 
 
-@pytest.mark.parametrize("column", FLASH_COLUMNS)
+@pytest.mark.parametrize("column", FLASH.names)
 def test_every_column_is_defined(column):
     from pathlib import Path
 

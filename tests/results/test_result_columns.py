@@ -21,7 +21,7 @@ from g10sim.policies.designs.zero_offload import ZeroOffload
 from g10sim.policies.interface.plan import MigrationPlan
 from g10sim.policies.interface.policy import Requirements
 from g10sim.records import ContiguousRecord, FlashRecord, IterationRecord, StallReason
-from g10sim.results.columns import BOUND_COLUMNS, CONTEXT_COLUMN, metric_columns
+from g10sim.results.columns import BOUND, CONTEXT, metric_columns
 from g10sim.results.summary import summarize
 from g10sim.results.tables import TABLES, records_table
 from g10sim.trace.format import save_trace
@@ -300,10 +300,10 @@ def test_contexts():
     jobs = (Job(computing(10_000, 3)), Job(computing(10_000, 4)))
     for compute, taken in (("time_sliced", 6000), ("exclusive", 3000)):
         _, rows = simulate(Workload(jobs, sharing=SharingSpec(compute=compute)), system, BaseUvm(), OWN)
-        assert [row[CONTEXT_COLUMN] for row in rows] == [taken, taken]
+        assert [row[CONTEXT.names[0]] for row in rows] == [taken, taken]
         assert [row["peak_gpu_bytes"] for row in rows] == [3000, 4000]
     _, (row,) = simulate(Workload(jobs[:1]), machine(20), BaseUvm(), OWN)
-    assert CONTEXT_COLUMN not in row
+    assert CONTEXT.names[0] not in row
 
 
 JOBS_BY_HAND = {
@@ -451,8 +451,8 @@ def test_the_page_defines_these_columns_and_no_others():
     cells = re.findall(r"^\| (`[^|]*|swept keys) \|", section, re.MULTILINE)
     found = [name for cell in cells for name in re.findall(r"`(\w+)`|(swept keys)", cell)]
     more = CONTIGUOUS_BY_HAND, FLASH_BY_HAND, IN_PLACE_BY_HAND, CPU_BY_HAND, EXCHANGED_BY_HAND
-    groups = (BY_HAND, BOUND_COLUMNS, *more, JOBS_BY_HAND, CELLS_BY_HAND)
-    known = {name for group in groups for name in group} | {"trace", "message", CONTEXT_COLUMN}
+    groups = (BY_HAND, BOUND.names, *more, JOBS_BY_HAND, CELLS_BY_HAND)
+    known = {name for group in groups for name in group} | {"trace", "message", CONTEXT.names[0]}
     assert {name or "system.host.memory" for name, _ in found} == known
 
 
@@ -504,7 +504,7 @@ def test_the_bound_of_steady_iterations():
 
 def _check_bound(job, system, policy, expected):
     _, (row,) = simulate(Workload((job,)), system, policy, BehaviourSpec())
-    found = {column: row[column] for column in BOUND_COLUMNS if column in row}
+    found = {column: row[column] for column in BOUND.names if column in row}
     if "bound_cycles" in expected:
         assert found.pop("of_bound") == expected["bound_cycles"] / row["exec_cycles"] <= 1
     assert found == expected

@@ -39,6 +39,16 @@ def results(*rows):
     return pd.DataFrame(rows, columns=columns)
 
 
+def test_columns_of_some_systems_and_of_jobs_are_averaged_too():
+    names = ["job", "priority", "seed", "status", "cpu_cycles", "ssd_erased_bytes", "slowdown"]
+    rows = [(job, 1, seed, "ok", 10 + seed, 20 * seed, 2.0) for seed in (0, 1, 2) for job in (0, 1)]
+    found = over_seeds(pd.DataFrame(rows, columns=names)).to_dict("records")
+    assert [(row["job"], row["priority"], row["seeds"]) for row in found] == [(0, 1, 3), (1, 1, 3)]
+    assert [(row["cpu_cycles"], row["ssd_erased_bytes"], row["slowdown"]) for row in found] == [
+        (11, 20, 2)
+    ] * 2
+
+
 def test_cells_are_averaged_over_their_seeds():
     table = over_seeds(
         results(

@@ -9,7 +9,7 @@ import g10sim
 from g10sim.config.system import SystemSpec
 from g10sim.errors import PolicyError, UnsupportedError
 from g10sim.policies.interface.policy import Policy, Requirements
-from g10sim.results.columns import CONTIGUOUS_COLUMNS
+from g10sim.results.columns import CONTIGUOUS
 from g10sim.trace.format import save_trace
 from g10sim.trace.model import Device, Phase, TensorKind
 from g10sim.trace.synthetic import TraceBuilder
@@ -200,7 +200,7 @@ def test_what_was_chosen_is_the_message_of_the_result(tmp_path):
         "dyn chose none, performance; no algorithms_file: greedy choice of algorithms not tried",
     )
     assert other["message"] == ""
-    assert set(CONTIGUOUS_COLUMNS) <= set(outcome.columns)
+    assert set(CONTIGUOUS.names) <= set(outcome.columns)
     assert chosen["fragmentation"] == 1
     assert "fragmentation" not in other
 
@@ -213,4 +213,4 @@ def test_columns_of_contiguous_memory_are_there_only_where_it_is(tmp_path):
         "system": "a100-40g-pcie3-znand",
         "policies": ["base_uvm"],
     }
-    assert not set(CONTIGUOUS_COLUMNS) & set(g10sim.run(config).columns)
+    assert not set(CONTIGUOUS.names) & set(g10sim.run(config).columns)
