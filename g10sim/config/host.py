@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from g10sim.config.effects import LINKS, Effect
 from g10sim.config.quantities import (
     Bytes,
     Count,
@@ -18,6 +19,22 @@ from g10sim.config.quantities import (
 )
 from g10sim.units import parse_bytes
 
+_PINS = Effect(
+    lambda run, pinned: run.copies_to_host or run.pins_on_use,
+    "with a policy that copies whole tensors to the host, or pins on first use",
+    "no policy pins buffers when it uses them first",
+)
+_UNPINS = Effect(
+    lambda run, pinned: run.has_policy("unpins"),
+    "with a policy that copies whole tensors to the host, and does not keep their buffers there",
+    "no buffer is unpinned",
+)
+ACCESSED = Effect(
+    lambda run, part: run.is_paged and not run.is_batched,
+    "with a policy that moves pages, except for batched transfers",
+    "no kernel uses tensors where they lie",
+)
+
 
 class PinnedSpec(Spec):
     """Page-locked buffers that copies use (designs without unified memory).
@@ -28,17 +45,37 @@ class PinnedSpec(Spec):
     """
 
     limit: Bytes | None = Field(default=None, description="most memory that may be pinned; none: no limit")
-    pin_latency: Duration = Field(default=0, validate_default=False, description="of pinning one buffer")
-    pin_rate: PositiveRate | None = Field(default=None, description="of pinning; none: no time but latency")
-    unpin_latency: Duration = Field(default=0, validate_default=False, description="of unpinning one buffer")
-    unpin_rate: PositiveRate | None = Field(default=None, description="of unpinning; none: only latency")
-    beyond_limit: Literal["pageable", "stays"] = Field(
+    pin_latency: Annotated[Duration, _PINS] = Field(
+        default=0, validate_default=False, description="of pinning one buffer"
+    )
+    pin_rate: Annotated[PositiveRate | None, _PINS] = Field(
+        default=None, description="of pinning; none: no time but latency"
+    )
+    unpin_latency: Annotated[Duration, _UNPINS] = Field(
+        default=0, validate_default=False, description="of unpinning one buffer"
+    )
+    unpin_rate: Annotated[PositiveRate | None, _UNPINS] = Field(
+        default=None, description="of unpinning; none: only latency"
+    )
+    beyond_limit: Annotated[
+        Literal["pageable", "stays"],
+        Effect(
+            lambda run, pinned: run.copies_to_host and pinned.limit is not None,
+            "with a limit and a policy that copies whole tensors to the host",
+            "there is no limit, or no policy copies whole tensors to the host",
+        ),
+    ] = Field(
         default="pageable",
         description="pageable: copied to and from memory that is not pinned; stays: not moved to the host",
     )
-    pageable_bandwidth: PositiveRate | None = Field(
-        default=None, description="most of a copy that uses pageable memory; none: as fast as pinned"
-    )
+    pageable_bandwidth: Annotated[
+        PositiveRate | None,
+        Effect(
+            lambda run, pinned: run.pins or pinned.limit is not None,
+            "with a limit, or a policy that names pageable tensors",
+            "there is no limit",
+        ),
+    ] = Field(default=None, description="most of a copy that uses pageable memory; none: as fast as pinned")
 
 
 class CompressionSpec(Spec):
@@ -92,19 +129,52 @@ class HostSpec(Spec):
     Every GPU's tensors lie in the memory of their socket. Without ``sockets`` there is one for all GPUs.
     """
 
-    memory: Bytes = Field(description="host memory for tensors")
-    memory_bandwidth: PositiveRate | None = Field(
+    memory: Annotated[
+        Bytes,
+        Effect(lambda run, host: "host" in run.tiers, "with host among the tiers", "it is no tier"),
+    ] = Field(description="host memory for tensors")
+    memory_bandwidth: Annotated[PositiveRate | None, LINKS] = Field(
         default=None,
         description="of one socket's memory, for all that GPUs read and write there; none: no limit",
     )
-    sockets: tuple[SocketSpec, ...] = Field(default=(), description="processors; every GPU hangs on one")
-    inter_socket_bandwidth: PositiveRate | None = Field(
-        default=None, description="between sockets, in each direction; none: no limit"
-    )
-    pinned: PinnedSpec | None = Field(
-        default=None, description="page-locked memory; none: pinning costs nothing and has no limit"
-    )
-    compression: CompressionSpec | None = Field(default=None, description="of tensors in host memory")
-    kernel_access: KernelAccessSpec | None = Field(
+    sockets: Annotated[
+        tuple[SocketSpec, ...],
+        Effect(
+            lambda run, host: (
+                run.has_links
+                and (run.has_tier_at_socket or bool(host.memory_bandwidth or host.inter_socket_bandwidth))
+            ),
+            "with memory_bandwidth or inter_socket_bandwidth, or a tier at a socket",
+            "sockets have neither limits nor tiers",
+        ),
+    ] = Field(default=(), description="processors; every GPU hangs on one")
+    inter_socket_bandwidth: Annotated[
+        PositiveRate | None,
+        Effect(
+            lambda run, host: (
+                run.has_links
+                and (run.has_tier_at_socket or (run.joins_gpus and run.config.system.nvlink is None))
+            ),
+            "with a tier at a socket, or GPUs that send to each other over PCIe",
+            "nothing goes from socket to socket",
+        ),
+    ] = Field(default=None, description="between sockets, in each direction; none: no limit")
+    pinned: Annotated[
+        PinnedSpec | None,
+        Effect(
+            lambda run, host: run.copies_to_host or run.pins or run.pins_on_use,
+            "with a policy that copies whole tensors to the host, pins on first use, or names pageable ones",
+            "nothing is pinned",
+        ),
+    ] = Field(default=None, description="page-locked memory; none: pinning costs nothing and has no limit")
+    compression: Annotated[
+        CompressionSpec | None,
+        Effect(
+            lambda run, host: run.copies_to_host,
+            "with a policy that copies whole tensors to host memory",
+            "no policy does so",
+        ),
+    ] = Field(default=None, description="of tensors in host memory")
+    kernel_access: Annotated[KernelAccessSpec | None, ACCESSED] = Field(
         default=None, description="kernels can use tensors where they lie; none: they cannot"
     )

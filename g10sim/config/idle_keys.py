@@ -9,11 +9,10 @@ from typing import Any
 from pydantic import BaseModel
 
 from g10sim.config.document import Document, KeyPath
-from g10sim.config.effects import RULES, Effect, Setting
+from g10sim.config.effects import Effect, effects_of
 from g10sim.config.load import run_config
+from g10sim.config.setting import Setting
 from g10sim.errors import ConfigError
-
-_EFFECTS = {(model, key): rule.effect for rule in RULES for model in rule.models for key in rule.keys}
 
 
 class IdleKeys:
@@ -37,9 +36,9 @@ class IdleKeys:
             self._idle[path] = document, f"{message}; allowed: {effect.where}, or leaving it out"
 
     def note_all(self, document: Document, setting: Setting) -> None:
-        """Note which keys of a combination count by the RULES."""
+        """Note which keys of a combination count by the effects at them."""
         for path, holder, key, value in _written(document.data, setting.config, ()):
-            effect = _effect(type(holder), key)
+            effect = effects_of(type(holder)).get(key)
             if effect is not None:
                 self.note(document, setting, path, value, effect, holder)
 
@@ -48,10 +47,6 @@ class IdleKeys:
         for path, (document, message) in self._idle.items():
             if path not in self._counting and _may_be_left_out(document, path):
                 raise document.error(path, message)
-
-
-def _effect(model: type[BaseModel], key: str) -> Effect | None:
-    return next((_EFFECTS[base, key] for base in model.__mro__ if (base, key) in _EFFECTS), None)
 
 
 def _written(

@@ -14,8 +14,9 @@ from pydantic import (
 )
 
 from g10sim.config.behaviour import BehaviourSpec
+from g10sim.config.effects import Effect
 from g10sim.config.quantities import Duration, PlainName, Spec, default
-from g10sim.config.sharing import ExchangeSpec, SharingSpec, VariationSpec
+from g10sim.config.sharing import BESIDE, ExchangeSpec, SharingSpec, VariationSpec
 from g10sim.config.system import SystemSpec
 from g10sim.config.uncertainty import UncertaintySpec
 from g10sim.text import shown
@@ -99,6 +100,9 @@ def most_iterations(iterations: int | Literal["auto"], behaviour: BehaviourSpec)
     return 2 if behaviour.reported_iteration == "fastest" else MOST_ITERATIONS
 
 
+_COPIED = Effect(lambda run, job: job.copies > 1, "with copies, 2 or more", "there is one copy")
+
+
 class JobSpec(Spec):
     """One job: a trace that a GPU runs some iterations of, from its arrival on."""
 
@@ -106,7 +110,7 @@ class JobSpec(Spec):
     arrival: Duration = default("0 s", parse_duration, "when the job may start")
     gpu: int = Field(default=0, strict=True, ge=0, description="GPU it runs on")
     iterations: Iterations = 2
-    priority: int = Field(
+    priority: Annotated[int, BESIDE] = Field(
         default=1,
         strict=True,
         ge=1,
@@ -114,10 +118,10 @@ class JobSpec(Spec):
         description="share of a GPU that it computes on alongside others",
     )
     copies: int = Field(default=1, strict=True, ge=1, le=1000, description="how many such jobs there are")
-    interval: Duration = default(
+    interval: Annotated[Duration, _COPIED] = default(
         "0 s", parse_duration, "time from the arrival of one copy to that of the next"
     )
-    arrivals: Literal["fixed", "poisson"] = Field(
+    arrivals: Annotated[Literal["fixed", "poisson"], _COPIED] = Field(
         default="fixed",
         description="fixed: copies arrive one interval apart; poisson: at random, one interval apart on"
         " average, by the seed of the run",
@@ -153,15 +157,18 @@ class WorkloadSpec(Spec):
         le=1024,
         description="data-parallel replicas of the trace, on the GPUs from 0; one row of results each",
     )
-    gradient_exchange: Annotated[ExchangeSpec, _mapping_with("method")] = Field(
-        default_factory=ExchangeSpec, description="how replicas exchange gradients"
-    )
+    gradient_exchange: Annotated[
+        ExchangeSpec,
+        _mapping_with("method"),
+        Effect(lambda run, workload: run.replicas > 1, "with replicas, 2 or more", "there are no replicas"),
+    ] = Field(default_factory=ExchangeSpec, description="how replicas exchange gradients")
     variation: VariationSpec | None = Field(
         default=None, description="random factors on kernel times, unknown to the policies"
     )
-    sharing: SharingSpec = Field(
-        default_factory=SharingSpec, description="how jobs on one GPU share its time and memory"
-    )
+    sharing: Annotated[
+        SharingSpec,
+        Effect(lambda run, workload: bool(workload.jobs), "with jobs", "one job runs at a time"),
+    ] = Field(default_factory=SharingSpec, description="how jobs on one GPU share its time and memory")
 
     @model_validator(mode="after")
     def _one_kind(self) -> WorkloadSpec:

@@ -6,8 +6,9 @@ import copy
 from typing import Any
 
 from g10sim.config.behaviour import PRESETS, BehaviourSpec
-from g10sim.config.effects import RULES
+from g10sim.config.effects import effects_of
 from g10sim.config.presets import PRESET_KEY, ssd_names, system_names, uncertainty_names
+from g10sim.config.quantities import Spec
 from g10sim.config.run import RunConfig
 from g10sim.config.system import SystemSpec
 from g10sim.config.uncertainty import UncertaintySpec
@@ -18,11 +19,12 @@ _REFERENCE = "#/$defs/"
 def described_schema() -> dict[str, Any]:
     """Return the JSON Schema of the definitions, which says of keys that do not always count when they do."""
     schema = RunConfig.model_json_schema()
-    for models, keys, effect in RULES:
-        for part in {part for model in models for part in (model, *model.__subclasses__())}:
-            for key in keys:
-                field = schema["$defs"][part.__name__]["properties"][key]
-                field["description"] += f"; counts {effect.where}"
+    parts = [*Spec.__subclasses__()]
+    for part in parts:
+        parts += part.__subclasses__()
+        for key, effect in effects_of(part).items() if part.__name__ in schema["$defs"] else ():
+            field = schema["$defs"][part.__name__]["properties"][key]
+            field["description"] += f"; counts {effect.where}"
     return schema
 
 

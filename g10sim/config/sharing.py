@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
+from g10sim.config.effects import Effect
 from g10sim.config.quantities import PositiveBytes, PositiveDuration, Spec, default
 from g10sim.units import parse_bytes, parse_duration
+
+BESIDE = Effect(
+    lambda run, part: run.shares_gpus,
+    "with sharing.compute time_sliced or concurrent",
+    "jobs on a GPU run one after another",
+)
 
 
 class ExchangeSpec(Spec):
@@ -22,7 +29,12 @@ class ExchangeSpec(Spec):
         description="ring: all-reduce around a ring of the GPUs; host: each GPU sends its gradients to the"
         " host, which adds them up, and fetches the sums; none: replicas do not wait for each other",
     )
-    bucket: PositiveBytes = default("25 MiB", parse_bytes, "gradients that are sent together, at least")
+    bucket: Annotated[
+        PositiveBytes,
+        Effect(
+            lambda run, exchange: exchange.method != "none", "with method ring or host", "nothing is sent"
+        ),
+    ] = default("25 MiB", parse_bytes, "gradients that are sent together, at least")
 
 
 class SharingSpec(Spec):
@@ -36,12 +48,26 @@ class SharingSpec(Spec):
         description="exclusive: one job after another; time_sliced: jobs in turn, a time slice each;"
         " concurrent: kernels of all jobs at once, each slower",
     )
-    time_slice: PositiveDuration = default(
+    time_slice: Annotated[
+        PositiveDuration,
+        Effect(
+            lambda run, sharing: sharing.compute == "time_sliced",
+            "with compute time_sliced",
+            "jobs take no turns",
+        ),
+    ] = default(
         "2 ms",
         parse_duration,
         "longest turn of a job of priority 1; priority p has p times as long",
     )
-    slowdown: float = Field(
+    slowdown: Annotated[
+        float,
+        Effect(
+            lambda run, sharing: sharing.compute == "concurrent",
+            "with compute concurrent",
+            "kernels of jobs do not run at once",
+        ),
+    ] = Field(
         default=1.0,
         strict=True,
         ge=0,
@@ -50,12 +76,12 @@ class SharingSpec(Spec):
         description="how much each further job slows the others; n jobs run at 1 / (1 + (n - 1) slowdown)"
         " of their speed: 0 not at all, 1 as if they took turns",
     )
-    admission: Literal["wait", "refuse"] = Field(
+    admission: Annotated[Literal["wait", "refuse"], BESIDE] = Field(
         default="wait",
         description="what becomes of a job that arrives while GPU memory is short:"
         " wait its turn, or be refused",
     )
-    admission_memory: Literal["working_set", "live", "footprint"] = Field(
+    admission_memory: Annotated[Literal["working_set", "live", "footprint"], BESIDE] = Field(
         default="working_set",
         description="what admitted jobs together must not need more of than GPU memory has: their largest"
         " working sets, their most live bytes, or their footprints",
@@ -69,7 +95,14 @@ class VariationSpec(Spec):
     deviation v, truncated to between 0 and 2, which keeps times positive and the mean at 1.
     """
 
-    distribution: Literal["uniform", "normal"] = Field(
+    distribution: Annotated[
+        Literal["uniform", "normal"],
+        Effect(
+            lambda run, variation: variation.magnitude > 0,
+            "with a magnitude above 0",
+            "the magnitude is 0",
+        ),
+    ] = Field(
         default="uniform",
         description="uniform: in [1 - magnitude, 1 + magnitude]; normal: standard deviation magnitude,"
         " truncated to between 0 and 2",

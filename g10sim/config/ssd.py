@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Discriminator, Field, Tag, model_validator
 
+from g10sim.config.effects import LINKS, Effect
 from g10sim.config.flash_array import FlashArray, request_rate
 from g10sim.config.quantities import (
     MOST,
@@ -92,15 +93,36 @@ class WriteCacheSpec(Spec):
         return self.model_copy(update={"sustained": _times(self.sustained, factor)})
 
 
+WRITES_WAIT = Effect(
+    lambda run, ssd: run.copies or run.has_policy("plans") or ssd.requests is not None,
+    "with a policy that plans or copies whole tensors, or requests",
+    "pages that leave on demand do not wait for it",
+)
+IS_USED_UP = Effect(
+    lambda run, ssd: ssd.write_cache.sustained < ssd.write_bandwidth,
+    "with a sustained rate below write_bandwidth",
+    "writes are no slower once it is used up",
+)
+STOPS_OVER = Effect(
+    lambda run, ssd: run.has_links and ssd.path == "host",
+    "with path host, except for batched transfers",
+    "nothing stops over in host memory",
+)
+_PLANES = Effect(lambda run, ssd: ssd.planes > 1, "with several planes", "a die has one plane")
+_ERASED = Effect(lambda run, ssd: not ssd.in_place, "without in_place", "the medium is overwritten in place")
+
+
 class _Attached(Spec):
     """How an SSD of either model is attached to the machine."""
 
-    path: Literal["direct", "host"] = Field(
+    path: Annotated[Literal["direct", "host"], LINKS] = Field(
         default="direct",
         description="between GPU and SSD. direct: peer to peer; host: through a buffer in host memory",
     )
-    bounce: BounceSpec | None = Field(default=None, description="the buffer in host memory")
-    behind: str | None = Field(
+    bounce: Annotated[BounceSpec | None, STOPS_OVER] = Field(
+        default=None, description="the buffer in host memory"
+    )
+    behind: Annotated[str | None, LINKS] = Field(
         default=None,
         description="name of the entry of `pcie.shared` below whose switch the SSD hangs; "
         "none: it hangs on the root complex",
@@ -136,11 +158,13 @@ class SsdSpec(_Attached):
         default=None, gt=0, le=1, description="share of the drives' rates that a stripe reaches; none: all"
     )
     latency: Latency = Field(description="of one access")
-    write_latency: Duration | None = Field(default=None, description="of one write; none: that of any access")
+    write_latency: Annotated[Duration | None, WRITES_WAIT] = Field(
+        default=None, description="of one write; none: that of any access"
+    )
     requests: RequestsSpec | None = Field(
         default=None, description="the host's part in each I/O; none: the drive alone limits rates"
     )
-    write_cache: WriteCacheSpec | None = Field(
+    write_cache: Annotated[WriteCacheSpec | None, IS_USED_UP] = Field(
         default=None, description="cache that takes writes first; none: `write_bandwidth` lasts"
     )
 
@@ -248,19 +272,30 @@ class FlashSsdSpec(_Attached):
     bus: PositiveRate = Field(description="of one channel")
     read: PositiveDuration = Field(description="time in which a die reads a page")
     program: PositiveDuration = Field(description="time in which a die programs a page")
-    erase: Duration = Field(description="time in which a die erases a block")
+    erase: Annotated[Duration, _ERASED] = Field(description="time in which a die erases a block")
     read_command: Duration = default(
         "290 ns", parse_duration, "on the channel, to one plane (MQSim: ONFI command and address cycles)"
     )
-    read_command_plane: Duration = default("650 ns", parse_duration, "more for each further plane")
+    read_command_plane: Annotated[Duration, _PLANES] = default(
+        "650 ns", parse_duration, "more for each further plane"
+    )
     program_command: Duration = default("361 ns", parse_duration, "on the channel, to one plane (MQSim)")
-    program_command_plane: Duration = default("816 ns", parse_duration, "more for each further plane")
+    program_command_plane: Annotated[Duration, _PLANES] = default(
+        "816 ns", parse_duration, "more for each further plane"
+    )
     channel_order: Literal["pipelined", "rounds"] = Field(
         default="pipelined",
         description="pipelined: a channel never waits while a die has data; rounds: all its dies get a read "
         "command, then all deliver",
     )
-    copy_planes: Count | None = Field(
+    copy_planes: Annotated[
+        Count | None,
+        Effect(
+            lambda run, ssd: ssd.planes > 1 and not ssd.in_place,
+            "with several planes and without in_place",
+            "a die has one plane, or there is no garbage",
+        ),
+    ] = Field(
         default=None,
         description="planes that a program command of garbage collection serves; none: all of a die",
     )
@@ -270,12 +305,17 @@ class FlashSsdSpec(_Attached):
         default=32, strict=True, ge=1, le=65_536, description="requests that a drive is handed at a time"
     )
     write_buffer: Bytes = Field(description="in one drive's memory; 0 B: none")
-    write_window: Count = Field(default=2, description="pages per plane that the buffer hands out at a time")
+    write_window: Annotated[
+        Count,
+        Effect(lambda run, ssd: ssd.write_buffer > 0, "with a write_buffer", "there is no write buffer"),
+    ] = Field(default=2, description="pages per plane that the buffer hands out at a time")
     slc: SlcSpec | None = Field(
         default=None, description="part written with one bit per cell; none: there is none"
     )
     overprovisioning: PositiveShare = Field(description="share of the flash that is not offered as capacity")
-    collection: CollectionSpec = Field(description="garbage collection: when it starts, and what it takes")
+    collection: Annotated[CollectionSpec, _ERASED] = Field(
+        description="garbage collection: when it starts, and what it takes"
+    )
     in_place: bool = Field(
         default=False, strict=True, description="the medium is overwritten in place: no erasing, no garbage"
     )
@@ -283,10 +323,10 @@ class FlashSsdSpec(_Attached):
     write_floor: Share = Field(
         default=0.1, description="share of the array that reads leave to writes that wait"
     )
-    trim: bool = Field(
+    trim: Annotated[bool, _ERASED] = Field(
         default=True, strict=True, description="whether the drive is told of tensors that are dead or fetched"
     )
-    streams: int = Field(
+    streams: Annotated[int, _ERASED] = Field(
         default=1,
         strict=True,
         ge=1,
@@ -294,7 +334,7 @@ class FlashSsdSpec(_Attached):
         description="superblocks that are filled side by side, each with tensors that die at a time",
     )
     occupied: Share = Field(default=0, description="share of the capacity that lasting data of others fills")
-    condition: Literal["fresh", "sequential", "random"] = Field(
+    condition: Annotated[Literal["fresh", "sequential", "random"], _ERASED] = Field(
         default="fresh",
         description="before time starts. fresh: erased; sequential: written once from end to end; random: "
         "overwritten at random, so that lasting data is spread over all superblocks",

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
+from g10sim.config.effects import LINKS, Effect
 from g10sim.config.host import CpuSpec, HostSpec
 from g10sim.config.quantities import (
     Bytes,
@@ -52,7 +53,12 @@ class GpuSpec(Spec):
     name: str = Field(
         default="", description="which GPU, such as a100-40g: traces timed for another are told; empty: any"
     )
-    count: int = Field(default=1, strict=True, ge=1, le=1024, description="number of GPUs")
+    count: Annotated[
+        int,
+        Effect(
+            lambda run, gpu: run.last_gpu > 0, "with replicas, or jobs on several GPUs", "one GPU has jobs"
+        ),
+    ] = Field(default=1, strict=True, ge=1, le=1024, description="number of GPUs")
     memory: PositiveBytes = Field(description="HBM of one GPU")
     context_memory: Bytes = default(
         "0 B",
@@ -70,7 +76,7 @@ class GpuSpec(Spec):
         description="page of the unified memory",
     )
     allocation_rate: PositiveRate = Field(description="speed of mapping new pages")
-    copy_contention: CopyContentionSpec | None = Field(
+    copy_contention: Annotated[CopyContentionSpec | None, LINKS] = Field(
         default=None, description="copies slow kernels down; none: they do not"
     )
 
@@ -182,12 +188,38 @@ class NvlinkSpec(Spec):
 class PcieSpec(LinkSpec):
     """The tree of PCIe links: every GPU's own link and the links that GPUs share."""
 
-    shared: tuple[SharedLinkSpec, ...] = Field(default=(), description="links that GPUs share")
-    service: Literal["fair", "first_come", "deadline"] = Field(
+    shared: Annotated[
+        tuple[SharedLinkSpec, ...],
+        Effect(
+            lambda run, pcie: run.has_links or run.has_policy("plans"),
+            "with fluid transfers, or a policy that plans or copies whole tensors",
+            "batched transfers know one link",
+        ),
+    ] = Field(default=(), description="links that GPUs share")
+    service: Annotated[
+        Literal["fair", "first_come", "deadline"],
+        Effect(
+            lambda run, pcie: run.has_links and run.has_policy("keeps_service"),
+            "with fluid transfers, or a policy that copies whole tensors and does not choose the service",
+            "batched transfers know one link, or policies choose the service",
+        ),
+    ] = Field(
         default="fair",
         description="how transfers of equal rank share links. fair: max-min fair, all at once; first_come:"
         " one after another at full rate, the oldest first; deadline: what is needed first",
     )
+
+
+_FLUID = Effect(
+    lambda run, fault: run.is_paged and not run.is_batched,
+    "with fluid transfers and a policy that moves pages",
+    "no faults are handled one batch after another",
+)
+_BATCH = Effect(
+    lambda run, fault: run.is_paged and not run.is_batched and fault.batch is not None,
+    "with a batch, fluid transfers and a policy that moves pages",
+    "all faults of a group are handled at once",
+)
 
 
 class PageFaultSpec(Spec):
@@ -202,16 +234,16 @@ class PageFaultSpec(Spec):
     """
 
     latency: Latency = Field(description="of handling one batch of faults")
-    batch: int | None = Field(
+    batch: Annotated[int | None, _FLUID] = Field(
         default=None, strict=True, ge=1, description="most faults of a batch, one per page; null: any number"
     )
-    leaf: PositiveBytes = Field(
+    leaf: Annotated[PositiveBytes, _BATCH] = Field(
         default=parse_bytes("64 KiB"),
         validate_default=False,
         json_schema_extra={"default": "64 KiB"},
         description="bytes that a fault brings in at least",
     )
-    threshold: float = Field(
+    threshold: Annotated[float, _BATCH] = Field(
         default=0.51, ge=0.0, le=1.0, description="share of a subtree above which the rest of it is fetched"
     )
     group: PositiveBytes = Field(
@@ -220,7 +252,7 @@ class PageFaultSpec(Spec):
         json_schema_extra={"default": "2 MiB"},
         description="block of addresses beyond which no batch and no subtree reaches",
     )
-    eviction: Literal["overlapped", "serial"] = Field(
+    eviction: Annotated[Literal["overlapped", "serial"], _FLUID] = Field(
         default="overlapped",
         description="of pages that make room for those that faulted. overlapped: while these arrive;"
         " serial: before",
@@ -235,14 +267,24 @@ class SystemSpec(Displayed, Spec):
     gpu: GpuSpec
     host: HostSpec
     cpu: CpuSpec | None = Field(default=None, description="processors; none: no kernel can use one")
-    ssd: AnySsdSpec | None = Field(description="the drive: two rates and a latency, or flash")
+    ssd: Annotated[
+        AnySsdSpec | None,
+        Effect(lambda run, system: "ssd" in run.tiers, "with ssd among the tiers", "it is no tier"),
+    ] = Field(description="the drive: two rates and a latency, or flash")
     tiers: tuple[TierEntry, ...] | None = Field(
         default=None,
         min_length=1,
         description="memory tiers, fastest first: host and ssd stand for these sections; none: host, ssd",
     )
     pcie: PcieSpec
-    nvlink: NvlinkSpec | None = Field(default=None, description="links between GPUs; none: over PCIe")
+    nvlink: Annotated[
+        NvlinkSpec | None,
+        Effect(
+            lambda run, system: run.joins_gpus,
+            "with replicas that exchange gradients around a ring, jobs on several GPUs, or a tier at one",
+            "no GPU sends to another",
+        ),
+    ] = Field(default=None, description="links between GPUs; none: over PCIe")
     page_fault: PageFaultSpec
     sources: dict[str, str] = Field(default_factory=dict)
 

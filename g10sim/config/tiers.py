@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal, get_args
 
 from pydantic import AfterValidator, Discriminator, Field, Tag, model_validator
 
-from g10sim.config.host import KernelAccessSpec
+from g10sim.config.host import ACCESSED, KernelAccessSpec
 from g10sim.config.quantities import Bytes, Duration, Latency, PositiveRate, Spec
-from g10sim.config.ssd import AnySsdSpec, BounceSpec, FlashSsdSpec, RequestsSpec, SsdSpec, WriteCacheSpec
+from g10sim.config.ssd import (
+    IS_USED_UP,
+    STOPS_OVER,
+    WRITES_WAIT,
+    AnySsdSpec,
+    BounceSpec,
+    FlashSsdSpec,
+    RequestsSpec,
+    SsdSpec,
+    WriteCacheSpec,
+)
 from g10sim.places import place, tier_word
 from g10sim.records import Location
 from g10sim.registry import nearest
@@ -47,9 +57,12 @@ class MemoryTierSpec(Spec):
     write: PositiveRate | None = Field(default=None, description="to it; none: as fast as its path")
     latency: Latency = Field(default=0, validate_default=False, description="of one access")
     at: str | None = Field(default=None, description="socket, shared link or GPU; none: the root complex")
-    kernel_access: KernelAccessSpec | None = Field(
+    kernel_access: Annotated[KernelAccessSpec | None, ACCESSED] = Field(
         default=None, description="kernels can use tensors where they lie; none: they cannot"
     )
+
+
+_OF_THE_DRIVE = replace(IS_USED_UP, counts=lambda run, ssd: IS_USED_UP.counts(run, ssd.drive))
 
 
 class SsdTierSpec(Spec):
@@ -62,18 +75,24 @@ class SsdTierSpec(Spec):
     read: PositiveRate = Field(description="from one drive")
     write: PositiveRate = Field(description="to one drive")
     latency: Latency = Field(description="of one access")
-    write_latency: Duration | None = Field(default=None, description="of one write; none: that of any access")
+    write_latency: Annotated[Duration | None, WRITES_WAIT] = Field(
+        default=None, description="of one write; none: that of any access"
+    )
     at: str | None = Field(default=None, description="socket, shared link or GPU; none: the root complex")
     drives: int = Field(default=1, strict=True, ge=1, le=256, description="drives, striped")
     stripe_efficiency: float | None = Field(
         default=None, gt=0, le=1, description="share of the drives' rates that a stripe reaches; none: all"
     )
     requests: RequestsSpec | None = Field(default=None, description="the host's part in each I/O")
-    write_cache: WriteCacheSpec | None = Field(default=None, description="cache that takes writes first")
+    write_cache: Annotated[WriteCacheSpec | None, _OF_THE_DRIVE] = Field(
+        default=None, description="cache that takes writes first"
+    )
     path: Literal["direct", "host"] = Field(
         default="direct", description="between GPU and SSD, as in the section `ssd`"
     )
-    bounce: BounceSpec | None = Field(default=None, description="the buffer in host memory")
+    bounce: Annotated[BounceSpec | None, STOPS_OVER] = Field(
+        default=None, description="the buffer in host memory"
+    )
 
     @property
     def drive(self) -> SsdSpec:

@@ -13,10 +13,10 @@ from pydantic import BaseModel
 
 from g10sim.config.data import find_file
 from g10sim.config.document import Document
-from g10sim.config.effects import PolicyTraits, Setting
 from g10sim.config.idle_keys import IdleKeys
 from g10sim.config.load import run_config, with_values
 from g10sim.config.run import PolicySpec, RunConfig, WorkloadSpec
+from g10sim.config.setting import PolicyTraits, Setting
 from g10sim.config.sharing import ExchangeSpec
 from g10sim.config.system import SystemSpec
 from g10sim.errors import ConfigError, PolicyError, all_of

@@ -6,8 +6,9 @@ from dataclasses import dataclass, field
 import pytest
 
 from g10sim.config.document import Document
-from g10sim.config.effects import RULES
+from g10sim.config.effects import effects_of as effects_at
 from g10sim.config.load import with_values
+from g10sim.config.quantities import Spec
 from g10sim.errors import ConfigError, G10SimError
 from g10sim.experiment.execution import simulate
 from g10sim.experiment.expand import expand
@@ -429,11 +430,18 @@ def effects_of(case):
     key = case.key.split(".")[-1]
     if case.key.startswith("policies"):
         return [available()[case.idle["policies"][0]["name"]].parameter_effects()[key]]
-    return [rule.effect for rule in RULES if key in rule.keys]
+    return [effects[key] for effects in map(effects_at, parts()) if key in effects]
+
+
+def parts():
+    found = [*Spec.__subclasses__()]
+    for part in found:
+        found += part.__subclasses__()
+    return found
 
 
 def test_every_key_that_does_not_always_count_has_a_case():
-    ruled = {key for rule in RULES for key in rule.keys} - {"sharing"}
+    ruled = {key for part in parts() for key in effects_at(part)} - {"sharing"}
     assert {case.key.split(".")[-1] for case in CASES} == ruled
     declared = {
         (name, key)

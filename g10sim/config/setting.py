@@ -1,0 +1,144 @@
+"""One combination of a run's settings, as far as it decides which keys of a configuration count."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from g10sim.config.run import RunConfig, most_iterations
+
+
+@dataclass(frozen=True)
+class PolicyTraits:
+    """Properties of a policy that decide which keys count.
+
+    ``is_paged``: memory moves in pages; ``copies``: whole tensors are copied, ``copies_to_host``: to host
+    memory, too, where buffers that are left are unpinned (``unpins``); ``plans``: it plans for the machine;
+    ``keeps_service``: links are served as the system says; ``frees_itself``: it is paged, and its tensors
+    have their own addresses whatever the others have; ``pins``: it moves pages, and says which tensors are
+    pinned in host memory; ``pins_on_use``: it moves pages, and buffers in host memory are pinned when they
+    are used first.
+    """
+
+    is_paged: bool
+    frees_itself: bool
+    copies: bool
+    plans: bool
+    keeps_service: bool
+    copies_to_host: bool = False
+    unpins: bool = False
+    pins: bool = False
+    pins_on_use: bool = False
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One combination of a run's settings: the configuration and the traits of its policies.
+
+    ``policies`` leaves out those with unlimited memory, which others are measured by: a run of them alone
+    counts as one of any policies.
+    """
+
+    config: RunConfig
+    policies: Sequence[PolicyTraits]
+
+    def has_policy(self, trait: str) -> bool:
+        """Return whether a policy has a trait."""
+        return not self.policies or any(getattr(policy, trait) for policy in self.policies)
+
+    @property
+    def has_further_tiers(self) -> bool:
+        """Return whether more than one memory tier has room."""
+        return sum(tier.capacity > 0 for tier in self.config.system.all_tiers) > 1
+
+    @cached_property
+    def is_paged(self) -> bool:
+        """Return whether a policy moves pages."""
+        return self.has_policy("is_paged")
+
+    @cached_property
+    def copies(self) -> bool:
+        """Return whether a policy copies whole tensors."""
+        return self.has_policy("copies")
+
+    @cached_property
+    def copies_to_host(self) -> bool:
+        """Return whether a policy copies whole tensors to host memory."""
+        return self.has_policy("copies_to_host")
+
+    @property
+    def is_batched(self) -> bool:
+        """Return whether pages move in batches, which know one link and nothing of how it is shared."""
+        return self.config.compat.transfers == "batched"
+
+    @property
+    def pins(self) -> bool:
+        """Return whether a policy that moves pages says which tensors are pinned in host memory."""
+        return not self.is_batched and self.has_policy("pins")
+
+    @property
+    def pins_on_use(self) -> bool:
+        """Return whether buffers in host memory are pinned when they are used first."""
+        return not self.is_batched and self.has_policy("pins_on_use")
+
+    @property
+    def has_pageable_memory(self) -> bool:
+        """Return whether it matters which tensors such a policy pins."""
+        pinned = self.config.system.host.pinned
+        return self.pins and pinned is not None and pinned.pageable_bandwidth is not None
+
+    @property
+    def accesses_tiers(self) -> bool:
+        """Return whether kernels can use tensors where they lie in some tier."""
+        system = self.config.system
+        return not self.is_batched and self.is_paged and any(tier.kernel_access for tier in system.all_tiers)
+
+    @property
+    def has_links(self) -> bool:
+        """Return whether anything moves over the tree of links."""
+        return self.copies or not self.is_batched
+
+    @property
+    def replicas(self) -> int:
+        """Replicas that could exchange gradients."""
+        return self.config.workload.replicas or 1
+
+    @cached_property
+    def tiers(self) -> frozenset[str]:
+        """Names of the memory tiers."""
+        return frozenset(tier.name for tier in self.config.system.all_tiers)
+
+    @cached_property
+    def places(self) -> frozenset[str]:
+        """Names of what memory tiers hang on."""
+        return frozenset(tier.at for tier in self.config.system.all_tiers if tier.at is not None)
+
+    @property
+    def joins_gpus(self) -> bool:
+        """Return whether bytes may go from GPU to GPU."""
+        exchange, gpus = self.config.workload.gradient_exchange, range(self.config.system.gpu.count)
+        hosts = self.places & {f"gpu{gpu}" for gpu in gpus}
+        apart = len({job.gpu for job in self.config.workload.jobs}) > 1
+        return (self.replicas > 1 and exchange.method == "ring") or apart or (len(gpus) > 1 and bool(hosts))
+
+    @property
+    def has_tier_at_socket(self) -> bool:
+        """Return whether a tier hangs on a processor."""
+        return not self.places.isdisjoint(self.config.system.sockets)
+
+    @property
+    def last_gpu(self) -> int:
+        """The highest GPU that a job runs on."""
+        return max((job.gpu for job in self.config.workload.jobs), default=self.replicas - 1)
+
+    @property
+    def shares_gpus(self) -> bool:
+        """Return whether jobs run side by side on a GPU."""
+        return self.config.workload.sharing.compute != "exclusive"
+
+    @property
+    def most_iterations(self) -> int:
+        """Most iterations that a job may run."""
+        workload, compat = self.config.workload, self.config.compat
+        return max(most_iterations(part.iterations, compat) for part in workload.jobs or (workload,))
