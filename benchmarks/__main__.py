@@ -167,7 +167,7 @@ def sweep(
 
 @app.command()
 def floor(repeats: Repeats = 5, output: Output = Path("results/benchmarks")) -> None:
-    """Measure cells of Base UVM beside a loop in C that gives the same cycles (G10SIM_REFERENCE names it)."""
+    """Measure cells of Base UVM and a loop in C that gives the same cycles (G10SIM_REFERENCE names it)."""
     rows = least.measure(Path(os.environ.get(REFERENCE_VARIABLE, "")), repeats)
     for row in rows:
         say(f"{row['trace']}: {row['ratio']} times the CPU time of the loop ({row['cpu_seconds']} s)")

@@ -1,7 +1,7 @@
 """CPU time of cells over that of a loop in C that does the same: the least that a simulation could cost.
 
-The loop (``lean/floor.c`` of the reference data) knows one GPU, demand paging and tensors with addresses of
-their own. Both must give the same cycles.
+The loop (``lean/floor.c`` of the reference data) knows one GPU, demand paging and tensors with separate
+addresses. Both must give the same cycles.
 """
 
 from __future__ import annotations

@@ -91,7 +91,7 @@ class Mutant:
 
     @property
     def name(self) -> str:
-        """What identifies the mutant as long as the function keeps the statement."""
+        """Identity of the mutant as long as the function keeps the statement."""
         text = f"{self.module} {self.function} {self.number}: {self.before} -> {self.after}"
         return " ".join(text.split())
 

@@ -1,4 +1,4 @@
-"""How fast this processor is now, by a fixed piece of C code."""
+"""Speed of this processor now, by a fixed piece of C code."""
 
 import random
 import time

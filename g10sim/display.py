@@ -1,4 +1,4 @@
-"""How objects show themselves at a prompt and in a notebook: in a line, or in a small table."""
+"""Forms of objects at a prompt and in a notebook: a line, or a small table."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How series are drawn, as plain data: policies, reasons of stalls and places say it where they are defined.
+"""Looks of series in figures, as plain data: policies, reasons of stalls and places have theirs.
 
 Colours are those of Okabe and Ito, told apart with any colour vision (https://jfly.uni-koeln.de/color/), and
 some more for what comes without a look; hatches and markers tell the same in print without colour.
@@ -20,7 +20,7 @@ Key = TypeVar("Key")
 
 @dataclass(frozen=True)
 class Look:
-    """How one series is drawn, and what its legend says; without a ``colour`` figures choose the rest.
+    """Look of one series, and the text of its legend; without a ``colour`` figures choose the rest.
 
     ``colour`` is written ``#RRGGBB``; ``hatch`` and ``marker`` are those of matplotlib, a marker also a
     letter between dollar signs. ``line`` is one of ``-``, ``--``, ``-.`` and ``:``, or the lengths of dashes

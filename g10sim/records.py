@@ -60,7 +60,7 @@ Location.GPU = Location(1, "GPU")
 
 
 class StallReason(str):
-    """Why a kernel waited: equal to its value, with the words and the look that people see.
+    """Reason for which a kernel waited: equal to its value, with the words and the look that people see.
 
     There is one object for each value. ``fault_TIER`` stands for page faults served from a memory tier, by
     its word; :meth:`fault` makes it. ``words`` are for sentences, ``look`` (with a short label) for figures.
@@ -160,7 +160,7 @@ StallReason.CPU = StallReason("cpu", "kernels on the CPU had not ended", Look("#
 
 
 class MigrationCause(StrEnum):
-    """Why pages moved; ``words`` say it of a tensor."""
+    """Cause for which pages moved; ``words`` say it of a tensor."""
 
     words: str
 
@@ -321,7 +321,7 @@ class MemoryRecord(TierRecord):
 
 @dataclass(frozen=True, slots=True)
 class JobRecord:
-    """When a job arrived, was let on its GPU, and left it (cycles); a refused job was never let on it.
+    """Cycles at which a job arrived, was let on its GPU, and left it; a refused job was never let on it.
 
     ``drops`` counts the moves that dropped contents of its tensors.
     """

@@ -1,4 +1,4 @@
-"""How figures look, in one place: size, fonts, names of models, series that are no policies, file formats.
+"""Look of figures, in one place: size, fonts, names of models, series that are no policies, file formats.
 
 A figure is one column of a two-column paper wide. Policies, reasons of stalls and places have their
 own looks, where they are defined.

@@ -1,4 +1,4 @@
-"""How figures name and order the traces of some results."""
+"""Names and order of the traces of some results in figures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How close policies come to their bounds: tables between the marks of a page, and a picture."""
+"""Distances of policies from their bounds: tables between the marks of a page, and a picture."""
 
 from __future__ import annotations
 

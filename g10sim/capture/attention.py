@@ -158,7 +158,7 @@ def attention_kernels(attention: str) -> AbstractContextManager[None]:
 def device_operators(attention: str) -> Iterator[None]:
     """Make CPU tensors take the operators of a CUDA device while the context is open.
 
-    ``attention`` is ``fused`` or ``eager`` (scores and softmax as tensors of their own). Dropout keeps a
+    ``attention`` is ``fused`` or ``eager`` (scores and softmax as separate tensors). Dropout keeps a
     mask of one byte an element (``native_dropout``, CUDA's form) and not the CPU's mask of floats.
     """
     with torch.library._scoped_library("aten", "IMPL") as library:

@@ -11,7 +11,7 @@ from unittest import mock
 import torch
 
 _FUNCTION, _MODULE = "_torchdynamo_orig_callable", "_orig_mod"
-"""What PyTorch keeps of a function, and of a module, that it compiles."""
+"""Attributes that PyTorch gives a function, and a module, that it compiles."""
 
 ONE_BY_ONE = "operators were captured one by one, as without it"
 
@@ -37,7 +37,7 @@ def uncompiled() -> Iterator[list[Any]]:
 
 
 def is_compiled(value: Any) -> bool:
-    """Tell whether ``torch.compile`` made a function or a module."""
+    """Return True if ``torch.compile`` made a function or a module."""
     modules = getattr(value, "_modules", None) or {}
     return _FUNCTION in getattr(value, "__dict__", {}) or _MODULE in modules
 

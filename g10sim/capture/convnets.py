@@ -109,7 +109,7 @@ def googlenet(batch_size: int = 128) -> tuple[nn.Module, Tensor]:
 
 
 def _deep_vgg(more: int, batch_size: int) -> tuple[nn.Module, Tensor]:
-    """VGG with so many more convolutions in each of its five groups, for figure 15 of the vDNN paper."""
+    """VGG with that many more convolutions in each of its five groups, for figure 15 of the vDNN paper."""
     layers: list[nn.Module] = []
     channels = 3
     for filters, convolutions in _VGG_GROUPS:

@@ -27,7 +27,7 @@ from g10sim.importers.aten import aten
 
 CUDA = "cuda"
 MOST_BYTES = 2**28
-"""More real memory than an operator of small tensors needs, and little beside a model."""
+"""More real memory than an operator of small tensors needs, and little compared with a model."""
 MOST_ELEMENTS = 65536
 """More than any table of layers, heads or positions that decides how a model is built."""
 

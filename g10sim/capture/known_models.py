@@ -26,7 +26,7 @@ _FAMILY = "model_type"
 
 
 class KnownModel(Spec):
-    """Settings of a published configuration, beside the defaults of its family in transformers."""
+    """Settings of a published configuration, on top of the defaults of its family in transformers."""
 
     source: str = Field(description="where the configuration is published")
     parameters: int = Field(0, description="published number of parameters; 0 if it is not told")
@@ -46,7 +46,7 @@ class Family(Spec):
 class Described:
     """Data of a configuration, the place to blame for it, and the most tokens it takes, if that is known.
 
-    ``published`` are keys that configurations of the family have, beside those that transformers tells.
+    ``published`` are keys that configurations of the family have, in addition to those of transformers.
     """
 
     data: dict[str, Any]

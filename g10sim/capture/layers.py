@@ -20,7 +20,7 @@ class Layer(NamedTuple):
 
 
 def below(prefix: str, path: str) -> str:
-    """Return the path of a module, or the name of a tensor, in a network that has a name of its own."""
+    """Return the path of a module, or the name of a tensor, in a network, which has a separate name."""
     return f"{prefix}.{path}" if prefix and path else prefix or path
 
 

@@ -59,7 +59,7 @@ def torchvision_misfit() -> str | None:
 def make_torchvision_importable() -> None:
     """Let a torchvision be imported whose compiled operators do not fit the installed PyTorch.
 
-    A torchvision for CUDA beside a PyTorch for CPUs cannot load them and stops at the declaration of ``nms``,
+    A torchvision for CUDA cannot load them with a PyTorch for CPUs and stops at the declaration of ``nms``,
     which detection needs and classifiers do not. Declaring it is enough.
     """
     if torchvision_misfit() is not None:

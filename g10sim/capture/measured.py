@@ -73,7 +73,7 @@ def profiled_calls(profile: Profile) -> list[Call]:
 
 
 def _by_step(steps: Sequence[Span], calls: Sequence[Span]) -> list[list[int]]:
-    """Positions of the calls in each step; the backward pass may run on a thread of its own."""
+    """Positions of the calls in each step; the backward pass may run on a separate thread."""
     starts = [step.start_ns for step in steps]
     groups: list[list[int]] = [[] for _ in steps]
     for position, call in enumerate(calls):

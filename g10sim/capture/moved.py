@@ -139,7 +139,7 @@ def mutated_bytes(func: Any, tensors: Sequence[Any], target: Any) -> int:
 
 
 def _replaces(func: Any, args: Sequence[Any]) -> bool:
-    """Tell whether a scatter puts its values in place of those that are there instead of adding them up."""
+    """Return True if a scatter puts its values in place of those that are there instead of adding them up."""
     name = func._schema.name.removesuffix("_")
     if name in _PUT:
         return not any(args[_ACCUMULATE : _ACCUMULATE + 1])

@@ -99,7 +99,7 @@ _FORMATS = {
 
 
 def launches_nothing(func: Any) -> bool:
-    """Tell whether an operator runs no kernel: ``NO_KERNELS``, and views made in place (``transpose_``)."""
+    """Return True if an operator runs no kernel: ``NO_KERNELS``, and views made in place (``transpose_``)."""
     return func._schema.name in NO_KERNELS or torch.Tag.inplace_view in func.tags
 
 
@@ -131,7 +131,7 @@ def _functional_tags(func: Any, name: str) -> Sequence[Any]:
 
 
 def was_called(func: Any) -> bool:
-    """Tell whether a program calls an operator on a device: not those of PyTorch about itself."""
+    """Return True if a program calls an operator on a device: not those of PyTorch about itself."""
     return func.namespace not in ("prim", "profiler")
 
 
@@ -203,7 +203,7 @@ def products_per_element(flops: int, written: Any) -> int:
 
 
 def has_known_cost(func: Any) -> bool:
-    """Tell whether the class of an operator is known and, where that class computes, its FLOPs too."""
+    """Return True if the class of an operator is known and, where that class computes, its FLOPs too."""
     found = operator_class(func)
     if found is OperatorClass.OTHER:
         return False
@@ -215,7 +215,7 @@ _SCATTERING_GRADIENTS = {"index_add": "IndexSelectBackward", "scatter_add": "Gat
 
 
 def scatters_in_place(func: Any) -> bool:
-    """Tell whether a gradient adds to the zeros that it has made: a copy of them on fake tensors only.
+    """Return True if a gradient adds to the zeros that it has made: a copy of them on fake tensors only.
 
     (PyTorch, torch/csrc/autograd/FunctionsManual.cpp, ``areAnyTensorSubclassLike``)
     """

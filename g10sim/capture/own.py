@@ -23,7 +23,7 @@ from g10sim.errors import ConfigError
 
 
 def is_step(made: Any) -> bool:
-    """Tell whether an object is a step, and no model with inputs."""
+    """Return True if an object is a step, and no model with inputs."""
     return inspect.isgenerator(made) or (callable(made) and not isinstance(made, torch.nn.Module))
 
 
@@ -93,7 +93,7 @@ class OwnStep:
 
     @property
     def is_compiled(self) -> bool:
-        """Tell whether the step uses what ``torch.compile`` made."""
+        """Return True if the step uses what ``torch.compile`` made."""
         return any(map(is_compiled, (*_variables(self._made).values(), *self._networks.values())))
 
     def warm_up(self) -> None:

@@ -23,7 +23,7 @@ class Phased(Protocol):
         """Change the phase that it belongs to."""
 
     def updates_weights(self) -> bool:
-        """Tell whether it is a kernel that writes a weight."""
+        """Return True if it is a kernel that writes a weight."""
 
 
 @dataclass(slots=True)

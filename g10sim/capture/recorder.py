@@ -45,7 +45,7 @@ class StorageRecord:
 
     @property
     def alive(self) -> bool:
-        """Tell whether it was still there after the recording."""
+        """Return True if it was still there after the recording."""
         return self.released is None
 
     def move_to(self, phase: Phase) -> None:
@@ -87,7 +87,7 @@ class KernelDraft(KernelCost):
         self.phase = phase
 
     def updates_weights(self) -> bool:
-        """Tell whether it writes a weight."""
+        """Return True if it writes a weight."""
         return any(record.kind is TensorKind.WEIGHT for record in self.writes)
 
 

@@ -160,7 +160,7 @@ class Writer:
     def _is_repeated(
         self, step: int, order: Sequence[int | None], units: Sequence[Sequence[KernelTemplate]]
     ) -> bool:
-        """Tell whether the units of a step stand one after another and all but the first are alike."""
+        """Return True if the units of a step stand one after another and all but the first are alike."""
         if len(units) < _FEWEST_UNITS or [unit for unit in order if unit is not None] != [*range(len(units))]:
             return False
         if None in order[order.index(0) : order.index(len(units) - 1)]:
@@ -175,7 +175,7 @@ class Writer:
         )
 
     def _described(self, step: int, kernel: KernelTemplate, times: int) -> tuple[Any, ...]:
-        """Return all about a kernel of a unit, with the ids that it would name so many units before."""
+        """Return all about a kernel of a unit, with the ids that it would name that many units before."""
         cost = kernel.cost
         since, back = self._layout.since, times * self._layout.shift
         ids = tuple(

@@ -1,4 +1,4 @@
-"""Routing of tokens to experts: given, or drawn, so that each expert's kernels have sizes of their own."""
+"""Routing of tokens to experts: given, or drawn, so that kernels of experts differ in size."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ def _read_rows(file: str | None) -> list[list[int]]:
 
 
 def split_experts(network: Any) -> int:
-    """Give each expert's weights a tensor of its own; return the number of layers that were split.
+    """Give each expert's weights a separate tensor; return the number of layers that were split.
 
     Layers of transformers keep the weights of all experts in one tensor, and choose among implementations:
     these then take the one that runs expert after expert. Layers on a real device stay as they are.

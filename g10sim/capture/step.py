@@ -52,7 +52,7 @@ def capture_step(
     ``build`` is called on fake tensors (shapes without values) and returns a model and its inputs: a mapping
     for ``model(**inputs)``, a sequence for ``model(*inputs)`` or one tensor. A training step takes the
     output's ``loss``, or the sum of its tensors that have a gradient, then backward, the optimizer's step and
-    ``zero_grad``. ``build`` may also return a step of its own: a callable without arguments, or a generator
+    ``zero_grad``. ``build`` may also return its own step: a callable without arguments, or a generator
     that yields after every step. A step is run once before the recording, so that the optimizer's states
     exist. Durations
     come from the roofline of ``gpu`` (a bundled name, a YAML file or a description). ``batch_size`` defaults

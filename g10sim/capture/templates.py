@@ -62,7 +62,7 @@ class KernelTemplate:
         return KernelTemplate(cost, self.reads, self.writes)
 
     def __eq__(self, other: object) -> bool:
-        """Tell whether another kernel does the same to the same tensors."""
+        """Return True if another kernel does the same to the same tensors."""
         return isinstance(other, KernelTemplate) and (self.sizes, self.rest) == (other.sizes, other.rest)
 
     def __hash__(self) -> int:
@@ -91,19 +91,19 @@ class StepTemplate:
         return tuple(kernel.rest for kernel in self.kernels), made
 
     def is_like(self, other: StepTemplate) -> bool:
-        """Tell whether another step has the same kernels and makes the same storages."""
+        """Return True if another step has the same kernels and makes the same storages."""
         return self.sizes == other.sizes and self.rest == other.rest
 
 
 def is_between(first: StepTemplate, last: StepTemplate, steps: int) -> bool:
-    """Tell whether whole numbers between those of two steps, so many steps apart, make a step."""
+    """Return True if whole numbers between those of two steps, ``steps`` apart, make a step."""
     if first.rest != last.rest:
         return False
     return not any((b - a) % steps for a, b in zip(first.sizes, last.sizes, strict=True))
 
 
 def between(first: StepTemplate, last: StepTemplate, done: int, steps: int) -> StepTemplate:
-    """Return the step that comes so many of ``steps`` steps after the first on the way to the last."""
+    """Return the step that comes that many of ``steps`` steps after the first on the way to the last."""
     if done == steps:
         return last
     kernels = tuple(

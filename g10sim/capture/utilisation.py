@@ -1,4 +1,4 @@
-"""Model FLOPs utilisation: a trace's products at the peak rates of its GPU, beside the time they take."""
+"""Model FLOPs utilisation: a trace's products at the peak rates of its GPU, against the time they take."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ class ValuedMode(FakeTensorMode):  # type: ignore[misc]
         return made
 
     def _follows(self, func: Any, given: Sequence[Any], args: Sequence[Any]) -> bool:
-        """Tell whether the values of an operator's results are known and few enough."""
+        """Return True if the values of an operator's results are known and few enough."""
         if _RANDOM in func.tags or func.namespace != "aten":
             return False
         if not given:

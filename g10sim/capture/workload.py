@@ -210,9 +210,9 @@ class Step:
 def _checkpoint_blocks(network: Any) -> list[str]:
     """Make each block keep its inputs only and run again in the backward pass; return the blocks' paths.
 
-    One rule for every model: a block is a member of a list or sequence of modules that has members of its
-    own and at least one sibling of its class (an encoder layer, a bottleneck); the outermost such modules
-    count. A model without them is checkpointed at the top: each of its children that has children of its own.
+    One rule for every model: a block is a member of a list or sequence of modules that has members
+    itself, and at least one sibling of its class (an encoder layer, a bottleneck); the outermost such modules
+    count. A model without them is checkpointed at the top: each child that has children.
 
     PyTorch's own form of it (``torch.utils.checkpoint``, non-reentrant; Chen et al., Training Deep Nets with
     Sublinear Memory Cost, arXiv 1604.06174). The state of the random generator is not kept: that takes a copy

@@ -32,7 +32,7 @@ _FUNCTIONS = {
 }
 """Modules of commands, which are functions of their names."""
 MARKUP: Literal["markdown"] = "markdown"
-"""How help is written: text in brackets stays as it is."""
+"""Form of help texts: text in brackets stays as it is."""
 _GROUPS = ("trace", "plan", "policy", "calibrate")
 """Modules of groups of commands, each the ``app`` of its module."""
 

@@ -113,7 +113,7 @@ _ERASED = Effect(lambda run, ssd: not ssd.in_place, "without in_place", "the med
 
 
 class _Attached(Spec):
-    """How an SSD of either model is attached to the machine."""
+    """Attachment of an SSD of either model to the machine."""
 
     path: Annotated[Literal["direct", "host"], LINKS] = Field(
         default="direct",

@@ -1,4 +1,4 @@
-"""How sure the times of a machine are: factors by which they may be off."""
+"""Uncertainty of the times of a machine: factors by which they may be off."""
 
 from __future__ import annotations
 

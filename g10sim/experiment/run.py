@@ -47,7 +47,7 @@ _AGAIN = "%d cells are run again: their code or files changed meanwhile"
 _LEFT = "%d cells have read files that were changed since; the same command runs them again"
 
 _NOTICED_SECONDS, _MOST_OF_TIME = 1.0, 0.5
-"""How long a cell takes that says something of a policy's speed, and its share from which on to warn."""
+"""Least seconds of a cell that say something of a policy's speed, and its share from which on to warn."""
 _NAMED = 5
 """Cells that a warning names."""
 

@@ -54,7 +54,7 @@ class TracesSpec(Spec):
 
 
 class ExperimentSpec(Spec):
-    """How an experiment is shortened, and run with published traces."""
+    """Settings that shorten an experiment, and those for published traces."""
 
     quick: tuple[str, ...] = Field(default=(), description="settings of the short run, key=value")
     published: TracesSpec | None = Field(default=None, description="published traces")

@@ -30,7 +30,7 @@ class Column:
 
 
 class Cell(Protocol):
-    """What decides of a cell which columns it has."""
+    """A cell, as far as it decides which columns there are."""
 
     @property
     def system(self) -> SystemSpec:

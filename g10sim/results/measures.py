@@ -120,7 +120,7 @@ class Quantity(Spec):
 
 
 class StaticSaving(Spec):
-    """How much less memory a policy takes than a network-wide static allocation of the same trace (vDNN)."""
+    """Memory that a policy saves against a network-wide static allocation of the same trace (vDNN)."""
 
     of: Literal["static"]
     column: str = Field(description="column of results, in bytes")
@@ -244,7 +244,7 @@ class Wins(Spec):
 
 
 class BatchGain(Spec):
-    """How much larger the batch may be, or how much higher throughput is, than under a reference policy."""
+    """Gain in batch size, or in throughput, over a reference policy."""
 
     of: Literal["batch"]
     column: Literal["batch_gain", "throughput_gain"] = Field(description="column of batch_search")
@@ -273,7 +273,7 @@ class BatchGain(Spec):
 
 
 class PoolUse(Spec):
-    """How much less memory one pool takes than another for the same blocks, or more than the load."""
+    """Memory that one pool saves against another for the same blocks, or takes beyond the load."""
 
     of: Literal["pool"]
     pool: str = Field(default="SmartPool, best fit", description="pool as the table of pools names it")

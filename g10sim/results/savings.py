@@ -1,4 +1,4 @@
-"""How much memory policies save, and what time that costs: MSR, EOR and CBR of TENSILE."""
+"""Memory that policies save, and the time that it costs: MSR, EOR and CBR of TENSILE."""
 
 from __future__ import annotations
 

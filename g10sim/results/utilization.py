@@ -1,4 +1,4 @@
-"""How busy each link was: from the traffic between locations to rates on links."""
+"""Utilization of each link: from the traffic between locations to rates on links."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ class Case:
 
     @cached_property
     def bound_obstacle(self) -> str:
-        """Why no bound holds; empty if one does."""
+        """Reason for which no bound holds; empty if one does."""
         cell = self.cells[0]
         policy = cell.make_policy()
         return Conditions(policy.requirements, cell.behaviour, policy.keeps_kernels).obstacle(cell.workload())

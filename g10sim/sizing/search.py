@@ -12,7 +12,7 @@ Judged = Generator[tuple[int, ...], tuple[bool, ...], "Found"]
 """Asks whether amounts reach the target, gets the answers in the same order, and returns what it found."""
 
 TENTH = Fraction(1, 10)
-"""How much more and how much less than an answer is asked for in the end."""
+"""Share of an answer, above and below it, that is asked for in the end."""
 
 AROUND = (Fraction(1, 4), Fraction(1, 2), Fraction(3, 4), Fraction(3, 2), Fraction(2), Fraction(4))
 """Multiples of an answer that are asked for in the end, to see what lies around it."""

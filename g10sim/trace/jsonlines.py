@@ -72,7 +72,7 @@ def read_lines(path: Path, error: type[G10SimError]) -> Iterator[bytes]:
 
 
 BROKEN_GZIP = (gzip.BadGzipFile, EOFError, zlib.error)
-"""What reading a file may raise whose compressed data are damaged, or expand beyond measure."""
+"""Errors of reading a file whose compressed data are damaged, or expand beyond measure."""
 
 
 @contextmanager

@@ -27,6 +27,9 @@ TICS = {
 }
 """Phrases to avoid, as regular expressions, each with what to say instead."""
 
+OPENINGS = re.compile(r'"""(?:What|Whether|Who|Why|How|When|Where|Tells? whether)\b[^"\n]*')
+"""Beginnings of docstrings that name a question in place of the thing."""
+
 _GENERATED = re.compile(r"<!-- parameters of .*?<!-- end of parameters -->", re.DOTALL)
 _NO_PROSE = re.compile(
     r"^ *```.*?^ *```[^\n]*$|<!--.*?-->|(?<=\n\n)(?: {4}[^\n]*\n)+", re.MULTILINE | re.DOTALL
@@ -96,6 +99,11 @@ def tics(text):
 def docstrings(path):
     """Return the docstrings of a module as one text, without code."""
     return re.sub(r"``[^`]*``", "", "\n".join(_DOCSTRING.findall(path.read_text(encoding="utf-8"))))
+
+
+def openings(path):
+    """Return the docstrings of a module that begin with a question."""
+    return OPENINGS.findall(path.read_text(encoding="utf-8"))
 
 
 def faults(page):

@@ -20,7 +20,7 @@ _PREMISES = {
 
 
 class MemoryNeeds(Protocol):
-    """What a policy requires of memory (``g10sim.policies.interface.policy.Requirements``)."""
+    """Requirements of a policy on memory (``g10sim.policies.interface.policy.Requirements``)."""
 
     @property
     def unlimited_memory(self) -> bool:

@@ -112,7 +112,7 @@ def _never_faster_than_ideal(subject: Subject) -> None:
 
 
 class _OwnAddresses(Policy):
-    """Base UVM whose tensors have addresses of their own: new ones fault in every iteration."""
+    """Base UVM whose tensors have separate addresses: new ones fault in every iteration."""
 
     name = "own_addresses"
     requirements = Requirements(addresses="own")

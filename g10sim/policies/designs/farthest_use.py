@@ -40,7 +40,7 @@ class _Order:
         self._kernel = view.kernel
 
     def is_of(self, view: PolicyView) -> bool:
-        """Tell whether this is the order of a job's iteration."""
+        """Return True if this is the order of a job's iteration."""
         return self._view is view and self._iteration == view.iteration
 
     def farthest(self) -> int | None:

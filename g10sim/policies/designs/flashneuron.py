@@ -61,7 +61,7 @@ class FlashNeuron(Declared, Policy):
     last inactive period that begins in the forward pass: until the rest takes less than GPU memory less
     weights less the largest working set. The first backward kernel waits for all offloads. From then on,
     after every kernel, the tensors of the kernels to come are fetched while the largest hole has room for
-    them beside the largest working set of intermediate tensors; what is still missing is fetched on demand.
+    them in addition to the largest working set of intermediate tensors; the rest is fetched on demand.
     Offloaded tensors lie at the right end of memory, others at the left.
 
     With ``compression`` the GPU turns what it offloads into numbers of half precision and, of results of a
@@ -317,7 +317,7 @@ class _Choice:
 
 
 def index_bytes(elements: int) -> int:
-    """Bytes of the index of a result of a ReLU of so many elements, which stays on the GPU.
+    """Bytes of the index of a result of a ReLU with this number of elements, which stays on the GPU.
 
     A bit for each element, in words of 4 bytes for each 32, and for each 32 elements a running count of 4
     bytes, the number of these rounded up to a power of two (public code, SNU-ARC/flashneuron, ``Copy.cu``).

@@ -51,7 +51,7 @@ class FlexGen(Declared, Policy):
     """Percentages of weights on the GPU and in host memory, of keys and values, and of states: the rest is on
     the SSD."""
     overlap: Overlap = parameter(default="all", published="all, published program")
-    """Copies beside computing: ``all``; ``batches``, all but those of weights, as in the paper's cost model;
+    """Copies during computing: ``all``; ``batches``, all but those of weights, as in the paper's cost model;
     or ``none``."""
     cpu_attention: bool = parameter(default=False, published="false, published program")
     """Let the CPU compute the attention of new tokens to keys and values below the GPU."""

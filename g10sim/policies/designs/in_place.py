@@ -28,7 +28,7 @@ class _Rates:
     written: float
 
     def prefers_access(self, reads: int, writes: int) -> bool:
-        """Tell whether a tensor is better used in place so often than brought in and sent away again.
+        """Return True if a tensor is better used in place so often than brought in and sent away again.
 
         Break-even per byte: reads / read + writes / written against 1 / copied_in + 1 / copied_out.
         """
@@ -73,7 +73,7 @@ class InPlace(PolicyPerJob):
     """Kernels use a tensor where it lies if that takes less of the link's time than to bring it in.
 
     In place, its bytes cross the link as often as kernels read and write them, otherwise once in and, as
-    memory is full, once out. Persistent tensors are kept on the GPU as far as they have room beside the peak
+    memory is full, once out. Persistent tensors are kept on the GPU as far as they have room next to the peak
     of all others, those first that are used most; of the rest, those that are better used in place are sent
     to the fastest tier that kernels can use, once. A tensor of one iteration that had to leave is used in
     place if that is better for the uses left. All else is fetched when a kernel needs it. A machine where

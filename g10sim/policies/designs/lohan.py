@@ -1,4 +1,4 @@
-"""LoHan: all lies below the GPU, and the CPU updates beside the backward pass."""
+"""LoHan: all lies below the GPU, and the CPU updates during the backward pass."""
 
 from __future__ import annotations
 
@@ -53,11 +53,11 @@ class _Job(Offloaded):
 
 @register_policy
 class LoHan(WeightsBelow):
-    """Weights and optimizer states lie on the SSD; the CPU updates beside the backward pass.
+    """Weights and optimizer states lie on the SSD; the CPU updates during the backward pass.
 
     A gradient leaves as soon as it is complete, and its step runs while the GPU computes those of other
     layers (active gradient offloading). The input of every layer is swapped. Of its other activations those
-    are swapped that take longest to compute again for their size, as many as leave beside ``swap_ratio`` of
+    are swapped that take longest to compute again for their size, as many as leave besides ``swap_ratio`` of
     the forward pass: to host memory as far as it has room, then to the SSD as far as that takes them in. The
     others are dropped and computed again.
     """
@@ -73,7 +73,7 @@ class LoHan(WeightsBelow):
     swap_ratio: float = parameter(default=1.0, ge=0, le=10, published="1, authors' program")
     """Share of the forward pass during which activations may leave."""
     pipeline: bool = parameter(default=False, published="true, paper; its measurements are those of false")
-    """Read the states of the next steps, and write those of the last ones, beside a step; otherwise each step
+    """Read the states of the next steps, and write those of the last ones, during a step; otherwise each step
     reads, updates and writes, one after the other."""
     optimizer_buffers: int = parameter(default=8, ge=1, published="8, authors' program", effect=_PIPELINED)
     """Steps whose states are in host memory at a time."""
@@ -93,7 +93,7 @@ class LoHan(WeightsBelow):
 
     @property
     def requirements(self) -> Requirements:
-        """Addresses of its own, and buffers for states."""
+        """Separate addresses, and buffers for states."""
         return Requirements(
             addresses="own",
             drops_dead_tensors=True,
@@ -128,7 +128,7 @@ class LoHan(WeightsBelow):
         )
 
     def _budget(self, trace: Trace, machine: PlannedMachine) -> Budget:
-        """Return what may leave in the forward pass, beside gradients and states in host memory."""
+        """Return what may leave in the forward pass, next to gradients and states in host memory."""
         sizes, on_cpu = machine.sizes(trace), used_on_cpu(trace)
         away = frozenset(tensor for tensor in on_cpu if trace.tensors[tensor].persistent)
         needed = host_bytes(trace, sizes, away, self._buffers)

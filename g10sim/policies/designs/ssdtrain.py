@@ -1,4 +1,4 @@
-"""SSDTrain: activations wait for the backward pass on an SSD, as many as it carries beside the kernels."""
+"""SSDTrain: activations wait for the backward pass on an SSD, as many as it carries while kernels run."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class SsdTrain(Declared, PolicyPerJob):
     target: str = parameter(default="ssd", published="ssd, paper")
     """Memory tier that activations go to."""
     adaptive: bool = parameter(default=True, published="true, paper")
-    """Offload no more than the tier takes in and gives back beside the kernels; otherwise all but the last
+    """Offload no more than the tier takes in and gives back while kernels run; otherwise all but the last
     module's."""
     modules_ahead: int = parameter(default=1, ge=1, published="1, paper")
     """Modules before its own at which a tensor is fetched, at the latest."""

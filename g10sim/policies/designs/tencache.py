@@ -40,7 +40,7 @@ class TenCache(WeightsBelow):
 
     A table has all uses of weights in an iteration. The cache holds the next ones: when a kernel has ended, a
     weight that is used again later than the next one in the table makes room for it. Weights and gradients
-    have pinned buffers in host memory that are reused, each of its own size. Optimizer states, then weights,
+    have pinned buffers in host memory that are reused, each for one size. Optimizer states, then weights,
     lie in host memory as far as they fit, the others on the SSD.
     """
 
@@ -72,7 +72,7 @@ class TenCache(WeightsBelow):
 
     @property
     def requirements(self) -> Requirements:
-        """Addresses of its own, and buffers for states on the SSD."""
+        """Separate addresses, and buffers for states on the SSD."""
         return Requirements(
             addresses="own", drops_dead_tensors=True, keeps_mappings=True, cpu_buffers=self.optimizer_buffers
         )

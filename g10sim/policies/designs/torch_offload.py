@@ -27,7 +27,7 @@ class TorchOffload(OptimizerBelow):
     _has_two_buffers: ClassVar[bool] = False
 
     overlap: bool = parameter(default=True, published="true, torchao")
-    """Update a parameter as soon as its gradient has left, beside the backward pass; otherwise all after the
+    """Update a parameter as soon as its gradient has left, during the backward pass; otherwise all after the
     last gradient."""
 
     def _schedule(self) -> Schedule:

@@ -72,13 +72,13 @@ class ZeroInfinity(WeightsBelow):
     pipeline: bool = parameter(
         default=False, published="false, DeepSpeed (pipeline_read, pipeline_write)", effect=_ON_SSD
     )
-    """Read the states of the next steps, and write those of the last one, beside a step; otherwise each step
+    """Read the states of the next steps, and write those of the last one, during a step; otherwise each step
     reads, updates and writes, one after the other."""
     _kept: ClassVar[Mapping[str, str]] = dict.fromkeys(("host", "ssd"), "what is offloaded")
 
     @property
     def requirements(self) -> Requirements:
-        """Addresses of its own, and buffers for states on the SSD."""
+        """Separate addresses, and buffers for states on the SSD."""
         buffers = self.buffer_count if self.pipeline else 1
         on_ssd = self.offload_optimizer == "ssd"
         return Requirements(

@@ -37,7 +37,7 @@ class ZeroOffload(OptimizerBelow):
     """Update what is in a bucket as soon as it has left; otherwise everything after the last gradient, when
     its norm is known."""
     delayed_update: bool = parameter(default=False)
-    """Update beside the next iteration, whose weights are then one step old."""
+    """Update during the next iteration, whose weights are then one step old."""
     ratio: Share = parameter(default=1.0, published="1, DeepSpeed (ZeRO-Offload++)")
     """Share of the parameters that the CPU updates; the GPU updates the first ones, whose states it keeps
     (Twin-Flow)."""

@@ -28,7 +28,7 @@ class JobPolicy:
         return None
 
     def is_steady(self, view: PolicyView) -> bool:
-        """Tell whether all iterations to come are treated like the one that has just ended."""
+        """Return True if all iterations to come are treated like the one that has just ended."""
         return True
 
     def state(self, view: PolicyView) -> Hashable:

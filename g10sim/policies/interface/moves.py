@@ -36,10 +36,10 @@ class MoveState(Protocol):
 
     @property
     def keeps_needed(self) -> bool:
-        """Tell whether the pages of tensors that the current kernel needs may not leave."""
+        """Return True if the pages of tensors that the current kernel needs may not leave."""
 
     def was_away(self, tensor: int) -> bool:
-        """Tell whether what is on the GPU of a tensor, or some of it, came from a tier."""
+        """Return True if what is on the GPU of a tensor, or some of it, came from a tier."""
 
     def drop_problem(self, tensor: int) -> str:
         """Say why a tensor cannot be computed again before its next use; empty if it can."""
@@ -89,7 +89,7 @@ class Move:
     """Base class of moves: frozen dataclasses, saved in plan files field by field.
 
     ``name`` is the key in plan files, ``memories`` are the kinds of GPU memory that can do the move;
-    ``may_be_delayed`` tells whether it makes sense once its kernel has started.
+    ``may_be_delayed`` is True if it makes sense once its kernel has started.
     """
 
     __pydantic_config__: ClassVar = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
@@ -150,7 +150,7 @@ class Move:
         return None
 
     def is_moot(self, state: MoveState) -> bool:
-        """Tell whether a delayed move has nothing left to do when it is due."""
+        """Return True if a delayed move has nothing left to do when it is due."""
         return False
 
     def apply(self, state: MoveState) -> None:
@@ -189,7 +189,7 @@ class TensorMove(Move):
         return (self.tensor,)
 
     def is_moot(self, state: MoveState) -> bool:
-        """Tell whether a kernel needs the tensor meanwhile."""
+        """Return True if a kernel needs the tensor meanwhile."""
         return state.view.is_needed(self.tensor)
 
     def refusal(self, state: MoveState, verb: str, rule: str) -> str:
@@ -232,10 +232,10 @@ class Evict(TensorMove):
 
     Pages allocated for a tensor that was dropped are given back instead: they have no contents.
 
-    With ``size_bytes`` no more than so many leave, in whole pages (paged memory). An ``is_clean`` tensor lies
+    With ``size_bytes`` no more bytes leave, in whole pages (paged memory). An ``is_clean`` tensor lies
     in the tier already and is not copied: its memory is free at once, as far as the tier has room. In paged
-    memory no kernel on the GPU may write such a tensor, but for one that made it before it was away, and it
-    is copied unless all of it came from there.
+    memory no kernel on the GPU may write such a tensor, except for one that made it before it was away. It is
+    copied unless all of it came from there.
 
     The other options are for contiguous memory and tier ``host`` only, and so is ``is_clean`` there. Kernels
     up to ``until`` may still read the tensor while it is copied; its space is free once it has been copied
@@ -285,7 +285,7 @@ class Evict(TensorMove):
         return self._check_use(state)
 
     def _has_changed(self, state: MoveState) -> bool:
-        """Tell whether kernels on the GPU have written the tensor since it was last elsewhere."""
+        """Return True if kernels on the GPU have written the tensor since it was last elsewhere."""
         trace = state.view.trace
         is_made_once = self.tensor not in trace.rewritten
         return self.tensor in trace.written_on_gpu and not (is_made_once and state.was_away(self.tensor))
@@ -407,7 +407,7 @@ class Store(TensorMove):
 
     While a kernel on the CPU uses the tensor, that waits for its end. One that is launched before the tensor
     is away keeps it in host memory. An ``is_clean`` tensor is not copied, as far as the tier has room, if all
-    of it was stored there before. No kernel may write such a tensor, but for the one that makes it.
+    of it was stored there before. No kernel may write such a tensor, except for the one that makes it.
     """
 
     name = "store"

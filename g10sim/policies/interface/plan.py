@@ -69,7 +69,7 @@ class MigrationPlan:
 class PlanComparison:
     """Moves of two plans: in both at the same time, in both at another kernel or delay, in one only.
 
-    ``same_order`` tells whether the moves in both come in the same order, kernel by kernel.
+    ``same_order`` is True if the moves in both come in the same order, kernel by kernel.
     """
 
     same: tuple[Planned, ...]

@@ -112,16 +112,16 @@ class PolicyView(Protocol):
         """Bytes of a tensor that wait in a queue or are on a link."""
 
     def is_whole(self, tensor: int) -> bool:
-        """Tell whether all of a tensor is on the GPU and not in transfer."""
+        """Return True if all of a tensor is on the GPU and not in transfer."""
 
     def is_needed(self, tensor: int) -> bool:
-        """Tell whether the current kernel needs the tensor (it may not be evicted then)."""
+        """Return True if the current kernel needs the tensor (it may not be evicted then)."""
 
     def is_dropped(self, tensor: int) -> bool:
-        """Tell whether the tensor was dropped and will be computed again."""
+        """Return True if the tensor was dropped and will be computed again."""
 
     def is_dead(self, tensor: int) -> bool:
-        """Tell whether the tensor's contents will not be read any more in this iteration."""
+        """Return True if the tensor's contents will not be read any more in this iteration."""
 
     def next_use(self, tensor: int) -> int:
         """Kernels until the tensor is used again after the current one, at least 1.
@@ -260,7 +260,7 @@ class Policy(ContiguousHooks, PagedHooks, WorkloadHooks, DesignFacts):
         return None
 
     def is_steady(self, view: PolicyView) -> bool:
-        """Tell whether all iterations to come are treated like the one that has just ended.
+        """Return True if all iterations to come are treated like the one that has just ended.
 
         A design that measures first, or adjusts its plan from iteration to iteration, says False until that
         is over: an iteration can only be steady if this is True at its end and at the end of the one before.

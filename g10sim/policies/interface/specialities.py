@@ -97,7 +97,7 @@ class PagedHooks:
         """Return the tiers in which persistent tensors of a job lie before time starts, by name.
 
         The job is given by its position in the workload. All others, and what finds no room there, lie as
-        ``compat.initial_tier`` says. Asked with paged GPU memory; only designs with addresses of their own
+        ``compat.initial_tier`` says. Asked with paged GPU memory; only designs with ``addresses="own"``
         may name any.
         """
         return {}
@@ -113,7 +113,7 @@ class PagedHooks:
         """Return the tensors of a job, given by its position in the workload, that host memory does not pin.
 
         They cross no faster than ``system.host.pinned.pageable_bandwidth``. Asked with paged GPU memory; only
-        designs with addresses of their own may name any.
+        designs with ``addresses="own"`` may name any.
         """
         return ()
 
@@ -169,19 +169,19 @@ class WorkloadHooks:
         """Return what one of several data-parallel replicas runs, if they share a training's memory.
 
         Asked after ``choose_kernels``, with its answer, for 2 replicas or more. Kernels on LINKS may come in
-        between: collectives in which each replica takes part, and which run beside the GPU's kernels.
+        between: collectives in which each replica takes part, and which run alongside the GPU's kernels.
         Tensors may become smaller, and there may be further ones behind those of ``trace``.
         """
         return trace
 
     @property
     def partitions(self) -> bool:
-        """Tell whether replicas share memory under the design."""
+        """Return True if replicas share memory under the design."""
         return type(self).partition is not WorkloadHooks.partition
 
     @property
     def keeps_kernels(self) -> bool:
-        """Tell whether the GPU runs every kernel of a trace as it is."""
+        """Return True if the GPU runs every kernel of a trace as it is."""
         return type(self).choose_kernels is WorkloadHooks.choose_kernels and not self.partitions
 
 

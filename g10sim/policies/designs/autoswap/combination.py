@@ -15,7 +15,7 @@ from g10sim.policies.designs.autoswap.scores import Scores
 STEPS = 20
 """Points that are tried after the single scores (the authors' driver)."""
 _KAPPA = 5.0
-"""How much an upper confidence bound counts uncertainty (the authors' driver)."""
+"""Weight of uncertainty in an upper confidence bound (the authors' driver)."""
 _RANDOM_POINTS, _CLIMBS = 1000, 2
 """Points at which the bound is looked for at random, and from which it is climbed."""
 
@@ -42,7 +42,7 @@ def best_combination(
 
     Every single score is tried first, and nothing else when one of them costs nothing. ``steps`` more
     points follow, each where a Gaussian process over the weights has its highest upper confidence bound.
-    Scores are compared after division by their standard deviation, since each has a unit of its own (the
+    Scores are compared after division by their standard deviation, since each has a separate unit (the
     authors leave SWDOA as it is). Raises PolicyError where the library for it is missing.
     """
     names = tuple(scores)

@@ -1,4 +1,4 @@
-"""SmartPool on the trace with swaps: a tensor that comes back gets a new block, at a place of its own."""
+"""SmartPool on the trace with swaps: a tensor that comes back gets a new block, at a separate place."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def plan_swapped_pool(
 
     Tensors that never leave lie at the bottom, all others above by size, best fit. Lifetimes are in
     kernels, and those of persistent tensors cross the border of the iteration. Swaps make the load flat, and
-    packing harder: as long as the footprint is above the target, so many ``rounds`` of local search follow.
+    packing harder: as long as the footprint is above the target, ``rounds`` rounds of local search follow.
     """
     absences = {swap.candidate.tensor: swap for swap in swaps}
     bottom = 0

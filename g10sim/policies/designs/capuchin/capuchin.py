@@ -51,7 +51,7 @@ class _Job(JobPolicy):
         return self._guidance.plan()
 
     def is_steady(self, view: PolicyView) -> bool:
-        """Tell whether a plan is carried out that will not be adjusted any more."""
+        """Return True if a plan is carried out that will not be adjusted any more."""
         return self._guidance is not None and self._guidance.is_final
 
     def on_kernel_start(self, view: PolicyView) -> Iterable[Move]:

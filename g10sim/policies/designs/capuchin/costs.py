@@ -21,7 +21,7 @@ _NEVER = 2**62
 class LeastCosts:
     """Waits for swaps of pairs, by their numbers, and bounds of them for those that have a swap already.
 
-    Lanes fill up: the copies of a pair end no earlier than they would have before, but for those that find
+    Lanes fill up: the copies of a pair end no earlier than they would have before, except for those that find
     room where another copy has been given up.
     """
 

@@ -59,7 +59,7 @@ class Guidance:
 
     @property
     def is_final(self) -> bool:
-        """Tell whether nothing that was late since the last adjustment can ever be issued earlier."""
+        """Return True if nothing that was late since the last adjustment can ever be issued earlier."""
         return not any(map(self._can_move, self._seen))
 
     def plan(self) -> MigrationPlan:

@@ -1,4 +1,4 @@
-"""When a chosen tensor is copied out and in, and how long kernels wait for that."""
+"""Times at which a chosen tensor is copied out and in, and how long kernels wait for that."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ class G10Paced(PlannerOptions, JointPolicy):
     )
 
     method: Method = parameter(default="fastest")
-    """How to plan; ``fastest``: trial iterations decide; ``waiting``: paced, and kernels wait for the room
+    """Way to plan; ``fastest``: trial iterations decide; ``waiting``: paced, and kernels wait for the room
     that the plan makes."""
     pacing_rounds: int = parameter(
         default=20,

@@ -136,7 +136,7 @@ class _Unrelieved(NamedTuple):
     total: float
 
     def is_progress(self, before: _Unrelieved) -> bool:
-        """Tell whether enough more was relieved than before for another round to be worth it."""
+        """Return True if enough more was relieved than before for another round to be worth it."""
         if self.highest <= before.highest * _PROGRESS:
             return True
         return self.highest <= before.highest and self.total <= before.total * _PROGRESS
@@ -167,7 +167,7 @@ class _Selection(Draft):
         self._off_ssds = Occupancy(base.copy())
 
     def _spares_memory(self) -> bool:
-        """Tell whether the memories below the GPU's cannot hold all above the target that is on no SSD."""
+        """Return True if the memories below the GPU's cannot hold all above the target that is on no SSD."""
         room = sum(tier.capacity_bytes for tier in self.machine.tiers if tier.kind == "memory")
         return self._off_ssds.peak_bytes - self.target_bytes > room
 

@@ -1,7 +1,7 @@
 """Targets that the authors of the published simulator set by hand for single workloads.
 
 Its planner aims at 99% of GPU memory times a factor. That is 1 for unified memory, and 1.060606 for the
-designs that copy whole tensors, but for what its source has for these workloads (repository platformxlab/G10:
+designs that copy whole tensors, except what its source has for these workloads (repository platformxlab/G10:
 ``ast.cc``, end of ``transformer_parse``; ``analysis.cc``, ``scheduling_prefetch``).
 """
 

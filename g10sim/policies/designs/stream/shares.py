@@ -23,7 +23,7 @@ def page_shares(
 ) -> dict[InactivePeriod, int]:
     """Return the bytes of tensors, in whole pages, that are elsewhere in their inactive periods.
 
-    Every tensor that is idle for long leaves with equally many bytes, small ones with all: so many that no
+    Every tensor that is idle for long leaves with equally many bytes, small ones with all: enough that no
     kernel lacks room, and ``window_bytes`` are free for what comes in ahead, as far as that can be. Nothing
     leaves for a period in which no kernel lacks room.
     """
@@ -50,7 +50,7 @@ def page_shares(
 
 
 class _Absent:
-    """Bytes that are elsewhere during each kernel if tensors leave with no more than so many bytes each."""
+    """Bytes that are elsewhere during each kernel if tensors leave with at most this number of bytes each."""
 
     def __init__(self, trace: Trace, periods: Sequence[InactivePeriod], sizes: Integers) -> None:
         self._sizes, self._kernels = sizes, len(trace.kernels)
@@ -77,7 +77,7 @@ def whole_tensors(
 ) -> dict[InactivePeriod, int]:
     """Return the inactive periods of the persistent tensors that leave after every use, with their sizes.
 
-    ``keep_bytes`` of persistent tensors stay, first those that kernels write. None: what fits beside all
+    ``keep_bytes`` of persistent tensors stay, first those that kernels write. None: what fits next to all
     others and two working sets, as what the next kernel needs comes in while one computes.
     """
     sizes = machine.sizes(trace)

@@ -164,7 +164,7 @@ class Streaming(JobPolicy):
             self._see(view, tensor)
 
     def _see(self, view: PolicyView, tensor: int) -> bool:
-        """Count what of a tensor is not here, or leaves; tell whether that has changed."""
+        """Count what of a tensor is not here, or leaves; return True if that has changed."""
         missing = 0 if tensor in self._asked else int(self._sizes[tensor]) - view.resident_bytes(tensor)
         before = int(self._missing[tensor])
         self._missing[tensor] = missing

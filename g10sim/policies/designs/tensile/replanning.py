@@ -27,7 +27,7 @@ SMOOTHING = 0.9
 def predicted(durations: Sequence[int], error: float, seed: int, job: int) -> tuple[int, ...]:
     """Return kernel times as a predictor would give them that is off by at most a share ``error``.
 
-    Every kernel's time is multiplied by a factor of its own, uniform in [1 - error, 1 + error].
+    Every kernel's time is multiplied by a separate factor, uniform in [1 - error, 1 + error].
     """
     # Varied executions draw from (seed, job); a prediction must not know those factors.
     generator = np.random.default_rng((seed, job, 1))
@@ -90,7 +90,7 @@ class Group:
         self.times_planned = 0
 
     def join(self, jobs: Sequence[int]) -> None:
-        """Plan for jobs that have arrived, beside those that are there; one that is there already is none."""
+        """Plan for jobs that have arrived, and those that are there; one that is there already is none."""
         new = [job for job in jobs if job not in self._active]
         if new:
             self._active = sorted(self._active + new)
@@ -102,7 +102,7 @@ class Group:
         self._is_outdated = bool(self._active)
 
     def observe(self, job: int, measured: Sequence[int]) -> None:
-        """Plan anew if the times of a job were measured for the first time, or have drifted."""
+        """Plan again if the times of a job were measured for the first time, or have drifted."""
         if self._are_news(job, measured):
             self._measured.add(job)
             self._times[job] = smoothed(self._times[job], measured)

@@ -32,7 +32,7 @@ class Tensile(PlannerOptions, JointPolicy):
     late as the link is free between its accesses. Parameters and optimizer states stay away from their last
     use to their first one in the next iteration. When no swap is possible any more and the peak is not within
     GPU memory, tensors are dropped and computed again. The first plan goes by predicted kernel times; when
-    measured ones have drifted, or jobs come and go, all jobs are planned anew, and adopt their plans when
+    measured ones have drifted, or jobs come and go, all jobs are planned again, and adopt their plans when
     their next iterations begin. What is missing all the same is fetched on demand.
     """
 
@@ -71,7 +71,7 @@ class Tensile(PlannerOptions, JointPolicy):
             "there is one iteration",
         ),
     )
-    """Change of a job's iteration time above which jobs are planned anew; None: never for that reason."""
+    """Change of a job's iteration time above which jobs are planned again; None: never for that reason."""
     swap_out_barrier: bool = parameter(default=False, published="true, authors' program")
     """Make each kernel wait for the copies out that were issued during the one before it."""
 
@@ -122,7 +122,7 @@ class Tensile(PlannerOptions, JointPolicy):
         return self._adopted(view.job)
 
     def is_steady(self, view: PolicyView) -> bool:
-        """Tell whether all jobs keep to the plans that they have."""
+        """Return True if all jobs keep to the plans that they have."""
         return self._groups[view.job].is_settled(view.job, self._times(view))
 
     def on_kernel_start(self, view: PolicyView) -> Iterable[Move]:

@@ -19,7 +19,7 @@ from g10sim.units import PICOSECONDS_PER_SECOND, format_duration
 
 
 class ChoiceSpec(Spec):
-    """One way to compute a kernel, which takes a ``time``, or so many times the trace's as ``slowdown``."""
+    """One way to compute a kernel, which takes a ``time``, or a multiple of the trace's as ``slowdown``."""
 
     name: str = Field(min_length=1, description="name of the algorithm")
     time: Duration | None = Field(default=None, description="duration of the kernel with it")

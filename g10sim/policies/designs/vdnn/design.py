@@ -57,7 +57,7 @@ class LayerWise(Declared, Policy):
 
     @property
     def offloads(self) -> bool:
-        """Tell whether anything may leave the GPU."""
+        """Return True if anything may leave the GPU."""
         return True
 
     def _set_up(self) -> None:
@@ -158,7 +158,7 @@ class SelectiveOffloading(LayerWise):
 
     @property
     def offloads(self) -> bool:
-        """Tell whether the mode offloads any layers."""
+        """Return True if the mode offloads any layers."""
         return self.mode != "none"
 
     def variant(self, mode: Mode, algorithms: Algorithms) -> SelectiveOffloading:

@@ -50,7 +50,7 @@ class Layer:
 def layers_of(trace: Trace, *, fuse_activations: bool) -> tuple[Layer, ...]:
     """Group a trace's kernels into layers, in the order of the forward pass.
 
-    Consecutive kernels of one module and phase are a layer; a kernel without a module is one of its own.
+    Consecutive kernels of one module and phase are a layer; a kernel without a module is a layer by itself.
     An activation (ReLU, softmax, dropout, ...) belongs to the layer before it if they are fused. The kernels
     from the first backward kernel on belong to the layer of their module that the backward pass comes to
     next, in reverse of the forward pass; those of no such layer to the one before them.

@@ -64,7 +64,7 @@ Returns = Callable[[Offloaded, int], int]
 
 
 class _Busy:
-    """When a link is in use: copies that do not overlap, given by when they start and how long they take."""
+    """Times at which a link is in use: copies that do not overlap, given by their starts and durations."""
 
     def __init__(self, starts: Integers, lengths: Integers) -> None:
         order = np.argsort(starts, kind="stable")
@@ -119,7 +119,7 @@ def by_window(layers: Sequence[Layer], closing: LayerKind) -> Returns:
 
 
 class _Exposure:
-    """How long copies of candidates are exposed to kernels, for all of them at once.
+    """Cycles for which copies of candidates are exposed to kernels, for all of them at once.
 
     Links carry those of the candidates that were taken.
     """
@@ -157,7 +157,7 @@ class _Exposure:
         return self._exposed(some, room, self._needed[some], self._busy_in())
 
     def _exposed(self, some: Integers, first: Integers, last: Integers, busy: _Busy) -> Integers:
-        """Return how much of copies does not fit from one kernel to another beside what is busy already."""
+        """Return how much of copies does not fit between two kernels in addition to what is busy."""
         copies, start, end = self._copies[some], self._starts[first], self._starts[last]
         left = copies - (end - start - busy.before(end) + busy.before(start))
         return np.where(end <= start, copies, np.maximum(left, 0))

@@ -72,7 +72,7 @@ class Search:
     a plan that hardly waits ends the search. What is ``given`` is never exchanged.
 
     ``speed`` tries a plan out: ideal over actual time, 0 when it cannot be run. Of plans with the same
-    ``key`` one is tried. No other is tried after so many ``trials`` of plans that can be run, or when
+    ``key`` one is tried. No other is tried after ``trials`` trials of plans that can be run, or when
     ``time`` is over.
     """
 

@@ -48,9 +48,9 @@ def plan_prefetches(
 
     From the last use to the first the latest start of each copy follows, one after another on the link:
     L = min(time of use, L of the next) - copy. The earliest is the kernel from which on the tensor fits
-    beside all that is there until its use. It is issued with the last kernel that starts by L, or the
-    earliest one when that is later. ``shifts`` move triggers by so many kernel boundaries, to earlier ones
-    when positive.
+    next to all that is there until its use. It is issued with the last kernel that starts by L, or the
+    earliest one when that is later. ``shifts`` are the kernel boundaries by which triggers move,
+    to earlier ones when positive.
     """
     wants = [want for offloaded in offloads for want in _wants(timeline, offloaded)]
     wants.sort(key=lambda want: (want.needed, want.tensor))
@@ -94,7 +94,7 @@ def _shifted(timeline: OffloadTimeline, kernel: int, boundaries: int) -> int:
 class Steering:
     """The prefetches of one job.
 
-    Those whose time has come are issued in order, each when it finds room beside what the kernel that is
+    Those whose time has come are issued in order, each when it finds room next to what the kernel that is
     about to start still lacks. With ``feedback`` kernel times are taken as last measured, a prefetch that was
     late is issued a kernel boundary earlier in the next iteration, and one that had come more than one layer
     early while its memory was wanted, a boundary later.

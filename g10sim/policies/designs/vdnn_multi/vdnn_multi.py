@@ -87,9 +87,9 @@ class VdnnMulti(Limited, LayerWise):
     layer_end_join: bool | None = parameter(default=None, effect=OFFLOADING)
     """Let a layer end only with the copies that it issued."""
     arbitration: Arbitration | None = parameter(default=None)
-    """How copies share links; ``machine``: as the system says."""
+    """Service of links; ``machine``: as the system says."""
     prefetch: Prefetching | None = parameter(default=None, effect=OFFLOADING)
-    """When to prefetch: by vDNN's ``window``, or ``planned``."""
+    """Time of prefetches: by vDNN's ``window``, or ``planned``."""
     feedback: bool = parameter(
         default=True,
         effect=Effect(
@@ -127,12 +127,12 @@ class VdnnMulti(Limited, LayerWise):
 
     @property
     def offloads(self) -> bool:
-        """Tell whether any layers offload, or tensors leave when a kernel finds no room."""
+        """Return True if any layers offload, or tensors leave when a kernel finds no room."""
         return self._offloads != "none" or self.ladder in CHOSEN_BY_TRIAL
 
     @property
     def weighs_memory(self) -> bool:
-        """Tell whether memory and links decide which layers offload."""
+        """Return True if memory and links decide which layers offload."""
         return self._offloads == "contention_aware"
 
     @property
@@ -266,7 +266,7 @@ class VdnnMulti(Limited, LayerWise):
         return None
 
     def is_steady(self, view: PolicyView) -> bool:
-        """Tell whether the next iteration prefetches as the last one did."""
+        """Return True if the next iteration prefetches as the last one did."""
         return not self.plans_prefetches or self._steerings[view.job].is_settled(view)
 
     def state(self, view: PolicyView) -> Hashable:
