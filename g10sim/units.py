@@ -144,16 +144,6 @@ def parse_duration(value: object) -> int:
     return DURATION.parse(value)
 
 
-def parse_frequency(value: object) -> int:
-    """Read a frequency such as ``'1.2 GHz'``; returns hertz. Raises ValueError."""
-    return FREQUENCY.parse(value)
-
-
-def parse_compute_rate(value: object) -> int:
-    """Read a compute rate such as ``'19.5 TFLOP/s'``; returns FLOP/second. Raises ValueError."""
-    return COMPUTE_RATE.parse(value)
-
-
 def _format(amount: int, units: dict[str, int]) -> str:
     def length(unit: str) -> tuple[int, int]:
         return len(_number(amount, units[unit]).replace(".", "")), -units[unit]

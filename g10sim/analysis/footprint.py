@@ -97,11 +97,6 @@ def oversubscription(trace: Trace, gpu_memory_bytes: int) -> float:
     return float(Fraction(footprint_bytes(trace), gpu_memory_bytes))
 
 
-def excess_bytes(trace: Trace, gpu_memory_bytes: int) -> Integers:
-    """Memory pressure: live bytes beyond GPU memory during each kernel, 0 where they fit."""
-    return np.maximum(live_bytes(trace) - gpu_memory_bytes, 0)
-
-
 def working_set_bytes(trace: Trace) -> Integers:
     """Bytes of the tensors that each kernel touches, each tensor once."""
     sizes = each(trace.tensors, _SIZE)

@@ -249,7 +249,7 @@ class GpuTimingSpec(Spec):
         Raises ConfigError as ``least_seconds`` does.
         """
         compute_s, move_s = self.least_seconds(cost)
-        found = self._refinement(cost)
+        found = self._covering(cost, self.bound(cost))
         compute_s /= self._compute_share(cost, found)
         bandwidth_share = found.bandwidth_efficiency or self.bandwidth_efficiency[cost.operator_class]
         seconds = max(compute_s, move_s / _exact(bandwidth_share))
@@ -311,9 +311,6 @@ class GpuTimingSpec(Spec):
         move_s = Fraction(cost.moved_bytes, self.memory_bandwidth)
         compute_s = Fraction(cost.flops, self.peak[self._format(cost)]) if cost.flops else Fraction(0)
         return Bound.COMPUTE if compute_s > move_s else Bound.MEMORY
-
-    def _refinement(self, cost: KernelCost) -> Refinement:
-        return self._covering(cost, self.bound(cost))
 
     def _covering(self, cost: KernelCost, bound: Bound) -> Refinement:
         if cost.flops and cost.number_format not in self.peak:

@@ -63,12 +63,6 @@ def _attention_shapes(query: Any, key: Any, value: Any, *_: Any) -> tuple[Any, A
     )
 
 
-def _attention_backward_shapes(
-    gradient: Any, query: Any, key: Any, value: Any, *_: Any
-) -> tuple[Any, Any, Any]:
-    return tuple(_laid_out_as(tensor, tensor.shape[-1]) for tensor in (query, key, value))
-
-
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, Any]) -> None:
     query, key, value, mask, *ctx.options = inputs
     ctx.set_materialize_grads(False)
@@ -81,7 +75,9 @@ def _differentiate(ctx: Any, gradient: Any, _: Any) -> tuple[Any, ...]:
 
 
 _attention.register_fake(_attention_shapes)
-_attention_backward.register_fake(_attention_backward_shapes)
+_attention_backward.register_fake(
+    lambda gradient, *others: tuple(_laid_out_as(tensor, tensor.shape[-1]) for tensor in others[:3])
+)
 _attention.register_autograd(_differentiate, setup_context=_keep)
 
 
@@ -132,13 +128,11 @@ def _fused(
         )[0]
     lead = query.shape[:-3]
     scale = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
-    inputs = [_four_dimensional(tensor, lead) for tensor in (query, key, value)]
+    inputs = [query, key, value]
+    if len(lead) != 1:
+        inputs = [tensor.reshape(math.prod(lead), *tensor.shape[-3:]) for tensor in inputs]
     output = _attention(*inputs, attn_mask, dropout_p, is_causal, scale)[0]
     return output.reshape(*lead, *output.shape[-3:]) if len(lead) != 1 else output
-
-
-def _four_dimensional(tensor: Any, lead: Any) -> Any:
-    return tensor if len(lead) == 1 else tensor.reshape(math.prod(lead), *tensor.shape[-3:])
 
 
 def _dropout(tensor: Any, probability: float, train: bool) -> Any:

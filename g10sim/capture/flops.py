@@ -15,19 +15,9 @@ def _vector_product(matrix: Any, *_: Any) -> int:
     return int(2 * prod(matrix.shape))
 
 
-def _added_vector_product(_: Any, matrix: Any, *__: Any) -> int:
-    """Count ``addmv``, whose first argument is what is added."""
-    return _vector_product(matrix)
-
-
 def _matrix_product(left: Any, right: Any, *_: Any) -> int:
     """Count a product of two matrices: ``_int_mm``, of 8-bit integers."""
     return int(2 * prod(left.shape) * right.shape[-1])
-
-
-def _added_matrix_product(_: Any, left: Any, right: Any, *__: Any) -> int:
-    """Count ``_addmm_activation``, whose first argument is what is added."""
-    return _matrix_product(left, right)
 
 
 def _grouped_product(left: Any, right: Any, *_: Any) -> int:
@@ -52,9 +42,9 @@ FORMULAS: Mapping[str, Formula] = {
     "mv": _vector_product,
     "dot": _vector_product,
     "vdot": _vector_product,
-    "addmv": _added_vector_product,
+    "addmv": lambda added, *others: _vector_product(*others),
     "_int_mm": _matrix_product,
-    "_addmm_activation": _added_matrix_product,
+    "_addmm_activation": lambda added, *others: _matrix_product(*others),
     "_grouped_mm": _grouped_product,
     "_scaled_grouped_mm": _grouped_product,
     "_native_multi_head_attention": _attention_module,

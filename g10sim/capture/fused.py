@@ -59,10 +59,6 @@ _rms_norm_backward.register_fake(_rms_norm_backward_shapes)
 _rms_norm.register_autograd(_differentiate_rms_norm, setup_context=_keep_rms_norm)
 
 
-def _normalized(tensor: Any, shape: Sequence[int], weight: Any = None, eps: float | None = None) -> Any:
-    return _rms_norm(tensor, list(shape), weight)[0]
-
-
 _recurrent = _operator(
     "recurrent",
     "(Tensor sequence, Tensor[] states, Tensor[] weights, int gates, int ways, bool train)"
@@ -181,7 +177,7 @@ def _gru_cell_backward_shapes(gradient: Any, workspace: Any, has_bias: bool) -> 
 def fused_operators() -> Iterator[None]:
     """Make CPU tensors take these operators while the context is open."""
     forms: dict[str, Callable[..., Any]] = {
-        "rms_norm": _normalized,
+        "rms_norm": lambda tensor, shape, weight=None, eps=None: _rms_norm(tensor, list(shape), weight)[0],
         "lstm_cell": _lstm_cell,
         "gru_cell": _gru_cell,
         **{f"{name}.input": partial(_layers, gates) for name, gates in _GATES.items()},

@@ -136,17 +136,14 @@ def _task(found: Described, configuration: Any) -> Task:
         if named in (None, name):
             return task
     if not classes:
+        tasks = choices_text(f"...{task.value.removeprefix('AutoModel')}" for task in Task)
         raise ConfigError(
             f"{found.place}: found the family {configuration.model_type}, which is made for none of the "
-            f"tasks that capture knows; allowed: {_tasks_text()}"
+            f"tasks that capture knows; allowed: {tasks}"
         )
     raise ConfigError(
         f"{found.place}: architectures: found {named}; allowed: {choices_text(set(classes.values()))}"
     )
-
-
-def _tasks_text() -> str:
-    return choices_text(f"...{task.value.removeprefix('AutoModel')}" for task in Task)
 
 
 def _shapes(source: str, found: Described, configuration: Any, task: Task, sizes: Sizes) -> InputSizes:

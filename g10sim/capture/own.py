@@ -111,7 +111,8 @@ class OwnStep:
         given = self._options.given()
         found = {name: str(given[name]) for name in _TAKEN if name in given}
         parts = self.parts()
-        updated = [weight for optimizer in parts.optimizers for weight in _updated(optimizer)]
+        groups = (group for optimizer in parts.optimizers for group in optimizer.param_groups)
+        updated = [weight for group in groups for weight in group["params"]]
         counted = {id(weight): weight for weight in updated or [weight for _, weight in parts.weights()]}
         first, *recorded = self._shapes or [""]
         if recorded:
@@ -177,11 +178,6 @@ _ITS_OWN = (
     "channels_last",
     "inference",
 )
-
-
-def _updated(optimizer: Any) -> Iterator[Any]:
-    for group in optimizer.param_groups:
-        yield from group["params"]
 
 
 def place(made: Any) -> str:

@@ -244,12 +244,9 @@ def generated_trace(
         tensors.append(Block(row, len(layout.rows)))
     repeats = any(block.times > 1 for block in blocks)
     kernels = joined(blocks) if repeats else tuple(kernel for block in blocks for kernel in block.items)
-    trace = Trace(model, batch_size, NANOSECONDS_PER_SECOND, _sequence(tensors), kernels)
+    rows = joined(tensors) if any(block.times > 1 for block in tensors) else tensors[0].items
+    trace = Trace(model, batch_size, NANOSECONDS_PER_SECOND, rows, kernels)
     return trace, writer.unpriced
-
-
-def _sequence(blocks: Sequence[Block[Tensor]]) -> Sequence[Tensor]:
-    return joined(blocks) if any(block.times > 1 for block in blocks) else blocks[0].items
 
 
 def _tensor(number: int, storage: Storage) -> Tensor:

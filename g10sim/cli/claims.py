@@ -65,10 +65,7 @@ def claims(
             output,
             quick=quick,
             reference=_reference(reference),
-            executor=choose_executor(workers, scheduler, default_workers=1),
-            force=force,
-            started=bar.start,
-            progress=bar.advance,
+            **bar.running(choose_executor(workers, scheduler), force=force),
         )
     _show(findings)
     say(f"{CLAIMS}, cells and results in {output}")

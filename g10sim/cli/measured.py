@@ -58,10 +58,7 @@ def measured(
             rows,
             output,
             capture=None if quick else _capture,
-            executor=choose_executor(workers, scheduler, default_workers=1),
-            force=force,
-            started=bar.start,
-            progress=bar.advance,
+            **bar.running(choose_executor(workers, scheduler), force=force),
         )
     _show(judged)
     simulated = [one for one in judged if not one.row.spec.cannot]

@@ -95,7 +95,7 @@ def names_in(text: str) -> list[str]:
 
 
 def choose_executor(
-    workers: int | None, scheduler: str | None, *, default_workers: int, seconds: float | None = None
+    workers: int | None, scheduler: str | None, *, default_workers: int = 1, seconds: float | None = None
 ) -> Executor:
     """Return the executor of ``-j`` and ``--seconds``, or of ``--scheduler``.
 

@@ -70,12 +70,8 @@ def reproduce(
         outcomes = run_experiments(
             documents,
             output,
-            executor=executor,
-            force=force,
-            started=bar.start,
-            told=warn_once,
-            progress=bar.advance,
             ended=lambda name, outcome: problems.extend(_draw(name, outcome, output / PICTURES)),
+            **bar.running(executor, force=force, told=warn_once),
         )
     _summarize(outcomes)
     say(f"pictures in {output / PICTURES}")

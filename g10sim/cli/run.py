@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -38,7 +39,8 @@ from g10sim.errors import ConfigError
 from g10sim.experiment.cells import Cell
 from g10sim.experiment.outcome import OK, UNSUPPORTED, CellResult
 from g10sim.experiment.results import result_rows
-from g10sim.experiment.run import Outcome, run_experiment
+from g10sim.experiment.run import Outcome, Running, ignore, run_experiment
+from g10sim.experiment.workers import Executor
 from g10sim.policies.interface.registry import find
 from g10sim.results.columns import metric_columns, tiers_of, traffic
 from g10sim.results.ranges import order_lines
@@ -94,7 +96,7 @@ def run(
         return
     if config is None:
         raise ConfigError("run: found no configuration; allowed: the path of a YAML file, or --schema")
-    executor = choose_executor(workers, scheduler, default_workers=1, seconds=seconds)
+    executor = choose_executor(workers, scheduler, seconds=seconds)
     warn_once = WarnOnce()
     with telling_what_is_read() if verbose else nullcontext():
         document = with_policies(load_run(config, settings or ()), policies or ())
@@ -102,13 +104,9 @@ def run(
             outcome = run_experiment(
                 document,
                 output=output,
-                executor=executor,
-                force=force,
                 check=check,
                 limit=None if yes else _MANY_CELLS,
-                started=bar.start,
-                told=warn_once,
-                progress=bar.advance,
+                **bar.running(executor, force=force, told=warn_once),
             )
     _show(outcome)
     for line in order_lines(outcome.directory):
@@ -158,14 +156,19 @@ class CellProgress:
                 "the same command runs the rest"
             )
 
-    def start(self, total: int) -> None:
-        """Set the number of cells."""
+    def running(
+        self, executor: Executor, *, force: bool = False, told: Callable[[str], None] = ignore
+    ) -> Running:
+        """Return keyword arguments of what runs cells: the bar hears of them, ``told`` of warnings."""
+        heard: Running = {"started": self._start, "progress": self._advance, "told": told}
+        return {"executor": executor, "force": force, **heard}
+
+    def _start(self, total: int) -> None:
         self._total = total
         if self._progress is not None:
             self._progress.update(self._task, total=total)
 
-    def advance(self, cell: Cell, result: CellResult) -> None:
-        """Count one more finished cell."""
+    def _advance(self, cell: Cell, result: CellResult) -> None:
         self._done += 1
         now = time.monotonic()
         if self._progress is not None:

@@ -66,10 +66,7 @@ def size(
             resources,
             listed,
             directory,
-            executor=choose_executor(workers, scheduler, default_workers=1),
-            force=force,
-            started=bar.start,
-            progress=bar.advance,
+            **bar.running(choose_executor(workers, scheduler), force=force),
         )
     _show(found)
     say(f"results in {directory / SIZING}")

@@ -12,6 +12,7 @@ from g10sim.cli.options import WorkersOption, names_in
 from g10sim.cli.output import complain_of_failures, say, show_table
 from g10sim.cli.run import CellProgress
 from g10sim.experiment.outcome import FAILED
+from g10sim.experiment.workers import LocalProcesses
 from g10sim.reproduce.validation import Agreement, agreements
 from g10sim.reproduce.validation import validate as run_validation
 
@@ -43,9 +44,7 @@ def validate(
             figures=names_in(figures),
             models=names_in(models),
             policies=names_in(policies),
-            workers=workers or 1,
-            started=bar.start,
-            progress=bar.advance,
+            **bar.running(LocalProcesses(workers or 1)),
         )
     show_table(
         ("figure", "policy", "plan"),

@@ -69,16 +69,12 @@ def _number(text: str) -> int:
     return int(text, {"0o": 8, "0x": 16}.get(text[:2], 10))
 
 
-def _real(text: str) -> float:
-    return float(text.lower().replace(".inf", "inf").replace(".nan", "nan"))
-
-
 _TEXT = "tag:yaml.org,2002:str"
 _SCALARS: dict[str, Callable[[str], object]] = {
     "tag:yaml.org,2002:null": lambda text: None,
     "tag:yaml.org,2002:bool": lambda text: text.lower() == "true",
     "tag:yaml.org,2002:int": _number,
-    "tag:yaml.org,2002:float": _real,
+    "tag:yaml.org,2002:float": lambda text: float(text.lower().replace(".inf", "inf").replace(".nan", "nan")),
     _TEXT: str,
 }
 

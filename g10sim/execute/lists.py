@@ -35,7 +35,8 @@ def launches_of(
     tensors of every kernel of the trace.
     """
     values = (*args, *kwargs.values())
-    lists = [value for value in values if isinstance(value, (list, tuple)) and _is_of_tensors(value)]
+    lists = [value for value in values if isinstance(value, (list, tuple)) and value]
+    lists = [value for value in lists if isinstance(value[0], torch.Tensor)]
     count = len(lists[0])
     alike = [group for group in lists if len(group) == count]
 
@@ -63,10 +64,6 @@ def launches_of(
             {name: _cut(value, count, chosen) for name, value in kwargs.items()},
         )
         first = end
-
-
-def _is_of_tensors(value: Sequence[Any]) -> bool:
-    return bool(value) and isinstance(value[0], torch.Tensor)
 
 
 def _cut(value: Any, count: int, chosen: Sequence[int]) -> Any:

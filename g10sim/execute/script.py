@@ -95,13 +95,11 @@ class _RealRecorder(ScriptRecorder):
         """Note every tensor that is alive."""
         for found in gc.get_objects():
             kind = type(found)
-            if issubclass(kind, torch.Tensor) and not issubclass(kind, FakeTensor) and _has_storage(found):
+            if not issubclass(kind, torch.Tensor) or issubclass(kind, FakeTensor):
+                continue
+            if found.layout is torch.strided and not found.is_meta:
                 storage = found.untyped_storage()
                 self._before[storage._cdata] = weakref.ref(storage, self._forgotten(storage._cdata))
-
-
-def _has_storage(tensor: Any) -> bool:
-    return tensor.layout is torch.strided and not tensor.is_meta
 
 
 def record_script(

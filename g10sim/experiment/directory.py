@@ -45,14 +45,15 @@ class ResultsDirectory:
     """Writes ``results.csv`` and what belongs to it.
 
     ``store`` has the finished cells; by default it is in the same directory. ``found`` holds the results of
-    the cells that have ended, by key of the cell. While cells run, ``results.csv`` and ``timing.csv`` hold
-    the rows of these, in cell order. ``provenance.json`` holds the checksums of all files, so that a reader
-    notices one that does not belong to the others.
+    the cells that have ended, by key of the cell, ``keys`` those of all. While cells run, ``results.csv`` and
+    ``timing.csv`` hold the rows of these, in cell order. ``provenance.json`` holds the checksums of all
+    files, so that a reader notices one that does not belong to the others.
     """
 
     def __init__(self, directory: Path, experiment: Experiment, store: CellStore | None = None) -> None:
         self.directory, self.experiment = directory, experiment
         self.found: dict[str, CellResult] = {}
+        self.keys = {cell.key for cell in all_cells(experiment.cells)}
         self._store = store or CellStore(directory)
         self._due = float("-inf")
         self._hashes: dict[str, str] = {}
@@ -108,7 +109,7 @@ class ResultsDirectory:
     @property
     def is_complete(self) -> bool:
         """Return whether all cells have ended, and what they are run as besides."""
-        return all(cell.key in self.found for cell in all_cells(self.experiment.cells))
+        return len(self.found) == len(self.keys)
 
     def _write_cases(self, cells: Iterable[Cell]) -> None:
         spec = self.experiment.config.uncertainty

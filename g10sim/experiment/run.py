@@ -8,7 +8,7 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from g10sim.config.document import Document
 from g10sim.config.load import run_config
@@ -17,6 +17,7 @@ from g10sim.display import Displayed
 from g10sim.experiment.cells import Cell
 from g10sim.experiment.directory import ResultsDirectory
 from g10sim.experiment.expand import expand
+from g10sim.experiment.known_traces import KnownTraces
 from g10sim.experiment.outcome import (
     CHANGED,
     FAILED,
@@ -37,7 +38,6 @@ from g10sim.results.seeds import over_seeds
 if TYPE_CHECKING:
     import pandas as pd
 
-Progress = Callable[[Cell, CellResult], None]
 Ended = Callable[[str, CellResult], None]
 
 _ATTEMPTS = 3
@@ -52,6 +52,21 @@ _NAMED = 5
 """Cells that a warning names."""
 
 _log = logging.getLogger(__name__)
+
+
+class Running(TypedDict, total=False):
+    """Keyword arguments of all that runs cells: their executor, and who hears of them.
+
+    ``executor`` simulates (default: one process of this machine at a time); ``force`` runs stored cells
+    again; ``started`` is called with the number of different cells, ``told`` with each warning before
+    anything runs, ``progress`` with each cell when it ends.
+    """
+
+    executor: Executor | None
+    force: bool
+    started: Callable[[int], None]
+    told: Callable[[str], None]
+    progress: Callable[[Cell, CellResult], None]
 
 
 def ignore(*_: object) -> None:
@@ -114,20 +129,13 @@ def run_experiment(
     document: Document,
     *,
     output: Path | None = None,
-    executor: Executor | None = None,
-    force: bool = False,
     check: bool = False,
     limit: int | None = None,
-    started: Callable[[int], None] = ignore,
-    told: Callable[[str], None] = ignore,
-    progress: Progress = ignore,
+    **running: Unpack[Running],
 ) -> Outcome:
     """Run every cell of a configuration and write its directory of results.
 
-    ``output`` overrides the configuration's; ``executor`` simulates (default: one process of this machine
-    at a time); ``force`` runs stored cells again; more cells than the ``limit`` are refused; ``started`` is
-    called with the number of cells, ``told`` with each warning before anything runs, ``progress`` with each
-    cell when it ends. While cells run,
+    ``output`` overrides the configuration's; more cells than the ``limit`` are refused. While cells run,
     ``results.csv`` has the rows of those that have ended; after an interruption the same call continues.
     Raises ConfigError, PolicyError or TraceError before anything runs; a cell that fails is part of the
     outcome.
@@ -136,51 +144,23 @@ def run_experiment(
     directory = output or Path(config.output or Path("results") / config.name)
     store = CellStore(directory)
     known = store.known_traces()
-    experiment = expand(document, check=check, limit=limit, known=known)
-    cells = list(all_cells(experiment.cells))
-    started(len(cells))
-    for warning in experiment.warnings:
-        told(warning)
-    files = ResultsDirectory(directory, experiment)
-
-    counted: set[int] = set()
-
-    def ended(cell: Cell, result: CellResult) -> None:
-        files.add(cell.key, result)
-        if id(cell) not in counted:  # one that is run again has been counted
-            counted.add(id(cell))
-            progress(cell, result)
-
-    store.prepare()
-    with store.alone():
-        known.save()
-        try:
-            _, reused = run_cells(cells, store, executor=executor, force=force, progress=ended)
-        except BaseException:
-            files.write()
-            raise
-        return _finished(files, reused)
+    files = ResultsDirectory(directory, expand(document, check=check, limit=limit, known=known))
+    outcomes, reused = _run({config.name: files}, store, known, **running)
+    return replace(outcomes[config.name], reused=reused)
 
 
 def run_experiments(
     documents: Mapping[str, Document],
     directory: Path,
     *,
-    executor: Executor | None = None,
-    force: bool = False,
-    started: Callable[[int], None] = ignore,
-    told: Callable[[str], None] = ignore,
-    progress: Progress = ignore,
     ended: Callable[[str, Outcome], None] = ignore,
+    **running: Unpack[Running],
 ) -> dict[str, Outcome]:
     """Run configurations by name; the results of each go to ``DIRECTORY/NAME`` as soon as it is complete.
 
     Finished cells lie in ``DIRECTORY/cells`` for all of them: cells that are equal are simulated once, and an
-    interrupted call is continued by the next one. ``started`` is called with the number of different cells,
-    ``told`` with each warning before any runs, ``progress`` with each as it is done, ``ended`` with each
-    experiment. ``executor`` and ``force`` are those
-    of :func:`run_experiment`. Raises ConfigError, PolicyError or TraceError before anything runs; cells that
-    fail are part of the outcomes.
+    interrupted call is continued by the next one. ``ended`` is called with each experiment. Raises
+    ConfigError, PolicyError or TraceError before anything runs; cells that fail are part of the outcomes.
     """
     store = CellStore(directory)
     known = store.known_traces()
@@ -188,26 +168,36 @@ def run_experiments(
         name: ResultsDirectory(directory / name, expand(document, known=known), store)
         for name, document in documents.items()
     }
-    keys = {
-        name: {cell.key for cell in all_cells(files.experiment.cells)} for name, files in experiments.items()
-    }
+    outcomes, _ = _run(experiments, store, known, ended, **running)
+    return {name: outcomes[name] for name in documents}
+
+
+def _run(
+    experiments: Mapping[str, ResultsDirectory],
+    store: CellStore,
+    known: KnownTraces,
+    ended: Callable[[str, Outcome], None] = ignore,
+    **running: Unpack[Running],
+) -> tuple[dict[str, Outcome], int]:
+    """Run the cells of experiments; return their outcomes, and how many cells an earlier run had stored."""
     cells: dict[str, Cell] = {}
     for cell in [cell for files in experiments.values() for cell in all_cells(files.experiment.cells)]:
         cells.setdefault(cell.key, cell)
-    started(len(cells))
+    running.get("started", ignore)(len(cells))
     warnings = (text for files in experiments.values() for text in files.experiment.warnings)
     for warning in dict.fromkeys(warnings):
-        told(warning)
+        running.get("told", ignore)(warning)
     outcomes: dict[str, Outcome] = {}
     counted: set[str] = set()
 
     def done(cell: Cell, result: CellResult) -> None:
+        having = {name: files for name, files in experiments.items() if cell.key in files.keys}
+        for files in having.values():
+            files.add(cell.key, result)
         if cell.key not in counted:  # one that is run again has been counted
             counted.add(cell.key)
-            progress(cell, result)
-        for name in [name for name in experiments if cell.key in keys[name]]:
-            files = experiments[name]
-            files.add(cell.key, result)
+            running.get("progress", ignore)(cell, result)
+        for name, files in having.items():
             if files.is_complete:
                 outcomes[name] = _finished(files, reused=0)
                 ended(name, outcomes[name])
@@ -216,11 +206,12 @@ def run_experiments(
     with store.alone():
         known.save()
         try:
-            run_cells(list(cells.values()), store, executor=executor, force=force, progress=done)
+            own: Running = {**running, "progress": done}
+            _, reused = run_cells(list(cells.values()), store, **own)
         finally:
             for name in experiments.keys() - outcomes.keys():
                 experiments[name].write()
-    return {name: outcomes[name] for name in documents}
+    return outcomes, reused
 
 
 def _finished(files: ResultsDirectory, reused: int) -> Outcome:
@@ -266,10 +257,7 @@ def _unsteady(cells: Sequence[Cell], results: Sequence[CellResult]) -> Iterator[
 def run_cells(
     cells: Sequence[Cell],
     directory: Path | CellStore,
-    *,
-    executor: Executor | None = None,
-    force: bool = False,
-    progress: Progress = ignore,
+    **running: Unpack[Running],
 ) -> tuple[list[CellResult], int]:
     """Return the results of cells, in their order, and how many were stored from an earlier run.
 
@@ -278,7 +266,7 @@ def run_cells(
     written by another run. Cells whose code or files change meanwhile are run again as these are then.
     """
     store = directory if isinstance(directory, CellStore) else CellStore(directory)
-    executor = executor or LocalProcesses()
+    executor = running.get("executor") or LocalProcesses()
     equal: dict[str, list[Cell]] = {}
     for cell in cells:
         equal.setdefault(cell.key, []).append(cell)
@@ -288,12 +276,12 @@ def run_cells(
     def ended(name: str, result: CellResult) -> None:
         result = found[name] = parts.shared(result)
         for cell in equal[name]:
-            progress(cell, result)
+            running.get("progress", ignore)(cell, result)
 
     store.prepare()
     with store.alone():
         waiting, reused = {key: same[0] for key, same in equal.items()}, 0
-        for key in waiting if force else ():
+        for key in waiting if running.get("force") else ():
             store.forget(key)
         for attempt in range(_ATTEMPTS):
             tasks = _not_stored(waiting, store.directory, ended)

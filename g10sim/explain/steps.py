@@ -135,11 +135,8 @@ def _words(move: Move, trace: Trace) -> str:
     tiers = "".join(f" to {tier}" for tier in move.tiers())
     shown = ("tensor", "tensors", "target")
     options = [f"{key} {value}" for key, value in options_of(move).items() if key not in shown]
-    return f"{' '.join(filter(None, (move.name, named)))}{tiers}{_in_brackets(options)}"
-
-
-def _in_brackets(options: list[str]) -> str:
-    return f" ({', '.join(options)})" if options else ""
+    bracketed = f" ({', '.join(options)})" if options else ""
+    return f"{' '.join(filter(None, (move.name, named)))}{tiers}{bracketed}"
 
 
 def _few(names: Iterable[str]) -> str:

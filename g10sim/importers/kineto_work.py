@@ -225,7 +225,7 @@ def _on_cpu(
             position not in busy
             and phase_of(names) is Phase.OPTIMIZER
             and _works(span)
-            and _elements(span) > 1
+            and any(one.elements > 1 for argument in span.inputs for one in argument)
         ):
             positions.append(position)
     found = _on_host([scope.operators[position] for position in positions])
@@ -237,10 +237,6 @@ def _on_cpu(
             f"{len(found)} kernels of the optimizer run on the CPU ({time_ns / 1000:,.0f} us)"
         )
     return found
-
-
-def _elements(span: Span) -> int:
-    return max((one.elements for argument in span.inputs for one in argument), default=0)
 
 
 def _on_host(operators: Sequence[Span]) -> list[Draft]:

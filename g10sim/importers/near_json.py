@@ -86,7 +86,7 @@ def _decoded(text: str) -> Any:
 def _mended(match: re.Match[str]) -> str:
     token = match.group()
     if token[0] == '"':
-        if not _has_wrong_escape(token):
+        if all(len(one) != _ALONE or one[1] in _ESCAPED for one in _ESCAPE.findall(token)):
             return token
         # A path of Windows: what looks like an escape elsewhere in it is none either.
         return _BACKSLASH.sub(lambda one: one.group() if one.group(1) else r"\\", token)
@@ -96,7 +96,3 @@ def _mended(match: re.Match[str]) -> str:
         "NaN" if "n" in token.lower().removeprefix("-").removeprefix("1.#").replace("inf", "") else "Infinity"
     )
     return f"-{name}" if token[0] == "-" and name != "NaN" else name
-
-
-def _has_wrong_escape(token: str) -> bool:
-    return any(len(one) == _ALONE and one[1] not in _ESCAPED for one in _ESCAPE.findall(token))

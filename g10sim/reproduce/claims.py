@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, Unpack
 
 from pydantic import Field, model_validator
 
@@ -17,8 +17,7 @@ from g10sim.config.problems import check_choice
 from g10sim.config.quantities import Spec
 from g10sim.errors import ConfigError
 from g10sim.experiment.results import write_csv
-from g10sim.experiment.run import Outcome, Progress, ignore, run_experiments
-from g10sim.experiment.workers import Executor
+from g10sim.experiment.run import Outcome, Running, run_experiments
 from g10sim.importers.gpg import import_gpg
 from g10sim.registry import not_found
 from g10sim.reproduce.published import TRACES
@@ -196,10 +195,7 @@ def check_claims(
     quick: bool = False,
     reference: Path | None = None,
     settings: Sequence[str] = (),
-    executor: Executor | None = None,
-    force: bool = False,
-    started: Callable[[int], None] = ignore,
-    progress: Progress = ignore,
+    **running: Unpack[Running],
 ) -> tuple[list[Finding], dict[str, Outcome]]:
     """Run the experiments behind claims, measure them, and write ``claims.csv`` and ``cases.csv``.
 
@@ -207,7 +203,8 @@ def check_claims(
     experiments that name published traces also run with these. Raises ConfigError, PolicyError or TraceError
     before anything runs.
     """
-    names = list(dict.fromkeys(name for claim in claims for name in _experiments(claim)))
+    tested = ((claim.experiment, *(one.experiment for one in claim.tested)) for claim in claims)
+    names = list(dict.fromkeys(name for some in tested for name in some if name))
     documents = {
         (name, BUNDLED): _document(name, [*(listed.experiments[name].quick if quick else ()), *settings])
         for name in names
@@ -221,10 +218,7 @@ def check_claims(
     outcomes = run_experiments(
         {_directory(*key): document for key, document in documents.items()},
         output,
-        executor=executor,
-        force=force,
-        started=started,
-        progress=progress,
+        **running,
     )
     findings = [
         _find(claim, data, output)
@@ -236,10 +230,6 @@ def check_claims(
     columns = ("claim", "data", "tested", "case", "value", "unit", "note")
     write_csv(output / CASES, columns, (row for one in findings for row in one.case_rows()))
     return findings, outcomes
-
-
-def _experiments(claim: ClaimSpec) -> list[str]:
-    return [claim.experiment, *(one.experiment for one in claim.tested if one.experiment)]
 
 
 def _document(name: str, settings: Sequence[str]) -> Document:

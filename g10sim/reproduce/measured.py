@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias, Unpack, get_args
 
 import numpy as np
 from pydantic import Field, model_validator
@@ -23,8 +23,7 @@ from g10sim.config.uncertainty import UncertaintySpec
 from g10sim.errors import ConfigError, G10SimError
 from g10sim.experiment.outcome import OK, one_line
 from g10sim.experiment.results import write_csv, write_yaml
-from g10sim.experiment.run import Outcome, Progress, ignore, run_experiments
-from g10sim.experiment.workers import Executor
+from g10sim.experiment.run import Outcome, Running, run_experiments
 from g10sim.registry import not_found
 from g10sim.reproduce.measured_traces import Capture, RowTraces, ScanSpec, kernel_shares
 from g10sim.results.cases import breakdown
@@ -208,10 +207,7 @@ def check_measured(
     output: Path,
     *,
     capture: Capture | None,
-    executor: Executor | None = None,
-    force: bool = False,
-    started: Callable[[int], None] = ignore,
-    progress: Progress = ignore,
+    **running: Unpack[Running],
 ) -> list[Judged]:
     """Make the traces of rows, simulate and judge them; write measured.csv, summary.csv and uncertainty.yaml.
 
@@ -219,7 +215,7 @@ def check_measured(
     row whose trace cannot be made is judged without a number. Raises ConfigError or PolicyError before
     anything is simulated.
     """
-    traces = RowTraces(output / "traces", capture, force=force)
+    traces = RowTraces(output / "traces", capture, force=running.get("force", False))
     found: dict[str, Path] = {}
     failed: dict[str, str] = {}
     for row in rows:
@@ -236,10 +232,7 @@ def check_measured(
     outcomes = run_experiments(
         {row.spec.name: row.run_document(found[row.spec.name]) for row in rows if row.spec.name in found},
         output,
-        executor=executor,
-        force=force,
-        started=started,
-        progress=progress,
+        **running,
     )
     judged = [
         _judged(row, outcomes[row.spec.name], found[row.spec.name])

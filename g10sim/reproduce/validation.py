@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 import tempfile
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Unpack
 
 import numpy as np
 
@@ -16,8 +17,7 @@ from g10sim.config.system import SystemSpec
 from g10sim.experiment.cells import Cell, CellJob, TraceInput
 from g10sim.experiment.outcome import FAILED, OK, UNSUPPORTED, CellResult
 from g10sim.experiment.results import write_csv
-from g10sim.experiment.run import Progress, ignore, run_cells
-from g10sim.experiment.workers import LocalProcesses
+from g10sim.experiment.run import Running, ignore, run_cells
 from g10sim.importers.gpg import import_gpg
 from g10sim.policies.interface.policy import Policy
 from g10sim.policies.interface.registry import available
@@ -104,9 +104,7 @@ def validate(
     figures: Iterable[str] = (),
     models: Iterable[str] = (),
     policies: Iterable[str] = (),
-    workers: int = 1,
-    started: Callable[[int], None] = ignore,
-    progress: Progress = ignore,
+    **running: Unpack[Running],
 ) -> list[Comparison]:
     """Simulate every published row whose trace exists and write ``OUTPUT/validation.csv``.
 
@@ -118,8 +116,8 @@ def validate(
     with tempfile.TemporaryDirectory(prefix="g10sim-") as scratch:
         wanted = _plan(reference, rows, _Traces(reference, Path(scratch)))
         cells = [cell for entry in wanted for cell in entry.cells]
-        started(len({cell.key for cell in cells}))
-        results, _ = run_cells(cells, output, executor=LocalProcesses(workers), progress=progress)
+        running.get("started", ignore)(len({cell.key for cell in cells}))
+        results, _ = run_cells(cells, output, **running)
     outcomes = iter(results)
     compared = [_compare(entry, [next(outcomes) for _ in entry.cells]) for entry in wanted]
     columns = (*COLUMNS, "plan", "simulated", "relative_error", "status")

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from pathlib import Path
 from statistics import fmean
+from typing import Unpack
 
 from g10sim.errors import InvariantError
 from g10sim.experiment.cells import Cell
 from g10sim.experiment.outcome import FAILED, OK, CellResult
-from g10sim.experiment.run import Progress, ignore, run_cells
-from g10sim.experiment.workers import Executor
+from g10sim.experiment.run import Running, ignore, run_cells
 from g10sim.sizing.cases import Case
 from g10sim.sizing.resources import Resource
 from g10sim.sizing.search import MOST_STEPS, Found, Judged, Span, least_amount
@@ -148,16 +148,12 @@ class Search:
 def judge(
     searches: Sequence[Search],
     directory: Path,
-    *,
-    executor: Executor | None = None,
-    force: bool = False,
-    started: Callable[[int], None] = ignore,
-    progress: Progress = ignore,
+    **running: Unpack[Running],
 ) -> None:
     """Simulate what searches ask for until all have ended; cells are stored in the directory.
 
     What is simulated does not depend on the executor. ``started`` is called with the number of different
-    cells so far, ``progress`` with each that ends. Raises ConfigError as ``run_cells`` does.
+    cells so far. Raises ConfigError as ``run_cells`` does.
     """
     known: dict[str, CellResult] = {}
     while any(search.wanted for search in searches):
@@ -170,10 +166,8 @@ def judge(
         for cell in [cell for *_, cells in asked for cell in cells]:
             if cell.key not in known:
                 new.setdefault(cell.key, cell)
-        started(len(known) + len(new))
-        results, _ = run_cells(
-            list(new.values()), directory, executor=executor, force=force, progress=progress
-        )
+        running.get("started", ignore)(len(known) + len(new))
+        results, _ = run_cells(list(new.values()), directory, **running)
         known |= dict(zip(new, results, strict=True))
         for search, amount, cells in asked:
             search.points[amount] = _point([known[cell.key] for cell in cells])

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 from g10sim.checksums import sealed
 from g10sim.config.document import Document
@@ -14,8 +14,7 @@ from g10sim.errors import ConfigError
 from g10sim.experiment.expand import expand
 from g10sim.experiment.outcome import FAILED
 from g10sim.experiment.results import write_csv, write_json
-from g10sim.experiment.run import Progress, ignore, run_experiments
-from g10sim.experiment.workers import Executor
+from g10sim.experiment.run import Running, run_experiments
 from g10sim.results.sizing import CURVES, DESCRIPTION, SIZING
 from g10sim.sizing.cases import cases_of
 from g10sim.sizing.judging import FORBIDDEN, Search, judge
@@ -80,11 +79,7 @@ def size(
     resources: Sequence[Resource],
     prices: PriceList,
     directory: Path,
-    *,
-    executor: Executor | None = None,
-    force: bool = False,
-    started: Callable[[int], None] = ignore,
-    progress: Progress = ignore,
+    **running: Unpack[Running],
 ) -> Sizing:
     """Find the least amount of each resource that reaches a goal, the others as configured.
 
@@ -98,10 +93,10 @@ def size(
     searches = tuple(
         Search(case, resource, goal.target, precision) for case in cases for resource in resources
     )
-    judge(searches, directory, executor=executor, force=force, started=started, progress=progress)
+    judge(searches, directory, **running)
     names = _names(searches, several=len(cases) > 1)
     documents = {name: _document(search, name, document) for name, search in names.items() if search.points}
-    outcomes = run_experiments(documents, directory, executor=executor)
+    outcomes = run_experiments(documents, directory, executor=running.get("executor"))
     rows = _with_cheapest([_row(search, name, prices) for name, search in names.items()])
     described = {"target": goal.target, "precision": goal.precision}
     _write(directory, rows, names, {**described, "prices": prices.model_dump(mode="json", by_alias=True)})

@@ -8,7 +8,7 @@ from itertools import groupby
 from operator import attrgetter
 
 from g10sim.errors import TraceError
-from g10sim.trace.model import Kernel, Phase, Tensor, TensorKind, Trace
+from g10sim.trace.model import Kernel, Phase, TensorKind, Trace
 from g10sim.trace.order import vertical
 
 _TRAINING = Phase.BACKWARD, Phase.OPTIMIZER
@@ -49,7 +49,8 @@ def in_batches(trace: Trace, count: int, place: str = "trace") -> Trace:
         for tensor in trace.tensors if batch > 1 else ():
             if tensor.id not in shared:
                 new[tensor.id] = len(tensors)
-                tensors.append(_another(tensor, len(tensors), batch))
+                named = f"{tensor.name} of batch {batch}"
+                tensors.append(replace(tensor, id=len(tensors), name=named))
         for kernel in trace.kernels:
             layer = layers[kernel.id]
             own = replace(kernel.renumbered(new), id=len(kernels), layer=layer, micro_batch=batch)
@@ -63,10 +64,6 @@ def in_batches(trace: Trace, count: int, place: str = "trace") -> Trace:
         origin=origin,
         given_ids=(),
     )
-
-
-def _another(tensor: Tensor, number: int, batch: int) -> Tensor:
-    return replace(tensor, id=number, name=f"{tensor.name} of batch {batch}")
 
 
 def layer_paths(trace: Trace) -> Iterator[str]:

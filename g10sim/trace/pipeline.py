@@ -208,9 +208,9 @@ class _Stages:
         check_data(self._trace, given, moved, self._place, "1F1B order")
         kernels = list[Kernel]()
         for now, ahead in zip([None, *order], [*order, None], strict=True):
-            kernels += self._receives(stage, ahead)
+            kernels += self._transfers(stage, ahead, inward=True)
             kernels += own.get(now, ()) if now else ()
-            kernels += self._sends(stage, now)
+            kernels += self._transfers(stage, now, inward=False)
         return self._numbered(kernels, stage)
 
     def _order(self, stage: int) -> Iterator[_Pass]:
@@ -224,15 +224,13 @@ class _Stages:
             for pair in zip_longest(forward[first:], backward):
                 yield from filter(None, pair)
 
-    def _receives(self, stage: int, one: _Pass | None) -> Iterator[Kernel]:
+    def _transfers(self, stage: int, one: _Pass | None, *, inward: bool) -> Iterator[Kernel]:
+        """Yield what a stage receives before a pass, or sends after it."""
         for number, (crossing, tensors) in enumerate(self._crossings.items()):
-            if (crossing.target, crossing.read) == (stage, one):
-                yield self._transfer(number, crossing, crossing.read.phase, (), tuple(tensors))
-
-    def _sends(self, stage: int, one: _Pass | None) -> Iterator[Kernel]:
-        for number, (crossing, tensors) in enumerate(self._crossings.items()):
-            if (crossing.source, crossing.made) == (stage, one):
-                yield self._transfer(number, crossing, crossing.made.phase, tuple(tensors), ())
+            end = (crossing.target, crossing.read) if inward else (crossing.source, crossing.made)
+            if one is not None and end == (stage, one):
+                moved = ((), tuple(tensors)) if inward else (tuple(tensors), ())
+                yield self._transfer(number, crossing, one.phase, *moved)
 
     def _transfer(
         self,

@@ -6,7 +6,7 @@ from g10sim.config.document import load_document, parse_document
 from g10sim.config.load import load_run, run_config, with_settings
 from g10sim.config.presets import load_system
 from g10sim.errors import ConfigError
-from g10sim.units import parse_bytes, parse_frequency, parse_rate
+from g10sim.units import FREQUENCY, parse_bytes, parse_rate
 
 RUN = "workload: {trace: chain.g10t}\nsystem: a100-40g-pcie3-znand\npolicies: [ideal]\n"
 
@@ -43,7 +43,7 @@ def test_zero_and_both_ends_of_a_range_are_allowed():
     assert parse_bytes("0 GiB") == 0
     assert parse_bytes("1000000 TB") == 10**18
     assert parse_rate("1 kB/s") == 1000
-    assert parse_frequency("100 MHz") == 10**8
+    assert FREQUENCY.parse("100 MHz") == 10**8
 
 
 @pytest.mark.parametrize(

@@ -53,7 +53,8 @@ def training_operations(trace: Trace, iterations: int) -> Iterator[Operation]:
                 yield from _operations(OperationKind.READ, kernel.inputs, trace, blocks)
                 yield from _operations(OperationKind.WRITE, kernel.outputs, trace, blocks)
             used = [tensor for tensor in kernel.touched if tensor in blocks]
-            dead = [tensor for tensor in used if _is_dead_after(trace, tensor, kernel.id)]
+            dies = [tensor for tensor in used if trace.deaths[tensor] <= kernel.id + 1]
+            dead = [tensor for tensor in dies if not trace.tensors[tensor].persistent]
             yield from _operations(OperationKind.FREE, dead, trace, blocks)
             for tensor in dead:
                 del blocks[tensor]
@@ -63,10 +64,6 @@ def _operations(
     kind: OperationKind, tensors: Iterable[int], trace: Trace, blocks: Mapping[int, int]
 ) -> Iterator[Operation]:
     return (Operation(kind, blocks[tensor], trace.tensors[tensor].size_bytes) for tensor in tensors)
-
-
-def _is_dead_after(trace: Trace, tensor: int, kernel: int) -> bool:
-    return not trace.tensors[tensor].persistent and trace.deaths[tensor] <= kernel + 1
 
 
 def only_allocations(operations: Iterable[Operation]) -> Iterator[Operation]:
