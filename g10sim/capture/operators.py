@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import prod
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch.utils.flop_counter import flop_registry
 
 from g10sim.capture.attention import NAMESPACE, attention_backward_flops, attention_flops
-from g10sim.capture.flops import FORMULAS, Formula
 from g10sim.capture.fused import (
     recurrent_backward_flops,
     recurrent_flops,
@@ -98,6 +97,52 @@ _FORMATS = {
 }
 
 
+Formula: TypeAlias = Callable[..., int]
+"""FLOPs (a multiply-add is two) of a call, from its positional arguments."""
+
+
+def _vector_product(matrix: Any, *_: Any) -> int:
+    """Count ``mv``, ``dot`` and ``vdot``: a multiply-add for each element of the first operand."""
+    return int(2 * prod(matrix.shape))
+
+
+def _matrix_product(left: Any, right: Any, *_: Any) -> int:
+    """Count a product of two matrices: ``_int_mm``, of 8-bit integers."""
+    return int(2 * prod(left.shape) * right.shape[-1])
+
+
+def _grouped_product(left: Any, right: Any, *_: Any) -> int:
+    """Count ``_grouped_mm``: each row of a ragged batch meets the matrix of its group only.
+
+    A ragged batch has two dimensions; where only the second operand is one, its columns are divided among the
+    groups of the first.
+    """
+    ragged_columns = left.dim() > right.dim()
+    return _matrix_product(left, right) // (left.shape[0] if ragged_columns else 1)
+
+
+def _attention_module(query: Any, key: Any, *_: Any) -> int:
+    """Count ``_native_multi_head_attention``: four projections, scores and weighted values."""
+    batch, length, width = query.shape
+    keys = key.shape[1]
+    projections = (2 * length + 2 * keys) * width * width
+    return int(2 * batch * (projections + 2 * length * keys * width))
+
+
+FORMULAS: Mapping[str, Formula] = {
+    "mv": _vector_product,
+    "dot": _vector_product,
+    "vdot": _vector_product,
+    "addmv": lambda added, *others: _vector_product(*others),
+    "_int_mm": _matrix_product,
+    "_addmm_activation": lambda added, *others: _matrix_product(*others),
+    "_grouped_mm": _grouped_product,
+    "_scaled_grouped_mm": _grouped_product,
+    "_native_multi_head_attention": _attention_module,
+}
+"""Formulas that ``torch.utils.flop_counter`` lacks, by name of the operator without library."""
+
+
 def launches_nothing(func: Any) -> bool:
     """Return True if an operator runs no kernel: ``NO_KERNELS``, and views made in place (``transpose_``)."""
     return func._schema.name in NO_KERNELS or torch.Tag.inplace_view in func.tags
@@ -138,7 +183,7 @@ def was_called(func: Any) -> bool:
 def count_flops(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> int:
     """Count floating-point operations (a multiply-add is two) of one call; 0 for operators that move bytes.
 
-    The formulas are those of ``torch.utils.flop_counter``, ``g10sim.capture.flops`` and fused attention.
+    The formulas are those of ``torch.utils.flop_counter``, those here and fused attention.
     """
     if operator_class(func) not in COMPUTING:
         return 0

@@ -23,7 +23,6 @@ from g10sim.capture.measured import RecordedCall, Times, keep_in, measured_times
 from g10sim.capture.options import StepOptions, step_options
 from g10sim.capture.own import OwnStep, Steps, is_step
 from g10sim.capture.phases import micro_batches
-from g10sim.capture.pooling import forget_indices
 from g10sim.capture.recorder import KernelDraft, Recorder, StorageRecord
 from g10sim.capture.recording import record_step, settle_kinds
 from g10sim.capture.refusal import refusal
@@ -32,6 +31,8 @@ from g10sim.capture.utilisation import FLOPS_BY_FORMAT, unusual_formats
 from g10sim.capture.workload import Model, Step
 from g10sim.errors import ConfigError
 from g10sim.trace.model import Kernel, Tensor, TensorKind, TimeSource, Trace
+
+_POOLING, _POOLING_BACKWARD = "max_pool2d_with_indices", "max_pool2d_with_indices_backward"
 
 Build = Callable[[], Any]
 """Returns a model and its inputs, a ``Model``, or a step that can be called, or a generator of steps."""
@@ -115,7 +116,7 @@ def settle_lives(recorder: Recorder, step: Step | OwnStep, how: StepOptions) -> 
     """Add to a recorded step the scratch space and the longer lives that its operators do not show."""
     recorder.add_workspaces(how.workspace_bytes)
     if how.cudnn_pooling:
-        forget_indices(recorder.kernels)
+        _forget_indices(recorder.kernels)
     keep_what_grows(recorder)
     if not (isinstance(step, Step) and step.model.after_last_use):
         hold_what_nodes_keep(recorder)
@@ -254,3 +255,24 @@ def _kernel(
         sizes=draft.sizes,
         micro_batch=micro_batch,
     )
+
+
+def _forget_indices(kernels: Sequence[KernelDraft]) -> None:
+    """Let max pooling keep no indices: its backward kernel reads the pooling's output instead of them.
+
+    PyTorch's kernels keep the position of every maximum in 8 bytes, twice the output in 32 bits; the backward
+    pooling of cuDNN takes input and output (cuDNN API reference, ``cudnnPoolingBackward``).
+    """
+    outputs: dict[StorageRecord, StorageRecord] = {}
+    for kernel in kernels:
+        if kernel.operator == _POOLING:
+            output, indices = sorted(kernel.writes, key=lambda record: record.size_bytes)
+            del kernel.writes[indices]
+            outputs[indices] = output
+        elif kernel.operator == _POOLING_BACKWARD:
+            for indices in [record for record in kernel.reads if record in outputs]:
+                del kernel.reads[indices]
+                kernel.reads[outputs[indices]] = outputs[indices].size_bytes
+        else:
+            continue
+        kernel.count_bytes()

@@ -8,10 +8,9 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any
 
 from g10sim.config.ssd import FlashSsdSpec
-from g10sim.config.system import SystemSpec
 from g10sim.places import tier_word
 from g10sim.records import EXCHANGED_COLUMN, USUAL_TIERS, StallReason, Tiers, memory_columns, traffic_columns
 
@@ -29,31 +28,11 @@ class Column:
     title: str = ""
 
 
-class Cell(Protocol):
-    """A cell, as far as it decides which columns there are."""
-
-    @property
-    def system(self) -> SystemSpec:
-        """The machine."""
-
-    @property
-    def one_job(self) -> bool:
-        """The workload is a single job."""
-
-    @property
-    def copies_tensors(self) -> bool:
-        """The design copies whole tensors."""
-
-    @property
-    def sends(self) -> bool:
-        """Jobs send to each other."""
-
-
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Columns that appear together, where a cell ``applies``."""
+    """Columns that appear together, where it ``applies`` to a cell of an experiment."""
 
-    applies: Callable[[Cell], bool]
+    applies: Callable[[Any], bool]
     columns: Sequence[Column]
 
     @property

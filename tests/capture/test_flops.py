@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from g10sim.analysis.gpus import load_gpu
 from g10sim.capture import capture_step
-from g10sim.capture.flops import FORMULAS
+from g10sim.capture.operators import FORMULAS
 from g10sim.cli.commands import app
 from g10sim.trace.model import TimeSource
 
