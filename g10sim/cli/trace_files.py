@@ -1,4 +1,4 @@
-"""``g10sim trace import nsight``, ``export``, ``models``, and commands that write another trace."""
+"""``g10sim trace export``, ``models``, and commands that write another trace."""
 
 from __future__ import annotations
 
@@ -12,13 +12,11 @@ from g10sim.analysis.footprint import live_bytes_by_kind, peak_live_bytes, visit
 from g10sim.analysis.gpus import load_gpu
 from g10sim.analysis.kernel_times import retimed
 from g10sim.capture.known_models import known_models
-from g10sim.cli.accounts import Gap, Gaps, Partial, save_imported
 from g10sim.cli.options import TraceFile, TraceOutput, names_in
 from g10sim.cli.output import say, show_table
 from g10sim.display import rounded_bytes, rounded_seconds
 from g10sim.errors import ConfigError, TraceError
 from g10sim.files import writing
-from g10sim.importers.nsight import Report, import_nsight, read_report
 from g10sim.trace.batches import block_of
 from g10sim.trace.chakra import save_chakra
 from g10sim.trace.format import load_trace, save_trace
@@ -32,38 +30,6 @@ from g10sim.trace.repetition import each
 _STAGE_FACTS = "kernels", "computing", "footprint"
 
 export_app = typer.Typer(help="Write a trace file in the form of other tools.", no_args_is_help=True)
-
-
-def nsight(
-    file: Annotated[Path, typer.Argument(help="Report, exported to SQLite.")],
-    output: TraceOutput,
-    device: Annotated[
-        int | None, typer.Option(min=0, help="Device, if several ran kernels.", show_default=False)
-    ] = None,
-    process: Annotated[
-        int | None, typer.Option(min=0, help="Process, if several ran kernels.", show_default=False)
-    ] = None,
-    gaps: Gaps = Gap.DROP,
-    partial: Partial = False,
-    model: Annotated[
-        str | None, typer.Option(help="Name of the model, instead of the file's.", show_default=False)
-    ] = None,
-    batch_size: Annotated[int, typer.Option(min=1, help="Samples in the step; such files do not tell.")] = 1,
-) -> None:
-    """Import kernels and allocations of a report of Nsight Systems, and tell its copies."""
-    report = read_report(file, device, process)
-    trace = import_nsight(
-        report, model=model, batch_size=batch_size, keep_gaps=gaps is Gap.KEEP, partial=partial
-    )
-    save_imported(trace, output)
-    _tell_copies(report)
-
-
-def _tell_copies(report: Report) -> None:
-    for copies in report.copies:
-        if copies.duration_ns:  # bytes a nanosecond are gigabytes a second
-            rate = f", {copies.size_bytes / copies.duration_ns:.2f} GB/s while copying"
-            say(f"{copies.direction}: {copies.count} copies, {copies.size_bytes} bytes{rate}")
 
 
 @export_app.command()

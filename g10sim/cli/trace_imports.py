@@ -11,18 +11,17 @@ from g10sim.analysis.gpus import load_gpu
 from g10sim.cli.accounts import Gap, Gaps, Partial, save_imported
 from g10sim.cli.options import TraceOutput
 from g10sim.cli.output import say
-from g10sim.cli.trace_files import nsight
 from g10sim.errors import ConfigError
 from g10sim.importers.execution_trace import Price, import_execution_trace
 from g10sim.importers.gpg import import_gpg
 from g10sim.importers.kineto import import_kineto
 from g10sim.importers.kineto_events import read_profile
+from g10sim.importers.nsight import import_nsight, read_report
 from g10sim.importers.operations import ByHand
 from g10sim.importers.snapshot import import_snapshot, read_snapshot, replay
 from g10sim.trace.work import KernelCost, OperatorClass
 
 import_app = typer.Typer(help="Make a trace file from files of other tools.", no_args_is_help=True)
-import_app.command()(nsight)
 _LONGEST_RANGE, _MOST_NUMBERS = 20, 10**6
 
 Model = Annotated[
@@ -53,6 +52,33 @@ Inputs = Annotated[
 DeviceName = Annotated[
     str | None, typer.Option("--device", help="Device, if several did work.", show_default=False)
 ]
+
+
+@import_app.command()
+def nsight(
+    file: Annotated[Path, typer.Argument(help="Report, exported to SQLite.")],
+    output: TraceOutput,
+    device: Annotated[
+        int | None, typer.Option(min=0, help="Device, if several ran kernels.", show_default=False)
+    ] = None,
+    process: Annotated[
+        int | None, typer.Option(min=0, help="Process, if several ran kernels.", show_default=False)
+    ] = None,
+    gaps: Gaps = Gap.DROP,
+    partial: Partial = False,
+    model: Model = None,
+    batch_size: BatchSize = 1,
+) -> None:
+    """Import kernels and allocations of a report of Nsight Systems, and tell its copies."""
+    report = read_report(file, device, process)
+    trace = import_nsight(
+        report, model=model, batch_size=batch_size, keep_gaps=gaps is Gap.KEEP, partial=partial
+    )
+    save_imported(trace, output)
+    for copies in report.copies:
+        if copies.duration_ns:  # bytes a nanosecond are gigabytes a second
+            rate = f", {copies.size_bytes / copies.duration_ns:.2f} GB/s while copying"
+            say(f"{copies.direction}: {copies.count} copies, {copies.size_bytes} bytes{rate}")
 
 
 @import_app.command()
