@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated
+
+sys.path.append(str(Path(__file__).parents[2]))  # where tools/ lies
 
 import benchmarks_page
 import bound_page

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tables import fill, table, titles
 
-from g10sim.reproduce.ssd_validation import Comparison, compare
+from tools.ssd_validation import Comparison, compare
 
 
 def page(directory: Path) -> str:

@@ -11,10 +11,10 @@ from tables import fill, table
 
 from g10sim.analysis.gpus import Refinement
 from g10sim.config.data import data_path
-from g10sim.reproduce.calibration import Calibrated, Check, calibrate, read_published
-from g10sim.reproduce.published_kernels import MeasuredTrace
 from g10sim.trace.format import load_trace
 from g10sim.units import format_duration, format_rate
+from tools.calibration import Calibrated, Check, calibrate, read_published
+from tools.published_kernels import MeasuredTrace
 
 BASE, NAME = "a100-40g-2023", "a100-40g-g10"
 _BUNDLED = {

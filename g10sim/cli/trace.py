@@ -11,7 +11,6 @@ from typing import Annotated
 
 import numpy as np
 import typer
-import yaml
 from rich.markup import escape
 from rich.table import Table
 
@@ -21,7 +20,7 @@ from g10sim.analysis.vitality import each_inactive_period, live_ranges
 from g10sim.analysis.work_check import check_work, unjudged
 from g10sim.cli.accounts import show_account
 from g10sim.cli.capture import capture, recapture
-from g10sim.cli.options import JsonOption, TraceFile, names_in, sizes
+from g10sim.cli.options import JsonOption, TraceFile, sizes
 from g10sim.cli.output import console, say, say_json, show_table, warn, write_table
 from g10sim.cli.trace_facts import (
     MEMORY_COLUMNS,
@@ -39,8 +38,6 @@ from g10sim.cli.trace_imports import import_app
 from g10sim.config.presets import load_system, system_names
 from g10sim.config.system import SystemSpec
 from g10sim.display import rounded_bytes, rounded_seconds
-from g10sim.errors import ConfigError
-from g10sim.files import write_text, writing
 from g10sim.hardware.gpu_memory.allocators.pool import PoolUse, caching_pool_bytes, compare_pools
 from g10sim.importers.account import account_of
 from g10sim.trace.check import cut_durations, untimed
@@ -59,9 +56,6 @@ app.command()(place)
 app.command()(stages)
 app.command()(block)
 
-_GPU_SUFFIX = ".yaml"
-_GPU_WIDTH = 110
-_DEFAULT_FIT = "BERT_Base,ResNet152,SENet154"
 _BUCKETS_SECONDS = (1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0)
 
 
@@ -110,44 +104,6 @@ def _pool_record(file: Path, trace: Trace, use: PoolUse, all_uses: tuple[PoolUse
         "ratio": use.ratio,
         "reduction": use.reduction(all_uses[0]),
     }
-
-
-@app.command()
-def calibrate(
-    reference: Annotated[
-        Path,
-        typer.Argument(help="Directory with traces/MODEL/BATCH of the published data.", show_default=False),
-    ],
-    output: Annotated[Path, typer.Option("--output", "-o", help="GPU description to write (.yaml).")],
-    gpu: Annotated[str, typer.Option(help="Bundled description to build on.")] = "a100-40g-2023",
-    fit: Annotated[str, typer.Option(help="Models to fit to; the others are a check.")] = _DEFAULT_FIT,
-) -> None:
-    """Fit a GPU's kernel times to measured kernels, and check them on models that were held out."""
-    from g10sim.reproduce.calibration import calibrate as run_calibration
-    from g10sim.reproduce.calibration import read_published
-
-    if output.suffix != _GPU_SUFFIX:
-        raise ConfigError(f"-o: found '{output}'; allowed: a file NAME.yaml")
-    found = run_calibration(read_published(reference), gpu, output.stem, names_in(fit))
-    with writing(output, ConfigError):
-        write_text(output, yaml.safe_dump(found.data, sort_keys=False, width=_GPU_WIDTH))
-    show_table(
-        ("model", "use"),
-        ("batch", "measured (s)", "described (s)", "error"),
-        (
-            (
-                check.model,
-                "fit" if check.fitted else "held out",
-                str(check.batch_size),
-                f"{check.measured_seconds:.2f}",
-                f"{check.described_seconds:.2f}",
-                f"{check.error:+.1%}",
-            )
-            for check in found.checks
-        ),
-        title="sum of kernel times",
-    )
-    say(f"{output}: {sum(found.fit.counts.values())} kernels fitted")
 
 
 @app.command()

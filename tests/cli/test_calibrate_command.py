@@ -1,4 +1,4 @@
-"""``g10sim trace calibrate``: refusals (what it writes is tested where it is made); ``g10sim calibrate``."""
+"""``g10sim calibrate``: machines from measurements, and what is refused."""
 
 import json
 import os
@@ -7,30 +7,6 @@ import pytest
 import yaml
 
 from g10sim.config.presets import load_system
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("nowhere", "-o", "mine.yaml"), "nowhere: found no traces/MODEL/BATCH/kernels.config"),
-        (("nowhere", "-o", "mine.txt"), "-o: found 'mine.txt'; allowed: a file NAME.yaml"),
-    ],
-)
-def test_bad_input_is_refused(g10sim, here, arguments, message):
-    ended = g10sim("trace", "calibrate", *arguments)
-    assert ended.code == 2
-    assert message in ended.err
-    assert list(here.iterdir()) == []
-
-
-def test_a_fit_is_written_and_can_be_used(g10sim, here, published):
-    ended = g10sim("trace", "calibrate", published, "-o", "mine.yaml", "--fit", "VIT,BERT_Base,ResNet152")
-    assert ended.code == 0
-    assert "held out" in ended.out
-    from g10sim.analysis.gpus import load_gpu
-
-    assert load_gpu(here / "mine.yaml").name == "mine"
-
 
 COPIES = ("host_to_device", "device_to_host", "host_to_device_bidirectional", "device_to_host_bidirectional")
 GRACE_HOPPER = {"ce": (422, 170, 341, 150), "sm": (410, 380, 290, 289)}  # GB/s

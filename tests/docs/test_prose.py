@@ -6,7 +6,7 @@ import pytest
 from prose import LONGEST, MEDIAN, PAGES, ROOT, TICS, docstrings, faults, openings, prose, tics
 
 FOLDERS = sorted({path.parent for path in (ROOT / "g10sim").rglob("*.py")})
-OTHERS = [ROOT / "plots", ROOT / "benchmarks", ROOT / "docs" / "generate"]
+OTHERS = [ROOT / "plots", ROOT / "benchmarks", ROOT / "docs" / "generate", ROOT / "tools"]
 NOT_YET = {
     *(f"hardware{part}" for part in ("", "/flash", "/gpu_memory", "/gpu_memory/allocators", "/transfers")),
     *("hardware/host_memory", "sim", "sim/accounts", "sim/beside", "sim/moves", "sim/stages"),

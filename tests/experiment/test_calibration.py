@@ -8,13 +8,15 @@ import pytest
 import yaml
 
 from g10sim.analysis.gpus import load_gpu, read_gpu
+from g10sim.cli.output import exit_code
 from g10sim.config.data import data_path
 from g10sim.config.document import Document
 from g10sim.errors import ConfigError
-from g10sim.reproduce.calibration import LONG_SUM, Calibration, calibrate, description, read_published
-from g10sim.reproduce.published_kernels import MeasuredKernel, MeasuredTrace
 from g10sim.trace.model import Phase
 from g10sim.trace.work import COMPUTING, KernelCost, NumberFormat, OperatorClass
+from tools.__main__ import app
+from tools.calibration import LONG_SUM, Calibration, calibrate, description, read_published
+from tools.published_kernels import MeasuredKernel, MeasuredTrace
 
 ROOT = Path(__file__).parents[2]
 A100 = load_gpu("a100-40g-2023")
@@ -153,3 +155,28 @@ def test_the_page_says_what_the_published_kernels_say(published_traces, monkeypa
     assert kernel_times_page.published_sections(published_traces) in text, (
         "outdated: python docs/generate kernel-times"
     )
+
+
+def command(*arguments):
+    return exit_code(lambda: app(["calibrate", *map(str, arguments)], standalone_mode=False))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("nowhere", "-o", "mine.yaml"), "nowhere: found no traces/MODEL/BATCH/kernels.config"),
+        (("nowhere", "-o", "mine.txt"), "-o: found 'mine.txt'; allowed: a file NAME.yaml"),
+    ],
+)
+def test_bad_input_is_refused(tmp_path, monkeypatch, capsys, arguments, message):
+    monkeypatch.chdir(tmp_path)
+    assert command(*arguments) == 2
+    assert message in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_fit_is_written_and_can_be_used(published, tmp_path, capsys):
+    fit = ("--fit", "VIT,BERT_Base,ResNet152")
+    assert command(published, "-o", tmp_path / "mine.yaml", *fit) == 0
+    assert "held out" in capsys.readouterr().out
+    assert load_gpu(tmp_path / "mine.yaml").name == "mine"

@@ -3,7 +3,7 @@
 import pytest
 
 from g10sim.errors import TraceError
-from g10sim.reproduce.published_kernels import measured_trace, published_traces
+from tools.published_kernels import measured_trace, published_traces
 
 SIZES = {  # bytes of float32 tensors; the second item says whether it is a weight
     "filter": (4 * 3 * 5 * 3 * 3, 1),

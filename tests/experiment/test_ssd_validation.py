@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from g10sim.errors import ConfigError
-from g10sim.reproduce.ssd_validation import compare
+from tools.ssd_validation import compare
 
 ROOT = Path(__file__).parents[2]
 

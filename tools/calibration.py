@@ -18,15 +18,15 @@ from g10sim.config.document import Document
 from g10sim.config.problems import check_choice
 from g10sim.errors import ConfigError
 from g10sim.registry import choices_text
-from g10sim.reproduce.published_kernels import (
+from g10sim.trace.model import Phase
+from g10sim.trace.work import COMPUTING, KernelCost, OperatorClass
+from g10sim.units import PICOSECONDS_PER_SECOND, format_duration, format_rate
+from tools.published_kernels import (
     MeasuredKernel,
     MeasuredTrace,
     measured_trace,
     published_traces,
 )
-from g10sim.trace.model import Phase
-from g10sim.trace.work import COMPUTING, KernelCost, OperatorClass
-from g10sim.units import PICOSECONDS_PER_SECOND, format_duration, format_rate
 
 _DIGITS = 2
 _STARTUP_SECONDS = 0.05

@@ -1,0 +1,66 @@
+"""``python -m tools``: fits a GPU's kernel times to the kernels that were measured for the G10 paper."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+import yaml
+
+from g10sim.cli.options import names_in
+from g10sim.cli.output import exit_code, say, show_table
+from g10sim.errors import ConfigError
+from g10sim.files import write_text, writing
+from tools.calibration import calibrate as run_calibration
+from tools.calibration import read_published
+
+app = typer.Typer(help="Work that needs the data of papers' authors.", add_completion=False)
+_SUFFIX = ".yaml"
+_WIDTH = 110
+
+
+@app.callback()
+def tools() -> None:
+    """Work that needs the data of papers' authors."""
+
+
+@app.command()
+def calibrate(
+    reference: Annotated[
+        Path,
+        typer.Argument(help="Directory with traces/MODEL/BATCH of the published data.", show_default=False),
+    ],
+    output: Annotated[Path, typer.Option("--output", "-o", help="GPU description to write (.yaml).")],
+    gpu: Annotated[str, typer.Option(help="Bundled description to build on.")] = "a100-40g-2023",
+    fit: Annotated[
+        str, typer.Option(help="Models to fit to; the others are a check.")
+    ] = "BERT_Base,ResNet152,SENet154",
+) -> None:
+    """Fit a GPU's kernel times to measured kernels, and check them on models that were held out."""
+    if output.suffix != _SUFFIX:
+        raise ConfigError(f"-o: found '{output}'; allowed: a file NAME.yaml")
+    found = run_calibration(read_published(reference), gpu, output.stem, names_in(fit))
+    with writing(output, ConfigError):
+        write_text(output, yaml.safe_dump(found.data, sort_keys=False, width=_WIDTH))
+    show_table(
+        ("model", "use"),
+        ("batch", "measured (s)", "described (s)", "error"),
+        (
+            (
+                check.model,
+                "fit" if check.fitted else "held out",
+                str(check.batch_size),
+                f"{check.measured_seconds:.2f}",
+                f"{check.described_seconds:.2f}",
+                f"{check.error:+.1%}",
+            )
+            for check in found.checks
+        ),
+        title="sum of kernel times",
+    )
+    say(f"{output}: {sum(found.fit.counts.values())} kernels fitted")
+
+
+if __name__ == "__main__":
+    raise SystemExit(exit_code(lambda: app(standalone_mode=False)))
