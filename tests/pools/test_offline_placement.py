@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from g10sim.analysis.pools.optimal import least_footprint
 from g10sim.analysis.pools.placement import FITS, ORDERS, Block, peak_bytes, place_blocks, search_placement
+from tools.optimal_pools import least_footprint
 
 SIX = [Block(*block) for block in ((0, 5, 4), (1, 3, 2), (2, 7, 3), (4, 9, 2), (6, 10, 5), (8, 11, 1))]
 FITS_DIFFER = [Block(*block) for block in ((2, 5, 6), (4, 8, 5), (7, 9, 3), (6, 9, 2), (5, 7, 1), (5, 9, 1))]
