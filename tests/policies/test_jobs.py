@@ -113,5 +113,35 @@ def test_errors_name_the_place_in_the_objects_class():
         simulate(steps(), machine(), Wrong())
 
 
+def test_misspelt_hooks_of_the_objects_are_refused():
+    class Misspelt(JobPolicy):
+        def on_kernal_start(self, view):
+            return ()
+
+    class Asks(PolicyPerJob):
+        """Has a hook that nobody asks."""
+
+        name, label, paper = "asks", "Asks", "a test"
+        job_class = Misspelt
+
+    with pytest.raises(
+        PolicyError, match=r"'on_kernal_start', which nobody asks \(did you mean 'on_kernel_st"
+    ):
+        simulate(steps(), machine(), Asks())
+
+
+def test_other_objects_than_those_of_the_class_are_refused():
+    class Answers(Counts):
+        """Starts jobs with another class than it names."""
+
+        job_class = JobPolicy
+
+    found = r"^policy 'counts': start_job: found <.*Counting.*>; allowed: a JobPolicy, the job_class$"
+    with pytest.raises(PolicyError, match=found):
+        simulate(steps(), machine(), Answers())
+    with pytest.raises(TypeError, match=r"^job_class: found 3; allowed: a subclass of JobPolicy$"):
+        type("Wrong", (PolicyPerJob,), {"job_class": 3})
+
+
 def test_it_passes_the_checks_of_policies():
     assert {check.name for check in CHECKS} > set(check_policy(Counts))

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from inspect import isfunction
+from inspect import isclass, isfunction
 from typing import Any, ClassVar
 
 from g10sim.config.behaviour import BehaviourSpec
 from g10sim.config.system import SystemSpec
+from g10sim.errors import PolicyError
 from g10sim.policies.interface.moves import Move
 from g10sim.policies.interface.plan import MigrationPlan
 from g10sim.policies.interface.policy import Policy, PolicyView
@@ -76,6 +77,8 @@ class PolicyPerJob(Policy):
     def __init_subclass__(cls, **options: Any) -> None:
         """Pass on the hooks that the jobs' class defines."""
         super().__init_subclass__(**options)
+        if not (isclass(cls.job_class) and issubclass(cls.job_class, JobPolicy)):
+            raise TypeError(f"job_class: found {cls.job_class!r}; allowed: a subclass of JobPolicy")
         hooks = (name for name, value in vars(JobPolicy).items() if isfunction(value))
         for name in hooks if "job_class" in vars(cls) else ():
             own = getattr(cls.job_class, name)
@@ -101,4 +104,8 @@ class PolicyPerJob(Policy):
         machines = planned_machines(workload, system, behaviour)
         pairs = zip(workload.jobs, machines, strict=True)
         self.jobs = tuple(self.start_job(job, machine, system) for job, machine in pairs)
+        for started in self.jobs:
+            if type(started) is not self.job_class:  # hooks of another class would not be asked
+                allowed = f"a {self.job_class.__name__}, the job_class"
+                raise PolicyError(f"policy '{self.name}': start_job: found {started!r}; allowed: {allowed}")
         return tuple(job.plan for job in self.jobs)

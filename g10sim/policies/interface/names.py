@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 
 from g10sim.errors import PolicyError
 from g10sim.looks import Look
+from g10sim.policies.interface.jobs import JobPolicy, PolicyPerJob
 from g10sim.policies.interface.policy import Policy
 from g10sim.registry import nearest
 
@@ -29,14 +30,29 @@ def check_class(policy: type[Policy]) -> None:
     A misspelt one would never be asked, without a word: a name that starts like a hook (``on_``) or is close
     to a public name of ``Policy``. Raises PolicyError with the nearest name, or with what is allowed.
     """
-    known = [name for name in dir(Policy) if not name.startswith("_")]
-    bases = policy.__mro__[: policy.__mro__.index(Policy)]
-    own = [vars(cls) for cls in bases if not cls.__module__.startswith("g10sim.")]
-    for name in dict.fromkeys(name for names in own for name in names if not name.startswith("_")):
+    known = _public(dir(Policy))
+    for name in _own_names(policy, Policy):
         if name in known:
             _check_type(policy, name)
         else:
             _check_name(policy, name, known)
+    if issubclass(policy, PolicyPerJob):
+        asked = _public(dir(JobPolicy))
+        for name in _own_names(policy.job_class, JobPolicy):
+            if name not in asked:
+                _check_name(policy, name, asked)
+
+
+def _public(names: Iterable[str]) -> list[str]:
+    return [name for name in names if not name.startswith("_")]
+
+
+def _own_names(cls: type, base: type) -> list[str]:
+    """Return the public names that a class and its bases up to ``base`` define outside g10sim."""
+    bases = (
+        one for one in cls.__mro__[: cls.__mro__.index(base)] if not one.__module__.startswith("g10sim.")
+    )
+    return _public(dict.fromkeys(name for one in bases for name in vars(one)))
 
 
 def _check_name(policy: type[Policy], name: str, known: list[str]) -> None:
