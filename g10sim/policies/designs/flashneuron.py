@@ -16,14 +16,16 @@ from g10sim.config.effects import Effect
 from g10sim.config.system import SystemSpec
 from g10sim.errors import PolicyError, UnsupportedError
 from g10sim.looks import ORANGE, Look
+from g10sim.policies.interface.jobs import JobPolicy, PolicyPerJob
 from g10sim.policies.interface.moves import Await, Evict, Fetch, Move
 from g10sim.policies.interface.parameters import Declared, Density, parameter
 from g10sim.policies.interface.plan import MigrationPlan, Planned
-from g10sim.policies.interface.policy import Compressed, Place, Policy, PolicyView, Requirements
+from g10sim.policies.interface.policy import Compressed, Place, PolicyView, Requirements
 from g10sim.policies.interface.registry import register_policy
 from g10sim.policies.planning.hash_order import hash_order
+from g10sim.policies.planning.machine import PlannedMachine
 from g10sim.trace.model import Kernel, Phase, TensorKind, Trace
-from g10sim.trace.workload import Job, Workload
+from g10sim.trace.workload import Job
 from g10sim.units import format_bytes
 
 _SINGLE, _HALF = 4, 2
@@ -36,24 +38,43 @@ AS_CSR = Effect(
 
 
 @dataclass(frozen=True)
-class _Schedule:
-    """FlashNeuron's decisions before an iteration.
+class _Schedule(JobPolicy):
+    """FlashNeuron's decisions before an iteration, and the moves that follow.
 
     ``loss`` is the first kernel of the backward pass; ``returns`` are (kernel, tensor, bytes) of offloaded
     tensors, in order of their use after the offload; ``reserve_bytes`` stay free when tensors are fetched.
-    ``compressed`` are those that are copied in another format.
+    ``compressed`` are those that are copied in another format; ``ssd`` is the tier.
     """
 
     trace: Trace
-    plan: MigrationPlan
+    ssd: str
     loss: int
     returns: tuple[tuple[int, int, int], ...]
     reserve_bytes: int
     compressed: Mapping[int, Compressed]
+    plan: MigrationPlan | None = None
+
+    def on_kernel_start(self, view: PolicyView) -> Iterable[Move]:
+        """Wait for all offloads before the backward pass."""
+        if view.kernel == self.loss:
+            yield Await()
+
+    def on_kernel_end(self, view: PolicyView) -> Iterable[Move]:
+        """Fetch what the next kernels need, as far as the largest hole goes."""
+        if view.kernel < self.loss:
+            return
+        room = view.largest_hole_bytes - self.reserve_bytes
+        for _, tensor, size in self.returns[bisect_left(self.returns, (view.kernel + 1, -1, 0)) :]:
+            if not view.bytes_in(tensor, self.ssd):
+                continue
+            if size >= room:
+                return
+            room -= size
+            yield Fetch(tensor)
 
 
 @register_policy
-class FlashNeuron(Declared, Policy):
+class FlashNeuron(Declared, PolicyPerJob):
     """Copies of whole tensors straight between GPU and SSD, in contiguous memory.
 
     Weights stay on the GPU, and cuDNN workspaces share one buffer. Of the results of the forward pass that
@@ -87,22 +108,16 @@ class FlashNeuron(Declared, Policy):
     """Share of elements that are not zero in results of a ReLU: one for all, or one for each of them that the
     backward pass reads, in order of first use."""
 
-    def _set_up(self) -> None:
-        self._schedules: list[_Schedule] = []
-        self._ssd = "ssd"
+    job_class = _Schedule
 
-    def plan(
-        self, workload: Workload, system: SystemSpec, behaviour: BehaviourSpec
-    ) -> Sequence[MigrationPlan]:
-        """Choose what every job offloads. Raises UnsupportedError when too little can be, or without SSD."""
+    def start_job(self, job: Job, machine: PlannedMachine, system: SystemSpec) -> _Schedule:
+        """Choose what is offloaded. Raises UnsupportedError when too little can be, or without SSD."""
         drives = [tier.name for tier in system.all_tiers if tier.kind == "ssd"]
         if not drives:
             raise UnsupportedError(
                 "policy 'flashneuron': found a system without an SSD; allowed: one with it"
             )
-        self._ssd = drives[0]
-        self._schedules = [self._schedule(job.trace, system) for job in workload.jobs]
-        return tuple(schedule.plan for schedule in self._schedules)
+        return self._schedule(job.trace, system, drives[0])
 
     def places(self, job: Job, plan: MigrationPlan | None, behaviour: BehaviourSpec) -> Sequence[Place]:
         """Put offloaded tensors at the right, workspaces in the buffer, and everything else at the left."""
@@ -120,32 +135,13 @@ class FlashNeuron(Declared, Policy):
 
     def compressed(self, job: Job, plan: MigrationPlan | None) -> Mapping[int, Compressed]:
         """Return what is copied in another format than it is kept in."""
-        return next(one.compressed for one in self._schedules if one.trace is job.trace)
+        return next(one.compressed for one in self.jobs if one.trace is job.trace)
 
     def allocation_order(self, kernel: Kernel) -> Sequence[int]:
         """Return a kernel's tensors in the fixed order of ``hash_order``."""
         return hash_order(kernel.tensors)
 
-    def on_kernel_start(self, view: PolicyView) -> Iterable[Move]:
-        """Wait for all offloads before the backward pass."""
-        if view.kernel == self._schedules[view.job].loss:
-            yield Await()
-
-    def on_kernel_end(self, view: PolicyView) -> Iterable[Move]:
-        """Fetch what the next kernels need, as far as the largest hole goes."""
-        schedule = self._schedules[view.job]
-        if view.kernel < schedule.loss:
-            return
-        room = view.largest_hole_bytes - schedule.reserve_bytes
-        for _, tensor, size in schedule.returns[bisect_left(schedule.returns, (view.kernel + 1, -1, 0)) :]:
-            if not view.bytes_in(tensor, self._ssd):
-                continue
-            if size >= room:
-                return
-            room -= size
-            yield Fetch(tensor)
-
-    def _schedule(self, trace: Trace, system: SystemSpec) -> _Schedule:
+    def _schedule(self, trace: Trace, system: SystemSpec, ssd: str) -> _Schedule:
         backward = (kernel.id for kernel in trace.kernels if kernel.phase is Phase.BACKWARD)
         loss = next(backward, len(trace.kernels))
         page = system.gpu.page_size
@@ -155,7 +151,7 @@ class FlashNeuron(Declared, Policy):
         choice = _Choice(trace, loss, sizes, formats, _line_bytes(trace, sizes, system.gpu.memory))
         periods = choice.first(candidates)
         if formats:
-            write = next(tier.write_bandwidth for tier in system.all_tiers if tier.name == self._ssd)
+            write = next(tier.write_bandwidth for tier in system.all_tiers if tier.name == ssd)
             rate = min(system.pcie.outward, write or system.pcie.outward)
             choice.refine(periods, candidates, rate)
         moves = []
@@ -164,11 +160,11 @@ class FlashNeuron(Declared, Policy):
             moves.append((start, -hash_order(trace.kernels[start - 1].tensors).index(tensor), tensor))
             returns.append((end, hash_order(trace.kernels[end].tensors).index(tensor), tensor))
         plan = MigrationPlan(
-            tuple(Planned(start, Evict(tensor, self._ssd)) for start, _, tensor in sorted(moves)), self.name
+            tuple(Planned(start, Evict(tensor, ssd)) for start, _, tensor in sorted(moves)), self.name
         )
         order = tuple((end, tensor, sizes[tensor]) for end, _, tensor in sorted(returns))
         kept = {tensor: formats[tensor] for tensor in periods if tensor in formats}
-        return _Schedule(trace, plan, loss, order, _largest_intermediate_bytes(trace, sizes), kept)
+        return _Schedule(trace, ssd, loss, order, _largest_intermediate_bytes(trace, sizes), kept, plan)
 
     def _formats(self, trace: Trace, candidates: Sequence[int], page: int) -> dict[int, Compressed]:
         """Return how candidates would be compressed. Raises PolicyError for densities that do not fit."""
