@@ -13,7 +13,8 @@ from machines import trace_of as pages_trace
 from g10sim.analysis.recomputation import Recomputability
 from g10sim.policies.designs.capuchin.costs import LeastCosts
 from g10sim.policies.designs.capuchin.guidance import Guidance
-from g10sim.policies.designs.capuchin.planner import Parameters, collective, plan_job
+from g10sim.policies.designs.capuchin.planner import Parameters, plan_job
+from g10sim.policies.designs.capuchin.recomputations import Recomputations
 from g10sim.policies.designs.capuchin.swaps import GuidedSwap, Lanes, access_pairs, trigger_at
 from g10sim.policies.interface.moves import Fetch
 from g10sim.policies.interface.plan import Planned
@@ -220,9 +221,9 @@ CHAIN = trace_of(
 
 
 def test_what_is_recomputed_on_the_way_to_another_tensor_stays():
-    rules = Recomputability(CHAIN)
-    chosen = [Recomputed(1, 2, 5, 0), Recomputed(2, 2, 4, 0)]
-    assert collective(chosen, rules) == [Recomputed(1, 2, 4, 0), Recomputed(2, 2, 4, 0)]
+    chosen = Recomputations(accesses_of(CHAIN), Recomputability(CHAIN))
+    assert all(chosen.add(entry, bool) for entry in (Recomputed(1, 2, 5, 0), Recomputed(2, 2, 4, 0)))
+    assert chosen.entries() == [Recomputed(1, 2, 4, 0), Recomputed(2, 2, 4, 0)]
     found = planned(CHAIN, 250)
     assert sorted(entry.tensor for entry in found.schedule.recomputed) == [1, 2]
     assert all(entry.use == 4 for entry in found.schedule.recomputed)

@@ -7,13 +7,13 @@ from hypothesis import strategies as st
 from g10sim.analysis.recomputation import Recomputability
 from g10sim.policies.designs.tensile.planner import PlanningParameters, plan_jobs
 from g10sim.policies.designs.tensile.replanning import has_drifted, predicted, smoothed, spread, to_plan
+from g10sim.policies.designs.tensile.residents import Residents
 from g10sim.policies.designs.tensile.swapping import swap_across, swap_within
 from g10sim.policies.interface.moves import Evict, Fetch
 from g10sim.policies.interface.plan import Planned
 from g10sim.policies.planning.channel import Channel, Interval, earliest, latest
 from g10sim.policies.planning.swapping.access import AccessSequence
 from g10sim.policies.planning.swapping.moves import allocations
-from g10sim.policies.planning.swapping.peak import PeakAnalysis
 from g10sim.policies.planning.swapping.recomputing import choose_recomputation
 from g10sim.policies.planning.swapping.schedule import JobSchedule, Recomputed
 from g10sim.trace.model import TensorKind
@@ -63,16 +63,16 @@ PEAK_IN_THIRD = trace_of(
 def test_a_tensor_leaves_at_once_and_comes_back_at_the_last_moment():
     schedule = planned([PEAK_IN_THIRD]).schedules[0]
     assert times(schedule.swaps) == [((10, 15), (35, 40))]
-    analysis = PeakAnalysis(schedule, "physical")
+    analysis = Residents(schedule, "physical")
     assert analysis.absence(schedule.swaps[0]) == [Interval(15, 35)]
     published = planned([PEAK_IN_THIRD], accounting="published").schedules[0]
     assert times(published.swaps) == [((10, 15), (35, 40))]
-    assert PeakAnalysis(published, "published").absence(published.swaps[0]) == [Interval(10, 40)]
+    assert Residents(published, "published").absence(published.swaps[0]) == [Interval(10, 40)]
 
 
 def test_levels_are_counted_as_memory_is_taken_and_freed():
     schedule = schedule_of(PEAK_IN_THIRD)
-    analysis = PeakAnalysis(schedule, "physical")
+    analysis = Residents(schedule, "physical")
     peak = analysis.find()
     assert (peak.size_bytes, peak.time, peak.last_access) == (91, 20, 20)
     assert analysis.residents(20).tolist() == [0, 2, 1]
@@ -91,8 +91,7 @@ def test_what_happens_at_one_time_counts_together():
     kernels = [(10, "", "a b"), (10, "", "c d"), (10, "c d", "")]
     schedule = schedule_of(trace_of({"a": 40, "b": 5, "c": 20, "d": 20}, kernels))
     physical, published = (
-        PeakAnalysis(schedule, accounting).kernel_levels().tolist()
-        for accounting in ("physical", "published")
+        Residents(schedule, accounting).kernel_levels().tolist() for accounting in ("physical", "published")
     )
     assert physical == [45, 40, 40]
     assert published == [0, 0, 40]
@@ -102,7 +101,7 @@ def test_what_is_computed_again_takes_its_scratch_memory_at_its_start():
     trace = RECOMPUTABLE
     schedule = schedule_of(trace)
     schedule.recomputed.append(Recomputed(1, drop=2, use=4, extra_bytes=7))
-    analysis = PeakAnalysis(schedule, "physical")
+    analysis = Residents(schedule, "physical")
     after = dict(zip(*(column.tolist() for column in analysis.levels()), strict=True))
     assert after == {0: 250, 2: 450, 5: 210, 8: 10, 11: 257, 12: 250, 13: 0}
 
@@ -116,7 +115,7 @@ def test_the_largest_tensor_is_swapped_within_the_iteration_where_it_cannot_stay
 
 def test_kernels_without_tensors_need_no_memory():
     schedule = schedule_of(trace_of({"unused*": 5}, [(10, "", ""), (10, "", "")]))
-    analysis = PeakAnalysis(schedule, "physical")
+    analysis = Residents(schedule, "physical")
     assert (analysis.find().size_bytes, analysis.kernel_levels().tolist()) == (0, [0, 0])
 
 
@@ -124,7 +123,7 @@ def test_memory_is_asked_for_early_where_the_peak_does_not_rise():
     # 100 MB are in use from 10 to 20 ms, and from 30 ms on; a MB takes a sixth of a ms.
     kernels = [(10, "", "a"), (10, "a", "b"), (10, "", ""), (10, "b", "c"), (10, "c", "")]
     schedule = schedule_of(trace_of({"a": 60, "b": 40, "c": 60}, kernels))
-    found = list(allocations(schedule, PeakAnalysis(schedule, "physical"), 6))
+    found = list(allocations(schedule, Residents(schedule, "physical"), 6))
     ahead = [Planned(0, Fetch(1), 3), Planned(2, Fetch(2))]
     assert found == [Planned(0, Fetch(0)), ahead[0], Planned(1, Fetch(1)), ahead[1], Planned(3, Fetch(2))]
 
@@ -158,7 +157,7 @@ def test_a_tensor_leaves_again_between_later_accesses():
     swaps = swap_within(schedule_of(READ_TWICE), 0, 40, 4)
     assert times(swaps) == [((10, 14), (16, 20)), ((30, 34), (46, 50))]
     # What does not help at the peak is not done: only the second absence covers time 40.
-    analysis = PeakAnalysis(schedule_of(READ_TWICE), "physical")
+    analysis = Residents(schedule_of(READ_TWICE), "physical")
     schedule = schedule_of(READ_TWICE)
     relieving = swap_within(schedule, 0, 40, 6, lambda swaps: analysis.is_away(swaps, 40))
     assert times(relieving) == [((30, 36), (44, 50))]
@@ -184,7 +183,7 @@ def test_a_parameter_that_the_first_kernel_needs_cannot_stay_away_across_iterati
 def test_a_parameter_stays_away_from_the_optimizer_to_its_first_use():
     trace = parameter(1)
     schedule = schedule_of(trace)
-    analysis = PeakAnalysis(schedule, "physical")
+    analysis = Residents(schedule, "physical")
     assert analysis.levels()[1][0] == 60
     (swap,) = swap_across(schedule, 0, 5)
     assert (swap.out, swap.back, swap.wraps) == ((60, 65), (5, 10), True)
@@ -197,7 +196,7 @@ def test_a_parameter_stays_away_from_the_optimizer_to_its_first_use():
     schedule.swaps.append(swap)
     levels = dict(zip(*(column.tolist() for column in analysis.levels()), strict=True))
     assert [levels[time] for time in (0, 2, 8)] == [60, 0, 60]
-    published = PeakAnalysis(schedule, "published")
+    published = Residents(schedule, "published")
     published_levels = dict(zip(*(column.tolist() for column in published.levels()), strict=True))
     assert [published_levels[time] for time in (0, 10)] == [0, 60]
 
@@ -256,7 +255,7 @@ def test_the_most_bytes_for_the_time_are_recomputed_first():
         [(10, "w", "a"), (1, "w", "b"), (10, "w", "c"), (10, "c a", ""), (10, "b", "")],
     )
     schedule = schedule_of(trace)
-    analysis = PeakAnalysis(schedule, "physical")
+    analysis = Residents(schedule, "physical")
     peak = analysis.find()
     assert peak.time == 11
     found = choose_recomputation(schedule, Recomputability(trace), peak, analysis.residents(11))
@@ -271,7 +270,7 @@ def test_the_most_bytes_for_the_time_are_recomputed_first():
 def test_the_most_bytes_for_the_time_come_first_in_either_order(times, order):
     kernels = [(times[0], "w", "a"), (times[1], "w", "b"), (10, "w", "c"), (10, "c a", ""), (10, "b", "")]
     schedule = schedule_of(trace_of({"w*": 1, "a": 80, "b": 80, "c": 1}, kernels))
-    analysis = PeakAnalysis(schedule, "physical")
+    analysis = Residents(schedule, "physical")
     peak = analysis.find()
     rules = Recomputability(schedule.accesses.trace)
     found = choose_recomputation(schedule, rules, peak, analysis.residents(peak.time))

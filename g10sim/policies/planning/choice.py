@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
@@ -112,6 +112,24 @@ class Ranking:
         stop = place + int(at.max(initial=0))
         for kept, new in ((self._keys, keys), (self._numbers, numbers)):
             kept[self._first : stop] = np.insert(kept[place:stop], at, new)
+
+
+def best_first(worths: Worths, keys: Integers) -> Iterator[int]:
+    """Yield the numbers of candidates with any worth, the best first, of equals that with the lowest key.
+
+    They are put in order when more than a few are asked for.
+    """
+    left = worths.copy()
+    for _ in range(_FIRST):
+        most = left.max(initial=0)
+        if not most:
+            return
+        best = np.flatnonzero(left == most)
+        number = int(best[keys[best].argmin()])
+        left[number] = 0
+        yield number
+    order = np.lexsort((keys, -left))
+    yield from order[left[order] > 0].tolist()
 
 
 def _best_up_to_each(keys: Worths, numbers: Integers) -> tuple[Worths, Integers]:

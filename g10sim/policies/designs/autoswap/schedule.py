@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import inf
@@ -162,6 +162,7 @@ class _Play:
         self._durations: list[int] = timeline.durations.tolist()
         self._copies = copies
         self._leaving: deque[_CopyOut] = deque()
+        self._due, self._late = defaultdict[int, int](int), 0
         self._out_free = self._in_free = self._time = 0
         self._left: dict[int, int] = {}
         self._arrivals: dict[int, int] = {}
@@ -187,6 +188,7 @@ class _Play:
             self._left[swap.candidate.tensor] = self._out_free
             gone = operation + swap.gone - swap.candidate.start
             self._leaving.append(_CopyOut(self._out_free, gone, size))
+            self._due[gone] += size
         start = self._wait_for_room(place, operation)
         for swap in self._ins[place]:
             left = self._left.get(swap.candidate.tensor, 0)
@@ -199,14 +201,14 @@ class _Play:
     def _wait_for_room(self, place: int, operation: int) -> int:
         """Time at which what should be gone by now has left as far as the limit needs it."""
         time, leaving = self._time, self._leaving
-        while leaving and leaving[0].done <= time:
-            leaving.popleft()
-        late = sum(copy.size_bytes for copy in leaving if copy.gone <= operation)
-        while leaving and late > self._room[place]:
+        self._late += self._due.pop(operation, 0)
+        while leaving and (leaving[0].done <= time or self._late > self._room[place]):
             copy = leaving.popleft()
-            time = copy.done
+            time = max(time, copy.done)
             if copy.gone <= operation:
-                late -= copy.size_bytes
+                self._late -= copy.size_bytes
+            else:
+                self._due[copy.gone] -= copy.size_bytes
         return time
 
 

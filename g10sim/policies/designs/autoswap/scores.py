@@ -51,13 +51,18 @@ def submodular_duration(
     """SWDOA: WDOA in the load that is left when all candidates with higher scores are away."""
     period, scores = timeline.num_kernels, np.zeros(len(candidates))
     starts, ends = _spans(candidates)
+    earliest, latest = int(starts.min(initial=0)), int(ends.max(initial=0))
     left = _sums(timeline.load_bytes, candidates)
     for _ in candidates:
         best = int(left.argmax())
         scores[best], start, end = left[best], starts[best], ends[best]
-        for lap in (-period, 0, period):
-            shared = np.minimum(ends, end + lap) - np.maximum(starts, start + lap)
-            left -= candidates[best].size_bytes * np.maximum(shared, 0)
+        laps = [lap for lap in (-period, 0, period) if earliest < end + lap and start + lap < latest]
+        for lap in laps:
+            shared = np.minimum(ends, end + lap)
+            shared -= np.maximum(starts, start + lap)
+            np.maximum(shared, 0, out=shared)
+            shared *= candidates[best].size_bytes
+            left -= shared
         left[best] = -np.inf
     return scores
 

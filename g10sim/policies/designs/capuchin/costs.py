@@ -34,6 +34,11 @@ class LeastCosts:
         count = len(pairs)
         self._first: Integers = np.full(count, _NEVER, dtype=np.int64)
         self._last, self._away_from, self._away_until = np.full((3, count), -1, dtype=np.int64)
+        self._changes, self._costs, self._costs_of = (
+            0,
+            np.zeros(count, dtype=np.int64),
+            np.full((3, count), -1),
+        )
         self._out_ends, self._back_ends, self._out_waits, self._back_waits = np.zeros(
             (4, count), dtype=np.int64
         )
@@ -44,6 +49,13 @@ class LeastCosts:
 
     def of(self, numbers: Integers, first: Integers, last: Integers) -> Integers:
         """Return the least cycles that kernels wait longer for swaps from first to last kernels."""
+        asked = np.stack([first, last, np.full_like(first, self._changes)])
+        new = np.flatnonzero((self._costs_of[:, numbers] != asked).any(axis=0))
+        self._costs_of[:, numbers[new]] = asked[:, new]
+        self._costs[numbers[new]] = self._worked_out(numbers[new], first[new], last[new])
+        return self._costs[numbers]
+
+    def _worked_out(self, numbers: Integers, first: Integers, last: Integers) -> Integers:
         copies, uses, evicted = self._copies[numbers], self.uses[numbers], self.evicted[numbers]
         departures = self._departures[numbers]
         out = np.maximum(self._out_ends[numbers], self._starts[evicted + 1] + departures)
@@ -65,6 +77,7 @@ class LeastCosts:
 
     def take(self, number: int, swap: GuidedSwap, away: Interval, old: GuidedSwap | None) -> None:
         """Note a swap that is planned, in place of an old one, and when it takes its tensor away."""
+        self._changes += 1
         if old is not None and old.out != swap.out:
             self._give_up(self._out_ends, self._lanes.out, old.out)
         if old is not None and old.back != swap.back:

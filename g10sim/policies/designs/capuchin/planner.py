@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Collection, Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Collection
+from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,13 +14,15 @@ import numpy as np
 from g10sim.analysis.recomputation import Recomputability
 from g10sim.analysis.timeline import Integers
 from g10sim.policies.designs.capuchin.costs import LeastCosts
-from g10sim.policies.designs.capuchin.swaps import AccessPair, GuidedSwap, Lanes, access_pairs
+from g10sim.policies.designs.capuchin.recomputations import Recomputations
+from g10sim.policies.designs.capuchin.swaps import GuidedSwap, Lanes, access_pairs
 from g10sim.policies.planning.channel import Interval
+from g10sim.policies.planning.choice import best_first
 from g10sim.policies.planning.limit import Limit
 from g10sim.policies.planning.swapping.access import AccessSequence
-from g10sim.policies.planning.swapping.peak import Peak, PeakAnalysis
+from g10sim.policies.planning.swapping.peak import PeakAnalysis, Span
 from g10sim.policies.planning.swapping.recomputing import recomputation_of
-from g10sim.policies.planning.swapping.schedule import JobSchedule, Recomputed, Swap
+from g10sim.policies.planning.swapping.schedule import JobSchedule, Recomputed
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -84,6 +87,7 @@ class _Planner:
         self._rules = Recomputability(accesses.trace)
         self._pairs = access_pairs(accesses, parameters.bytes_per_cycle, parameters.least_bytes)
         self._costs = LeastCosts(accesses, self._lanes, self._pairs)
+        self._sizes, self._size_of = np.unique(self._costs.sizes, return_inverse=True)
         self._tensors = np.array([pair.tensor for pair in self._pairs], dtype=np.int64)
         self._number_of = {(pair.tensor, pair.evicted + 1): number for number, pair in enumerate(self._pairs)}
         self._is_kept = np.ones(len(self._pairs), dtype=np.bool_)
@@ -98,8 +102,7 @@ class _Planner:
         self._tried: dict[int, int] = {}
         self._swaps: list[GuidedSwap] = []
         self._places: dict[int, int] = {}
-        self._swapped: dict[int, list[AccessPair]] = {}
-        self._readers: dict[int, list[Recomputed]] = {}
+        self._recomputed = Recomputations(accesses, self._rules)
         self._peak = self._analysis.find()
 
     def plan(self) -> Planned:
@@ -107,6 +110,7 @@ class _Planner:
         time = Limit(self._parameters.planning_limit)
         while self._peak.size_bytes > target and not time.is_over() and self._lower():
             pass
+        self._schedule.recomputed = self._recomputed.entries()
         swaps, after = tuple(self._swaps), self._peak.size_bytes
         overhead = sum(swap.overhead_cycles for swap in swaps)
         overhead += sum(map(self._recomputation_cycles, self._schedule.recomputed))
@@ -117,15 +121,14 @@ class _Planner:
         kernel = self._accesses.kernel_at(self._peak.time)
         return self._swap_hidden(kernel) or self._choose_cheapest(kernel)
 
-    def _over(self, kernel: int, some: npt.NDArray[np.bool_], first: int = 0) -> list[int]:
+    def _over(self, kernel: int, some: npt.NDArray[np.bool_], first: int = 0) -> Integers:
         """Return the numbers, from one on, of those of some pairs that a kernel is in between."""
         there = some[first:] & (self._costs.evicted[first:] < kernel) & (kernel < self._costs.uses[first:])
-        found: list[int] = (np.flatnonzero(there) + first).tolist()
-        return found
+        return np.flatnonzero(there) + first
 
     def _swap_hidden(self, kernel: int) -> bool:
         # Lanes mostly fill up: what was impossible at this peak is not tried again.
-        for number in self._over(kernel, self._may_hide, self._tried.get(kernel, 0)):
+        for number in map(int, self._over(kernel, self._may_hide, self._tried.get(kernel, 0))):
             swap = self._lanes.hidden(self._pairs[number], kernel)
             if swap is not None and self._accept_swap(number, swap):
                 self._tried[kernel] = number + 1
@@ -139,30 +142,30 @@ class _Planner:
         Swaps are worked out when they come to the top by the least that they can cost. A tensor that is
         swapped already, and not away yet or back again at the peak, may be away longer.
         """
-        numbers = np.array(self._over(kernel, self._is_kept), dtype=np.int64)
+        numbers = self._over(kernel, self._is_kept)
         numbers = numbers[~self._costs.are_away(numbers, self._peak.time)]
         highs = self._costs.extents(numbers, *self._high(kernel, numbers))
         costs = np.concatenate([self._costs.of(numbers, *highs), self._recomputation_costs(numbers)])
         worths = np.tile(self._saved(self._costs.sizes[numbers]), 2) / np.maximum(1, costs)
+        worths[costs >= _NEVER] = 0
         tensors, count = np.tile(self._tensors[numbers], 2), len(numbers)
-        order = np.lexsort((np.arange(2 * count) >= count, tensors, -worths))
         known: list[tuple[float, int, int, GuidedSwap]] = []
-        for place in order[costs[order] < _NEVER].tolist():
-            number, rank = int(numbers[place % count]), place // count
-            bound = -float(worths[place]), int(tensors[place]), rank
+        for place in chain(best_first(worths, tensors), (None,)):
+            bound = (0.0, 0, 0)
+            if place is not None:
+                bound = -float(worths[place]), int(tensors[place]), place // count
             while known and known[0][:3] < bound:
                 *_, swap = heapq.heappop(known)
                 if self._accept_swap(self._number_of[swap.pair.tensor, swap.pair.evicted + 1], swap):
                     return True
-            if rank:
+            if place is None:
+                break
+            number = int(numbers[place % count])
+            if bound[2]:
                 if self._accept_recomputation(number):
                     return True
             elif (found := self._exposed(number, *(int(high[place]) for high in highs))) is not None:
-                heapq.heappush(known, (-found[0], int(tensors[place]), rank, found[1]))
-        while known:
-            *_, swap = heapq.heappop(known)
-            if self._accept_swap(self._number_of[swap.pair.tensor, swap.pair.evicted + 1], swap):
-                return True
+                heapq.heappush(known, (-found[0], bound[1], 0, found[1]))
         return False
 
     def _exposed(self, number: int, first: int, last: int) -> tuple[float, GuidedSwap] | None:
@@ -181,11 +184,12 @@ class _Planner:
     def _high(self, kernel: int, numbers: Integers) -> tuple[Integers, Integers]:
         """Return the first and last kernels around the peak that are the peak when each tensor is away."""
         levels, costs = self._analysis.kernel_levels(), self._costs
-        rest = np.maximum(self._parameters.target_bytes, self._peak.size_bytes - costs.sizes[numbers])
+        rest = np.maximum(self._parameters.target_bytes, self._peak.size_bytes - self._sizes)
         before = -np.minimum.accumulate(levels[:kernel][::-1])
         after = -np.minimum.accumulate(levels[kernel + 1 :])
-        first = np.maximum(costs.evicted[numbers] + 1, kernel - before.searchsorted(-rest))
-        return first, np.minimum(costs.uses[numbers] - 1, kernel + after.searchsorted(-rest))
+        sizes = self._size_of[numbers]
+        first = np.maximum(costs.evicted[numbers] + 1, kernel - before.searchsorted(-rest)[sizes])
+        return first, np.minimum(costs.uses[numbers] - 1, kernel + after.searchsorted(-rest)[sizes])
 
     def _old(self, number: int) -> GuidedSwap | None:
         place = self._places.get(number)
@@ -216,16 +220,14 @@ class _Planner:
     def _accept_swap(self, number: int, swap: GuidedSwap) -> bool:
         """Keep a swap, in place of what was planned for its pair, if that lowers the peak."""
         swaps, place, old = self._schedule.swaps, self._places.get(number), self._old(number)
-        pair = swap.pair
-        if any(pair.evicted < entry.use < pair.use for entry in self._readers.get(pair.tensor, ())):
-            return False
         counted = swap.counted(self._accesses)
-        before = () if place is None else (swaps[place],)
-        if not self._has_lowered(before, (counted,)):
+        spans = self._analysis.spans(counted)
+        spans += [] if place is None else self._analysis.spans(swaps[place], -1)
+        if not self._recomputed.allow(swap.pair) or not self._has_lowered(spans):
             return False
         if old is None or place is None:
             self._places[number] = len(swaps)
-            self._swapped.setdefault(pair.tensor, []).append(pair)
+            self._recomputed.note_swap(swap.pair)
             self._swaps.append(swap)
             swaps.append(counted)
         else:
@@ -240,69 +242,18 @@ class _Planner:
         """Keep a recomputation, and the ones that it brings forward, if that lowers the peak."""
         entry = self._entries[number]
         assert entry is not None
-        before, known = self._schedule.recomputed, set(map(id, self._schedule.recomputed))
-        readers = self._readers.get(entry.tensor, ())
-        use = min((other.use for other in readers if entry.drop <= other.use < entry.use), default=entry.use)
-        if self._reads_what_is_away([replace(entry, use=use)]):
+        if not self._recomputed.add(entry, self._has_lowered):
             return False
-        after = collective([*before, entry], self._rules)
-        new, kept = [other for other in after if id(other) not in known], set(map(id, after))
-        gone = [other for other in before if id(other) not in kept]
-        if self._reads_what_is_away(new) or not self._has_lowered(gone, new):
-            return False
-        self._schedule.recomputed = after
-        self._readers.clear()
-        for other in after:
-            for source in sources(other, self._rules):
-                self._readers.setdefault(source, []).append(other)
         self._is_kept[number] = self._may_hide[number] = False
         self._is_recomputed[entry.tensor] = True
         return True
 
-    def _reads_what_is_away(self, entries: Iterable[Recomputed]) -> bool:
-        """Return True if a recomputation needs a tensor while it is swapped out."""
-        return any(
-            pair.evicted < entry.use < pair.use
-            for entry in entries
-            for source in sources(entry, self._rules)
-            for pair in self._swapped.get(source, ())
-        )
-
-    def _has_lowered(self, gone: Collection[Swap | Recomputed], new: Collection[Swap | Recomputed]) -> bool:
+    def _has_lowered(self, spans: Collection[Span]) -> bool:
         """Find the peak anew; False, and nothing changes, unless it is smaller, or as large but later."""
-        found, old = self._peak_with(gone, new), self._peak
+        self._analysis.count(spans)
+        found, old = self._analysis.find(), self._peak
         if (found.size_bytes, -found.time) >= (old.size_bytes, -old.time):
-            self._peak_with(new, gone)
+            self._analysis.count((start, end, -size) for start, end, size in spans)
             return False
         self._peak = found
         return True
-
-    def _peak_with(self, gone: Collection[Swap | Recomputed], new: Collection[Swap | Recomputed]) -> Peak:
-        self._analysis.exchange(gone, new)
-        return self._analysis.find()
-
-
-def collective(entries: Iterable[Recomputed], rules: Recomputability) -> list[Recomputed]:
-    """Return the recomputations as they happen: what is made on the way to another tensor stays.
-
-    A tensor that was dropped and that another's producer reads is back when that one is recomputed, so that
-    each is made again once (Capuchin's collective recomputation).
-    """
-    found = {entry.tensor: entry for entry in entries}
-
-    def restore_sources(tensor: int, use: int) -> None:
-        for source in sources(found[tensor], rules):
-            other = found.get(source)
-            if other is not None and other.drop <= use < other.use:
-                found[source] = replace(other, use=use)
-                restore_sources(source, use)
-
-    for entry in sorted(found.values(), key=lambda entry: (entry.use, entry.tensor)):
-        restore_sources(entry.tensor, entry.use)
-    return list(found.values())
-
-
-def sources(entry: Recomputed, rules: Recomputability) -> tuple[int, ...]:
-    """Return what the kernel reads that makes a dropped tensor."""
-    producer = rules.producer(entry.tensor, entry.drop)
-    return () if producer is None else producer.inputs

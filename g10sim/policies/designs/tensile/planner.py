@@ -10,6 +10,7 @@ import numpy as np
 
 from g10sim.analysis.recomputation import Recomputability
 from g10sim.config.effects import Effect
+from g10sim.policies.designs.tensile.residents import Residents
 from g10sim.policies.designs.tensile.swapping import swap_across, swap_within
 from g10sim.policies.interface.parameters import Count, Share, parameter
 from g10sim.policies.planning.channel import Channel
@@ -66,7 +67,7 @@ class _JobPlanner:
     def __init__(self, schedule: JobSchedule, parameters: PlanningParameters, bytes_per_cycle: float) -> None:
         self.schedule, self._parameters, self._rate = schedule, parameters, bytes_per_cycle
         accesses = schedule.accesses
-        self.analysis = PeakAnalysis(schedule, parameters.accounting)
+        self.analysis = Residents(schedule, parameters.accounting)
         self._rules = Recomputability(accesses.trace)
         count = len(accesses.sizes)
         # Channels only fill up: what was impossible at a peak remains so. Times are those of the last one.
