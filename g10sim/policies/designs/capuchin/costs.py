@@ -34,11 +34,8 @@ class LeastCosts:
         count = len(pairs)
         self._first: Integers = np.full(count, _NEVER, dtype=np.int64)
         self._last, self._away_from, self._away_until = np.full((3, count), -1, dtype=np.int64)
-        self._changes, self._costs, self._costs_of = (
-            0,
-            np.zeros(count, dtype=np.int64),
-            np.full((3, count), -1),
-        )
+        self._changes, self._costs = 0, np.zeros(count, dtype=np.int64)
+        self._costs_of = np.full_like(self._costs, -1)
         self._out_ends, self._back_ends, self._out_waits, self._back_waits = np.zeros(
             (4, count), dtype=np.int64
         )
@@ -49,9 +46,10 @@ class LeastCosts:
 
     def of(self, numbers: Integers, first: Integers, last: Integers) -> Integers:
         """Return the least cycles that kernels wait longer for swaps from first to last kernels."""
-        asked = np.stack([first, last, np.full_like(first, self._changes)])
-        new = np.flatnonzero((self._costs_of[:, numbers] != asked).any(axis=0))
-        self._costs_of[:, numbers[new]] = asked[:, new]
+        kernels = len(self._starts)
+        asked = (self._changes * kernels + first) * kernels + last
+        new = np.flatnonzero(self._costs_of[numbers] != asked)
+        self._costs_of[numbers[new]] = asked[new]
         self._costs[numbers[new]] = self._worked_out(numbers[new], first[new], last[new])
         return self._costs[numbers]
 
