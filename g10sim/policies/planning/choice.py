@@ -19,46 +19,49 @@ _FIRST = 8
 
 
 class Best:
-    """Finds the best of candidates whose worth shrinks, choice after choice, with few of them worked out.
-
-    At first as many are worked out together as half of those that the choice before took.
-    """
+    """Finds the best of candidates whose worth shrinks, choice after choice, with few of them worked out."""
 
     def __init__(self) -> None:
-        self._taken = 0
+        self._needed = 0
 
     def find(
-        self, bounds: Worths, worths: Callable[[Integers], Worths], newer_bounds: Callable[[], Worths]
+        self,
+        bounds: Worths,
+        worths: Callable[[Integers], Worths],
+        newer_bounds: Callable[[Integers], Worths],
     ) -> int | None:
         """Return the number of the candidate that is worth most, of equals the first.
 
         None: none has any worth. No candidate is worth more than its bound. ``worths`` works out what some
-        of them are worth, the bounds of which become that: those with the highest bounds first, more and
-        more of them at a time. Where that are not few, ``newer_bounds`` are asked for, once, which may be
-        lower.
+        of them are worth, the bounds of which become that. A few with the highest bounds come first. Of
+        others that may be better ``newer_bounds`` are asked for, once, which may be lower. Then somewhat
+        more are worked out than the choice before needed, and more and more.
         """
-        is_known, count, are_new = np.zeros(len(bounds), dtype=np.bool_), max(_FIRST, self._taken // 2), False
-        self._taken = 0
-        while len(bounds):
-            first = int(bounds.argmax())
-            if bounds[first] <= 0:
+        left, waiting = bounds.copy(), np.zeros(0)
+        best, place, count, are_new = 0.0, 0, _FIRST, False
+        while True:
+            may_win = left > best
+            may_win[:place] |= left[:place] == best
+            some = np.flatnonzero(may_win)
+            if not len(some):
                 break
-            if is_known[first]:
-                return first
-            if self._taken and not are_new:
-                np.minimum(bounds, newer_bounds(), out=bounds)
-                are_new = True
+            if best and not are_new:
+                left[some] = np.minimum(left[some], newer_bounds(some))
+                bounds[some], are_new, waiting = left[some], True, left[some]
+                count = max(_FIRST, self._needed * 9 // 8)
                 continue
-            others = np.where(is_known, 0, bounds)
-            rest = max(0, len(others) - count)
-            some = np.flatnonzero((others >= np.partition(others, rest)[rest]) & (others > 0))[:count]
-            if bounds[first] > bounds[some].max():
-                some = np.append(some, first)
+            if len(some) > count:
+                values, rest = left[some], len(some) - count
+                some = some[values >= np.partition(values, rest)[rest]][:count]
             bounds[some] = worths(some)
-            is_known[some] = True
-            self._taken += len(some)
+            left[some] = 0
+            first = int(some[bounds[some].argmax()])
+            if (bounds[first], -first) > (best, -place):
+                best, place = float(bounds[first]), first
             count *= 2
-        return None
+        if are_new:
+            self._needed = int((waiting >= best).sum())
+        return place if best else None
 
 
 class Ranking:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from operator import attrgetter
 
 import numpy as np
@@ -74,30 +74,25 @@ class Pressure(Occupancy):
         self._durations, self._limit_bytes = durations, limit_bytes
         self._over: Integers = np.where(self.bytes > limit_bytes, durations, 0)
         self._over_sums = PrefixSums(self._over)
+        self._changed = list[slice]()
 
     def add(self, first: int, stop: int, size_bytes: int) -> None:
         """Add bytes (or take away, if negative) during a span."""
         super().add(first, stop, size_bytes)
-        for part in span_slices(first, stop, len(self.bytes)):
-            self._over[part] = np.where(self.bytes[part] > self._limit_bytes, self._durations[part], 0)
-            self._over_sums.change(part.start, part.stop)
+        self._changed += span_slices(first, stop, len(self.bytes))
 
     def over_cycles(self, first: Integers, stop: Integers) -> Integers:
         """Return the cycles of spans during which occupancy exceeds the limit."""
-        before = self._over_before if np.size(first) < len(self.bytes) // 8 else self._looked_up()
-        return np.where(stop > first, before(stop) - before(first), 0)
+        for part in self._changed:
+            self._over[part] = np.where(self.bytes[part] > self._limit_bytes, self._durations[part], 0)
+            self._over_sums.change(part.start, part.stop)
+        self._changed.clear()
+        return np.where(stop > first, self._over_before(stop) - self._over_before(first), 0)
 
     def _over_before(self, kernel: Integers) -> Integers:
         laps, places = np.divmod(kernel, max(1, len(self.bytes)))
         sums: Integers = laps * self._over_sums.total + self._over_sums.before(places)
         return sums
-
-    def _looked_up(self) -> Callable[[Integers], Integers]:
-        """Return the same by a table of the kernels of this iteration, the one before and four after."""
-        count, total = len(self.bytes), self._over_sums.total
-        lap = self._over_sums.before(np.arange(count))
-        table = np.concatenate([lap + number * total for number in range(-1, 5)])
-        return lambda kernel: table.take(kernel + count)
 
 
 def span_slices(first: int, stop: int, num_kernels: int) -> tuple[slice, ...]:

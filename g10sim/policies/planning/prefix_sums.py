@@ -30,6 +30,7 @@ class PrefixSums:
         self._length = min(BLOCK, len(values) + 1)
         self._within = np.zeros(blocks * self._length, dtype=values.dtype).reshape(blocks, -1)
         self._totals, self._before = (np.zeros(blocks, dtype=values.dtype) for _ in range(2))
+        self._sums: Numbers | None = None
         self.change(0, len(values))
 
     @property
@@ -41,7 +42,7 @@ class PrefixSums:
         """Add up anew after values ``start`` to ``stop`` - 1 have changed."""
         if start >= stop:
             return
-        first, last = start // BLOCK, (stop - 1) // BLOCK
+        self._sums, first, last = None, start // BLOCK, (stop - 1) // BLOCK
         for block in range(first, last + 1):
             begin = max(0, start - block * BLOCK)
             rest = self._values[block * BLOCK + begin : (block + 1) * BLOCK].copy()
@@ -58,11 +59,9 @@ class PrefixSums:
 
     def before(self, numbers: Integers) -> Numbers:
         """Return the sums of so many values."""
-        if len(self._before) == 1:
-            found: Numbers = self._within[0].take(numbers)
-            return found
-        blocks, rest = np.divmod(numbers, BLOCK)
-        found = self._before.take(blocks) + self._within[blocks, rest]
+        if self._sums is None:
+            self._sums = (self._before[:, np.newaxis] + self._within).ravel()
+        found: Numbers = self._sums.take(numbers)
         return found
 
     def search(self, wanted: Numbers, side: Literal["left", "right"] = "left") -> Integers:

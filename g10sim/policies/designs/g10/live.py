@@ -181,7 +181,7 @@ class _Selection(Draft):
         choices, numbers = self._choices(candidates), np.arange(len(candidates))
         windows = np.stack(self._windows(choices, numbers))
         self._left = numbers[windows[0] > 0]
-        bounds, best = self._bounds(choices), Best()
+        bounds, best = self._bounds(choices, self._left), Best()
 
         def worths(places: Integers) -> Worths:
             numbers = self._left[places]
@@ -189,7 +189,7 @@ class _Selection(Draft):
             return self._ranks(choices.sizes[numbers], windows[:, numbers])
 
         while self.occupancy.peak_bytes > self.target_bytes and not self.time.is_over():
-            place = best.find(bounds, worths, lambda: self._bounds(choices))
+            place = best.find(bounds, worths, lambda places: self._bounds(choices, self._left[places]))
             if place is None:
                 break
             number = int(self._left[place])
@@ -225,9 +225,8 @@ class _Selection(Draft):
         out_by, prefetch = ([np.zeros_like(starts) for _ in machine.tiers] for _ in range(2))
         return _Choices(starts, ends, sizes, copied, costs, out_by, prefetch)
 
-    def _bounds(self, choices: _Choices) -> Worths:
-        """Return the most that those left can be worth, given when they were last found to be away."""
-        numbers = self._left
+    def _bounds(self, choices: _Choices, numbers: Integers) -> Worths:
+        """Return the most that candidates can be worth, given when they were last found to be away."""
         most: Integers = np.zeros(len(numbers), dtype=np.int64)
         for place, costs in enumerate(choices.costs):
             found = self.occupancy.over_cycles(
