@@ -278,5 +278,5 @@ def test_the_best_candidate_is_found_by_bounds():
         asked.extend(places)
         return worth[places]
 
-    assert Best().find(np.array([9.0, 5.0, 4.0, 5.0]), worths, lambda: np.full(4, 5.0)) == 1
-    assert Best().find(np.zeros(2), worths, lambda: np.zeros(2)) is None
+    assert Best().find(np.array([9.0, 5.0, 4.0, 5.0]), worths, lambda places: np.full(len(places), 5.0)) == 1
+    assert Best().find(np.zeros(2), worths, np.zeros) is None

@@ -68,12 +68,14 @@ def test_with_the_queue_busy_until_1_5_the_small_tensor_is_first():
     assert found.choose() == [found.offload(numbers["y"])]
     assert found.pressure.highest_bytes == 4 * GB
     span = np.array([2 * SECOND]), np.array([3 * SECOND])
-    assert found.pressure.reliefs(*span, 10 * GB) == [(4 + 2) * GB * SECOND // 2]
+    assert found.pressure.reliefs(*span, np.array([10 * GB])) == [(4 + 2) * GB * SECOND // 2]
 
 
 def test_periods_as_long_as_those_of_published_traces_are_scored():
     pressure = CriticalPressure(np.array([0, 10**11, 2 * 10**11]), np.array([20 * 10**9, -(10**9)]))
-    assert pressure.reliefs(np.array([10**10]), np.array([2 * 10**11]), 10**10) == [9 * 10**10 * 10**10]
+    assert pressure.reliefs(np.array([10**10]), np.array([2 * 10**11]), np.array([10**10])) == [
+        9 * 10**10 * 10**10
+    ]
 
 
 @pytest.mark.parametrize(("limit", "tier"), [(4, "host"), (3, "ssd"), (0, "ssd")])

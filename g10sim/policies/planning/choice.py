@@ -113,8 +113,13 @@ class Ranking:
             others = self._numbers[place + start : place + int(after[equal.start])]
             at[equal] += others.searchsorted(numbers[equal])
         stop = place + int(at.max(initial=0))
+        at += np.arange(len(at))
+        is_old = np.ones(stop - self._first, dtype=np.bool_)
+        is_old[at] = False
         for kept, new in ((self._keys, keys), (self._numbers, numbers)):
-            kept[self._first : stop] = np.insert(kept[place:stop], at, new)
+            old = kept[place:stop].copy()
+            kept[self._first : stop][is_old] = old
+            kept[self._first + at] = new
 
 
 def best_first(worths: Worths, keys: Integers) -> Iterator[int]:

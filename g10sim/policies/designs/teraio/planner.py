@@ -26,6 +26,9 @@ from g10sim.policies.planning.occupancy import Occupancy, unmoved_bytes
 from g10sim.policies.planning.timeline import Timeline
 from g10sim.trace.model import Trace
 
+_EXACT = 2**53
+"""Whole numbers below are exact as floats, and their quotients those of Python."""
+
 
 @dataclass(frozen=True, slots=True)
 class Offload:
@@ -110,6 +113,9 @@ class Planner:
             reliefs[better] = host_reliefs[is_better]
         self._copies[:, numbers] = copies
         costs = copies[1] - copies[0] + copies[3] - copies[2]
+        if reliefs.dtype != object and reliefs.max(initial=0) < _EXACT:
+            quotient: Worths = reliefs / np.maximum(costs, 1)
+            return quotient
         quotients = (
             relief and relief / cost for relief, cost in zip(reliefs.tolist(), costs.tolist(), strict=True)
         )
@@ -200,13 +206,7 @@ class Planner:
         out = self._earliest(self.out[name].gaps(period), first, last, to_tier)
         back = self._latest(self.back[name].gaps(period), out[1], last, to_gpu)
         sizes = np.where(back[0] < NEVER, self._bytes[numbers], 0)
-        reliefs: Amounts = np.zeros_like(sizes)
-        for size in {*sizes.tolist()} - {0}:
-            some = np.flatnonzero(sizes == size)
-            found = self.pressure.reliefs(out[1][some], back[0][some], size)
-            reliefs = reliefs.astype(np.promote_types(reliefs.dtype, found.dtype), copy=False)
-            reliefs[some] = found
-        return np.array((*out, *back)), reliefs
+        return np.array((*out, *back)), self.pressure.reliefs(out[1], back[0], sizes)
 
 
 def _in_turn(machine: PlannedMachine) -> tuple[bool, bool]:

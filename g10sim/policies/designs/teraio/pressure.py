@@ -35,20 +35,27 @@ class CriticalPressure:
         """The most bytes beyond GPU memory; 0 where all fits."""
         return self._highest
 
-    def reliefs(self, starts: Integers, ends: Integers, size_bytes: int) -> Amounts:
-        """Return the pressure that absences of so many bytes would take away, in bytes x cycles.
+    def reliefs(self, starts: Integers, ends: Integers, sizes: Integers) -> Amounts:
+        """Return the pressure that absences of so many bytes each would take away, in bytes x cycles.
 
-        They end within the next iteration.
+        They end within the next iteration; one of no bytes takes nothing away.
         """
+        found: Amounts = np.zeros_like(sizes)
         laps, rest = np.divmod(np.concatenate((starts, ends)), self._period)
         steps = self._times.searchsorted(rest, side="right") - 1
         rest -= self._times[steps]
-        found: Amounts | None = None
-        for shift, taken, sums in self._taken(size_bytes):
-            until = sums[steps] + taken[steps] * rest + laps * sums[-1]
-            part: Amounts = until[len(starts) :] - until[: len(starts)]
-            found = part if found is None else found.astype(object) + (part.astype(object) << shift)
-        assert found is not None
+        both = np.concatenate((sizes, sizes))
+        for size in {*sizes.tolist()} - {0}:
+            some = np.flatnonzero(both == size)
+            step, left, lap, half = steps[some], rest[some], laps[some], len(some) // 2
+            relief: Amounts | None = None
+            for shift, taken, sums in self._taken(size):
+                until = sums[step] + taken[step] * left + lap * sums[-1]
+                part: Amounts = until[half:] - until[:half]
+                relief = part if relief is None else relief.astype(object) + (part.astype(object) << shift)
+            assert relief is not None
+            found = found.astype(np.promote_types(found.dtype, relief.dtype), copy=False)
+            found[some[:half]] = relief
         return found
 
     def _taken(self, size_bytes: int) -> list[tuple[int, Integers, Integers]]:
@@ -69,23 +76,19 @@ class CriticalPressure:
 
     def lower(self, absence: Interval, size_bytes: int) -> None:
         """Let so many bytes be absent."""
-        for part in absence.within(self._period):
-            first, last = self._split(part.start), self._split(part.end)
-            self._beyond[first:last] -= size_bytes
+        for start, end in absence.within(self._period):
+            times, beyond, edges = self._times, self._beyond, np.array((start, end))
+            first, last = times.searchsorted(edges).tolist()
+            new, after = int(times[first] != start), int(times[last] != end)  # steps to be made there
+            kept = beyond[first - new : last] - size_bytes
+            self._times = np.concatenate(
+                (times[:first], edges[:new], times[first:last], edges[2 - after :], times[last:])
+            )
+            self._beyond = np.concatenate((beyond[:first], kept, beyond[last - after :]))
         self._renew()
 
     def _renew(self) -> None:
-        self._lengths: Integers = np.diff(self._times)
+        self._lengths: Integers = self._times[1:] - self._times[:-1]
         self._above: Integers = np.maximum(self._beyond, 0)
         self._highest = int(self._above.max(initial=0))
         self._of_size: dict[int, list[tuple[int, Integers, Integers]]] = {}
-
-    def _split(self, time: int) -> int:
-        """Return the step that begins at a time, made if there is none."""
-        place = int(self._times.searchsorted(time, side="left"))
-        if place < len(self._times) and self._times[place] == time:
-            return place
-        times, beyond = self._times, self._beyond
-        self._times = np.concatenate((times[:place], [time], times[place:]))
-        self._beyond = np.concatenate((beyond[:place], beyond[place - 1 :]))
-        return place
