@@ -29,7 +29,6 @@ from g10sim.policies.designs.autoswap.scores import (
     weighted_duration,
 )
 from g10sim.policies.designs.autoswap.timeline import (
-    Candidate,
     LoadTimeline,
     find_candidates,
     least_peak_bytes,
@@ -38,6 +37,7 @@ from g10sim.policies.designs.autoswap.timeline import (
 )
 from g10sim.policies.interface.moves import Evict
 from g10sim.policies.interface.registry import create
+from g10sim.policies.planning.absence import Absence
 from g10sim.policies.planning.machine import PlannedTier
 from g10sim.trace.synthetic import chain, random_trace
 
@@ -51,7 +51,7 @@ def copies_at(rate):
 # Ten operations of 1 ms, 1 ms/MB in both directions; X, Y, Z as (size, r, d).
 MS = 1000
 LINE = LoadTimeline([MS] * 10, np.array([2, 4, 6, 8, 10, 10, 8, 6, 4, 2]))
-X, Y, Z = Candidate(0, 3, 1, 8), Candidate(1, 2, 3, 6), Candidate(2, 4, 3, 7)
+X, Y, Z = Absence(0, 3, 1, 8), Absence(1, 2, 3, 6), Absence(2, 4, 3, 7)
 XYZ = (X, Y, Z)
 COPIES = copies_at(1 / MS)
 
@@ -92,7 +92,7 @@ def test_the_example_without_overhead_keeps_its_peak():
 
 def test_what_cannot_be_away_at_the_peak_delays_no_other_copy():
     """The small one would be back for operation 4, the peak; the other is just out by then."""
-    small, other = Candidate(0, 1, 1, 5), Candidate(1, 3, 1, 9)
+    small, other = Absence(0, 1, 1, 5), Absence(1, 3, 1, 9)
     schedule = without_overhead(LINE, (small, other), COPIES)
     assert [(swap.candidate, swap.gone, swap.back) for swap in schedule.swaps] == [(other, 4, 6)]
 
@@ -111,7 +111,7 @@ def test_waits_for_a_copy_out_when_the_limit_needs_its_memory():
 def test_two_waits_for_the_same_moment_count_once():
     """Two tensors of 2 MB leave at 0 and 2 ms; operation 2 needs both gone, and waits until 4 ms."""
     line = LoadTimeline([MS] * 8, np.array([4, 4, 8, 8, 4, 4, 4, 4]))
-    pair = (Candidate(0, 2, 0, 8), Candidate(1, 2, 0, 8))
+    pair = (Absence(0, 2, 0, 8), Absence(1, 2, 0, 8))
     schedule = stick_to_limit(line, pair, 4, COPIES)
     assert schedule.overhead_cycles == 2 * MS
     assert schedule.summed_waits_cycles == 2 * MS

@@ -141,7 +141,7 @@ def test_copies_out_are_issued_when_the_link_is_free_for_them():
         (16, "", ""),
         (10, "p q", ""),
     ]
-    guidance = Guidance(planned(trace_of({"p": 96, "q": 96, "x": 150}, kernels), 192), 1e9, 0.05)
+    guidance = Guidance(planned(trace_of({"p": 96, "q": 96, "x": 150}, kernels), 192), 0.05)
     # The second copy begins at 18, while kernel 2 runs: when kernel 1 has ended.
     assert guidance.leaving == {0: (0,), 1: (1,)}
 
@@ -167,9 +167,6 @@ def test_what_cannot_hide_is_swapped_or_recomputed_whichever_costs_less():
     # 37 ms are the limit up to which recomputation is cheaper.
     assert planned(exposed(36), 300).swaps == ()
     assert len(planned(exposed(38), 300).swaps) == 1
-    # Mapping 240 MB anew at 10 MB a ms makes recomputation 24 ms dearer.
-    assert planned(exposed(12), 300, mapping_rate=10).swaps == ()
-    assert len(planned(exposed(14), 300, mapping_rate=10).swaps) == 1
 
 
 def test_a_tensor_is_away_no_longer_than_memory_is_short():
@@ -282,7 +279,7 @@ LONG = trace_of(
 
 def guided(target):
     found = planned(LONG, target)
-    return Guidance(found, 1e9, 0.05)
+    return Guidance(found, 0.05)
 
 
 def test_a_late_copy_in_is_triggered_earlier_by_a_twentieth_of_its_time():
@@ -314,7 +311,7 @@ def test_a_late_copy_in_is_not_triggered_where_memory_is_short():
             (5, "T", ""),
         ],
     )
-    guidance = Guidance(planned(busy, 240), 1e9, 0.05)
+    guidance = Guidance(planned(busy, 240), 0.05)
     assert guidance.swap(0).trigger == 45
     guidance.note_late(0)
     assert guidance.is_final
@@ -323,7 +320,7 @@ def test_a_late_copy_in_is_not_triggered_where_memory_is_short():
 
 def test_a_copy_in_may_be_triggered_by_the_second_kernel_behind_the_peak_and_no_earlier():
     kernels = [(10, "", "T"), *[(10, "", "")] * 3, (10, "", "x"), *[(10, "", "")] * 3, (5, "T", "")]
-    guidance = Guidance(planned(trace_of({"T": 240, "x": 100}, kernels), 240), 1e9, 0.05)
+    guidance = Guidance(planned(trace_of({"T": 240, "x": 100}, kernels), 240), 0.05)
     assert guidance.swap(0).trigger == 6  # from 60 to 80 ms, for the kernel that begins then
     guidance.note_late(0)
     assert not guidance.is_final
@@ -335,7 +332,7 @@ def test_a_copy_in_may_be_triggered_by_the_second_kernel_behind_the_peak_and_no_
 
 
 def test_with_room_a_copy_in_is_triggered_by_the_kernel_behind_its_absence_and_no_earlier():
-    guidance = Guidance(replace(planned(LONG, 240), target_bytes=10**6), 1e9, 1.0)
+    guidance = Guidance(replace(planned(LONG, 240), target_bytes=10**6), 1.0)
     for _ in range(5):
         guidance.note_late(0)
         guidance.adjust()
@@ -349,7 +346,7 @@ def test_copies_are_issued_before_the_kernel_that_they_are_away_from():
     found = planned(trace_of({"p": 96, "q": 96, "x": 150}, kernels), 192)
     late = [replace(swap, out=Interval(26, 34)) for swap in found.swaps[:1]]
     # The link is free in kernel 3 only, but kernel 2 is to begin without it.
-    guidance = Guidance(replace(found, swaps=late), 1e9, 0.05)
+    guidance = Guidance(replace(found, swaps=late), 0.05)
     assert guidance.leaving == guidance.awaited == {1: (0,)}
 
 
@@ -375,7 +372,7 @@ def test_what_is_written_after_its_last_reader_counts_while_its_kernel_runs():
 
 
 def test_a_step_too_small_for_a_kernel_adds_up():
-    guidance = Guidance(planned(LONG, 240), 1e9, 0.01)
+    guidance = Guidance(planned(LONG, 240), 0.01)
     changes = []
     for _ in range(6):
         guidance.note_late(0)
@@ -383,7 +380,7 @@ def test_a_step_too_small_for_a_kernel_adds_up():
         changes.append(guidance.adjust())
     assert True in changes
     assert False in changes
-    still = Guidance(planned(LONG, 240), 1e9, 0.0)
+    still = Guidance(planned(LONG, 240), 0.0)
     still.note_late(0)
     assert still.is_final
 

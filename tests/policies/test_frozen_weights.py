@@ -10,7 +10,7 @@ from g10sim.config.presets import load_system
 from g10sim.config.system import SystemSpec
 from g10sim.policies.designs.autoswap.schedule import stick_to_limit
 from g10sim.policies.designs.autoswap.scores import duration_of_absence
-from g10sim.policies.designs.autoswap.timeline import Candidate, LoadTimeline, find_candidates
+from g10sim.policies.designs.autoswap.timeline import LoadTimeline, find_candidates
 from g10sim.policies.designs.capuchin.swaps import access_pairs
 from g10sim.policies.designs.tensile.swapping import swap_within
 from g10sim.policies.designs.teraio.planner import Planner
@@ -18,6 +18,7 @@ from g10sim.policies.interface.moves import Evict
 from g10sim.policies.interface.plan import MigrationPlan, Planned
 from g10sim.policies.interface.policy import Requirements
 from g10sim.policies.interface.registry import create
+from g10sim.policies.planning.absence import Absence
 from g10sim.policies.planning.channel import Channel, Interval
 from g10sim.policies.planning.limit import Limit
 from g10sim.policies.planning.machine import PlannedTier, planned_machine
@@ -247,7 +248,7 @@ def test_autoswap_keeps_no_time_for_copies_out_of_what_is_frozen(frozen, gone, s
     # Kernels of 4 cycles. Copies of 10 bytes take 10 cycles, one after the other from the second kernel on.
     tier = PlannedTier("host", "memory", 10**9, read_rate=1, write_rate=1)
     timeline = LoadTimeline([4] * 20, np.array([100] * 20))
-    candidates = [Candidate(tensor, 10, 1, 13, frozen) for tensor in range(2)]
+    candidates = [Absence(tensor, 10, 1, 13, frozen=frozen) for tensor in range(2)]
     schedule = stick_to_limit(timeline, candidates, 100, tier)
     assert [swap.gone for swap in schedule.swaps] == gone
     assert schedule.overhead_cycles == 0

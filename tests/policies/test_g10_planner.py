@@ -319,8 +319,8 @@ def test_what_is_needed_first_is_asked_for_first(birth, order):
         frees=[(1, 0)],
         allocations=[PlannedAllocation(2, 1, birth)],
         evictions=[
-            PlannedEviction(1, 100, 0, 3, False, tier, 0, 1),
-            PlannedEviction(3, 100, 1, 3, False, tier, 2, None),
+            PlannedEviction(1, 100, 0, 3, tier, 0, 1),
+            PlannedEviction(3, 100, 1, 3, tier, 2, None),
         ],
     )
     trace = trace_of(dict.fromkeys("abcd", 1), [(1, "", "a b c d")] * 5)
@@ -684,7 +684,7 @@ def recovered(kernel, eviction, look_ahead=5, **view):
 
 def test_what_the_plan_keeps_away_returns_when_the_plan_says():
     tier = planned_machine(machine(100), BehaviourSpec()).tiers[0]
-    eviction = PlannedEviction(0, 100, 1, 4, False, tier, 2, 3)
+    eviction = PlannedEviction(0, 100, 1, 4, tier, 2, 3)
     assert [recovered(kernel, eviction) for kernel in range(1, 4)] == [[], [], []]
     assert recovered(0, eviction) == [Fetch(0)]
     # Without a prefetch of the plan it is away until the kernel that needs it.
@@ -697,7 +697,7 @@ def test_what_the_plan_keeps_away_returns_when_the_plan_says():
 
 
 def test_recovery_looks_some_kernels_ahead_and_no_further_than_an_iteration():
-    eviction = PlannedEviction(0, 100, 1, 2, False, None, 1, 2)
+    eviction = PlannedEviction(0, 100, 1, 2, None, 1, 2)
     assert recovered(3, eviction, look_ahead=1) == [Fetch(0)]
     assert recovered(4, eviction, look_ahead=1) == []
     assert recovered(4, eviction, look_ahead=2) == [Fetch(0)]
@@ -706,7 +706,7 @@ def test_recovery_looks_some_kernels_ahead_and_no_further_than_an_iteration():
 
 def test_recovery_takes_no_room_that_others_need():
     tier = planned_machine(machine(100), BehaviourSpec()).tiers[0]
-    eviction = PlannedEviction(0, 100, 1, 2, False, tier, 1, 2)
+    eviction = PlannedEviction(0, 100, 1, 2, tier, 1, 2)
     # A tenth of memory, 100 bytes, is left to what is about to be made.
     assert recovered(3, eviction, free_bytes=200) == [Fetch(0)]
     assert recovered(3, eviction, free_bytes=199) == []

@@ -13,7 +13,6 @@ from g10sim.policies.interface.moves import Evict, Fetch
 from g10sim.policies.interface.plan import Planned
 from g10sim.policies.planning.channel import Channel, Interval, earliest, latest
 from g10sim.policies.planning.swapping.access import AccessSequence
-from g10sim.policies.planning.swapping.moves import allocations
 from g10sim.policies.planning.swapping.recomputing import choose_recomputation
 from g10sim.policies.planning.swapping.schedule import JobSchedule, Recomputed
 from g10sim.trace.model import TensorKind
@@ -119,13 +118,11 @@ def test_kernels_without_tensors_need_no_memory():
     assert (analysis.find().size_bytes, analysis.kernel_levels().tolist()) == (0, [0, 0])
 
 
-def test_memory_is_asked_for_early_where_the_peak_does_not_rise():
-    # 100 MB are in use from 10 to 20 ms, and from 30 ms on; a MB takes a sixth of a ms.
-    kernels = [(10, "", "a"), (10, "a", "b"), (10, "", ""), (10, "b", "c"), (10, "c", "")]
-    schedule = schedule_of(trace_of({"a": 60, "b": 40, "c": 60}, kernels))
-    found = list(allocations(schedule, Residents(schedule, "physical"), 6))
-    ahead = [Planned(0, Fetch(1), 3), Planned(2, Fetch(2))]
-    assert found == [Planned(0, Fetch(0)), ahead[0], Planned(1, Fetch(1)), ahead[1], Planned(3, Fetch(2))]
+def test_tensors_get_their_memory_when_they_are_made():
+    schedule = schedule_of(
+        trace_of({"w*": 5, "a": 60, "b": 40}, [(10, "w", "a"), (0, "a", ""), (10, "a", "b")])
+    )
+    assert schedule.memory_moves() == [Planned(0, Fetch(1)), Planned(2, Fetch(2))]
 
 
 @pytest.mark.parametrize(
@@ -364,7 +361,7 @@ def test_predictions_are_off_by_at_most_the_error_and_by_seed():
 
 def test_moves_say_kernel_and_delay():
     result = planned([PEAK_IN_THIRD])
-    plan = to_plan(result.schedules[0], result.analyses[0], "host", 1000, "tensile")
+    plan = to_plan(result.schedules[0], "host")
     found = [entry for entry in plan.moves if entry.move.tensor == 0]
     assert found == [Planned(0, Fetch(0)), Planned(1, Evict(0)), Planned(3, Fetch(0), 5)]
 
@@ -409,7 +406,8 @@ def traces(draw):
 def test_transfers_exclude_each_other_and_leave_accesses_alone(workloads, duplex, accounting):
     result = planned(workloads, free=1, duplex=duplex, accounting=accounting)
     assert result.peak_bytes <= result.unplanned_peak_bytes
-    assert result.peak_bytes == sum(analysis.find().size_bytes for analysis in result.analyses)
+    analyses = [Residents(schedule, accounting) for schedule in result.schedules]
+    assert result.peak_bytes == sum(analysis.peak_bytes for analysis in analyses)
     for schedule in result.schedules:
         accesses, period = schedule.accesses, schedule.accesses.period
         used, away = {"out": [], "back": []}, []

@@ -50,6 +50,10 @@ class PlannedTier:
         """Return the cycles that a copy to the GPU takes on idle links."""
         return self.latency_cycles + ceil(size_bytes / self.read_rate)
 
+    def both_cycles(self, size_bytes: int) -> int:
+        """Return the cycles of the copies off the GPU and back on idle links."""
+        return self.out_cycles(size_bytes) + self.in_cycles(size_bytes)
+
 
 @dataclass(frozen=True, slots=True)
 class PlannedMachine:

@@ -12,7 +12,6 @@ from g10sim.policies.designs.autoswap.combination import best_combination, weigh
 from g10sim.policies.designs.autoswap.schedule import Schedule, stick_to_limit, without_overhead
 from g10sim.policies.designs.autoswap.scores import SINGLE_SCORES, Scores, in_order, majority_vote
 from g10sim.policies.designs.autoswap.timeline import (
-    Candidate,
     LoadTimeline,
     Swap,
     find_candidates,
@@ -22,6 +21,7 @@ from g10sim.policies.designs.autoswap.timeline import (
 )
 from g10sim.policies.interface.moves import Evict, Fetch
 from g10sim.policies.interface.plan import MigrationPlan, Planned
+from g10sim.policies.planning.absence import Absence
 from g10sim.policies.planning.machine import PlannedTier
 from g10sim.trace.model import Trace
 
@@ -43,7 +43,7 @@ class SwapPlan:
     """
 
     timeline: LoadTimeline
-    candidates: tuple[Candidate, ...]
+    candidates: tuple[Absence, ...]
     limit_bytes: int
     weights: Mapping[str, float]
     least_peak_bytes: int
@@ -69,9 +69,11 @@ def plan_swaps(
     the costs that orders are compared by are waits; without overhead, the load beyond the limit.
     """
     timeline = timeline_of(trace, clock_hz)
+    found = find_candidates(trace, timeline.peak, least_bytes)
+    # Only an absence that is long enough for the first copy out makes later ones needless.
     candidates = tuple(
-        candidate if _leaves_a_copy(timeline, candidate, copies) else replace(candidate, frozen=False)
-        for candidate in find_candidates(trace, timeline.peak, least_bytes)
+        replace(one, frozen=one.frozen and one.cycles(timeline) >= copies.both_cycles(one.size_bytes))
+        for one in found
     )
 
     def evaluate(scores: Scores) -> Schedule:
@@ -97,21 +99,15 @@ def plan_swaps(
             used, schedule = best.weights, best.outcome
     else:
         used = {score: 1.0}
-        found = majority_vote if score == "vote" else SINGLE_SCORES[score]
-        schedule = evaluate(found(timeline, candidates, copies))
+        rank = majority_vote if score == "vote" else SINGLE_SCORES[score]
+        schedule = evaluate(rank(timeline, candidates, copies))
     least = least_peak_bytes(timeline, candidates)
     return SwapPlan(timeline, candidates, limit_bytes, used, least, schedule)
 
 
-def _leaves_a_copy(timeline: LoadTimeline, candidate: Candidate, copies: PlannedTier) -> bool:
-    """Return whether an absence is long enough for the first copy out, which makes later ones needless."""
-    absence = timeline.lap_time(candidate.end) - timeline.lap_time(candidate.start)
-    return absence >= copies.out_cycles(candidate.size_bytes) + copies.in_cycles(candidate.size_bytes)
-
-
 def _schedule(
     timeline: LoadTimeline,
-    candidates: Sequence[Candidate],
+    candidates: Sequence[Absence],
     limit_bytes: int,
     copies: PlannedTier,
     mode: Mode,
@@ -147,13 +143,10 @@ def moves_of(swaps: Sequence[Swap], num_kernels: int, target: str) -> tuple[Plan
     first = [
         (0, swap.candidate.tensor)
         for swap in swaps
-        if _is_on_its_way_at_start(swap, num_kernels) and (0, swap.candidate.tensor) not in issued
+        if any(swap.candidate.start <= border < swap.back for border in (0, num_kernels))
+        and (0, swap.candidate.tensor) not in issued
     ]
     back = sorted((swap.back % num_kernels, swap.in_time, swap.candidate.tensor) for swap in swaps)
     moves = [Planned(kernel, Evict(tensor, target)) for kernel, tensor in (*first, *out)]
     moves += [Planned(kernel, Fetch(tensor)) for kernel, _, tensor in back]
     return MigrationPlan.ordered(moves).moves
-
-
-def _is_on_its_way_at_start(swap: Swap, num_kernels: int) -> bool:
-    return any(swap.candidate.start <= border < swap.back for border in (0, num_kernels))

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from math import inf
 
 from g10sim.analysis.timeline import Integers
-from g10sim.policies.designs.autoswap.timeline import Candidate, LoadTimeline, Swap
+from g10sim.policies.designs.autoswap.timeline import LoadTimeline, Swap
+from g10sim.policies.planning.absence import Absence
 from g10sim.policies.planning.channel import queued
 from g10sim.policies.planning.machine import PlannedTier
 from g10sim.policies.planning.occupancy import Occupancy
@@ -31,7 +32,7 @@ class Schedule:
 
 
 def stick_to_limit(
-    timeline: LoadTimeline, chosen: Iterable[Candidate], limit_bytes: int, copies: PlannedTier
+    timeline: LoadTimeline, chosen: Iterable[Absence], limit_bytes: int, copies: PlannedTier
 ) -> Schedule:
     """Keep the load within the limit, whatever that costs.
 
@@ -62,7 +63,7 @@ def stick_to_limit(
     return Schedule(_by_departure(swaps), overhead, waits, load.peak_bytes)
 
 
-def without_overhead(timeline: LoadTimeline, chosen: Iterable[Candidate], copies: PlannedTier) -> Schedule:
+def without_overhead(timeline: LoadTimeline, chosen: Iterable[Absence], copies: PlannedTier) -> Schedule:
     """Let no operation wait, whatever load that leaves; what cannot be away at the peak is not swapped."""
     left = [c for c in chosen if _fits_alone(timeline, c, copies)]
     while True:
@@ -85,11 +86,11 @@ def without_overhead(timeline: LoadTimeline, chosen: Iterable[Candidate], copies
 
 def _depart(
     timeline: LoadTimeline,
-    chosen: Iterable[Candidate],
+    chosen: Iterable[Absence],
     load: Occupancy,
     copies: PlannedTier,
     limit_bytes: float,
-) -> tuple[list[tuple[Candidate, int]], int]:
+) -> tuple[list[tuple[Absence, int]], int]:
     """Plan the copies out, first come first served; what is frozen is gone at once.
 
     Returns the candidates with the kernel from which on their memory is free, those needed last first, and
@@ -113,7 +114,7 @@ def _depart(
 
 
 def _latest_start(
-    timeline: LoadTimeline, candidate: Candidate, copies: PlannedTier, channel_from: int | None
+    timeline: LoadTimeline, candidate: Absence, copies: PlannedTier, channel_from: int | None
 ) -> int:
     """Latest time for a copy in to begin, so that it is done in time and before the next one begins."""
     need = timeline.lap_time(candidate.end)
@@ -121,7 +122,7 @@ def _latest_start(
     return need - copies.in_cycles(candidate.size_bytes)
 
 
-def _fits_alone(timeline: LoadTimeline, candidate: Candidate, copies: PlannedTier) -> bool:
+def _fits_alone(timeline: LoadTimeline, candidate: Absence, copies: PlannedTier) -> bool:
     out = timeline.lap_time(candidate.start) + candidate.out_cycles(copies)
     back = timeline.lap_last_until(_latest_start(timeline, candidate, copies, None))
     return timeline.lap_first_from(out) <= timeline.peak < back

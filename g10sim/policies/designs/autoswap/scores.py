@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 import numpy as np
 
 from g10sim.analysis.timeline import Integers
-from g10sim.policies.designs.autoswap.timeline import Candidate, LoadTimeline
+from g10sim.policies.designs.autoswap.timeline import LoadTimeline
+from g10sim.policies.planning.absence import Absence
 from g10sim.policies.planning.machine import PlannedTier
 
 if TYPE_CHECKING:
@@ -17,37 +18,30 @@ if TYPE_CHECKING:
 Scores: TypeAlias = "npt.NDArray[np.float64]"
 
 
-def duration_of_absence(
-    timeline: LoadTimeline, candidates: Sequence[Candidate], copies: PlannedTier
-) -> Scores:
+def duration_of_absence(timeline: LoadTimeline, candidates: Sequence[Absence], copies: PlannedTier) -> Scores:
     """DOA: cycles between the uses less those of the copies; negative where they do not fit."""
     return np.array(
         [
-            timeline.lap_time(candidate.end)
-            - timeline.lap_time(candidate.start)
-            - candidate.out_cycles(copies)
-            - copies.in_cycles(candidate.size_bytes)
+            candidate.cycles(timeline) - candidate.out_cycles(copies) - copies.in_cycles(candidate.size_bytes)
             for candidate in candidates
         ],
         dtype=np.float64,
     )
 
 
-def area_of_absence(timeline: LoadTimeline, candidates: Sequence[Candidate], copies: PlannedTier) -> Scores:
+def area_of_absence(timeline: LoadTimeline, candidates: Sequence[Absence], copies: PlannedTier) -> Scores:
     """AOA: DOA times size, or DOA over size where it is negative: large tensors are not worse then."""
     durations = duration_of_absence(timeline, candidates, copies)
     sizes = np.array([candidate.size_bytes for candidate in candidates], dtype=np.float64)
     return np.where(durations >= 0, durations * sizes, durations / sizes)
 
 
-def weighted_duration(timeline: LoadTimeline, candidates: Sequence[Candidate], copies: PlannedTier) -> Scores:
+def weighted_duration(timeline: LoadTimeline, candidates: Sequence[Absence], copies: PlannedTier) -> Scores:
     """WDOA: sum of the load over the operations of the absence."""
     return _sums(timeline.load_bytes, candidates)
 
 
-def submodular_duration(
-    timeline: LoadTimeline, candidates: Sequence[Candidate], copies: PlannedTier
-) -> Scores:
+def submodular_duration(timeline: LoadTimeline, candidates: Sequence[Absence], copies: PlannedTier) -> Scores:
     """SWDOA: WDOA in the load that is left when all candidates with higher scores are away."""
     period, scores = timeline.num_kernels, np.zeros(len(candidates))
     starts, ends = _spans(candidates)
@@ -67,7 +61,7 @@ def submodular_duration(
     return scores
 
 
-def majority_vote(timeline: LoadTimeline, candidates: Sequence[Candidate], copies: PlannedTier) -> Scores:
+def majority_vote(timeline: LoadTimeline, candidates: Sequence[Absence], copies: PlannedTier) -> Scores:
     """Sum of the ranks by DOA, AOA and WDOA, negated (what the last version of the authors' code runs)."""
     ranks = np.zeros(len(candidates))
     for score in (duration_of_absence, area_of_absence, weighted_duration):
@@ -75,7 +69,7 @@ def majority_vote(timeline: LoadTimeline, candidates: Sequence[Candidate], copie
     return -ranks
 
 
-Score: TypeAlias = Callable[[LoadTimeline, Sequence[Candidate], PlannedTier], Scores]
+Score: TypeAlias = Callable[[LoadTimeline, Sequence[Absence], PlannedTier], Scores]
 
 SingleScore: TypeAlias = Literal["doa", "aoa", "wdoa", "swdoa"]
 
@@ -89,12 +83,12 @@ SINGLE_SCORES: Mapping[SingleScore, Score] = {
 
 
 def in_order(scores: Scores) -> list[int]:
-    """Candidates by descending score; of equal ones, the first first."""
+    """Absences by descending score; of equal ones, the first first."""
     order: list[int] = np.argsort(-scores, kind="stable").tolist()
     return order
 
 
-def _sums(load_bytes: npt.NDArray[np.int64], candidates: Sequence[Candidate]) -> Scores:
+def _sums(load_bytes: npt.NDArray[np.int64], candidates: Sequence[Absence]) -> Scores:
     """Sum of the load over each absence, from prefix sums over two iterations."""
     operations = len(load_bytes)
     sums = np.zeros(2 * operations + 1)
@@ -105,7 +99,7 @@ def _sums(load_bytes: npt.NDArray[np.int64], candidates: Sequence[Candidate]) ->
     return found
 
 
-def _spans(candidates: Sequence[Candidate]) -> tuple[Integers, Integers]:
+def _spans(candidates: Sequence[Absence]) -> tuple[Integers, Integers]:
     """Return where absences start and end."""
     starts = np.array([candidate.start for candidate in candidates], dtype=np.int64)
     return starts, np.array([candidate.end for candidate in candidates], dtype=np.int64)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable
 from functools import partial
 
@@ -138,7 +137,7 @@ class Capuchin(Limited, PolicyPerJob):
             recomputation=self.recomputation,
             planning_limit=self.planning_limit,
         )
-        return Guidance(plan_job(accesses, parameters), math.inf, self.feedback)
+        return Guidance(plan_job(accesses, parameters), self.feedback)
 
     def _budget(self, accesses: AccessSequence, machine: PlannedMachine) -> int:
         """Return the memory that a job's plan should keep to."""

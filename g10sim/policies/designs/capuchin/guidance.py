@@ -9,7 +9,6 @@ from g10sim.policies.designs.capuchin.planner import Planned as PlannedSwaps
 from g10sim.policies.designs.capuchin.swaps import GuidedSwap, trigger_at
 from g10sim.policies.interface.moves import Fetch
 from g10sim.policies.interface.plan import MigrationPlan, Planned
-from g10sim.policies.planning.swapping.moves import allocations, drops
 
 
 class Guidance:
@@ -20,8 +19,8 @@ class Guidance:
     have left before the next one starts, ``returning`` to the swaps that are to be back when they start.
     """
 
-    def __init__(self, planned: PlannedSwaps, allocation_rate: float, step: float) -> None:
-        self.planned, self._allocation_rate, self._step = planned, allocation_rate, step
+    def __init__(self, planned: PlannedSwaps, step: float) -> None:
+        self.planned, self._step = planned, step
         self._accesses = planned.schedule.accesses
         self._swaps = list(planned.swaps)
         self._late: dict[int, int] = {}
@@ -64,13 +63,9 @@ class Guidance:
 
     def plan(self) -> MigrationPlan:
         """Return drops, allocations, and copies in, each issued when its trigger starts."""
-        schedule, analysis = self.planned.schedule, self.planned.analysis
         swaps = sorted(self._swaps, key=lambda swap: (swap.trigger, swap.back))
-        moves = [
-            *drops(schedule),
-            *allocations(schedule, analysis, self._allocation_rate),
-            *(Planned(swap.trigger, Fetch(swap.pair.tensor)) for swap in swaps),
-        ]
+        moves = self.planned.schedule.memory_moves()
+        moves += [Planned(swap.trigger, Fetch(swap.pair.tensor)) for swap in swaps]
         moves.sort(key=lambda move: (move.kernel, move.delay_cycles))
         return MigrationPlan(tuple(moves), "capuchin")
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import heapq
-import math
 from collections.abc import Collection
 from dataclasses import dataclass
 from itertools import chain
@@ -30,11 +29,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Parameters:
-    """Targets and rates of a plan: sizes in bytes, rates of link and mapping in bytes/cycle."""
+    """Target and rate of a plan: sizes in bytes, the rate of the link in bytes/cycle."""
 
     target_bytes: int
     bytes_per_cycle: float
-    mapping_rate: float = math.inf
     least_bytes: int = 0
     recomputation: bool = True
     planning_limit: float | None = None
@@ -67,8 +65,8 @@ def plan_job(accesses: AccessSequence, parameters: Parameters) -> Planned:
 
     At every peak, of the tensors that are there and are used before and after it: the one with the longest
     free time whose swap nothing waits for; without one, the swap or recomputation that saves most memory for
-    the time that it costs (MSPS): that kernels wait for copies, or that a kernel takes to run again, its
-    result mapped anew. The peak is found anew after each.
+    the time that it costs (MSPS): that kernels wait for copies, or that a kernel takes to run again. The peak
+    is found anew after each.
     """
     return _Planner(accesses, parameters).plan()
 
@@ -211,11 +209,9 @@ class _Planner:
         return np.where(is_free, self._remaking[numbers], _NEVER)
 
     def _recomputation_cycles(self, entry: Recomputed) -> int:
-        """Return the time of the kernel that makes a tensor, and to map it anew."""
+        """Return the time of the kernel that makes a tensor."""
         producer = self._rules.producer(entry.tensor, entry.drop)
-        time = Interval(0, 0) if producer is None else self._accesses.interval(producer.id)
-        mapping = self._accesses.sizes[entry.tensor] / self._parameters.mapping_rate
-        return time.end - time.start + math.ceil(mapping)
+        return 0 if producer is None else int(self._accesses.durations[producer.id])
 
     def _accept_swap(self, number: int, swap: GuidedSwap) -> bool:
         """Keep a swap, in place of what was planned for its pair, if that lowers the peak."""

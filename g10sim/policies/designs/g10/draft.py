@@ -118,12 +118,7 @@ def rank(benefit: int, size_bytes: int, tier: PlannedTier, ranking: Ranking) -> 
     """
     if ranking == "benefit":
         return float(benefit)
-    return benefit / copy_cycles(size_bytes, tier)
-
-
-def copy_cycles(size_bytes: int, tier: PlannedTier) -> int:
-    """Return the cycles of the copies to a tier and back on idle links."""
-    return tier.out_cycles(size_bytes) + tier.in_cycles(size_bytes)
+    return benefit / tier.both_cycles(size_bytes)
 
 
 def target_bytes(machine: PlannedMachine, parameters: PlanningParameters) -> float:

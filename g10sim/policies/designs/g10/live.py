@@ -39,7 +39,6 @@ from g10sim.policies.designs.g10.draft import (
     PlannedEviction,
     PlanningParameters,
     allocation_kernel,
-    copy_cycles,
     evict_on_demand,
     rank,
     target_bytes,
@@ -220,7 +219,7 @@ class _Selection(Draft):
             fits = cycles > self._safety_margin * np.array(least)
             if tier.kind != "ssd":
                 fits &= sizes <= tier.capacity_bytes
-            cost = np.array([copy_cycles(size, tier) for size in sizes.tolist()], dtype=np.int64)
+            cost = np.array([tier.both_cycles(size) for size in sizes.tolist()], dtype=np.int64)
             costs.append(np.where(fits, cost, _NEVER))
         out_by, prefetch = ([np.zeros_like(starts) for _ in machine.tiers] for _ in range(2))
         return _Choices(starts, ends, sizes, copied, costs, out_by, prefetch)

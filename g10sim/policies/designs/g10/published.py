@@ -36,7 +36,6 @@ from g10sim.policies.designs.g10.draft import (
     PlannedEviction,
     PlanningParameters,
     allocation_kernel,
-    copy_cycles,
     evict_on_demand,
 )
 from g10sim.policies.designs.g10.published_links import Direction
@@ -125,7 +124,7 @@ class _Planning(Draft):
         self._lengths = self._times[self._ends] - self._times[self._starts]
         self._ties = _places(-self._lengths * self._sizes)
         by_cost = parameters.ranking == "benefit_per_cost"
-        costs = [copy_cycles(period.size_bytes, self._ssd) if by_cost else 1 for period in periods]
+        costs = [self._ssd.both_cycles(period.size_bytes) if by_cost else 1 for period in periods]
         self._costs = np.array(costs, dtype=np.int64)
 
     def _find(self, kernel: int, move: TensorMove) -> None:

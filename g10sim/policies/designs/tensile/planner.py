@@ -16,7 +16,7 @@ from g10sim.policies.interface.parameters import Count, Share, parameter
 from g10sim.policies.planning.channel import Channel
 from g10sim.policies.planning.limit import Limit, Limited
 from g10sim.policies.planning.swapping.access import AccessSequence, transfer_cycles
-from g10sim.policies.planning.swapping.peak import Accounting, PeakAnalysis
+from g10sim.policies.planning.swapping.peak import Accounting
 from g10sim.policies.planning.swapping.recomputing import choose_recomputation
 from g10sim.policies.planning.swapping.schedule import JobSchedule, Swap
 
@@ -154,7 +154,6 @@ class PlannedJobs:
     """Schedules of jobs that share a GPU, and the sum of their peaks before and after planning, in bytes."""
 
     schedules: tuple[JobSchedule, ...]
-    analyses: tuple[PeakAnalysis, ...]
     unplanned_peak_bytes: int
     peak_bytes: int
     time: Limit
@@ -189,7 +188,7 @@ def plan_jobs(
             planner.analyse()
         sums.append(_sum_of_peaks(planners))
     schedules = tuple(planner.schedule for planner in planners)
-    return PlannedJobs(schedules, tuple(planner.analysis for planner in planners), sums[0], sums[-1], time)
+    return PlannedJobs(schedules, sums[0], sums[-1], time)
 
 
 def _share_of_link(jobs: int, *, duplex: bool) -> float:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,9 +12,7 @@ from g10sim.policies.interface.moves import Evict, Fetch
 from g10sim.policies.interface.plan import MigrationPlan, Planned
 from g10sim.policies.planning.machine import PlannedMachine, PlannedTier
 from g10sim.policies.planning.swapping.access import AccessSequence
-from g10sim.policies.planning.swapping.moves import allocations, drops
-from g10sim.policies.planning.swapping.peak import PeakAnalysis
-from g10sim.policies.planning.swapping.schedule import JobSchedule, Swap
+from g10sim.policies.planning.swapping.schedule import JobSchedule
 from g10sim.trace.model import Trace
 
 DRIFT = 0.3
@@ -141,38 +138,26 @@ class Group:
         free = self._parameters.target_bytes
         free = machine.gpu_bytes if free is None else min(free, machine.gpu_bytes)
         self.planned = plan_jobs(accesses, self._parameters, tier.rate, free)
-        planned = zip(self._active, self.planned.schedules, self.planned.analyses, strict=True)
-        for job, schedule, analysis in planned:
-            self._plans[job] = to_plan(schedule, analysis, tier.name, math.inf, "tensile")
+        for job, schedule in zip(self._active, self.planned.schedules, strict=True):
+            self._plans[job] = to_plan(schedule, tier.name)
         self.times_planned += 1
         self._is_outdated = False
 
 
-def to_plan(
-    schedule: JobSchedule, analysis: PeakAnalysis, target: str, allocation_rate: float, planner: str
-) -> MigrationPlan:
-    """Return the plan: allocations, swaps, drops.
-
-    Tensors get their memory when they are made, or as much earlier as that takes at ``allocation_rate``
-    bytes/cycle where the peak does not rise by it.
+def to_plan(schedule: JobSchedule, target: str) -> MigrationPlan:
+    """Return the plan: drops, allocations, swaps.
 
     A copy is issued during the kernel that runs when it is to begin, so long after that kernel has started as
     planned: where kernels take other times than expected, the plan drifts by one kernel's error only.
     """
-    moves = [*drops(schedule), *allocations(schedule, analysis, allocation_rate)]
+    accesses, moves = schedule.accesses, schedule.memory_moves()
     for swap in schedule.swaps:
-        moves += _copies(schedule, swap, target)
+        for start, move in (
+            (swap.out.start, Evict(swap.tensor, target)),
+            (swap.back.start, Fetch(swap.tensor)),
+        ):
+            time = start % accesses.period
+            kernel = accesses.kernel_at(time)
+            moves.append(Planned(kernel, move, time - accesses.times[kernel]))
     moves.sort(key=lambda move: (move.kernel, move.delay_cycles))
-    return MigrationPlan(tuple(moves), planner)
-
-
-def _copies(schedule: JobSchedule, swap: Swap, target: str) -> Iterator[Planned]:
-    accesses = schedule.accesses
-    for time, move in (
-        (swap.out.start, Evict(swap.tensor, target)),
-        (swap.back.start, Fetch(swap.tensor)),
-    ):
-        time %= accesses.period
-        kernel = accesses.kernel_at(time)
-        delay = time - accesses.interval(kernel).start
-        yield Planned(kernel, move, delay)
+    return MigrationPlan(tuple(moves), "tensile")

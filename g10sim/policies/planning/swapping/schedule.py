@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from g10sim.policies.interface.moves import Drop, Fetch
+from g10sim.policies.interface.plan import Planned
 from g10sim.policies.planning.channel import Channel, Interval, latest
 from g10sim.policies.planning.swapping.access import AccessSequence
 
@@ -64,6 +66,18 @@ class JobSchedule:
         """Free the channels of a swap."""
         self.out.give_back(swap.out, self.accesses.period)
         self.back.give_back(swap.back, self.accesses.period)
+
+    def memory_moves(self) -> list[Planned]:
+        """Return moves that drop what is recomputed, and give tensors their memory when they are made."""
+        trace = self.accesses.trace
+        found = [Planned(entry.drop, Drop(entry.tensor)) for entry in self.recomputed]
+        found += [
+            Planned(kernel.id, Fetch(tensor))
+            for kernel in trace.kernels
+            for tensor in kernel.tensors
+            if not trace.tensors[tensor].persistent and trace.births[tensor] == kernel.id
+        ]
+        return found
 
     def moved(self) -> set[int]:
         """Return the tensors that leave the GPU in any way."""
