@@ -11,11 +11,10 @@ from hypothesis import strategies as st
 from machines import trace_of as pages_trace
 
 from g10sim.analysis.recomputation import Recomputability
-from g10sim.policies.designs.capuchin.costs import LeastCosts
 from g10sim.policies.designs.capuchin.guidance import Guidance
 from g10sim.policies.designs.capuchin.planner import Parameters, plan_job
 from g10sim.policies.designs.capuchin.recomputations import Recomputations
-from g10sim.policies.designs.capuchin.swaps import GuidedSwap, Lanes, access_pairs, trigger_at
+from g10sim.policies.designs.capuchin.swaps import GuidedSwap, Lanes, LeastCosts, access_pairs, trigger_at
 from g10sim.policies.interface.moves import Fetch
 from g10sim.policies.interface.plan import Planned
 from g10sim.policies.planning.channel import Interval

@@ -5,8 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from g10sim.policies.planning.channel import Channel, Interval
-from g10sim.policies.planning.gaps import NEVER
+from g10sim.policies.planning.channel import NEVER, Channel, Interval
 
 PERIOD = 100
 

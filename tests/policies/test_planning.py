@@ -142,8 +142,9 @@ def test_pressure_lasts_while_the_limit_is_exceeded():
     ],
 )
 def test_copies_of_one_direction_happen_in_order(copies, forwards, backwards):
-    assert queued(copies) == forwards
-    assert queued_backwards(copies) == backwards
+    times, lengths = np.array(copies, dtype=np.int64).reshape(-1, 2).T
+    assert queued(times, lengths).tolist() == [start for start, _ in forwards]
+    assert queued_backwards(times, lengths).tolist() == [start for start, _ in backwards]
 
 
 def test_a_channel_joins_what_is_taken_and_goes_on_over_the_end_of_the_iteration():

@@ -1,13 +1,93 @@
-"""Intervals of time, and channels on which one transfer happens at a time."""
+"""Intervals of time, and channels on which one transfer happens at a time: for one copy, or many at once."""
 
 from __future__ import annotations
 
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
-from g10sim.policies.planning.gaps import Gaps
+import numpy as np
+
+from g10sim.analysis.timeline import Integers
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+
+NEVER = 2**61
+"""Time of what does not happen."""
+
+Copies: TypeAlias = tuple[Integers, Integers]
+"""Starts and ends of copies. Those of which a window has no room for begin at ``NEVER``."""
+
+
+class Gaps:
+    """The free times of a channel, in order, in an iteration and the next one.
+
+    The channel is busy from ``begins`` to ``stops``, in order, in every iteration of ``period`` cycles; the
+    last gap never ends.
+    Copies of ``lengths`` are asked for in windows from ``first`` to ``last``, which end within the next
+    iteration.
+    """
+
+    def __init__(self, begins: Sequence[int], stops: Sequence[int], period: int) -> None:
+        begun, stopped = np.array(begins, dtype=np.int64), np.array(stops, dtype=np.int64)
+        starts = np.concatenate(([0], stopped, stopped + period))
+        ends = np.concatenate((begun, begun + period, [NEVER]))
+        are_free = ends > starts
+        self._starts, self._ends = starts[are_free], ends[are_free]
+        self._lengths = self._ends - self._starts
+        self._sums = self._lengths.cumsum()
+
+    def earliest(self, first: Integers, last: Integers, lengths: Integers) -> Copies:
+        """Return the earliest copies."""
+        gaps = self._ends.searchsorted(first, side="right")
+        begins = np.maximum(self._starts[gaps], first)
+        for some, fits in self._by_length(lengths, begins + lengths > self._ends[gaps]):
+            begins[some] = self._starts[fits[fits.searchsorted(gaps[some], side="right")]]
+        stops = begins + lengths
+        return np.where(stops <= last, begins, NEVER), stops
+
+    def latest(self, first: Integers, last: Integers, lengths: Integers) -> Copies:
+        """Return the latest copies."""
+        gaps = np.maximum(self._starts.searchsorted(last) - 1, 0)
+        stops = np.minimum(self._ends[gaps], last)
+        for some, fits in self._by_length(lengths, stops - lengths < self._starts[gaps]):
+            stops[some] = np.concatenate(([-NEVER], self._ends[fits]))[fits.searchsorted(gaps[some])]
+        begins = stops - lengths
+        return np.where(begins >= first, begins, NEVER), stops
+
+    def earliest_in_parts(self, first: Integers, last: Integers, lengths: Integers) -> Copies:
+        """Return from the first to the last of the earliest parts that take ``lengths`` together."""
+        begins = np.maximum(self._starts[self._ends.searchsorted(first, side="right")], first)
+        wanted = self._free_before(first) + lengths
+        gaps = self._sums.searchsorted(wanted)
+        stops = self._ends[gaps] - self._sums[gaps] + wanted
+        return np.where(stops <= last, begins, NEVER), stops
+
+    def latest_in_parts(self, first: Integers, last: Integers, lengths: Integers) -> Copies:
+        """Return from the first to the last of the latest parts that take ``lengths`` together."""
+        stops = np.minimum(self._ends[np.maximum(self._starts.searchsorted(last) - 1, 0)], last)
+        wanted = self._free_before(last) - lengths
+        gaps = self._sums.searchsorted(wanted, side="right")
+        begins = self._ends[gaps] - self._sums[gaps] + wanted
+        return np.where((wanted >= 0) & (begins >= first), begins, NEVER), stops
+
+    def _by_length(
+        self, lengths: Integers, are_wanted: npt.NDArray[np.bool_]
+    ) -> Iterator[tuple[Integers, Integers]]:
+        """Yield the numbers of the wanted copies that are as long, and the gaps that are long enough."""
+        wanted = are_wanted.nonzero()[0]
+        of_wanted = lengths[wanted]
+        for length in set(of_wanted.tolist()):
+            yield wanted[of_wanted == length], (self._lengths >= length).nonzero()[0]
+
+    def _free_before(self, times: Integers) -> Integers:
+        gaps = np.maximum(self._starts.searchsorted(times, side="right") - 1, 0)
+        before: Integers = self._sums[gaps] - self._lengths[gaps]
+        before += np.clip(times - self._starts[gaps], 0, self._lengths[gaps])
+        return before
 
 
 class Interval(NamedTuple):
@@ -135,22 +215,16 @@ class Channel:
         return end
 
 
-def queued(copies: Iterable[tuple[int, int]]) -> list[Interval]:
-    """Return when copies happen one after another, in order; each may begin at a time and takes so long."""
-    found: list[Interval] = []
-    for ready, length in copies:
-        start = max(ready, found[-1].end) if found else ready
-        found.append(Interval(start, start + length))
-    return found
+def queued(ready: Integers, lengths: Integers) -> Integers:
+    """Return when copies start that happen one after another, in order, each from a time on that is ready."""
+    before = lengths.cumsum() - lengths
+    starts: Integers = before + np.maximum.accumulate(ready - before)
+    return starts
 
 
-def queued_backwards(copies: Iterable[tuple[int, int]]) -> list[Interval]:
-    """Return when copies happen one before another, from the last on, each as late as its end allows."""
-    found: list[Interval] = []
-    for due, length in copies:
-        end = min(due, found[-1].start) if found else due
-        found.append(Interval(end - length, end))
-    return found
+def queued_backwards(due: Integers, lengths: Integers) -> Integers:
+    """Return when copies start that happen one before another, from the last on, each as late as due."""
+    return -queued(-due, lengths) - lengths
 
 
 def earliest(

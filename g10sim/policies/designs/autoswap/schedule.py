@@ -7,6 +7,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import inf
 
+import numpy as np
+
 from g10sim.analysis.timeline import Integers
 from g10sim.policies.designs.autoswap.timeline import LoadTimeline, Swap
 from g10sim.policies.planning.absence import Absence
@@ -99,9 +101,11 @@ def _depart(
     departures = []
     waits = 0
     order = sorted(chosen, key=lambda c: (c.start, c.end))
-    out = iter(queued((timeline.lap_time(c.start), c.out_cycles(copies)) for c in order if not c.frozen))
+    leaving = [(timeline.lap_time(c.start), c.out_cycles(copies)) for c in order if not c.frozen]
+    ready, lengths = np.array(leaving, dtype=np.int64).reshape(-1, 2).T
+    out = iter((queued(ready, lengths) + lengths).tolist())
     for candidate in order:
-        done = timeline.lap_time(candidate.start) if candidate.frozen else next(out).end
+        done = timeline.lap_time(candidate.start) if candidate.frozen else next(out)
         gone = min(timeline.lap_first_from(done), candidate.end)
         load.add(gone, candidate.end, -candidate.size_bytes)
         above = load.above(limit_bytes, candidate.start, gone)

@@ -12,10 +12,9 @@ import numpy as np
 
 from g10sim.analysis.recomputation import Recomputability
 from g10sim.analysis.timeline import Integers
-from g10sim.policies.designs.capuchin.costs import LeastCosts
 from g10sim.policies.designs.capuchin.recomputations import Recomputations
-from g10sim.policies.designs.capuchin.swaps import GuidedSwap, Lanes, access_pairs
-from g10sim.policies.planning.channel import Interval
+from g10sim.policies.designs.capuchin.swaps import GuidedSwap, Lanes, LeastCosts, access_pairs
+from g10sim.policies.planning.channel import NEVER, Interval
 from g10sim.policies.planning.choice import best_first
 from g10sim.policies.planning.limit import Limit
 from g10sim.policies.planning.swapping.access import AccessSequence
@@ -71,9 +70,6 @@ def plan_job(accesses: AccessSequence, parameters: Parameters) -> Planned:
     return _Planner(accesses, parameters).plan()
 
 
-_NEVER = 2**62
-
-
 class _Planner:
     """Pairs have numbers in the order of their free times, the longest first."""
 
@@ -95,7 +91,7 @@ class _Planner:
         )
         self._entries: dict[int, Recomputed | None] = {}
         impossible = not parameters.recomputation
-        self._remaking: Integers = np.full(len(self._pairs), _NEVER if impossible else -1, dtype=np.int64)
+        self._remaking: Integers = np.full(len(self._pairs), NEVER if impossible else -1, dtype=np.int64)
         self._may_hide = np.array([pair.free_time >= 0 for pair in self._pairs], dtype=np.bool_)
         self._tried: dict[int, int] = {}
         self._swaps: list[GuidedSwap] = []
@@ -145,7 +141,7 @@ class _Planner:
         highs = self._costs.extents(numbers, *self._high(kernel, numbers))
         costs = np.concatenate([self._costs.of(numbers, *highs), self._recomputation_costs(numbers)])
         worths = np.tile(self._saved(self._costs.sizes[numbers]), 2) / np.maximum(1, costs)
-        worths[costs >= _NEVER] = 0
+        worths[costs >= NEVER] = 0
         tensors, count = np.tile(self._tensors[numbers], 2), len(numbers)
         known: list[tuple[float, int, int, GuidedSwap]] = []
         for place in chain(best_first(worths, tensors), (None,)):
@@ -198,15 +194,15 @@ class _Planner:
         return np.minimum(sizes_bytes, self._peak.size_bytes - self._parameters.target_bytes)
 
     def _recomputation_costs(self, numbers: Integers) -> Integers:
-        """Return the cycles that it costs to drop tensors and make them again; ``_NEVER``: they cannot be."""
+        """Return the cycles that it costs to drop tensors and make them again; ``NEVER``: they cannot be."""
         for number in numbers[self._remaking[numbers] < 0].tolist():
             pair = self._pairs[number]
             entry = recomputation_of(self._accesses, self._rules, pair.tensor, pair.evicted + 1, pair.use)
             self._entries[number] = entry
-            self._remaking[number] = _NEVER if entry is None else self._recomputation_cycles(entry)
+            self._remaking[number] = NEVER if entry is None else self._recomputation_cycles(entry)
         is_between = self._accesses.starts[self._costs.evicted[numbers]] < self._peak.time
         is_free = is_between & ~self._is_recomputed[self._tensors[numbers]] & ~self._is_swapped[numbers]
-        return np.where(is_free, self._remaking[numbers], _NEVER)
+        return np.where(is_free, self._remaking[numbers], NEVER)
 
     def _recomputation_cycles(self, entry: Recomputed) -> int:
         """Return the time of the kernel that makes a tensor."""

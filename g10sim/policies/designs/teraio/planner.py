@@ -7,8 +7,10 @@ cost is the time of both copies. The SSD comes first, host memory only where the
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from heapq import heappop, heappush
 
 import numpy as np
 
@@ -17,9 +19,8 @@ from g10sim.policies.designs.teraio.pressure import Amounts, CriticalPressure
 from g10sim.policies.interface.moves import Evict, Fetch
 from g10sim.policies.interface.plan import MigrationPlan, Planned
 from g10sim.policies.planning.absence import Absence, absences
-from g10sim.policies.planning.channel import Channel, Interval
+from g10sim.policies.planning.channel import NEVER, Channel, Copies, Gaps, Interval
 from g10sim.policies.planning.choice import Ranking, Worths
-from g10sim.policies.planning.gaps import NEVER, Copies, Gaps
 from g10sim.policies.planning.limit import Limit
 from g10sim.policies.planning.machine import PlannedMachine, PlannedTier
 from g10sim.policies.planning.occupancy import Occupancy, unmoved_bytes
@@ -224,3 +225,53 @@ def _host(machine: PlannedMachine) -> PlannedTier | None:
     write = machine.out_rate - (0 if waits_out else ssd.write_rate)
     read = machine.in_rate - (0 if waits_in else ssd.read_rate)
     return replace(memory, read_rate=min(read, memory.read_rate), write_rate=min(write, memory.write_rate))
+
+
+class WaitingPlanner(Planner):
+    """Plans an iteration whose kernels take at least as long as what must be copied for them.
+
+    Copies run in parts between others: where links are always busy, whole ones leave gaps too short for any.
+    How long kernels wait is an estimate, so that copies are asked for when a kernel begins, in order.
+    """
+
+    def _durations(self, alone: Integers) -> Integers:
+        out, back = self._copied_bytes()
+        out_rate, in_rate = self._rates()
+        waits = np.ceil(np.maximum(out / out_rate, back / in_rate)).astype(np.int64)
+        return np.maximum(alone, waits)
+
+    def _copied_bytes(self) -> tuple[Integers, Integers]:
+        """Return the bytes that leave and return for each kernel, if tensors come when a kernel needs them.
+
+        Those leave whose next use is farthest away (Belady, IBM Systems Journal 1966). It is that of a second
+        iteration.
+        """
+        count = len(self._trace.kernels)
+        starting, returning = defaultdict[int, list[tuple[int, int]]](list), defaultdict[int, int](int)
+        for absence in absences(self._trace, self._sizes):
+            starting[absence.start].append((absence.end - absence.start, absence.size_bytes))
+        out, back = np.zeros((2, count), dtype=np.int64)
+        idle, beyond = list[tuple[int, int]](), self._beyond.tolist()
+        absent = 0
+        for now in range(2 * count):
+            kernel = now % count
+            back[kernel] = returning.pop(now, 0)
+            absent -= int(back[kernel])
+            for length, size in starting[kernel]:
+                heappush(idle, (-now - length, size))
+            before = absent
+            while absent < beyond[kernel] and idle and -idle[0][0] > now:
+                use, size = heappop(idle)
+                returning[-use] += size
+                absent += size
+            out[kernel] = absent - before
+        return out, back
+
+    def _earliest(self, gaps: Gaps, first: Integers, last: Integers, lengths: Integers) -> Copies:
+        return gaps.earliest_in_parts(first, last, lengths)
+
+    def _latest(self, gaps: Gaps, first: Integers, last: Integers, lengths: Integers) -> Copies:
+        return gaps.latest_in_parts(first, last, lengths)
+
+    def _planned(self, time: int, move: Evict | Fetch) -> Planned:
+        return Planned(self._timeline.lap_last_until(time % self._timeline.period), move)

@@ -9,8 +9,7 @@ from g10sim.config.system import SystemSpec
 from g10sim.errors import UnsupportedError
 from g10sim.looks import Look
 from g10sim.policies.designs.farthest_use import FarthestUse
-from g10sim.policies.designs.teraio.planner import Planner
-from g10sim.policies.designs.teraio.waiting import WaitingPlanner
+from g10sim.policies.designs.teraio.planner import Planner, WaitingPlanner
 from g10sim.policies.interface.moves import Evict, Move
 from g10sim.policies.interface.parameters import Size, parameter
 from g10sim.policies.interface.plan import MigrationPlan

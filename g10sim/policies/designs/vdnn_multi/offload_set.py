@@ -13,6 +13,7 @@ import numpy as np
 
 from g10sim.analysis.timeline import Integers
 from g10sim.policies.designs.vdnn.layers import Layer, LayerKind, first_backward_kernel
+from g10sim.policies.planning.channel import queued, queued_backwards
 from g10sim.policies.planning.machine import page_sizes
 from g10sim.policies.planning.occupancy import Occupancy, prefix_sums, unmoved_bytes
 from g10sim.policies.planning.timeline import Timeline
@@ -142,41 +143,29 @@ class _Exposure:
         return self._out(some, short) + self._in(some, short)
 
     def _out(self, some: Integers, short: Integers) -> Integers:
-        """Cycles of copies out that do not fit before the memory is first needed."""
+        """Cycles of copies out, first come, first served, that do not fit before the memory is needed."""
         places = np.minimum(np.searchsorted(short, self.gone[some]), len(short) - 1)
         first = short[places]
         is_short = (self.gone[some] <= first) & (first < self.back[some])
         wanted = np.where(is_short, first, self.back[some])
-        return self._exposed(some, self._leaves[some], wanted, self._busy_out())
+        order = np.array(self._leaving, dtype=np.int64)
+        copies = queued(self._starts[self._leaves[order]], self._copies[order])
+        return self._exposed(some, self._leaves[some], wanted, _Busy(copies, self._copies[order]))
 
     def _in(self, some: Integers, short: Integers) -> Integers:
         """Cycles of copies back that do not fit between the last shortage of memory and their use."""
         last = short[np.searchsorted(short, self._needed[some]) - 1]
         is_short = (self.gone[some] <= last) & (last < self._needed[some])
         room = np.where(is_short, last + 1, self.gone[some])
-        return self._exposed(some, room, self._needed[some], self._busy_in())
+        order = np.array(self._returning, dtype=np.int64)
+        copies = queued_backwards(self._starts[self._needed[order]], self._copies[order])
+        return self._exposed(some, room, self._needed[some], _Busy(copies, self._copies[order]))
 
     def _exposed(self, some: Integers, first: Integers, last: Integers, busy: _Busy) -> Integers:
         """Return how much of copies does not fit between two kernels in addition to what is busy."""
         copies, start, end = self._copies[some], self._starts[first], self._starts[last]
         left = copies - (end - start - busy.before(end) + busy.before(start))
         return np.where(end <= start, copies, np.maximum(left, 0))
-
-    def _busy_out(self) -> _Busy:
-        """Return when copies out use the link: first come, first served."""
-        order = np.array(self._leaving, dtype=np.int64)
-        lengths = self._copies[order]
-        sums = np.cumsum(lengths)
-        ends = sums + np.maximum.accumulate(self._starts[self._leaves[order]] - (sums - lengths))
-        return _Busy(ends - lengths, lengths)
-
-    def _busy_in(self) -> _Busy:
-        """Return when copies back use the link: one after another, each as late as possible."""
-        order = np.array(self._returning, dtype=np.int64)
-        lengths = self._copies[order]
-        sums = np.cumsum(lengths)
-        starts = np.minimum.accumulate(self._starts[self._needed[order]] + (sums - lengths)) - sums
-        return _Busy(starts, lengths)
 
 
 class OffloadSet:

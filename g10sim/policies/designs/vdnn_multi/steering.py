@@ -10,6 +10,8 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from g10sim.policies.designs.farthest_use import FarthestUse
 from g10sim.policies.designs.vdnn.layers import Layer, first_backward_kernel
 from g10sim.policies.designs.vdnn_multi.offload_set import Offloaded, OffloadTimeline
@@ -57,10 +59,11 @@ def plan_prefetches(
     used = timeline.occupancy()
     for want in wants:
         used.add(want.gone, want.needed, -want.size_bytes)
-    due = ((timeline.times[want.needed], copy_cycles(want.size_bytes)) for want in reversed(wants))
+    last_first = [(timeline.times[want.needed], copy_cycles(want.size_bytes)) for want in reversed(wants)]
+    due, lengths = np.array(last_first, dtype=np.int64).reshape(-1, 2).T
     triggers, before = [], timeline.first_backward
-    for want, copy in zip(wants, reversed(queued_backwards(due)), strict=True):
-        kernel = _shifted(timeline, timeline.kernel_at(max(0, copy.start)), shifts.get(want.tensor, 0))
+    for want, start in zip(wants, queued_backwards(due, lengths)[::-1].tolist(), strict=True):
+        kernel = _shifted(timeline, timeline.kernel_at(max(0, start)), shifts.get(want.tensor, 0))
         earliest = _earliest(want, used, budget_bytes, max(before, want.gone))
         before = min(want.needed, max(kernel, earliest))
         used.add(before, want.needed, want.size_bytes)
