@@ -85,9 +85,7 @@ def test_the_fastest_plan_is_carried_out_and_none_is_slower_than_that_of_g10(tra
 def test_a_kernel_ends_when_planned_evictions_have_made_room_for_the_next_one(free, dead, awaited):
     """Tensors of 60 bytes leave; the next kernel lacks one of 100. A dead one gives 40 bytes."""
     tier = PlannedTier("ssd", "ssd", 0, 1.0, 1.0)
-    evictions = [
-        PlannedEviction(tensor, 60, 0, 2, False, tier, out_by, None) for tensor, out_by in ((0, 1), (1, 0))
-    ]
+    evictions = [PlannedEviction(tensor, 60, 0, 2, tier, out_by, None) for tensor, out_by in ((0, 1), (1, 0))]
     waiting = Waiting(SimpleNamespace(evictions=evictions), [[0, 1], [2], [3]])
     assert waiting.state() == ()
     waiting.begin(0)

@@ -1,4 +1,4 @@
-"""Times at which a chosen tensor is copied out and in, how long kernels wait for that, and the least of it."""
+"""Times at which a chosen tensor is copied out and in, how long kernels wait for that, and the least."""
 
 from __future__ import annotations
 
