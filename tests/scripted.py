@@ -24,7 +24,10 @@ class Scripted:
     def settle(self):
         self.settled += 1
 
-    def changed(self, jobs=(), now=None):
+    def has_news(self, job):
+        return True
+
+    def changed(self, jobs=(), now=None, *, others=True):
         assert now in (None, self.now)
         self.settle()
         self.shared.append((self.now, frozenset(jobs)))

@@ -73,6 +73,7 @@ class Fabric:
         self.clock, self.transfers = clock, transfers
         self._door, self._depth = door, 0
         self._altered: set[int] = set()
+        self._alters_all = False
         self._is_stale = False
         self._waiting: dict[Event, _Wait] = {}
         self._timer: Timer | None = None
@@ -93,7 +94,9 @@ class Fabric:
         Transfers are brought up to now when it opens. When it closes, room is used, links are shared anew,
         and waiting kernels look again. Blocks may be nested.
         """
-        if job is not None:
+        if job is None:
+            self._alters_all = True
+        else:
             self._altered.add(job)
         return self
 
@@ -141,7 +144,8 @@ class Fabric:
         ``done`` may change memory. ``stuck`` describes the wait should it turn out to have no end, or gives
         the error that it is. Victims are chosen anew for a ``job`` that has waited. While nothing else can
         happen, ``ahead`` is called instead, before the clock is there, with the cycle of each change: it
-        tells whether ``done`` is to be called then, and changes no memory.
+        tells whether ``done`` is to be called then, and changes no memory. Such a wait looks at the memory
+        and the links of the job alone.
         """
         event = self.clock.event()
         self._waiting[event] = _Wait(job, done, stuck, ahead)
@@ -175,12 +179,15 @@ class Fabric:
     def _share_anew(self, now: int) -> None:
         """Let room be used and links be shared as memory is now."""
         self._is_stale = False
-        self.transfers.changed(self._altered, now)
+        self.transfers.changed(self._altered, now, others=self._alters_all)
         self._altered.clear()
+        self._alters_all = False
 
     def _look(self, now: int, *, ahead: bool = False) -> None:
         """Wake those whose wait is over; set the timer for the others."""
         for event, wait in list(self._waiting.items()):
+            if wait.ahead is not None and wait.job is not None and not self.transfers.has_news(wait.job):
+                continue
             if wait.done():
                 del self._waiting[event]
                 event.succeed()

@@ -512,3 +512,16 @@ def test_jumped_exchanges_are_those_page_by_page(pages, target, source, beside, 
         jumped, one_by_one = (outcome[:5] + outcome[6:] for outcome in (jumped, one_by_one))
     assert jumped == one_by_one
     assert fewer <= many or pages[3]
+
+
+def test_a_job_has_news_when_its_own_flows_or_rates_change():
+    for shared in ([], [("uplink", (0, 1), "1 GB/s")]):
+        bench = Bench(machine(gpus=2, shared=shared), [(7, HOST), (7, HOST)], [(7, HOST)])
+        transfers = bench.transfers
+        bench.prefetch(0, gpu=0)
+        transfers.next_change()
+        assert [transfers.has_news(job) for job in (0, 1, 0, 1)] == [True, True, False, False]
+        bench.memories[1].request_prefetch(0)
+        transfers.changed({1}, others=False)
+        assert transfers.has_news(1)
+        assert transfers.has_news(0) is bool(shared)

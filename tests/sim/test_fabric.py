@@ -28,6 +28,8 @@ def scripted(*changes):
 class OldestFirst:
     """Victims by age."""
 
+    asks_policy = False
+
     def choose(self, memory, demanded):
         return memory.recency.oldest_outside(memory.needed)
 

@@ -99,7 +99,11 @@ class BatchedTransfers:
     def settle(self) -> None:
         """Leave room to the next batch, which uses any page."""
 
-    def changed(self, jobs: Collection[int] = (), now: int | None = None) -> None:
+    def has_news(self, job: int) -> bool:
+        """Tell whether a job may find something new: always."""
+        return True
+
+    def changed(self, jobs: Collection[int] = (), now: int | None = None, *, others: bool = True) -> None:
         """Forget what was foreseen: queues, working set or eviction order were altered.
 
         Victims are chosen anew for ``jobs``. Raises InvariantError unless transfers are at the cycle ``now``.

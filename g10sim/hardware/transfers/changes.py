@@ -5,7 +5,7 @@ Room that others make before it is needed does not count.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeAlias
 
 from g10sim.hardware.flash.pool import FlashPool
@@ -38,19 +38,72 @@ class NextChange:
         self._is_observed, self._is_staged = is_observed, is_staged
         self.last: Flow | None = None
         """Flow that needs the room of others, which go ahead of it."""
+        self._earliest: dict[int, int] = {}
+        self._makes_room: dict[int, bool] = {}
+        self._filling: dict[Pool, list[Flow]] = {}
 
-    def of_all(self, flows: list[Flow]) -> int | None:
-        """Cycles until a flow's run, its victim, or the room it uses is used up."""
+    def expect(self, gpus: Iterable[int], flows: Iterable[Flow], now: int) -> None:
+        """Note that flows or rates of GPUs are new, and the earliest cycles at which they may change.
+
+        Time that passes changes nothing about these, as long as no evictions make room for arrivals.
+        """
+        for gpu in gpus:
+            own = self._flows_on(gpu)
+            soonest, rooms = self._rooms_of(own)
+            shared = (now + self._cycles_together(users, room) for room, users in rooms.values())
+            self._earliest.pop(gpu, None)
+            if soonest is not None:
+                self._earliest[gpu] = min([now + soonest, *shared])
+            needs_room = any(flow.source != Location.GPU and flow.victim is None for flow in own)
+            self._makes_room[gpu] = needs_room and any(flow.source == Location.GPU for flow in own)
+        self._filling = {}
+        for flow in flows:
+            if flow.filled is not None and flow.rate:
+                self._filling.setdefault(flow.filled, []).append(flow)
+
+    def _flows_on(self, gpu: int) -> list[Flow]:
+        return [flow for site in self._on_gpu[gpu] for flow in site.flows]
+
+    def of_all(self, flows: list[Flow], now: int) -> int | None:
+        """Cycles until a flow's run, its victim, or the room it uses is used up.
+
+        Of several GPUs, only those are looked at that may be the first.
+        """
         self.last = None
         if len(flows) == 1:
             return self._cycles_alone(flows[0])
+        if len(self._sites) == 1:
+            return self._of(flows)
+        makers = (site for site in self._sites.values() if self._makes_room[site.gpu])
+        soonest = self._of([flow for site in makers for flow in site.flows])
+        for cycle, gpu in sorted((cycle, gpu) for gpu, cycle in self._earliest.items() if self._on_gpu[gpu]):
+            if soonest is not None and cycle >= now + soonest:
+                break
+            if not self._makes_room[gpu]:
+                soonest = _sooner(soonest, self._of(self._flows_on(gpu)))
+        for pool, users in self._filling.items():
+            if soonest is None or self._cycles_together(users, pool.free) < soonest:
+                soonest = _sooner(soonest, self._cycles_for_all(users, pool.free))
+        return soonest
+
+    def _of(self, flows: list[Flow]) -> int | None:
+        """Cycles until something that these flows use is used up."""
+        soonest, rooms = self._rooms_of(flows)
+        refilled = self._refilled_room(rooms, flows)
+        for place, (room, users) in rooms.items():
+            cycles = self._cycles_of_turn(users) if place == refilled else self._cycles_for_all(users, room)
+            soonest = _sooner(soonest, cycles)
+        return soonest
+
+    def _rooms_of(self, flows: list[Flow]) -> tuple[int | None, _Rooms]:
+        """Return the cycles until a run is used up, and the rooms that flows use."""
         soonest: int | None = None
         rooms: _Rooms = {}
         for flow in flows:
             if not flow.rate:
                 continue
             cycles = self.cycles_for(flow, flow.run.count)
-            soonest = cycles if soonest is None else min(soonest, cycles)
+            soonest = _sooner(soonest, cycles)
             if flow.victim is not None:
                 rooms.setdefault(("victim", id(flow.victim)), (flow.victim.count, []))[1].append(flow)
             elif flow.source != Location.GPU and not flow.follows:
@@ -59,11 +112,7 @@ class NextChange:
             pool = flow.filled
             if pool is not None:
                 rooms.setdefault(("tier", pool.name), (pool.free, []))[1].append(flow)
-        refilled = self._refilled_room(rooms, flows)
-        for place, (room, users) in rooms.items():
-            cycles = self._cycles_of_turn(users) if place == refilled else self._cycles_for_all(users, room)
-            soonest = cycles if soonest is None else min(soonest, cycles)
-        return soonest
+        return soonest, rooms
 
     def _cycles_of_turn(self, users: list[Flow]) -> int:
         """Cycles until something is used up, or one of the arrivals has a part of the eviction order.
@@ -163,10 +212,14 @@ class NextChange:
 
     def _cycles_for_all(self, flows: list[Flow], pages: int) -> int:
         """Cycles until flows together have moved so many pages, but at least one page."""
-        rate = sum(flow.rate for flow in flows)
-        progress = sum(flow.progress for flow in flows)
-        first = min(self.cycles_for(flow, flow.progress // self._page_work + 1) for flow in flows)
-        return max(first, -(-(pages * self._page_work - progress) // rate))
+        first = min([self.cycles_for(flow, flow.progress // self._page_work + 1) for flow in flows])
+        return max(first, self._cycles_together(flows, pages))
+
+    def _cycles_together(self, flows: list[Flow], pages: int) -> int:
+        """Cycles until what flows have moved adds up to so many pages, parts of pages included."""
+        rate = sum([flow.rate for flow in flows])
+        progress = sum([flow.progress for flow in flows])
+        return -(-(pages * self._page_work - progress) // rate)
 
     def in_turn(self, flows: list[Flow]) -> list[Flow]:
         """Return flows in the order in which their pages change place: the last needs the room others leave.
@@ -187,3 +240,8 @@ class NextChange:
             pages = min(pages, flow.lane.site.memory.frames.free)
         pool = flow.filled
         return pages if pool is None or pages <= pool.free else pool.free
+
+
+def _sooner(one: int | None, other: int | None) -> int | None:
+    """Return the smaller of two numbers of cycles; None stands for never."""
+    return other if one is None else one if other is None else min(one, other)

@@ -68,7 +68,11 @@ class Lane:
 
 
 class Site:
-    """One job with its memory on the GPU that it runs on; its copies may need buffers in host memory."""
+    """One job with its memory on the GPU that it runs on; its copies may need buffers in host memory.
+
+    Its ``flows`` are kept until they are ``stale``: something that they follow from may have changed. Those
+    of a site that is ``fickle`` always are. ``has_news``: flows or rates are others than when it was asked.
+    """
 
     def __init__(
         self, job: int, gpu: int, memory: Residency, victims: VictimRule, due: Due | None = None
@@ -81,3 +85,25 @@ class Site:
             for place in memory.origins
         ]
         self.evictions = [(Lane(queues.evict[place], self), place) for place in reversed(memory.tiers)]
+        self.flows: list[Flow] = []
+        self.is_stale = self.has_news = True
+        self.shares_links = self.crosses_link = self.had_room = False
+        self.busy_cycles = 0
+        self.is_fickle = self.is_buffered or victims.asks_policy or memory.keeps_copies or bool(memory.frozen)
+
+    def begin(self, flows: list[Flow]) -> None:
+        """Let flows move at the rates that they have; mapping new pages crosses no link."""
+        self.flows, self.has_news, self.crosses_link = flows, True, False
+        for flow in flows:
+            if flow.rate and (flow.source or flow.target):
+                self.crosses_link = True
+
+    def keep(self, flows: list[Flow]) -> None:
+        """Keep flows; what is held up, or comes back to the fault queues, is looked at again each time."""
+        self.flows, self.had_room = flows, bool(self.memory.frames.free)
+        self.shares_links = any(link.shared for flow in flows for link in flow.links)
+        self.is_stale = (
+            self.is_fickle
+            or self.memory.queues.count > len(flows)
+            or any(flow.victim is not None and flow.victim.tensor in self.memory.needed for flow in flows)
+        )

@@ -74,13 +74,13 @@ class FluidTransfers:
         self._observer = observer
         self._sites: dict[int, Site] = {}
         self._on_gpu: dict[int, list[Site]] = {}
-        self._busy: dict[int, int] = {}
         self._messages: list[Message] = []
         self._clock = system.gpu.clock
         self._heads = Heads(system, self.topology, self._pools, self._on_gpu, staging)
         self._rates = Rates(self.topology, system.pcie.service, system.gpu.count, self._ssds)
         self._flows: list[Flow] | None = []
-        self._flows_of: dict[int, list[Flow]] = {}
+        self._full: list[bool] = []
+        self._shared_by_all = True
         self._now = 0
         self._left: int | None = None
         self._left_at = -1
@@ -134,7 +134,6 @@ class FluidTransfers:
         self._on_gpu.setdefault(gpu, []).append(site)
         share = memory.frames.capacity_pages // _MERGE_SHARE
         memory.recency.merge_pages = min(MERGE_PAGES, _MERGE_BYTES // self._page_bytes, share)
-        self._busy[job] = 0
         self.changed()
 
     def detach(self, job: int) -> None:
@@ -179,12 +178,12 @@ class FluidTransfers:
 
     def busy_cycles(self, job: int) -> int:
         """Cycles so far during which pages of a job crossed its GPU's link."""
-        return self._busy.get(job, 0)
+        return self._sites[job].busy_cycles if job in self._sites else 0
 
     def bottleneck(self, job: int) -> StallReason | None:
         """Tell whether eviction, or others on a shared link, slow a job's demanded pages."""
         self._current()
-        for flow in self._flows_of.get(job, ()):
+        for flow in self._sites[job].flows if job in self._sites else ():
             site, link = flow.lane.site, flow.bottleneck
             if flow.rank == DEMAND and link is not None:
                 if link not in self.topology.inward(site.gpu, flow.source):
@@ -194,17 +193,30 @@ class FluidTransfers:
                     return StallReason.LINK_CONTENTION
         return None
 
-    def changed(self, jobs: Collection[int] = (), now: int | None = None) -> None:
+    def changed(self, jobs: Collection[int] = (), now: int | None = None, *, others: bool = True) -> None:
         """Let room be used, and forget the rates: queues, working sets or eviction orders were altered.
 
-        Victims are chosen anew for ``jobs``. Raises InvariantError unless transfers are at the cycle ``now``.
+        Victims are chosen anew for ``jobs``; ``others``: memories of other jobs were altered, too. Raises
+        InvariantError unless transfers are at the cycle ``now``.
         """
         self._check_time(now)
         self.settle()
         self._flows = None
         for job in jobs:
             if job in self._sites:
+                self._sites[job].is_stale = True
                 restart_choice(self._sites[job].memory, self._sites[job].victims)
+        if others:
+            for site in self._sites.values():
+                site.is_stale = True
+
+    def has_news(self, job: int) -> bool:
+        """Tell whether a job's queues, flows or rates may be others than when it was last asked."""
+        site = self._sites[job]
+        if not site.is_stale:
+            self._current()
+        found, site.has_news = site.is_stale or site.has_news, False
+        return found
 
     def _check_time(self, now: int | None) -> None:
         if now is not None and self._now != now:
@@ -258,10 +270,36 @@ class FluidTransfers:
         return self._flows
 
     def _make_flows(self) -> list[Flow]:
-        busy = (site for site in self._sites.values() if site.memory.queues.busy)
-        self._flows_of = {site.job: self._heads.of_site(site) for site in busy}
-        flows = list(chain.from_iterable(self._flows_of.values()))
-        self._rates.share(flows, self._messages, self._now)
+        """Make the flows of sites that may have others, and share what links these cross.
+
+        A site without others is looked at each time.
+        """
+        sites = self._sites.values()
+        if len(sites) == 1:
+            (site,) = sites
+            flows = self._heads.of_site(site) if site.memory.queues.busy else []
+            self._rates.share(flows, self._messages, self._now)
+            site.begin(flows)
+            return flows
+        full = [not pool.free for pool in self._pools.values()]
+        is_else, self._full = full != self._full or self._staging is not None, full
+        new = [site for site in sites if is_else or site.is_stale or len(self._on_gpu[site.gpu]) > 1]
+        shares_links = any(site.shares_links for site in new)
+        for site in new:
+            site.keep(self._heads.of_site(site) if site.memory.queues.busy else [])
+        shares_links = shares_links or any(site.shares_links for site in new)
+        by_all = bool(self._messages) or not self._rates.are_separable
+        if by_all or self._shared_by_all:
+            new = list(sites)
+        elif shares_links:
+            those = set(new)
+            new = [site for site in sites if site.shares_links or site in those]
+        self._shared_by_all = by_all
+        self._rates.share(list(chain.from_iterable(site.flows for site in new)), self._messages, self._now)
+        flows = list(chain.from_iterable(site.flows for site in sites))
+        for site in new:
+            site.begin(site.flows)
+        self._next.expect({site.gpu for site in new}, flows, self._now)
         return flows
 
     def _until_change(self) -> int | None:
@@ -269,9 +307,9 @@ class FluidTransfers:
         flows = self._current()
         if not self._ssds and not self._messages and self._staging is None:
             if self._left_at != self._now:
-                self._left_at, self._left = self._now, self._next.of_all(flows)
+                self._left_at, self._left = self._now, self._next.of_all(flows, self._now)
             return self._left
-        soonest = self._next.of_all(flows)
+        soonest = self._next.of_all(flows, self._now)
         changes = [soonest, *(ssd.cycles_to_change() for ssd in self._ssds)]
         changes += [-(-message.work // message.rate) for message in self._messages if message.rate]
         if self._staging is not None:
@@ -290,48 +328,50 @@ class FluidTransfers:
 
     def _move(self, flows: list[Flow], cycles: int) -> None:
         start, self._now = self._now, self._now + cycles
-        crossing = {flow.lane.site.job for flow in flows if flow.rate and _uses_link(flow)}
-        for job in crossing:
-            self._busy[job] += cycles
+        work, whole_pages = self._page_work, self._next.whole_pages
         for flow in flows:
             flow.progress += flow.rate * cycles
         for flow in self._next.in_turn(flows):
-            pages = self._next.whole_pages(flow)
-            flow.progress -= pages * self._page_work
-            if flow.follows and flow.progress >= self._page_work:
+            pages = whole_pages(flow)
+            flow.progress -= pages * work
+            if flow.follows and flow.progress >= work:
                 flow.progress = 0
+            lane, run, victim = flow.lane, flow.run, flow.victim
             if pages:
-                self._carry_out(flow, pages, start)
-            flow.lane.carry = min(flow.progress, self._page_work) if flow.lane.queue else 0
+                owner = flow.owner.memory
+                lane.site.memory.commit(lane.queue, run, pages, flow.source, flow.target, victim, owner)
+                if self._observer is not None:
+                    self._report(flow, pages, start)
+            if not run.count or flow.progress > work or (victim is not None and not victim.count):
+                lane.site.is_stale = True
+            lane.carry = min(flow.progress, work) if lane.queue else 0
         if self._messages:
             for message in self._messages:
                 message.work -= message.rate * cycles
             self._messages = [message for message in self._messages if not message.is_done]
         for ssd in self._ssds:
             ssd.advance(cycles)
-        self._take_note()
+        self._take_note(cycles)
 
-    def _take_note(self) -> None:
+    def _take_note(self, cycles: int) -> None:
         """Let memories and the host's workers follow what has moved."""
         for site in self._sites.values():
-            site.memory.space.note_peak()
-            if site.memory.space.reorder():
-                self._flows = None
+            if site.crosses_link:
+                site.busy_cycles += cycles
+            if site.flows or site.memory.space.notes_arrivals:
+                site.memory.space.note_peak()
+                if site.memory.space.reorder():
+                    self._flows, site.is_stale = None, True
+                elif bool(site.memory.frames.free) != site.had_room:
+                    site.is_stale = True
         if self._staging is not None:
             self._staging.advance(self._now)
         self._changes = self._door.changes
 
-    def _carry_out(self, flow: Flow, pages: int, start: int) -> None:
-        memory, owner = flow.lane.site.memory, flow.owner.memory
-        memory.commit(flow.lane.queue, flow.run, pages, flow.source, flow.target, flow.victim, owner)
+    def _report(self, flow: Flow, pages: int, start: int) -> None:
         if self._observer is not None:
             site, other = flow.lane.site, flow.owner
             moved = [(site.job, site.gpu, flow.run.tensor)]
             moved += [(other.job, other.gpu, flow.victim.tensor)] if flow.victim is not None else []
             ends, times = (flow.source, flow.target), (start, self._now)
             report(self._observer, moved, ends, times, pages, demanded=flow.rank == DEMAND)
-
-
-def _uses_link(flow: Flow) -> bool:
-    """Tell whether a flow crosses PCIe at all (mapping new pages does not)."""
-    return bool(flow.source or flow.target)

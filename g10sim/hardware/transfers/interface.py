@@ -91,11 +91,15 @@ class Transfers(Protocol):
     def settle(self) -> None:
         """Let every job use the room that was made."""
 
-    def changed(self, jobs: Collection[int] = (), now: int | None = None) -> None:
+    def changed(self, jobs: Collection[int] = (), now: int | None = None, *, others: bool = True) -> None:
         """Let room be used, and forget what was foreseen: queues, working sets or orders were altered.
 
-        Victims are chosen anew for ``jobs``. Raises InvariantError unless transfers are at the cycle ``now``.
+        Victims are chosen anew for ``jobs``; ``others``: memories of other jobs were altered, too. Raises
+        InvariantError unless transfers are at the cycle ``now``.
         """
+
+    def has_news(self, job: int) -> bool:
+        """Tell whether a job's queues, flows or rates may be others than when it was last asked."""
 
     def next_change(self, now: int | None = None) -> int | None:
         """Cycle at which something may become different by itself, or None.

@@ -47,6 +47,8 @@ class Rates:
         self.turns = [0] * gpus
         """How often each GPU's copies have taken a turn."""
         self._now = 0
+        self.are_separable = self.is_fair and not ssds and not topology.has_duplex
+        """Whether flows that share no link have rates that do not depend on each other."""
 
     @property
     def is_fair(self) -> bool:
@@ -71,10 +73,15 @@ class Rates:
 
     def _share_links(self, flows: list[Flow], messages: Sequence[Message]) -> None:
         """Give every flow its rate: demanded ones first, then planned evictions, then prefetches."""
-        if len(flows) == 1 and self._service == "fair" and not messages and not self._ssds:
+        if messages or not self.are_separable:
+            self._free_links()
+        elif len(flows) == 1:
             share_alone(flows[0])
             return
-        self._free_links()
+        else:
+            for flow in flows:
+                for link in flow.links:
+                    link.left = link.capacity
         if self.topology.has_duplex and self._service == "fair":
             self._split_directions(flows, messages)
         accesses = [message for message in messages if message.is_access]
